@@ -1,0 +1,105 @@
+/* hakmem: a general-purpose malloc for Linux.
+ *
+ * Link with libhakmem.so, libhakmem.a or hakmem.o and the standard names (malloc, free, operator new, ...) are hakmem's
+ * already; nothing in this header is needed for that. It declares the same operations under hak_* names, which always
+ * mean hakmem, whatever else is linked, and what the standard interface has no words for.
+ *
+ * Every function may be called from any thread at any time. None may be called from a signal handler, except where it
+ * says so. Sizes are in bytes. Blocks are aligned to 16 bytes at least.
+ */
+#ifndef HAKMEM_HAKMEM_H
+#define HAKMEM_HAKMEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HAK_VERSION_MAJOR 0
+#define HAK_VERSION_MINOR 1
+#define HAK_VERSION_PATCH 0
+
+#ifndef HAK_API
+#define HAK_API __attribute__((visibility("default")))
+#endif
+
+/* ---- Version --------------------------------------------------------------------------------------------------- */
+
+/* The version of the library that runs, as "MAJOR.MINOR.PATCH". A static string. */
+HAK_API const char *hak_version(void);
+
+/* ---- Blocks ---------------------------------------------------------------------------------------------------- */
+
+/* As in C23 and POSIX, with glibc's answers where these leave a choice:
+ *   - a size of 0 gives a unique block, to be freed like any other;
+ *   - failure gives NULL and errno = ENOMEM (EINVAL for an alignment that is no power of two); the old block of a
+ *     failed hak_realloc stays valid;
+ *   - hak_realloc(p, 0) frees p and returns NULL;
+ *   - hak_free keeps errno. */
+HAK_API void *hak_malloc(size_t size) __attribute__((malloc, alloc_size(1)));
+HAK_API void hak_free(void *block);
+HAK_API void *hak_calloc(size_t count, size_t size) __attribute__((malloc, alloc_size(1, 2)));
+HAK_API void *hak_realloc(void *block, size_t size) __attribute__((alloc_size(2)));
+HAK_API void *hak_reallocarray(void *block, size_t count, size_t size) __attribute__((alloc_size(2, 3)));
+HAK_API void *hak_aligned_alloc(size_t alignment, size_t size) __attribute__((malloc, alloc_align(1), alloc_size(2)));
+HAK_API void *hak_memalign(size_t alignment, size_t size) __attribute__((malloc, alloc_align(1), alloc_size(2)));
+HAK_API void *hak_valloc(size_t size) __attribute__((malloc, alloc_size(1)));
+HAK_API void *hak_pvalloc(size_t size) __attribute__((malloc));
+
+/* Returns 0, EINVAL or ENOMEM; *block is written on success only, errno never. */
+HAK_API int hak_posix_memalign(void **block, size_t alignment, size_t size);
+
+/* The bytes of the block that may be used, all of them writable: at least what was asked for. 0 for NULL. */
+HAK_API size_t hak_malloc_usable_size(void *block);
+
+/* Free with the size (and alignment) that was asked for. */
+HAK_API void hak_free_sized(void *block, size_t size);
+HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
+
+/* ---- Questions and requests ------------------------------------------------------------------------------------ */
+
+/* 1 when the address lies in memory that hakmem manages (whether or not its block is live), else 0. Takes no lock:
+ * a signal handler may call it. */
+HAK_API int hak_owns(const void *address);
+
+/* Gives every free page back to the kernel, also holes inside slabs that are in use. Blocks in the front caches of
+ * other threads stay. Returns the bytes given back. */
+HAK_API size_t hak_purge(void);
+
+/* Fills the calling thread's front cache for blocks of up to max_size bytes, so that its first allocations don't
+ * wait for the shared pool. Touches none of the blocks' memory. Returns the number of blocks now ready; 0 when there is
+ * no memory. */
+HAK_API size_t hak_thread_prewarm(size_t max_size);
+
+/* The state of the heap, at one moment per figure: figures of a heap in motion need not add up exactly.
+ * At rest: mapped >= committed >= resident parts, live + cached + free = capacity. */
+struct hak_stats {
+    uint64_t live_blocks;      /* blocks handed out and not freed */
+    uint64_t live_bytes;       /* their usable sizes */
+    uint64_t cached_blocks;    /* free blocks in the front caches of threads */
+    uint64_t cached_bytes;
+    uint64_t free_bytes;       /* free blocks inside slabs */
+    uint64_t large_blocks;     /* blocks with page runs or mappings of their own; also counted in live_* */
+    uint64_t large_bytes;
+    uint64_t slabs;            /* slabs that belong to a size class */
+    uint64_t super_slabs;      /* SuperSlabs in use */
+    uint64_t mapped_bytes;     /* address space held: reservations and mappings */
+    uint64_t committed_bytes;  /* the part of it that is readable and writable */
+    uint64_t purged_bytes;     /* given back to the kernel so far, in total */
+    uint64_t metadata_bytes;   /* committed for hakmem's own records */
+    uint64_t remote_frees;     /* blocks freed into slabs held by another thread, so far */
+    uint64_t system_calls;     /* memory system calls so far */
+    uint64_t heaps;            /* thread heaps that exist, in use or waiting for a thread */
+};
+
+/* Fills *stats. size is sizeof(struct hak_stats) as the caller knows it; no more is written, and what an older library
+ * does not know is 0. Returns 0, or EINVAL when stats is NULL. */
+HAK_API int hak_stats(struct hak_stats *stats, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,259 @@
+"""Rules of this repository that no compiler knows. Run by ./dev lint and ./dev test.
+
+    lint.py [ROOT]
+
+Prints one line per finding, FILE:LINE: RULE: what is wrong; exits with 1 when there is one. Rules:
+
+    layer        a file of src/ includes only its own layer and lower ones; src/hakmem.c includes bottom-up
+    atomic       every atomic goes through base/atomic.h, names its order, and says what it pairs with unless relaxed
+    name         no own name ends in _t or begins with an underscore: both are reserved
+    system       memory system calls only in src/os/
+    environment  one file reads the process's environment
+    comment      a header begins with a comment; a hak_ name in a comment exists
+    marker       no notes to oneself
+    path         no path of one machine
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+LAYERS = ("base", "os", "slab", "region", "pool", "observe", "control", "front", "api")
+SEES_ONLY = {"slab": {"base", "slab"}}  # a layer that is purer than its place in the order
+FROM_OUTSIDE = {"src/base/atomic.h": {"model_atomic.h"}}  # headers that the tests provide
+
+TEXT_SUFFIXES = {"", ".c", ".h", ".hpp", ".cpp", ".def", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json", ".toml", ".yml"}
+SKIPPED_FOLDERS = {".git", ".venv", "build", "__pycache__"}
+
+# Character classes keep the patterns from finding themselves.
+MARKER = re.compile(r"\b(?:TO[D]O|FIX[M]E|X{3})\b")
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:wor[k]|roo[t])/|/tmp/peer[s]\b")
+
+ATOMIC_CALL = re.compile(r"\b(hak_atomic_\w+)\s*\(")
+RAW_ATOMIC = re.compile(r"\b(_Atomic|atomic_\w+|memory_order_\w+|__atomic_\w+|__sync_\w+)\b|<stdatomic\.h>")
+ORDERS = {"relaxed", "acquire", "release", "acq_rel", "seq_cst"}
+
+RESERVED = r"(?:_\w+|\w+_t)"
+DECLARATIONS = (
+    re.compile(rf"\b(?:struct|union|enum)\s+({RESERVED})\s*\{{"),
+    re.compile(rf"\btypedef\b[^;{{}}]*?\b({RESERVED})\s*(?:\[[^\]]*\]\s*)?;"),
+    re.compile(rf"\}}\s*({RESERVED})\s*;"),
+    re.compile(rf"\btypedef\b[^;{{}}]*\(\s*\*\s*({RESERVED})\s*\)"),
+    re.compile(rf"^[ \t]*#[ \t]*define[ \t]+({RESERVED})\b", re.MULTILINE),
+    re.compile(r"(?:\b\w+\s+|\w\s*\*+\s*)(_\w+)\s*(?=[;=,(){\[])"),
+)
+# What the C library, the C++ ABI and the compiler already named.
+GIVEN_NAMES = re.compile(r"_GNU_SOURCE|_Z\w+|__libc_\w+|__posix_memalign|__environ|__builtin_\w+|_mm\w*_\w+"
+                         r"|__(?:attribute|asm|extension|typeof|thread|alignof)(?:__)?"
+                         r"|_(?:Static_assert|Alignas|Alignof|Thread_local|Noreturn|Generic|Bool|Pragma|exit)")
+
+SYSTEM_CALL = re.compile(r"(?<!\.)(?<!->)\b(mmap|mmap64|munmap|mremap|madvise|mprotect|mlock2?|munlock|mincore|brk|sbrk)\s*\("
+                         r"|\b(?:SYS|__NR)_(mmap2?|munmap|mremap|madvise|mprotect|mlock2?|munlock|mincore|brk)\b")
+ENVIRONMENT = re.compile(r"\b(getenv|secure_getenv|_*environ)\b")
+HAK_NAME = re.compile(r"\bhak_[a-z0-9_]*[a-z0-9](?![\w*<])")
+IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+
+TOKEN = re.compile(r"(?P<comment>/\*.*?(?:\*/|\Z)|//[^\n]*)|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')", re.DOTALL)
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    path: str
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.message}"
+
+
+class Source:
+    """A C file three ways, all with the same offsets: its text; code, where comments and the insides of strings are
+    blank; comments, where all else is."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
+        code, comments = list(text), [c if c == "\n" else " " for c in text]
+        for match in TOKEN.finditer(text):
+            start, end = match.span()
+            if match["comment"] is None:
+                start, end = start + 1, end - 1
+            else:
+                comments[start:end] = text[start:end]
+            code[start:end] = [c if c == "\n" else " " for c in text[start:end]]
+        self.code, self.comments = "".join(code), "".join(comments)
+
+    @property
+    def layer(self) -> str:
+        """The folder below src/; empty for src/hakmem.c and files outside src/."""
+        parts = PurePosixPath(self.path).parts
+        return parts[1] if parts[0] == "src" and len(parts) > 2 else ""
+
+    def line(self, offset: int) -> int:
+        return self.text.count("\n", 0, offset) + 1
+
+    def has_comment(self, first: int, last: int) -> bool:
+        return any(line.strip() for line in self.comments.splitlines()[max(first, 1) - 1 : last])
+
+
+def text_files(root: Path) -> Iterator[str]:
+    """Names, relative to root, of the text files that belong to the repository."""
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                            capture_output=True, text=True) if (root / ".git").exists() else None
+    if listed is not None and listed.returncode == 0:
+        names = listed.stdout.split("\0")
+    else:
+        names = []
+        for folder, children, files in os.walk(root):
+            children[:] = [child for child in children if child not in SKIPPED_FOLDERS]
+            names += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
+    yield from sorted(name for name in names if name and Path(name).suffix in TEXT_SUFFIXES and (root / name).is_file())
+
+
+def check_text(path: str, text: str) -> Iterator[Finding]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := MARKER.search(line):
+            yield Finding(path, number, "marker", f"{match[0]}: do it, or file an issue")
+        if match := MACHINE_PATH.search(line):
+            yield Finding(path, number, "path", f"{match[0]} exists on one machine only")
+
+
+def resolve_include(root: Path, source: Source, name: str) -> str | None:
+    """The included file relative to root; None when it is none of src/ and include/."""
+    for folder in (root / Path(source.path).parent, root / "src", root / "include"):
+        target = Path(os.path.normpath(folder / name))
+        if target.is_file() and target.is_relative_to(root):
+            return target.relative_to(root).as_posix()
+    return None
+
+
+def check_layers(root: Path, source: Source) -> Iterator[Finding]:
+    if source.layer and source.layer not in LAYERS:
+        yield Finding(source.path, 1, "layer", f"{source.layer} is none of {', '.join(LAYERS)}")
+        return
+    highest = 0
+    for match in INCLUDE.finditer(source.text):
+        line, name = source.line(match.start()), match[1]
+        if not source.code[match.start() : match.end()].strip() or name in FROM_OUTSIDE.get(source.path, ()):
+            continue
+        target = resolve_include(root, source, name)
+        if target is None:
+            yield Finding(source.path, line, "layer", f'"{name}" is in neither src/ nor include/')
+            continue
+        if not target.startswith("src/"):
+            continue
+        layer = Source(target, "").layer
+        if layer not in LAYERS:
+            yield Finding(source.path, line, "layer", f"{target} is in no layer")
+        elif not source.layer:
+            if LAYERS.index(layer) < highest:
+                yield Finding(source.path, line, "layer", f"{target} stands after {LAYERS[highest]}: include bottom-up")
+            highest = max(highest, LAYERS.index(layer))
+        elif LAYERS.index(layer) > LAYERS.index(source.layer) or layer not in SEES_ONLY.get(source.layer, LAYERS):
+            yield Finding(source.path, line, "layer", f"{source.layer} must not know {layer} ({target})")
+
+
+def call_arguments(code: str, opening: int) -> tuple[list[str], int]:
+    """Top-level arguments of the call whose parenthesis is at `opening`, and the offset of the closing one."""
+    depth, start, arguments = 0, opening + 1, []
+    for offset in range(opening, len(code)):
+        if code[offset] in "([{":
+            depth += 1
+        elif code[offset] in ")]}":
+            depth -= 1
+        if depth == 0 or (depth == 1 and code[offset] == ","):
+            arguments.append(code[start:offset].strip())
+            start = offset + 1
+        if depth == 0:
+            return arguments, offset
+    return arguments, len(code)
+
+
+def check_atomics(source: Source) -> Iterator[Finding]:
+    if source.path == "src/base/atomic.h":
+        return
+    for match in RAW_ATOMIC.finditer(source.code):
+        yield Finding(source.path, source.line(match.start()), "atomic", f"{match[0]}: use base/atomic.h")
+    for match in ATOMIC_CALL.finditer(source.code):
+        arguments, end = call_arguments(source.code, match.end() - 1)
+        orders = arguments[-2:] if match[1] == "hak_atomic_cas" else arguments[-1:]
+        first, last = source.line(match.start()), source.line(end)
+        if not ORDERS.issuperset(orders):
+            yield Finding(source.path, first, "atomic", f"{match[1]}: its order is not a literal word ({', '.join(orders)})")
+        elif set(orders) != {"relaxed"} and not source.has_comment(first - 3, last):
+            yield Finding(source.path, first, "atomic", f"{match[1]}: no comment says what {orders[0]} pairs with")
+
+
+def check_names(source: Source) -> Iterator[Finding]:
+    for pattern in DECLARATIONS:
+        for match in pattern.finditer(source.code):
+            start = source.code.rfind("\n", 0, match.start(1)) + 1
+            before = source.code[start : match.start(1)].split()
+            used = before and (before[-1] in ("return", "sizeof", "goto", "else") or before[0] in ("#if", "#elif"))
+            if not used and not GIVEN_NAMES.fullmatch(match[1]):
+                yield Finding(source.path, source.line(match.start(1)), "name", f"{match[1]} is a reserved name")
+
+
+def check_system_calls(source: Source) -> Iterator[Finding]:
+    for match in SYSTEM_CALL.finditer(source.code):
+        if source.layer != "os":
+            yield Finding(source.path, source.line(match.start()), "system", f"{match[1] or match[2]} belongs in src/os/")
+
+
+def check_environment(sources: list[Source]) -> Iterator[Finding]:
+    """All readers are named when there is more than one: which of them is right, the linter cannot know."""
+    readers = {source: match for source in sources if (match := ENVIRONMENT.search(source.code))}
+    for source, match in readers.items():
+        if len(readers) > 1:
+            others = ", ".join(other.path for other in readers if other is not source)
+            yield Finding(source.path, source.line(match.start()), "environment", f"{match[1]} is also read by {others}")
+
+
+def check_comments(sources: list[Source]) -> Iterator[Finding]:
+    known = {name for source in sources for name in IDENTIFIER.findall(source.code)}
+    for source in sources:
+        if source.path.endswith(".h") and not source.text.startswith("/*"):
+            yield Finding(source.path, 1, "comment", "a header begins with a comment: what it is, what it owns")
+        for match in HAK_NAME.finditer(source.comments):
+            if match[0] not in known:
+                yield Finding(source.path, source.line(match.start()), "comment", f"there is no {match[0]}")
+
+
+def lint(root: Path) -> list[Finding]:
+    sources: list[Source] = []
+    findings: list[Finding] = []
+    for name in text_files(root):
+        try:
+            text = (root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        findings += check_text(name, text)
+        if name.startswith(("src/", "include/")) and name.endswith((".c", ".h", ".def")):
+            sources.append(Source(name, text))
+    for source in sources:
+        if source.path.startswith("src/"):
+            for check in (check_atomics, check_names, check_system_calls):
+                findings += check(source)
+            findings += check_layers(root, source)
+    findings += check_environment(sources)
+    findings += check_comments(sources)
+    return sorted(set(findings))
+
+
+def main() -> int:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()
+    findings = lint(root)
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+/* malloc and its family: names and argument rules. Each function is defined once, as hak_*; the standard names are aliases
+ * of it, unless HAK_NO_OVERRIDE asks for hak_* only. */
+#include <errno.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/override.h"
+#include "base/check.h"
+#include "base/knobs.h"
+#include "front/miss.h"
+#include "front/process.h"
+#include "front/thread.h"
+#include "observe/stats.h"
+#include "os/os.h"
+#include "pool/purge.h"
+
+/* ---- malloc, free, calloc, realloc -------------------------------------------------------------------------------- */
+
+void *hak_malloc(size_t size) { return hak_front_alloc(size); }
+
+void hak_free(void *block) { hak_front_free(block); }
+
+void hak_free_sized(void *block, size_t size) { hak_front_free_sized(block, size); }
+
+void hak_free_aligned_sized(void *block, size_t alignment, size_t size) {
+    (void)alignment;
+    hak_front_free_sized(block, size);
+}
+
+static HAK_COLD void *fail(int error) {
+    errno = error;
+    return NULL;
+}
+
+void *hak_calloc(size_t count, size_t size) {
+    size_t bytes;
+    if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
+    bool zero = false;
+    void *block = bytes <= HAK_SMALL_MAX ? hak_front_alloc(bytes) : hak_front_alloc_large(bytes, HAK_ALIGNMENT, &zero);
+    return block == NULL || zero ? block : memset(block, 0, bytes);
+}
+
+static void *move_block(const struct hak_place *place, size_t size) {
+    void *block = (void *)place->start, *moved = hak_front_alloc(size);
+    if (moved == NULL) return NULL;
+    memcpy(moved, block, size < place->bytes ? size : place->bytes);
+    hak_front_free(block);
+    return moved;
+}
+
+void *hak_realloc(void *block, size_t size) {
+    if (block == NULL) return hak_front_alloc(size);
+    if (size == 0) {
+        hak_front_free(block);
+        return NULL;
+    }
+    if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
+    struct hak_place place = hak_front_place_of(block, "realloc");
+    /* In place while it fits and at most half of it would be wasted. */
+    if (place.kind == HAK_PLACE_SMALL) {
+        bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= 4 * HAK_ALIGNMENT);
+        return stays ? block : move_block(&place, size);
+    }
+    void *resized = hak_large_resize(&place, size);
+    return resized != NULL ? resized : move_block(&place, size);
+}
+
+void *hak_reallocarray(void *block, size_t count, size_t size) {
+    size_t bytes;
+    if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
+    return hak_realloc(block, bytes);
+}
+
+/* ---- Alignment ---------------------------------------------------------------------------------------------------- */
+
+/* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie at
+ * multiples of `alignment`; HAK_CLASS_NONE when there is none. */
+static uint32_t aligned_class(size_t alignment, size_t size) {
+    if (alignment > HAK_SMALL_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
+    uint32_t size_class = hak_size_class_of(size < alignment ? alignment : size);
+    while (size_class <= HAK_SMALL_CLASS_COUNT && (hak_size_classes[size_class].block_bytes & (alignment - 1)) != 0)
+        size_class++;
+    return size_class <= HAK_SMALL_CLASS_COUNT ? size_class : HAK_CLASS_NONE;
+}
+
+/* `alignment` is a power of two. */
+static void *alloc_aligned(size_t alignment, size_t size) {
+    if (alignment <= HAK_ALIGNMENT) return hak_front_alloc(size);
+    if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
+    uint32_t size_class = aligned_class(alignment, size);
+    if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes);
+    bool zero;
+    return hak_front_alloc_large(size, alignment, &zero);
+}
+
+void *hak_aligned_alloc(size_t alignment, size_t size) {
+    if (HAK_UNLIKELY(!hak_is_power_of_two(alignment))) return fail(EINVAL);
+    return alloc_aligned(alignment, size);
+}
+
+void *hak_memalign(size_t alignment, size_t size) {
+    if (HAK_UNLIKELY(alignment > (size_t)1 << 63)) return fail(EINVAL);
+    /* As in glibc: the next power of two will do. */
+    if (!hak_is_power_of_two(alignment)) alignment = alignment == 0 ? 1 : (size_t)2 << hak_highest_bit(alignment);
+    return alloc_aligned(alignment, size);
+}
+
+int hak_posix_memalign(void **block, size_t alignment, size_t size) {
+    if (!hak_is_power_of_two(alignment) || alignment % sizeof(void *) != 0) return EINVAL;
+    int saved_errno = errno;
+    void *made = alloc_aligned(alignment, size);
+    errno = saved_errno;
+    if (made == NULL) return ENOMEM;
+    *block = made;
+    return 0;
+}
+
+void *hak_valloc(size_t size) { return alloc_aligned(hak_os_page_bytes(), size); }
+
+void *hak_pvalloc(size_t size) {
+    size_t page = hak_os_page_bytes();
+    if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
+    return alloc_aligned(page, size == 0 ? page : hak_align_up(size, page));
+}
+
+/* ---- Questions and requests --------------------------------------------------------------------------------------- */
+
+size_t hak_malloc_usable_size(void *block) {
+    return block == NULL ? 0 : hak_front_place_of(block, "malloc_usable_size").bytes;
+}
+
+const char *hak_version(void) {
+#define TEXT_OF(number) #number
+#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+    return VERSION_TEXT(HAK_VERSION_MAJOR, HAK_VERSION_MINOR, HAK_VERSION_PATCH);
+}
+
+int hak_owns(const void *address) { return hak_region_covers((uintptr_t)address); }
+
+size_t hak_purge(void) {
+    if (!hak_process_initialize()) return 0;
+    return hak_front_purge();
+}
+
+size_t hak_thread_prewarm(size_t max_size) { return hak_front_prewarm(max_size); }
+
+int hak_stats(struct hak_stats *stats, size_t size) {
+    if (stats == NULL) return EINVAL;
+    struct hak_snapshot snapshot;
+    hak_snapshot_take(&snapshot);
+    memset(stats, 0, size);
+    memcpy(stats, &snapshot.total, size < sizeof *stats ? size : sizeof *stats);
+    return 0;
+}
+
+#ifndef HAK_NO_OVERRIDE
+
+static int trim(size_t pad) {
+    (void)pad;
+    return hak_purge() > 0;
+}
+
+static void print_stats(void) {
+    char buffer[HAK_SNAPSHOT_TEXT_BYTES];
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    struct hak_snapshot snapshot;
+    hak_snapshot_take(&snapshot);
+    hak_snapshot_write_text(&snapshot, &text);
+    hak_os_write(STDERR_FILENO, text.start, text.length);
+}
+
+/* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the others
+ * are accepted and mean nothing. 1 for a parameter that is known. */
+static int set_parameter(int parameter, int value) {
+    enum { MXFAST = 1, TRIM_THRESHOLD = -1, TOP_PAD = -2, MMAP_THRESHOLD = -3, ARENA_MAX = -8 };
+    if (parameter == TRIM_THRESHOLD && value >= 0) hak_atomic_store(&hak_knobs.dirty_limit_bytes, (uint64_t)value, relaxed);
+    if (parameter == MMAP_THRESHOLD && value >= 0) {
+        uint64_t limit = (uint64_t)value;
+        if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;
+        if (limit > HAK_SUPER_SLAB_BYTES) limit = HAK_SUPER_SLAB_BYTES;
+        hak_atomic_store(&hak_knobs.run_limit_bytes, limit, relaxed);
+    }
+    return parameter == MXFAST || (parameter <= TRIM_THRESHOLD && parameter >= ARENA_MAX);
+}
+
+HAK_OVERRIDE(hak_malloc, malloc, (size_t), void *);
+HAK_OVERRIDE(hak_free, free, (void *), void);
+HAK_OVERRIDE(hak_free, cfree, (void *), void);
+HAK_OVERRIDE(hak_calloc, calloc, (size_t, size_t), void *);
+HAK_OVERRIDE(hak_realloc, realloc, (void *, size_t), void *);
+HAK_OVERRIDE(hak_reallocarray, reallocarray, (void *, size_t, size_t), void *);
+HAK_OVERRIDE(hak_aligned_alloc, aligned_alloc, (size_t, size_t), void *);
+HAK_OVERRIDE(hak_memalign, memalign, (size_t, size_t), void *);
+HAK_OVERRIDE(hak_posix_memalign, posix_memalign, (void **, size_t, size_t), int);
+HAK_OVERRIDE(hak_valloc, valloc, (size_t), void *);
+HAK_OVERRIDE(hak_pvalloc, pvalloc, (size_t), void *);
+HAK_OVERRIDE(hak_malloc_usable_size, malloc_usable_size, (void *), size_t);
+HAK_OVERRIDE(hak_free_sized, free_sized, (void *, size_t), void);
+HAK_OVERRIDE(hak_free_aligned_sized, free_aligned_sized, (void *, size_t, size_t), void);
+HAK_OVERRIDE(trim, malloc_trim, (size_t), int);
+HAK_OVERRIDE(print_stats, malloc_stats, (void), void);
+HAK_OVERRIDE(set_parameter, mallopt, (int, int), int);
+
+#ifdef __GLIBC__
+
+/* What glibc's own parts and old programs call. */
+HAK_OVERRIDE(hak_malloc, __libc_malloc, (size_t), void *);
+HAK_OVERRIDE(hak_free, __libc_free, (void *), void);
+HAK_OVERRIDE(hak_calloc, __libc_calloc, (size_t, size_t), void *);
+HAK_OVERRIDE(hak_realloc, __libc_realloc, (void *, size_t), void *);
+HAK_OVERRIDE(hak_memalign, __libc_memalign, (size_t, size_t), void *);
+HAK_OVERRIDE(hak_valloc, __libc_valloc, (size_t), void *);
+HAK_OVERRIDE(hak_pvalloc, __libc_pvalloc, (size_t), void *);
+HAK_OVERRIDE(hak_posix_memalign, __posix_memalign, (void **, size_t, size_t), int);
+
+#define FILL_MALLINFO(info, number)                                                                                   \
+    do {                                                                                                              \
+        struct hak_snapshot snapshot;                                                                                 \
+        hak_snapshot_take(&snapshot);                                                                                 \
+        const struct hak_stats *total = &snapshot.total;                                                              \
+        (info).arena = (number)total->committed_bytes;                                                                \
+        (info).hblks = (number)total->large_blocks;                                                                   \
+        (info).hblkhd = (number)total->large_bytes;                                                                   \
+        (info).uordblks = (number)total->live_bytes;                                                                  \
+        (info).fordblks = (number)(total->free_bytes + total->cached_bytes);                                          \
+        (info).fsmblks = (number)total->cached_bytes;                                                                 \
+        (info).smblks = (number)total->cached_blocks;                                                                 \
+        (info).keepcost = (number)(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES);                      \
+    } while (0)
+
+HAK_API struct mallinfo mallinfo(void) {
+    struct mallinfo info = {0};
+    FILL_MALLINFO(info, int);
+    return info;
+}
+
+#if __GLIBC_PREREQ(2, 33)
+HAK_API struct mallinfo2 mallinfo2(void) {
+    struct mallinfo2 info = {0};
+    FILL_MALLINFO(info, size_t);
+    return info;
+}
+#endif
+
+HAK_API int malloc_info(int options, FILE *stream) {
+    if (options != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    char buffer[1024];
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    struct hak_snapshot snapshot;
+    hak_snapshot_take(&snapshot);
+    const struct hak_stats *total = &snapshot.total;
+    hak_text_add(&text, "<malloc version=\"1\">\n<total type=\"rest\" count=\"%lu\" size=\"%lu\"/>\n",
+                 (unsigned long)total->cached_blocks, (unsigned long)(total->free_bytes + total->cached_bytes));
+    hak_text_add(&text, "<total type=\"mmap\" count=\"%lu\" size=\"%lu\"/>\n", (unsigned long)total->large_blocks,
+                 (unsigned long)total->large_bytes);
+    hak_text_add(&text, "<system type=\"current\" size=\"%lu\"/>\n<aspace type=\"total\" size=\"%lu\"/>\n</malloc>\n",
+                 (unsigned long)total->committed_bytes, (unsigned long)total->mapped_bytes);
+    return fputs(text.start, stream) < 0 ? -1 : 0;
+}
+
+#endif
+#endif

@@ -1,0 +1,105 @@
+#include "base/config.h"
+
+#include <string.h>
+
+struct option {
+    const char *name;
+    enum hak_option_kind kind;
+    uint64_t fallback;
+    size_t offset; /* of the field in struct hak_config */
+    const char *help;
+};
+
+static const struct option option_table[] = {
+#define HAK_OPTION(field, name, kind, fallback, help) \
+    {name, HAK_OPTION_##kind, fallback, offsetof(struct hak_config, field), help},
+#include "base/config.def"
+#undef HAK_OPTION
+};
+
+enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
+
+static const char *const kind_expected[] = {"0 or 1", "a number of bytes, such as 4096 or 64K", "text or json[:FILE]"};
+
+static uint64_t *field_of(struct hak_config *config, const struct option *option) {
+    return (uint64_t *)(void *)((char *)config + option->offset);
+}
+
+static bool parse_bytes(const char *value, uint64_t *out) {
+    uint64_t number = 0;
+    const char *at = value;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (number > (UINT64_MAX - 9) / 10) return false;
+        number = number * 10 + (uint64_t)(*at - '0');
+    }
+    if (at == value) return false;
+    uint32_t shift = *at == 'K' ? 10 : *at == 'M' ? 20 : *at == 'G' ? 30 : 0;
+    if (shift != 0) at++;
+    if (*at != '\0' || number > UINT64_MAX >> shift) return false;
+    *out = number << shift;
+    return true;
+}
+
+static bool parse_stats(const char *value, uint64_t *out, const char **file) {
+    size_t word = strcspn(value, ":");
+    if (word != 4 || (value[word] == ':' && value[word + 1] == '\0')) return false;
+    if (memcmp(value, "text", word) == 0) *out = HAK_STATS_TEXT;
+    else if (memcmp(value, "json", word) == 0) *out = HAK_STATS_JSON;
+    else return false;
+    *file = value[word] == ':' ? value + word + 1 : NULL;
+    return true;
+}
+
+static bool parse_value(struct hak_config *config, const struct option *option, const char *value) {
+    uint64_t *field = field_of(config, option);
+    switch (option->kind) {
+    case HAK_OPTION_BOOL:
+        if ((value[0] != '0' && value[0] != '1') || value[1] != '\0') return false;
+        *field = (uint64_t)(value[0] - '0');
+        return true;
+    case HAK_OPTION_BYTES: return parse_bytes(value, field);
+    case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
+    }
+    return false;
+}
+
+static const struct option *find_option(const char *name, size_t length) {
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        if (strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0) return &option_table[i];
+    return NULL;
+}
+
+struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages) {
+    struct hak_config config = {.stats_file = NULL};
+    for (size_t i = 0; i < OPTION_COUNT; i++) *field_of(&config, &option_table[i]) = option_table[i].fallback;
+    for (; environment != NULL && *environment != NULL; environment++) {
+        const char *variable = *environment;
+        if (strncmp(variable, "HAKMEM_", 7) != 0) continue;
+        size_t length = strcspn(variable, "=");
+        const struct option *option = find_option(variable, length);
+        if (option == NULL) {
+            hak_text_add(messages, "hakmem: unknown setting %s ignored (HAKMEM_HELP=1 lists all)\n", variable);
+        } else if (variable[length] != '=' || !parse_value(&config, option, variable + length + 1)) {
+            hak_text_add(messages, "hakmem: setting %s ignored: expected %s\n", variable, kind_expected[option->kind]);
+        }
+    }
+    return config;
+}
+
+static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
+    static const char *const formats[] = {"off", "text", "json"};
+    if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
+    else hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
+}
+
+void hak_config_help(const struct hak_config *config, struct hak_text *out) {
+    hak_text_add(out, "hakmem: settings (value, default, meaning)\n");
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const struct option *option = &option_table[i];
+        hak_text_add(out, "  %-16s = ", option->name);
+        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset), config->stats_file);
+        hak_text_add(out, " (default ");
+        add_value(out, option, option->fallback, NULL);
+        hak_text_add(out, "): %s\n", option->help);
+    }
+}

@@ -1,0 +1,33 @@
+/* Settings: HAKMEM_* variables, parsed once into a snapshot that never changes afterwards.
+ *
+ * Owns the table of settings (config.def), from which the parser and the help are made. Parsing is pure: it reads an
+ * environment it is given and writes messages into a text. Who reads the process's environment and prints is api/process.c.
+ */
+#ifndef HAK_BASE_CONFIG_H
+#define HAK_BASE_CONFIG_H
+
+#include "base/format.h"
+
+enum hak_option_kind {
+    HAK_OPTION_BOOL,  /* 0 or 1 */
+    HAK_OPTION_BYTES, /* a decimal number, with K, M or G for powers of 1024 */
+    HAK_OPTION_STATS, /* text, json, or either with :FILE */
+};
+
+enum hak_stats_format { HAK_STATS_OFF, HAK_STATS_TEXT, HAK_STATS_JSON };
+
+struct hak_config {
+#define HAK_OPTION(field, name, kind, fallback, help) uint64_t field;
+#include "base/config.def"
+#undef HAK_OPTION
+    const char *stats_file; /* points into the environment; NULL for standard error */
+};
+
+/* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its
+ * default. `environment` may be NULL: all defaults. */
+struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
+
+/* One line per setting: name, default, value, help. */
+void hak_config_help(const struct hak_config *config, struct hak_text *out);
+
+#endif

@@ -1,0 +1,22 @@
+/* Counters: one record per heap, written by the thread that has the heap, read by anybody.
+ *
+ * A counter is a relaxed atomic with one writer, so that counting costs a plain add; the shared record of threads without
+ * a heap is counted with hak_counter_add_shared. Sums over records are figures of a heap in motion. */
+#ifndef HAK_BASE_COUNTERS_H
+#define HAK_BASE_COUNTERS_H
+
+#include "base/atomic.h"
+#include "base/platform.h"
+
+struct hak_counters {
+#define HAK_COUNTER(name, text) HAK_ATOMIC(uint64_t) name;
+#include "base/counters.def"
+#undef HAK_COUNTER
+};
+
+#define hak_counter_add(counter, amount) \
+    hak_atomic_store((counter), hak_atomic_load((counter), relaxed) + (amount), relaxed)
+
+#define hak_counter_add_shared(counter, amount) ((void)hak_atomic_fetch_add((counter), (amount), relaxed))
+
+#endif

@@ -1,0 +1,35 @@
+/* Words for the compiler and the processor. Nothing here costs an instruction that is not written. */
+#ifndef HAK_BASE_PLATFORM_H
+#define HAK_BASE_PLATFORM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HAK_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define HAK_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+#define HAK_INLINE static inline __attribute__((always_inline))
+#define HAK_COLD __attribute__((cold, noinline))
+#define HAK_NOINLINE __attribute__((noinline))
+#define HAK_CACHE_ALIGNED __attribute__((aligned(64)))
+#define HAK_PRINTF(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
+
+/* A spinning thread tells the core that it waits. Under the model checker it gives way to the other threads. */
+#ifdef HAK_MODEL
+void model_yield(void);
+#define hak_cpu_relax() model_yield()
+#elif defined(__x86_64__) || defined(__i386__)
+#define hak_cpu_relax() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define hak_cpu_relax() __asm__ volatile("yield")
+#else
+#define hak_cpu_relax() ((void)0)
+#endif
+
+/* Amount of self-checking: 0 misuse and corruption only, 1 also invariants in O(1), 2 also walks over structures. */
+#ifndef HAK_CHECK_LEVEL
+#define HAK_CHECK_LEVEL 0
+#endif
+
+#endif

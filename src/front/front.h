@@ -1,0 +1,75 @@
+/* Front: malloc and free where they hit. This header is the whole hit path: no call, no lock, no atomic operation that the
+ * processor would notice, no branch on a setting.
+ *
+ *   alloc: size -> offset of its bin (table) -> the newest block of the bin.
+ *   free:  address -> unit -> class (page map) -> bin -> on top.
+ *
+ * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has hak_no_heap, whose bins are all
+ * empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. What free sees at
+ * once is the newest block of a bin freed again; other misuse is found when the bin is flushed.
+ */
+#ifndef HAK_FRONT_FRONT_H
+#define HAK_FRONT_FRONT_H
+
+#include "pool/heap.h"
+
+/* The calling thread's heap; never NULL. */
+extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
+
+/* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is initialised:
+ * bin 0 is always empty. */
+extern uint16_t hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
+
+/* Everything the hit path does not do. Return NULL with errno = ENOMEM when there is no memory. */
+HAK_COLD void *hak_front_alloc_miss(size_t size);
+HAK_COLD void hak_front_free_miss(void *block);
+
+/* A block of at least `size` bytes. */
+HAK_INLINE void *hak_front_alloc(size_t size) {
+    if (HAK_LIKELY(size <= HAK_SMALL_MAX)) {
+        uint16_t offset = hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT];
+        struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
+        void **top = hak_owned_get(&bin->top);
+        if (HAK_LIKELY(top != hak_owned_get(&bin->base))) {
+            void *block = top[-1];
+            hak_bin_set_top(bin, top - 1);
+            if (block == NULL) __builtin_unreachable();
+            return block;
+        }
+    }
+    return hak_front_alloc_miss(size);
+}
+
+HAK_INLINE void hak_front_free(void *block) {
+    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
+    if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS)) {
+        struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&hak_page_map[unit], relaxed)];
+        void **top = hak_owned_get(&bin->top);
+        if (HAK_LIKELY(top != hak_owned_get(&bin->limit)) && HAK_LIKELY(top[-1] != block)) {
+            *top = block;
+            hak_bin_set_top(bin, top + 1);
+            return;
+        }
+    }
+    hak_front_free_miss(block);
+}
+
+/* The same when the size asked for is known: the bin is found from it, and the page map only has to agree, so that no load
+ * waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
+HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
+    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
+    if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS && size <= HAK_SMALL_MAX)) {
+        uint16_t offset = hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT];
+        struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
+        void **top = hak_owned_get(&bin->top);
+        bool agrees = hak_atomic_load(&hak_page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;
+        if (HAK_LIKELY(agrees && top != hak_owned_get(&bin->limit)) && HAK_LIKELY(top[-1] != block)) {
+            *top = block;
+            hak_bin_set_top(bin, top + 1);
+            return;
+        }
+    }
+    hak_front_free(block);
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* Misses: how bins are filled and emptied, and how large objects are made and freed. */
+#ifndef HAK_FRONT_MISS_H
+#define HAK_FRONT_MISS_H
+
+#include "front/front.h"
+#include "region/large.h"
+
+/* Fills the bin of a class that is empty; false when there is no memory. The heap is the calling thread's. */
+bool hak_front_refill(struct hak_heap *heap, uint32_t size_class);
+
+/* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno =
+ * ENOMEM for more than PTRDIFF_MAX bytes too. *zero as in hak_large_alloc. */
+void *hak_front_alloc_large(size_t size, size_t alignment, bool *zero);
+
+/* Fills the calling thread's bins for blocks of up to `max_bytes`. Returns the number of blocks in these bins. */
+size_t hak_front_prewarm(size_t max_bytes);
+
+/* hak_purge_all with the calling thread's heap. */
+size_t hak_front_purge(void);
+
+/* What `block` is; misuse of `function` when it is not the start of a block. */
+struct hak_place hak_front_place_of(const void *block, const char *function);
+
+#endif

@@ -1,0 +1,78 @@
+#include "front/process.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "front/front.h"
+#include "front/thread.h"
+#include "os/os.h"
+
+extern char **environ;
+
+enum { START_NONE, START_RUNNING, START_DONE };
+
+static HAK_ATOMIC(uint32_t) start_state = START_NONE;
+static struct hak_config settings;
+
+static void read_settings(void) {
+    char buffer[4096];
+    struct hak_text messages = hak_text_in(buffer, sizeof buffer);
+    settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
+    if (settings.help) hak_config_help(&settings, &messages);
+    if (messages.length != 0) hak_os_write(STDERR_FILENO, messages.start, messages.length);
+}
+
+static void fill_bin_offsets(void) {
+    for (size_t i = 0; i < sizeof hak_bin_offsets / sizeof hak_bin_offsets[0]; i++)
+        hak_bin_offsets[i] = (uint16_t)(hak_size_class_of(i * HAK_ALIGNMENT) * sizeof(struct hak_bin));
+}
+
+_Static_assert(HAK_CLASS_LIMIT * sizeof(struct hak_bin) <= UINT16_MAX, "bin offsets fit their table");
+
+static bool start(void) {
+    hak_size_class_initialize();
+    if (!hak_region_initialize()) return false;
+    read_settings();
+    hak_thread_initialize();
+    fill_bin_offsets(); /* last: from here on requests reach bins */
+    return true;
+}
+
+bool hak_process_initialize(void) {
+    /* Acquire pairs with the release below: all that start() wrote is seen. */
+    uint32_t state = hak_atomic_load(&start_state, acquire);
+    while (state != START_DONE) {
+        state = START_NONE;
+        /* Acquire for the loop's end, as above. */
+        if (hak_atomic_cas(&start_state, &state, START_RUNNING, acquire, acquire)) {
+            bool done = start();
+            /* Release pairs with the acquire loads of start_state. */
+            hak_atomic_store(&start_state, done ? START_DONE : START_NONE, release);
+            return done;
+        }
+        if (state == START_RUNNING) {
+            hak_cpu_relax();
+            hak_os_yield();
+        }
+    }
+    return true;
+}
+
+const struct hak_config *hak_process_config(void) { return &settings; }
+
+/* ---- fork --------------------------------------------------------------------------------------------------------- */
+
+/* hakmem has no locks to take before a fork. The child has one thread: it takes the heaps of the others apart. If the fork
+ * came from a signal handler that interrupted a slow path, it leaves them: their free memory is lost to the child. */
+static void in_child(void) {
+    struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
+    bool others = false;
+    if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;
+    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next)
+        others = others || (heap != own && hak_atomic_load(&heap->in_use, relaxed) != 0);
+    if (others) hak_heap_recover_after_fork(own);
+}
+
+__attribute__((constructor(101))) static void register_fork_handler(void) {
+    pthread_atfork(NULL, NULL, in_child);
+}

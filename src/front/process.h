@@ -1,0 +1,14 @@
+/* Process: start, settings, fork. */
+#ifndef HAK_FRONT_PROCESS_H
+#define HAK_FRONT_PROCESS_H
+
+#include "base/config.h"
+
+/* Makes hakmem ready, once; whoever comes second waits for the first. Called by the first miss of the process, which may
+ * be long before main. False when there is no address space; a later call tries again. */
+bool hak_process_initialize(void);
+
+/* The settings, as they were at the start. Defaults before that. */
+const struct hak_config *hak_process_config(void);
+
+#endif

@@ -1,0 +1,56 @@
+#include "front/thread.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+#include "front/miss.h"
+#include "front/process.h"
+#include "pool/pool.h"
+
+#ifndef PTHREAD_DESTRUCTOR_ITERATIONS
+#define PTHREAD_DESTRUCTOR_ITERATIONS 4
+#endif
+
+/* Heaps without number, memory or blocks: all bins miss. */
+static struct hak_heap no_heap;     /* of a thread that has asked for nothing yet */
+static struct hak_heap exited_heap; /* of a thread that will have no heap any more */
+
+__thread struct hak_heap *hak_thread_heap = &no_heap;
+
+static pthread_key_t key;
+static bool have_key;
+
+/* Thread-specific destructors run in rounds, in no order we know; other destructors may allocate and free after ours. So ours
+ * asks for another round until the last, and what comes later still goes without a heap. */
+static void on_thread_exit(void *value) {
+    struct hak_heap *heap = value;
+    if (++heap->exit_rounds < PTHREAD_DESTRUCTOR_ITERATIONS && pthread_setspecific(key, heap) == 0) return;
+    hak_thread_heap = &exited_heap;
+    hak_heap_release(heap);
+}
+
+bool hak_thread_initialize(void) {
+    have_key = pthread_key_create(&key, on_thread_exit) == 0;
+    return have_key;
+}
+
+static HAK_COLD struct hak_heap *give_heap(void) {
+    if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !have_key) return NULL;
+    struct hak_heap *heap = hak_heap_acquire();
+    if (heap == NULL) return NULL;
+    hak_thread_heap = heap; /* before pthread_setspecific, which may allocate */
+    if (pthread_setspecific(key, heap) != 0) {
+        hak_thread_heap = &exited_heap;
+        hak_heap_release(heap);
+        return NULL;
+    }
+    if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
+    return heap;
+}
+
+struct hak_heap *hak_thread_attach(void) {
+    struct hak_heap *heap = hak_thread_heap;
+    if (HAK_UNLIKELY(heap->number == 0)) heap = give_heap();
+    if (HAK_UNLIKELY(heap == NULL) || HAK_UNLIKELY(hak_atomic_load(&heap->busy, relaxed) != 0)) return NULL;
+    return heap;
+}

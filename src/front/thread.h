@@ -1,0 +1,15 @@
+/* Threads: which heap the calling thread has, from its first miss to its last destructor. */
+#ifndef HAK_FRONT_THREAD_H
+#define HAK_FRONT_THREAD_H
+
+#include "pool/heap.h"
+
+/* To be called once, before any other function here. False when the system has no thread-specific key left: then no
+ * thread gets a heap, which is slow but works. */
+bool hak_thread_initialize(void);
+
+/* The calling thread's heap, given to it now if it has none. NULL when it can't have one: no memory, or the thread is at its
+ * end. NULL too while the heap is busy: we are in a signal handler that interrupted a slow path. */
+struct hak_heap *hak_thread_attach(void);
+
+#endif

@@ -1,0 +1,40 @@
+/* hakmem, all of it, bottom-up: the release is this one file. The order is the architecture; each layer includes itself and
+ * lower ones only. docs/architecture.md tells what happens in which. */
+
+/* base: text, settings, counters, knobs. No system calls, no memory. */
+#include "base/format.c"
+#include "base/config.c"
+#include "base/knobs.c"
+
+/* os: the kernel. No policy. */
+#include "os/linux.c"
+
+/* slab: blocks of one class, and their bits. */
+#include "slab/size_class.c"
+#include "slab/slab.c"
+
+/* region: which addresses are ours. */
+#include "region/directory.c"
+#include "region/range.c"
+#include "region/units.c"
+#include "region/page_policy.c"
+#include "region/large.c"
+
+/* pool: who gets which slab. */
+#include "pool/partial_set.c"
+#include "pool/heap.c"
+#include "pool/pool.c"
+#include "pool/purge.c"
+
+/* observe: a view of it all. */
+#include "observe/stats.c"
+
+/* front: what a thread touches. */
+#include "front/miss.c"
+#include "front/process.c"
+#include "front/thread.c"
+
+/* api: names and argument rules. */
+#include "api/malloc.c"
+#include "api/cxx.c"
+#include "api/at_exit.c"

@@ -1,0 +1,133 @@
+#include "observe/stats.h"
+
+#include <string.h>
+
+#include "os/os.h"
+#include "region/directory.h"
+
+/* ---- Taking a snapshot -------------------------------------------------------------------------------------------- */
+
+static void add_counters(struct hak_snapshot *snapshot, const struct hak_counters *counters) {
+#define HAK_COUNTER(name, text) snapshot->name += hak_atomic_load(&counters->name, relaxed);
+#include "base/counters.def"
+#undef HAK_COUNTER
+}
+
+static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) {
+    /* Acquire pairs with grow_range: records exist up to here. */
+    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
+    for (uint32_t unit = 0; unit < units;) {
+        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        struct hak_slab *record = &range->slabs[unit];
+        if (size_class == HAK_CLASS_RUN_HEAD) {
+            uint32_t run_units = hak_atomic_load(&record->run_units, relaxed);
+            snapshot->total.large_blocks++;
+            snapshot->total.large_bytes += (uint64_t)run_units << HAK_UNIT_SHIFT;
+        }
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+            unit++;
+            continue;
+        }
+        uint32_t block_count = hak_size_classes[size_class].block_count;
+        snapshot->classes[size_class].slabs++;
+        snapshot->classes[size_class].free_blocks +=
+            hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count);
+        unit += hak_size_classes[size_class].unit_count;
+    }
+}
+
+static void add_mapping(uintptr_t start, size_t bytes, void *context) {
+    struct hak_snapshot *snapshot = context;
+    (void)start;
+    snapshot->total.large_blocks++;
+    snapshot->total.large_bytes += bytes;
+    snapshot->total.committed_bytes += bytes;
+}
+
+void hak_snapshot_take(struct hak_snapshot *snapshot) {
+    memset(snapshot, 0, sizeof *snapshot);
+    struct hak_stats *total = &snapshot->total;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) count_range(snapshot, hak_region_range(i));
+    add_counters(snapshot, &hak_shared_counters);
+    /* Acquire pairs with make_heap. */
+    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+        total->heaps++;
+        add_counters(snapshot, &heap->counters);
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+            snapshot->classes[i].cached_blocks += hak_bin_count(&heap->bins[i]);
+    }
+    struct hak_region_sums sums = hak_region_sums();
+    total->super_slabs = sums.super_slabs;
+    total->committed_bytes = sums.committed_bytes;
+    total->metadata_bytes = sums.metadata_bytes;
+    hak_directory_for_each_mapping(add_mapping, snapshot);
+    total->live_blocks = total->large_blocks;
+    total->live_bytes = total->large_bytes;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        struct hak_class_stats *stats = &snapshot->classes[i];
+        uint64_t capacity = stats->slabs * hak_size_classes[i].block_count, bytes = hak_size_classes[i].block_bytes;
+        uint64_t not_live = stats->free_blocks + stats->cached_blocks;
+        stats->live_blocks = capacity > not_live ? capacity - not_live : 0;
+        total->slabs += stats->slabs;
+        total->live_blocks += stats->live_blocks;
+        total->live_bytes += stats->live_blocks * bytes;
+        total->cached_blocks += stats->cached_blocks;
+        total->cached_bytes += stats->cached_blocks * bytes;
+        total->free_bytes += stats->free_blocks * bytes;
+    }
+    total->mapped_bytes = hak_atomic_load(&hak_os_counters.mapped_bytes, relaxed);
+    total->purged_bytes = hak_atomic_load(&hak_os_counters.purged_bytes, relaxed);
+    total->system_calls = hak_atomic_load(&hak_os_counters.system_calls, relaxed);
+    total->remote_frees = snapshot->remote_frees;
+    uint64_t taken = snapshot->refilled_blocks + snapshot->large_allocs;
+    snapshot->allocations = taken > total->cached_blocks ? taken - total->cached_blocks : 0;
+}
+
+/* ---- Writing it ----------------------------------------------------------------------------------------------------- */
+
+/* Fields of struct hak_stats, for both forms. */
+#define FOR_EACH_TOTAL(X)                                                                                             \
+    X(live_blocks) X(live_bytes) X(cached_blocks) X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes)       \
+    X(slabs) X(super_slabs) X(mapped_bytes) X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls)     \
+    X(heaps)
+
+void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
+    hak_text_add(out, "hakmem %s statistics\n", hak_version());
+#define WRITE_TOTAL(field) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
+    FOR_EACH_TOTAL(WRITE_TOTAL)
+#undef WRITE_TOTAL
+#define HAK_COUNTER(name, text) hak_text_add(out, "  %-20s %16lu  %s\n", #name, (unsigned long)snapshot->name, text);
+#include "base/counters.def"
+#undef HAK_COUNTER
+    hak_text_add(out, "  %8s %8s %12s %12s %12s\n", "class", "slabs", "live", "cached", "free");
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        const struct hak_class_stats *stats = &snapshot->classes[i];
+        if (stats->slabs == 0) continue;
+        hak_text_add(out, "  %8u %8lu %12lu %12lu %12lu\n", hak_size_classes[i].block_bytes, (unsigned long)stats->slabs,
+                     (unsigned long)stats->live_blocks, (unsigned long)stats->cached_blocks,
+                     (unsigned long)stats->free_blocks);
+    }
+}
+
+void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out) {
+    hak_text_add(out, "{\"hakmem\": \"%s\", \"pid\": %d, \"allocations\": %lu", hak_version(), process_id,
+                 (unsigned long)snapshot->allocations);
+#define WRITE_TOTAL(field) hak_text_add(out, ",\n \"%s\": %lu", #field, (unsigned long)snapshot->total.field);
+    FOR_EACH_TOTAL(WRITE_TOTAL)
+#undef WRITE_TOTAL
+#define HAK_COUNTER(name, text) hak_text_add(out, ",\n \"%s\": %lu", #name, (unsigned long)snapshot->name);
+#include "base/counters.def"
+#undef HAK_COUNTER
+    hak_text_add(out, ",\n \"classes\": [");
+    const char *separator = "";
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        const struct hak_class_stats *stats = &snapshot->classes[i];
+        if (stats->slabs == 0) continue;
+        hak_text_add(out, "%s\n  {\"block_bytes\": %u, \"slabs\": %lu, \"live\": %lu, \"cached\": %lu, \"free\": %lu}",
+                     separator, hak_size_classes[i].block_bytes, (unsigned long)stats->slabs,
+                     (unsigned long)stats->live_blocks, (unsigned long)stats->cached_blocks,
+                     (unsigned long)stats->free_blocks);
+        separator = ",";
+    }
+    hak_text_add(out, "]}\n");
+}

@@ -1,0 +1,38 @@
+/* Statistics: a read-only view of the heap, taken by walking page map, bitmaps and bins. Costs nothing until asked for.
+ *
+ * At rest (no thread allocating or freeing):
+ *   T1  per class: live + cached + free = slabs * blocks per slab
+ *   T2  refilled_blocks - flushed_blocks - blocks freed by threads without a heap = live + cached blocks of small classes
+ *   T3  large_allocs - large_frees = live page runs and mappings
+ *   T4  super_slabs * 2 MiB = committed bytes, apart from mappings
+ */
+#ifndef HAK_OBSERVE_STATS_H
+#define HAK_OBSERVE_STATS_H
+
+#include "base/format.h"
+#include "hakmem/hakmem.h"
+#include "pool/heap.h"
+
+struct hak_class_stats {
+    uint64_t slabs, live_blocks, cached_blocks, free_blocks;
+};
+
+struct hak_snapshot {
+    struct hak_stats total;
+    struct hak_class_stats classes[HAK_CLASS_LIMIT];
+    uint64_t allocations; /* blocks handed out, at least: hits are not counted, so a block that is used again while it
+                             stays in a bin counts once */
+#define HAK_COUNTER(name, text) uint64_t name;
+#include "base/counters.def"
+#undef HAK_COUNTER
+};
+
+void hak_snapshot_take(struct hak_snapshot *snapshot);
+
+void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out);
+void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out);
+
+/* Text for either fits in so many bytes. */
+enum { HAK_SNAPSHOT_TEXT_BYTES = 32 << 10 };
+
+#endif

@@ -1,0 +1,206 @@
+/* os.h on Linux. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/bits.h"
+#include "base/format.h"
+#include "os/os.h"
+
+/* Constants newer than the oldest headers hakmem builds with. */
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41
+#define PR_SET_VMA_ANON_NAME 0
+#endif
+
+struct hak_os_counters hak_os_counters;
+
+static void count_call(void) { hak_counter_add_shared(&hak_os_counters.system_calls, 1); }
+
+size_t hak_os_page_bytes(void) {
+    static HAK_ATOMIC(size_t) page_bytes;
+    size_t known = hak_atomic_load(&page_bytes, relaxed);
+    if (HAK_LIKELY(known != 0)) return known;
+    known = getauxval(AT_PAGESZ);
+    if (known == 0) known = 4096;
+    hak_atomic_store(&page_bytes, known, relaxed);
+    return known;
+}
+
+static void *map_anywhere(size_t bytes, int protection) {
+    count_call();
+    void *start = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
+    return start;
+}
+
+/* munmap without counting what was in it as purged: for address space that was never used. */
+static bool unmap(void *start, size_t bytes) {
+    if (bytes == 0) return true;
+    count_call();
+    if (munmap(start, bytes) != 0) return false;
+    hak_counter_add_shared(&hak_os_counters.mapped_bytes, -(uint64_t)bytes);
+    return true;
+}
+
+static void *map_aligned(size_t bytes, size_t alignment, int protection, const char *name) {
+    int saved_errno = errno;
+    char *start = map_anywhere(bytes, protection);
+    if (start != NULL && ((uintptr_t)start & (alignment - 1)) != 0) {
+        unmap(start, bytes);
+        size_t room = alignment - hak_os_page_bytes();
+        start = bytes > SIZE_MAX - room ? NULL : map_anywhere(bytes + room, protection);
+        if (start != NULL) {
+            size_t before = hak_align_up((uintptr_t)start, alignment) - (uintptr_t)start;
+            unmap(start, before);
+            start += before;
+            unmap(start + bytes, room - before);
+        }
+    }
+    if (start != NULL) prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, start, bytes, name);
+    errno = saved_errno;
+    return start;
+}
+
+void *hak_os_reserve(size_t bytes, size_t alignment, const char *name) {
+    return map_aligned(bytes, alignment, PROT_NONE, name);
+}
+
+void *hak_os_map(size_t bytes, size_t alignment, const char *name) {
+    return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE, name);
+}
+
+bool hak_os_commit(void *start, size_t bytes) {
+    int saved_errno = errno;
+    count_call();
+    bool done = mprotect(start, bytes, PROT_READ | PROT_WRITE) == 0;
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_unmap(void *start, size_t bytes) {
+    int saved_errno = errno;
+    bool done = unmap(start, bytes);
+    if (done) hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_purge(void *start, size_t bytes) {
+    int saved_errno = errno;
+    count_call();
+    bool done = madvise(start, bytes, MADV_DONTNEED) == 0;
+    if (!done && errno == EINVAL) { /* locked in memory */
+        count_call();
+        done = madvise(start, bytes, MADV_DONTNEED_LOCKED) == 0;
+    }
+    if (done) hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
+    int saved_errno = errno;
+    count_call();
+    void *moved = target == NULL ? mremap(start, old_bytes, new_bytes, 0)
+                                 : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    bool done = moved != MAP_FAILED;
+    /* A move replaces the target, whose bytes were counted already. */
+    if (done) hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
+    errno = saved_errno;
+    return done;
+}
+
+void hak_os_refuse_huge_pages(void *start, size_t bytes) {
+    int saved_errno = errno;
+    count_call();
+    (void)madvise(start, bytes, MADV_NOHUGEPAGE); /* a kernel without huge pages refuses, rightly */
+    errno = saved_errno;
+}
+
+size_t hak_os_address_space_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    return limit.rlim_cur;
+}
+
+size_t hak_os_resident_bytes(void) {
+    int saved_errno = errno;
+    size_t pages = 0;
+    int descriptor = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (descriptor >= 0) {
+        char text[128];
+        ssize_t length = read(descriptor, text, sizeof text - 1);
+        close(descriptor);
+        if (length > 0) {
+            text[length] = '\0';
+            const char *second = strchr(text, ' ');
+            if (second != NULL) pages = strtoul(second, NULL, 10);
+        }
+    }
+    errno = saved_errno;
+    return pages * hak_os_page_bytes();
+}
+
+void hak_os_yield(void) { sched_yield(); }
+
+void hak_os_write(int descriptor, const char *text, size_t length) {
+    int saved_errno = errno;
+    while (length > 0) {
+        ssize_t written = write(descriptor, text, length);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) break;
+        text += written;
+        length -= (size_t)written;
+    }
+    errno = saved_errno;
+}
+
+int hak_os_create_file(const char *path) { return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }
+
+void hak_os_close(int descriptor) { close(descriptor); }
+
+int hak_os_duplicate(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 100); }
+
+bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
+
+int hak_os_process_id(void) { return (int)getpid(); }
+
+/* ---- base/check.h ----------------------------------------------------------------------------------------------- */
+
+static _Noreturn void die(struct hak_text *message) {
+    hak_os_write(STDERR_FILENO, message->start, message->length);
+    abort();
+}
+
+void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *address, size_t offset, size_t size) {
+    char buffer[256];
+    struct hak_text message = hak_text_in(buffer, sizeof buffer);
+    hak_text_add(&message, "hakmem: %s(%p): ", function, (void *)(uintptr_t)address);
+    switch (kind) {
+    case HAK_MISUSE_DOUBLE_FREE: hak_text_add(&message, "double free of a block of %zu bytes\n", size); break;
+    case HAK_MISUSE_FOREIGN_POINTER: hak_text_add(&message, "invalid pointer: not a block of this heap\n"); break;
+    case HAK_MISUSE_INTERIOR_POINTER:
+        hak_text_add(&message, "invalid pointer: %zu bytes into a block of %zu bytes\n", offset, size);
+        break;
+    }
+    die(&message);
+}
+
+void hak_assertion_failed(const char *condition, const char *file, int line) {
+    char buffer[256];
+    struct hak_text message = hak_text_in(buffer, sizeof buffer);
+    hak_text_add(&message, "hakmem: invariant broken: %s (%s:%d)\n", condition, file, line);
+    die(&message);
+}

@@ -1,0 +1,73 @@
+/* The kernel, as hakmem needs it: address space, pages, messages, facts. No policy: who calls decides when and how much.
+ *
+ * One contract for all: addresses and sizes are multiples of hak_os_page_bytes(); a refusal is returned, never fatal;
+ * errno is left as it was; every function may be called from any thread. Memory functions count themselves in
+ * hak_os_counters. Tests link tests/fakes/fake_os.c instead, which records calls and fails on script.
+ */
+#ifndef HAK_OS_OS_H
+#define HAK_OS_OS_H
+
+#include "base/atomic.h"
+#include "base/check.h"
+#include "base/counters.h"
+#include "base/platform.h"
+
+struct hak_os_counters {
+    HAK_ATOMIC(uint64_t) system_calls; /* memory system calls, failed ones too */
+    HAK_ATOMIC(uint64_t) purged_bytes; /* given back by hak_os_purge and hak_os_unmap */
+    HAK_ATOMIC(uint64_t) mapped_bytes; /* address space held now */
+};
+
+extern struct hak_os_counters hak_os_counters;
+
+/* Size of a page in bytes: 4, 16 or 64 KiB. */
+size_t hak_os_page_bytes(void);
+
+/* Address space without memory: not accessible, not counted against commit limits. `alignment` is a power of two.
+ * `name` is a static string that shows in /proc/PID/smaps where the kernel can. NULL on refusal. */
+void *hak_os_reserve(size_t bytes, size_t alignment, const char *name);
+
+/* Address space that is readable, writable and zero. NULL on refusal. */
+void *hak_os_map(size_t bytes, size_t alignment, const char *name);
+
+/* Makes a part of a reservation readable and writable. Doing it twice does no harm. False on refusal. */
+bool hak_os_commit(void *start, size_t bytes);
+
+/* Gives a part of any mapping back, for good. False on refusal: it is mapped still. */
+bool hak_os_unmap(void *start, size_t bytes);
+
+/* Gives the memory back and keeps the address space: pages read as zero afterwards. False on refusal: they are unchanged. */
+bool hak_os_purge(void *start, size_t bytes);
+
+/* Grows or shrinks a mapping made by hak_os_map; with `target` (a reservation of new_bytes) moves it there, else it stays
+ * in its place. False on refusal: nothing has changed. */
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target);
+
+/* No transparent huge pages in this part, from now on. */
+void hak_os_refuse_huge_pages(void *start, size_t bytes);
+
+/* The process's address-space limit in bytes, SIZE_MAX for none. */
+size_t hak_os_address_space_limit(void);
+
+/* Resident bytes of the process now; 0 when the kernel doesn't say. */
+size_t hak_os_resident_bytes(void);
+
+/* Lets another thread run. */
+void hak_os_yield(void);
+
+/* Writes all of `text` to a file descriptor, as far as that is possible. */
+void hak_os_write(int descriptor, const char *text, size_t length);
+
+/* Opens `path` for writing, emptied, closed on exec. Returns a descriptor, or -1. */
+int hak_os_create_file(const char *path);
+void hak_os_close(int descriptor);
+
+/* A second descriptor for the same file, out of the way of the program's, closed on exec. -1 when there is none. */
+int hak_os_duplicate(int descriptor);
+
+/* True when the process runs with more rights than its caller (setuid, capabilities). */
+bool hak_os_is_privileged(void);
+
+int hak_os_process_id(void);
+
+#endif

@@ -1,0 +1,198 @@
+#include "pool/heap.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/knobs.h"
+#include "os/os.h"
+#include "pool/partial_set.h"
+#include "pool/pool.h"
+#include "region/page_policy.h"
+
+struct hak_counters hak_shared_counters;
+HAK_ATOMIC(struct hak_heap *) hak_heaps;
+
+static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
+static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
+
+enum { HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
+
+_Static_assert(sizeof(struct hak_heap) < HEAP_BYTES / 4, "slots are the larger part");
+
+/* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
+
+static void set_bin(struct hak_bin *bin, void **base, size_t filled, size_t slots) {
+    hak_owned_set(&bin->top, base + filled);
+    hak_owned_set(&bin->base, base);
+    hak_owned_set(&bin->limit, base + slots);
+}
+
+static void make_blank(struct hak_heap *heap) {
+    static void *no_slot[2]; /* H2, H3: a bin without slots is between these two */
+    for (uint32_t i = 0; i < HAK_CLASS_LIMIT; i++) set_bin(&heap->bins[i], &no_slot[1], 0, 0);
+    heap->slots_next = (void **)(void *)(heap + 1);
+    heap->slots_end = (void **)(void *)((char *)heap + HEAP_BYTES);
+    heap->budget_bytes = hak_knob(bin_budget_bytes);
+    heap->exit_rounds = 0;
+}
+
+static struct hak_heap *make_heap(void) {
+    size_t bytes = hak_align_up(HEAP_BYTES, hak_os_page_bytes());
+    struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes(), "hakmem-metadata");
+    if (heap == NULL) return NULL;
+    heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
+    hak_atomic_store(&heap->in_use, 1, relaxed);
+    struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
+    do {
+        heap->next = first;
+        /* Release pairs with the acquire loads of hak_heaps: readers of the list see the record. */
+    } while (!hak_atomic_cas(&hak_heaps, &first, heap, release, relaxed));
+    return heap;
+}
+
+static struct hak_heap *reuse_heap(void) {
+    if (hak_atomic_load(&free_heap_count, relaxed) == 0) return NULL;
+    /* Acquire pairs with make_heap. */
+    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+        uint32_t unused = 0;
+        if (hak_atomic_load(&heap->in_use, relaxed) != 0) continue;
+        /* Acquire pairs with hak_heap_release: the last owner is done with the record. */
+        if (!hak_atomic_cas(&heap->in_use, &unused, 1, acquire, relaxed)) continue;
+        hak_atomic_fetch_sub(&free_heap_count, 1, relaxed);
+        return heap;
+    }
+    return NULL;
+}
+
+struct hak_heap *hak_heap_acquire(void) {
+    struct hak_heap *heap = reuse_heap();
+    if (heap == NULL) heap = make_heap();
+    if (heap != NULL) make_blank(heap);
+    return heap;
+}
+
+static void flush_bins(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        struct hak_bin *bin = &heap->bins[i];
+        void **base = hak_owned_get(&bin->base);
+        uint32_t count = (uint32_t)hak_bin_count(bin);
+        if (count == 0) continue;
+        hak_bin_set_top(bin, base);
+        hak_pool_put(heap, i, base, count);
+    }
+}
+
+void hak_heap_flush(struct hak_heap *heap) {
+    flush_bins(heap);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        struct hak_slab *slab;
+        while ((slab = heap->partial[i].first) != NULL) {
+            hak_heap_unlink(heap, slab);
+            if (hak_slab_bits_all_set(slab->bits, slab->block_count, 0) && hak_slab_claim_all(slab)) {
+                hak_pool_retire(heap, slab);
+                continue;
+            }
+            /* Relaxed: the partial set hands it on. */
+            hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
+            hak_partial_set_add(slab);
+        }
+    }
+    for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
+        /* Acquire pairs with keep_empty: hak_purge calls this for its own heap only, but takes from others' too. */
+        struct hak_slab *slab = hak_atomic_exchange(&heap->empty_slabs[i], NULL, acquire);
+        if (slab != NULL) hak_region_release(slab, 1);
+    }
+    hak_page_policy_after_release();
+}
+
+void hak_heap_release(struct hak_heap *heap) {
+    hak_heap_flush(heap);
+    hak_atomic_fetch_add(&free_heap_count, 1, relaxed);
+    /* Release pairs with reuse_heap. */
+    hak_atomic_store(&heap->in_use, 0, release);
+}
+
+/* ---- Partial slabs ------------------------------------------------------------------------------------------------ */
+
+void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
+    struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
+    if (list->count >= hak_knob(held_slabs)) {
+        HAK_COUNT(heap, slabs_pooled, 1);
+        hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed); /* the partial set hands it on */
+        hak_partial_set_add(slab);
+        return;
+    }
+    slab->previous = NULL;
+    slab->next = list->first;
+    if (list->first != NULL) list->first->previous = slab;
+    list->first = slab;
+    list->count++;
+}
+
+void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab) {
+    struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
+    if (slab->previous != NULL) slab->previous->next = slab->next;
+    else list->first = slab->next;
+    if (slab->next != NULL) slab->next->previous = slab->previous;
+    list->count--;
+}
+
+/* ---- Bins --------------------------------------------------------------------------------------------------------- */
+
+bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    size_t have = (size_t)(hak_owned_get(&bin->limit) - hak_owned_get(&bin->base)), filled = hak_bin_count(bin);
+    size_t block_bytes = hak_size_classes[size_class].block_bytes;
+    size_t most = hak_knob(bin_most_bytes) / block_bytes, want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
+    if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
+    if (want > most) want = most;
+    if ((want - have) * block_bytes > heap->budget_bytes) want = have;
+    if (have == 0 && want < 2) want = 2; /* every class can keep something */
+    if (want <= have || (size_t)(heap->slots_end - heap->slots_next) < want + 1) return false;
+    size_t cost = (want - have) * block_bytes;
+    void **base = heap->slots_next + 1; /* H2 */
+    base[-1] = NULL;
+    memcpy(base, hak_owned_get(&bin->base), filled * sizeof(void *));
+    heap->slots_next = base + want;
+    heap->budget_bytes -= cost < heap->budget_bytes ? cost : heap->budget_bytes;
+    set_bin(bin, base, filled, want);
+    HAK_COUNT(heap, bin_growths, 1);
+    return true;
+}
+
+/* ---- fork ----------------------------------------------------------------------------------------------------------- */
+
+/* Puts every small slab of a range that `own` does not hold where it can be found, or declares it full. */
+static void recover_range(struct hak_range *range, const struct hak_heap *own) {
+    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
+    for (uint32_t i = 0; i < super_slabs; i++)
+        for (uint32_t c = 0; c < HAK_CLASS_LIMIT; c++) hak_atomic_store(&range->partial_rows[i][c], 0, relaxed);
+    for (uint32_t unit = 0; unit < super_slabs * HAK_UNITS_PER_SUPER_SLAB;) {
+        struct hak_slab *slab = &range->slabs[unit];
+        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+            unit++;
+            continue;
+        }
+        unit += hak_size_classes[size_class].unit_count;
+        uint32_t state = hak_atomic_load(&slab->state, relaxed);
+        if (own != NULL && state == hak_slab_state(HAK_SLAB_HELD, own->number)) continue;
+        if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
+            hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
+        } else {
+            hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
+            hak_partial_set_add(slab);
+        }
+    }
+}
+
+void hak_heap_recover_after_fork(struct hak_heap *own) {
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) recover_range(hak_region_range(i), own);
+    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next) {
+        if (heap == own || hak_atomic_load(&heap->in_use, relaxed) == 0) continue;
+        memset(heap->partial, 0, sizeof heap->partial); /* its slabs are in the pool now */
+        if (hak_atomic_load(&heap->busy, relaxed) != 0) continue;
+        flush_bins(heap);
+        hak_heap_release(heap);
+    }
+}

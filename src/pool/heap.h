@@ -1,0 +1,89 @@
+/* Heap: what one thread has of the allocator. Its bins (the front cache), the partial slabs it holds, empty slabs it keeps.
+ *
+ * A thread gets a heap at its first miss and leaves it at its end, blank, for the next thread: heaps are never unmapped.
+ * Everything is the owner's, the thread that has the heap, unless tagged otherwise.
+ *
+ *   H1  slots[0..top) of a bin are free blocks of its class, by S2 allocated as far as their slabs know.
+ *   H2  base[-1] is NULL: `top[-1]` may be read whether or not the bin is empty.
+ *   H3  Bins of classes that are not small, and all bins before their first use, have base == top == limit: every hit path
+ *       misses.
+ *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them.
+ *   H5  `busy` is set while a slow path changes the heap: a forked child must not trust what it finds then.
+ */
+#ifndef HAK_POOL_HEAP_H
+#define HAK_POOL_HEAP_H
+
+#include "base/counters.h"
+#include "region/region.h"
+
+/* Statistics of other threads peek at it. */
+struct hak_bin {
+    HAK_OWNED(void **) top;   /* one above the newest block */
+    HAK_OWNED(void **) base;  /* lowest slot */
+    HAK_OWNED(void **) limit; /* one above the highest slot */
+};
+
+HAK_INLINE void hak_bin_set_top(struct hak_bin *bin, void **top) { hak_owned_set(&bin->top, top); }
+
+/* Blocks in the bin. For the owner exact; for others a number between 0 and what fits. */
+HAK_INLINE size_t hak_bin_count(const struct hak_bin *bin) {
+    void **top = hak_owned_peek(&bin->top), **base = hak_owned_peek(&bin->base), **limit = hak_owned_peek(&bin->limit);
+    return top >= base && top <= limit ? (size_t)(top - base) : 0;
+}
+
+struct hak_partial_list {
+    struct hak_slab *first;
+    uint32_t count;
+};
+
+enum { HAK_KEPT_EMPTY_SLABS = 4 };
+
+struct hak_heap {
+    struct hak_bin bins[HAK_CLASS_LIMIT]; /* first: the hit path indexes it from the heap's address */
+    struct hak_partial_list partial[HAK_CLASS_LIMIT];
+    HAK_ATOMIC(struct hak_slab *) empty_slabs[HAK_KEPT_EMPTY_SLABS]; /* atomic: also emptied by hak_purge */
+    uint32_t number;                 /* const: 1 and up; stands in the state of slabs */
+    HAK_ATOMIC(uint32_t) in_use;     /* atomic: 1 while a thread has it */
+    HAK_ATOMIC(uint32_t) busy;       /* H5; relaxed */
+    uint32_t exit_rounds;            /* thread-specific destructors run so far */
+    void **slots_next, **slots_end;  /* memory for slots not yet given to a bin */
+    uint64_t budget_bytes;           /* what bins may still grow by: slots times block size */
+    struct hak_heap *next;           /* const: the list of all heaps */
+    struct hak_counters counters;
+};
+
+/* Total of the counters of all heaps, and of threads without one. */
+extern struct hak_counters hak_shared_counters;
+
+/* The list of all heaps ever made, newest first; it only grows. */
+extern HAK_ATOMIC(struct hak_heap *) hak_heaps;
+
+/* A blank heap for the calling thread: one left by another thread, or made now. NULL when there is no memory. */
+struct hak_heap *hak_heap_acquire(void);
+
+/* Leaves the heap: blocks go back to their slabs, slabs to the pool. */
+void hak_heap_release(struct hak_heap *heap);
+
+/* Gives what the heap keeps back: blocks in bins to their slabs, partial slabs to the pool, empty ones to the region. */
+void hak_heap_flush(struct hak_heap *heap);
+
+/* Links a slab that is HELD by the heap into its list, or gives it to the pool when the list is full (H4). */
+void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);
+void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab);
+
+/* More slots for a bin: at most twice as many. Blocks in it stay. False when a limit is reached. */
+bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
+
+/* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,
+ * by reading all records. Heaps that were busy at the moment of the fork are given up with the blocks in their bins: a leak
+ * of at most bin_budget_bytes (knob) each. To be called when the process has one thread; `own` is its heap, not busy, or
+ * NULL. */
+void hak_heap_recover_after_fork(struct hak_heap *own);
+
+#define HAK_COUNT(heap, name, amount)                                                                                 \
+    do {                                                                                                              \
+        if (HAK_LIKELY((heap) != NULL)) hak_counter_add(&(heap)->counters.name, (amount));                            \
+        else hak_counter_add_shared(&hak_shared_counters.name, (amount));                                             \
+    } while (0)
+
+#endif

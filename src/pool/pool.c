@@ -1,0 +1,199 @@
+#include "pool/pool.h"
+
+#include "base/check.h"
+#include "base/knobs.h"
+#include "pool/partial_set.h"
+#include "region/page_policy.h"
+
+static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }
+
+/* ---- Acquiring and retiring slabs -------------------------------------------------------------------------------- */
+
+static struct hak_slab *take_own_empty(struct hak_heap *heap, uint32_t units) {
+    if (heap == NULL || units != 1) return NULL;
+    for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
+        if (hak_atomic_load(&heap->empty_slabs[i], relaxed) == NULL) continue;
+        /* Acquire pairs with keep_empty; hak_purge may be faster. */
+        struct hak_slab *slab = hak_atomic_exchange(&heap->empty_slabs[i], NULL, acquire);
+        if (slab != NULL) return slab;
+    }
+    return NULL;
+}
+
+static bool keep_empty(struct hak_heap *heap, struct hak_slab *slab) {
+    if (heap == NULL || slab->unit_count != 1) return false;
+    for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
+        if (hak_atomic_load(&heap->empty_slabs[i], relaxed) != NULL) continue;
+        /* Release pairs with take_own_empty and hak_purge. Only the owner fills: the place is still free. */
+        hak_atomic_store(&heap->empty_slabs[i], slab, release);
+        return true;
+    }
+    return false;
+}
+
+/* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap. */
+static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class) {
+    uint32_t units = hak_size_classes[size_class].unit_count;
+    uint32_t state = heap == NULL ? HAK_SLAB_POOLED : hak_slab_state(HAK_SLAB_HELD, heap->number);
+    struct hak_slab *slab = take_own_empty(heap, units);
+    if (slab != NULL) {
+        HAK_COUNT(heap, slabs_own_empty, 1);
+    } else if ((slab = hak_partial_set_take(size_class)) != NULL) {
+        HAK_COUNT(heap, slabs_pool_partial, 1);
+        /* Relaxed: we have it, and who takes it over later gets it by way of hak_slab_declare_full. */
+        hak_atomic_store(&slab->state, state, relaxed);
+        return slab;
+    } else if ((slab = hak_region_acquire(units, units, HAK_UNITS_DIRTY, NULL)) != NULL) {
+        HAK_COUNT(heap, slabs_pool_empty, 1);
+    } else if ((slab = hak_region_acquire(units, units, HAK_UNITS_FREE, NULL)) != NULL) {
+        HAK_COUNT(heap, slabs_fresh, 1);
+    } else if ((slab = hak_region_acquire(units, units, HAK_UNITS_NEW_SUPER, NULL)) != NULL) {
+        HAK_COUNT(heap, slabs_super, 1);
+    } else {
+        return NULL;
+    }
+    struct hak_range *range = hak_region_range_of_record(slab);
+    hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
+                        range->bit_rows[hak_region_unit_of(range, slab)], state);
+    hak_region_mark(slab, units, size_class, size_class);
+    return slab;
+}
+
+void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
+    uint32_t units = slab->unit_count;
+    HAK_COUNT(heap, slabs_retired, 1);
+    hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
+    if (keep_empty(heap, slab)) return;
+    hak_region_release(slab, units);
+    hak_page_policy_after_release();
+}
+
+/* ---- Taking blocks ------------------------------------------------------------------------------------------------ */
+
+/* A slab that the caller has and that gave all it had. Returns true when it is somebody else's duty now. */
+static bool declare_full(struct hak_heap *heap, struct hak_slab *slab) {
+    uint32_t kept_state = heap == NULL ? HAK_SLAB_POOLED : hak_slab_state(HAK_SLAB_HELD, heap->number);
+    return hak_slab_declare_full(slab, number_of(heap), kept_state);
+}
+
+static uint32_t take_without_heap(uint32_t size_class, void **top, uint32_t want) {
+    for (;;) {
+        struct hak_slab *slab = acquire_slab(NULL, size_class);
+        if (slab == NULL) return 0;
+        uint32_t got = hak_slab_take(slab, top, want);
+        if (got == want || !declare_full(NULL, slab)) hak_partial_set_add(slab);
+        if (got > 0) return got;
+    }
+}
+
+uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {
+    if (HAK_UNLIKELY(heap == NULL)) return take_without_heap(size_class, top, want);
+    uint32_t got = 0;
+    for (;;) {
+        struct hak_slab *slab = heap->partial[size_class].first;
+        if (slab == NULL) {
+            if (got > 0) return got;
+            slab = acquire_slab(heap, size_class);
+            if (slab == NULL) return 0;
+            hak_heap_hold(heap, slab);
+        }
+        got += hak_slab_take(slab, top - got, want - got);
+        if (got == want) return got;
+        hak_heap_unlink(heap, slab);
+        if (!declare_full(heap, slab)) hak_heap_hold(heap, slab);
+    }
+}
+
+/* ---- Putting blocks back ------------------------------------------------------------------------------------------ */
+
+/* Blocks of one word of a slab's bits, gathered so that one atomic operation frees them all. */
+struct put_group {
+    struct hak_slab *slab;
+    uint64_t mask;
+    uint32_t word;
+};
+
+enum { PUT_GROUPS = 8 }; /* a power of two */
+
+/* All blocks of the slab are free, at least they were a moment ago: `state` is what was seen after the last one. Gives the
+ * slab up if it can be had. The record may be another slab's by now: nothing is believed that is not claimed first. */
+static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, uint32_t size_class, uint32_t state) {
+    if (heap != NULL && state == hak_slab_state(HAK_SLAB_HELD, heap->number)) {
+        /* Ours, and nobody else can change that. The last one of the class stays: it will be wanted again. */
+        if (heap->partial[size_class].count <= 1 || !hak_slab_claim_all(slab)) return;
+        hak_heap_unlink(heap, slab);
+        hak_pool_retire(heap, slab);
+    } else if (state == HAK_SLAB_POOLED && hak_partial_set_remove(slab, size_class)) {
+        if (hak_slab_claim_all(slab)) hak_pool_retire(heap, slab);
+        else hak_partial_set_add(slab);
+    }
+}
+
+static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group) {
+    struct hak_slab *slab = group->slab;
+    HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
+    uint64_t before = hak_slab_set_bits(slab, group->word, group->mask);
+    if (HAK_UNLIKELY((before & group->mask) != 0)) {
+        uint32_t index = group->word * 64 + hak_lowest_bit(before & group->mask);
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", hak_slab_block(slab, index), 0, slab->block_bytes);
+    }
+    uint32_t state;
+    if (HAK_UNLIKELY(hak_slab_take_over_full(slab, number_of(heap), &state))) {
+        bool ours = heap != NULL && state == hak_slab_state(HAK_SLAB_FULL, heap->number);
+        state = ours ? hak_slab_state(HAK_SLAB_HELD, heap->number) : HAK_SLAB_POOLED;
+        if (ours) {
+            hak_heap_hold(heap, slab);
+            if (hak_atomic_load(&slab->state, relaxed) != state) state = HAK_SLAB_POOLED; /* the list was full */
+        } else {
+            HAK_COUNT(heap, slabs_pooled, 1);
+            hak_partial_set_add(slab);
+        }
+    }
+    if (state >> 2 != number_of(heap) || heap == NULL) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
+    uint32_t block_count = hak_size_classes[size_class].block_count;
+    if ((before | group->mask) == hak_slab_word_mask(block_count, group->word) &&
+        hak_slab_bits_all_set(bits, block_count, group->word))
+        retire_if_empty(heap, slab, size_class, state);
+}
+
+/* The record of the slab of a block, which is checked to be a block of the class; *index is its number in the slab. */
+static struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t *index) {
+    uintptr_t address = (uintptr_t)block;
+    struct hak_range *range = hak_region_range(0);
+    if (HAK_UNLIKELY(address - range->start >= (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES)) {
+        range = hak_region_range_of(address);
+        if (range == NULL) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "free", block, 0, 0);
+    }
+    uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
+    const struct hak_size_class *facts = &hak_size_classes[size_class];
+    struct hak_slab *slab = &range->slabs[unit & ~(facts->unit_count - 1)];
+    /* A block freed twice may have left its slab for good, and the slab its class. */
+    if (HAK_UNLIKELY(hak_atomic_load(&range->page_map[unit], relaxed) != size_class))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, facts->block_bytes);
+    uint32_t offset = (uint32_t)(address - slab->start);
+    *index = hak_block_index(offset, facts->reciprocal);
+    if (HAK_UNLIKELY(*index * facts->block_bytes != offset || *index >= facts->block_count))
+        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", block, offset - *index * facts->block_bytes, facts->block_bytes);
+    return slab;
+}
+
+void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+    struct put_group groups[PUT_GROUPS] = {{NULL, 0, 0}};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t index;
+        struct hak_slab *slab = slab_of(blocks[i], size_class, &index);
+        uint64_t bit = (uint64_t)1 << (index % 64);
+        struct put_group *group = &groups[((uintptr_t)slab / sizeof *slab + index / 64) % PUT_GROUPS];
+        if (group->slab == slab && group->word == index / 64) {
+            if (HAK_UNLIKELY((group->mask & bit) != 0))
+                hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", blocks[i], 0, slab->block_bytes);
+            group->mask |= bit;
+            continue;
+        }
+        if (group->slab != NULL) put_group(heap, size_class, group);
+        *group = (struct put_group){.slab = slab, .mask = bit, .word = index / 64};
+    }
+    for (uint32_t i = 0; i < PUT_GROUPS; i++)
+        if (groups[i].slab != NULL) put_group(heap, size_class, &groups[i]);
+}

@@ -1,0 +1,27 @@
+/* Pool: how blocks get from slabs into bins and back, and slabs from and to whoever needs them next.
+ *
+ * A slab for a class is acquired in stages, each counted, the next one tried when one has none; never map what lies free:
+ *   1. the heap's own empty slab          the heap kept it when its last block came back
+ *   2. a partial slab of the class        in the pool's partial set; before empty ones, so that sparse slabs fill up
+ *   3. an empty slab of the pool          dirty units of any former class
+ *   4. an unused slot of a SuperSlab      fresh units
+ *   5. a new SuperSlab
+ *
+ * `heap` is the calling thread's, or NULL for a thread without one. All functions are lock-free.
+ */
+#ifndef HAK_POOL_POOL_H
+#define HAK_POOL_POOL_H
+
+#include "pool/heap.h"
+
+/* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how many;
+ * 0 when there is no memory. */
+uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want);
+
+/* Puts `count` blocks of a class back to their slabs. Blocks that are none, or were free already, are misuse of free. */
+void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count);
+
+/* Gives up a slab whose bits the caller has all claimed, and which is in no list or set. */
+void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab);
+
+#endif

@@ -1,0 +1,39 @@
+/* Directory: from an address outside the first range to what lies there. A radix tree over granules of 2 MiB.
+ *
+ *   D1  An entry belongs to the range or mapping that covers its granule; both start at granules, so no two share one.
+ *   D2  A mapping has one entry, at its first granule: interior addresses are found by looking back.
+ *
+ * Lock-free. Leaves are made on demand and stay. Written when address space is mapped, read when a pointer is not in the
+ * first range: by frees of large objects, and by questions about foreign pointers.
+ */
+#ifndef HAK_REGION_DIRECTORY_H
+#define HAK_REGION_DIRECTORY_H
+
+#include "base/bits.h"
+
+#define HAK_GRANULE_SHIFT 21
+#define HAK_GRANULE_BYTES ((size_t)1 << HAK_GRANULE_SHIFT)
+
+/* An entry: 0 for nothing; the number of a range, tagged; or the bytes of a mapping, a multiple of the page size, tagged. */
+enum { HAK_ENTRY_NONE = 0, HAK_ENTRY_RANGE = 1, HAK_ENTRY_MAPPING = 2, HAK_ENTRY_KIND_MASK = 3 };
+
+HAK_INLINE uint64_t hak_entry_for_range(uint32_t number) { return (uint64_t)number << 2 | HAK_ENTRY_RANGE; }
+HAK_INLINE uint64_t hak_entry_for_mapping(size_t bytes) { return bytes | HAK_ENTRY_MAPPING; }
+HAK_INLINE size_t hak_entry_mapping_bytes(uint64_t entry) { return entry & ~(uint64_t)HAK_ENTRY_KIND_MASK; }
+
+/* The entry of the granule of `address`; HAK_ENTRY_NONE for any address that has none, whatever its value. */
+uint64_t hak_directory_get(uintptr_t address);
+
+/* Sets the entry of a granule. False when there is no memory for a leaf, or the address is beyond 48 bits. */
+bool hak_directory_set(uintptr_t address, uint64_t entry);
+
+/* Replaces `expected`; false when the entry was something else: then somebody else was faster. */
+bool hak_directory_replace(uintptr_t address, uint64_t expected, uint64_t entry);
+
+/* The mapping that covers `address`: its start and bytes; false when there is none. */
+bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *bytes);
+
+/* Calls `visit` for every mapping. */
+void hak_directory_for_each_mapping(void (*visit)(uintptr_t start, size_t bytes, void *context), void *context);
+
+#endif

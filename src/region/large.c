@@ -1,0 +1,112 @@
+#include "region/large.h"
+
+#include "base/check.h"
+#include "base/knobs.h"
+#include "os/os.h"
+#include "region/directory.h"
+#include "region/page_policy.h"
+
+/* State of a page run's record: for late readers, a slab somebody holds. */
+static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD;
+
+static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
+
+static void *alloc_run(size_t bytes, size_t alignment, bool *zero) {
+    uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
+    struct hak_slab *run = hak_region_acquire(units, unit_alignment, HAK_UNITS_FREE, zero);
+    if (run == NULL) run = hak_region_acquire(units, unit_alignment, HAK_UNITS_NEW_SUPER, zero);
+    if (run == NULL) return NULL;
+    hak_atomic_store(&run->run_units, units, relaxed);
+    hak_atomic_store(&run->state, run_live, relaxed);
+    hak_region_mark(run, units, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
+}
+
+static void *alloc_mapping(size_t bytes, size_t alignment, bool *zero) {
+    bytes = hak_align_up(bytes, hak_os_page_bytes());
+    if (alignment < HAK_GRANULE_BYTES) alignment = HAK_GRANULE_BYTES;
+    void *start = hak_os_map(bytes, alignment, "hakmem-large");
+    if (start == NULL) return NULL;
+    if (!hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
+        hak_os_unmap(start, bytes);
+        return NULL;
+    }
+    *zero = true;
+    return start;
+}
+
+void *hak_large_alloc(size_t bytes, size_t alignment, bool *zero) {
+    if (bytes <= hak_knob(run_limit_bytes) && alignment <= HAK_SUPER_SLAB_BYTES) return alloc_run(bytes, alignment, zero);
+    return alloc_mapping(bytes, alignment, zero);
+}
+
+static bool free_run(struct hak_slab *run) {
+    /* Acquire and release: of two threads that free the run at once, one gets it. */
+    if (hak_atomic_exchange(&run->state, HAK_SLAB_NONE, acq_rel) != run_live) return false;
+    uint32_t units = hak_atomic_load(&run->run_units, relaxed);
+    hak_atomic_store(&run->run_units, 0, relaxed);
+    hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_release(run, units);
+    hak_page_policy_after_release();
+    return true;
+}
+
+static bool free_mapping(uintptr_t start, size_t bytes) {
+    if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
+    /* Refused: the address space is lost, which is as far as it goes; the memory needn't be. */
+    if (!hak_os_unmap((void *)start, bytes)) hak_os_purge((void *)start, bytes);
+    return true;
+}
+
+bool hak_large_free(const struct hak_place *place) {
+    return place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, place->bytes);
+}
+
+static void *resize_run(const struct hak_place *place, size_t bytes) {
+    struct hak_slab *run = place->slab;
+    uint32_t have = hak_atomic_load(&run->run_units, relaxed), want = units_for(bytes);
+    if (want > HAK_UNITS_PER_SUPER_SLAB || bytes <= HAK_SMALL_MAX) return NULL;
+    if (want > have) {
+        if (!hak_region_extend(run, have, want - have)) return NULL;
+        struct hak_slab *tail = run + have;
+        hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
+        hak_region_mark(tail, want - have, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
+    } else if (want < have) {
+        struct hak_slab *tail = run + want;
+        hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
+        hak_region_mark(tail, have - want, HAK_CLASS_NONE, HAK_CLASS_NONE);
+        hak_region_release(tail, have - want);
+    }
+    hak_atomic_store(&run->run_units, want, relaxed);
+    return (void *)place->start;
+}
+
+/* Moves a mapping to a place with more room, by changing page tables. */
+static void *move_mapping(const struct hak_place *place, size_t bytes) {
+    void *target = hak_os_reserve(bytes, HAK_GRANULE_BYTES, "hakmem-large");
+    if (target == NULL) return NULL;
+    if (hak_directory_set((uintptr_t)target, hak_entry_for_mapping(bytes))) {
+        /* The entry goes before the addresses do: another thread may get them at once. */
+        hak_directory_set(place->start, HAK_ENTRY_NONE);
+        if (hak_os_remap((void *)place->start, place->bytes, bytes, target)) return target;
+        hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
+        hak_directory_set((uintptr_t)target, HAK_ENTRY_NONE);
+    }
+    hak_os_unmap(target, bytes);
+    return NULL;
+}
+
+static void *resize_mapping(const struct hak_place *place, size_t bytes) {
+    bytes = hak_align_up(bytes, hak_os_page_bytes());
+    if (bytes == place->bytes) return (void *)place->start;
+    if (bytes <= hak_knob(run_limit_bytes)) return NULL;
+    if (hak_os_remap((void *)place->start, place->bytes, bytes, NULL)) {
+        hak_directory_set(place->start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
+        return (void *)place->start;
+    }
+    return bytes < place->bytes ? (void *)place->start : move_mapping(place, bytes);
+}
+
+void *hak_large_resize(const struct hak_place *place, size_t bytes) {
+    return place->kind == HAK_PLACE_RUN ? resize_run(place, bytes) : resize_mapping(place, bytes);
+}

@@ -1,0 +1,190 @@
+/* Units: taking them from SuperSlabs and giving them back, and their memory to the kernel. See R1 and R2 in region.h. */
+#include "region/units.h"
+
+#include "base/check.h"
+#include "os/os.h"
+
+HAK_ATOMIC(uint64_t) hak_dirty_units;
+
+enum { SCAN_LIMIT = 64 }; /* SuperSlabs looked into for a run of several units, per call */
+
+#define DIRTY_BITS UINT64_C(0x00000000ffffffff)
+#define FRESH_BITS UINT64_C(0xffffffff00000000)
+
+/* The index bit of a SuperSlab may be set while it has no free units, but is set whenever it has some and nobody is about
+ * to set it: who adds the first ones sets it; who takes the last clears it, and sets it again if that was too early. */
+static void unit_hint_set(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab) {
+    /* After the units were added, in one order with unit_hint_clear. */
+    hak_atomic_fetch_or(&index[super_slab / 64], (uint64_t)1 << (super_slab % 64), seq_cst);
+}
+
+static void unit_hint_clear(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab, const struct hak_super_slab *of, uint64_t kind) {
+    /* Before the units are looked at again, in one order with unit_hint_set. */
+    hak_atomic_fetch_and(&index[super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), seq_cst);
+    /* Second half of the pair above. */
+    if ((hak_atomic_load(&of->free_units, seq_cst) & kind) != 0) unit_hint_set(index, super_slab);
+}
+
+static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
+    /* Release pairs with take_units: the record and the memory are the next owner's. seq_cst for the index. */
+    uint64_t before = hak_atomic_fetch_or(&range->super_slabs[super_slab].free_units, units, seq_cst);
+    HAK_ASSERT((before & units) == 0);
+    if ((units & DIRTY_BITS) != 0 && (before & DIRTY_BITS) == 0) unit_hint_set(range->dirty_index, super_slab);
+    if ((units & FRESH_BITS) != 0 && (before & FRESH_BITS) == 0) unit_hint_set(range->fresh_index, super_slab);
+}
+
+static void clear_hints(struct hak_range *range, uint32_t super_slab, uint64_t kinds) {
+    struct hak_super_slab *of = &range->super_slabs[super_slab];
+    if ((kinds & DIRTY_BITS) != 0) unit_hint_clear(range->dirty_index, super_slab, of, DIRTY_BITS);
+    if ((kinds & FRESH_BITS) != 0) unit_hint_clear(range->fresh_index, super_slab, of, FRESH_BITS);
+}
+
+static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
+    uint32_t dirty_taken = hak_bit_count((before ^ after) & DIRTY_BITS);
+    if (dirty_taken != 0) hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed);
+    uint64_t emptied = 0;
+    if ((before & DIRTY_BITS) != 0 && (after & DIRTY_BITS) == 0) emptied |= DIRTY_BITS;
+    if ((before & FRESH_BITS) != 0 && (after & FRESH_BITS) == 0) emptied |= FRESH_BITS;
+    if (emptied != 0) clear_hints(range, super_slab, emptied);
+}
+
+/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
+static uint32_t take_units(struct hak_range *range, uint32_t super_slab, uint32_t count, uint32_t alignment, uint64_t kinds,
+                           bool *zero) {
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    uint64_t before = hak_atomic_load(word, relaxed), after;
+    uint32_t position;
+    do {
+        uint64_t usable = before & kinds;
+        if (usable == 0) clear_hints(range, super_slab, kinds);
+        position = hak_find_bit_run((uint32_t)usable | (uint32_t)(usable >> 32), count, alignment);
+        if (position == 32) return 32;
+        uint64_t units = hak_low_bits(count) << position;
+        after = before & ~(units | units << 32);
+        *zero = (before & units) == 0;
+        /* Acquire pairs with add_units: the last owner is done with them. */
+    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
+    after_taking(range, super_slab, before, after);
+    return position;
+}
+
+static struct hak_slab *record_of(struct hak_range *range, uint32_t super_slab, uint32_t position) {
+    struct hak_slab *record = &range->slabs[super_slab * HAK_UNITS_PER_SUPER_SLAB + position];
+    hak_atomic_store(&record->range, (uint8_t)range->number, relaxed);
+    return record;
+}
+
+/* Looks through the SuperSlabs of a range from the bottom. */
+static struct hak_slab *take_from_range(struct hak_range *range, uint32_t count, uint32_t alignment, uint64_t kinds,
+                                        bool *zero) {
+    /* Acquire pairs with grow_range: metadata exists up to here. */
+    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire), looked_into = 0;
+    for (uint32_t group = 0; group * 64 < super_slabs; group++) {
+        uint64_t candidates = 0;
+        if ((kinds & DIRTY_BITS) != 0) candidates |= hak_atomic_load(&range->dirty_index[group], relaxed);
+        if ((kinds & FRESH_BITS) != 0) candidates |= hak_atomic_load(&range->fresh_index[group], relaxed);
+        for (; candidates != 0; candidates &= candidates - 1) {
+            uint32_t super_slab = group * 64 + hak_lowest_bit(candidates);
+            uint32_t position = take_units(range, super_slab, count, alignment, kinds, zero);
+            if (position < 32) return record_of(range, super_slab, position);
+            if (count > 1 && ++looked_into == SCAN_LIMIT) return NULL;
+        }
+    }
+    return NULL;
+}
+
+static struct hak_slab *take_from_new_super_slab(uint32_t count, bool *zero) {
+    uint32_t super_slab;
+    struct hak_range *range = hak_region_new_super_slab(&super_slab);
+    if (range == NULL) return NULL;
+    *zero = true;
+    if (count < 32) add_units(range, super_slab, FRESH_BITS & ~(hak_low_bits(count) << 32));
+    return record_of(range, super_slab, 0);
+}
+
+struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool *zero) {
+    bool ignored;
+    if (zero == NULL) zero = &ignored;
+    if (source == HAK_UNITS_NEW_SUPER) return take_from_new_super_slab(count, zero);
+    uint64_t kinds = source == HAK_UNITS_DIRTY ? DIRTY_BITS : DIRTY_BITS | FRESH_BITS;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+        struct hak_range *range = hak_region_range(i);
+        if (range == NULL) break;
+        struct hak_slab *record = take_from_range(range, count, alignment, kinds, zero);
+        if (record != NULL) return record;
+    }
+    return NULL;
+}
+
+void hak_region_release(struct hak_slab *first, uint32_t count) {
+    struct hak_range *range = hak_region_range_of_record(first);
+    uint32_t unit = hak_region_unit_of(range, first);
+    hak_atomic_fetch_add(&hak_dirty_units, count, relaxed);
+    add_units(range, unit / HAK_UNITS_PER_SUPER_SLAB, hak_low_bits(count) << (unit % HAK_UNITS_PER_SUPER_SLAB));
+}
+
+bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
+    struct hak_range *range = hak_region_range_of_record(first);
+    uint32_t unit = hak_region_unit_of(range, first) + have;
+    uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, position = unit % HAK_UNITS_PER_SUPER_SLAB;
+    if (position == 0 || position + count > HAK_UNITS_PER_SUPER_SLAB) return false;
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    uint64_t before = hak_atomic_load(word, relaxed), after, units = hak_low_bits(count) << position;
+    do {
+        if (((before | before >> 32) & units) != units) return false;
+        after = before & ~(units | units << 32);
+        /* Acquire pairs with add_units. */
+    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
+    after_taking(range, super_slab, before, after);
+    return true;
+}
+
+void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_class, uint32_t rest_class) {
+    struct hak_range *range = hak_region_range_of_record(first);
+    HAK_ATOMIC(uint8_t) *map = &range->page_map[hak_region_unit_of(range, first)];
+    hak_atomic_store(&map[0], (uint8_t)first_class, relaxed);
+    for (uint32_t i = 1; i < count; i++) hak_atomic_store(&map[i], (uint8_t)rest_class, relaxed);
+}
+
+/* Takes all dirty units of a SuperSlab, and gives them back as fresh, a system call for each run of neighbours. */
+static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    /* Acquire pairs with add_units: nobody writes to this memory any more. */
+    uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, acquire), left = before & DIRTY_BITS;
+    if (left == 0) return 0;
+    after_taking(range, super_slab, before, before & FRESH_BITS);
+    uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
+    size_t purged_bytes = 0;
+    while (left != 0) {
+        uint32_t first = hak_lowest_bit(left), count = hak_lowest_bit(~(left >> first));
+        uint64_t run = hak_low_bits(count) << first;
+        size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
+        if (hak_os_purge((void *)(start + ((uintptr_t)first << HAK_UNIT_SHIFT)), bytes)) {
+            purged_bytes += bytes;
+            add_units(range, super_slab, run << 32);
+        } else {
+            hak_atomic_fetch_add(&hak_dirty_units, count, relaxed);
+            add_units(range, super_slab, run);
+        }
+        left &= ~run;
+    }
+    return purged_bytes;
+}
+
+size_t hak_region_purge_units(void) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+        struct hak_range *range = hak_region_range(i);
+        if (range == NULL) break;
+        /* Acquire pairs with grow_range. */
+        uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
+        for (uint32_t group = 0; group * 64 < super_slabs; group++) {
+            uint64_t candidates = hak_atomic_load(&range->dirty_index[group], relaxed);
+            for (; candidates != 0; candidates &= candidates - 1)
+                bytes += purge_super_slab(range, group * 64 + hak_lowest_bit(candidates));
+        }
+    }
+    return bytes;
+}
+
+bool hak_region_purge_pages(uintptr_t start, size_t bytes) { return hak_os_purge((void *)start, bytes); }

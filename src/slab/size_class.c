@@ -1,0 +1,25 @@
+#include "slab/size_class.h"
+
+#include "base/check.h"
+
+struct hak_size_class hak_size_classes[HAK_CLASS_LIMIT];
+
+static uint32_t block_bytes_of(uint32_t size_class) {
+    if (size_class <= HAK_FINE_CLASS_COUNT) return size_class * 16;
+    uint32_t step = size_class - HAK_FINE_CLASS_COUNT - 1;
+    uint32_t magnitude = 8 + step / 8;
+    return (1u << magnitude) + (step % 8 + 1) * (1u << (magnitude - 3));
+}
+
+void hak_size_class_initialize(void) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        struct hak_size_class *size_class = &hak_size_classes[i];
+        uint32_t bytes = block_bytes_of(i);
+        uint32_t units = bytes <= 8192 ? 1 : bytes <= 16384 ? 2 : 4; /* 8 blocks at least */
+        size_class->block_bytes = bytes;
+        size_class->unit_count = units;
+        size_class->block_count = (uint32_t)(units * HAK_UNIT_BYTES / bytes);
+        size_class->reciprocal = (uint32_t)((((uint64_t)1 << 32) + bytes - 1) / bytes);
+        HAK_ASSERT(hak_size_class_of(bytes) == i);
+    }
+}

@@ -1,0 +1,55 @@
+/* Size classes: which block size serves a request, and how a slab of it is cut.
+ *
+ * Classes 1..HAK_SMALL_CLASS_COUNT are small: blocks of 16 to 32768 bytes from slabs. Sizes go in steps of 16 up to 256, and
+ * in steps of 1/8 of the power of two below above, so that a block is less than 16 bytes or 12.5 % larger than its
+ * request. Class 0 means "no block here"; the classes above the small ones mark units that are no slab. One byte names any
+ * of them, so that the page map needs one byte per unit.
+ */
+#ifndef HAK_SLAB_SIZE_CLASS_H
+#define HAK_SLAB_SIZE_CLASS_H
+
+#include "base/bits.h"
+
+#define HAK_ALIGNMENT 16 /* of every block */
+#define HAK_SMALL_MAX 32768
+#define HAK_UNIT_SHIFT 16
+#define HAK_UNIT_BYTES ((size_t)1 << HAK_UNIT_SHIFT) /* address space is handed out in units; a slab is 1, 2 or 4 */
+
+enum {
+    HAK_CLASS_NONE = 0,
+    HAK_FINE_CLASS_COUNT = 16, /* 16, 32 .. 256 */
+    HAK_SMALL_CLASS_COUNT = HAK_FINE_CLASS_COUNT + 7 * 8, /* .. 32768 */
+    HAK_CLASS_RUN_HEAD,        /* first unit of a page run */
+    HAK_CLASS_RUN_BODY,        /* its other units */
+    HAK_CLASS_LIMIT,
+};
+
+struct hak_size_class {
+    uint32_t block_bytes;
+    uint32_t block_count;  /* per slab, at most HAK_SLAB_MAX_BLOCKS */
+    uint32_t unit_count;   /* per slab: a power of two; slabs start at a multiple of it */
+    uint32_t reciprocal;   /* ceil(2^32 / block_bytes): hak_block_index divides by multiplying */
+};
+
+#define HAK_SLAB_MAX_BLOCKS (HAK_UNIT_BYTES / HAK_ALIGNMENT)
+
+/* Filled by hak_size_class_initialize; index 0 and those above HAK_SMALL_CLASS_COUNT stay 0. */
+extern struct hak_size_class hak_size_classes[HAK_CLASS_LIMIT];
+
+void hak_size_class_initialize(void);
+
+/* The smallest class whose blocks hold `size` bytes; size <= HAK_SMALL_MAX. */
+HAK_INLINE uint32_t hak_size_class_of(size_t size) {
+    if (size <= 256) return size == 0 ? 1 : (uint32_t)((size + 15) / 16);
+    uint32_t magnitude = hak_highest_bit(size - 1); /* 2^magnitude < size <= 2^(magnitude + 1); 8 at least */
+    uint32_t eighth = (uint32_t)((size - 1) >> (magnitude - 3)) & 7;
+    return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
+}
+
+/* offset / block_bytes for an offset into a slab of the class. Exact for offsets below 2^18: with r = ceil(2^32 / d) the
+ * error of n * r / 2^32 is below n / 2^32, less than 1 / d for n * d < 2^32 (Granlund & Montgomery, 1994). */
+HAK_INLINE uint32_t hak_block_index(uint32_t offset, uint32_t reciprocal) {
+    return (uint32_t)(((uint64_t)offset * reciprocal) >> 32);
+}
+
+#endif

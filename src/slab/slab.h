@@ -1,0 +1,109 @@
+/* Slab: a run of units cut into blocks of one size class, described out of band.
+ *
+ * The record of a slab is a bitmap with one bit per block, set while the block is free. Nobody has to own a slab to free
+ * into it or to take from it:
+ *
+ *   S1  Whoever clears a bit has that block: hands it out, keeps it in a bin, or purges its pages. Whoever sets it again
+ *       must have had it. A set bit that is set again is a double free.
+ *   S2  A block in a bin counts as allocated. So a slab whose bits are all set has no block anywhere, and whoever has
+ *       cleared all of them has the slab.
+ *   S3  bits above block_count are never set.
+ *
+ * What has an owner is the duty to look at a slab again, once it has free blocks. `state` says who has it:
+ *
+ *       NONE                    not a slab; its units are the region's
+ *       HELD by heap h          in h's list of partial slabs, which h looks through when a bin runs empty
+ *       POOLED                  in the pool's set of partial slabs, or in the hands of whoever took it out just now
+ *       FULL, last held by h    nobody looks at it: whoever sets a bit in it must find it a place
+ *
+ *   S4  Only a change from FULL can be made by somebody who does not have the slab, and only by compare-and-swap: the
+ *       winner has it then. All other changes are made by who has it.
+ *   S5  No wake-up is lost. Who sets bits looks at the state afterwards; who declares a slab FULL looks at the bits
+ *       afterwards; both in sequentially consistent order, so at least one of them sees the other.
+ *   S6  Records are never unmapped. Somebody late may look at the record of a slab that has become another slab: he has no
+ *       block of it any more, so all he can do by S4 is to find a place for a slab that is FULL, which does no harm.
+ */
+#ifndef HAK_SLAB_SLAB_H
+#define HAK_SLAB_SLAB_H
+
+#include "base/atomic.h"
+#include "base/bits.h"
+#include "slab/size_class.h"
+
+/* State: the kind in the low two bits, the heap's number above. */
+enum { HAK_SLAB_NONE = 0, HAK_SLAB_POOLED = 1, HAK_SLAB_HELD = 2, HAK_SLAB_FULL = 3, HAK_SLAB_KIND_MASK = 3 };
+
+#define HAK_NO_HEAP 0u /* number of no heap: for threads without one */
+
+HAK_INLINE uint32_t hak_slab_state(uint32_t kind, uint32_t heap) { return heap << 2 | kind; }
+
+enum { HAK_SLAB_INLINE_WORDS = 8, HAK_SLAB_MAX_WORDS = HAK_SLAB_MAX_BLOCKS / 64 };
+
+struct hak_slab {
+    /* What a refill and a flush read. Const from acquisition to retirement, unless tagged otherwise. */
+    uintptr_t start;                 /* address of block 0 */
+    HAK_ATOMIC(uint64_t) *bits;      /* S1-S3; inline_bits, or a row of the range's table for the smallest classes */
+    HAK_ATOMIC(uint32_t) state;      /* atomic, S4 */
+    uint32_t reciprocal;             /* hak_block_index */
+    uint32_t block_bytes;            /* of a page run: 0 */
+    HAK_ATOMIC(uint16_t) scan_word;  /* hint: no set bits below this word, as far as the last holder knew */
+    uint16_t block_count;
+    HAK_ATOMIC(uint8_t) size_class;  /* relaxed: late readers check it against what they hold */
+    uint8_t word_count;              /* of bits */
+    uint8_t unit_count;              /* small classes only: 1, 2, 4 */
+    HAK_ATOMIC(uint8_t) range;       /* relaxed: number of the region's range the units lie in */
+    HAK_ATOMIC(uint32_t) run_units;  /* relaxed: of a page run; 0 for a small slab */
+    struct hak_slab *next, *previous; /* holder: its list of partial slabs */
+    HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every take */
+    HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
+};
+
+_Static_assert(offsetof(struct hak_slab, inline_bits) == 64, "what a flush reads is one line, the bits are the next");
+_Static_assert(sizeof(struct hak_slab) == 128, "two cache lines a unit of 64 KiB: 0.2 %");
+
+/* Valid bits of word `index` (S3). */
+HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
+    uint32_t before = index * 64;
+    return hak_low_bits(block_count - before < 64 ? block_count - before : 64);
+}
+
+HAK_INLINE void *hak_slab_block(const struct hak_slab *slab, uint32_t index) {
+    return (void *)(slab->start + (size_t)index * slab->block_bytes);
+}
+
+/* Makes the record describe a slab of `size_class` at `start` with all blocks free, in `state`. The caller has the units.
+ * `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
+void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
+                         uint32_t state);
+
+/* Takes up to `want` free blocks, lowest addresses first, and writes them below `top`: top[-1] has the lowest. Returns how
+ * many. The caller has the slab. Fewer than `want` means that none was left. */
+uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want);
+
+/* True when all `block_count` bits are set, at this moment. Cheap when they are not: `likely_word` is looked at first. Takes
+ * what it needs by value, for callers that have put back their last block and may not read the record any more. */
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t likely_word);
+
+/* Clears all bits of an empty slab: true, and by S2 the caller has the slab and its units. False, with all bits as they
+ * were, when a block was not free. */
+bool hak_slab_claim_all(struct hak_slab *slab);
+
+/* Set bits now. */
+uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);
+
+/* FULL protocol, holder's side. Declares a slab full in the name of `heap`; true: it is, the caller has it no more. False: a
+ * block was freed meanwhile and the caller has the slab still, in `kept_state`. */
+bool hak_slab_declare_full(struct hak_slab *slab, uint32_t heap, uint32_t kept_state);
+
+/* FULL protocol, freer's side: after setting bits. True when the slab was full: the caller has it now, in the state POOLED, or
+ * HELD by `heap` if that heap was its last holder. *state_found is the state that was seen. */
+bool hak_slab_take_over_full(struct hak_slab *slab, uint32_t heap, uint32_t *state_found);
+
+/* Sets `mask` in word `index`: the blocks are free. Returns the word as it was: bits of `mask` set in it are double frees. */
+HAK_INLINE uint64_t hak_slab_set_bits(struct hak_slab *slab, uint32_t index, uint64_t mask) {
+    /* Release: what was done with the blocks happens before hak_slab_take hands them out again. Sequentially consistent
+     * for S5, with hak_slab_declare_full. */
+    return hak_atomic_fetch_or(&slab->bits[index], mask, seq_cst);
+}
+
+#endif

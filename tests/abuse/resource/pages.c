@@ -1,0 +1,320 @@
+/* The pages of a process on hakmem: how many it holds, when they go back, what rights they have. */
+#include "process.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+/* ---- Huge requests ---- */
+
+/* 1 TiB to 2^56 bytes: refused, or usable at both ends without touching the rest. */
+static void tebibytes(void) {
+    for (int shift = 40; shift <= 56; shift++) {
+        for (int entry = 0; entry < 4; entry++) {
+            size_t size = opaque((size_t)1 << shift);
+            size_t resident = resident_bytes();
+            errno = 0;
+            volatile char *block = entry == 0   ? malloc(size)
+                                   : entry == 1 ? calloc(1, size)
+                                   : entry == 2 ? memalign(4096, size)
+                                                : calloc(size / 8, 8);
+            EXPECT(block || errno == ENOMEM, "2^%d bytes: NULL", shift);
+            if (block) {
+                EXPECT(entry % 2 == 0 || (!block[0] && !block[size / 2] && !block[size - 1]), "calloc of 2^%d is dirty", shift);
+                block[0] = 1;
+                block[size / 2] = 2;
+                block[size - 1] = 3;
+                EXPECT(malloc_usable_size((void *)block) >= size, "usable size of 2^%d bytes", shift);
+                free((void *)block);
+            }
+            size_t now = resident_bytes();
+            EXPECT(now < resident + 64 * MIB, "2^%d bytes: %zu MiB more resident", shift, (now - resident) / MIB);
+        }
+        void *old = malloc(1000);
+        memset(old, 'x', 1000);
+        errno = 0;
+        char *grown = realloc(old, opaque((size_t)1 << shift));
+        EXPECT(grown || errno == ENOMEM, "realloc to 2^%d bytes", shift);
+        grown = grown ? grown : old;
+        EXPECT(grown[0] == 'x' && grown[999] == 'x', "realloc to 2^%d bytes lost contents", shift);
+        free(grown);
+    }
+    void *block = malloc(100);
+    EXPECT(block, "malloc(100)");
+    free(block);
+}
+
+/* ---- mlockall ---- */
+
+static void *use_some(void *unused) {
+    (void)unused;
+    for (size_t size = 16; size <= MIB; size *= 4) {
+        void *blocks[8];
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+            blocks[i] = malloc(size);
+            EXPECT(blocks[i], "malloc(%zu)", size);
+            memset(blocks[i], 1, size);
+        }
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+            free(blocks[i]);
+        }
+    }
+    return NULL;
+}
+
+/* All memory that becomes writable is populated: an allocator that commits by the gigabyte fills the machine. */
+static void locked(int flags) {
+    struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    setrlimit(RLIMIT_MEMLOCK, &all);
+    size_t before = resident_bytes();
+    if (mlockall(flags)) {
+        SKIP("mlockall: errno %d", errno);
+    }
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 * KIB);
+    use_some(NULL);
+    for (int round = 0; round < 3; round++) {
+        pthread_t threads[4];
+        for (size_t i = 0; i < COUNT_OF(threads); i++) {
+            int code = pthread_create(&threads[i], &attributes, use_some, NULL);
+            EXPECT(code == 0, "pthread_create gave %d", code);
+        }
+        for (size_t i = 0; i < COUNT_OF(threads); i++) {
+            pthread_join(threads[i], NULL);
+        }
+    }
+    static void *blocks[20000];
+    uint64_t state = 3;
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        size_t size = random_size(&state, 16, i % 100 ? 2 * KIB : 128 * KIB);
+        blocks[i] = malloc(size);
+        EXPECT(blocks[i], "malloc(%zu)", size);
+        memset(blocks[i], 1, size);
+    }
+    size_t after = resident_bytes();
+    EXPECT(after < before + 400 * MIB, "%zu MiB more resident", (after - before) / MIB);
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        free(blocks[i]);
+    }
+    malloc_trim(0);
+    for (size_t size = 16; size <= 4 * MIB; size *= 2) { /* pages that were given back are zero in spite of the lock */
+        unsigned char *zeros = calloc(1, size);
+        EXPECT(zeros && !zeros[0] && !memcmp(zeros, zeros + 1, size - 1), "calloc(1, %zu) is not zero", size);
+        memset(zeros, 0xA5, size);
+        free(zeros);
+        malloc_trim(0);
+    }
+}
+
+static void locked_now_and_later(void) {
+    locked(MCL_CURRENT | MCL_FUTURE);
+}
+
+static void locked_later(void) {
+    locked(MCL_FUTURE);
+}
+
+/* ---- Giving back ---- */
+
+enum { BLOCKS = 1 << 21 };
+
+#define HEAP_BYTES (256 * MIB)
+
+static void **blocks; /* outside the heap */
+static size_t block_count;
+
+static void fill_heap(size_t low, size_t high) {
+    size_t bytes = 0;
+    uint64_t state = 9;
+    for (block_count = 0; block_count < BLOCKS && bytes < HEAP_BYTES; block_count++) {
+        /* In a mix, a third of the bytes each: small, medium, large. */
+        size_t most = low < high ? high : block_count % 4096 == 0 ? 4 * MIB : block_count % 64 == 0 ? 32 * KIB : KIB;
+        size_t size = random_size(&state, low, most);
+        char *block = malloc(size);
+        EXPECT(block, "malloc(%zu)", size);
+        memset(block, 1, size);
+        blocks[block_count] = block;
+        bytes += size;
+    }
+}
+
+enum order { FORWARD, BACKWARD, SHUFFLED };
+
+static void free_heap(enum order order) {
+    uint64_t state = 10;
+    for (size_t i = block_count; i-- > 1 && order != FORWARD;) {
+        size_t other = order == BACKWARD ? block_count - 1 - i : random_next(&state) % (i + 1);
+        if (order == BACKWARD && other >= i) {
+            break;
+        }
+        void *swapped = blocks[i];
+        blocks[i] = blocks[other];
+        blocks[other] = swapped;
+    }
+    for (size_t i = 0; i < block_count; i++) {
+        free(blocks[i]);
+    }
+}
+
+static void make_records(void) {
+    blocks = mmap(NULL, BLOCKS * sizeof(void *), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    EXPECT(blocks != MAP_FAILED, "no memory for the records");
+}
+
+static void expect_given_back(size_t start, size_t full, const char *kind) {
+    size_t freed = resident_bytes();
+    malloc_trim(0);
+    size_t trimmed = resident_bytes();
+    EXPECT(full > start + HEAP_BYTES * 8 / 10 && trimmed < start + (full - start) / 4,
+           "%s: resident MiB at start %zu, full %zu, freed %zu, trimmed %zu", kind, start / MIB, full / MIB, freed / MIB,
+           trimmed / MIB);
+}
+
+static void purge(size_t low, size_t high, const char *kind) {
+    make_records();
+    for (enum order order = FORWARD; order <= SHUFFLED; order++) {
+        size_t start = resident_bytes();
+        fill_heap(low, high);
+        size_t full = resident_bytes();
+        free_heap(order);
+        expect_given_back(start, full, kind);
+    }
+}
+
+static void purge_small(void) {
+    purge(128, KIB, "small");
+}
+
+static void purge_medium(void) {
+    purge(2 * KIB, 32 * KIB, "medium");
+}
+
+static void purge_large(void) {
+    purge(64 * KIB, 8 * MIB, "large");
+}
+
+static void purge_mixed(void) {
+    purge(16, 16, "mixed");
+}
+
+static void *free_all(void *unused) {
+    (void)unused;
+    free_heap(SHUFFLED);
+    return NULL;
+}
+
+static void *fill_all(void *unused) {
+    (void)unused;
+    fill_heap(16, 16);
+    return NULL;
+}
+
+static void in_thread(void *(*run)(void *)) {
+    pthread_t thread;
+    int code = pthread_create(&thread, NULL, run, NULL);
+    EXPECT(code == 0, "pthread_create gave %d", code);
+    pthread_join(thread, NULL);
+}
+
+/* Freed by another thread than the one that allocated, with one of the two gone. */
+static void purge_remote(void) {
+    make_records();
+    for (int round = 0; round < 4; round++) {
+        size_t start = resident_bytes();
+        if (round % 2) {
+            fill_all(NULL);
+        } else {
+            in_thread(fill_all);
+        }
+        size_t full = resident_bytes();
+        if (round / 2) {
+            free_all(NULL);
+        } else {
+            in_thread(free_all);
+        }
+        expect_given_back(start, full, "remote");
+    }
+}
+
+/* One block in a thousand stays: the holes between go back, what stays is intact. */
+static void purge_holes(void) {
+    make_records();
+    size_t start = resident_bytes();
+    fill_heap(512, 2 * KIB);
+    size_t full = resident_bytes();
+    size_t kept = 0;
+    for (size_t i = 0; i < block_count; i++) {
+        if (i % 1000) {
+            free(blocks[i]);
+        } else {
+            memset(blocks[i], 'k', 512);
+            blocks[kept++] = blocks[i];
+        }
+    }
+    expect_given_back(start, full, "holes");
+    for (size_t i = 0; i < kept; i++) {
+        char *bytes = blocks[i];
+        EXPECT(bytes[0] == 'k' && !memcmp(bytes, bytes + 1, 511), "live block %p changed", blocks[i]);
+        free(bytes);
+    }
+}
+
+/* A huge block goes back when it is freed; nobody has to ask. */
+static void huge_at_once(void) {
+    for (int round = 0; round < 2; round++) {
+        size_t start = resident_bytes();
+        char *block = malloc(HEAP_BYTES);
+        EXPECT(block, "malloc of 256 MiB");
+        memset(block, 1, HEAP_BYTES);
+        size_t full = resident_bytes();
+        free(block);
+        size_t freed = resident_bytes();
+        EXPECT(full > start + HEAP_BYTES - MIB && freed < start + HEAP_BYTES / 4, "resident MiB: start %zu, full %zu, freed %zu",
+               start / MIB, full / MIB, freed / MIB);
+    }
+}
+
+/* ---- Rights ---- */
+
+static void never_executable(void) {
+    use_some(NULL);
+    in_thread(use_some);
+    void *kept[] = {malloc(10), malloc(5000), malloc(100000), malloc(30 * MIB)};
+    FILE *maps = fopen("/proc/self/maps", "r");
+    if (!maps) {
+        SKIP("no /proc/self/maps");
+    }
+    char line[600];
+    int count = 0;
+    while (fgets(line, sizeof(line), maps)) {
+        char rights[8] = "";
+        EXPECT(sscanf(line, "%*s %7s", rights) == 1, "a line of maps: %s", line);
+        EXPECT(!(strchr(rights, 'w') && strchr(rights, 'x')), "writable and executable: %s", line);
+        count++;
+    }
+    fclose(maps);
+    EXPECT(count > 5, "%d mappings", count);
+    for (size_t i = 0; i < COUNT_OF(kept); i++) {
+        free(kept[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"tebibytes", tebibytes},
+        {"locked", locked_now_and_later},
+        {"locked_later", locked_later},
+        {"purge_small", purge_small},
+        {"purge_medium", purge_medium},
+        {"purge_large", purge_large},
+        {"purge_mixed", purge_mixed},
+        {"purge_remote", purge_remote},
+        {"purge_holes", purge_holes},
+        {"huge_at_once", huge_at_once},
+        {"never_executable", never_executable},
+    };
+    if (argc > 1 && !is_watched()) {
+        return run_watched(argv, 2 * GIB, -1, 0);
+    }
+    return run_case(argc, argv, cases, COUNT_OF(cases), 50);
+}

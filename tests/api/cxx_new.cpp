@@ -1,0 +1,236 @@
+// Every form of C++17 operator new and delete: pairs, alignment, failure, handlers. Run under LD_PRELOAD, and linked to
+// the static library and to the object (API_LINKED).
+#include "expect.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+const std::size_t sizes[] = {0, 1, 8, 16, 24, 100, 1000, 1024, 5000, 40000, 300000, 3 * MIB};
+const std::size_t alignments[] = {8, 16, 32, 64, 256, 4096, 65536, 2 * MIB};
+
+// Alive, ours, writable, behind the compiler's back: it may leave out pairs of new and delete.
+void *used(void *block, std::size_t size, std::size_t alignment) {
+    EXPECT(block && owned(block) && is_aligned(block, alignment), "%zu bytes at alignment %zu: %p", size, alignment, block);
+    std::memset(block, 0xA5, size);
+    return opaque_pointer(block);
+}
+
+void plain() {
+    for (int round = 0; round < 50; round++) {
+        for (std::size_t size : sizes) {
+            ::operator delete(used(::operator new(size), size, 16));
+            ::operator delete(used(::operator new(size), size, 16), size);
+            ::operator delete(used(::operator new(size, std::nothrow), size, 16), std::nothrow);
+            ::operator delete[](used(::operator new[](size), size, 16));
+            ::operator delete[](used(::operator new[](size), size, 16), size);
+            ::operator delete[](used(::operator new[](size, std::nothrow), size, 16), std::nothrow);
+        }
+    }
+    ::operator delete(nullptr);
+    ::operator delete(nullptr, std::size_t(8));
+    ::operator delete(nullptr, std::nothrow);
+    ::operator delete[](nullptr);
+    ::operator delete[](nullptr, std::size_t(8));
+    ::operator delete[](nullptr, std::nothrow);
+}
+
+void aligned() {
+    for (int round = 0; round < 10; round++) {
+        for (std::size_t size : sizes) {
+            for (std::size_t alignment : alignments) {
+                auto align = std::align_val_t(alignment);
+                ::operator delete(used(::operator new(size, align), size, alignment), align);
+                ::operator delete(used(::operator new(size, align), size, alignment), size, align);
+                ::operator delete(used(::operator new(size, align, std::nothrow), size, alignment), align, std::nothrow);
+                ::operator delete[](used(::operator new[](size, align), size, alignment), align);
+                ::operator delete[](used(::operator new[](size, align), size, alignment), size, align);
+                ::operator delete[](used(::operator new[](size, align, std::nothrow), size, alignment), align, std::nothrow);
+            }
+        }
+    }
+    ::operator delete(nullptr, std::align_val_t(64));
+    ::operator delete(nullptr, 8, std::align_val_t(64));
+    ::operator delete[](nullptr, 8, std::align_val_t(64));
+}
+
+// Blocks of new and of malloc are the same kind of block.
+void mixed_with_malloc() {
+    for (std::size_t size : sizes) {
+        std::free(used(::operator new(size), size, 16));
+        std::free(used(::operator new(size, std::align_val_t(64)), size, 64));
+        ::operator delete(used(std::malloc(size), size, 16));
+        ::operator delete[](used(std::calloc(1, size), size, 16));
+        EXPECT(malloc_usable_size(used(::operator new(size), size, 16)) >= size, "usable size of new's block");
+    }
+}
+
+template <class Call> bool throws_bad_alloc(Call call) {
+    try {
+        opaque_pointer(call());
+    } catch (const std::bad_alloc &) {
+        return true;
+    }
+    return false;
+}
+
+const std::size_t too_large[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4096, std::size_t(PTRDIFF_MAX) + 1, PTRDIFF_MAX};
+
+void bad_alloc() {
+    for (int round = 0; round < 100; round++) {
+        for (std::size_t given : too_large) {
+            std::size_t size = opaque(given);
+            EXPECT(throws_bad_alloc([=] { return ::operator new(size); }), "new of %zu bytes", size);
+            EXPECT(throws_bad_alloc([=] { return ::operator new[](size); }), "new[] of %zu bytes", size);
+            for (std::size_t alignment : alignments) {
+                auto align = std::align_val_t(alignment);
+                EXPECT(throws_bad_alloc([=] { return ::operator new(size, align); }), "new of %zu bytes", size);
+                EXPECT(throws_bad_alloc([=] { return ::operator new[](size, align); }), "new[] of %zu bytes", size);
+            }
+        }
+    }
+    bool thrown = false;
+    try {
+        std::vector<char> bytes(opaque(PTRDIFF_MAX) - 10);
+    } catch (const std::bad_alloc &) {
+        thrown = true;
+    }
+    EXPECT(thrown, "a vector of nearly PTRDIFF_MAX bytes");
+    EXPECT(throws_bad_alloc([] { return static_cast<void *>(new long[opaque(SIZE_MAX / 8 + 2)]); }), "new long[too many]");
+}
+
+void nothrow() {
+    for (std::size_t given : too_large) {
+        std::size_t size = opaque(given);
+        EXPECT(!::operator new(size, std::nothrow), "nothrow new of %zu bytes", size);
+        EXPECT(!::operator new[](size, std::nothrow), "nothrow new[] of %zu bytes", size);
+        for (std::size_t alignment : alignments) {
+            auto align = std::align_val_t(alignment);
+            EXPECT(!::operator new(size, align, std::nothrow), "nothrow new of %zu bytes", size);
+            EXPECT(!::operator new[](size, align, std::nothrow), "nothrow new[] of %zu bytes", size);
+        }
+    }
+}
+
+int handler_calls;
+
+// Called until it gives up by uninstalling itself.
+void counting_handler() {
+    if (++handler_calls % 3 == 0) {
+        std::set_new_handler(nullptr);
+    }
+}
+
+struct handler_error {};
+
+void throwing_handler() {
+    handler_calls++;
+    throw handler_error();
+}
+
+struct handler_bad_alloc : std::bad_alloc {};
+
+void throwing_bad_alloc_handler() {
+    handler_calls++;
+    throw handler_bad_alloc();
+}
+
+template <class Call> void expect_handled(const char *form, Call call, bool throws) {
+    handler_calls = 0;
+    std::set_new_handler(counting_handler);
+    bool thrown = false;
+    void *block = nullptr;
+    try {
+        block = opaque_pointer(call());
+    } catch (const std::bad_alloc &) {
+        thrown = true;
+    }
+    EXPECT(handler_calls == 3, "%s called the handler %d times", form, handler_calls);
+    EXPECT(thrown == throws && !block, "%s: thrown %d, block %p", form, thrown, block);
+
+    handler_calls = 0;
+    std::set_new_handler(throws ? throwing_handler : throwing_bad_alloc_handler);
+    thrown = false;
+    try {
+        block = opaque_pointer(call());
+    } catch (const handler_error &) {
+        thrown = true;
+    }
+    std::set_new_handler(nullptr);
+    EXPECT(handler_calls == 1 && thrown == throws && !block, "%s: calls %d, thrown %d, block %p", form, handler_calls,
+           thrown, block);
+}
+
+void handlers() {
+    std::size_t size = opaque(SIZE_MAX / 2);
+    auto align = std::align_val_t(64);
+    expect_handled("new", [=] { return ::operator new(size); }, true);
+    expect_handled("new[]", [=] { return ::operator new[](size); }, true);
+    expect_handled("aligned new", [=] { return ::operator new(size, align); }, true);
+    expect_handled("aligned new[]", [=] { return ::operator new[](size, align); }, true);
+    expect_handled("nothrow new", [=] { return ::operator new(size, std::nothrow); }, false);
+    expect_handled("nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
+    expect_handled("aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
+    expect_handled("aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
+}
+
+struct alignas(256) wide {
+    char bytes[300];
+};
+
+struct counted {
+    static inline int alive = 0;
+    counted() { alive++; }
+    ~counted() { alive--; }
+    char bytes[40];
+};
+
+struct fails {
+    fails() { throw 1; }
+    char bytes[100];
+};
+
+// What compilers make of new expressions and containers.
+void expressions() {
+    for (int round = 0; round < 1000; round++) {
+        auto one = std::make_unique<wide>();
+        EXPECT(is_aligned(one.get(), 256) && owned(one.get()), "an over-aligned object at %p", static_cast<void *>(one.get()));
+        std::unique_ptr<wide[]> many(new wide[5]);
+        EXPECT(is_aligned(many.get(), 256), "over-aligned objects at %p", static_cast<void *>(many.get()));
+        std::vector<wide> row(round % 7 + 1);
+        EXPECT(is_aligned(row.data(), 256), "a vector of over-aligned objects at %p", static_cast<void *>(row.data()));
+        std::unique_ptr<counted[]> some(new counted[17]);
+        EXPECT(counted::alive == 17, "%d objects alive", counted::alive);
+        some.reset();
+        EXPECT(counted::alive == 0, "%d objects alive", counted::alive);
+        try {
+            delete new fails;
+        } catch (int) {
+        }
+    }
+    std::map<std::string, std::string> words;
+    for (int i = 0; i < 20000; i++) {
+        words[std::to_string(i * 7919 % 20000)] = std::string(static_cast<std::size_t>(i % 300), 'x');
+    }
+    EXPECT(words.size() == 20000 && owned(&words["1"]), "a map of %zu words", words.size());
+    std::thread([&words] { words.clear(); }).join();
+    EXPECT(words.empty(), "a map of %zu words", words.size());
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"plain", plain},         {"aligned", aligned}, {"mixed_with_malloc", mixed_with_malloc},
+        {"bad_alloc", bad_alloc}, {"nothrow", nothrow}, {"handlers", handlers},
+        {"expressions", expressions},
+    };
+    return run_case(argc, argv, cases, COUNT_OF(cases), 30);
+}

@@ -1,0 +1,65 @@
+"""Checks that a libhakmem.so exports the symbols of symbols.txt and no others, and that hakmem.h declares no function
+that the list lacks.
+
+    symbols.py LIBRARY SYMBOLS HEADER [--nm NM]
+
+Owns nothing; reads the dynamic symbol table through nm. Exit code 0 when they agree, else 1 with the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def exported(nm: str, library: Path) -> set[str]:
+    """Names of the defined dynamic symbols, without symbol versions."""
+    table = subprocess.run([nm, "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True, timeout=30)
+    names: set[str] = set()
+    for line in table.stdout.splitlines():
+        *_, kind, name = line.split()
+        if kind != "A":  # the names of symbol versions
+            names.add(name.split("@")[0])
+    return names
+
+
+def listed(symbols: Path) -> list[str]:
+    lines = (line.strip() for line in symbols.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def declared(header: Path) -> set[str]:
+    """Names of the functions that the header declares with HAK_API."""
+    return set(re.findall(r"^HAK_API [^;(]*?\b(hak_\w+)\(", header.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", type=Path)
+    parser.add_argument("symbols", type=Path)
+    parser.add_argument("header", type=Path)
+    parser.add_argument("--nm", default="nm")
+    options = parser.parse_args()
+
+    wanted = listed(options.symbols)
+    names = set(wanted)
+    found = exported(options.nm, options.library)
+    public = declared(options.header)
+    complaints = (
+        [f"listed twice: {name}" for name in sorted(names) if wanted.count(name) > 1]
+        + [f"not exported: {name}" for name in sorted(names - found)]
+        + [f"exported, but not in the list: {name}" for name in sorted(found - names)]
+        + [f"declared in {options.header.name}, but not in the list: {name}" for name in sorted(public - names)]
+        + [f"in the list, but not declared in {options.header.name}: {name}"
+           for name in sorted(n for n in names if n.startswith("hak_") and n not in public)]
+    )
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
