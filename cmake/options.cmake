@@ -13,7 +13,8 @@ endif()
 
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 11
    OR CMAKE_C_COMPILER_ID MATCHES "Clang" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 14)
-    message(FATAL_ERROR "hakmem needs gcc >= 11 or clang >= 14; this is ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
+    message(FATAL_ERROR
+        "hakmem needs gcc >= 11 or clang >= 14; this is ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
 endif()
 
 set(HAK_CHECK_LEVEL 0 CACHE STRING "Self-checks: 0, 1 or 2")

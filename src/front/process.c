@@ -14,11 +14,18 @@ enum { START_NONE, START_RUNNING, START_DONE };
 static HAK_ATOMIC(uint32_t) start_state = START_NONE;
 static struct hak_config settings;
 
+static char stats_file[4096]; /* copied: programs that show a title in ps write over their environment */
+
 static void read_settings(void) {
     char buffer[4096];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
     if (settings.help) hak_config_help(&settings, &messages);
+    if (settings.stats_file != NULL) {
+        struct hak_text copy = hak_text_in(stats_file, sizeof stats_file);
+        hak_text_add(&copy, "%s", settings.stats_file);
+        settings.stats_file = stats_file;
+    }
     if (messages.length != 0) hak_os_write(STDERR_FILENO, messages.start, messages.length);
 }
 
@@ -32,7 +39,6 @@ _Static_assert(HAK_CLASS_LIMIT * sizeof(struct hak_bin) <= UINT16_MAX, "bin offs
 static bool start(void) {
     hak_size_class_initialize();
     if (!hak_region_initialize()) return false;
-    read_settings();
     hak_thread_initialize();
     fill_bin_offsets(); /* last: from here on requests reach bins */
     return true;
@@ -73,6 +79,10 @@ static void in_child(void) {
     if (others) hak_heap_recover_after_fork(own);
 }
 
-__attribute__((constructor(101))) static void register_fork_handler(void) {
+/* ---- Before main -------------------------------------------------------------------------------------------------- */
+
+/* The first malloc can come before there is an environment to read; the settings wait for this. */
+__attribute__((constructor(101))) static void before_main(void) {
+    read_settings();
     pthread_atfork(NULL, NULL, in_child);
 }

@@ -8,7 +8,7 @@
  * be long before main. False when there is no address space; a later call tries again. */
 bool hak_process_initialize(void);
 
-/* The settings, as they were at the start. Defaults before that. */
+/* The settings: read once, by a constructor. All 0 before that. */
 const struct hak_config *hak_process_config(void);
 
 #endif

@@ -17,6 +17,19 @@ static struct hak_heap exited_heap; /* of a thread that will have no heap any mo
 
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
+#ifdef __GLIBC__
+/* While the dynamic linker relocates the program, thread-local variables are zero, not yet what they are initialised with, but
+ * IFUNC resolvers run and may allocate. A resolver of our own, which runs when this library is relocated and so before
+ * the program is, sets the one we need. */
+static void nothing(void) {}
+static void (*set_thread_heap(void))(void) {
+    hak_thread_heap = &no_heap;
+    return nothing;
+}
+__attribute__((used)) static void before_relocation(void) __attribute__((ifunc("set_thread_heap")));
+__attribute__((used)) static void (*const needs_relocation)(void) = before_relocation;
+#endif
+
 static pthread_key_t key;
 static bool have_key;
 
@@ -36,7 +49,9 @@ bool hak_thread_initialize(void) {
 
 static HAK_COLD struct hak_heap *give_heap(void) {
     if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !have_key) return NULL;
-    struct hak_heap *heap = hak_heap_acquire();
+    /* The heap of before the initialisation of thread-local variables, if there is one. */
+    struct hak_heap *heap = pthread_getspecific(key);
+    if (heap == NULL) heap = hak_heap_acquire();
     if (heap == NULL) return NULL;
     hak_thread_heap = heap; /* before pthread_setspecific, which may allocate */
     if (pthread_setspecific(key, heap) != 0) {

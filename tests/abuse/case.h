@@ -110,14 +110,10 @@ static inline size_t case_statm_bytes(int field) {
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static inline size_t case_rss_bytes(void) {
-    return case_statm_bytes(1);
-}
+static inline size_t case_rss_bytes(void) { return case_statm_bytes(1); }
 
 /* How much b is more than a, in KiB; 0 when it is less. */
-static inline size_t case_growth_kib(size_t a, size_t b) {
-    return b > a ? (b - a) >> 10 : 0;
-}
+static inline size_t case_growth_kib(size_t a, size_t b) { return b > a ? (b - a) >> 10 : 0; }
 
 static inline uint64_t case_now_ns(void) {
     struct timespec now;
@@ -139,9 +135,7 @@ static inline bool case_stats(struct hak_stats *stats) {
 
 /* ---- Takeover and bounds --------------------------------------------------------------------------------------- */
 
-static inline bool case_owns(const void *address) {
-    return !case_hak_owns || case_hak_owns(address) == 1;
-}
+static inline bool case_owns(const void *address) { return !case_hak_owns || case_hak_owns(address) == 1; }
 
 /* A pointer that malloc may return. Other allocators align less. */
 static inline bool case_is_block(const void *address) {
@@ -205,9 +199,7 @@ static inline int case_main(int argc, char **argv, const struct hak_case *cases,
 }
 
 #define CASE_MAIN(cases)                                                                                               \
-    int main(int argc, char **argv) {                                                                                  \
-        return case_main(argc, argv, cases, sizeof(cases) / sizeof *(cases));                                          \
-    }
+    int main(int argc, char **argv) { return case_main(argc, argv, cases, sizeof(cases) / sizeof *(cases)); }
 
 /* ---- Other processes ------------------------------------------------------------------------------------------- */
 
@@ -221,7 +213,8 @@ static inline int case_await(pid_t child, unsigned seconds) {
         expect(done == 0 || errno == EINTR, "waitpid(%d): errno %d", (int)child, errno);
         if (done == 0 && case_now_ns() > end_ns) {
             kill(child, SIGKILL);
-            while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+            while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+            }
             return -1;
         }
         case_sleep_us(100);

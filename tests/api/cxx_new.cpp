@@ -154,18 +154,26 @@ template <class Call> void expect_handled(const char *form, Call call, bool thro
     }
     EXPECT(handler_calls == 3, "%s called the handler %d times", form, handler_calls);
     EXPECT(thrown == throws && !block, "%s: thrown %d, block %p", form, thrown, block);
+}
 
-    handler_calls = 0;
-    std::set_new_handler(throws ? throwing_handler : throwing_bad_alloc_handler);
-    thrown = false;
-    try {
-        block = opaque_pointer(call());
-    } catch (const handler_error &) {
-        thrown = true;
+// An exception of the handler leaves new, whatever it is; nothrow new gives nullptr in its place.
+template <class Call> void expect_handler_error(const char *form, Call call, bool throws) {
+    for (auto handler : {throwing_handler, throwing_bad_alloc_handler}) {
+        handler_calls = 0;
+        std::set_new_handler(handler);
+        bool thrown = false;
+        void *block = nullptr;
+        try {
+            block = opaque_pointer(call());
+        } catch (const handler_error &) {
+            thrown = handler == throwing_handler;
+        } catch (const handler_bad_alloc &) {
+            thrown = handler == throwing_bad_alloc_handler;
+        }
+        std::set_new_handler(nullptr);
+        EXPECT(handler_calls == 1 && thrown == throws && !block, "%s: calls %d, thrown %d, block %p", form, handler_calls,
+               thrown, block);
     }
-    std::set_new_handler(nullptr);
-    EXPECT(handler_calls == 1 && thrown == throws && !block, "%s: calls %d, thrown %d, block %p", form, handler_calls,
-           thrown, block);
 }
 
 void handlers() {
@@ -179,6 +187,24 @@ void handlers() {
     expect_handled("nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
     expect_handled("aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
     expect_handled("aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
+}
+
+void throwing_handlers() {
+    std::size_t size = opaque(SIZE_MAX / 2);
+    auto align = std::align_val_t(64);
+    expect_handler_error("new", [=] { return ::operator new(size); }, true);
+    expect_handler_error("new[]", [=] { return ::operator new[](size); }, true);
+    expect_handler_error("aligned new", [=] { return ::operator new(size, align); }, true);
+    expect_handler_error("aligned new[]", [=] { return ::operator new[](size, align); }, true);
+}
+
+void throwing_handlers_nothrow() {
+    std::size_t size = opaque(SIZE_MAX / 2);
+    auto align = std::align_val_t(64);
+    expect_handler_error("nothrow new", [=] { return ::operator new(size, std::nothrow); }, false);
+    expect_handler_error("nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
+    expect_handler_error("aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
+    expect_handler_error("aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
 }
 
 struct alignas(256) wide {
@@ -230,6 +256,8 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"plain", plain},         {"aligned", aligned}, {"mixed_with_malloc", mixed_with_malloc},
         {"bad_alloc", bad_alloc}, {"nothrow", nothrow}, {"handlers", handlers},
+        {"throwing_handlers", throwing_handlers},
+        {"throwing_handlers_nothrow", throwing_handlers_nothrow},
         {"expressions", expressions},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 
 #if defined(API_HAK) || defined(API_LINKED)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* in C++, of a struct and a function that share their name */
 #include "hakmem/hakmem.h"
+#pragma GCC diagnostic pop
 #endif
 
 #ifdef API_HAK

@@ -1,6 +1,6 @@
-"""Installs hakmem into a tree of its own, moves that tree, and builds and runs programs against it: a CMake project with
-every target of the package, and single compiler calls with the flags of pkg-config. Each program proves for itself
-that its malloc is hakmem's.
+"""Installs hakmem into a tree of its own, moves that tree, and builds and runs programs against it: a CMake project
+with every target of the package, and single compiler calls with the flags of pkg-config. Each program proves for
+itself that its malloc is hakmem's.
 
     consumer.py --cmake CMAKE --build BUILD --cc CC --cxx CXX --version VERSION
 
@@ -48,7 +48,8 @@ def find_one(tree: Path, name: str) -> Path:
 def check_cmake(arguments: argparse.Namespace, tree: Path, work: Path) -> int:
     build = work / "cmake"
     run(arguments.cmake, "-S", HERE, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={tree}",
-        f"-DCMAKE_C_COMPILER={arguments.cc}", f"-DCMAKE_CXX_COMPILER={arguments.cxx}", f"-DWANTED_VERSION={arguments.version}")
+        f"-DCMAKE_C_COMPILER={arguments.cc}", f"-DCMAKE_CXX_COMPILER={arguments.cxx}",
+        f"-DWANTED_VERSION={arguments.version}")
     run(arguments.cmake, "--build", build)
     kinds = ("shared", "static", "object", "all_static")
     for program in [f"{language}_{kind}" for language in ("c", "cxx") for kind in kinds]:

@@ -30,15 +30,12 @@ struct model_harness {
     struct model_harness *next;
 };
 
-#define MODEL_HARNESS(name, setup, finally, ...)                                                                     \
+#define MODEL_HARNESS(name, setup, finally, ...)                                                                       \
     MODEL_HARNESS_BOUNDED(name, MODEL_DEFAULT, MODEL_DEFAULT, setup, finally, __VA_ARGS__)
 
-#define MODEL_HARNESS_BOUNDED(name, preemptions, stale, setup, finally, ...)                                         \
-    static struct model_harness model_harness_##name = {#name, preemptions, stale, setup, finally, {__VA_ARGS__}, 0}; \
-    __attribute__((constructor)) static void model_register_##name(void)                                             \
-    {                                                                                                                \
-        model_register(&model_harness_##name);                                                                       \
-    }                                                                                                                \
+#define MODEL_HARNESS_BOUNDED(name, preemptions, stale, setup, finally, ...)                                           \
+    static struct model_harness model_harness_##name = {#name, preemptions, stale, setup, finally, {__VA_ARGS__}, 0};  \
+    __attribute__((constructor)) static void model_register_##name(void) { model_register(&model_harness_##name); }    \
     _Static_assert(sizeof((void (*[])(void)){__VA_ARGS__}) / sizeof(void (*)(void)) <= MODEL_THREADS, "threads")
 
 void model_register(struct model_harness *harness);
@@ -47,20 +44,18 @@ struct model_harness *model_harnesses(void); /* a list, in order of registration
 /* Number of the running thread: its place in the harness's list. */
 unsigned model_thread(void);
 
-#define model_assert(condition, text)                                                                                \
+#define model_assert(condition, text)                                                                                  \
     ((condition) ? (void)0 : model_fail("%s:%d: %s", model_base_name(__FILE__), __LINE__, (text)))
 _Noreturn void model_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *model_base_name(const char *path);
 
-#define model_await(condition)                                                                                       \
-    do {                                                                                                             \
-        while (!(condition))                                                                                         \
-            model_yield();                                                                                           \
+#define model_await(condition)                                                                                         \
+    do {                                                                                                               \
+        while (!(condition)) model_yield();                                                                            \
     } while (0)
 
 /* A futex: wait returns at once when the latest value is not `expected`, else sleeps until woken. */
-#define model_futex_wait(address, expected) model_futex_wait_at((address), (expected), __FILE__, __LINE__)
-void model_futex_wait_at(uint32_t *address, uint32_t expected, const char *file, int line);
+void model_futex_wait(uint32_t *address, uint32_t expected);
 void model_futex_wake(uint32_t *address, unsigned count);
 
 /* Plain accesses, for code that is not compiled with -fsanitize=thread (which makes these calls by itself). Two

@@ -7,14 +7,14 @@
 
 /* The execution in progress. */
 struct model_execution {
-    bool running;          /* threads run: operations are modelled; else they are plain memory */
-    bool restart;          /* a location turned out to be shared: what was explored had too few switches */
-    bool cut_preemptions;  /* a bound took away a choice */
+    bool running;         /* threads run: operations are modelled; else they are plain memory */
+    bool restart;         /* a location turned out to be shared: what was explored had too few switches */
+    bool cut_preemptions; /* a bound took away a choice */
     bool cut_stale;
-    unsigned thread;       /* who runs */
+    unsigned thread; /* who runs */
     unsigned thread_count;
     unsigned stale_left;
-    unsigned round;        /* restarts so far, from 1 */
+    unsigned round; /* restarts so far, from 1 */
 };
 extern struct model_execution model_now;
 
@@ -24,10 +24,8 @@ enum model_step_kind { MODEL_STEP_OPERATION, MODEL_STEP_YIELD, MODEL_STEP_WAIT, 
 struct model_step {
     enum model_step_kind kind;
     uint8_t thread;
-    bool reads, writes, old; /* old: not the newest message read, or not made the newest */
-    const struct model_site *site;
-    const char *file; /* of a yield */
-    int line;
+    bool reads, writes, old;       /* old: not the newest message read, or not made the newest */
+    const struct model_site *site; /* of an operation */
     const volatile void *address;
     const char *name;
     uint64_t read, written;

@@ -96,18 +96,11 @@ static struct {
 } threads[MODEL_THREADS];
 static uint32_t sc_view[MODEL_LOCATIONS];
 
-static bool is_acquire(enum model_order order)
-{
-    return order == MODEL_ORDER_acquire || order >= MODEL_ORDER_acq_rel;
-}
+static bool is_acquire(enum model_order order) { return order == MODEL_ORDER_acquire || order >= MODEL_ORDER_acq_rel; }
 
-static bool is_release(enum model_order order)
-{
-    return order >= MODEL_ORDER_release;
-}
+static bool is_release(enum model_order order) { return order >= MODEL_ORDER_release; }
 
-static uint64_t peek(const volatile void *address, unsigned size)
-{
+static uint64_t peek(const volatile void *address, unsigned size) {
     switch (size) {
     case 1: return *(const volatile uint8_t *)address;
     case 2: return *(const volatile uint16_t *)address;
@@ -117,8 +110,7 @@ static uint64_t peek(const volatile void *address, unsigned size)
     }
 }
 
-static void poke(volatile void *address, unsigned size, uint64_t value)
-{
+static void poke(volatile void *address, unsigned size, uint64_t value) {
     switch (size) {
     case 1: *(volatile uint8_t *)address = (uint8_t)value; break;
     case 2: *(volatile uint16_t *)address = (uint16_t)value; break;
@@ -128,43 +120,32 @@ static void poke(volatile void *address, unsigned size, uint64_t value)
     }
 }
 
-static uint64_t truncate_to(unsigned size, uint64_t value)
-{
+static uint64_t truncate_to(unsigned size, uint64_t value) {
     return size == 8 ? value : value & ((1ull << (8 * size)) - 1);
 }
 
-static unsigned hash(uintptr_t address, unsigned bits)
-{
+static unsigned hash(uintptr_t address, unsigned bits) {
     return (unsigned)(((uint64_t)address * 0x9e3779b97f4a7c15ull) >> (64 - bits));
 }
 
-static uint32_t max_of(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
+static uint32_t max_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+static void view_join(struct view *into, const struct view *from, unsigned count) {
+    for (unsigned i = 0; i < MODEL_THREADS; i++) into->clock[i] = max_of(into->clock[i], from->clock[i]);
+    for (unsigned i = 0; i < count; i++) into->seen[i] = max_of(into->seen[i], from->seen[i]);
 }
 
-static void view_join(struct view *into, const struct view *from, unsigned count)
-{
-    for (unsigned i = 0; i < MODEL_THREADS; i++)
-        into->clock[i] = max_of(into->clock[i], from->clock[i]);
-    for (unsigned i = 0; i < count; i++)
-        into->seen[i] = max_of(into->seen[i], from->seen[i]);
-}
-
-static void view_copy(struct view *into, const struct view *from, unsigned count)
-{
+static void view_copy(struct view *into, const struct view *from, unsigned count) {
     memcpy(into->clock, from->clock, sizeof(into->clock));
     memcpy(into->seen, from->seen, count * sizeof(into->seen[0]));
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------- */
 
-static struct place *place_of(const volatile void *address)
-{
+static struct place *place_of(const volatile void *address) {
     uintptr_t key = (uintptr_t)address;
     for (unsigned i = hash(key, 12);; i = (i + 1) % PLACES) {
-        if (places[i].address == key)
-            return &places[i];
+        if (places[i].address == key) return &places[i];
         if (places[i].address == 0) {
             places[i] = (struct place){.address = key};
             place_count++;
@@ -173,8 +154,7 @@ static struct place *place_of(const volatile void *address)
     }
 }
 
-static struct word *word_of(uintptr_t address)
-{
+static struct word *word_of(uintptr_t address) {
     for (unsigned i = hash(address, 13);; i = (i + 1) % WORDS) {
         if (words[i].generation != generation) {
             if (++word_count > WORDS * 3 / 4)
@@ -182,25 +162,21 @@ static struct word *word_of(uintptr_t address)
             words[i] = (struct word){.address = address, .generation = generation, .records = NONE, .locations = NONE};
             return &words[i];
         }
-        if (words[i].address == address)
-            return &words[i];
+        if (words[i].address == address) return &words[i];
     }
 }
 
-static void clear_places(void)
-{
+static void clear_places(void) {
     memset(places, 0, sizeof(places));
     place_count = 0;
 }
 
-void model_memory_begin(void)
-{
+void model_memory_begin(void) {
     clear_places();
     all_shared = false;
 }
 
-void model_memory_reset(void)
-{
+void model_memory_reset(void) {
     if (place_count > PLACES / 2) {
         clear_places();
         model_now.restart = !all_shared;
@@ -208,8 +184,7 @@ void model_memory_reset(void)
     }
     if (++generation == 0) { /* wrapped: stamps of old could be taken for new */
         memset(words, 0, sizeof(words));
-        for (unsigned i = 0; i < PLACES; i++)
-            places[i].generation = 0;
+        for (unsigned i = 0; i < PLACES; i++) places[i].generation = 0;
         generation = 1;
     }
     location_count = message_count = word_count = record_count = 0;
@@ -222,36 +197,25 @@ void model_memory_reset(void)
     }
 }
 
-void model_name(const volatile void *address, const char *name)
-{
-    place_of(address)->name = name;
-}
+void model_name(const volatile void *address, const char *name) { place_of(address)->name = name; }
 
-void model_tag(const volatile void *address, uint64_t mask, const char *name)
-{
+void model_tag(const volatile void *address, uint64_t mask, const char *name) {
     struct place *place = place_of(address);
     place->tag = model_tag_entry(name);
     place->tag_mask = mask;
 }
 
-static void *address_of(const struct location *location)
-{
-    return (void *)places[location->place].address;
-}
+static void *address_of(const struct location *location) { return (void *)places[location->place].address; }
 
-static unsigned new_message(void)
-{
-    if (message_count == MESSAGES)
-        model_fail("more than %d messages in one execution", MESSAGES);
+static unsigned new_message(void) {
+    if (message_count == MESSAGES) model_fail("more than %d messages in one execution", MESSAGES);
     return message_count++;
 }
 
-static struct location *new_location(struct place *place, unsigned size)
-{
+static struct location *new_location(struct place *place, unsigned size) {
     if (location_count == MODEL_LOCATIONS)
         model_fail("more than %d atomic locations in one execution", MODEL_LOCATIONS);
-    if (place->address % size != 0)
-        model_fail("a misaligned atomic at %p", (void *)place->address);
+    if (place->address % size != 0) model_fail("a misaligned atomic at %p", (void *)place->address);
     unsigned index = location_count++;
     struct word *word = word_of(place->address & ~(uintptr_t)7);
     struct location *location = &locations[index];
@@ -290,16 +254,14 @@ static struct location *new_location(struct place *place, unsigned size)
 /* ---- what waiting threads wait for -------------------------------------------------------------------------- */
 
 /* Fills in the value of a plain write, which is in memory by now. */
-static void settle(struct location *location)
-{
+static void settle(struct location *location) {
     if (location->pending) {
         messages[location->newest].value = peek(address_of(location), location->size);
         location->pending = false;
     }
 }
 
-static void note_read(unsigned index, uint64_t value)
-{
+static void note_read(unsigned index, uint64_t value) {
     struct reads *reads = &threads[model_now.thread].reads;
     if (!reads->listed[index]) {
         reads->listed[index] = true;
@@ -308,59 +270,47 @@ static void note_read(unsigned index, uint64_t value)
     reads->value[index] = value;
 }
 
-void model_memory_forget_reads(unsigned thread)
-{
+void model_memory_forget_reads(unsigned thread) {
     struct reads *reads = &threads[thread].reads;
-    for (unsigned i = 0; i < reads->count; i++)
-        reads->listed[reads->location[i]] = false;
+    for (unsigned i = 0; i < reads->count; i++) reads->listed[reads->location[i]] = false;
     reads->count = 0;
 }
 
-bool model_memory_changed(unsigned thread)
-{
+bool model_memory_changed(unsigned thread) {
     const struct reads *reads = &threads[thread].reads;
     for (unsigned i = 0; i < reads->count; i++) {
         unsigned index = reads->location[i];
         settle(&locations[index]);
-        if (messages[locations[index].newest].value != reads->value[index])
-            return true;
+        if (messages[locations[index].newest].value != reads->value[index]) return true;
     }
     return false;
 }
 
-uint64_t model_memory_latest(const volatile void *address, unsigned size)
-{
-    return peek(address, size); /* M3 */
-}
+uint64_t model_memory_latest(const volatile void *address, unsigned size) { return peek(address, size); /* M3 */ }
 
 /* ---- races with plain data ---------------------------------------------------------------------------------- */
 
 _Noreturn static void fail_race(const volatile void *address, unsigned other, bool other_writes, bool writes,
-                                const void *code, const void *other_code)
-{
+                                const void *code, const void *other_code) {
     const char *name = place_of(address)->name;
     char here[200] = "", there[200] = "";
-    if (code)
-        model_source_line(code, here, sizeof(here));
-    if (other_code)
-        model_source_line(other_code, there, sizeof(there));
-    model_fail("data race on %s%p: T%u %s%s, not ordered with T%u, which %s%s", name ? name : "", (void *)address,
+    if (code) model_source_line(code, here, sizeof(here));
+    if (other_code) model_source_line(other_code, there, sizeof(there));
+    model_fail("data race on %s(%p): T%u %s%s, not ordered with T%u, which %s%s", name ? name : "", (void *)address,
                model_now.thread, writes ? "writes" : "reads", here, other, other_writes ? "wrote" : "read", there);
 }
 
-static bool is_ordered(unsigned other, uint32_t clock)
-{
+static bool is_ordered(unsigned other, uint32_t clock) {
     return other == model_now.thread || clock <= threads[model_now.thread].current.clock[other];
 }
 
 /* An atomic access against plain ones before it. */
-static void check_records(const struct location *location, bool writes)
-{
+static void check_records(const struct location *location, bool writes) {
     const struct word *word = &words[location->word];
     for (uint16_t i = word->records; i != NONE; i = records[i].next) {
         const struct record *record = &records[i];
-        if ((record->byte_mask & location->byte_mask) && (record->writes || writes)
-            && !is_ordered(record->thread, record->clock))
+        if ((record->byte_mask & location->byte_mask) && (record->writes || writes) &&
+            !is_ordered(record->thread, record->clock))
             fail_race(address_of(location), record->thread, record->writes, writes, NULL, record->code);
     }
 }
@@ -368,16 +318,14 @@ static void check_records(const struct location *location, bool writes)
 static struct message *insert_after(struct location *location, uint16_t older, uint64_t value, bool is_rmw);
 
 /* A plain access against atomic ones before it. A write becomes a message, so that later loads find it. */
-static void plain_on_atomic(struct location *location, bool writes, const void *code)
-{
+static void plain_on_atomic(struct location *location, bool writes, const void *code) {
     for (unsigned other = 0; other < model_now.thread_count; other++) {
         if (!is_ordered(other, location->write_clock[other]))
             fail_race(address_of(location), other, true, writes, code, NULL);
         if (writes && !is_ordered(other, location->read_clock[other]))
             fail_race(address_of(location), other, false, writes, code, NULL);
     }
-    if (!writes)
-        return;
+    if (!writes) return;
     settle(location);
     struct message *message = insert_after(location, location->newest, 0, false);
     message->locations = 0;
@@ -388,8 +336,7 @@ static void plain_on_atomic(struct location *location, bool writes, const void *
     threads[model_now.thread].acquired.seen[index] = message->time;
 }
 
-static void plain_in_word(uintptr_t address, uint8_t byte_mask, bool writes, const void *code)
-{
+static void plain_in_word(uintptr_t address, uint8_t byte_mask, bool writes, const void *code) {
     unsigned self = model_now.thread;
     uint32_t clock = threads[self].current.clock[self];
     struct word *word = word_of(address);
@@ -402,17 +349,16 @@ static void plain_in_word(uintptr_t address, uint8_t byte_mask, bool writes, con
                     return; /* nobody else has run since it was checked */
                 mine = record;
             }
-        } else if ((record->byte_mask & byte_mask) && (record->writes || writes)
-                   && !is_ordered(record->thread, record->clock)) {
-            fail_race((void *)address, record->thread, record->writes, writes, code, record->code);
+        } else if ((record->byte_mask & byte_mask) && (record->writes || writes) &&
+                   !is_ordered(record->thread, record->clock)) {
+            fail_race((void *)(address + (unsigned)__builtin_ctz(byte_mask)), record->thread, record->writes, writes,
+                      code, record->code);
         }
     }
     for (uint16_t i = word->locations; i != NONE; i = locations[i].next_in_word)
-        if (locations[i].byte_mask & byte_mask)
-            plain_on_atomic(&locations[i], writes, code);
+        if (locations[i].byte_mask & byte_mask) plain_on_atomic(&locations[i], writes, code);
     if (!mine) {
-        if (record_count == RECORDS)
-            model_fail("more than %d plain accesses to remember in one execution", RECORDS);
+        if (record_count == RECORDS) model_fail("more than %d plain accesses to remember in one execution", RECORDS);
         mine = &records[record_count];
         mine->next = word->records;
         word->records = (uint16_t)record_count++;
@@ -424,10 +370,8 @@ static void plain_in_word(uintptr_t address, uint8_t byte_mask, bool writes, con
     mine->writes = writes;
 }
 
-static void plain_access(const volatile void *address, size_t size, bool writes, const void *code)
-{
-    if (!model_now.running || size == 0 || model_is_private(address))
-        return;
+static void plain_access(const volatile void *address, size_t size, bool writes, const void *code) {
+    if (!model_now.running || size == 0 || model_is_private(address)) return;
     uintptr_t at = (uintptr_t)address, end = at + size;
     while (at < end) {
         uintptr_t word = at & ~(uintptr_t)7;
@@ -438,15 +382,13 @@ static void plain_access(const volatile void *address, size_t size, bool writes,
     }
 }
 
-void model_plain_access(const volatile void *address, size_t size, bool writes)
-{
+void model_plain_access(const volatile void *address, size_t size, bool writes) {
     plain_access(address, size, writes, __builtin_return_address(0));
 }
 
 /* ---- atomic operations -------------------------------------------------------------------------------------- */
 
-static struct message *insert_after(struct location *location, uint16_t older, uint64_t value, bool is_rmw)
-{
+static struct message *insert_after(struct location *location, uint16_t older, uint64_t value, bool is_rmw) {
     unsigned index = new_message();
     struct message *message = &messages[index], *before = &messages[older];
     message->value = value;
@@ -467,20 +409,16 @@ static struct message *insert_after(struct location *location, uint16_t older, u
     return message;
 }
 
-static struct location *enter(struct model_site *site, const volatile void *address, unsigned size)
-{
+static struct location *enter(struct model_site *site, const volatile void *address, unsigned size) {
     struct place *place = place_of(address);
-    if (all_shared || (place->shared_since != 0 && place->shared_since < model_now.round))
-        model_switch_point();
+    if (all_shared || (place->shared_since != 0 && place->shared_since < model_now.round)) model_switch_point();
     site->entry->touched = true;
-    if (place->generation != generation)
-        return new_location(place, size);
+    if (place->generation != generation) return new_location(place, size);
     struct location *location = &locations[place->location];
-    if (location->size != size)
-        model_fail("atomics of different size at %p", (void *)address);
+    if (location->size != size) model_fail("atomics of different size at %p", (void *)address);
     settle(location);
     if (messages[location->newest].value != peek(address, size))
-        model_fail("%s%p was changed behind hak_atomic_*", place->name ? place->name : "", (void *)address);
+        model_fail("%s(%p) was changed behind hak_atomic_*", place->name ? place->name : "", (void *)address);
     return location;
 }
 
@@ -490,8 +428,7 @@ struct effect {
     uint64_t read, written;
 };
 
-static void leave(struct model_site *site, struct location *location, struct effect effect)
-{
+static void leave(struct model_site *site, struct location *location, struct effect effect) {
     unsigned self = model_now.thread;
     struct place *place = &places[location->place];
     struct model_step *step = model_step(MODEL_STEP_OPERATION, site);
@@ -503,8 +440,7 @@ static void leave(struct model_site *site, struct location *location, struct eff
     step->read = effect.read;
     step->written = effect.written;
 
-    if (words[location->word].records != NONE)
-        check_records(location, effect.writes);
+    if (words[location->word].records != NONE) check_records(location, effect.writes);
     uint32_t clock = threads[self].current.clock[self]++;
     threads[self].acquired.clock[self] = clock + 1;
     if (effect.reads) {
@@ -518,21 +454,18 @@ static void leave(struct model_site *site, struct location *location, struct eff
     unsigned users = place->readers | place->writers;
     if (place->shared_since == 0 && place->writers && (users & (users - 1))) {
         place->shared_since = model_now.round;
-        if (!all_shared)
-            model_now.restart = true;
+        if (!all_shared) model_now.restart = true;
     }
 }
 
 /* The oldest time an operation of this order may read, or write above. */
-static uint32_t floor_of(unsigned index, enum model_order order)
-{
+static uint32_t floor_of(unsigned index, enum model_order order) {
     uint32_t seen = threads[model_now.thread].current.seen[index];
     return order == MODEL_ORDER_seq_cst ? max_of(seen, sc_view[index]) : seen;
 }
 
 /* Whether something may be written just after this message. */
-static bool is_open(const struct message *message)
-{
+static bool is_open(const struct message *message) {
     return message->newer == NONE || !messages[message->newer].is_rmw;
 }
 
@@ -540,15 +473,13 @@ enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_COMPARE };
 
 /* The message to read, or to write after, or both. The newest is the first choice. */
 static uint16_t pick(const struct location *location, enum access access, const struct model_entry *entry,
-                     uint64_t expected, uint64_t compared)
-{
+                     uint64_t expected, uint64_t compared) {
     unsigned index = (unsigned)(location - locations), count = 1;
     uint32_t floor = floor_of(index, entry->order);
     uint32_t failure_floor = access == ACCESS_COMPARE ? floor_of(index, entry->failure) : floor;
     uint32_t lowest = floor < failure_floor ? floor : failure_floor;
     uint16_t newest = location->newest;
-    if (messages[newest].time <= lowest)
-        return newest;
+    if (messages[newest].time <= lowest) return newest;
     if (model_now.stale_left == 0) {
         model_now.cut_stale = true;
         return newest;
@@ -557,51 +488,40 @@ static uint16_t pick(const struct location *location, enum access access, const 
     for (uint16_t i = messages[newest].older; i != NONE && messages[i].time >= lowest; i = messages[i].older) {
         const struct message *message = &messages[i];
         bool fits = message->time >= floor;
-        if (access == ACCESS_WRITE)
-            fits = fits && is_open(message);
+        if (access == ACCESS_WRITE) fits = fits && is_open(message);
         else if (access == ACCESS_COMPARE)
             fits = ((message->value ^ expected) & compared) == 0 ? fits && is_open(message)
                                                                  : message->time >= failure_floor;
-        if (fits)
-            candidates[count++] = i;
+        if (fits) candidates[count++] = i;
     }
     unsigned chosen = model_choose(count);
-    if (chosen > 0)
-        model_now.stale_left--;
+    if (chosen > 0) model_now.stale_left--;
     return candidates[chosen];
 }
 
-static void take(unsigned index, const struct message *message, enum model_order order)
-{
+static void take(unsigned index, const struct message *message, enum model_order order) {
     struct view *current = &threads[model_now.thread].current, *acquired = &threads[model_now.thread].acquired;
     current->seen[index] = max_of(current->seen[index], message->time);
     acquired->seen[index] = max_of(acquired->seen[index], message->time);
     view_join(acquired, &message->view, message->locations);
-    if (is_acquire(order))
-        view_join(current, &message->view, message->locations);
+    if (is_acquire(order)) view_join(current, &message->view, message->locations);
 }
 
 /* Writes after `older`; when `is_rmw`, having read it. */
-static void put(struct location *location, uint16_t older, uint64_t value, enum model_order order, bool is_rmw)
-{
+static void put(struct location *location, uint16_t older, uint64_t value, enum model_order order, bool is_rmw) {
     unsigned index = (unsigned)(location - locations), self = model_now.thread;
     struct message *message = insert_after(location, older, value, is_rmw);
     threads[self].current.seen[index] = threads[self].acquired.seen[index] = message->time;
     message->locations = (uint16_t)location_count;
     view_copy(&message->view, is_release(order) ? &threads[self].current : &threads[self].released, location_count);
-    if (is_rmw)
-        view_join(&message->view, &messages[older].view, messages[older].locations); /* the release sequence */
+    if (is_rmw) view_join(&message->view, &messages[older].view, messages[older].locations); /* the release sequence */
     message->view.seen[index] = message->time;
-    if (order == MODEL_ORDER_seq_cst)
-        sc_view[index] = max_of(sc_view[index], message->time);
-    if (message->newer == NONE)
-        poke(address_of(location), location->size, value);
+    if (order == MODEL_ORDER_seq_cst) sc_view[index] = max_of(sc_view[index], message->time);
+    if (message->newer == NONE) poke(address_of(location), location->size, value);
 }
 
-uint64_t model_load(struct model_site *site, const volatile void *address, unsigned size)
-{
-    if (!model_now.running)
-        return peek(address, size);
+uint64_t model_load(struct model_site *site, const volatile void *address, unsigned size) {
+    if (!model_now.running) return peek(address, size);
     struct location *location = enter(site, address, size);
     unsigned index = (unsigned)(location - locations);
     uint16_t from = pick(location, ACCESS_READ, site->entry, 0, 0);
@@ -612,8 +532,7 @@ uint64_t model_load(struct model_site *site, const volatile void *address, unsig
     return value;
 }
 
-void model_store(struct model_site *site, volatile void *address, unsigned size, uint64_t value)
-{
+void model_store(struct model_site *site, volatile void *address, unsigned size, uint64_t value) {
     value = truncate_to(size, value);
     if (!model_now.running) {
         poke(address, size, value);
@@ -625,12 +544,10 @@ void model_store(struct model_site *site, volatile void *address, unsigned size,
     bool old = after != location->newest;
     put(location, after, value, site->entry->order, false);
     leave(site, location, (struct effect){.writes = true, .old = old, .written = value});
-    if (threads[model_now.thread].reads.listed[index])
-        note_read(index, value);
+    if (threads[model_now.thread].reads.listed[index]) note_read(index, value);
 }
 
-static uint64_t combine(enum model_operation operation, uint64_t value, uint64_t operand)
-{
+static uint64_t combine(enum model_operation operation, uint64_t value, uint64_t operand) {
     switch (operation) {
     case MODEL_EXCHANGE: return operand;
     case MODEL_FETCH_ADD: return value + operand;
@@ -641,8 +558,7 @@ static uint64_t combine(enum model_operation operation, uint64_t value, uint64_t
     }
 }
 
-uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned size, uint64_t operand)
-{
+uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned size, uint64_t operand) {
     if (!model_now.running) {
         uint64_t value = peek(address, size);
         poke(address, size, combine(site->operation, value, operand));
@@ -661,16 +577,13 @@ uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned siz
     return value;
 }
 
-bool model_cas(struct model_site *site, volatile void *address, unsigned size, void *expected_at, uint64_t desired)
-{
+bool model_cas(struct model_site *site, volatile void *address, unsigned size, void *expected_at, uint64_t desired) {
     uint64_t expected = peek(expected_at, size);
     desired = truncate_to(size, desired);
     if (!model_now.running) {
         uint64_t value = peek(address, size);
-        if (value == expected)
-            poke(address, size, desired);
-        else
-            poke(expected_at, size, value);
+        if (value == expected) poke(address, size, desired);
+        else poke(expected_at, size, value);
         return value == expected;
     }
     struct model_entry *entry = site->entry;
@@ -680,59 +593,48 @@ bool model_cas(struct model_site *site, volatile void *address, unsigned size, v
     uint64_t compared = ~0ull;
     if (place->tag) {
         place->tag->touched = true;
-        if (place->tag->dropped)
-            compared = ~place->tag_mask;
+        if (place->tag->dropped) compared = ~place->tag_mask;
     }
     uint16_t from = pick(location, ACCESS_COMPARE, entry, expected, compared);
     bool old = from != location->newest;
     uint64_t value = messages[from].value;
     bool equal = ((value ^ expected) & compared) == 0;
     take(index, &messages[from], equal ? entry->order : entry->failure);
-    if (equal)
-        put(location, from, desired, entry->order, true);
+    if (equal) put(location, from, desired, entry->order, true);
     leave(site, location, (struct effect){true, equal, old, value, desired});
     note_read(index, equal ? desired : value);
-    if (!equal)
-        poke(expected_at, size, value);
+    if (!equal) poke(expected_at, size, value);
     return equal;
 }
 
-void model_fence(struct model_site *site)
-{
-    if (!model_now.running)
-        return;
+void model_fence(struct model_site *site) {
+    if (!model_now.running) return;
     enum model_order order = site->entry->order;
-    if (order == MODEL_ORDER_seq_cst)
-        model_switch_point();
+    if (order == MODEL_ORDER_seq_cst) model_switch_point();
     site->entry->touched = true;
     unsigned self = model_now.thread;
     struct view *current = &threads[self].current, *acquired = &threads[self].acquired;
-    if (is_acquire(order))
-        view_copy(current, acquired, location_count);
+    if (is_acquire(order)) view_copy(current, acquired, location_count);
     if (order == MODEL_ORDER_seq_cst) {
         for (unsigned i = 0; i < location_count; i++)
             sc_view[i] = current->seen[i] = acquired->seen[i] = max_of(current->seen[i], sc_view[i]);
     }
-    if (is_release(order))
-        view_copy(&threads[self].released, current, location_count);
+    if (is_release(order)) view_copy(&threads[self].released, current, location_count);
     acquired->clock[self] = ++current->clock[self];
     model_step(MODEL_STEP_OPERATION, site);
 }
 
 /* ---- what -fsanitize=thread compiles plain accesses to; no runtime of it is linked ---------------------------- */
 
-#define PLAIN(name, size, writes)                                                                                    \
-    void name(void *address);                                                                                        \
-    void name(void *address)                                                                                         \
-    {                                                                                                                \
-        plain_access(address, size, writes, __builtin_return_address(0));                                            \
-    }
-#define PLAIN_SIZE(size)                                                                                             \
-    PLAIN(__tsan_read##size, size, false)                                                                            \
-    PLAIN(__tsan_write##size, size, true)                                                                            \
-    PLAIN(__tsan_unaligned_read##size, size, false)                                                                  \
-    PLAIN(__tsan_unaligned_write##size, size, true)                                                                  \
-    PLAIN(__tsan_volatile_read##size, size, false)                                                                   \
+#define PLAIN(name, size, writes)                                                                                      \
+    void name(void *address);                                                                                          \
+    void name(void *address) { plain_access(address, size, writes, __builtin_return_address(0)); }
+#define PLAIN_SIZE(size)                                                                                               \
+    PLAIN(__tsan_read##size, size, false)                                                                              \
+    PLAIN(__tsan_write##size, size, true)                                                                              \
+    PLAIN(__tsan_unaligned_read##size, size, false)                                                                    \
+    PLAIN(__tsan_unaligned_write##size, size, true)                                                                    \
+    PLAIN(__tsan_volatile_read##size, size, false)                                                                     \
     PLAIN(__tsan_volatile_write##size, size, true)
 
 PLAIN_SIZE(1)
@@ -750,45 +652,29 @@ void *__tsan_memcpy(void *to, const void *from, size_t size);
 void *__tsan_memmove(void *to, const void *from, size_t size);
 void *__tsan_memset(void *to, int byte, size_t size);
 
-void __tsan_init(void)
-{
-}
+void __tsan_init(void) {}
 
-void __tsan_func_entry(void *caller)
-{
-    (void)caller;
-}
+void __tsan_func_entry(void *caller) { (void)caller; }
 
-void __tsan_func_exit(void)
-{
-}
+void __tsan_func_exit(void) {}
 
-void __tsan_read_range(void *address, size_t size)
-{
-    plain_access(address, size, false, __builtin_return_address(0));
-}
+void __tsan_read_range(void *address, size_t size) { plain_access(address, size, false, __builtin_return_address(0)); }
 
-void __tsan_write_range(void *address, size_t size)
-{
-    plain_access(address, size, true, __builtin_return_address(0));
-}
+void __tsan_write_range(void *address, size_t size) { plain_access(address, size, true, __builtin_return_address(0)); }
 
-void *__tsan_memcpy(void *to, const void *from, size_t size)
-{
+void *__tsan_memcpy(void *to, const void *from, size_t size) {
     plain_access(from, size, false, __builtin_return_address(0));
     plain_access(to, size, true, __builtin_return_address(0));
     return memcpy(to, from, size);
 }
 
-void *__tsan_memmove(void *to, const void *from, size_t size)
-{
+void *__tsan_memmove(void *to, const void *from, size_t size) {
     plain_access(from, size, false, __builtin_return_address(0));
     plain_access(to, size, true, __builtin_return_address(0));
     return memmove(to, from, size);
 }
 
-void *__tsan_memset(void *to, int byte, size_t size)
-{
+void *__tsan_memset(void *to, int byte, size_t size) {
     plain_access(to, size, true, __builtin_return_address(0));
     return memset(to, byte, size);
 }

@@ -47,61 +47,81 @@ void model_store(struct model_site *site, volatile void *address, unsigned size,
 uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned size, uint64_t operand);
 bool model_cas(struct model_site *site, volatile void *address, unsigned size, void *expected, uint64_t desired);
 void model_fence(struct model_site *site);
-void model_yield_at(const char *file, int line);
 
-/* One turn of a loop that waits: the thread does not run again before a location it has read since its last yield
- * holds another value. */
-#define model_yield() model_yield_at(__FILE__, __LINE__)
-#define hak_cpu_relax() model_yield()
+/* One turn of a loop that waits, and what hak_cpu_relax() is here: the thread does not run again before a location it
+ * has read since its last yield holds another value. */
+void model_yield(void);
+
+/* Code compiled with -fsanitize=thread announces its plain accesses; that it copies and clears, too, by this. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MODEL_WATCHES_PLAIN 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define MODEL_WATCHES_PLAIN 1
+#endif
+#ifdef MODEL_WATCHES_PLAIN
+__asm__(".set memcpy, __tsan_memcpy\n.set memmove, __tsan_memmove\n.set memset, __tsan_memset");
+#endif
 
 #define HAK_ATOMIC(type) __typeof__(type)
 
-#define MODEL_SITE(operation_word, order_word, failure_word)                                                         \
-    (__extension__({                                                                                                 \
-        static struct model_site model_site_here = {.file = __FILE__,                                                \
-                                                    .unit = __BASE_FILE__,                                           \
-                                                    .line = __LINE__,                                                \
-                                                    .counter = __COUNTER__,                                          \
-                                                    .operation = operation_word,                                     \
-                                                    .order = MODEL_ORDER_##order_word,                               \
-                                                    .failure = MODEL_ORDER_##failure_word};                          \
-        static struct model_site *const model_site_listed __attribute__((section("model_sites"), used)) =            \
-            &model_site_here;                                                                                        \
-        &model_site_here;                                                                                            \
+#define MODEL_SITE(operation_word, order_word, failure_word)                                                           \
+    (__extension__({                                                                                                   \
+        static struct model_site model_site_here = {.file = __FILE__,                                                  \
+                                                    .unit = __BASE_FILE__,                                             \
+                                                    .line = __LINE__,                                                  \
+                                                    .counter = __COUNTER__,                                            \
+                                                    .operation = operation_word,                                       \
+                                                    .order = MODEL_ORDER_##order_word,                                 \
+                                                    .failure = MODEL_ORDER_##failure_word};                            \
+        static struct model_site *const model_site_listed __attribute__((section("model_sites"), used)) =              \
+            &model_site_here;                                                                                          \
+        &model_site_here;                                                                                              \
     }))
 
 /* Between a value of the type `at` points to and the 64 bits the checker sees (little-endian machines). */
-#define MODEL_RAW(at, value) (((union {__typeof__(*at) model_value; uint64_t model_raw;}){.model_value = (value)}).model_raw)
-#define MODEL_VALUE(at, raw) (((union {uint64_t model_raw; __typeof__(*at) model_value;}){.model_raw = (raw)}).model_value)
+#define MODEL_RAW(at, value)                                                                                           \
+    (((union {                                                                                                         \
+         __typeof__(*at) model_value;                                                                                  \
+         uint64_t model_raw;                                                                                           \
+     }){.model_value = (value)})                                                                                       \
+         .model_raw)
+#define MODEL_VALUE(at, raw)                                                                                           \
+    (((union {                                                                                                         \
+         uint64_t model_raw;                                                                                           \
+         __typeof__(*at) model_value;                                                                                  \
+     }){.model_raw = (raw)})                                                                                           \
+         .model_value)
 
 /* The location is evaluated once, into a variable of a name no nested use has. */
 #define MODEL_JOIN(a, b) a##b
 #define MODEL_NAME(counter) MODEL_JOIN(model_at_, counter)
 #define MODEL_AT MODEL_NAME(__COUNTER__)
 
-#define MODEL_LOAD_AT(at, location, order)                                                                           \
-    (__extension__({                                                                                                 \
-        __auto_type at = (location);                                                                                 \
-        MODEL_VALUE(at, model_load(MODEL_SITE(MODEL_LOAD, order, relaxed), at, sizeof(*at)));                        \
+#define MODEL_LOAD_AT(at, location, order)                                                                             \
+    (__extension__({                                                                                                   \
+        __auto_type at = (location);                                                                                   \
+        MODEL_VALUE(at, model_load(MODEL_SITE(MODEL_LOAD, order, relaxed), at, sizeof(*at)));                          \
     }))
 
-#define MODEL_STORE_AT(at, location, value, order)                                                                   \
-    (__extension__({                                                                                                 \
-        __auto_type at = (location);                                                                                 \
-        model_store(MODEL_SITE(MODEL_STORE, order, relaxed), at, sizeof(*at), MODEL_RAW(at, value));                 \
+#define MODEL_STORE_AT(at, location, value, order)                                                                     \
+    (__extension__({                                                                                                   \
+        __auto_type at = (location);                                                                                   \
+        model_store(MODEL_SITE(MODEL_STORE, order, relaxed), at, sizeof(*at), MODEL_RAW(at, value));                   \
     }))
 
-#define MODEL_RMW_AT(at, operation_word, location, value, order)                                                     \
-    (__extension__({                                                                                                 \
-        __auto_type at = (location);                                                                                 \
-        MODEL_VALUE(at, model_rmw(MODEL_SITE(operation_word, order, relaxed), at, sizeof(*at), MODEL_RAW(at, value)));\
+#define MODEL_RMW_AT(at, operation_word, location, value, order)                                                       \
+    (__extension__({                                                                                                   \
+        __auto_type at = (location);                                                                                   \
+        MODEL_VALUE(at, model_rmw(MODEL_SITE(operation_word, order, relaxed), at, sizeof(*at), MODEL_RAW(at, value))); \
     }))
 
-#define MODEL_CAS_AT(at, location, expected, desired, success, failure)                                              \
-    (__extension__({                                                                                                 \
-        __auto_type at = (location);                                                                                 \
-        model_cas(MODEL_SITE(MODEL_CAS, success, failure), at, sizeof(*at), 1 ? (expected) : (__typeof__(*at) *)0,   \
-                  MODEL_RAW(at, desired));                                                                           \
+#define MODEL_CAS_AT(at, location, expected, desired, success, failure)                                                \
+    (__extension__({                                                                                                   \
+        __auto_type at = (location);                                                                                   \
+        model_cas(MODEL_SITE(MODEL_CAS, success, failure), at, sizeof(*at), 1 ? (expected) : (__typeof__(*at) *)0,     \
+                  MODEL_RAW(at, desired));                                                                             \
     }))
 
 #define hak_atomic_load(location, order) MODEL_LOAD_AT(MODEL_AT, location, order)
@@ -111,7 +131,7 @@ void model_yield_at(const char *file, int line);
 #define hak_atomic_fetch_sub(location, value, order) MODEL_RMW_AT(MODEL_AT, MODEL_FETCH_SUB, location, value, order)
 #define hak_atomic_fetch_or(location, value, order) MODEL_RMW_AT(MODEL_AT, MODEL_FETCH_OR, location, value, order)
 #define hak_atomic_fetch_and(location, value, order) MODEL_RMW_AT(MODEL_AT, MODEL_FETCH_AND, location, value, order)
-#define hak_atomic_cas(location, expected, desired, success, failure)                                                \
+#define hak_atomic_cas(location, expected, desired, success, failure)                                                  \
     MODEL_CAS_AT(MODEL_AT, location, expected, desired, success, failure)
 #define hak_atomic_fence(order) model_fence(MODEL_SITE(MODEL_FENCE, order, relaxed))
 

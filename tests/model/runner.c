@@ -5,7 +5,6 @@
  *
  * Exit status 0: every harness passed, every mutant was caught. 1: not so. 2: it was called wrongly.
  */
-#define _GNU_SOURCE
 #include "checker.h"
 
 #include <errno.h>
@@ -32,76 +31,61 @@ static struct model_harness *harnesses[HARNESSES];
 static size_t harness_count;
 static bool *touched[HARNESSES]; /* by entry */
 
-static double now_seconds(void)
-{
+static double now_seconds(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static struct model_bounds bounds_of(const struct model_harness *harness)
-{
+static struct model_bounds bounds_of(const struct model_harness *harness) {
     struct model_bounds bounds = MODEL_BOUNDS;
-    if (harness->preemptions != MODEL_DEFAULT)
-        bounds.preemptions = (unsigned)harness->preemptions;
-    if (harness->stale != MODEL_DEFAULT)
-        bounds.stale = (unsigned)harness->stale;
-    if (options.preemptions != MODEL_DEFAULT)
-        bounds.preemptions = (unsigned)options.preemptions;
-    if (options.stale != MODEL_DEFAULT)
-        bounds.stale = (unsigned)options.stale;
-    if (options.executions != 0)
-        bounds.executions = options.executions;
+    if (harness->preemptions != MODEL_DEFAULT) bounds.preemptions = (unsigned)harness->preemptions;
+    if (harness->stale != MODEL_DEFAULT) bounds.stale = (unsigned)harness->stale;
+    if (options.preemptions != MODEL_DEFAULT) bounds.preemptions = (unsigned)options.preemptions;
+    if (options.stale != MODEL_DEFAULT) bounds.stale = (unsigned)options.stale;
+    if (options.executions != 0) bounds.executions = options.executions;
     return bounds;
 }
 
 /* Prints one line, and the schedule of a failure. */
-static struct model_result run_harness(const struct model_harness *harness)
-{
+static struct model_result run_harness(const struct model_harness *harness) {
     struct model_bounds bounds = bounds_of(harness);
     double start = now_seconds();
     struct model_result result = model_explore(harness, bounds);
-    const char *verdict = result.failed       ? "FAILED"
-                          : !result.complete  ? "INCOMPLETE: the limit of executions was reached"
-                          : result.unbounded  ? "ok, all executions"
-                                              : "ok, all within bounds";
+    const char *verdict = result.failed      ? "FAILED"
+                          : !result.complete ? "INCOMPLETE: the limit of executions was reached"
+                          : result.unbounded ? "ok, all executions"
+                                             : "ok, all within bounds";
     printf("%-32s %10ju executions  %5.1f s  preemptions <= %u, stale <= %u  %s\n", harness->name,
            (uintmax_t)result.executions, now_seconds() - start, bounds.preemptions, bounds.stale, verdict);
-    if (result.failed)
-        model_print_schedule(stdout);
+    if (result.failed) model_print_schedule(stdout);
     fflush(stdout);
     return result;
 }
 
 /* Tags are known once a setup has named them. */
-static void name_tags(void)
-{
+static void name_tags(void) {
     struct model_bounds bounds = {.steps = 4000, .executions = 1};
-    for (size_t h = 0; h < harness_count; h++)
-        model_explore(harnesses[h], bounds);
+    for (size_t h = 0; h < harness_count; h++) model_explore(harnesses[h], bounds);
 }
 
-static bool run_all(void)
-{
+static bool run_all(void) {
     struct model_entry *entries;
     bool passed = true;
     name_tags();
     size_t entry_count = model_entries(&entries);
     for (size_t h = 0; h < harness_count; h++) {
-        for (size_t e = 0; e < entry_count; e++)
-            entries[e].touched = false;
+        for (size_t e = 0; e < entry_count; e++) entries[e].touched = false;
         struct model_result result = run_harness(harnesses[h]);
         passed = passed && !result.failed && result.complete;
         touched[h] = calloc(entry_count + 1, sizeof(bool));
-        for (size_t e = 0; touched[h] && e < entry_count; e++)
-            touched[h][e] = entries[e].touched;
+        for (size_t e = 0; touched[h] && e < entry_count; e++) touched[h][e] = entries[e].touched;
     }
     return passed;
 }
 
 /* In a process of its own: a mutant may do anything. */
-static struct model_result explore_apart(const struct model_harness *harness)
-{
+static struct model_result explore_apart(const struct model_harness *harness) {
     struct model_result result = {0};
     int ends[2];
     fflush(stdout);
@@ -139,8 +123,7 @@ static struct model_result explore_apart(const struct model_harness *harness)
 }
 
 /* What a mutant weakens. */
-static const char *original(const struct model_mutant *mutant)
-{
+static const char *original(const struct model_mutant *mutant) {
     switch (mutant->weakening) {
     case MODEL_WEAKEN_ORDER: return model_order_name(mutant->entry->site->order);
     case MODEL_WEAKEN_FAILURE: return model_order_name(mutant->entry->site->failure);
@@ -148,21 +131,17 @@ static const char *original(const struct model_mutant *mutant)
     }
 }
 
-static bool is_run(size_t entry)
-{
+static bool is_run(size_t entry) {
     for (size_t h = 0; h < harness_count; h++)
-        if (touched[h][entry])
-            return true;
+        if (touched[h][entry]) return true;
     return false;
 }
 
 /* Prints one row; true when some harness caught it. */
-static bool try_mutant(const struct model_mutant *mutant, size_t entry)
-{
+static bool try_mutant(const struct model_mutant *mutant, size_t entry) {
     bool all_complete = true;
     for (size_t h = 0; h < harness_count; h++) {
-        if (!touched[h][entry])
-            continue;
+        if (!touched[h][entry]) continue;
         model_mutant_apply(mutant);
         struct model_result result = explore_apart(harnesses[h]);
         model_mutant_revert(mutant);
@@ -176,8 +155,7 @@ static bool try_mutant(const struct model_mutant *mutant, size_t entry)
     return false;
 }
 
-static bool run_mutants(void)
-{
+static bool run_mutants(void) {
     struct model_entry *entries;
     size_t entry_count = model_entries(&entries), mutant_count = 0, survivor_count = 0, idle_count = 0;
     printf("\n%-44s %-9s\n", "site:mutant", "original");
@@ -201,8 +179,7 @@ static bool run_mutants(void)
     return survivor_count == 0 && (idle_count == 0 || !options.strict);
 }
 
-static bool find_mutant(struct model_mutant *found)
-{
+static bool find_mutant(struct model_mutant *found) {
     struct model_entry *entries;
     name_tags();
     size_t entry_count = model_entries(&entries);
@@ -222,74 +199,59 @@ static bool find_mutant(struct model_mutant *found)
 }
 
 /* One mutant under every harness, with the schedule that catches it. */
-static bool run_mutant(const struct model_mutant *mutant)
-{
+static bool run_mutant(const struct model_mutant *mutant) {
     model_mutant_apply(mutant);
     bool caught = false;
-    for (size_t h = 0; h < harness_count; h++)
-        caught |= run_harness(harnesses[h]).failed;
+    for (size_t h = 0; h < harness_count; h++) caught |= run_harness(harnesses[h]).failed;
     model_mutant_revert(mutant);
     printf("%s %s\n", options.mutant, caught ? "caught" : "SURVIVES");
     return caught;
 }
 
-static void list(void)
-{
+static void list(void) {
     struct model_entry *entries;
     name_tags();
     size_t entry_count = model_entries(&entries);
     printf("harnesses:\n");
-    for (size_t h = 0; h < harness_count; h++)
-        printf("  %s\n", harnesses[h]->name);
+    for (size_t h = 0; h < harness_count; h++) printf("  %s\n", harnesses[h]->name);
     printf("sites:\n");
     for (size_t e = 0; e < entry_count; e++) {
         const struct model_site *site = entries[e].site;
         printf("  %-44s", entries[e].name);
-        if (site)
-            printf(" %s", model_order_name(site->order));
-        if (site && site->operation == MODEL_CAS)
-            printf("/%s", model_order_name(site->failure));
+        if (site) printf(" %s", model_order_name(site->order));
+        if (site && site->operation == MODEL_CAS) printf("/%s", model_order_name(site->failure));
         printf("%s\n", model_entry_is_in(&entries[e], production) ? "" : "  (not of the library)");
     }
 }
 
-static bool parse_count(const char *text, uint64_t *count)
-{
+static bool parse_count(const char *text, uint64_t *count) {
     char *end;
     errno = 0;
     *count = strtoull(text, &end, 10);
     return *text >= '0' && *text <= '9' && *end == 0 && errno == 0;
 }
 
-static bool parse(int argument_count, char **arguments)
-{
+static bool parse(int argument_count, char **arguments) {
     for (int i = 1; i < argument_count; i++) {
         const char *name = arguments[i], *value = i + 1 < argument_count ? arguments[i + 1] : "";
         uint64_t count;
-        if (strcmp(name, "--mutants") == 0)
-            options.mutants = true;
-        else if (strcmp(name, "--strict") == 0)
-            options.strict = true;
-        else if (strcmp(name, "--list") == 0)
-            options.list = true;
-        else if (strcmp(name, "--harness") == 0 && *value && ++i)
-            options.harness = value;
-        else if (strcmp(name, "--mutant") == 0 && *value && ++i)
-            options.mutant = value;
+        if (strcmp(name, "--mutants") == 0) options.mutants = true;
+        else if (strcmp(name, "--strict") == 0) options.strict = true;
+        else if (strcmp(name, "--list") == 0) options.list = true;
+        else if (strcmp(name, "--harness") == 0 && *value && ++i) options.harness = value;
+        else if (strcmp(name, "--mutant") == 0 && *value && ++i) options.mutant = value;
         else if (strcmp(name, "--preemptions") == 0 && parse_count(value, &count) && count < 1000 && ++i)
             options.preemptions = (int)count;
         else if (strcmp(name, "--stale") == 0 && parse_count(value, &count) && count < 1000 && ++i)
             options.stale = (int)count;
         else if (strcmp(name, "--executions") == 0 && parse_count(value, &count) && count > 0 && ++i)
             options.executions = count;
-        else
-            return false;
+        else return false;
     }
     return true;
 }
 
-int main(int argument_count, char **arguments)
-{
+int main(int argument_count, char **arguments) {
     if (!parse(argument_count, arguments)) {
         fprintf(stderr,
                 "usage: %s [--harness NAME] [--preemptions K] [--stale N] [--executions N]\n"
@@ -319,7 +281,6 @@ int main(int argument_count, char **arguments)
         return run_mutant(&mutant) ? 0 : 1;
     }
     bool passed = run_all();
-    if (passed && options.mutants)
-        passed = run_mutants();
+    if (passed && options.mutants) passed = run_mutants();
     return passed ? 0 : 1;
 }

@@ -4,6 +4,7 @@
  * compiled with -fsanitize=thread, so plain accesses are seen without being announced.
  */
 #include "base/atomic.h"
+#include "base/platform.h"
 #include "checker.h"
 
 #include <stdlib.h>
@@ -14,25 +15,21 @@ static HAK_ATOMIC(uint32_t) x, y, z;
 static int data, counter;
 static uint32_t r0, r1, r2, r3;
 
-static void reset(void)
-{
+static void reset(void) {
     x = y = z = r0 = r1 = r2 = r3 = 0;
     data = counter = 0;
 }
 
 /* ---- message passing ---------------------------------------------------------------------------------------- */
 
-#define MESSAGE_PASSING(name, write_order, read_order)                                                               \
-    static void name##_send(void)                                                                                    \
-    {                                                                                                                \
-        hak_atomic_store(&y, 1, relaxed);                                                                            \
-        hak_atomic_store(&x, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_receive(void)                                                                                 \
-    {                                                                                                                \
-        if (hak_atomic_load(&x, read_order))                                                                         \
-            model_assert(hak_atomic_load(&y, relaxed) == 1, "the message is there");                                 \
-    }                                                                                                                \
+#define MESSAGE_PASSING(name, write_order, read_order)                                                                 \
+    static void name##_send(void) {                                                                                    \
+        hak_atomic_store(&y, 1, relaxed);                                                                              \
+        hak_atomic_store(&x, 1, write_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_receive(void) {                                                                                 \
+        if (hak_atomic_load(&x, read_order)) model_assert(hak_atomic_load(&y, relaxed) == 1, "the message is there");  \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, NULL, name##_send, name##_receive);
 
 MESSAGE_PASSING(mp_release_acquire, release, acquire)
@@ -40,36 +37,32 @@ MESSAGE_PASSING(mp_seq_cst, seq_cst, seq_cst)
 MESSAGE_PASSING(mp_relaxed_acquire, relaxed, acquire)
 MESSAGE_PASSING(mp_release_relaxed, release, relaxed)
 
-#define MESSAGE_PASSING_PLAIN(name, write_order, read_order)                                                         \
-    static void name##_send(void)                                                                                    \
-    {                                                                                                                \
-        data = 1;                                                                                                    \
-        hak_atomic_store(&x, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_receive(void)                                                                                 \
-    {                                                                                                                \
-        model_await(hak_atomic_load(&x, read_order));                                                                \
-        model_assert(data == 1, "the data is there");                                                                \
-    }                                                                                                                \
+#define MESSAGE_PASSING_PLAIN(name, write_order, read_order)                                                           \
+    static void name##_send(void) {                                                                                    \
+        data = 1;                                                                                                      \
+        hak_atomic_store(&x, 1, write_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_receive(void) {                                                                                 \
+        model_await(hak_atomic_load(&x, read_order));                                                                  \
+        model_assert(data == 1, "the data is there");                                                                  \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, NULL, name##_send, name##_receive);
 
 MESSAGE_PASSING_PLAIN(mp_plain_release_acquire, release, acquire)
 MESSAGE_PASSING_PLAIN(mp_plain_relaxed_acquire, relaxed, acquire)
 MESSAGE_PASSING_PLAIN(mp_plain_release_relaxed, release, relaxed)
 
-#define MESSAGE_PASSING_FENCES(name, first_fence, second_fence)                                                      \
-    static void name##_send(void)                                                                                    \
-    {                                                                                                                \
-        data = 1;                                                                                                    \
-        first_fence;                                                                                                 \
-        hak_atomic_store(&x, 1, relaxed);                                                                            \
-    }                                                                                                                \
-    static void name##_receive(void)                                                                                 \
-    {                                                                                                                \
-        model_await(hak_atomic_load(&x, relaxed));                                                                   \
-        second_fence;                                                                                                \
-        model_assert(data == 1, "the data is there");                                                                \
-    }                                                                                                                \
+#define MESSAGE_PASSING_FENCES(name, first_fence, second_fence)                                                        \
+    static void name##_send(void) {                                                                                    \
+        data = 1;                                                                                                      \
+        first_fence;                                                                                                   \
+        hak_atomic_store(&x, 1, relaxed);                                                                              \
+    }                                                                                                                  \
+    static void name##_receive(void) {                                                                                 \
+        model_await(hak_atomic_load(&x, relaxed));                                                                     \
+        second_fence;                                                                                                  \
+        model_assert(data == 1, "the data is there");                                                                  \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, NULL, name##_send, name##_receive);
 
 MESSAGE_PASSING_FENCES(mp_fences, hak_atomic_fence(release), hak_atomic_fence(acquire))
@@ -80,25 +73,20 @@ MESSAGE_PASSING_FENCES(mp_wrong_fence, hak_atomic_fence(acquire), hak_atomic_fen
 
 /* ---- store buffering ---------------------------------------------------------------------------------------- */
 
-#define STORE_BUFFERING(name, write_order, read_order, fence)                                                        \
-    static void name##_0(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&x, 1, write_order);                                                                        \
-        fence;                                                                                                       \
-        r0 = hak_atomic_load(&y, read_order);                                                                        \
-    }                                                                                                                \
-    static void name##_1(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&y, 1, write_order);                                                                        \
-        fence;                                                                                                       \
-        r1 = hak_atomic_load(&x, read_order);                                                                        \
-    }                                                                                                                \
+#define STORE_BUFFERING(name, write_order, read_order, fence)                                                          \
+    static void name##_0(void) {                                                                                       \
+        hak_atomic_store(&x, 1, write_order);                                                                          \
+        fence;                                                                                                         \
+        r0 = hak_atomic_load(&y, read_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_1(void) {                                                                                       \
+        hak_atomic_store(&y, 1, write_order);                                                                          \
+        fence;                                                                                                         \
+        r1 = hak_atomic_load(&x, read_order);                                                                          \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, sb_check, name##_0, name##_1);
 
-static void sb_check(void)
-{
-    model_assert(r0 || r1, "one store is seen");
-}
+static void sb_check(void) { model_assert(r0 || r1, "one store is seen"); }
 
 STORE_BUFFERING(sb_seq_cst, seq_cst, seq_cst, (void)0)
 STORE_BUFFERING(sb_release_acquire, release, acquire, (void)0)
@@ -108,15 +96,13 @@ STORE_BUFFERING(sb_fence_seq_cst, relaxed, relaxed, hak_atomic_fence(seq_cst))
 STORE_BUFFERING(sb_fence_acq_rel, relaxed, relaxed, hak_atomic_fence(acq_rel))
 
 /* A seq_cst fence on one side and seq_cst accesses on the other. */
-static void sb_mixed_0(void)
-{
+static void sb_mixed_0(void) {
     hak_atomic_store(&x, 1, relaxed);
     hak_atomic_fence(seq_cst);
     r0 = hak_atomic_load(&y, relaxed);
 }
 
-static void sb_mixed_1(void)
-{
+static void sb_mixed_1(void) {
     hak_atomic_store(&y, 1, seq_cst);
     r1 = hak_atomic_load(&x, seq_cst);
 }
@@ -124,14 +110,12 @@ static void sb_mixed_1(void)
 MODEL_HARNESS(sb_mixed, reset, sb_check, sb_mixed_0, sb_mixed_1);
 
 /* Exchanges are no fences either. */
-static void sb_exchange_0(void)
-{
+static void sb_exchange_0(void) {
     hak_atomic_exchange(&x, 1, acq_rel);
     r0 = hak_atomic_load(&y, acquire);
 }
 
-static void sb_exchange_1(void)
-{
+static void sb_exchange_1(void) {
     hak_atomic_exchange(&y, 1, acq_rel);
     r1 = hak_atomic_load(&x, acquire);
 }
@@ -140,29 +124,20 @@ MODEL_HARNESS(sb_exchange, reset, sb_check, sb_exchange_0, sb_exchange_1);
 
 /* ---- four threads ------------------------------------------------------------------------------------------- */
 
-#define IRIW(name, write_order, read_order)                                                                          \
-    static void name##_x(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&x, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_y(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&y, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_xy(void)                                                                                      \
-    {                                                                                                                \
-        r0 = hak_atomic_load(&x, read_order);                                                                        \
-        r1 = hak_atomic_load(&y, read_order);                                                                        \
-    }                                                                                                                \
-    static void name##_yx(void)                                                                                      \
-    {                                                                                                                \
-        r2 = hak_atomic_load(&y, read_order);                                                                        \
-        r3 = hak_atomic_load(&x, read_order);                                                                        \
-    }                                                                                                                \
+#define IRIW(name, write_order, read_order)                                                                            \
+    static void name##_x(void) { hak_atomic_store(&x, 1, write_order); }                                               \
+    static void name##_y(void) { hak_atomic_store(&y, 1, write_order); }                                               \
+    static void name##_xy(void) {                                                                                      \
+        r0 = hak_atomic_load(&x, read_order);                                                                          \
+        r1 = hak_atomic_load(&y, read_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_yx(void) {                                                                                      \
+        r2 = hak_atomic_load(&y, read_order);                                                                          \
+        r3 = hak_atomic_load(&x, read_order);                                                                          \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, iriw_check, name##_x, name##_y, name##_xy, name##_yx);
 
-static void iriw_check(void)
-{
+static void iriw_check(void) {
     model_assert(!(r0 == 1 && r1 == 0 && r2 == 1 && r3 == 0), "readers agree on the order of writes");
 }
 
@@ -170,55 +145,43 @@ IRIW(iriw_seq_cst, seq_cst, seq_cst)
 IRIW(iriw_release_acquire, release, acquire)
 
 /* What one thread has read and passed on, a third sees. */
-static void wrc_0(void)
-{
-    hak_atomic_store(&x, 1, relaxed);
-}
+static void wrc_0(void) { hak_atomic_store(&x, 1, relaxed); }
 
-static void wrc_1(void)
-{
+static void wrc_1(void) {
     r0 = hak_atomic_load(&x, relaxed);
     hak_atomic_store(&y, 1, release);
 }
 
-static void wrc_2(void)
-{
+static void wrc_2(void) {
     r1 = hak_atomic_load(&y, acquire);
     r2 = hak_atomic_load(&x, relaxed);
 }
 
-static void wrc_check(void)
-{
-    model_assert(!(r0 == 1 && r1 == 1 && r2 == 0), "reads are passed on");
-}
+static void wrc_check(void) { model_assert(!(r0 == 1 && r1 == 1 && r2 == 0), "reads are passed on"); }
 
 MODEL_HARNESS(wrc, reset, wrc_check, wrc_0, wrc_1, wrc_2);
 
 /* ---- coherence ---------------------------------------------------------------------------------------------- */
 
-static void coherence_write(void)
-{
+static void coherence_write(void) {
     hak_atomic_store(&x, 1, relaxed);
     hak_atomic_store(&x, 2, relaxed);
 }
 
-static void coherence_read(void)
-{
+static void coherence_read(void) {
     uint32_t first = hak_atomic_load(&x, relaxed);
     uint32_t second = hak_atomic_load(&x, relaxed);
     model_assert(second >= first, "reads do not go back");
 }
 
-static void coherence_write_read(void)
-{
+static void coherence_write_read(void) {
     hak_atomic_store(&x, 3, relaxed);
     uint32_t seen = hak_atomic_load(&x, relaxed);
     r0 = seen;
     model_assert(seen != 0, "a thread sees its own write, or a later one");
 }
 
-static void coherence_check(void)
-{
+static void coherence_check(void) {
     uint32_t last = hak_atomic_load(&x, relaxed);
     model_assert(last == 2 || last == 3, "writes of a thread keep their order");
     model_assert(!(r0 == 1 && last == 3), "what was read over one's own write is later");
@@ -228,77 +191,54 @@ MODEL_HARNESS(coherence, reset, coherence_check, coherence_write, coherence_read
 MODEL_HARNESS(coherence_writes, reset, coherence_check, coherence_write, coherence_write_read);
 
 /* Both second writes lose: only if stores may take a place below the newest. */
-#define TWO_WRITES(name, order)                                                                                      \
-    static void name##_0(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&x, 1, order);                                                                              \
-        hak_atomic_store(&y, 2, order);                                                                              \
-    }                                                                                                                \
-    static void name##_1(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&y, 1, order);                                                                              \
-        hak_atomic_store(&x, 2, order);                                                                              \
-    }                                                                                                                \
+#define TWO_WRITES(name, order)                                                                                        \
+    static void name##_0(void) {                                                                                       \
+        hak_atomic_store(&x, 1, order);                                                                                \
+        hak_atomic_store(&y, 2, order);                                                                                \
+    }                                                                                                                  \
+    static void name##_1(void) {                                                                                       \
+        hak_atomic_store(&y, 1, order);                                                                                \
+        hak_atomic_store(&x, 2, order);                                                                                \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, two_writes_check, name##_0, name##_1);
 
-static void two_writes_check(void)
-{
-    model_assert(!(x == 1 && y == 1), "a second write is last");
-}
+static void two_writes_check(void) { model_assert(!(x == 1 && y == 1), "a second write is last"); }
 
 TWO_WRITES(two_writes_relaxed, relaxed)
 TWO_WRITES(two_writes_seq_cst, seq_cst)
 
 /* A write that follows what it should overwrite. */
-#define OVERWRITE(name, write_order, read_order)                                                                     \
-    static void name##_0(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&x, 1, relaxed);                                                                            \
-        hak_atomic_store(&y, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_1(void)                                                                                       \
-    {                                                                                                                \
-        model_await(hak_atomic_load(&y, read_order));                                                                \
-        hak_atomic_store(&x, 2, relaxed);                                                                            \
-    }                                                                                                                \
+#define OVERWRITE(name, write_order, read_order)                                                                       \
+    static void name##_0(void) {                                                                                       \
+        hak_atomic_store(&x, 1, relaxed);                                                                              \
+        hak_atomic_store(&y, 1, write_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_1(void) {                                                                                       \
+        model_await(hak_atomic_load(&y, read_order));                                                                  \
+        hak_atomic_store(&x, 2, relaxed);                                                                              \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, overwrite_check, name##_0, name##_1);
 
-static void overwrite_check(void)
-{
-    model_assert(x == 2, "the second write is last");
-}
+static void overwrite_check(void) { model_assert(x == 2, "the second write is last"); }
 
 OVERWRITE(overwrite_release_acquire, release, acquire)
 OVERWRITE(overwrite_relaxed, relaxed, relaxed)
 
 /* ---- read-modify-write -------------------------------------------------------------------------------------- */
 
-static void add_one(void)
-{
-    hak_atomic_fetch_add(&x, 1, relaxed);
-}
+static void add_one(void) { hak_atomic_fetch_add(&x, 1, relaxed); }
 
-static void add_three_check(void)
-{
-    model_assert(x == 3, "no addition is lost");
-}
+static void add_three_check(void) { model_assert(x == 3, "no addition is lost"); }
 
 MODEL_HARNESS(rmw_adds, reset, add_three_check, add_one, add_one, add_one);
 
-static void load_then_store(void)
-{
-    hak_atomic_store(&x, hak_atomic_load(&x, seq_cst) + 1, seq_cst);
-}
+static void load_then_store(void) { hak_atomic_store(&x, hak_atomic_load(&x, seq_cst) + 1, seq_cst); }
 
-static void add_two_check(void)
-{
-    model_assert(x == 2, "no addition is lost");
-}
+static void add_two_check(void) { model_assert(x == 2, "no addition is lost"); }
 
 MODEL_HARNESS(load_store_adds, reset, add_two_check, load_then_store, load_then_store);
 
-static void cas_adds(void)
-{
+static void cas_adds(void) {
     uint32_t seen = hak_atomic_load(&x, relaxed);
     while (!hak_atomic_cas(&x, &seen, seen + 1, relaxed, relaxed))
         ;
@@ -307,56 +247,45 @@ static void cas_adds(void)
 MODEL_HARNESS(cas_loop_adds, reset, add_three_check, cas_adds, cas_adds, cas_adds);
 
 /* A release sequence goes on through RMWs of others, not through their stores. */
-static void sequence_head(void)
-{
+static void sequence_head(void) {
     data = 1;
     hak_atomic_store(&x, 1, release);
 }
 
-static void sequence_rmw(void)
-{
-    hak_atomic_fetch_add(&x, 1, relaxed);
+static void sequence_rmw(void) { hak_atomic_fetch_add(&x, 1, relaxed); }
+
+static void sequence_store(void) {
+    if (hak_atomic_load(&x, relaxed) == 1) hak_atomic_store(&x, 2, relaxed);
 }
 
-static void sequence_store(void)
-{
-    if (hak_atomic_load(&x, relaxed) == 1)
-        hak_atomic_store(&x, 2, relaxed);
-}
-
-static void sequence_end(void)
-{
-    if (hak_atomic_load(&x, acquire) == 2)
-        model_assert(data == 1, "the data is there");
+static void sequence_end(void) {
+    if (hak_atomic_load(&x, acquire) == 2) model_assert(data == 1, "the data is there");
 }
 
 MODEL_HARNESS(release_sequence_rmw, reset, NULL, sequence_head, sequence_rmw, sequence_end);
 MODEL_HARNESS(release_sequence_store, reset, NULL, sequence_head, sequence_store, sequence_end);
 
 /* An RMW reads what is just below it, which need not be the newest write. */
-#define RMW_BELOW(name, write_order, read_order)                                                                     \
-    static void name##_0(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&x, 4, relaxed);                                                                            \
-        hak_atomic_store(&y, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_1(void)                                                                                       \
-    {                                                                                                                \
-        if (hak_atomic_load(&y, read_order))                                                                         \
-            model_assert(hak_atomic_fetch_or(&x, 1, relaxed) == 4, "the RMW reads the write");                       \
-    }                                                                                                                \
+#define RMW_BELOW(name, write_order, read_order)                                                                       \
+    static void name##_0(void) {                                                                                       \
+        hak_atomic_store(&x, 4, relaxed);                                                                              \
+        hak_atomic_store(&y, 1, write_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_1(void) {                                                                                       \
+        if (hak_atomic_load(&y, read_order))                                                                           \
+            model_assert(hak_atomic_fetch_or(&x, 1, relaxed) == 4, "the RMW reads the write");                         \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, NULL, name##_0, name##_1);
 
 RMW_BELOW(rmw_release_acquire, release, acquire)
 RMW_BELOW(rmw_relaxed, relaxed, relaxed)
 
-#define CAS_FAILURE(name, failure_order)                                                                             \
-    static void name##_look(void)                                                                                    \
-    {                                                                                                                \
-        uint32_t expected = 0;                                                                                       \
-        if (!hak_atomic_cas(&x, &expected, 2, relaxed, failure_order))                                               \
-            model_assert(expected == 1 && data == 1, "the data is there");                                           \
-    }                                                                                                                \
+#define CAS_FAILURE(name, failure_order)                                                                               \
+    static void name##_look(void) {                                                                                    \
+        uint32_t expected = 0;                                                                                         \
+        if (!hak_atomic_cas(&x, &expected, 2, relaxed, failure_order))                                                 \
+            model_assert(expected == 1 && data == 1, "the data is there");                                             \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, NULL, sequence_head, name##_look);
 
 CAS_FAILURE(cas_failure_acquire, acquire)
@@ -373,13 +302,9 @@ static struct wide {
     HAK_ATOMIC(void (*)(void)) function;
 } wide;
 
-static void wide_reset(void)
-{
-    memset(&wide, 0, sizeof(wide));
-}
+static void wide_reset(void) { memset(&wide, 0, sizeof(wide)); }
 
-static void wide_operations(void)
-{
+static void wide_operations(void) {
     const struct wide *reader = &wide;
     hak_atomic_store(&wide.byte, 255, relaxed);
     model_assert(hak_atomic_fetch_add(&wide.byte, 2, relaxed) == 255 && hak_atomic_load(&reader->byte, relaxed) == 1,
@@ -392,17 +317,17 @@ static void wide_operations(void)
     model_assert(hak_atomic_fetch_or(&wide.bits, 1ull << 63 | 1, relaxed) == 0, "or");
     model_assert(hak_atomic_fetch_and(&wide.bits, ~1ull, relaxed) == (1ull << 63 | 1), "and");
     struct wide *expected = &wide;
-    model_assert(!hak_atomic_cas(&wide.link, &expected, &wide, release, relaxed) && expected == NULL, "a CAS that fails");
+    model_assert(!hak_atomic_cas(&wide.link, &expected, &wide, release, relaxed) && expected == NULL,
+                 "a CAS that fails");
     model_assert(hak_atomic_cas(&wide.link, &expected, &wide, release, relaxed), "a CAS that succeeds");
     model_assert(hak_atomic_load(&hak_atomic_load(&wide.link, acquire)->bits, acquire) == 1ull << 63, "nested");
     hak_atomic_store(&wide.function, wide_reset, release);
     model_assert(hak_atomic_load(&wide.function, acquire) == wide_reset, "a function");
 }
 
-static void wide_check(void)
-{
-    model_assert(wide.byte == 1 && wide.flag && wide.half == 65535 && wide.word == -5 && wide.link == &wide
-                     && wide.bits == 1ull << 63,
+static void wide_check(void) {
+    model_assert(wide.byte == 1 && wide.flag && wide.half == 65535 && wide.word == -5 && wide.link == &wide &&
+                     wide.bits == 1ull << 63,
                  "memory holds the newest values");
     wide_reset();
     wide_operations(); /* outside of threads they are plain */
@@ -412,20 +337,11 @@ MODEL_HARNESS(operations, wide_reset, wide_check, wide_operations);
 
 /* ---- plain data --------------------------------------------------------------------------------------------- */
 
-static void write_data(void)
-{
-    data = 1;
-}
+static void write_data(void) { data = 1; }
 
-static void read_data(void)
-{
-    r0 = (uint32_t)data;
-}
+static void read_data(void) { r0 = (uint32_t)data; }
 
-static void read_data_too(void)
-{
-    r1 = (uint32_t)data;
-}
+static void read_data_too(void) { r1 = (uint32_t)data; }
 
 MODEL_HARNESS(race_write_read, reset, NULL, write_data, read_data);
 MODEL_HARNESS(race_write_write, reset, NULL, write_data, write_data);
@@ -437,55 +353,42 @@ static struct {
     uint16_t third;
 } packed;
 
-static void write_first(void)
-{
-    packed.first = 1;
-}
+static void write_first(void) { packed.first = 1; }
 
-static void write_second(void)
-{
+static void write_second(void) {
     packed.second = 1;
     packed.third = 1;
 }
 
-static void packed_check(void)
-{
+static void packed_check(void) {
     model_assert(packed.first == 1 && packed.second == 1 && packed.third == 1, "all were written");
 }
 
 MODEL_HARNESS(no_race_neighbours, reset, packed_check, write_first, write_second);
 
 /* More than a word at once. */
-static struct record {
-    uint64_t words[5];
-} from, to;
+static struct record { uint64_t words[5]; } from, to;
 
-static void copy_record(void)
-{
-    to = from;
-}
+static void copy_record(void) { to = from; }
 
-static void change_record(void)
-{
-    from.words[3]++;
-}
+static void change_record(void) { from.words[3]++; }
 
-static void check_record(void)
-{
-    model_assert(to.words[0] == 0, "it was copied");
-}
+static void check_record(void) { model_assert(to.words[0] == 0 && to.words[3] <= from.words[3], "it was copied"); }
 
-MODEL_HARNESS(race_copy, reset, check_record, copy_record, change_record);
+static void clear_record(void) { memset(&from, 0, sizeof(from)); }
+
+static void reset_record(void) { memset(&from, 0, sizeof(from)); }
+
+MODEL_HARNESS(race_copy, reset_record, check_record, copy_record, change_record);
+MODEL_HARNESS(race_clear, reset_record, check_record, change_record, clear_record);
 
 /* Code that the compiler does not instrument announces its accesses. */
-__attribute__((no_sanitize("thread"))) static void announced_write(void)
-{
+__attribute__((no_sanitize("thread"))) static void announced_write(void) {
     model_plain_write(&data);
     data = 1;
 }
 
-__attribute__((no_sanitize("thread"))) static void announced_read(void)
-{
+__attribute__((no_sanitize("thread"))) static void announced_read(void) {
     model_plain_read(&data);
     r0 = (uint32_t)data;
 }
@@ -493,34 +396,30 @@ __attribute__((no_sanitize("thread"))) static void announced_read(void)
 MODEL_HARNESS(race_announced, reset, NULL, announced_write, announced_read);
 
 /* An atomic may be initialised by a plain write, by who alone can reach it. */
-#define INITIALISE(name, write_order)                                                                                \
-    static void name##_0(void)                                                                                       \
-    {                                                                                                                \
-        hak_atomic_store(&x, 1, relaxed);                                                                            \
-        x = 5;                                                                                                       \
-        x = 7;                                                                                                       \
-        hak_atomic_store(&y, 1, write_order);                                                                        \
-    }                                                                                                                \
-    static void name##_1(void)                                                                                       \
-    {                                                                                                                \
-        model_await(hak_atomic_load(&y, acquire));                                                                   \
-        model_assert(hak_atomic_load(&x, relaxed) == 7, "the value is there");                                       \
-    }                                                                                                                \
+#define INITIALISE(name, write_order)                                                                                  \
+    static void name##_0(void) {                                                                                       \
+        hak_atomic_store(&x, 1, relaxed);                                                                              \
+        x = 5;                                                                                                         \
+        x = 7;                                                                                                         \
+        hak_atomic_store(&y, 1, write_order);                                                                          \
+    }                                                                                                                  \
+    static void name##_1(void) {                                                                                       \
+        model_await(hak_atomic_load(&y, acquire));                                                                     \
+        model_assert(hak_atomic_load(&x, relaxed) == 7, "the value is there");                                         \
+    }                                                                                                                  \
     MODEL_HARNESS(name, reset, NULL, name##_0, name##_1);
 
 INITIALISE(plain_initialisation, release)
 INITIALISE(plain_initialisation_race, relaxed)
 
-static void plain_after_atomic(void)
-{
+static void plain_after_atomic(void) {
     model_await(hak_atomic_load(&x, relaxed));
     x = 2;
 }
 
 MODEL_HARNESS(race_plain_on_atomic, reset, NULL, add_one, plain_after_atomic);
 
-__attribute__((no_sanitize("thread"))) static void behind(void)
-{
+__attribute__((no_sanitize("thread"))) static void behind(void) {
     hak_atomic_store(&x, 1, relaxed);
     x = 2;
     hak_atomic_store(&x, 3, relaxed);
@@ -532,16 +431,14 @@ MODEL_HARNESS(changed_behind, reset, NULL, behind);
 
 static HAK_ATOMIC(uint32_t) lock, other_lock;
 
-static void reset_locks(void)
-{
+static void reset_locks(void) {
     reset();
     lock = other_lock = 0;
     model_name(&lock, "lock");
     model_name(&other_lock, "other_lock");
 }
 
-static void spin_acquire(HAK_ATOMIC(uint32_t) *at)
-{
+static void spin_acquire(HAK_ATOMIC(uint32_t) * at) {
     uint32_t expected = 0;
     while (!hak_atomic_cas(at, &expected, 1, acquire, relaxed)) {
         expected = 0;
@@ -549,43 +446,30 @@ static void spin_acquire(HAK_ATOMIC(uint32_t) *at)
     }
 }
 
-static void spin_release(HAK_ATOMIC(uint32_t) *at)
-{
-    hak_atomic_store(at, 0, release);
-}
+static void spin_release(HAK_ATOMIC(uint32_t) * at) { hak_atomic_store(at, 0, release); }
 
-static void count_under_lock(void)
-{
+static void count_under_lock(void) {
     spin_acquire(&lock);
     counter++;
     spin_release(&lock);
 }
 
-static void count_by_exchange(void)
-{
-    while (hak_atomic_exchange(&lock, 1, acquire))
-        hak_cpu_relax();
+static void count_by_exchange(void) {
+    while (hak_atomic_exchange(&lock, 1, acquire)) hak_cpu_relax();
     counter++;
     hak_atomic_store(&lock, 0, release);
 }
 
-static void check_two(void)
-{
-    model_assert(counter == 2, "both counted");
-}
+static void check_two(void) { model_assert(counter == 2, "both counted"); }
 
-static void check_three(void)
-{
-    model_assert(counter == 3, "all three counted");
-}
+static void check_three(void) { model_assert(counter == 3, "all three counted"); }
 
 MODEL_HARNESS(spinlock, reset_locks, check_two, count_under_lock, count_under_lock);
 MODEL_HARNESS(spinlock_three, reset_locks, check_three, count_under_lock, count_under_lock, count_under_lock);
 MODEL_HARNESS(spinlock_exchange, reset_locks, check_three, count_by_exchange, count_by_exchange, count_by_exchange);
 
 /* The ticket of a ticket lock needs no order, its turn does. */
-static void count_by_ticket(void)
-{
+static void count_by_ticket(void) {
     uint32_t mine = hak_atomic_fetch_add(&lock, 1, relaxed);
     model_await(hak_atomic_load(&other_lock, acquire) == mine);
     counter++;
@@ -597,14 +481,12 @@ MODEL_HARNESS(ticket_lock, reset_locks, check_three, count_by_ticket, count_by_t
 /* Peterson's lock stands on seq_cst alone. */
 static HAK_ATOMIC(uint32_t) wants[2];
 
-static void reset_peterson(void)
-{
+static void reset_peterson(void) {
     reset_locks();
     wants[0] = wants[1] = 0;
 }
 
-static void count_by_peterson(void)
-{
+static void count_by_peterson(void) {
     unsigned self = model_thread(), other = 1 - self;
     hak_atomic_store(&wants[self], 1, seq_cst);
     hak_atomic_store(&lock, other, seq_cst);
@@ -615,16 +497,14 @@ static void count_by_peterson(void)
 
 MODEL_HARNESS(peterson, reset_peterson, check_two, count_by_peterson, count_by_peterson);
 
-static void lock_both(void)
-{
+static void lock_both(void) {
     spin_acquire(&lock);
     spin_acquire(&other_lock);
     spin_release(&other_lock);
     spin_release(&lock);
 }
 
-static void lock_both_backwards(void)
-{
+static void lock_both_backwards(void) {
     spin_acquire(&other_lock);
     spin_acquire(&lock);
     spin_release(&lock);
@@ -635,31 +515,24 @@ MODEL_HARNESS(two_locks, reset_locks, NULL, lock_both, lock_both);
 MODEL_HARNESS(deadlock, reset_locks, NULL, lock_both, lock_both_backwards);
 
 /* A lock that sleeps: 0 free, 1 taken, 2 taken and somebody may sleep. */
-static void sleep_acquire(void)
-{
+static void sleep_acquire(void) {
     uint32_t expected = 0;
-    if (hak_atomic_cas(&lock, &expected, 1, acquire, relaxed))
-        return;
-    while (hak_atomic_exchange(&lock, 2, acquire) != 0)
-        model_futex_wait(&lock, 2);
+    if (hak_atomic_cas(&lock, &expected, 1, acquire, relaxed)) return;
+    while (hak_atomic_exchange(&lock, 2, acquire) != 0) model_futex_wait(&lock, 2);
 }
 
-static void count_sleeping(void)
-{
+static void count_sleeping(void) {
     sleep_acquire();
     counter++;
-    if (hak_atomic_exchange(&lock, 0, release) == 2)
-        model_futex_wake(&lock, 1);
+    if (hak_atomic_exchange(&lock, 0, release) == 2) model_futex_wake(&lock, 1);
 }
 
-static void count_sleeping_forgetful(void)
-{
+static void count_sleeping_forgetful(void) {
     sleep_acquire();
     counter++;
     bool somebody_sleeps = hak_atomic_load(&lock, relaxed) == 2;
     hak_atomic_store(&lock, 0, release);
-    if (somebody_sleeps)
-        model_futex_wake(&lock, 1);
+    if (somebody_sleeps) model_futex_wake(&lock, 1);
 }
 
 MODEL_HARNESS(futex_lock, reset_locks, check_three, count_sleeping, count_sleeping, count_sleeping);
@@ -669,8 +542,7 @@ MODEL_HARNESS(futex_lost_wake, reset_locks, check_two, count_sleeping_forgetful,
 
 static HAK_ATOMIC(uint32_t) bits, pending, taken;
 
-static void reset_bits(void)
-{
+static void reset_bits(void) {
     bits = 1;
     pending = 1;
     taken = 0;
@@ -678,28 +550,22 @@ static void reset_bits(void)
     model_name(&pending, "pending");
 }
 
-static void give_bit(void)
-{
+static void give_bit(void) {
     hak_atomic_fetch_or(&bits, 2, relaxed);
     hak_atomic_exchange(&pending, 1, release);
 }
 
-static void drain(void)
-{
+static void drain(void) {
     hak_atomic_exchange(&pending, 0, acquire);
     hak_atomic_fetch_and(&bits, ~hak_atomic_load(&bits, relaxed), relaxed);
 }
 
-static void drain_after_store(void)
-{
+static void drain_after_store(void) {
     hak_atomic_store(&pending, 0, seq_cst);
     hak_atomic_fetch_and(&bits, ~hak_atomic_load(&bits, acquire), relaxed);
 }
 
-static void check_bits(void)
-{
-    model_assert(bits == 0 || pending, "a bit without a flag is stranded");
-}
+static void check_bits(void) { model_assert(bits == 0 || pending, "a bit without a flag is stranded"); }
 
 MODEL_HARNESS(wake_up, reset_bits, check_bits, give_bit, drain);
 MODEL_HARNESS(wake_up_lost, reset_bits, check_bits, give_bit, drain_after_store);
@@ -711,8 +577,7 @@ static HAK_ATOMIC(uint64_t) head; /* node number, and above it how often it was 
 static HAK_ATOMIC(uint32_t) below[NODES];
 static HAK_ATOMIC(uint32_t) owners[NODES]; /* only to assert */
 
-static void reset_stack(void)
-{
+static void reset_stack(void) {
     head = 1;
     below[1] = 2;
     below[2] = 3;
@@ -721,75 +586,57 @@ static void reset_stack(void)
     model_name(&head, "head");
 }
 
-static void reset_tagged_stack(void)
-{
+static void reset_tagged_stack(void) {
     reset_stack();
     model_tag(&head, ~0ull << TAG_SHIFT, "head");
 }
 
-static uint64_t with_tag(uint32_t node, uint64_t old, bool tagged)
-{
+static uint64_t with_tag(uint32_t node, uint64_t old, bool tagged) {
     return node | (tagged ? ((old >> TAG_SHIFT) + 1) << TAG_SHIFT : 0);
 }
 
-static uint32_t pop(bool tagged)
-{
+static uint32_t pop(bool tagged) {
     uint64_t seen = hak_atomic_load(&head, acquire);
     uint32_t node;
     do {
         node = (uint32_t)seen;
-        if (node == 0)
-            return 0;
+        if (node == 0) return 0;
     } while (!hak_atomic_cas(&head, &seen, with_tag(hak_atomic_load(&below[node], relaxed), seen, tagged), relaxed,
                              acquire));
     model_assert(hak_atomic_fetch_add(&owners[node], 1, relaxed) == 0, "a node has one owner");
     return node;
 }
 
-static void push(uint32_t node, bool tagged)
-{
+static void push(uint32_t node, bool tagged) {
     hak_atomic_fetch_sub(&owners[node], 1, relaxed);
     uint64_t seen = hak_atomic_load(&head, relaxed);
-    do
-        hak_atomic_store(&below[node], (uint32_t)seen, relaxed);
+    do hak_atomic_store(&below[node], (uint32_t)seen, relaxed);
     while (!hak_atomic_cas(&head, &seen, with_tag(node, seen, tagged), release, relaxed));
 }
 
-static void pop_one(void)
-{
-    pop(false);
-}
+static void pop_one(void) { pop(false); }
 
-static void pop_two_push_one(void)
-{
+static void pop_two_push_one(void) {
     uint32_t first = pop(false);
     pop(false);
-    if (first)
-        push(first, false);
+    if (first) push(first, false);
 }
 
-static void tagged_pop_one(void)
-{
-    pop(true);
-}
+static void tagged_pop_one(void) { pop(true); }
 
-static void tagged_pop_two_push_one(void)
-{
+static void tagged_pop_two_push_one(void) {
     uint32_t first = pop(true);
     pop(true);
-    if (first)
-        push(first, true);
+    if (first) push(first, true);
 }
 
-static void check_stack(void)
-{
+static void check_stack(void) {
     unsigned free_count = 0, owned_count = 0;
     for (uint32_t node = (uint32_t)head; node != 0 && free_count <= NODES; node = below[node]) {
         model_assert(owners[node] == 0, "a free node has no owner");
         free_count++;
     }
-    for (unsigned i = 1; i < NODES; i++)
-        owned_count += owners[i];
+    for (unsigned i = 1; i < NODES; i++) owned_count += owners[i];
     model_assert(free_count + owned_count == NODES - 1, "no node is lost");
 }
 
@@ -798,16 +645,14 @@ MODEL_HARNESS(stack_tagged, reset_tagged_stack, check_stack, tagged_pop_one, tag
 
 /* ---- the checker's own guards ------------------------------------------------------------------------------- */
 
-static void spin_silently(void)
-{
+static void spin_silently(void) {
     while (!hak_atomic_load(&x, relaxed))
         ;
 }
 
 MODEL_HARNESS(loop_without_relax, reset, NULL, spin_silently, add_one);
 
-static void hang(void)
-{
+static void hang(void) {
     hak_atomic_store(&x, 1, relaxed);
     for (volatile int *forever = &data;; *forever = 0)
         ;
@@ -817,16 +662,14 @@ MODEL_HARNESS(hang, reset, NULL, hang);
 
 static int *volatile nowhere;
 
-static void crash(void)
-{
+static void crash(void) {
     hak_atomic_store(&x, 1, relaxed);
     *nowhere = 1;
 }
 
 MODEL_HARNESS(crash, reset, NULL, crash);
 
-static void give_up(void)
-{
+static void give_up(void) {
     hak_atomic_store(&x, 1, relaxed);
     abort();
 }
@@ -835,10 +678,8 @@ MODEL_HARNESS(aborts, reset, NULL, give_up);
 
 static int never_reset;
 
-__attribute__((no_sanitize("thread"))) static void misbehave(void)
-{
-    if (never_reset++ % 7 == 0)
-        hak_atomic_fetch_add(&y, 1, relaxed);
+__attribute__((no_sanitize("thread"))) static void misbehave(void) {
+    if (never_reset++ % 7 == 0) hak_atomic_fetch_add(&y, 1, relaxed);
     hak_atomic_fetch_add(&x, 1, relaxed);
     hak_atomic_fetch_add(&y, 1, relaxed);
 }
@@ -847,42 +688,31 @@ MODEL_HARNESS(not_deterministic, reset, NULL, misbehave, misbehave);
 
 static int mine;
 
-static void reset_mine(void)
-{
+static void reset_mine(void) {
     reset();
     mine = 10;
     model_thread_local(&mine, sizeof(mine));
 }
 
-static void use_mine(void)
-{
+static void use_mine(void) {
     mine += (int)model_thread() + 1;
     hak_atomic_fetch_add(&x, 1, relaxed);
     model_await(hak_atomic_load(&x, relaxed) == 3);
     model_assert(mine == 11 + (int)model_thread(), "each thread has its own");
 }
 
-static void check_mine(void)
-{
-    model_assert(mine == 10, "and setup another");
-}
+static void check_mine(void) { model_assert(mine == 10, "and setup another"); }
 
 MODEL_HARNESS(thread_local_data, reset_mine, check_mine, use_mine, use_mine, use_mine);
 
-static void setup_fails(void)
-{
-    model_assert(false, "a fault in setup");
-}
+static void setup_fails(void) { model_assert(false, "a fault in setup"); }
 
 MODEL_HARNESS(setup_failure, setup_fails, NULL, add_one);
 
 /* Memory at other addresses each time: the search must not rely on them. */
-static struct moving {
-    HAK_ATOMIC(uint32_t) value;
-} *moving;
+static struct moving { HAK_ATOMIC(uint32_t) value; } * moving;
 
-static void reset_moving(void)
-{
+static void reset_moving(void) {
     static char arena[1 << 20];
     static size_t used;
     used = (used + 64) % sizeof(arena);
@@ -890,16 +720,12 @@ static void reset_moving(void)
     moving->value = 0;
 }
 
-static void move_on(void)
-{
+static void move_on(void) {
     hak_atomic_fetch_add(&moving->value, 1, relaxed);
     hak_atomic_fetch_add(&moving->value, 1, relaxed);
 }
 
-static void check_moving(void)
-{
-    model_assert(moving->value == 4, "no addition is lost");
-}
+static void check_moving(void) { model_assert(moving->value == 4, "no addition is lost"); }
 
 MODEL_HARNESS(moving_memory, reset_moving, check_moving, move_on, move_on);
 
@@ -931,12 +757,13 @@ static const struct {
     {"race_write_read", "data race"},
     {"race_write_write", "data race"},
     {"race_copy", "data race"},
+    {"race_clear", "data race"},
     {"race_announced", "data race"},
     {"plain_initialisation_race", "data race"},
     {"race_plain_on_atomic", "data race"},
     {"changed_behind", "was changed behind"},
-    {"deadlock", "deadlock"},
-    {"futex_lost_wake", "deadlock"},
+    {"deadlock", "deadlock: T0 waits after selftest.c:"},
+    {"futex_lost_wake", "sleeps after selftest.c:"},
     {"wake_up_lost", "is stranded"},
     {"stack_aba", "node"},
     {"loop_without_relax", "no end after"},
@@ -966,25 +793,20 @@ static const struct {
     {"stack_tagged", 4},
 };
 
-static const char *expected_failure(const char *name)
-{
+static const char *expected_failure(const char *name) {
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-        if (strcmp(faults[i].harness, name) == 0)
-            return faults[i].failure;
+        if (strcmp(faults[i].harness, name) == 0) return faults[i].failure;
     return NULL;
 }
 
 static int fault_count;
 
-static void report(bool passed, const char *what, const char *name, const char *detail)
-{
-    if (!passed)
-        fault_count++;
+static void report(bool passed, const char *what, const char *name, const char *detail) {
+    if (!passed) fault_count++;
     printf("%-4s %-28s %s %s\n", passed ? "ok" : "FAIL", name, what, detail);
 }
 
-static void test_harness(const struct model_harness *harness)
-{
+static void test_harness(const struct model_harness *harness) {
     const char *failure = expected_failure(harness->name);
     struct model_result result = model_explore(harness, MODEL_BOUNDS);
     char detail[500];
@@ -992,31 +814,25 @@ static void test_harness(const struct model_harness *harness)
              result.message);
     bool passed = failure ? result.failed && strstr(result.message, failure) : !result.failed && result.complete;
     report(passed, failure ? "fails as it must:" : "passes:", harness->name, detail);
-    if (!passed && result.failed)
-        model_print_schedule(stdout);
+    if (!passed && result.failed) model_print_schedule(stdout);
 }
 
-static const struct model_harness *find_harness(const char *name)
-{
+static const struct model_harness *find_harness(const char *name) {
     for (const struct model_harness *h = model_harnesses(); h; h = h->next)
-        if (strcmp(h->name, name) == 0)
-            return h;
+        if (strcmp(h->name, name) == 0) return h;
     printf("no harness %s\n", name);
     exit(2);
 }
 
-static void test_mutants(const char *name, size_t expected_count)
-{
+static void test_mutants(const char *name, size_t expected_count) {
     struct model_entry *entries;
     const struct model_harness *harness = find_harness(name);
     size_t entry_count = model_entries(&entries), mutant_count = 0;
-    for (size_t i = 0; i < entry_count; i++)
-        entries[i].touched = false;
+    for (size_t i = 0; i < entry_count; i++) entries[i].touched = false;
     model_explore(harness, MODEL_BOUNDS);
     entry_count = model_entries(&entries);
     bool *touched = calloc(entry_count, sizeof(bool));
-    for (size_t i = 0; touched && i < entry_count; i++)
-        touched[i] = entries[i].touched;
+    for (size_t i = 0; touched && i < entry_count; i++) touched[i] = entries[i].touched;
     for (size_t i = 0; touched && i < entry_count; i++) {
         struct model_mutant mutants[4];
         size_t count = touched[i] ? model_mutants_of(&entries[i], mutants) : 0;
@@ -1037,8 +853,7 @@ static void test_mutants(const char *name, size_t expected_count)
     }
 }
 
-static void test_bounds(void)
-{
+static void test_bounds(void) {
     struct model_bounds bounds = MODEL_BOUNDS;
     bounds.executions = 10;
     struct model_result result = model_explore(find_harness("spinlock"), bounds);
@@ -1047,7 +862,8 @@ static void test_bounds(void)
     bounds = MODEL_BOUNDS;
     bounds.stale = 0;
     result = model_explore(find_harness("sb_release_acquire"), bounds);
-    report(!result.failed && result.complete && !result.unbounded, "no stale reads: sequentially consistent", "bounds", "");
+    report(!result.failed && result.complete && !result.unbounded, "no stale reads: sequentially consistent", "bounds",
+           "");
 
     bounds = MODEL_BOUNDS;
     bounds.preemptions = 0;
@@ -1059,8 +875,7 @@ static void test_bounds(void)
 }
 
 /* Not an assertion: machines differ. */
-static void measure(const char *name, unsigned preemptions)
-{
+static void measure(const char *name, unsigned preemptions) {
     struct model_bounds bounds = MODEL_BOUNDS;
     bounds.preemptions = preemptions;
     clock_t start = clock();
@@ -1071,12 +886,9 @@ static void measure(const char *name, unsigned preemptions)
            result.unbounded ? ", all there are" : "");
 }
 
-int main(void)
-{
-    for (const struct model_harness *h = model_harnesses(); h; h = h->next)
-        test_harness(h);
-    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-        find_harness(faults[i].harness);
+int main(void) {
+    for (const struct model_harness *h = model_harnesses(); h; h = h->next) test_harness(h);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) find_harness(faults[i].harness);
     for (size_t i = 0; i < sizeof(mutated) / sizeof(mutated[0]); i++)
         test_mutants(mutated[i].harness, mutated[i].mutants);
     test_bounds();

@@ -44,7 +44,7 @@ enum {
     SLOTS_OWN = 64,      /* blocks of one thread */
     SLOTS_SHARED = 1024, /* blocks of nobody */
     THREADS_MAX = 64,
-    LIVES = 10,          /* threads that follow each other in one seat */
+    LIVES = 10, /* threads that follow each other in one seat */
     CHILD_OPERATIONS = 2000,
     CHILD_SECONDS = 30,
 };
@@ -61,9 +61,9 @@ struct header {
 enum { SIZE_MIN = sizeof(struct header) };
 
 /* A held block: address and tag; 0 is none. */
-typedef uint64_t held;
+typedef uint64_t handle;
 
-static _Atomic(held) shared[SLOTS_SHARED];
+static _Atomic(handle) shared[SLOTS_SHARED];
 static int (*owns)(const void *);
 
 __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...) {
@@ -106,11 +106,9 @@ static unsigned char payload_byte(const struct header *block) {
 }
 
 /* Whole for small blocks; both ends and every 512th byte of larger ones. */
-static size_t payload_step(size_t i, size_t size) {
-    return i < 1024 || i + 64 >= size ? 1 : 512;
-}
+static size_t payload_step(size_t i, size_t size) { return i < 1024 || i + 64 >= size ? 1 : 512; }
 
-static held payload_fill(void *address, size_t size, uint16_t tag) {
+static handle payload_fill(void *address, size_t size, uint16_t tag) {
     struct header *block = address;
     unsigned char *bytes = address;
     *block = (struct header){(uint32_t)size, tag};
@@ -119,7 +117,7 @@ static held payload_fill(void *address, size_t size, uint16_t tag) {
     return (uint64_t)(uintptr_t)address | (uint64_t)tag << TAG_SHIFT;
 }
 
-static struct header *payload_check(held held) {
+static struct header *payload_check(handle held) {
     struct header *block = (struct header *)(uintptr_t)(held & ADDRESS_MASK);
     const unsigned char *bytes = (unsigned char *)block;
     uint16_t tag = (uint16_t)(held >> TAG_SHIFT);
@@ -154,16 +152,13 @@ static void *block_new_aligned(size_t size, uint64_t random) {
     case 0:
         if (HEAP(posix_memalign)(&address, alignment, size) != 0) fail("posix_memalign failed\n");
         break;
-    case 1:
-        address = HEAP(aligned_alloc)(alignment, size);
-        break;
-    default:
-        address = HEAP(memalign)(alignment, size);
+    case 1: address = HEAP(aligned_alloc)(alignment, size); break;
+    default: address = HEAP(memalign)(alignment, size);
     }
     return block_check(address, size, alignment);
 }
 
-static held block_new(uint64_t *random) {
+static handle block_new(uint64_t *random) {
     size_t size = random_size(random);
     uint64_t pick = random_next(random);
     void *address;
@@ -177,11 +172,11 @@ static held block_new(uint64_t *random) {
     return payload_fill(address, size, (uint16_t)(pick >> 16));
 }
 
-static void block_drop(held held) {
+static void block_drop(handle held) {
     if (held) HEAP(free)(payload_check(held));
 }
 
-static held block_resize(held held, uint64_t *random) {
+static handle block_resize(handle held, uint64_t *random) {
     struct header *block = payload_check(held), before = *block;
     unsigned char byte = payload_byte(block);
     size_t size = random_size(random), kept = size < before.size ? size : before.size;
@@ -193,9 +188,9 @@ static held block_resize(held held, uint64_t *random) {
     return payload_fill(bytes, size, (uint16_t)random_next(random));
 }
 
-static void operate(held *own, uint64_t *random) {
+static void operate(handle *own, uint64_t *random) {
     uint64_t pick = random_next(random);
-    held *mine = &own[pick >> 32 & (SLOTS_OWN - 1)];
+    handle *mine = &own[pick >> 32 & (SLOTS_OWN - 1)];
     switch (pick % 8) {
     case 0:
     case 1:
@@ -208,14 +203,12 @@ static void operate(held *own, uint64_t *random) {
     case 4:
         if (*mine) *mine = block_resize(*mine, random);
         break;
-    default:
-        block_drop(*mine);
-        *mine = pick & 64 ? block_new(random) : 0;
+    default: block_drop(*mine); *mine = pick & 64 ? block_new(random) : 0;
     }
 }
 
 static void operate_and_clear(uint64_t seed, unsigned long operations) {
-    held own[SLOTS_OWN] = {0};
+    handle own[SLOTS_OWN] = {0};
     for (unsigned long i = 0; i < operations; i++) operate(own, &seed);
     for (int i = 0; i < SLOTS_OWN; i++) block_drop(own[i]);
 }
@@ -255,7 +248,8 @@ static void fork_and_check(uint64_t seed) {
         _exit(0);
     }
     int status;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
     if (status != 0) fail("the child's wait status is %#x\n", (unsigned)status);
 }
 

@@ -45,15 +45,9 @@ static void expect_handled(const char *complaint) {
     }
 }
 
-static void run_double_free(void) {
-    expect_handled(DOUBLE_FREE);
-}
-static void run_invalid(void) {
-    expect_handled("invalid pointer: ");
-}
-static void run_plain(void) {
-    expect_handled("");
-}
+static void run_double_free(void) { expect_handled(DOUBLE_FREE); }
+static void run_invalid(void) { expect_handled("invalid pointer: "); }
+static void run_plain(void) { expect_handled(""); }
 
 static void victim_newest(const char *argument) {
     (void)argument;
@@ -120,7 +114,7 @@ static void victim_abort(const char *argument) {
 }
 
 #define CASE(name_, run_, victim_)                                                                                     \
-    {.name = name_, .run = run_, .seconds = 30, .memory_mib = 1024, .victim = victim_}
+    { .name = name_, .run = run_, .seconds = 120, .memory_mib = 1024, .victim = victim_ }
 
 static const struct hak_case cases[] = {
     CASE("newest", run_double_free, victim_newest),

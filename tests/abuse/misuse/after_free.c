@@ -58,9 +58,7 @@ static void attack_all(void (*release)(void)) {
     churn_once(2, 10000, 256 << 10);
 }
 
-static void release_here(void) {
-    targets_free_shuffled(&targets);
-}
+static void release_here(void) { targets_free_shuffled(&targets); }
 
 static void *release_in_thread(void *nothing) {
     release_here();
@@ -85,20 +83,13 @@ static void release_and_trim(void) {
     malloc_trim(0);
 }
 
-static void run_local(void) {
-    attack_all(release_here);
-}
-static void run_ordered(void) {
-    attack_all(release_in_order);
-}
-static void run_remote(void) {
-    attack_all(release_elsewhere);
-}
-static void run_trimmed(void) {
-    attack_all(release_and_trim);
-}
+static void run_local(void) { attack_all(release_here); }
+static void run_ordered(void) { attack_all(release_in_order); }
+static void run_remote(void) { attack_all(release_elsewhere); }
+static void run_trimmed(void) { attack_all(release_and_trim); }
 
-#define CASE(name_, run_) {.name = name_, .run = run_, .seconds = 60, .memory_mib = 2048}
+#define CASE(name_, run_)                                                                                              \
+    { .name = name_, .run = run_, .seconds = 120, .memory_mib = 2048 }
 
 static const struct hak_case cases[] = {
     CASE("local", run_local),

@@ -29,8 +29,7 @@ static inline bool complaint_matches(const struct case_end *end, const char *fun
 
 /* Runs the victim of the current case: it must die of a complaint by this function ("" for any) in either of these words
  * (or_what may be NULL). */
-static inline void complaint_expect(const char *argument, const char *function, const char *what,
-                                    const char *or_what) {
+static inline void complaint_expect(const char *argument, const char *function, const char *what, const char *or_what) {
     struct case_end end = case_watch(argument);
     expect(end.status != -1, "%s: it hung", argument);
     expect(WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT, "%s: wait status %#x; it said: %s%s", argument,
@@ -64,8 +63,6 @@ static inline void herd_free_odd(struct herd *herd, int half) {
 }
 
 /* A block that herd_free_odd leaves alone. */
-static inline void *herd_victim(const struct herd *herd) {
-    return herd->blocks[(herd->count / 4) & ~1u];
-}
+static inline void *herd_victim(const struct herd *herd) { return herd->blocks[(herd->count / 4) & ~1u]; }
 
 #endif

@@ -19,9 +19,9 @@ static void *mapped(int protection) {
 }
 
 static const char *const kinds[] = {
-    "stack",    "stack-odd", "stack-high",    "global",    "constant", "function",  "libc",   "mapped",     "mapped-middle",
-    "no-access", "unmapped", "break",         "low",       "one",      "page-zero", "beyond", "far-beyond", "before",
-    "wild",     "high-bit",  "non-canonical", "all-ones",  "kernel",   "errno",
+    "stack",         "stack-odd", "stack-high", "global",   "constant",      "function", "libc",      "mapped",
+    "mapped-middle", "no-access", "unmapped",   "break",    "low",           "one",      "page-zero", "beyond",
+    "far-beyond",    "before",    "wild",       "high-bit", "non-canonical", "all-ones", "kernel",    "errno",
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -79,43 +79,21 @@ static void expect_recognised(const char *function) {
     for (int i = 0; i < KINDS; i++) complaint_expect(kinds[i], function, NOT_A_BLOCK, NULL);
 }
 
-static void do_free(void *address) {
-    free(address);
-}
-static void do_realloc(void *address) {
-    hidden(realloc(address, 100));
-}
-static void do_realloc_zero(void *address) {
-    hidden(realloc(address, 0));
-}
-static void do_realloc_huge(void *address) {
-    hidden(realloc(address, 40 << 20));
-}
-static void do_reallocarray(void *address) {
-    hidden(reallocarray(address, 3, 50));
-}
+static void do_free(void *address) { free(address); }
+static void do_realloc(void *address) { hidden(realloc(address, 100)); }
+static void do_realloc_zero(void *address) { hidden(realloc(address, 0)); }
+static void do_realloc_huge(void *address) { hidden(realloc(address, 40 << 20)); }
+static void do_reallocarray(void *address) { hidden(reallocarray(address, 3, 50)); }
 static void do_usable_size(void *address) {
     if (malloc_usable_size(address) != 0) _exit(9);
 }
 
-static void victim_free(const char *kind) {
-    misuse_and_survive(do_free, kind);
-}
-static void victim_realloc(const char *kind) {
-    misuse_and_survive(do_realloc, kind);
-}
-static void victim_realloc_zero(const char *kind) {
-    misuse_and_survive(do_realloc_zero, kind);
-}
-static void victim_realloc_huge(const char *kind) {
-    misuse_and_survive(do_realloc_huge, kind);
-}
-static void victim_reallocarray(const char *kind) {
-    misuse_and_survive(do_reallocarray, kind);
-}
-static void victim_usable_size(const char *kind) {
-    misuse_and_survive(do_usable_size, kind);
-}
+static void victim_free(const char *kind) { misuse_and_survive(do_free, kind); }
+static void victim_realloc(const char *kind) { misuse_and_survive(do_realloc, kind); }
+static void victim_realloc_zero(const char *kind) { misuse_and_survive(do_realloc_zero, kind); }
+static void victim_realloc_huge(const char *kind) { misuse_and_survive(do_realloc_huge, kind); }
+static void victim_reallocarray(const char *kind) { misuse_and_survive(do_reallocarray, kind); }
+static void victim_usable_size(const char *kind) { misuse_and_survive(do_usable_size, kind); }
 
 /* free_sized and free_aligned_sized are younger than the libc of many machines: found by name. */
 static void victim_free_sized(const char *kind) {
@@ -138,15 +116,9 @@ static void victim_free_aligned_sized(const char *kind) {
     _exit(0);
 }
 
-static void run_free(void) {
-    expect_recognised("free");
-}
-static void run_realloc(void) {
-    expect_recognised("realloc");
-}
-static void run_any(void) {
-    expect_recognised("");
-}
+static void run_free(void) { expect_recognised("free"); }
+static void run_realloc(void) { expect_recognised("realloc"); }
+static void run_any(void) { expect_recognised(""); }
 
 /* Of a foreign address it may also say 0. */
 static void run_usable_size(void) {
@@ -171,9 +143,7 @@ static void free_in_new_thread(void *address) {
     pthread_join(thread, NULL);
 }
 
-static void victim_free_first(const char *kind) {
-    misuse_and_survive(free_in_new_thread, kind);
-}
+static void victim_free_first(const char *kind) { misuse_and_survive(free_in_new_thread, kind); }
 
 /* ---- Inside a block -------------------------------------------------------------------------------------------- */
 
@@ -223,9 +193,7 @@ static void victim_inside_small_realloc(const char *size_and_offset) {
     _exit(0);
 }
 
-static void *block_of_malloc(size_t size) {
-    return malloc(size);
-}
+static void *block_of_malloc(size_t size) { return malloc(size); }
 
 static void victim_inside_large(const char *size_and_offset) {
     free(complaint_announce(inside(size_and_offset, block_of_malloc)));
@@ -246,21 +214,21 @@ static void expect_inside(const char *size_and_offset) {
 }
 
 static void run_inside_small(void) {
-    static const char *const insides[] = {"16+1",    "16+8",    "24+8",    "64+16",     "64+32",     "64+63",
-                                          "100+16",  "100+4",   "1000+8",  "1000+500",  "1024+512",  "1024+16",
+    static const char *const insides[] = {"16+1",    "16+8",      "24+8",      "64+16",    "64+32",      "64+63",
+                                          "100+16",  "100+4",     "1000+8",    "1000+500", "1024+512",   "1024+16",
                                           "4000+16", "4000+2000", "4096+2048", "30000+16", "30000+4096", "32768+16384"};
     for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) expect_inside(insides[i]);
 }
 
 static void run_inside_large(void) {
-    static const char *const insides[] = {"40000+1",      "40000+16",      "40000+4096",      "300000+8",
-                                          "300000+65536", "300000+131072", "4000000+16",      "4000000+65536",
-                                          "4000000+2097152", "80000000+16", "80000000+2097152", "80000000+67108864"};
+    static const char *const insides[] = {"40000+1",         "40000+16",      "40000+4096",       "300000+8",
+                                          "300000+65536",    "300000+131072", "4000000+16",       "4000000+65536",
+                                          "4000000+2097152", "80000000+16",   "80000000+2097152", "80000000+67108864"};
     for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) expect_inside(insides[i]);
 }
 
 #define CASE(name_, run_, victim_)                                                                                     \
-    {.name = name_, .run = run_, .seconds = 40, .memory_mib = 1024, .victim = victim_}
+    { .name = name_, .run = run_, .seconds = 120, .memory_mib = 1024, .victim = victim_ }
 
 static const struct hak_case cases[] = {
     CASE("free", run_free, victim_free),

@@ -54,34 +54,27 @@ static void overflow(size_t length) {
     spoil(true, 0, letters, length);
 }
 
-static void run_one(void) {
-    overflow(1);
-}
-static void run_eight(void) {
-    overflow(8);
-}
-static void run_thirty_two(void) {
-    overflow(32);
-}
-static void run_page(void) {
-    overflow(POKE_PAGE);
-}
-static void run_nul(void) {
-    spoil(true, 0, "", 1);
-}
+static void run_one(void) { overflow(1); }
+static void run_eight(void) { overflow(8); }
+static void run_thirty_two(void) { overflow(32); }
+static void run_page(void) { overflow(POKE_PAGE); }
+static void run_nul(void) { spoil(true, 0, "", 1); }
 static void run_underflow(void) {
     memset(letters, 'A', sizeof letters);
     spoil(false, -32, letters, 32);
 }
-static void run_underflow_one(void) {
-    spoil(false, -1, "", 1);
-}
+static void run_underflow_one(void) { spoil(false, -1, "", 1); }
 
-#define CASE(name_, run_) {.name = name_, .run = run_, .seconds = 60, .memory_mib = 2048}
+#define CASE(name_, run_)                                                                                              \
+    { .name = name_, .run = run_, .seconds = 120, .memory_mib = 2048 }
 
 static const struct hak_case cases[] = {
-    CASE("one", run_one),   CASE("eight", run_eight),         CASE("thirty-two", run_thirty_two),
-    CASE("page", run_page), CASE("nul", run_nul),             CASE("underflow", run_underflow),
+    CASE("one", run_one),
+    CASE("eight", run_eight),
+    CASE("thirty-two", run_thirty_two),
+    CASE("page", run_page),
+    CASE("nul", run_nul),
+    CASE("underflow", run_underflow),
     CASE("underflow-one", run_underflow_one),
 };
 

@@ -24,7 +24,8 @@ static inline void poke(void *address, const void *bytes, size_t length) {
         expect(write(ends[1], from, part) == (ssize_t)part, "the pipe is full");
         if (read(ends[0], to, part) != (ssize_t)part) {
             char scrap[POKE_PAGE];
-            while (read(ends[0], scrap, sizeof scrap) > 0) {}
+            while (read(ends[0], scrap, sizeof scrap) > 0) {
+            }
             return;
         }
         to += part;
@@ -34,7 +35,7 @@ static inline void poke(void *address, const void *bytes, size_t length) {
 }
 
 /* Small, medium and large. */
-static const size_t target_sizes[] = {1,    16,   24,   40,   64,    100,   200,    512,    1000,   1024,
+static const size_t target_sizes[] = {1,    16,   24,   40,   64,    100,   200,   512,    1000,   1024,
                                       2000, 4000, 4096, 8000, 16384, 30000, 40000, 100000, 300000, 2 << 20};
 enum { TARGET_SIZES = sizeof target_sizes / sizeof *target_sizes };
 

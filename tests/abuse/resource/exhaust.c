@@ -106,7 +106,7 @@ static void fill_mixed(struct list *list) {
         other = random_next(&state) % COUNT_OF(sizes);
         index = bytes[other] < bytes[index] ? other : index;
     }
-    for (size_t index = COUNT_OF(sizes); index-- > 0;) {
+    for (index = COUNT_OF(sizes); index-- > 0;) {
         fill_with(list, index);
     }
 }

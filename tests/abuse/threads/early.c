@@ -12,9 +12,7 @@ struct early {
 
 static struct early resolver_blocks, preinit_blocks, constructor_blocks;
 
-static size_t early_size(int i) {
-    return (size_t)i * (size_t)i * 11 + 1;
-}
+static size_t early_size(int i) { return (size_t)i * (size_t)i * 11 + 1; }
 
 /* Calls nothing but the allocator: nothing else is ready yet. */
 static void early_allocate(struct early *early) {
@@ -39,9 +37,7 @@ static void early_check(struct early *early, const char *place) {
     }
 }
 
-static int answer(void) {
-    return 42;
-}
+static int answer(void) { return 42; }
 
 __attribute__((used)) static int (*resolve_answer(void))(void) {
     early_allocate(&resolver_blocks);
@@ -49,14 +45,10 @@ __attribute__((used)) static int (*resolve_answer(void))(void) {
 }
 int indirect_answer(void) __attribute__((ifunc("resolve_answer")));
 
-static void before_constructors(void) {
-    early_allocate(&preinit_blocks);
-}
+static void before_constructors(void) { early_allocate(&preinit_blocks); }
 __attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = before_constructors;
 
-__attribute__((constructor(101))) static void first_constructor(void) {
-    early_allocate(&constructor_blocks);
-}
+__attribute__((constructor(101))) static void first_constructor(void) { early_allocate(&constructor_blocks); }
 
 static void run_blocks(void) {
     expect(indirect_answer() == 42, "the resolver chose wrongly");
@@ -85,8 +77,8 @@ static void run_settings(void) {
 }
 
 static const struct hak_case cases[] = {
-    {.name = "blocks", .run = run_blocks, .seconds = 10, .memory_mib = 512},
-    {.name = "settings", .run = run_settings, .seconds = 10, .memory_mib = 512, .victim = victim_settings},
+    {.name = "blocks", .run = run_blocks, .seconds = 120, .memory_mib = 512},
+    {.name = "settings", .run = run_settings, .seconds = 120, .memory_mib = 512, .victim = victim_settings},
 };
 
 CASE_MAIN(cases)

@@ -78,9 +78,7 @@ __attribute__((destructor(101))) static void allocate_in_destructor(void) {
     free(kept_for_destructor);
 }
 
-static void allocate_once_more(void) {
-    churn_once(3, 20, 64 << 10);
-}
+static void allocate_once_more(void) { churn_once(3, 20, 64 << 10); }
 
 /* More than fit into the list that libc has ready: it allocates another. */
 static void allocate_and_register(void) {
@@ -95,14 +93,12 @@ static void victim_late(const char *argument) {
     exit(0);
 }
 
-static void run_late(void) {
-    expect_clean_end("once");
-}
+static void run_late(void) { expect_clean_end("once"); }
 
 static const struct hak_case cases[] = {
-    {.name = "detached", .run = run_detached, .seconds = 40, .memory_mib = 1024, .victim = victim_detached},
-    {.name = "main-leaves", .run = run_main_leaves, .seconds = 40, .memory_mib = 1024, .victim = victim_main_leaves},
-    {.name = "late", .run = run_late, .seconds = 10, .memory_mib = 512, .victim = victim_late},
+    {.name = "detached", .run = run_detached, .seconds = 120, .memory_mib = 1024, .victim = victim_detached},
+    {.name = "main-leaves", .run = run_main_leaves, .seconds = 120, .memory_mib = 1024, .victim = victim_main_leaves},
+    {.name = "late", .run = run_late, .seconds = 120, .memory_mib = 512, .victim = victim_late},
 };
 
 CASE_MAIN(cases)

@@ -8,11 +8,9 @@
 
 extern char **environ;
 
-enum { CHILD_SECONDS = 10, SIZE_MAX_BYTES = 64 << 10 };
+enum { CHILD_SECONDS = 30, SIZE_MAX_BYTES = 64 << 10 };
 
-static void child_begins(void) {
-    case_bound_time(CHILD_SECONDS);
-}
+static void child_begins(void) { case_bound_time(CHILD_SECONDS); }
 
 /* ---- Plain forks while four threads churn ---------------------------------------------------------------------- */
 
@@ -32,13 +30,9 @@ static void fork_rounds(unsigned rounds, void (*child_work)(void)) {
     churners_stop(&churners);
 }
 
-static void child_churns(void) {
-    churn_once(1, 2000, SIZE_MAX_BYTES);
-}
+static void child_churns(void) { churn_once(1, 2000, SIZE_MAX_BYTES); }
 
-static void run_churn(void) {
-    fork_rounds(50, child_churns);
-}
+static void run_churn(void) { fork_rounds(50, child_churns); }
 
 static void run_many(void) {
     fork_rounds(20, child_churns);
@@ -55,18 +49,14 @@ static void child_starts_threads(void) {
     churners_stop(&churners);
 }
 
-static void run_child_threads(void) {
-    fork_rounds(40, child_starts_threads);
-}
+static void run_child_threads(void) { fork_rounds(40, child_starts_threads); }
 
 static void child_exits(void) {
     churn_once(3, 500, SIZE_MAX_BYTES);
     exit(0);
 }
 
-static void run_child_exits(void) {
-    fork_rounds(50, child_exits);
-}
+static void run_child_exits(void) { fork_rounds(50, child_exits); }
 
 static void nest(unsigned depth) {
     struct churners churners = {0};
@@ -93,9 +83,7 @@ enum { SHELF = 2048 };
 /* A filled block, its size in the first word; the thread that put it here may free it at any time. */
 static _Atomic(size_t *) shelf[SHELF];
 
-static unsigned char shelf_tag(const size_t *block) {
-    return (unsigned char)((uintptr_t)block >> 4);
-}
+static unsigned char shelf_tag(const size_t *block) { return (unsigned char)((uintptr_t)block >> 4); }
 
 static void shelf_drop(size_t *block) {
     if (!block) return;
@@ -251,30 +239,20 @@ static void handler_resumes(int set) {
     }
 }
 
-static void early_prepare(void) {
-    handler_prepares(0);
-}
-static void early_parent(void) {
-    handler_resumes(0);
-}
+static void early_prepare(void) { handler_prepares(0); }
+static void early_parent(void) { handler_resumes(0); }
 static void early_child(void) {
     if (handlers_active) child_begins();
     handler_resumes(0);
 }
-static void late_prepare(void) {
-    handler_prepares(1);
-}
-static void late_parent(void) {
-    handler_resumes(1);
-}
+static void late_prepare(void) { handler_prepares(1); }
+static void late_parent(void) { handler_resumes(1); }
 static void late_child(void) {
     if (handlers_active) child_begins();
     handler_resumes(1);
 }
 
-static void register_early(void) {
-    pthread_atfork(early_prepare, early_parent, early_child);
-}
+static void register_early(void) { pthread_atfork(early_prepare, early_parent, early_child); }
 __attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = register_early;
 
 static void run_atfork(void) {
@@ -357,18 +335,14 @@ static void signal_rounds(unsigned rounds, unsigned churner_count) {
     churn_once(5, 2000, SIZE_MAX_BYTES);
 }
 
-static void run_signal(void) {
-    signal_rounds(200, 0);
-}
+static void run_signal(void) { signal_rounds(200, 0); }
 
 static void run_signal_allocates(void) {
     child_allocates = 1;
     signal_rounds(200, 0);
 }
 
-static void run_signal_threads(void) {
-    signal_rounds(200, 2);
-}
+static void run_signal_threads(void) { signal_rounds(200, 2); }
 
 static void run_signal_threads_allocates(void) {
     child_allocates = 1;
@@ -390,8 +364,10 @@ static void spawn_rounds(pid_t (*start)(void)) {
     churn_end(&churn);
 }
 
+static char program_name[] = "true";
+static char *const arguments[] = {program_name, NULL};
+
 static pid_t start_by_vfork(void) {
-    char *const arguments[] = {"true", NULL};
     pid_t child = vfork();
     if (child == 0) {
         execv("/bin/true", arguments);
@@ -411,7 +387,6 @@ static pid_t start_by_vfork_and_allocate(void) {
 }
 
 static pid_t start_by_spawn(void) {
-    char *const arguments[] = {"true", NULL};
     pid_t child;
     expect(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ) == 0, "no child");
     return child;
@@ -440,17 +415,11 @@ static void run_vfork(void) {
     spawn_rounds(start_by_vfork_and_allocate);
 }
 
-static void run_spawn(void) {
-    spawn_rounds(start_by_spawn);
-}
+static void run_spawn(void) { spawn_rounds(start_by_spawn); }
 
-static void run_clone_vm(void) {
-    spawn_rounds(start_by_clone_vm);
-}
+static void run_clone_vm(void) { spawn_rounds(start_by_clone_vm); }
 
-static void run_clone_fork(void) {
-    spawn_rounds(start_by_raw_fork);
-}
+static void run_clone_fork(void) { spawn_rounds(start_by_raw_fork); }
 
 /* The same from a process with one thread, whose child goes on to allocate. */
 static void run_clone_alone(void) {
@@ -471,23 +440,23 @@ static void run_clone_alone(void) {
 }
 
 static const struct hak_case cases[] = {
-    {.name = "churn", .run = run_churn, .seconds = 40, .memory_mib = 1024},
-    {.name = "many", .run = run_many, .seconds = 40, .memory_mib = 1024},
-    {.name = "nested", .run = run_nested, .seconds = 40, .memory_mib = 1024},
-    {.name = "child-threads", .run = run_child_threads, .seconds = 40, .memory_mib = 1024},
-    {.name = "child-exits", .run = run_child_exits, .seconds = 40, .memory_mib = 1024},
-    {.name = "others-blocks", .run = run_others_blocks, .seconds = 40, .memory_mib = 1024},
-    {.name = "stdio", .run = run_stdio, .seconds = 40, .memory_mib = 1024},
-    {.name = "atfork", .run = run_atfork, .seconds = 40, .memory_mib = 1024},
-    {.name = "signal", .run = run_signal, .seconds = 40, .memory_mib = 1024},
-    {.name = "signal-allocates", .run = run_signal_allocates, .seconds = 40, .memory_mib = 1024},
-    {.name = "signal-threads", .run = run_signal_threads, .seconds = 40, .memory_mib = 1024},
-    {.name = "signal-threads-allocates", .run = run_signal_threads_allocates, .seconds = 40, .memory_mib = 1024},
-    {.name = "vfork", .run = run_vfork, .seconds = 40, .memory_mib = 1024},
-    {.name = "spawn", .run = run_spawn, .seconds = 40, .memory_mib = 1024},
-    {.name = "clone-vm", .run = run_clone_vm, .seconds = 40, .memory_mib = 1024},
-    {.name = "clone-fork", .run = run_clone_fork, .seconds = 40, .memory_mib = 1024},
-    {.name = "clone-alone", .run = run_clone_alone, .seconds = 40, .memory_mib = 1024},
+    {.name = "churn", .run = run_churn, .seconds = 120, .memory_mib = 1024},
+    {.name = "many", .run = run_many, .seconds = 120, .memory_mib = 1024},
+    {.name = "nested", .run = run_nested, .seconds = 120, .memory_mib = 1024},
+    {.name = "child-threads", .run = run_child_threads, .seconds = 120, .memory_mib = 1024},
+    {.name = "child-exits", .run = run_child_exits, .seconds = 120, .memory_mib = 1024},
+    {.name = "others-blocks", .run = run_others_blocks, .seconds = 120, .memory_mib = 1024},
+    {.name = "stdio", .run = run_stdio, .seconds = 120, .memory_mib = 1024},
+    {.name = "atfork", .run = run_atfork, .seconds = 120, .memory_mib = 1024},
+    {.name = "signal", .run = run_signal, .seconds = 120, .memory_mib = 1024},
+    {.name = "signal-allocates", .run = run_signal_allocates, .seconds = 120, .memory_mib = 1024},
+    {.name = "signal-threads", .run = run_signal_threads, .seconds = 120, .memory_mib = 1024},
+    {.name = "signal-threads-allocates", .run = run_signal_threads_allocates, .seconds = 120, .memory_mib = 1024},
+    {.name = "vfork", .run = run_vfork, .seconds = 120, .memory_mib = 1024},
+    {.name = "spawn", .run = run_spawn, .seconds = 120, .memory_mib = 1024},
+    {.name = "clone-vm", .run = run_clone_vm, .seconds = 120, .memory_mib = 1024},
+    {.name = "clone-fork", .run = run_clone_fork, .seconds = 120, .memory_mib = 1024},
+    {.name = "clone-alone", .run = run_clone_alone, .seconds = 120, .memory_mib = 1024},
 };
 
 CASE_MAIN(cases)

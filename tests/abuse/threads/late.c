@@ -7,9 +7,7 @@ void late_keep(void *block);
 
 static void *kept, *from_start;
 
-void late_keep(void *block) {
-    kept = block;
-}
+void late_keep(void *block) { kept = block; }
 
 __attribute__((constructor)) static void late_begin(void) {
     from_start = malloc(500);

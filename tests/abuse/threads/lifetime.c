@@ -177,9 +177,7 @@ static void keyed_destroy(void *value) {
     free(keyed);
 }
 
-static void make_first_key(void) {
-    pthread_key_create(&keys[0], keyed_destroy);
-}
+static void make_first_key(void) { pthread_key_create(&keys[0], keyed_destroy); }
 __attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = make_first_key;
 
 static void *keyed_life(void *all_keys) {
@@ -211,7 +209,7 @@ static void run_key_destructors(void) {
     expect_no_leak(keyed_life, NULL);
     expect(atomic_load(&destructor_calls) == 2300u * 5 * PTHREAD_DESTRUCTOR_ITERATIONS, "%u destructor calls",
            atomic_load(&destructor_calls));
-    expect_no_leak(keyed_life, "all");
+    expect_no_leak(keyed_life, keys);
 }
 
 /* What `thread_local` objects of C++ become: libc allocates the list of them. */
@@ -231,9 +229,7 @@ static void *object_life(void *nothing) {
     return nothing;
 }
 
-static void run_object_destructors(void) {
-    expect_no_leak(object_life, NULL);
-}
+static void run_object_destructors(void) { expect_no_leak(object_life, NULL); }
 
 /* libc's own blocks of a thread, freed after all destructors. */
 static void *libc_life(void *nothing) {
@@ -243,18 +239,16 @@ static void *libc_life(void *nothing) {
     return nothing;
 }
 
-static void run_libc_buffers(void) {
-    expect_no_leak(libc_life, NULL);
-}
+static void run_libc_buffers(void) { expect_no_leak(libc_life, NULL); }
 
 static const struct hak_case cases[] = {
-    {.name = "inherit", .run = run_inherit, .seconds = 60, .memory_mib = 512},
-    {.name = "sequential", .run = run_sequential, .seconds = 60, .memory_mib = 512},
-    {.name = "sequential-flat", .run = run_sequential_flat, .seconds = 300, .memory_mib = 512},
-    {.name = "alive", .run = run_alive, .seconds = 60, .memory_mib = 2048},
-    {.name = "key-destructors", .run = run_key_destructors, .seconds = 60, .memory_mib = 512},
-    {.name = "object-destructors", .run = run_object_destructors, .seconds = 60, .memory_mib = 512},
-    {.name = "libc-buffers", .run = run_libc_buffers, .seconds = 60, .memory_mib = 512},
+    {.name = "inherit", .run = run_inherit, .seconds = 120, .memory_mib = 512},
+    {.name = "sequential", .run = run_sequential, .seconds = 120, .memory_mib = 512},
+    {.name = "sequential-flat", .run = run_sequential_flat, .seconds = 600, .memory_mib = 512},
+    {.name = "alive", .run = run_alive, .seconds = 120, .memory_mib = 2048},
+    {.name = "key-destructors", .run = run_key_destructors, .seconds = 120, .memory_mib = 512},
+    {.name = "object-destructors", .run = run_object_destructors, .seconds = 120, .memory_mib = 512},
+    {.name = "libc-buffers", .run = run_libc_buffers, .seconds = 120, .memory_mib = 512},
 };
 
 CASE_MAIN(cases)

@@ -138,11 +138,11 @@ static void run_never_unloaded(void) {
 }
 
 static const struct hak_case cases[] = {
-    {.name = "threads", .run = run_threads, .seconds = 40, .memory_mib = 1024},
-    {.name = "namespace", .run = run_namespace, .seconds = 40, .memory_mib = 1024},
-    {.name = "hakmem-namespace", .run = run_hakmem_namespace, .seconds = 20, .memory_mib = 1024},
-    {.name = "opened", .run = run_opened, .seconds = 20, .memory_mib = 1024, .without_preload = true},
-    {.name = "never-unloaded", .run = run_never_unloaded, .seconds = 20, .memory_mib = 1024, .without_preload = true},
+    {.name = "threads", .run = run_threads, .seconds = 120, .memory_mib = 1024},
+    {.name = "namespace", .run = run_namespace, .seconds = 120, .memory_mib = 1024},
+    {.name = "hakmem-namespace", .run = run_hakmem_namespace, .seconds = 120, .memory_mib = 1024},
+    {.name = "opened", .run = run_opened, .seconds = 120, .memory_mib = 1024, .without_preload = true},
+    {.name = "never-unloaded", .run = run_never_unloaded, .seconds = 120, .memory_mib = 1024, .without_preload = true},
 };
 
 CASE_MAIN(cases)

@@ -69,17 +69,13 @@ static void pass_blocks(unsigned pair_count) {
     expect(growth_kib < (size_t)GROWTH_LIMIT_MIB << 10, "peak RSS + %zu KiB", growth_kib);
 }
 
-static void run_pair(void) {
-    pass_blocks(1);
-}
+static void run_pair(void) { pass_blocks(1); }
 
-static void run_pairs(void) {
-    pass_blocks(4);
-}
+static void run_pairs(void) { pass_blocks(4); }
 
 static const struct hak_case cases[] = {
-    {.name = "pair", .run = run_pair, .seconds = 60, .memory_mib = 512},
-    {.name = "pairs", .run = run_pairs, .seconds = 60, .memory_mib = 512},
+    {.name = "pair", .run = run_pair, .seconds = 120, .memory_mib = 512},
+    {.name = "pairs", .run = run_pairs, .seconds = 120, .memory_mib = 512},
 };
 
 CASE_MAIN(cases)

@@ -85,7 +85,7 @@ static void run_settings(void) {
 }
 
 static const struct hak_case cases[] = {
-    {.name = "settings", .run = run_settings, .seconds = 30, .memory_mib = 512, .victim = victim_report},
+    {.name = "settings", .run = run_settings, .seconds = 120, .memory_mib = 512, .victim = victim_report},
 };
 
 CASE_MAIN(cases)

@@ -34,9 +34,7 @@ static void run_timer(void) {
 
 enum { CANCELLED = 1500, WAVE = 20 };
 
-static void churn_cleanup(void *churn) {
-    churn_end(churn);
-}
+static void churn_cleanup(void *churn) { churn_end(churn); }
 
 static void *churn_until_cancelled(void *seed) {
     struct churn churn;
@@ -117,9 +115,9 @@ static void run_cancel_pending(void) {
 }
 
 static const struct hak_case cases[] = {
-    {.name = "timer", .run = run_timer, .seconds = 60, .memory_mib = 1024},
-    {.name = "cancel", .run = run_cancel, .seconds = 60, .memory_mib = 1024},
-    {.name = "cancel-pending", .run = run_cancel_pending, .seconds = 60, .memory_mib = 1024},
+    {.name = "timer", .run = run_timer, .seconds = 120, .memory_mib = 1024},
+    {.name = "cancel", .run = run_cancel, .seconds = 120, .memory_mib = 1024},
+    {.name = "cancel-pending", .run = run_cancel_pending, .seconds = 120, .memory_mib = 1024},
 };
 
 CASE_MAIN(cases)

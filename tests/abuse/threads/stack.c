@@ -49,17 +49,11 @@ static void do_calloc(void) {
 static void do_memalign(void) {
     for (size_t alignment = 16; alignment <= 1 << 24; alignment *= 2) free(memalign(alignment, 100));
 }
-static void do_refused(void) {
-    free(malloc(SIZE_MAX / 4));
-}
-static void do_trim(void) {
-    malloc_trim(0);
-}
+static void do_refused(void) { free(malloc(SIZE_MAX / 4)); }
+static void do_trim(void) { malloc_trim(0); }
 
 /* Where the stack of a callee begins. */
-__attribute__((noinline)) static unsigned char *stack_end(void) {
-    return hidden(__builtin_frame_address(0));
-}
+__attribute__((noinline)) static unsigned char *stack_end(void) { return hidden(__builtin_frame_address(0)); }
 
 /* Paints the free stack, calls, and looks how far down the paint is gone. */
 __attribute__((noinline)) static size_t depth_of(void (*call)(void)) {
@@ -130,9 +124,9 @@ static void run_tls(void) {
 }
 
 static const struct hak_case cases[] = {
-    {.name = "small", .run = run_small, .seconds = 30, .memory_mib = 1024},
-    {.name = "depth", .run = run_depth, .seconds = 30, .memory_mib = 16384},
-    {.name = "tls", .run = run_tls, .seconds = 10, .memory_mib = 256},
+    {.name = "small", .run = run_small, .seconds = 120, .memory_mib = 1024},
+    {.name = "depth", .run = run_depth, .seconds = 120, .memory_mib = 16384},
+    {.name = "tls", .run = run_tls, .seconds = 120, .memory_mib = 256},
 };
 
 CASE_MAIN(cases)
