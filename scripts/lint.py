@@ -218,7 +218,8 @@ def check_environment(sources: list[Source]) -> Iterator[Finding]:
     for source, match in readers.items():
         if len(readers) > 1:
             others = ", ".join(other.path for other in readers if other is not source)
-            yield Finding(source.path, source.line(match.start()), "environment", f"{match[1]} is also read by {others}")
+            message = f"{match[1]} is also read by {others}"
+            yield Finding(source.path, source.line(match.start()), "environment", message)
 
 
 def check_comments(sources: list[Source]) -> Iterator[Finding]:

@@ -18,6 +18,7 @@
 #include "region/range.c"
 #include "region/units.c"
 #include "region/page_policy.c"
+#include "region/mapping_cache.c"
 #include "region/large.c"
 
 /* pool: who gets which slab. */

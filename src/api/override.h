@@ -4,7 +4,11 @@
 
 #include "hakmem/hakmem.h"
 
+#ifdef __clang__
+#define HAK_OVERRIDE(target, name, parameters, result) HAK_API result name parameters __attribute__((alias(#target)))
+#else
 #define HAK_OVERRIDE(target, name, parameters, result) \
     HAK_API result name parameters __attribute__((alias(#target), copy(target)))
+#endif
 
 #endif

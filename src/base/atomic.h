@@ -42,6 +42,9 @@
     atomic_compare_exchange_strong_explicit((location), (expected), (desired), memory_order_##success,            \
                                             memory_order_##failure)
 
+/* Keeps the order of accesses as a signal handler of this thread, or a child it forks, sees them. */
+#define hak_signal_fence() atomic_signal_fence(memory_order_seq_cst)
+
 #define hak_atomic_fence(order) atomic_thread_fence(memory_order_##order)
 
 #endif

@@ -4,7 +4,7 @@
  *   alloc: size -> offset of its bin (table) -> the newest block of the bin.
  *   free:  address -> unit -> class (page map) -> bin -> on top.
  *
- * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has hak_no_heap, whose bins are all
+ * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has a static one, whose bins are all
  * empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. What free sees at
  * once is the newest block of a bin freed again; other misuse is found when the bin is flushed.
  */

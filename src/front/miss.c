@@ -21,11 +21,11 @@ static HAK_COLD void *out_of_memory(void) {
 /* H5: what lies between is invisible to signal handlers of this thread and children of its process. */
 static void begin_slow_path(struct hak_heap *heap) {
     hak_atomic_store(&heap->busy, 1, relaxed);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    hak_signal_fence();
 }
 
 static void end_slow_path(struct hak_heap *heap) {
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    hak_signal_fence();
     hak_atomic_store(&heap->busy, 0, relaxed);
 }
 

@@ -5,10 +5,14 @@
 
 #include "front/miss.h"
 #include "front/process.h"
+#include "os/os.h"
 #include "pool/pool.h"
 
-#ifndef PTHREAD_DESTRUCTOR_ITERATIONS
-#define PTHREAD_DESTRUCTOR_ITERATIONS 4
+/* ThreadSanitizer takes its own thread state down in the last round of destructors. */
+#ifdef __SANITIZE_THREAD__
+enum { LAST_EXIT_ROUND = PTHREAD_DESTRUCTOR_ITERATIONS - 1 };
+#else
+enum { LAST_EXIT_ROUND = PTHREAD_DESTRUCTOR_ITERATIONS };
 #endif
 
 /* Heaps without number, memory or blocks: all bins miss. */
@@ -23,7 +27,7 @@ __thread struct hak_heap *hak_thread_heap = &no_heap;
  * the program is, sets the one we need. */
 static void nothing(void) {}
 static void (*set_thread_heap(void))(void) {
-    hak_thread_heap = &no_heap;
+    if (hak_os_has_thread_pointer()) hak_thread_heap = &no_heap;
     return nothing;
 }
 __attribute__((used)) static void before_relocation(void) __attribute__((ifunc("set_thread_heap")));
@@ -36,8 +40,9 @@ static bool have_key;
 /* Thread-specific destructors run in rounds, in no order we know; other destructors may allocate and free after ours. So ours
  * asks for another round until the last, and what comes later still goes without a heap. */
 static void on_thread_exit(void *value) {
+    if (!hak_heap_is_known(value)) return;
     struct hak_heap *heap = value;
-    if (++heap->exit_rounds < PTHREAD_DESTRUCTOR_ITERATIONS && pthread_setspecific(key, heap) == 0) return;
+    if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
     hak_thread_heap = &exited_heap;
     hak_heap_release(heap);
 }
@@ -49,9 +54,11 @@ bool hak_thread_initialize(void) {
 
 static HAK_COLD struct hak_heap *give_heap(void) {
     if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !have_key) return NULL;
-    /* The heap of before the initialisation of thread-local variables, if there is one. */
+    /* The thread may have a heap: from before its thread-local variables were initialised. Or its place for one is in use by
+     * another hakmem: the copies of libc that dlmopen loads share these places. */
     struct hak_heap *heap = pthread_getspecific(key);
     if (heap == NULL) heap = hak_heap_acquire();
+    else if (!hak_heap_is_known(heap)) heap = NULL;
     if (heap == NULL) return NULL;
     hak_thread_heap = heap; /* before pthread_setspecific, which may allocate */
     if (pthread_setspecific(key, heap) != 0) {

@@ -177,6 +177,22 @@ bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
 
 int hak_os_process_id(void) { return (int)getpid(); }
 
+bool hak_os_has_thread_pointer(void) {
+    uintptr_t pointer = 1;
+#if defined(__x86_64__)
+    enum { ARCH_PRCTL = 158, ARCH_GET_FS = 0x1003 };
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"((long)ARCH_PRCTL), "D"((long)ARCH_GET_FS), "S"(&pointer)
+                     : "rcx", "r11", "memory");
+    if (result != 0) return false;
+#elif defined(__aarch64__)
+    __asm__("mrs %0, tpidr_el0" : "=r"(pointer));
+#endif
+    return pointer != 0;
+}
+
 /* ---- base/check.h ----------------------------------------------------------------------------------------------- */
 
 static _Noreturn void die(struct hak_text *message) {

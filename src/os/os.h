@@ -70,4 +70,8 @@ bool hak_os_is_privileged(void);
 
 int hak_os_process_id(void);
 
+/* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it works
+ * before relocation is complete. */
+bool hak_os_has_thread_pointer(void);
+
 #endif

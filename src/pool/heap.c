@@ -50,6 +50,13 @@ static struct hak_heap *make_heap(void) {
     return heap;
 }
 
+bool hak_heap_is_known(const void *heap) {
+    /* Acquire pairs with make_heap. */
+    const struct hak_heap *known = hak_atomic_load(&hak_heaps, acquire);
+    while (known != NULL && known != heap) known = known->next;
+    return known != NULL;
+}
+
 static struct hak_heap *reuse_heap(void) {
     if (hak_atomic_load(&free_heap_count, relaxed) == 0) return NULL;
     /* Acquire pairs with make_heap. */

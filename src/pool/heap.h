@@ -58,6 +58,9 @@ extern struct hak_counters hak_shared_counters;
 /* The list of all heaps ever made, newest first; it only grows. */
 extern HAK_ATOMIC(struct hak_heap *) hak_heaps;
 
+/* True when `heap` is one of these. */
+bool hak_heap_is_known(const void *heap);
+
 /* A blank heap for the calling thread: one left by another thread, or made now. NULL when there is no memory. */
 struct hak_heap *hak_heap_acquire(void);
 

@@ -4,6 +4,7 @@
 #include "os/os.h"
 #include "pool/partial_set.h"
 #include "pool/pool.h"
+#include "region/mapping_cache.h"
 
 /* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of it. */
 struct view {
@@ -30,14 +31,14 @@ static bool are_free(const struct view *view, uint32_t first, uint32_t end) {
 }
 
 /* Sets bits of blocks that the purger had claimed, with all the duties of a free (S5). */
-static void give_back(const struct view *view, uint32_t word, uint64_t mask) {
+static void return_bits(const struct view *view, uint32_t word, uint64_t mask) {
     uint32_t state;
     hak_slab_set_bits(view->slab, word, mask);
     if (hak_slab_take_over_full(view->slab, HAK_NO_HEAP, &state)) hak_partial_set_add(view->slab);
 }
 
-static void give_back_blocks(const struct view *view, uint32_t first, uint32_t end) {
-    for (uint32_t i = first / 64; i * 64 < end; i++) give_back(view, i, mask_in_word(first, end, i));
+static void return_blocks(const struct view *view, uint32_t first, uint32_t end) {
+    for (uint32_t i = first / 64; i * 64 < end; i++) return_bits(view, i, mask_in_word(first, end, i));
 }
 
 /* Claims blocks `first`..`end`, all or none, in a slab that is still of the class. */
@@ -48,8 +49,8 @@ static bool claim_blocks(const struct view *view, uint32_t first, uint32_t end) 
         uint64_t claimed = hak_atomic_fetch_and(&view->bits[i], ~mask, acquire) & mask;
         bool same = hak_atomic_load(&view->range->page_map[view->unit], relaxed) == view->size_class;
         if (claimed == mask && same) continue;
-        if (claimed != 0) give_back(view, i, claimed);
-        if (i > first / 64) give_back_blocks(view, first, i * 64);
+        if (claimed != 0) return_bits(view, i, claimed);
+        if (i > first / 64) return_blocks(view, first, i * 64);
         return false;
     }
     return true;
@@ -67,7 +68,7 @@ static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end)
     if (block_first >= block_end || !claim_blocks(view, block_first, block_end)) return 0;
     bool purged = hak_region_purge_pages(hak_region_start_of(view->range, view->slab) + first * page, bytes);
     if (purged) hak_atomic_fetch_or(&view->slab->purged_pages, hak_low_bits(end - first) << first, relaxed);
-    give_back_blocks(view, block_first, block_end);
+    return_blocks(view, block_first, block_end);
     return purged ? bytes : 0;
 }
 
@@ -122,5 +123,5 @@ size_t hak_purge_all(struct hak_heap *own) {
     }
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         purged_bytes += purge_range(hak_region_range(i));
-    return purged_bytes + hak_region_purge_units();
+    return purged_bytes + hak_region_purge_units() + hak_mapping_cache_purge();
 }

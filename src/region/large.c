@@ -4,17 +4,22 @@
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
 /* State of a page run's record: for late readers, a slab somebody holds. */
 static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD;
 
+#define LONGEST_RUN_BYTES ((size_t)HAK_FIRST_RANGE_UNITS << HAK_UNIT_SHIFT)
+
 static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
 
 static void *alloc_run(size_t bytes, size_t alignment, bool *zero) {
     uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
-    struct hak_slab *run = hak_region_acquire(units, unit_alignment, HAK_UNITS_FREE, zero);
-    if (run == NULL) run = hak_region_acquire(units, unit_alignment, HAK_UNITS_NEW_SUPER, zero);
+    static const enum hak_unit_source sources[] = {HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER, HAK_UNITS_LAST_RESORT};
+    struct hak_slab *run = NULL;
+    if (units > HAK_UNITS_PER_SUPER_SLAB) run = hak_region_acquire_span(units, zero);
+    else for (uint32_t i = 0; run == NULL && i < 3; i++) run = hak_region_acquire(units, unit_alignment, sources[i], zero);
     if (run == NULL) return NULL;
     hak_atomic_store(&run->run_units, units, relaxed);
     hak_atomic_store(&run->state, run_live, relaxed);
@@ -24,7 +29,14 @@ static void *alloc_run(size_t bytes, size_t alignment, bool *zero) {
 
 static void *alloc_mapping(size_t bytes, size_t alignment, bool *zero) {
     bytes = hak_align_up(bytes, hak_os_page_bytes());
-    if (alignment < HAK_GRANULE_BYTES) alignment = HAK_GRANULE_BYTES;
+    if (alignment <= HAK_GRANULE_BYTES) {
+        alignment = HAK_GRANULE_BYTES;
+        void *kept = hak_mapping_cache_take(bytes);
+        if (kept != NULL) {
+            *zero = false;
+            return kept;
+        }
+    }
     void *start = hak_os_map(bytes, alignment, "hakmem-large");
     if (start == NULL) return NULL;
     if (!hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
@@ -36,8 +48,11 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool *zero) {
 }
 
 void *hak_large_alloc(size_t bytes, size_t alignment, bool *zero) {
-    if (bytes <= hak_knob(run_limit_bytes) && alignment <= HAK_SUPER_SLAB_BYTES) return alloc_run(bytes, alignment, zero);
-    return alloc_mapping(bytes, alignment, zero);
+    bool fits_run = alignment <= HAK_SUPER_SLAB_BYTES && bytes <= LONGEST_RUN_BYTES;
+    if (fits_run && bytes <= hak_knob(run_limit_bytes)) return alloc_run(bytes, alignment, zero);
+    void *block = alloc_mapping(bytes, alignment, zero);
+    /* No address space or mapping left, but there may be units: at worst, all the program's memory is there, free. */
+    return block == NULL && fits_run ? alloc_run(bytes, alignment, zero) : block;
 }
 
 static bool free_run(struct hak_slab *run) {
@@ -53,8 +68,7 @@ static bool free_run(struct hak_slab *run) {
 
 static bool free_mapping(uintptr_t start, size_t bytes) {
     if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
-    /* Refused: the address space is lost, which is as far as it goes; the memory needn't be. */
-    if (!hak_os_unmap((void *)start, bytes)) hak_os_purge((void *)start, bytes);
+    hak_mapping_cache_put(start, bytes);
     return true;
 }
 
@@ -64,8 +78,8 @@ bool hak_large_free(const struct hak_place *place) {
 
 static void *resize_run(const struct hak_place *place, size_t bytes) {
     struct hak_slab *run = place->slab;
+    if (bytes > LONGEST_RUN_BYTES || bytes <= HAK_SMALL_MAX) return NULL;
     uint32_t have = hak_atomic_load(&run->run_units, relaxed), want = units_for(bytes);
-    if (want > HAK_UNITS_PER_SUPER_SLAB || bytes <= HAK_SMALL_MAX) return NULL;
     if (want > have) {
         if (!hak_region_extend(run, have, want - have)) return NULL;
         struct hak_slab *tail = run + have;

@@ -62,9 +62,10 @@ bool hak_region_initialize(void);
 
 /* Where units come from. */
 enum hak_unit_source {
-    HAK_UNITS_DIRTY,     /* given back by a slab or run; bounded scan */
-    HAK_UNITS_FREE,      /* dirty or never used, in a SuperSlab that exists; bounded scan */
-    HAK_UNITS_NEW_SUPER, /* a SuperSlab made now */
+    HAK_UNITS_DIRTY,       /* given back by a slab or run; bounded scan */
+    HAK_UNITS_FREE,        /* dirty or never used, in a SuperSlab that exists; bounded scan */
+    HAK_UNITS_NEW_SUPER,   /* a SuperSlab made now */
+    HAK_UNITS_LAST_RESORT, /* as FREE, wherever there are some */
 };
 
 /* `count` adjacent units within one SuperSlab, starting at a multiple of `alignment` units; both 1..32. Returns the record of
@@ -72,10 +73,14 @@ enum hak_unit_source {
  * whether all of it is, unless `zero` is NULL. */
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool *zero);
 
-/* Gives units back, dirty, that hak_region_acquire gave. Their page map bytes must be HAK_CLASS_NONE. */
+/* `count` adjacent units, more than a SuperSlab has: whole SuperSlabs, and the lower part of one more. Makes SuperSlabs as
+ * needed. Otherwise as hak_region_acquire. */
+struct hak_slab *hak_region_acquire_span(uint32_t count, bool *zero);
+
+/* Gives units back, dirty, that were acquired. Their page map bytes must be HAK_CLASS_NONE. */
 void hak_region_release(struct hak_slab *first, uint32_t count);
 
-/* Tries to take the `count` units that follow a run of `have` units, in the same SuperSlab. */
+/* Tries to take the `count` units that follow a run of `have` units. */
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
 
 /* Writes the class of adjacent units into the page map. */

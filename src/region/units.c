@@ -76,7 +76,7 @@ static struct hak_slab *record_of(struct hak_range *range, uint32_t super_slab, 
 
 /* Looks through the SuperSlabs of a range from the bottom. */
 static struct hak_slab *take_from_range(struct hak_range *range, uint32_t count, uint32_t alignment, uint64_t kinds,
-                                        bool *zero) {
+                                        uint32_t scan_limit, bool *zero) {
     /* Acquire pairs with grow_range: metadata exists up to here. */
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire), looked_into = 0;
     for (uint32_t group = 0; group * 64 < super_slabs; group++) {
@@ -87,7 +87,7 @@ static struct hak_slab *take_from_range(struct hak_range *range, uint32_t count,
             uint32_t super_slab = group * 64 + hak_lowest_bit(candidates);
             uint32_t position = take_units(range, super_slab, count, alignment, kinds, zero);
             if (position < 32) return record_of(range, super_slab, position);
-            if (count > 1 && ++looked_into == SCAN_LIMIT) return NULL;
+            if (count > 1 && ++looked_into == scan_limit) return NULL;
         }
     }
     return NULL;
@@ -106,12 +106,87 @@ struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak
     bool ignored;
     if (zero == NULL) zero = &ignored;
     if (source == HAK_UNITS_NEW_SUPER) return take_from_new_super_slab(count, zero);
+    uint32_t scan_limit = source == HAK_UNITS_LAST_RESORT ? UINT32_MAX : SCAN_LIMIT;
     uint64_t kinds = source == HAK_UNITS_DIRTY ? DIRTY_BITS : DIRTY_BITS | FRESH_BITS;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
         struct hak_range *range = hak_region_range(i);
         if (range == NULL) break;
-        struct hak_slab *record = take_from_range(range, count, alignment, kinds, zero);
+        struct hak_slab *record = take_from_range(range, count, alignment, kinds, scan_limit, zero);
         if (record != NULL) return record;
+    }
+    return NULL;
+}
+
+/* ---- Spans: units that may cross the borders of SuperSlabs ---------------------------------------------------------- */
+
+/* The part of units `unit`..`end` that lies in the SuperSlab of `unit`: its length, and its bits there. */
+static uint32_t part_of_span(uint32_t unit, uint32_t end, uint64_t *bits) {
+    uint32_t position = unit % HAK_UNITS_PER_SUPER_SLAB, count = HAK_UNITS_PER_SUPER_SLAB - position;
+    if (count > end - unit) count = end - unit;
+    *bits = hak_low_bits(count) << position;
+    return count;
+}
+
+/* Takes exactly these units of a SuperSlab. */
+static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, bool *zero) {
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    uint64_t before = hak_atomic_load(word, relaxed), after;
+    do {
+        if (((before | before >> 32) & units) != units) return false;
+        after = before & ~(units | units << 32);
+        /* Acquire pairs with add_units. */
+    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
+    if ((before & units) != 0) *zero = false;
+    after_taking(range, super_slab, before, after);
+    return true;
+}
+
+static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
+    uint64_t bits;
+    hak_atomic_fetch_add(&hak_dirty_units, end - unit, relaxed);
+    for (uint32_t count; unit < end; unit += count) {
+        count = part_of_span(unit, end, &bits);
+        add_units(range, unit / HAK_UNITS_PER_SUPER_SLAB, bits);
+    }
+}
+
+/* All or none; *failed_at is the unit where it can't be done. */
+static bool take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool *zero, uint32_t *failed_at) {
+    uint64_t bits;
+    uint32_t at = unit;
+    for (uint32_t count; at < end; at += count) {
+        count = part_of_span(at, end, &bits);
+        if (take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, zero)) continue;
+        *failed_at = at;
+        if (at > unit) release_span(range, unit, at);
+        return false;
+    }
+    return true;
+}
+
+static struct hak_slab *take_span_from_range(struct hak_range *range, uint32_t count, bool *zero) {
+    /* Acquire pairs with grow_range. */
+    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB, failed_at = 0;
+    for (uint32_t unit = 0; unit + count <= units;) {
+        *zero = true;
+        if (take_span(range, unit, unit + count, zero, &failed_at)) return record_of(range, unit / HAK_UNITS_PER_SUPER_SLAB, 0);
+        unit = hak_align_down(failed_at, HAK_UNITS_PER_SUPER_SLAB) + HAK_UNITS_PER_SUPER_SLAB;
+    }
+    return NULL;
+}
+
+struct hak_slab *hak_region_acquire_span(uint32_t count, bool *zero) {
+    uint32_t super_slabs_needed = (count + HAK_UNITS_PER_SUPER_SLAB - 1) / HAK_UNITS_PER_SUPER_SLAB, super_slab;
+    for (uint32_t grown = 0; grown <= super_slabs_needed; grown++) {
+        for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+            struct hak_range *range = hak_region_range(i);
+            if (range == NULL) break;
+            struct hak_slab *record = take_span_from_range(range, count, zero);
+            if (record != NULL) return record;
+        }
+        struct hak_range *range = hak_region_new_super_slab(&super_slab);
+        if (range == NULL) return NULL;
+        add_units(range, super_slab, FRESH_BITS);
     }
     return NULL;
 }
@@ -119,24 +194,16 @@ struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak
 void hak_region_release(struct hak_slab *first, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first);
-    hak_atomic_fetch_add(&hak_dirty_units, count, relaxed);
-    add_units(range, unit / HAK_UNITS_PER_SUPER_SLAB, hak_low_bits(count) << (unit % HAK_UNITS_PER_SUPER_SLAB));
+    release_span(range, unit, unit + count);
 }
 
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
-    uint32_t unit = hak_region_unit_of(range, first) + have;
-    uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, position = unit % HAK_UNITS_PER_SUPER_SLAB;
-    if (position == 0 || position + count > HAK_UNITS_PER_SUPER_SLAB) return false;
-    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
-    uint64_t before = hak_atomic_load(word, relaxed), after, units = hak_low_bits(count) << position;
-    do {
-        if (((before | before >> 32) & units) != units) return false;
-        after = before & ~(units | units << 32);
-        /* Acquire pairs with add_units. */
-    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
-    after_taking(range, super_slab, before, after);
-    return true;
+    uint32_t unit = hak_region_unit_of(range, first) + have, failed_at;
+    /* Acquire pairs with grow_range: SuperSlabs exist up to here. */
+    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
+    bool zero;
+    return count <= units - unit && take_span(range, unit, unit + count, &zero, &failed_at);
 }
 
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_class, uint32_t rest_class) {

@@ -49,7 +49,8 @@ static void memalign_bad(void) {
         while (rounded < bad[i]) {
             rounded *= 2;
         }
-        EXPECT(block ? is_aligned(block, rounded) : errno == EINVAL, "memalign(%zu, 100) gave %p", bad[i], (void *)block);
+        EXPECT(block ? is_aligned(block, rounded) : errno == EINVAL, "memalign(%zu, 100) gave %p", bad[i],
+               (void *)block);
         M(free)(block);
     }
     EXPECT_REFUSED(EINVAL, M(memalign)(opaque(SIZE_MAX), 100));
@@ -64,8 +65,8 @@ static void posix_memalign_bad(void) {
             void *block = &mark;
             errno = 1234;
             int code = M(posix_memalign)(&block, opaque(bad[i]), sizes[s]);
-            EXPECT(code == EINVAL && block == &mark, "posix_memalign(&p, %zu, %zu) gave %d, p %p", bad[i], sizes[s], code,
-                   block);
+            EXPECT(code == EINVAL && block == &mark, "posix_memalign(&p, %zu, %zu) gave %d, p %p", bad[i], sizes[s],
+                   code, block);
             EXPECT(errno == 1234, "posix_memalign changed errno");
         }
     }
@@ -74,15 +75,20 @@ static void posix_memalign_bad(void) {
 static void posix_memalign_too_large(void) {
     char mark;
     for (size_t alignment = 8; alignment <= GIB; alignment *= 4) {
-        const size_t large[] = {PTRDIFF_MAX,        (size_t)PTRDIFF_MAX + 1,   SIZE_MAX,
-                                SIZE_MAX - 64,      SIZE_MAX - alignment + 1,  SIZE_MAX - alignment,
-                                SIZE_MAX - 2 * alignment, SIZE_MAX / 2 + alignment};
+        const size_t large[] = {PTRDIFF_MAX,
+                                (size_t)PTRDIFF_MAX + 1,
+                                SIZE_MAX,
+                                SIZE_MAX - 64,
+                                SIZE_MAX - alignment + 1,
+                                SIZE_MAX - alignment,
+                                SIZE_MAX - 2 * alignment,
+                                SIZE_MAX / 2 + alignment};
         for (size_t i = 0; i < COUNT_OF(large); i++) {
             void *block = &mark;
             errno = 1234;
             int code = M(posix_memalign)(&block, alignment, opaque(large[i]));
-            EXPECT(code == ENOMEM && block == &mark, "posix_memalign(&p, %zu, %zu) gave %d, p %p", alignment, large[i], code,
-                   block);
+            EXPECT(code == ENOMEM && block == &mark, "posix_memalign(&p, %zu, %zu) gave %d, p %p", alignment, large[i],
+                   code, block);
         }
     }
 }
@@ -106,10 +112,8 @@ enum entry { MEMALIGN, ALIGNED_ALLOC, POSIX_MEMALIGN, ENTRIES };
 static void *allocate(enum entry entry, size_t alignment, size_t size) {
     void *block = NULL;
     switch (entry) {
-    case MEMALIGN:
-        return M(memalign)(alignment, size);
-    case ALIGNED_ALLOC:
-        return M(aligned_alloc)(alignment, size);
+    case MEMALIGN: return M(memalign)(alignment, size);
+    case ALIGNED_ALLOC: return M(aligned_alloc)(alignment, size);
     default: {
         int code = M(posix_memalign)(&block, alignment, size);
         EXPECT(code == 0 || (code == ENOMEM && !block), "posix_memalign gave %d, block %p", code, block);
@@ -128,8 +132,8 @@ static void alignments(size_t first, size_t last, int must_serve) {
                 for (int i = 0; i < 3; i++) {
                     errno = 0;
                     blocks[i] = allocate(entry, alignment, sizes[s]);
-                    EXPECT(blocks[i] || (!must_serve && errno == ENOMEM), "entry %d, alignment %zu, %zu bytes: NULL", entry,
-                           alignment, sizes[s]);
+                    EXPECT(blocks[i] || (!must_serve && errno == ENOMEM), "entry %d, alignment %zu, %zu bytes: NULL",
+                           entry, alignment, sizes[s]);
                     EXPECT(is_aligned(blocks[i], alignment), "entry %d, alignment %zu, %zu bytes: %p", entry, alignment,
                            sizes[s], (void *)blocks[i]);
                     EXPECT(!i || !blocks[i] || blocks[i] != blocks[i - 1], "%p twice", (void *)blocks[i]);
@@ -155,18 +159,12 @@ static void alignments(size_t first, size_t last, int must_serve) {
     EXPECT(resident < GIB, "%zu bytes resident", resident);
 }
 
-static void align_small(void) {
-    alignments(8, 64 * KIB, 1);
-}
+static void align_small(void) { alignments(8, 64 * KIB, 1); }
 
-static void align_large(void) {
-    alignments(128 * KIB, 64 * MIB, 1);
-}
+static void align_large(void) { alignments(128 * KIB, 64 * MIB, 1); }
 
 /* Served or NULL: address space is the kernel's to give. */
-static void align_huge(void) {
-    alignments(128 * MIB, (size_t)1 << 40, 0);
-}
+static void align_huge(void) { alignments(128 * MIB, (size_t)1 << 40, 0); }
 
 static void align_impossible(void) {
     for (size_t alignment = (size_t)1 << 47; alignment; alignment *= 2) {
@@ -181,9 +179,14 @@ static void align_impossible(void) {
 /* Size and alignment whose sum wraps, or comes near it. */
 static void align_wraps(void) {
     for (size_t alignment = 16; alignment; alignment *= 2) {
-        const size_t large[] = {SIZE_MAX - alignment + 1, SIZE_MAX - alignment, SIZE_MAX - alignment - 16,
-                                SIZE_MAX - alignment / 2, SIZE_MAX - 15,        SIZE_MAX,
-                                0 - 2 * alignment,        (size_t)PTRDIFF_MAX - alignment / 2};
+        const size_t large[] = {SIZE_MAX - alignment + 1,
+                                SIZE_MAX - alignment,
+                                SIZE_MAX - alignment - 16,
+                                SIZE_MAX - alignment / 2,
+                                SIZE_MAX - 15,
+                                SIZE_MAX,
+                                0 - 2 * alignment,
+                                (size_t)PTRDIFF_MAX - alignment / 2};
         for (size_t i = 0; i < COUNT_OF(large); i++) {
             if (large[i] < (size_t)1 << 56) {
                 continue;
@@ -290,27 +293,13 @@ static void sixteen(void) {
         size_t count = size <= 64 ? 300 : size <= 1024 ? 24 : 8;
         for (size_t i = 0; i < count; i++) {
             switch (i % 8) {
-            case 0:
-                blocks[i] = M(calloc)(1, size);
-                break;
-            case 1:
-                blocks[i] = M(realloc)(NULL, size);
-                break;
-            case 2:
-                blocks[i] = M(realloc)(M(malloc)(1), size ? size : 1);
-                break;
-            case 3:
-                blocks[i] = M(reallocarray)(M(malloc)(70), size ? size : 1, 1);
-                break;
-            case 4:
-                blocks[i] = M(memalign)(8, size);
-                break;
-            case 5:
-                blocks[i] = M(aligned_alloc)(1, size);
-                break;
-            default:
-                blocks[i] = M(malloc)(size);
-                break;
+            case 0: blocks[i] = M(calloc)(1, size); break;
+            case 1: blocks[i] = M(realloc)(NULL, size); break;
+            case 2: blocks[i] = M(realloc)(M(malloc)(1), size ? size : 1); break;
+            case 3: blocks[i] = M(reallocarray)(M(malloc)(70), size ? size : 1, 1); break;
+            case 4: blocks[i] = M(memalign)(8, size); break;
+            case 5: blocks[i] = M(aligned_alloc)(1, size); break;
+            default: blocks[i] = M(malloc)(size); break;
             }
             EXPECT(blocks[i] && is_aligned(blocks[i], 16), "entry %zu, %zu bytes: %p", i % 8, size, blocks[i]);
         }

@@ -183,17 +183,17 @@ static void too_large(void) {
 static void overflow(void) {
     static const size_t half = (size_t)1 << 32;
     static const size_t products[][2] = {
-        {half, half},                    /* 0 */
-        {half + 1, half},                /* 2^32 */
-        {half + 1, half - 1},            /* 2^64 - 1 */
-        {half * 2, half / 2 + 1},        /* 2^33 */
-        {SIZE_MAX, SIZE_MAX},            /* 1 */
-        {SIZE_MAX, 2},                   /* 2^64 - 2 */
-        {SIZE_MAX / 2 + 1, 2},           /* 0 */
-        {SIZE_MAX / 16 + 1, 16},         /* 0 */
-        {SIZE_MAX / 24 + 1, 24},         /* small */
-        {SIZE_MAX / 1000 + 1, 1000},     /* small */
-        {SIZE_MAX / 4096 + 2, 4096},     /* 4096 */
+        {half, half},                /* 0 */
+        {half + 1, half},            /* 2^32 */
+        {half + 1, half - 1},        /* 2^64 - 1 */
+        {half * 2, half / 2 + 1},    /* 2^33 */
+        {SIZE_MAX, SIZE_MAX},        /* 1 */
+        {SIZE_MAX, 2},               /* 2^64 - 2 */
+        {SIZE_MAX / 2 + 1, 2},       /* 0 */
+        {SIZE_MAX / 16 + 1, 16},     /* 0 */
+        {SIZE_MAX / 24 + 1, 24},     /* small */
+        {SIZE_MAX / 1000 + 1, 1000}, /* small */
+        {SIZE_MAX / 4096 + 2, 4096}, /* 4096 */
         {(size_t)PTRDIFF_MAX / 16 + 1, 16},
         {(size_t)PTRDIFF_MAX, 2},
     };
@@ -225,9 +225,7 @@ static size_t next_size(size_t size) {
     return size + size / 3;
 }
 
-static size_t blocks_of(size_t size) {
-    return size <= 4 * KIB ? 48 : size <= 64 * KIB ? 16 : size <= 2 * MIB ? 3 : 2;
-}
+static size_t blocks_of(size_t size) { return size <= 4 * KIB ? 48 : size <= 64 * KIB ? 16 : size <= 2 * MIB ? 3 : 2; }
 
 static void *dirty[64];
 
@@ -353,16 +351,16 @@ static void realloc_zero_frees(void) {
         memset(block, 1, MIB);
         block = M(realloc)(block, opaque(0));
         EXPECT(!block, "realloc(p, 0) gave %p", block);
+        size_t resident = resident_bytes();
+        EXPECT(resident < 256 * MIB, "%zu bytes resident", resident);
     }
-    size_t resident = resident_bytes();
-    EXPECT(resident < 256 * MIB, "%zu bytes resident", resident);
 }
 
 static void realloc_contents(void) {
-    static const size_t sizes[] = {1,     15,    16,    17,    24,        64,      100,     500,     1023,    1024,
-                                   1025,  2048,  3000,  4096,  8192,      10000,   32767,   32768,   32769,   50000,
-                                   65536, 70000, 130000, 262144, 300000,  524288,  MIB,     MIB + 1, 3 * MIB, 9 * MIB,
-                                   20 * MIB};
+    static const size_t sizes[] = {1,      15,     16,    17,      24,      64,      100,     500,
+                                   1023,   1024,   1025,  2048,    3000,    4096,    8192,    10000,
+                                   32767,  32768,  32769, 50000,   65536,   70000,   130000,  262144,
+                                   300000, 524288, MIB,   MIB + 1, 3 * MIB, 9 * MIB, 20 * MIB};
     for (size_t from = 0; from < COUNT_OF(sizes); from++) {
         for (size_t to = 0; to < COUNT_OF(sizes); to++) {
             size_t kept = sizes[from] < sizes[to] ? sizes[from] : sizes[to];

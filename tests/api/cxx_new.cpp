@@ -18,7 +18,8 @@ const std::size_t alignments[] = {8, 16, 32, 64, 256, 4096, 65536, 2 * MIB};
 
 // Alive, ours, writable, behind the compiler's back: it may leave out pairs of new and delete.
 void *used(void *block, std::size_t size, std::size_t alignment) {
-    EXPECT(block && owned(block) && is_aligned(block, alignment), "%zu bytes at alignment %zu: %p", size, alignment, block);
+    EXPECT(block && owned(block) && is_aligned(block, alignment), "%zu bytes at alignment %zu: %p", size, alignment,
+           block);
     std::memset(block, 0xA5, size);
     return opaque_pointer(block);
 }
@@ -49,10 +50,12 @@ void aligned() {
                 auto align = std::align_val_t(alignment);
                 ::operator delete(used(::operator new(size, align), size, alignment), align);
                 ::operator delete(used(::operator new(size, align), size, alignment), size, align);
-                ::operator delete(used(::operator new(size, align, std::nothrow), size, alignment), align, std::nothrow);
+                ::operator delete(used(::operator new(size, align, std::nothrow), size, alignment), align,
+                                  std::nothrow);
                 ::operator delete[](used(::operator new[](size, align), size, alignment), align);
                 ::operator delete[](used(::operator new[](size, align), size, alignment), size, align);
-                ::operator delete[](used(::operator new[](size, align, std::nothrow), size, alignment), align, std::nothrow);
+                ::operator delete[](used(::operator new[](size, align, std::nothrow), size, alignment), align,
+                                    std::nothrow);
             }
         }
     }
@@ -103,7 +106,8 @@ void bad_alloc() {
         thrown = true;
     }
     EXPECT(thrown, "a vector of nearly PTRDIFF_MAX bytes");
-    EXPECT(throws_bad_alloc([] { return static_cast<void *>(new long[opaque(SIZE_MAX / 8 + 2)]); }), "new long[too many]");
+    EXPECT(throws_bad_alloc([] { return static_cast<void *>(new long[opaque(SIZE_MAX / 8 + 2)]); }),
+           "new long[too many]");
 }
 
 void nothrow() {
@@ -171,40 +175,56 @@ template <class Call> void expect_handler_error(const char *form, Call call, boo
             thrown = handler == throwing_bad_alloc_handler;
         }
         std::set_new_handler(nullptr);
-        EXPECT(handler_calls == 1 && thrown == throws && !block, "%s: calls %d, thrown %d, block %p", form, handler_calls,
-               thrown, block);
+        EXPECT(handler_calls == 1 && thrown == throws && !block, "%s: calls %d, thrown %d, block %p", form,
+               handler_calls, thrown, block);
     }
 }
 
 void handlers() {
     std::size_t size = opaque(SIZE_MAX / 2);
     auto align = std::align_val_t(64);
-    expect_handled("new", [=] { return ::operator new(size); }, true);
-    expect_handled("new[]", [=] { return ::operator new[](size); }, true);
-    expect_handled("aligned new", [=] { return ::operator new(size, align); }, true);
-    expect_handled("aligned new[]", [=] { return ::operator new[](size, align); }, true);
-    expect_handled("nothrow new", [=] { return ::operator new(size, std::nothrow); }, false);
-    expect_handled("nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
-    expect_handled("aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
-    expect_handled("aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
+    expect_handled(
+        "new", [=] { return ::operator new(size); }, true);
+    expect_handled(
+        "new[]", [=] { return ::operator new[](size); }, true);
+    expect_handled(
+        "aligned new", [=] { return ::operator new(size, align); }, true);
+    expect_handled(
+        "aligned new[]", [=] { return ::operator new[](size, align); }, true);
+    expect_handled(
+        "nothrow new", [=] { return ::operator new(size, std::nothrow); }, false);
+    expect_handled(
+        "nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
+    expect_handled(
+        "aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
+    expect_handled(
+        "aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
 }
 
 void throwing_handlers() {
     std::size_t size = opaque(SIZE_MAX / 2);
     auto align = std::align_val_t(64);
-    expect_handler_error("new", [=] { return ::operator new(size); }, true);
-    expect_handler_error("new[]", [=] { return ::operator new[](size); }, true);
-    expect_handler_error("aligned new", [=] { return ::operator new(size, align); }, true);
-    expect_handler_error("aligned new[]", [=] { return ::operator new[](size, align); }, true);
+    expect_handler_error(
+        "new", [=] { return ::operator new(size); }, true);
+    expect_handler_error(
+        "new[]", [=] { return ::operator new[](size); }, true);
+    expect_handler_error(
+        "aligned new", [=] { return ::operator new(size, align); }, true);
+    expect_handler_error(
+        "aligned new[]", [=] { return ::operator new[](size, align); }, true);
 }
 
 void throwing_handlers_nothrow() {
     std::size_t size = opaque(SIZE_MAX / 2);
     auto align = std::align_val_t(64);
-    expect_handler_error("nothrow new", [=] { return ::operator new(size, std::nothrow); }, false);
-    expect_handler_error("nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
-    expect_handler_error("aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
-    expect_handler_error("aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
+    expect_handler_error(
+        "nothrow new", [=] { return ::operator new(size, std::nothrow); }, false);
+    expect_handler_error(
+        "nothrow new[]", [=] { return ::operator new[](size, std::nothrow); }, false);
+    expect_handler_error(
+        "aligned nothrow new", [=] { return ::operator new(size, align, std::nothrow); }, false);
+    expect_handler_error(
+        "aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
 }
 
 struct alignas(256) wide {
@@ -227,7 +247,8 @@ struct fails {
 void expressions() {
     for (int round = 0; round < 1000; round++) {
         auto one = std::make_unique<wide>();
-        EXPECT(is_aligned(one.get(), 256) && owned(one.get()), "an over-aligned object at %p", static_cast<void *>(one.get()));
+        EXPECT(is_aligned(one.get(), 256) && owned(one.get()), "an over-aligned object at %p",
+               static_cast<void *>(one.get()));
         std::unique_ptr<wide[]> many(new wide[5]);
         EXPECT(is_aligned(many.get(), 256), "over-aligned objects at %p", static_cast<void *>(many.get()));
         std::vector<wide> row(round % 7 + 1);
@@ -254,8 +275,12 @@ void expressions() {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"plain", plain},         {"aligned", aligned}, {"mixed_with_malloc", mixed_with_malloc},
-        {"bad_alloc", bad_alloc}, {"nothrow", nothrow}, {"handlers", handlers},
+        {"plain", plain},
+        {"aligned", aligned},
+        {"mixed_with_malloc", mixed_with_malloc},
+        {"bad_alloc", bad_alloc},
+        {"nothrow", nothrow},
+        {"handlers", handlers},
         {"throwing_handlers", throwing_handlers},
         {"throwing_handlers_nothrow", throwing_handlers_nothrow},
         {"expressions", expressions},

@@ -201,8 +201,6 @@ __attribute__((unused)) static size_t statm_bytes(const char *path, int field) {
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-__attribute__((unused)) static size_t resident_bytes(void) {
-    return statm_bytes("/proc/self/statm", 1);
-}
+__attribute__((unused)) static size_t resident_bytes(void) { return statm_bytes("/proc/self/statm", 1); }
 
 #endif

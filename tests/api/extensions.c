@@ -50,7 +50,8 @@ static void purge(void) {
     size_t freed = resident_bytes();
     size_t given = hak_purge();
     size_t purged = resident_bytes();
-    EXPECT(purged < full / 2, "resident: %zu full, %zu freed, %zu purged; hak_purge gave %zu", full, freed, purged, given);
+    EXPECT(purged < full / 2, "resident: %zu full, %zu freed, %zu purged; hak_purge gave %zu", full, freed, purged,
+           given);
     EXPECT(given + 4 * MIB >= freed - purged && given <= freed - purged + 4 * MIB,
            "hak_purge says %zu bytes; resident memory went from %zu to %zu", given, freed, purged);
     for (size_t i = 0; i < COUNT_OF(blocks); i += 1000) {
@@ -115,7 +116,8 @@ static void stats(void) {
            "%llu large blocks", (unsigned long long)full.large_blocks);
     EXPECT(full.mapped_bytes >= full.committed_bytes && full.committed_bytes >= full.metadata_bytes &&
                full.committed_bytes >= full.live_bytes,
-           "mapped %llu, committed %llu", (unsigned long long)full.mapped_bytes, (unsigned long long)full.committed_bytes);
+           "mapped %llu, committed %llu", (unsigned long long)full.mapped_bytes,
+           (unsigned long long)full.committed_bytes);
     EXPECT(full.heaps >= 1 && full.slabs >= 1 && full.super_slabs >= 1 && full.system_calls >= 1, "no heap");
     for (size_t i = 0; i < COUNT_OF(blocks); i++) {
         hak_free(blocks[i]);
@@ -123,8 +125,8 @@ static void stats(void) {
     hak_free(large);
     struct hak_stats after;
     hak_stats(&after, sizeof(after));
-    EXPECT(after.live_blocks == before.live_blocks && after.live_bytes == before.live_bytes,
-           "%llu blocks left of %llu", (unsigned long long)after.live_blocks, (unsigned long long)before.live_blocks);
+    EXPECT(after.live_blocks == before.live_blocks && after.live_bytes == before.live_bytes, "%llu blocks left of %llu",
+           (unsigned long long)after.live_blocks, (unsigned long long)before.live_blocks);
 }
 
 /* An older program's struct is shorter, a newer one's longer. */
@@ -164,9 +166,8 @@ static void one_heap(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"version", version}, {"owns", owns},
-        {"purge", purge},     {"prewarm", prewarm},
-        {"stats", stats},     {"stats_sizes", stats_sizes},
+        {"version", version},   {"owns", owns},   {"purge", purge},
+        {"prewarm", prewarm},   {"stats", stats}, {"stats_sizes", stats_sizes},
 #ifndef API_HAK
         {"one_heap", one_heap},
 #endif

@@ -1,5 +1,5 @@
-/* A program that uses the slack of its blocks as systemd does, compiled with -D_FORTIFY_SOURCE=3: the compiler knows each
- * block's size, so the block is first "grown" to its usable size through a function it cannot see into. glibc's
+/* A program that uses the slack of its blocks as systemd does, compiled with -D_FORTIFY_SOURCE=3: the compiler knows
+ * each block's size, so the block is first "grown" to its usable size through a function it cannot see into. glibc's
  * checks abort the program when a size told by malloc_usable_size cannot be had. */
 #include "expect.h"
 

@@ -62,25 +62,15 @@ static void find_old_names(void) {
     EXPECT(old_posix_memalign && old_cfree, "no __posix_memalign or no cfree");
 }
 
-static void *by_realloc(size_t size) {
-    return realloc(NULL, size);
-}
+static void *by_realloc(size_t size) { return realloc(NULL, size); }
 
-static void *by_calloc(size_t size) {
-    return calloc(1, size);
-}
+static void *by_calloc(size_t size) { return calloc(1, size); }
 
-static void *by_reallocarray(size_t size) {
-    return reallocarray(NULL, 1, size);
-}
+static void *by_reallocarray(size_t size) { return reallocarray(NULL, 1, size); }
 
-static void *by_aligned_alloc(size_t size) {
-    return aligned_alloc(64, size);
-}
+static void *by_aligned_alloc(size_t size) { return aligned_alloc(64, size); }
 
-static void *by_memalign(size_t size) {
-    return memalign(256, size);
-}
+static void *by_memalign(size_t size) { return memalign(256, size); }
 
 static void *by_posix_memalign(size_t size) {
     void *block = NULL;
@@ -88,17 +78,11 @@ static void *by_posix_memalign(size_t size) {
     return code ? NULL : block;
 }
 
-static void *by_libc_calloc(size_t size) {
-    return __libc_calloc(size, 1);
-}
+static void *by_libc_calloc(size_t size) { return __libc_calloc(size, 1); }
 
-static void *by_libc_realloc(size_t size) {
-    return __libc_realloc(NULL, size);
-}
+static void *by_libc_realloc(size_t size) { return __libc_realloc(NULL, size); }
 
-static void *by_libc_memalign(size_t size) {
-    return __libc_memalign(64, size);
-}
+static void *by_libc_memalign(size_t size) { return __libc_memalign(64, size); }
 
 static void *by_libc_posix_memalign(size_t size) {
     void *block = NULL;
@@ -135,9 +119,7 @@ static const struct {
     {"strndup", by_strdup},
 };
 
-static void end_by_realloc(void *block, size_t size) {
-    free(realloc(block, size * 2));
-}
+static void end_by_realloc(void *block, size_t size) { free(realloc(block, size * 2)); }
 
 static void end_by_realloc_zero(void *block, size_t size) {
     (void)size;
@@ -145,13 +127,9 @@ static void end_by_realloc_zero(void *block, size_t size) {
     EXPECT(!rest || any_allocator_allowed(), "realloc(p, 0) gave %p", rest);
 }
 
-static void end_by_reallocarray(void *block, size_t size) {
-    free(reallocarray(block, size, 3));
-}
+static void end_by_reallocarray(void *block, size_t size) { free(reallocarray(block, size, 3)); }
 
-static void end_by_libc_realloc(void *block, size_t size) {
-    __libc_free(__libc_realloc(block, size + 100));
-}
+static void end_by_libc_realloc(void *block, size_t size) { __libc_free(__libc_realloc(block, size + 100)); }
 
 static void end_by_free(void *block, size_t size) {
     (void)size;
@@ -168,13 +146,12 @@ static void end_by_cfree(void *block, size_t size) {
     old_cfree(block);
 }
 
-static void end_by_sized_free(void *block, size_t size) {
-    HAS_SIZED_FREE ? free_sized(block, size) : free(block);
-}
+static void end_by_sized_free(void *block, size_t size) { HAS_SIZED_FREE ? free_sized(block, size) : free(block); }
 
 static void matrix(void) {
-    static void (*const ends[])(void *, size_t) = {end_by_free,         end_by_libc_free,    end_by_realloc, end_by_realloc_zero,
-                                                   end_by_reallocarray, end_by_libc_realloc, end_by_cfree};
+    static void (*const ends[])(void *, size_t) = {end_by_free,         end_by_libc_free,    end_by_realloc,
+                                                   end_by_realloc_zero, end_by_reallocarray, end_by_libc_realloc,
+                                                   end_by_cfree};
     static const size_t sizes[] = {1, 16, 100, 1024, 5000, 40000, 300000};
     find_old_names();
     for (int round = 0; round < 20; round++) {

@@ -158,9 +158,7 @@ static void network(void) {
 
 /* What the library allocates and frees out of our sight: it works, and nothing of it disturbs the heap. */
 
-static int compare_ints(const void *a, const void *b) {
-    return *(const int *)a - *(const int *)b;
-}
+static int compare_ints(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
 static void within(void) {
     for (int i = 0; i < REPEAT; i++) {

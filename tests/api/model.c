@@ -1,12 +1,12 @@
 /* Random sequences of every entry point, against a model: the blocks that live, in the order of their addresses, and a
- * pattern in each. A block that overlaps another, is misaligned, not zeroed by calloc or changed behind its owner's back
- * ends the test with the seed and the step.
+ * pattern in each. A block that overlaps another, is misaligned, not zeroed by calloc or changed behind its owner's
+ * back ends the test with the seed and the step.
  *
  *     model single|threads [SEED]
  *
- * The seed is argv[2] or HAK_TEST_SEED, else taken from the clock; HAK_TEST_SECONDS (3) bounds the time. `single` repeats
- * exactly for a seed; with threads, each thread's choices do, their interleaving does not. Slots are shared, so most
- * blocks are freed by another thread than the one that allocated them.
+ * The seed is argv[2] or HAK_TEST_SEED, else taken from the clock; HAK_TEST_SECONDS (3) bounds the time. `single`
+ * repeats exactly for a seed; with threads, each thread's choices do, their interleaving does not. Slots are shared, so
+ * most blocks are freed by another thread than the one that allocated them.
  *
  * Compiled twice: under the standard names, and under hak_* with API_HAK. */
 #include "expect.h"
@@ -117,8 +117,8 @@ static void contents_write(struct slot *slot) {
 static void contents_check(const struct worker *worker, const struct slot *slot, const unsigned char *block,
                            size_t written, size_t size) {
     for (size_t at = 0; at < size; at = next_position(at, written)) {
-        CHECK(worker, block[at] == content(slot->stamp, at), "block %p of %zu bytes changed at %zu", (const void *)block,
-              slot->size, at);
+        CHECK(worker, block[at] == content(slot->stamp, at), "block %p of %zu bytes changed at %zu",
+              (const void *)block, slot->size, at);
     }
 }
 
@@ -154,14 +154,12 @@ static void *allocate(struct worker *worker, size_t size) {
         return block;
     case 2: {
         int code = M(posix_memalign)(&block, alignment, size);
-        CHECK(worker, code == 0 && is_aligned(block, alignment), "posix_memalign(%zu, %zu) gave %d, %p", alignment, size,
-              code, block);
+        CHECK(worker, code == 0 && is_aligned(block, alignment), "posix_memalign(%zu, %zu) gave %d, %p", alignment,
+              size, code, block);
         return block;
     }
-    case 3:
-        return M(realloc)(NULL, size);
-    default:
-        return M(malloc)(size);
+    case 3: return M(realloc)(NULL, size);
+    default: return M(malloc)(size);
     }
 }
 
@@ -192,8 +190,8 @@ static void resize_slot(struct worker *worker, struct slot *slot) {
         return;
     }
     range_remove(worker, slot->block);
-    unsigned char *block = random_next(&worker->state) % 2 ? M(realloc)(slot->block, size)
-                                                           : M(reallocarray)(slot->block, size, 1);
+    unsigned char *block =
+        random_next(&worker->state) % 2 ? M(realloc)(slot->block, size) : M(reallocarray)(slot->block, size, 1);
     CHECK(worker, block, "realloc from %zu to %zu bytes", slot->size, size);
     range_add(worker, block, size);
     contents_check(worker, slot, block, slot->size, size < slot->size ? size : slot->size);
@@ -299,13 +297,9 @@ static void run(int threads) {
     say("%llu steps\n", (unsigned long long)steps);
 }
 
-static void single(void) {
-    run(1);
-}
+static void single(void) { run(1); }
 
-static void threads(void) {
-    run(THREADS);
-}
+static void threads(void) { run(THREADS); }
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"single", single}, {"threads", threads}};

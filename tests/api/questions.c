@@ -9,9 +9,12 @@
 /* Every parameter that glibc documents is accepted, and the heap works whatever was asked. */
 static void tuning(void) {
     static const int known[][2] = {
-        {M_MXFAST, 64},          {M_TRIM_THRESHOLD, 1 << 20}, {M_TOP_PAD, 4096},  {M_MMAP_THRESHOLD, 1 << 20},
-        {M_MMAP_MAX, 10},        {M_MMAP_MAX, 0},             {M_CHECK_ACTION, 3}, {M_PERTURB, 0x5A},
-        {M_PERTURB, 0},          {M_ARENA_TEST, 4},           {M_ARENA_MAX, 1},   {M_TRIM_THRESHOLD, -1},
+        {M_MXFAST, 64},      {M_TRIM_THRESHOLD, 1 << 20},
+        {M_TOP_PAD, 4096},   {M_MMAP_THRESHOLD, 1 << 20},
+        {M_MMAP_MAX, 10},    {M_MMAP_MAX, 0},
+        {M_CHECK_ACTION, 3}, {M_PERTURB, 0x5A},
+        {M_PERTURB, 0},      {M_ARENA_TEST, 4},
+        {M_ARENA_MAX, 1},    {M_TRIM_THRESHOLD, -1},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         int code = mallopt(known[i][0], known[i][1]);
@@ -20,7 +23,8 @@ static void tuning(void) {
             char *block = malloc(size);
             char *zeros = calloc(1, size);
             EXPECT(block && zeros, "malloc(%zu) after mallopt(%d, %d)", size, known[i][0], known[i][1]);
-            EXPECT(!zeros[0] && !zeros[size - 1], "calloc(1, %zu) after mallopt(%d, %d)", size, known[i][0], known[i][1]);
+            EXPECT(!zeros[0] && !zeros[size - 1], "calloc(1, %zu) after mallopt(%d, %d)", size, known[i][0],
+                   known[i][1]);
             memset(block, 1, size);
             memset(zeros, 1, size);
             free(block);
@@ -72,9 +76,7 @@ static void heap_free(struct heap *heap) {
 /* ---- mallinfo ---- */
 
 /* a is b within a fifth. */
-static int about(size_t a, size_t b) {
-    return a >= b - b / 5 && a <= b + b / 5;
-}
+static int about(size_t a, size_t b) { return a >= b - b / 5 && a <= b + b / 5; }
 
 static void info_follows(size_t low, size_t high, size_t bytes) {
     struct heap *heap = heap_make();
@@ -87,28 +89,23 @@ static void info_follows(size_t low, size_t high, size_t bytes) {
         size_t with_maps = used + full.hblkhd - before.hblkhd;
         EXPECT(about(used, heap->bytes) || about(with_maps, heap->bytes),
                "%zu bytes allocated; uordblks grew by %zu, with hblkhd by %zu", heap->bytes, used, with_maps);
-        EXPECT(high > 64 * KIB || about(used, heap->bytes), "%zu bytes in small blocks; uordblks grew by %zu", heap->bytes,
-               used);
-        EXPECT(full.arena + full.hblkhd >= full.uordblks, "arena %zu + hblkhd %zu < uordblks %zu", full.arena, full.hblkhd,
-               full.uordblks);
+        EXPECT(high > 64 * KIB || about(used, heap->bytes), "%zu bytes in small blocks; uordblks grew by %zu",
+               heap->bytes, used);
+        EXPECT(full.arena + full.hblkhd >= full.uordblks, "arena %zu + hblkhd %zu < uordblks %zu", full.arena,
+               full.hblkhd, full.uordblks);
         heap_free(heap);
         struct mallinfo2 after = mallinfo2();
         size_t left = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
-        EXPECT(left < heap->bytes / 5 || left > SIZE_MAX / 2, "uordblks + hblkhd is %zu more after all was freed", left);
+        EXPECT(left < heap->bytes / 5 || left > SIZE_MAX / 2, "uordblks + hblkhd is %zu more after all was freed",
+               left);
     }
 }
 
-static void info_small(void) {
-    info_follows(16, 2 * KIB, 16 * MIB);
-}
+static void info_small(void) { info_follows(16, 2 * KIB, 16 * MIB); }
 
-static void info_medium(void) {
-    info_follows(2 * KIB, 32 * KIB, 32 * MIB);
-}
+static void info_medium(void) { info_follows(2 * KIB, 32 * KIB, 32 * MIB); }
 
-static void info_large(void) {
-    info_follows(64 * KIB + 1, 16 * MIB, 96 * MIB);
-}
+static void info_large(void) { info_follows(64 * KIB + 1, 16 * MIB, 96 * MIB); }
 
 /* The old form has the same figures, as int. */
 static void info_old(void) {
@@ -168,9 +165,7 @@ static const char *written_by(void (*call)(void), int descriptor) {
     return text;
 }
 
-static void call_malloc_stats(void) {
-    malloc_stats();
-}
+static void call_malloc_stats(void) { malloc_stats(); }
 
 static void stats_text(void) {
     struct heap *heap = heap_make();
@@ -202,7 +197,8 @@ static int well_formed(const char *text) {
         }
         if (at[1] == '/') {
             size_t length = (size_t)(end - at - 2);
-            if (!depth || open_elements[depth - 1].length != length || memcmp(open_elements[depth - 1].name, at + 2, length)) {
+            if (!depth || open_elements[depth - 1].length != length ||
+                memcmp(open_elements[depth - 1].name, at + 2, length)) {
                 return 0;
             }
             depth--;

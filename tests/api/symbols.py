@@ -17,7 +17,8 @@ from pathlib import Path
 
 def exported(nm: str, library: Path) -> set[str]:
     """Names of the defined dynamic symbols, without symbol versions."""
-    table = subprocess.run([nm, "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True, timeout=30)
+    command = [nm, "-D", "--defined-only", str(library)]
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     names: set[str] = set()
     for line in table.stdout.splitlines():
         *_, kind, name = line.split()

@@ -8,13 +8,13 @@
  *   M1  messages of a location have strictly increasing times; nothing goes between an RMW and what it read
  *   M2  released <= current <= acquired
  *   M3  real memory holds the value of the newest message
- *   M4  sc_view[l] is at least every seq_cst store, and every store that happens before a seq_cst fence, so far
+ *   M4  some total order of the seq_cst operations agrees with happens-before and with every read and write seen by them
  */
 #include "internal.h"
 
 #include <string.h>
 
-enum { PLACES = 4096, MESSAGES = 8192, WORDS = 8192, RECORDS = 16384, NONE = 0xffff };
+enum { PLACES = 4096, MESSAGES = 8192, WORDS = 8192, RECORDS = 16384, SC_EVENTS = 256, NONE = 0xffff };
 
 static const uint32_t time_step = 1u << 16;
 
@@ -23,12 +23,29 @@ struct view {
     uint32_t seen[MODEL_LOCATIONS]; /* times */
 };
 
+/* Of seq_cst operations. */
+struct sc_set {
+    uint64_t words[SC_EVENTS / 64];
+};
+
+struct sc_event {
+    bool is_fence;
+    uint8_t thread;
+    uint32_t clock;
+    uint32_t before[MODEL_THREADS]; /* of a fence: what happens before it */
+    struct sc_set after;            /* it, and all that must follow it in the total order */
+};
+
 struct message {
     uint64_t value;
     uint32_t time;
     uint16_t older, newer;
-    uint16_t locations; /* how many of view.seen are filled in; the rest are 0 */
-    bool is_rmw;        /* reads the message just older */
+    uint16_t locations;          /* how many of view.seen are filled in; the rest are 0 */
+    uint16_t sc_event;           /* the seq_cst operation that wrote it */
+    bool is_rmw;                 /* reads the message just older */
+    uint8_t thread;              /* that wrote it, */
+    uint32_t clock;              /* at this time of its own */
+    struct sc_set writes, reads; /* what must precede, in the total order, that which overwrites it */
     struct view view;
 };
 
@@ -94,7 +111,8 @@ static struct {
     struct view current, acquired, released;
     struct reads reads;
 } threads[MODEL_THREADS];
-static uint32_t sc_view[MODEL_LOCATIONS];
+static struct sc_event sc_events[SC_EVENTS];
+static unsigned sc_count, sc_fence_count;
 
 static bool is_acquire(enum model_order order) { return order == MODEL_ORDER_acquire || order >= MODEL_ORDER_acq_rel; }
 
@@ -187,7 +205,7 @@ void model_memory_reset(void) {
         for (unsigned i = 0; i < PLACES; i++) places[i].generation = 0;
         generation = 1;
     }
-    location_count = message_count = word_count = record_count = 0;
+    location_count = message_count = word_count = record_count = sc_count = sc_fence_count = 0;
     for (unsigned i = 0; i < MODEL_THREADS; i++) {
         memset(threads[i].current.clock, 0, sizeof(threads[i].current.clock));
         memset(threads[i].acquired.clock, 0, sizeof(threads[i].acquired.clock));
@@ -241,13 +259,16 @@ static struct location *new_location(struct place *place, unsigned size) {
     message->older = message->newer = NONE;
     message->locations = 0;
     message->is_rmw = false;
+    message->sc_event = NONE;
+    message->thread = 0;
+    message->clock = 0; /* before everything */
+    message->writes = message->reads = (struct sc_set){0};
     memset(message->view.clock, 0, sizeof(message->view.clock));
 
     for (unsigned i = 0; i < MODEL_THREADS; i++) {
         threads[i].current.seen[index] = threads[i].acquired.seen[index] = threads[i].released.seen[index] = 0;
         threads[i].reads.listed[index] = false;
     }
-    sc_view[index] = 0;
     return location;
 }
 
@@ -316,6 +337,7 @@ static void check_records(const struct location *location, bool writes) {
 }
 
 static struct message *insert_after(struct location *location, uint16_t older, uint64_t value, bool is_rmw);
+static void sc_note(uint16_t place, uint16_t read, uint16_t written, bool is_sc);
 
 /* A plain access against atomic ones before it. A write becomes a message, so that later loads find it. */
 static void plain_on_atomic(struct location *location, bool writes, const void *code) {
@@ -332,6 +354,7 @@ static void plain_on_atomic(struct location *location, bool writes, const void *
     memset(message->view.clock, 0, sizeof(message->view.clock));
     location->pending = true;
     unsigned index = (unsigned)(location - locations);
+    sc_note(location->newest, NONE, location->newest, false);
     threads[model_now.thread].current.seen[index] = message->time;
     threads[model_now.thread].acquired.seen[index] = message->time;
 }
@@ -393,6 +416,10 @@ static struct message *insert_after(struct location *location, uint16_t older, u
     struct message *message = &messages[index], *before = &messages[older];
     message->value = value;
     message->is_rmw = is_rmw;
+    message->sc_event = NONE;
+    message->thread = (uint8_t)model_now.thread;
+    message->clock = threads[model_now.thread].current.clock[model_now.thread];
+    message->writes = message->reads = (struct sc_set){0};
     message->older = older;
     message->newer = before->newer;
     if (before->newer == NONE) {
@@ -458,41 +485,148 @@ static void leave(struct model_site *site, struct location *location, struct eff
     }
 }
 
-/* The oldest time an operation of this order may read, or write above. */
-static uint32_t floor_of(unsigned index, enum model_order order) {
-    uint32_t seen = threads[model_now.thread].current.seen[index];
-    return order == MODEL_ORDER_seq_cst ? max_of(seen, sc_view[index]) : seen;
+/* ---- the total order of seq_cst operations ------------------------------------------------------------------ */
+
+/* Operations are executed in an order that this one need not follow: a load may come before a store in it that was executed
+ * earlier and that the load did not see. So it is kept as a relation, closed under transitivity, that must have no cycle.
+ * a precedes b when a happens before b, or when, of one location, a writes before b does, or reads something that b
+ * overwrites; where a fence stands for the accesses that it happens before, or that happen before it. */
+
+static void sc_add(struct sc_set *set, unsigned event) { set->words[event / 64] |= 1ull << (event % 64); }
+
+static void sc_join(struct sc_set *into, const struct sc_set *from) {
+    for (unsigned i = 0; i * 64 < sc_count; i++) into->words[i] |= from->words[i];
 }
+
+static bool sc_meets(const struct sc_set *a, const struct sc_set *b) {
+    for (unsigned i = 0; i * 64 < sc_count; i++)
+        if (a->words[i] & b->words[i]) return true;
+    return false;
+}
+
+static void sc_add_before(struct sc_set *set, const uint32_t *clock, bool fences_only) {
+    for (unsigned i = 0; i < sc_count; i++)
+        if ((sc_events[i].is_fence || !fences_only) && sc_events[i].clock <= clock[sc_events[i].thread]) sc_add(set, i);
+}
+
+/* What follows an operation that reads, or writes just below, something older than the newer messages. */
+static struct sc_set sc_overwriters(uint16_t newer) {
+    struct sc_set after = {0};
+    for (; newer != NONE; newer = messages[newer].newer) {
+        const struct message *message = &messages[newer];
+        if (message->sc_event != NONE) sc_join(&after, &sc_events[message->sc_event].after);
+        for (unsigned i = 0; sc_fence_count > 0 && i < sc_count; i++)
+            if (sc_events[i].is_fence && message->clock <= sc_events[i].before[message->thread])
+                sc_join(&after, &sc_events[i].after);
+    }
+    return after;
+}
+
+/* What precedes a write above this message. */
+static void sc_add_overwritten(struct sc_set *set, uint16_t older) {
+    for (; older != NONE; older = messages[older].older) {
+        sc_join(set, &messages[older].writes);
+        sc_join(set, &messages[older].reads);
+    }
+}
+
+/* Whether the running thread may read this message, or write after it, or both, without closing a cycle. */
+static bool sc_allows(uint16_t at, bool reads, bool writes, enum model_order order) {
+    bool is_sc = order == MODEL_ORDER_seq_cst;
+    if (sc_count == 0 || (!is_sc && sc_fence_count == 0) || messages[at].newer == NONE) return true;
+    uint32_t clock[MODEL_THREADS];
+    for (unsigned i = 0; i < MODEL_THREADS; i++) {
+        clock[i] = threads[model_now.thread].current.clock[i];
+        if (reads && is_acquire(order)) clock[i] = max_of(clock[i], messages[at].view.clock[i]);
+    }
+    struct sc_set before = {0}, after = sc_overwriters(messages[at].newer);
+    sc_add_before(&before, clock, !is_sc);
+    if (is_sc && writes) sc_add_overwritten(&before, at);
+    return !sc_meets(&before, &after);
+}
+
+static unsigned new_sc_event(bool is_fence) {
+    if (sc_count == SC_EVENTS) model_fail("more than %d seq_cst operations in one execution", SC_EVENTS);
+    struct sc_event *event = &sc_events[sc_count];
+    event->is_fence = is_fence;
+    event->thread = (uint8_t)model_now.thread;
+    event->clock = threads[model_now.thread].current.clock[model_now.thread];
+    event->after = (struct sc_set){0};
+    sc_add(&event->after, sc_count);
+    return sc_count++;
+}
+
+static void sc_order(const struct sc_set *before, const struct sc_set *after) {
+    for (unsigned i = 0; i < sc_count; i++)
+        if (sc_meets(&sc_events[i].after, before)) sc_join(&sc_events[i].after, after);
+}
+
+/* Enters an access that has been done: `at` is what it wrote, else what it read. */
+static void sc_note(uint16_t at, uint16_t read, uint16_t written, bool is_sc) {
+    if (!is_sc && sc_fence_count == 0) return;
+    const uint32_t *clock = threads[model_now.thread].current.clock;
+    struct sc_set sources = {0};
+    sc_add_before(&sources, clock, true);
+    if (is_sc) {
+        struct sc_set before = {0};
+        sc_add_before(&before, clock, false);
+        if (written != NONE) sc_add_overwritten(&before, messages[written].older);
+        unsigned event = new_sc_event(false);
+        sc_order(&before, &sc_events[event].after);
+        sc_add(&sources, event);
+        if (written != NONE) messages[written].sc_event = (uint16_t)event;
+    }
+    if (messages[at].newer != NONE) {
+        struct sc_set after = sc_overwriters(messages[at].newer);
+        sc_order(&sources, &after);
+    }
+    if (read != NONE) sc_join(&messages[read].reads, &sources);
+    if (written != NONE) sc_join(&messages[written].writes, &sources);
+}
+
+static void sc_note_fence(void) {
+    const uint32_t *clock = threads[model_now.thread].current.clock;
+    struct sc_set before = {0};
+    sc_add_before(&before, clock, false);
+    for (unsigned i = 0; i < location_count; i++) {
+        uint16_t last = locations[i].newest;
+        while (messages[last].clock > clock[messages[last].thread]) last = messages[last].older;
+        sc_join(&before, &messages[last].writes);
+        sc_add_overwritten(&before, messages[last].older);
+    }
+    unsigned event = new_sc_event(true);
+    sc_fence_count++;
+    memcpy(sc_events[event].before, clock, sizeof(sc_events[event].before));
+    sc_order(&before, &sc_events[event].after);
+}
+
+/* ---- choosing and doing ------------------------------------------------------------------------------------- */
 
 /* Whether something may be written just after this message. */
 static bool is_open(const struct message *message) {
     return message->newer == NONE || !messages[message->newer].is_rmw;
 }
 
-enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_COMPARE };
+enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE, ACCESS_COMPARE };
 
 /* The message to read, or to write after, or both. The newest is the first choice. */
 static uint16_t pick(const struct location *location, enum access access, const struct model_entry *entry,
                      uint64_t expected, uint64_t compared) {
-    unsigned index = (unsigned)(location - locations), count = 1;
-    uint32_t floor = floor_of(index, entry->order);
-    uint32_t failure_floor = access == ACCESS_COMPARE ? floor_of(index, entry->failure) : floor;
-    uint32_t lowest = floor < failure_floor ? floor : failure_floor;
+    uint32_t floor = threads[model_now.thread].current.seen[location - locations];
     uint16_t newest = location->newest;
-    if (messages[newest].time <= lowest) return newest;
+    unsigned count = 1;
+    if (messages[newest].time <= floor) return newest;
     if (model_now.stale_left == 0) {
         model_now.cut_stale = true;
         return newest;
     }
     candidates[0] = newest;
-    for (uint16_t i = messages[newest].older; i != NONE && messages[i].time >= lowest; i = messages[i].older) {
-        const struct message *message = &messages[i];
-        bool fits = message->time >= floor;
-        if (access == ACCESS_WRITE) fits = fits && is_open(message);
-        else if (access == ACCESS_COMPARE)
-            fits = ((message->value ^ expected) & compared) == 0 ? fits && is_open(message)
-                                                                 : message->time >= failure_floor;
-        if (fits) candidates[count++] = i;
+    for (uint16_t i = messages[newest].older; i != NONE && messages[i].time >= floor; i = messages[i].older) {
+        bool writes = access != ACCESS_READ, reads = access != ACCESS_WRITE;
+        if (access == ACCESS_COMPARE) writes = ((messages[i].value ^ expected) & compared) == 0;
+        if (writes && !is_open(&messages[i])) continue;
+        if (sc_allows(i, reads, writes, access == ACCESS_COMPARE && !writes ? entry->failure : entry->order))
+            candidates[count++] = i;
     }
     unsigned chosen = model_choose(count);
     if (chosen > 0) model_now.stale_left--;
@@ -516,7 +650,8 @@ static void put(struct location *location, uint16_t older, uint64_t value, enum 
     view_copy(&message->view, is_release(order) ? &threads[self].current : &threads[self].released, location_count);
     if (is_rmw) view_join(&message->view, &messages[older].view, messages[older].locations); /* the release sequence */
     message->view.seen[index] = message->time;
-    if (order == MODEL_ORDER_seq_cst) sc_view[index] = max_of(sc_view[index], message->time);
+    uint16_t written = (uint16_t)(message - messages);
+    sc_note(written, is_rmw ? older : NONE, written, order == MODEL_ORDER_seq_cst);
     if (message->newer == NONE) poke(address_of(location), location->size, value);
 }
 
@@ -527,6 +662,7 @@ uint64_t model_load(struct model_site *site, const volatile void *address, unsig
     uint16_t from = pick(location, ACCESS_READ, site->entry, 0, 0);
     uint64_t value = messages[from].value;
     take(index, &messages[from], site->entry->order);
+    sc_note(from, from, NONE, site->entry->order == MODEL_ORDER_seq_cst);
     leave(site, location, (struct effect){.reads = true, .old = from != location->newest, .read = value});
     note_read(index, value);
     return value;
@@ -566,7 +702,7 @@ uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned siz
     }
     struct location *location = enter(site, address, size);
     unsigned index = (unsigned)(location - locations);
-    uint16_t from = pick(location, ACCESS_WRITE, site->entry, 0, 0);
+    uint16_t from = pick(location, ACCESS_UPDATE, site->entry, 0, 0);
     bool old = from != location->newest;
     uint64_t value = messages[from].value;
     uint64_t written = truncate_to(size, combine(site->operation, value, operand));
@@ -601,6 +737,7 @@ bool model_cas(struct model_site *site, volatile void *address, unsigned size, v
     bool equal = ((value ^ expected) & compared) == 0;
     take(index, &messages[from], equal ? entry->order : entry->failure);
     if (equal) put(location, from, desired, entry->order, true);
+    else sc_note(from, from, NONE, entry->failure == MODEL_ORDER_seq_cst);
     leave(site, location, (struct effect){true, equal, old, value, desired});
     note_read(index, equal ? desired : value);
     if (!equal) poke(expected_at, size, value);
@@ -610,15 +747,11 @@ bool model_cas(struct model_site *site, volatile void *address, unsigned size, v
 void model_fence(struct model_site *site) {
     if (!model_now.running) return;
     enum model_order order = site->entry->order;
-    if (order == MODEL_ORDER_seq_cst) model_switch_point();
     site->entry->touched = true;
     unsigned self = model_now.thread;
     struct view *current = &threads[self].current, *acquired = &threads[self].acquired;
     if (is_acquire(order)) view_copy(current, acquired, location_count);
-    if (order == MODEL_ORDER_seq_cst) {
-        for (unsigned i = 0; i < location_count; i++)
-            sc_view[i] = current->seen[i] = acquired->seen[i] = max_of(current->seen[i], sc_view[i]);
-    }
+    if (order == MODEL_ORDER_seq_cst) sc_note_fence();
     if (is_release(order)) view_copy(&threads[self].released, current, location_count);
     acquired->clock[self] = ++current->clock[self];
     model_step(MODEL_STEP_OPERATION, site);

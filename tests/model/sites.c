@@ -66,7 +66,7 @@ static bool is_beside(const struct model_site *a, const struct model_site *b) {
 
 /* Sites of one line and operation get a number: the same in every unit that includes the line. */
 static void number_sites(struct model_site **sites, size_t count) {
-    qsort(sites, count, sizeof(*sites), compare_in_unit);
+    qsort(sites, count, sizeof(struct model_site *), compare_in_unit);
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && is_beside(sites[i - 1], sites[i])) sites[i]->ordinal = sites[i - 1]->ordinal + 1;
         else sites[i]->ordinal = i + 1 < count && is_beside(sites[i], sites[i + 1]);
@@ -89,14 +89,14 @@ void model_sites_build(void) {
     size_t count = (size_t)(__stop_model_sites - __start_model_sites);
     if (entries) return;
     entries = calloc(count + TAGS, sizeof(*entries));
-    struct model_site **sites = calloc(count + 1, sizeof(*sites));
+    struct model_site **sites = calloc(count + 1, sizeof(struct model_site *));
     if (!entries || !sites) model_fail("no memory for %zu sites", count);
     for (size_t i = 0; i < count; i++) {
         sites[i] = __start_model_sites[i];
         check_orders(sites[i]);
     }
     number_sites(sites, count);
-    qsort(sites, count, sizeof(*sites), compare_sites);
+    qsort(sites, count, sizeof(struct model_site *), compare_sites);
     for (size_t i = 0; i < count; i++)
         sites[i]->entry =
             i > 0 && compare_sites(&sites[i - 1], &sites[i]) == 0 ? sites[i - 1]->entry : new_entry(sites[i]);

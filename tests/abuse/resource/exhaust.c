@@ -4,7 +4,7 @@
  *     exhaust address_space|data|late_address_space|late_data BYTES|mixed|phases
  *     exhaust threads|thread_exit
  *
- * The late ones meet the limit in a running process; what an allocator has reserved before may then be used up first. */
+ * The late ones meet the limit in a running process; what an allocator has reserved before may be used up first. */
 #include "process.h"
 
 #include <pthread.h>
@@ -207,13 +207,9 @@ static void late(int resource, int field) {
     free_list(&before, 0);
 }
 
-static void late_address_space(void) {
-    late(RLIMIT_AS, 0);
-}
+static void late_address_space(void) { late(RLIMIT_AS, 0); }
 
-static void late_data(void) {
-    late(RLIMIT_DATA, 5);
-}
+static void late_data(void) { late(RLIMIT_DATA, 5); }
 
 /* ---- Threads whose first malloc finds nothing left ---- */
 
@@ -234,9 +230,7 @@ static void *first_malloc(void *exits_at_once) {
     for (size_t i = 0; i < COUNT_OF(wanted); i++) {
         for (int entry = 0; entry < 3; entry++) {
             errno = 0;
-            char *block = entry == 0   ? malloc(wanted[i])
-                          : entry == 1 ? calloc(1, wanted[i])
-                                       : realloc(NULL, wanted[i]);
+            char *block = entry == 0 ? malloc(wanted[i]) : entry == 1 ? calloc(1, wanted[i]) : realloc(NULL, wanted[i]);
             EXPECT(block || errno == ENOMEM, "entry %d, %zu bytes", entry, wanted[i]);
             if (block) {
                 block[0] = block[wanted[i] - 1] = 'x';
@@ -247,7 +241,8 @@ static void *first_malloc(void *exits_at_once) {
         free(NULL);
     }
     for (size_t i = 0; i < count; i++) {
-        EXPECT(had[i].block[0] == 'x' && had[i].block[had[i].size - 1] == 'x', "block %p changed", (void *)had[i].block);
+        EXPECT(had[i].block[0] == 'x' && had[i].block[had[i].size - 1] == 'x', "block %p changed",
+               (void *)had[i].block);
         free(had[i].block);
     }
     pthread_barrier_wait(&tried);
@@ -312,22 +307,14 @@ static void run_threads(int exit_at_once) {
     }
 }
 
-static void threads_start(void) {
-    run_threads(0);
-}
+static void threads_start(void) { run_threads(0); }
 
-static void thread_exit(void) {
-    run_threads(1);
-}
+static void thread_exit(void) { run_threads(1); }
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"address_space", exhaust},
-        {"data", exhaust},
-        {"late_address_space", late_address_space},
-        {"late_data", late_data},
-        {"threads", threads_start},
-        {"thread_exit", thread_exit},
+        {"address_space", exhaust}, {"data", exhaust},          {"late_address_space", late_address_space},
+        {"late_data", late_data},   {"threads", threads_start}, {"thread_exit", thread_exit},
     };
     what = argc > 2 ? argv[2] : NULL;
     if (argc > 1 && !is_watched()) {

@@ -1,5 +1,5 @@
 /* A process that has no mapping left (vm.max_map_count): every mmap, and every munmap or mprotect that would split one,
- * fails with ENOMEM. malloc gives NULL and ENOMEM or serves from what it has; free works; and all is well again later. */
+ * fails with ENOMEM. malloc gives NULL and ENOMEM or serves from what it has; free works; all is well again later. */
 #include "process.h"
 
 #include <sys/mman.h>
@@ -53,8 +53,8 @@ static void live_make(void) {
 }
 
 static void live_check(size_t i, size_t size) {
-    EXPECT(live[i].block[0] == i % 251 && !memcmp(live[i].block, live[i].block + 1, size - 1), "live block %zu of %zu changed",
-           i, live[i].size);
+    EXPECT(live[i].block[0] == i % 251 && !memcmp(live[i].block, live[i].block + 1, size - 1),
+           "live block %zu of %zu changed", i, live[i].size);
 }
 
 /* Blocks of one size until NULL, or 16 MiB; then all are freed. */
@@ -67,7 +67,8 @@ static void take(size_t size) {
             EXPECT(errno == ENOMEM, "%zu bytes: NULL", size);
             break;
         }
-        EXPECT(taken / size % 2 == 0 || (!block[0] && !memcmp(block, block + 1, size - 1)), "calloc(1, %zu) is not zero", size);
+        EXPECT(taken / size % 2 == 0 || (!block[0] && !memcmp(block, block + 1, size - 1)),
+               "calloc(1, %zu) is not zero", size);
         memset(block, 0xA5, size);
         *(void **)(void *)block = list;
         list = block;

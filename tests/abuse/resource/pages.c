@@ -19,7 +19,8 @@ static void tebibytes(void) {
                                                 : calloc(size / 8, 8);
             EXPECT(block || errno == ENOMEM, "2^%d bytes: NULL", shift);
             if (block) {
-                EXPECT(entry % 2 == 0 || (!block[0] && !block[size / 2] && !block[size - 1]), "calloc of 2^%d is dirty", shift);
+                EXPECT(entry % 2 == 0 || (!block[0] && !block[size / 2] && !block[size - 1]), "calloc of 2^%d is dirty",
+                       shift);
                 block[0] = 1;
                 block[size / 2] = 2;
                 block[size - 1] = 3;
@@ -106,13 +107,9 @@ static void locked(int flags) {
     }
 }
 
-static void locked_now_and_later(void) {
-    locked(MCL_CURRENT | MCL_FUTURE);
-}
+static void locked_now_and_later(void) { locked(MCL_CURRENT | MCL_FUTURE); }
 
-static void locked_later(void) {
-    locked(MCL_FUTURE);
-}
+static void locked_later(void) { locked(MCL_FUTURE); }
 
 /* ---- Giving back ---- */
 
@@ -157,7 +154,8 @@ static void free_heap(enum order order) {
 }
 
 static void make_records(void) {
-    blocks = mmap(NULL, BLOCKS * sizeof(void *), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    blocks =
+        mmap(NULL, BLOCKS * sizeof(void *), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     EXPECT(blocks != MAP_FAILED, "no memory for the records");
 }
 
@@ -166,8 +164,8 @@ static void expect_given_back(size_t start, size_t full, const char *kind) {
     malloc_trim(0);
     size_t trimmed = resident_bytes();
     EXPECT(full > start + HEAP_BYTES * 8 / 10 && trimmed < start + (full - start) / 4,
-           "%s: resident MiB at start %zu, full %zu, freed %zu, trimmed %zu", kind, start / MIB, full / MIB, freed / MIB,
-           trimmed / MIB);
+           "%s: resident MiB at start %zu, full %zu, freed %zu, trimmed %zu", kind, start / MIB, full / MIB,
+           freed / MIB, trimmed / MIB);
 }
 
 static void purge(size_t low, size_t high, const char *kind) {
@@ -181,21 +179,13 @@ static void purge(size_t low, size_t high, const char *kind) {
     }
 }
 
-static void purge_small(void) {
-    purge(128, KIB, "small");
-}
+static void purge_small(void) { purge(128, KIB, "small"); }
 
-static void purge_medium(void) {
-    purge(2 * KIB, 32 * KIB, "medium");
-}
+static void purge_medium(void) { purge(2 * KIB, 32 * KIB, "medium"); }
 
-static void purge_large(void) {
-    purge(64 * KIB, 8 * MIB, "large");
-}
+static void purge_large(void) { purge(64 * KIB, 8 * MIB, "large"); }
 
-static void purge_mixed(void) {
-    purge(16, 16, "mixed");
-}
+static void purge_mixed(void) { purge(16, 16, "mixed"); }
 
 static void *free_all(void *unused) {
     (void)unused;
@@ -269,8 +259,8 @@ static void huge_at_once(void) {
         size_t full = resident_bytes();
         free(block);
         size_t freed = resident_bytes();
-        EXPECT(full > start + HEAP_BYTES - MIB && freed < start + HEAP_BYTES / 4, "resident MiB: start %zu, full %zu, freed %zu",
-               start / MIB, full / MIB, freed / MIB);
+        EXPECT(full > start + HEAP_BYTES - MIB && freed < start + HEAP_BYTES / 4,
+               "resident MiB: start %zu, full %zu, freed %zu", start / MIB, full / MIB, freed / MIB);
     }
 }
 
@@ -301,17 +291,10 @@ static void never_executable(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"tebibytes", tebibytes},
-        {"locked", locked_now_and_later},
-        {"locked_later", locked_later},
-        {"purge_small", purge_small},
-        {"purge_medium", purge_medium},
-        {"purge_large", purge_large},
-        {"purge_mixed", purge_mixed},
-        {"purge_remote", purge_remote},
-        {"purge_holes", purge_holes},
-        {"huge_at_once", huge_at_once},
-        {"never_executable", never_executable},
+        {"tebibytes", tebibytes},       {"locked", locked_now_and_later},       {"locked_later", locked_later},
+        {"purge_small", purge_small},   {"purge_medium", purge_medium},         {"purge_large", purge_large},
+        {"purge_mixed", purge_mixed},   {"purge_remote", purge_remote},         {"purge_holes", purge_holes},
+        {"huge_at_once", huge_at_once}, {"never_executable", never_executable},
     };
     if (argc > 1 && !is_watched()) {
         return run_watched(argv, 2 * GIB, -1, 0);

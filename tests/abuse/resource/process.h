@@ -19,12 +19,10 @@
 #define WATCHED_VARIABLE "HAK_TEST_WATCHED"
 
 /* Whether this process is the watched one. */
-__attribute__((unused)) static int is_watched(void) {
-    return getenv(WATCHED_VARIABLE) != NULL;
-}
+__attribute__((unused)) static int is_watched(void) { return getenv(WATCHED_VARIABLE) != NULL; }
 
-/* Waits for the child, which must keep its resident memory within the bound: a test that runs away is ended here, not by
- * the kernel choosing among all processes. Returns the child's exit code, 1 when it was killed. */
+/* Waits for the child, which must keep its resident memory within the bound: a test that runs away is ended here, not
+ * by the kernel choosing among all processes. Returns the child's exit code, 1 when it was killed. */
 __attribute__((unused)) static int watch(pid_t child, size_t memory_bytes) {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/statm", (int)child);
@@ -49,7 +47,7 @@ __attribute__((unused)) static int watch(pid_t child, size_t memory_bytes) {
     }
 }
 
-/* Starts this program anew with the same arguments, under the limit (none when resource is negative), and watches it. */
+/* Starts this program anew with the same arguments, under the limit (none when resource is negative), and watches. */
 __attribute__((unused)) static int run_watched(char **argv, size_t memory_bytes, int resource, size_t limit_bytes) {
     pid_t child = fork();
     EXPECT(child >= 0, "fork");

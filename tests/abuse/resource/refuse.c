@@ -52,7 +52,8 @@ static size_t take(size_t size) {
             EXPECT(errno == ENOMEM, "%zu bytes: NULL", stride);
             break;
         }
-        EXPECT(count % 3 != 1 || (!block[0] && !memcmp(block, block + 1, stride - 1)), "calloc(1, %zu) is not zero", stride);
+        EXPECT(count % 3 != 1 || (!block[0] && !memcmp(block, block + 1, stride - 1)), "calloc(1, %zu) is not zero",
+               stride);
         memset(block, 0xA5, stride);
         *(void **)(void *)block = list;
         list = block;
@@ -75,7 +76,8 @@ static void memory(void) {
             size_t count = take(sizes[s]);
             if (count && sizes[s] <= 20000) {
                 size_t again = take(sizes[s]);
-                EXPECT(again * 2 >= count, "%zu blocks of %zu bytes, but %zu after their frees", count, sizes[s], again);
+                EXPECT(again * 2 >= count, "%zu blocks of %zu bytes, but %zu after their frees", count, sizes[s],
+                       again);
             }
         }
     }

@@ -35,7 +35,8 @@ static void use(size_t bytes, uint64_t seed) {
         first = record->next;
         const char *bytes_of = (const char *)record;
         for (size_t i = sizeof(*record); i < record->size; i++) {
-            EXPECT(bytes_of[i] == (char)(record->size & 127), "block %p of %zu bytes changed", (void *)record, record->size);
+            EXPECT(bytes_of[i] == (char)(record->size & 127), "block %p of %zu bytes changed", (void *)record,
+                   record->size);
         }
         free(record);
     }
