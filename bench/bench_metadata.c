@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
     uint64_t bytes_wanted = bench_number(argv[1], 1);
     struct bench_sizes sizes = bench_sizes(bench_number(argv[2], 16), bench_number(argv[3], 16));
     int (*owns)(const void *) = NULL;
-    int (*ask_stats)(struct hak_stats *, size_t) = NULL;
+    int (*ask_stats)(struct hak_statistics *, size_t) = NULL;
     *(void **)&owns = dlsym(RTLD_DEFAULT, "hak_owns");
     *(void **)&ask_stats = dlsym(RTLD_DEFAULT, "hak_stats");
     map_unit_bits();
@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
 
     mark_units(blocks);
     report(count_resident(owns));
-    struct hak_stats stats;
+    struct hak_statistics stats;
     if (ask_stats && ask_stats(&stats, sizeof stats) == 0) {
         printf("metadata_bytes %" PRIu64 " committed\n", stats.metadata_bytes);
     }

@@ -75,28 +75,28 @@ HAK_API size_t hak_thread_prewarm(size_t max_size);
 
 /* The state of the heap, at one moment per figure: figures of a heap in motion need not add up exactly.
  * At rest: mapped >= committed >= resident parts, live + cached + free = capacity. */
-struct hak_stats {
-    uint64_t live_blocks;      /* blocks handed out and not freed */
-    uint64_t live_bytes;       /* their usable sizes */
-    uint64_t cached_blocks;    /* free blocks in the front caches of threads */
+struct hak_statistics {
+    uint64_t live_blocks;   /* blocks handed out and not freed */
+    uint64_t live_bytes;    /* their usable sizes */
+    uint64_t cached_blocks; /* free blocks in the front caches of threads */
     uint64_t cached_bytes;
-    uint64_t free_bytes;       /* free blocks inside slabs */
-    uint64_t large_blocks;     /* blocks with page runs or mappings of their own; also counted in live_* */
+    uint64_t free_bytes;   /* free blocks inside slabs */
+    uint64_t large_blocks; /* blocks with page runs or mappings of their own; also counted in live_* */
     uint64_t large_bytes;
-    uint64_t slabs;            /* slabs that belong to a size class */
-    uint64_t super_slabs;      /* SuperSlabs in use */
-    uint64_t mapped_bytes;     /* address space held: reservations and mappings */
-    uint64_t committed_bytes;  /* the part of it that is readable and writable */
-    uint64_t purged_bytes;     /* given back to the kernel so far, in total */
-    uint64_t metadata_bytes;   /* committed for hakmem's own records */
-    uint64_t remote_frees;     /* blocks freed into slabs held by another thread, so far */
-    uint64_t system_calls;     /* memory system calls so far */
-    uint64_t heaps;            /* thread heaps that exist, in use or waiting for a thread */
+    uint64_t slabs;           /* slabs that belong to a size class */
+    uint64_t super_slabs;     /* SuperSlabs in use */
+    uint64_t mapped_bytes;    /* address space held: reservations and mappings */
+    uint64_t committed_bytes; /* the part of it that is readable and writable */
+    uint64_t purged_bytes;    /* given back to the kernel so far, in total */
+    uint64_t metadata_bytes;  /* committed for hakmem's own records */
+    uint64_t remote_frees;    /* blocks freed into slabs held by another thread, so far */
+    uint64_t system_calls;    /* memory system calls so far */
+    uint64_t heaps;           /* thread heaps that exist, in use or waiting for a thread */
 };
 
-/* Fills *stats. size is sizeof(struct hak_stats) as the caller knows it; no more is written, and what an older library
+/* Fills *stats. size is sizeof(struct hak_statistics) as the caller knows it; no more is written, and what an older library
  * does not know is 0. Returns 0, or EINVAL when stats is NULL. */
-HAK_API int hak_stats(struct hak_stats *stats, size_t size);
+HAK_API int hak_stats(struct hak_statistics *stats, size_t size);
 
 #ifdef __cplusplus
 }

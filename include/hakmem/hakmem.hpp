@@ -25,14 +25,12 @@ inline void deallocate(void *block, std::size_t bytes, std::size_t alignment) no
 }
 
 // A standard allocator, for containers. Stateless: all of them are equal.
-template <class T>
-struct allocator {
+template <class T> struct allocator {
     using value_type = T;
     using is_always_equal = std::true_type;
 
     allocator() noexcept = default;
-    template <class U>
-    allocator(const allocator<U> &) noexcept {}
+    template <class U> allocator(const allocator<U> &) noexcept {}
 
     [[nodiscard]] T *allocate(std::size_t count) {
         if (count > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)) throw std::bad_array_new_length();
@@ -41,14 +39,8 @@ struct allocator {
     void deallocate(T *block, std::size_t count) noexcept { hakmem::deallocate(block, count * sizeof(T), alignof(T)); }
 };
 
-template <class T, class U>
-bool operator==(const allocator<T> &, const allocator<U> &) noexcept {
-    return true;
-}
-template <class T, class U>
-bool operator!=(const allocator<T> &, const allocator<U> &) noexcept {
-    return false;
-}
+template <class T, class U> bool operator==(const allocator<T> &, const allocator<U> &) noexcept { return true; }
+template <class T, class U> bool operator!=(const allocator<T> &, const allocator<U> &) noexcept { return false; }
 
 // For std::pmr containers.
 class memory_resource final : public std::pmr::memory_resource {

@@ -88,8 +88,10 @@ HAK_OVERRIDE(delete_tagged, _ZdlPvRKSt9nothrow_t, (void *, const struct nothrow 
 HAK_OVERRIDE(delete_tagged, _ZdaPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
 HAK_OVERRIDE(delete_aligned, _ZdlPvSt11align_val_t, (void *, size_t), void);
 HAK_OVERRIDE(delete_aligned, _ZdaPvSt11align_val_t, (void *, size_t), void);
-HAK_OVERRIDE(delete_aligned_tagged, _ZdlPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *), void);
-HAK_OVERRIDE(delete_aligned_tagged, _ZdaPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *), void);
+HAK_OVERRIDE(delete_aligned_tagged, _ZdlPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
+             void);
+HAK_OVERRIDE(delete_aligned_tagged, _ZdaPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
+             void);
 HAK_OVERRIDE(delete_sized_aligned, _ZdlPvmSt11align_val_t, (void *, size_t, size_t), void);
 HAK_OVERRIDE(delete_sized_aligned, _ZdaPvmSt11align_val_t, (void *, size_t, size_t), void);
 

@@ -146,7 +146,7 @@ size_t hak_purge(void) {
 
 size_t hak_thread_prewarm(size_t max_size) { return hak_front_prewarm(max_size); }
 
-int hak_stats(struct hak_stats *stats, size_t size) {
+int hak_stats(struct hak_statistics *stats, size_t size) {
     if (stats == NULL) return EINVAL;
     struct hak_snapshot snapshot;
     hak_snapshot_take(&snapshot);
@@ -175,7 +175,8 @@ static void print_stats(void) {
  * are accepted and mean nothing. 1 for a parameter that is known. */
 static int set_parameter(int parameter, int value) {
     enum { MXFAST = 1, TRIM_THRESHOLD = -1, TOP_PAD = -2, MMAP_THRESHOLD = -3, ARENA_MAX = -8 };
-    if (parameter == TRIM_THRESHOLD && value >= 0) hak_atomic_store(&hak_knobs.dirty_limit_bytes, (uint64_t)value, relaxed);
+    if (parameter == TRIM_THRESHOLD && value >= 0)
+        hak_atomic_store(&hak_knobs.dirty_limit_bytes, (uint64_t)value, relaxed);
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;
@@ -215,19 +216,19 @@ HAK_OVERRIDE(hak_valloc, __libc_valloc, (size_t), void *);
 HAK_OVERRIDE(hak_pvalloc, __libc_pvalloc, (size_t), void *);
 HAK_OVERRIDE(hak_posix_memalign, __posix_memalign, (void **, size_t, size_t), int);
 
-#define FILL_MALLINFO(info, number)                                                                                   \
-    do {                                                                                                              \
-        struct hak_snapshot snapshot;                                                                                 \
-        hak_snapshot_take(&snapshot);                                                                                 \
-        const struct hak_stats *total = &snapshot.total;                                                              \
-        (info).arena = (number)total->committed_bytes;                                                                \
-        (info).hblks = (number)total->large_blocks;                                                                   \
-        (info).hblkhd = (number)total->large_bytes;                                                                   \
-        (info).uordblks = (number)total->live_bytes;                                                                  \
-        (info).fordblks = (number)(total->free_bytes + total->cached_bytes);                                          \
-        (info).fsmblks = (number)total->cached_bytes;                                                                 \
-        (info).smblks = (number)total->cached_blocks;                                                                 \
-        (info).keepcost = (number)(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES);                      \
+#define FILL_MALLINFO(info, number)                                                                                    \
+    do {                                                                                                               \
+        struct hak_snapshot snapshot;                                                                                  \
+        hak_snapshot_take(&snapshot);                                                                                  \
+        const struct hak_statistics *total = &snapshot.total;                                                          \
+        (info).arena = (number)total->committed_bytes;                                                                 \
+        (info).hblks = (number)total->large_blocks;                                                                    \
+        (info).hblkhd = (number)total->large_bytes;                                                                    \
+        (info).uordblks = (number)total->live_bytes;                                                                   \
+        (info).fordblks = (number)(total->free_bytes + total->cached_bytes);                                           \
+        (info).fsmblks = (number)total->cached_bytes;                                                                  \
+        (info).smblks = (number)total->cached_blocks;                                                                  \
+        (info).keepcost = (number)(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES);                       \
     } while (0)
 
 HAK_API struct mallinfo mallinfo(void) {
@@ -253,7 +254,7 @@ HAK_API int malloc_info(int options, FILE *stream) {
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_snapshot snapshot;
     hak_snapshot_take(&snapshot);
-    const struct hak_stats *total = &snapshot.total;
+    const struct hak_statistics *total = &snapshot.total;
     hak_text_add(&text, "<malloc version=\"1\">\n<total type=\"rest\" count=\"%lu\" size=\"%lu\"/>\n",
                  (unsigned long)total->cached_blocks, (unsigned long)(total->free_bytes + total->cached_bytes));
     hak_text_add(&text, "<total type=\"mmap\" count=\"%lu\" size=\"%lu\"/>\n", (unsigned long)total->large_blocks,

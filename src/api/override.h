@@ -7,7 +7,7 @@
 #ifdef __clang__
 #define HAK_OVERRIDE(target, name, parameters, result) HAK_API result name parameters __attribute__((alias(#target)))
 #else
-#define HAK_OVERRIDE(target, name, parameters, result) \
+#define HAK_OVERRIDE(target, name, parameters, result)                                                                 \
     HAK_API result name parameters __attribute__((alias(#target), copy(target)))
 #endif
 

@@ -31,15 +31,18 @@
 #define hak_atomic_load(location, order) atomic_load_explicit((location), memory_order_##order)
 #define hak_atomic_store(location, value, order) atomic_store_explicit((location), (value), memory_order_##order)
 #define hak_atomic_exchange(location, value, order) atomic_exchange_explicit((location), (value), memory_order_##order)
-#define hak_atomic_fetch_add(location, value, order) atomic_fetch_add_explicit((location), (value), memory_order_##order)
-#define hak_atomic_fetch_sub(location, value, order) atomic_fetch_sub_explicit((location), (value), memory_order_##order)
+#define hak_atomic_fetch_add(location, value, order)                                                                   \
+    atomic_fetch_add_explicit((location), (value), memory_order_##order)
+#define hak_atomic_fetch_sub(location, value, order)                                                                   \
+    atomic_fetch_sub_explicit((location), (value), memory_order_##order)
 #define hak_atomic_fetch_or(location, value, order) atomic_fetch_or_explicit((location), (value), memory_order_##order)
-#define hak_atomic_fetch_and(location, value, order) atomic_fetch_and_explicit((location), (value), memory_order_##order)
+#define hak_atomic_fetch_and(location, value, order)                                                                   \
+    atomic_fetch_and_explicit((location), (value), memory_order_##order)
 
 /* Strong compare-and-swap: true when *location was *expected and is now desired; else *expected holds what was found.
  * `failure` is the order of that read. */
-#define hak_atomic_cas(location, expected, desired, success, failure)                                              \
-    atomic_compare_exchange_strong_explicit((location), (expected), (desired), memory_order_##success,            \
+#define hak_atomic_cas(location, expected, desired, success, failure)                                                  \
+    atomic_compare_exchange_strong_explicit((location), (expected), (desired), memory_order_##success,                 \
                                             memory_order_##failure)
 
 /* Keeps the order of accesses as a signal handler of this thread, or a child it forks, sees them. */

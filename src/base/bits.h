@@ -12,7 +12,9 @@ HAK_INLINE bool hak_is_power_of_two(size_t value) { return value != 0 && (value 
 
 /* `alignment` is a power of two. Rounding up wraps around above SIZE_MAX - alignment: callers bound `value` first. */
 HAK_INLINE size_t hak_align_down(size_t value, size_t alignment) { return value & ~(alignment - 1); }
-HAK_INLINE size_t hak_align_up(size_t value, size_t alignment) { return hak_align_down(value + alignment - 1, alignment); }
+HAK_INLINE size_t hak_align_up(size_t value, size_t alignment) {
+    return hak_align_down(value + alignment - 1, alignment);
+}
 
 /* Position of the lowest and of the highest set bit; value is not 0. */
 HAK_INLINE uint32_t hak_lowest_bit(uint64_t value) { return (uint32_t)__builtin_ctzll(value); }

@@ -22,10 +22,10 @@ _Noreturn HAK_COLD void hak_misuse(enum hak_misuse_kind kind, const char *functi
 
 _Noreturn HAK_COLD void hak_assertion_failed(const char *condition, const char *file, int line);
 
-#define HAK_CHECK_AT(level, condition)                                                                                \
-    do {                                                                                                              \
-        if (HAK_CHECK_LEVEL >= (level) && HAK_UNLIKELY(!(condition)))                                                 \
-            hak_assertion_failed(#condition, __FILE__, __LINE__);                                                     \
+#define HAK_CHECK_AT(level, condition)                                                                                 \
+    do {                                                                                                               \
+        if (HAK_CHECK_LEVEL >= (level) && HAK_UNLIKELY(!(condition)))                                                  \
+            hak_assertion_failed(#condition, __FILE__, __LINE__);                                                      \
     } while (0)
 
 #define HAK_ASSERT(condition) HAK_CHECK_AT(1, condition)

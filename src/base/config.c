@@ -11,7 +11,7 @@ struct option {
 };
 
 static const struct option option_table[] = {
-#define HAK_OPTION(field, name, kind, fallback, help) \
+#define HAK_OPTION(field, name, kind, fallback, help)                                                                  \
     {name, HAK_OPTION_##kind, fallback, offsetof(struct hak_config, field), help},
 #include "base/config.def"
 #undef HAK_OPTION
@@ -65,7 +65,8 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
 
 static const struct option *find_option(const char *name, size_t length) {
     for (size_t i = 0; i < OPTION_COUNT; i++)
-        if (strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0) return &option_table[i];
+        if (strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0)
+            return &option_table[i];
     return NULL;
 }
 
@@ -97,7 +98,8 @@ void hak_config_help(const struct hak_config *config, struct hak_text *out) {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         const struct option *option = &option_table[i];
         hak_text_add(out, "  %-16s = ", option->name);
-        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset), config->stats_file);
+        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset),
+                  config->stats_file);
         hak_text_add(out, " (default ");
         add_value(out, option, option->fallback, NULL);
         hak_text_add(out, "): %s\n", option->help);

@@ -14,7 +14,7 @@ struct hak_counters {
 #undef HAK_COUNTER
 };
 
-#define hak_counter_add(counter, amount) \
+#define hak_counter_add(counter, amount)                                                                               \
     hak_atomic_store((counter), hak_atomic_load((counter), relaxed) + (amount), relaxed)
 
 #define hak_counter_add_shared(counter, amount) ((void)hak_atomic_fetch_add((counter), (amount), relaxed))

@@ -21,7 +21,7 @@ static struct hak_heap exited_heap; /* of a thread that will have no heap any mo
 
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
-#ifdef __GLIBC__
+#if defined(__GLIBC__) && !defined(HAK_NO_OVERRIDE)
 /* While the dynamic linker relocates the program, thread-local variables are zero, not yet what they are initialised with, but
  * IFUNC resolvers run and may allocate. A resolver of our own, which runs when this library is relocated and so before
  * the program is, sets the one we need. */

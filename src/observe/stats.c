@@ -46,8 +46,9 @@ static void add_mapping(uintptr_t start, size_t bytes, void *context) {
 
 void hak_snapshot_take(struct hak_snapshot *snapshot) {
     memset(snapshot, 0, sizeof *snapshot);
-    struct hak_stats *total = &snapshot->total;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) count_range(snapshot, hak_region_range(i));
+    struct hak_statistics *total = &snapshot->total;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
+        count_range(snapshot, hak_region_range(i));
     add_counters(snapshot, &hak_shared_counters);
     /* Acquire pairs with make_heap. */
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
@@ -85,11 +86,11 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
 
 /* ---- Writing it ----------------------------------------------------------------------------------------------------- */
 
-/* Fields of struct hak_stats, for both forms. */
-#define FOR_EACH_TOTAL(X)                                                                                             \
-    X(live_blocks) X(live_bytes) X(cached_blocks) X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes)       \
-    X(slabs) X(super_slabs) X(mapped_bytes) X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls)     \
-    X(heaps)
+/* Fields of struct hak_statistics, for both forms. */
+#define FOR_EACH_TOTAL(X)                                                                                              \
+    X(live_blocks)                                                                                                     \
+    X(live_bytes) X(cached_blocks) X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes) X(slabs)               \
+        X(super_slabs) X(mapped_bytes) X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls) X(heaps)
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());
@@ -103,9 +104,9 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_tex
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_class_stats *stats = &snapshot->classes[i];
         if (stats->slabs == 0) continue;
-        hak_text_add(out, "  %8u %8lu %12lu %12lu %12lu\n", hak_size_classes[i].block_bytes, (unsigned long)stats->slabs,
-                     (unsigned long)stats->live_blocks, (unsigned long)stats->cached_blocks,
-                     (unsigned long)stats->free_blocks);
+        hak_text_add(out, "  %8u %8lu %12lu %12lu %12lu\n", hak_size_classes[i].block_bytes,
+                     (unsigned long)stats->slabs, (unsigned long)stats->live_blocks,
+                     (unsigned long)stats->cached_blocks, (unsigned long)stats->free_blocks);
     }
 }
 

@@ -18,7 +18,7 @@ struct hak_class_stats {
 };
 
 struct hak_snapshot {
-    struct hak_stats total;
+    struct hak_statistics total;
     struct hak_class_stats classes[HAK_CLASS_LIMIT];
     uint64_t allocations; /* blocks handed out, at least: hits are not counted, so a block that is used again while it
                              stays in a bin counts once */

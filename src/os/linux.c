@@ -117,7 +117,8 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
                                  : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     bool done = moved != MAP_FAILED;
     /* A move replaces the target, whose bytes were counted already. */
-    if (done) hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
+    if (done)
+        hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
     errno = saved_errno;
     return done;
 }

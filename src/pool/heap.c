@@ -194,7 +194,8 @@ static void recover_range(struct hak_range *range, const struct hak_heap *own) {
 }
 
 void hak_heap_recover_after_fork(struct hak_heap *own) {
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) recover_range(hak_region_range(i), own);
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
+        recover_range(hak_region_range(i), own);
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next) {
         if (heap == own || hak_atomic_load(&heap->in_use, relaxed) == 0) continue;
         memset(heap->partial, 0, sizeof heap->partial); /* its slabs are in the pool now */

@@ -42,13 +42,13 @@ struct hak_heap {
     struct hak_bin bins[HAK_CLASS_LIMIT]; /* first: the hit path indexes it from the heap's address */
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
     HAK_ATOMIC(struct hak_slab *) empty_slabs[HAK_KEPT_EMPTY_SLABS]; /* atomic: also emptied by hak_purge */
-    uint32_t number;                 /* const: 1 and up; stands in the state of slabs */
-    HAK_ATOMIC(uint32_t) in_use;     /* atomic: 1 while a thread has it */
-    HAK_ATOMIC(uint32_t) busy;       /* H5; relaxed */
-    uint32_t exit_rounds;            /* thread-specific destructors run so far */
-    void **slots_next, **slots_end;  /* memory for slots not yet given to a bin */
-    uint64_t budget_bytes;           /* what bins may still grow by: slots times block size */
-    struct hak_heap *next;           /* const: the list of all heaps */
+    uint32_t number;                                                 /* const: 1 and up; stands in the state of slabs */
+    HAK_ATOMIC(uint32_t) in_use;                                     /* atomic: 1 while a thread has it */
+    HAK_ATOMIC(uint32_t) busy;                                       /* H5; relaxed */
+    uint32_t exit_rounds;                                            /* thread-specific destructors run so far */
+    void **slots_next, **slots_end;                                  /* memory for slots not yet given to a bin */
+    uint64_t budget_bytes; /* what bins may still grow by: slots times block size */
+    struct hak_heap *next; /* const: the list of all heaps */
     struct hak_counters counters;
 };
 
@@ -83,10 +83,10 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
  * NULL. */
 void hak_heap_recover_after_fork(struct hak_heap *own);
 
-#define HAK_COUNT(heap, name, amount)                                                                                 \
-    do {                                                                                                              \
-        if (HAK_LIKELY((heap) != NULL)) hak_counter_add(&(heap)->counters.name, (amount));                            \
-        else hak_counter_add_shared(&hak_shared_counters.name, (amount));                                             \
+#define HAK_COUNT(heap, name, amount)                                                                                  \
+    do {                                                                                                               \
+        if (HAK_LIKELY((heap) != NULL)) hak_counter_add(&(heap)->counters.name, (amount));                             \
+        else hak_counter_add_shared(&hak_shared_counters.name, (amount));                                              \
     } while (0)
 
 #endif

@@ -7,9 +7,11 @@ static void partial_hint_set(struct hak_range *range, uint32_t super_slab, uint3
 
 static void partial_hint_clear(struct hak_range *range, uint32_t super_slab, uint32_t size_class) {
     /* Before the row is looked at again, in one order with partial_hint_set. */
-    hak_atomic_fetch_and(&range->partial_index[super_slab / 64][size_class], ~((uint64_t)1 << (super_slab % 64)), seq_cst);
+    hak_atomic_fetch_and(&range->partial_index[super_slab / 64][size_class], ~((uint64_t)1 << (super_slab % 64)),
+                         seq_cst);
     /* Second half of the pair above. */
-    if (hak_atomic_load(&range->partial_rows[super_slab][size_class], seq_cst) != 0) partial_hint_set(range, super_slab, size_class);
+    if (hak_atomic_load(&range->partial_rows[super_slab][size_class], seq_cst) != 0)
+        partial_hint_set(range, super_slab, size_class);
 }
 
 void hak_partial_set_add(struct hak_slab *slab) {

@@ -174,7 +174,8 @@ static struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t
     uint32_t offset = (uint32_t)(address - slab->start);
     *index = hak_block_index(offset, facts->reciprocal);
     if (HAK_UNLIKELY(*index * facts->block_bytes != offset || *index >= facts->block_count))
-        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", block, offset - *index * facts->block_bytes, facts->block_bytes);
+        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", block, offset - *index * facts->block_bytes,
+                   facts->block_bytes);
     return slab;
 }
 

@@ -11,7 +11,7 @@ struct view {
     struct hak_range *range;
     struct hak_slab *slab;
     const struct hak_size_class *facts;
-    HAK_ATOMIC(uint64_t) *bits;
+    HAK_ATOMIC(uint64_t) * bits;
     uint32_t unit, size_class;
 };
 
@@ -64,7 +64,8 @@ static uint32_t blocks_before(size_t offset, const struct hak_size_class *facts)
 /* Purges pages `first`..`end` of the slab, if no block in them is in use. */
 static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end) {
     size_t page = hak_os_page_bytes(), bytes = (end - first) * page;
-    uint32_t block_first = (uint32_t)(first * page / view->facts->block_bytes), block_end = blocks_before(end * page, view->facts);
+    uint32_t block_first = (uint32_t)(first * page / view->facts->block_bytes),
+             block_end = blocks_before(end * page, view->facts);
     if (block_first >= block_end || !claim_blocks(view, block_first, block_end)) return 0;
     bool purged = hak_region_purge_pages(hak_region_start_of(view->range, view->slab) + first * page, bytes);
     if (purged) hak_atomic_fetch_or(&view->slab->purged_pages, hak_low_bits(end - first) << first, relaxed);
@@ -102,7 +103,11 @@ static size_t purge_range(struct hak_range *range) {
         }
         const struct hak_size_class *facts = &hak_size_classes[size_class];
         struct hak_slab *slab = &range->slabs[unit & ~(facts->unit_count - 1)];
-        struct view view = {.range = range, .slab = slab, .facts = facts, .unit = unit, .size_class = size_class,
+        struct view view = {.range = range,
+                            .slab = slab,
+                            .facts = facts,
+                            .unit = unit,
+                            .size_class = size_class,
                             .bits = hak_region_bits_of(range, slab, size_class)};
         purged_bytes += purge_holes(&view);
         unit = (unit & ~(facts->unit_count - 1)) + facts->unit_count;

@@ -44,7 +44,8 @@ bool hak_directory_set(uintptr_t address, uint64_t value) {
     if (leaf == NULL) return false;
     if ((value & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING) {
         size_t bytes = hak_entry_mapping_bytes(value), largest = hak_atomic_load(&largest_mapping, relaxed);
-        while (bytes > largest && !hak_atomic_cas(&largest_mapping, &largest, bytes, relaxed, relaxed)) {}
+        while (bytes > largest && !hak_atomic_cas(&largest_mapping, &largest, bytes, relaxed, relaxed)) {
+        }
     }
     /* Release pairs with hak_directory_get. */
     hak_atomic_store(&leaf[slot_of(address)], value, release);

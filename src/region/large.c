@@ -19,7 +19,9 @@ static void *alloc_run(size_t bytes, size_t alignment, bool *zero) {
     static const enum hak_unit_source sources[] = {HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER, HAK_UNITS_LAST_RESORT};
     struct hak_slab *run = NULL;
     if (units > HAK_UNITS_PER_SUPER_SLAB) run = hak_region_acquire_span(units, zero);
-    else for (uint32_t i = 0; run == NULL && i < 3; i++) run = hak_region_acquire(units, unit_alignment, sources[i], zero);
+    else
+        for (uint32_t i = 0; run == NULL && i < 3; i++)
+            run = hak_region_acquire(units, unit_alignment, sources[i], zero);
     if (run == NULL) return NULL;
     hak_atomic_store(&run->run_units, units, relaxed);
     hak_atomic_store(&run->state, run_live, relaxed);

@@ -13,12 +13,13 @@ enum { SCAN_LIMIT = 64 }; /* SuperSlabs looked into for a run of several units, 
 
 /* The index bit of a SuperSlab may be set while it has no free units, but is set whenever it has some and nobody is about
  * to set it: who adds the first ones sets it; who takes the last clears it, and sets it again if that was too early. */
-static void unit_hint_set(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab) {
+static void unit_hint_set(HAK_ATOMIC(uint64_t) * index, uint32_t super_slab) {
     /* After the units were added, in one order with unit_hint_clear. */
     hak_atomic_fetch_or(&index[super_slab / 64], (uint64_t)1 << (super_slab % 64), seq_cst);
 }
 
-static void unit_hint_clear(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab, const struct hak_super_slab *of, uint64_t kind) {
+static void unit_hint_clear(HAK_ATOMIC(uint64_t) * index, uint32_t super_slab, const struct hak_super_slab *of,
+                            uint64_t kind) {
     /* Before the units are looked at again, in one order with unit_hint_set. */
     hak_atomic_fetch_and(&index[super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), seq_cst);
     /* Second half of the pair above. */
@@ -49,8 +50,8 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
 }
 
 /* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
-static uint32_t take_units(struct hak_range *range, uint32_t super_slab, uint32_t count, uint32_t alignment, uint64_t kinds,
-                           bool *zero) {
+static uint32_t take_units(struct hak_range *range, uint32_t super_slab, uint32_t count, uint32_t alignment,
+                           uint64_t kinds, bool *zero) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint64_t before = hak_atomic_load(word, relaxed), after;
     uint32_t position;
@@ -169,7 +170,8 @@ static struct hak_slab *take_span_from_range(struct hak_range *range, uint32_t c
     uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB, failed_at = 0;
     for (uint32_t unit = 0; unit + count <= units;) {
         *zero = true;
-        if (take_span(range, unit, unit + count, zero, &failed_at)) return record_of(range, unit / HAK_UNITS_PER_SUPER_SLAB, 0);
+        if (take_span(range, unit, unit + count, zero, &failed_at))
+            return record_of(range, unit / HAK_UNITS_PER_SUPER_SLAB, 0);
         unit = hak_align_down(failed_at, HAK_UNITS_PER_SUPER_SLAB) + HAK_UNITS_PER_SUPER_SLAB;
     }
     return NULL;

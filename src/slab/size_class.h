@@ -17,18 +17,18 @@
 
 enum {
     HAK_CLASS_NONE = 0,
-    HAK_FINE_CLASS_COUNT = 16, /* 16, 32 .. 256 */
+    HAK_FINE_CLASS_COUNT = 16,                            /* 16, 32 .. 256 */
     HAK_SMALL_CLASS_COUNT = HAK_FINE_CLASS_COUNT + 7 * 8, /* .. 32768 */
-    HAK_CLASS_RUN_HEAD,        /* first unit of a page run */
-    HAK_CLASS_RUN_BODY,        /* its other units */
+    HAK_CLASS_RUN_HEAD,                                   /* first unit of a page run */
+    HAK_CLASS_RUN_BODY,                                   /* its other units */
     HAK_CLASS_LIMIT,
 };
 
 struct hak_size_class {
     uint32_t block_bytes;
-    uint32_t block_count;  /* per slab, at most HAK_SLAB_MAX_BLOCKS */
-    uint32_t unit_count;   /* per slab: a power of two; slabs start at a multiple of it */
-    uint32_t reciprocal;   /* ceil(2^32 / block_bytes): hak_block_index divides by multiplying */
+    uint32_t block_count; /* per slab, at most HAK_SLAB_MAX_BLOCKS */
+    uint32_t unit_count;  /* per slab: a power of two; slabs start at a multiple of it */
+    uint32_t reciprocal;  /* ceil(2^32 / block_bytes): hak_block_index divides by multiplying */
 };
 
 #define HAK_SLAB_MAX_BLOCKS (HAK_UNIT_BYTES / HAK_ALIGNMENT)

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 
-void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
+void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) * bits_row,
                          uint32_t state) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     slab->start = start;
@@ -53,11 +53,12 @@ uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want) {
         hak_atomic_store(&slab->scan_word, (uint16_t)index, relaxed);
     }
     /* After the acquire above: whoever purged pages of these blocks has said so before it gave them back. */
-    if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0)) hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
+        hak_atomic_store(&slab->purged_pages, 0, relaxed);
     return got;
 }
 
-bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t likely_word) {
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count, uint32_t likely_word) {
     if (hak_atomic_load(&bits[likely_word], relaxed) != hak_slab_word_mask(block_count, likely_word)) return false;
     for (uint32_t i = 0; i * 64 < block_count; i++)
         if (hak_atomic_load(&bits[i], relaxed) != hak_slab_word_mask(block_count, i)) return false;
@@ -78,7 +79,7 @@ bool hak_slab_claim_all(struct hak_slab *slab) {
     return true;
 }
 
-uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
+uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count) {
     uint32_t count = 0;
     for (uint32_t i = 0; i * 64 < block_count; i++) count += hak_bit_count(hak_atomic_load(&bits[i], relaxed));
     return count;

@@ -41,19 +41,19 @@ enum { HAK_SLAB_INLINE_WORDS = 8, HAK_SLAB_MAX_WORDS = HAK_SLAB_MAX_BLOCKS / 64 
 
 struct hak_slab {
     /* What a refill and a flush read. Const from acquisition to retirement, unless tagged otherwise. */
-    uintptr_t start;                 /* address of block 0 */
-    HAK_ATOMIC(uint64_t) *bits;      /* S1-S3; inline_bits, or a row of the range's table for the smallest classes */
-    HAK_ATOMIC(uint32_t) state;      /* atomic, S4 */
-    uint32_t reciprocal;             /* hak_block_index */
-    uint32_t block_bytes;            /* of a page run: 0 */
-    HAK_ATOMIC(uint16_t) scan_word;  /* hint: no set bits below this word, as far as the last holder knew */
+    uintptr_t start;                /* address of block 0 */
+    HAK_ATOMIC(uint64_t) * bits;    /* S1-S3; inline_bits, or a row of the range's table for the smallest classes */
+    HAK_ATOMIC(uint32_t) state;     /* atomic, S4 */
+    uint32_t reciprocal;            /* hak_block_index */
+    uint32_t block_bytes;           /* of a page run: 0 */
+    HAK_ATOMIC(uint16_t) scan_word; /* hint: no set bits below this word, as far as the last holder knew */
     uint16_t block_count;
-    HAK_ATOMIC(uint8_t) size_class;  /* relaxed: late readers check it against what they hold */
-    uint8_t word_count;              /* of bits */
-    uint8_t unit_count;              /* small classes only: 1, 2, 4 */
-    HAK_ATOMIC(uint8_t) range;       /* relaxed: number of the region's range the units lie in */
-    HAK_ATOMIC(uint32_t) run_units;  /* relaxed: of a page run; 0 for a small slab */
-    struct hak_slab *next, *previous; /* holder: its list of partial slabs */
+    HAK_ATOMIC(uint8_t) size_class;    /* relaxed: late readers check it against what they hold */
+    uint8_t word_count;                /* of bits */
+    uint8_t unit_count;                /* small classes only: 1, 2, 4 */
+    HAK_ATOMIC(uint8_t) range;         /* relaxed: number of the region's range the units lie in */
+    HAK_ATOMIC(uint32_t) run_units;    /* relaxed: of a page run; 0 for a small slab */
+    struct hak_slab *next, *previous;  /* holder: its list of partial slabs */
     HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every take */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
@@ -73,7 +73,7 @@ HAK_INLINE void *hak_slab_block(const struct hak_slab *slab, uint32_t index) {
 
 /* Makes the record describe a slab of `size_class` at `start` with all blocks free, in `state`. The caller has the units.
  * `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
-void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
+void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) * bits_row,
                          uint32_t state);
 
 /* Takes up to `want` free blocks, lowest addresses first, and writes them below `top`: top[-1] has the lowest. Returns how
@@ -82,14 +82,14 @@ uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want);
 
 /* True when all `block_count` bits are set, at this moment. Cheap when they are not: `likely_word` is looked at first. Takes
  * what it needs by value, for callers that have put back their last block and may not read the record any more. */
-bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t likely_word);
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count, uint32_t likely_word);
 
 /* Clears all bits of an empty slab: true, and by S2 the caller has the slab and its units. False, with all bits as they
  * were, when a block was not free. */
 bool hak_slab_claim_all(struct hak_slab *slab);
 
 /* Set bits now. */
-uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);
+uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count);
 
 /* FULL protocol, holder's side. Declares a slab full in the name of `heap`; true: it is, the caller has it no more. False: a
  * block was freed meanwhile and the caller has the slab still, in `kept_state`. */

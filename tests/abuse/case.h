@@ -127,8 +127,8 @@ static inline void case_sleep_us(unsigned us) {
 }
 
 /* hak_stats of the running library; false where there is none. */
-static inline bool case_stats(struct hak_stats *stats) {
-    static int (*fill)(struct hak_stats *, size_t);
+static inline bool case_stats(struct hak_statistics *stats) {
+    static int (*fill)(struct hak_statistics *, size_t);
     if (!fill) *(void **)&fill = dlsym(RTLD_DEFAULT, "hak_stats");
     return fill && fill(stats, sizeof *stats) == 0;
 }

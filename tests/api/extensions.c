@@ -94,8 +94,8 @@ static void prewarm(void) {
 }
 
 static void stats(void) {
-    EXPECT(hak_stats(NULL, sizeof(struct hak_stats)) == EINVAL, "hak_stats(NULL)");
-    struct hak_stats before;
+    EXPECT(hak_stats(NULL, sizeof(struct hak_statistics)) == EINVAL, "hak_stats(NULL)");
+    struct hak_statistics before;
     int code = hak_stats(&before, sizeof(before));
     EXPECT(code == 0, "hak_stats gave %d", code);
     static void *blocks[1000];
@@ -105,7 +105,7 @@ static void stats(void) {
     }
     void *large = hak_malloc(20 * MIB);
     EXPECT(large, "hak_malloc of 20 MiB");
-    struct hak_stats full;
+    struct hak_statistics full;
     hak_stats(&full, sizeof(full));
     uint64_t blocks_more = full.live_blocks - before.live_blocks;
     uint64_t bytes_more = full.live_bytes - before.live_bytes;
@@ -123,7 +123,7 @@ static void stats(void) {
         hak_free(blocks[i]);
     }
     hak_free(large);
-    struct hak_stats after;
+    struct hak_statistics after;
     hak_stats(&after, sizeof(after));
     EXPECT(after.live_blocks == before.live_blocks && after.live_bytes == before.live_bytes, "%llu blocks left of %llu",
            (unsigned long long)after.live_blocks, (unsigned long long)before.live_blocks);
@@ -132,8 +132,8 @@ static void stats(void) {
 /* An older program's struct is shorter, a newer one's longer. */
 static void stats_sizes(void) {
     union {
-        struct hak_stats stats;
-        unsigned char bytes[sizeof(struct hak_stats) + 64];
+        struct hak_statistics stats;
+        unsigned char bytes[sizeof(struct hak_statistics) + 64];
     } buffer;
     for (size_t size = 0; size <= sizeof(buffer); size += 8) {
         memset(&buffer, 0xA5, sizeof(buffer));
@@ -142,7 +142,7 @@ static void stats_sizes(void) {
         for (size_t i = size; i < sizeof(buffer); i++) {
             EXPECT(buffer.bytes[i] == 0xA5, "hak_stats with %zu bytes wrote byte %zu", size, i);
         }
-        for (size_t i = sizeof(struct hak_stats); i < size; i++) {
+        for (size_t i = sizeof(struct hak_statistics); i < size; i++) {
             EXPECT(buffer.bytes[i] == 0, "hak_stats with %zu bytes left byte %zu", size, i);
         }
     }

@@ -133,7 +133,7 @@ static void probe(struct list *list, size_t index) {
         for (size_t s = 0; s < COUNT_OF(served); s++) {
             free(served[s]);
         }
-        EXPECT_REFUSED(ENOMEM, realloc(list->first, opaque(8 * GIB)));
+        EXPECT_REFUSED(ENOMEM, realloc(list->first, opaque((size_t)1 << 46)));
         check(list->first);
     }
 }

@@ -189,7 +189,7 @@ static void *keyed_life(void *all_keys) {
 
 /* Runs threads of one kind until the heap has settled, then 2,000 more, which must leave nothing. */
 static void expect_no_leak(void *(*life)(void *), void *argument) {
-    struct hak_stats before = {0}, after = {0};
+    struct hak_statistics before = {0}, after = {0};
     for (int i = 0; i < 300; i++) start_and_join(life, argument);
     size_t settled = case_rss_bytes();
     bool counted = case_stats(&before);
