@@ -157,8 +157,8 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
         retire_if_empty(heap, slab, size_class, state);
 }
 
-/* The record of the slab of a block, which is checked to be a block of the class; *index is its number in the slab. */
-static struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t *index) {
+/* The record of the slab of a block that is said to be of the class. */
+static struct hak_slab *slab_of(const void *block, uint32_t size_class) {
     uintptr_t address = (uintptr_t)block;
     struct hak_range *range = hak_region_range(0);
     if (HAK_UNLIKELY(address - range->start >= (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES)) {
@@ -167,33 +167,39 @@ static struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t
     }
     uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
     const struct hak_size_class *facts = &hak_size_classes[size_class];
-    struct hak_slab *slab = &range->slabs[unit & ~(facts->unit_count - 1)];
     /* A block freed twice may have left its slab for good, and the slab its class. */
     if (HAK_UNLIKELY(hak_atomic_load(&range->page_map[unit], relaxed) != size_class))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, facts->block_bytes);
-    uint32_t offset = (uint32_t)(address - slab->start);
-    *index = hak_block_index(offset, facts->reciprocal);
-    if (HAK_UNLIKELY(*index * facts->block_bytes != offset || *index >= facts->block_count))
-        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", block, offset - *index * facts->block_bytes,
-                   facts->block_bytes);
-    return slab;
+    return &range->slabs[unit & ~(facts->unit_count - 1)];
 }
 
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    struct put_group groups[PUT_GROUPS] = {{NULL, 0, 0}};
+    const struct hak_size_class facts = hak_size_classes[size_class];
+    const uintptr_t slab_bytes = (uintptr_t)facts.unit_count << HAK_UNIT_SHIFT;
+    struct put_group groups[PUT_GROUPS] = {{NULL, 0, 0}}, *group = &groups[0];
+    struct hak_slab *slab = NULL;
+    uintptr_t slab_start = UINTPTR_MAX; /* no block is in this slab */
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t index;
-        struct hak_slab *slab = slab_of(blocks[i], size_class, &index);
-        uint64_t bit = (uint64_t)1 << (index % 64);
-        struct put_group *group = &groups[((uintptr_t)slab / sizeof *slab + index / 64) % PUT_GROUPS];
-        if (group->slab == slab && group->word == index / 64) {
-            if (HAK_UNLIKELY((group->mask & bit) != 0))
-                hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", blocks[i], 0, slab->block_bytes);
-            group->mask |= bit;
-            continue;
+        uintptr_t offset = (uintptr_t)blocks[i] - slab_start;
+        if (HAK_UNLIKELY(offset >= slab_bytes)) { /* not in the slab of the block before */
+            slab = slab_of(blocks[i], size_class);
+            slab_start = slab->start;
+            offset = (uintptr_t)blocks[i] - slab_start;
         }
-        if (group->slab != NULL) put_group(heap, size_class, group);
-        *group = (struct put_group){.slab = slab, .mask = bit, .word = index / 64};
+        uint32_t index = hak_block_index((uint32_t)offset, facts.reciprocal), word = index / 64;
+        if (HAK_UNLIKELY(index * facts.block_bytes != offset || index >= facts.block_count))
+            hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * facts.block_bytes, facts.block_bytes);
+        if (group->slab != slab || group->word != word) {
+            group = &groups[((uintptr_t)slab / sizeof *slab + word) % PUT_GROUPS];
+            if (group->slab != slab || group->word != word) {
+                if (group->slab != NULL) put_group(heap, size_class, group);
+                *group = (struct put_group){.slab = slab, .mask = 0, .word = word};
+            }
+        }
+        uint64_t bit = (uint64_t)1 << (index % 64);
+        if (HAK_UNLIKELY((group->mask & bit) != 0))
+            hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", blocks[i], 0, facts.block_bytes);
+        group->mask |= bit;
     }
     for (uint32_t i = 0; i < PUT_GROUPS; i++)
         if (groups[i].slab != NULL) put_group(heap, size_class, &groups[i]);

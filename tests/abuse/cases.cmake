@@ -3,7 +3,8 @@
 # hak_case_program(PROGRAM SOURCES... [options of hak_add_program]): target abuse_PROGRAM, compiled so that every call
 # of the malloc family stays.
 function(hak_case_program program)
-    hak_add_program(abuse_${program} SOURCES ${ARGN} OPTIONS -O1 -fno-builtin INCLUDES ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+    hak_add_program(abuse_${program} SOURCES ${ARGN} OPTIONS -O1 -fno-builtin
+        INCLUDES ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
 endfunction()
 
 # hak_cases(PROGRAM [PLAIN] [LONG] [SUFFIX s] [TIMEOUT n] [ENVIRONMENT e...] [ARGUMENTS a...] CASES c...)

@@ -5,10 +5,11 @@
  *
  * OPERATIONS are shared by all threads. The seed is printed; the same seed gives the same requests per thread (their
  * interleaving is the scheduler's). Speaks to the standard names, or with STRESS_HAK to hak_*, for builds under a
- * sanitizer that has the standard names itself. Exit status 3: the heap is not hakmem's.
+ * sanitizer that has the standard names itself. Exit status: 0 passed, 1 failed, 3 the heap is not hakmem's.
  *
  * Who holds a block remembers its tag outside of it, in the upper 16 bits of the pointer; a block holds its size, its
- * tag and a pattern made of address, size and tag. A block that was handed out twice has the wrong tag for one holder. */
+ * tag and a pattern made of address, size and tag. A block that was handed out twice has the wrong tag for one holder.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>

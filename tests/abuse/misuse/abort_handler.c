@@ -1,5 +1,5 @@
-/* A SIGABRT handler that allocates, as crash reporters do, while other threads are busy: the allocator holds no lock and
- * leaves no thread waiting when it aborts. */
+/* A SIGABRT handler that allocates, as crash reporters do, while other threads are busy: the allocator holds no lock
+ * and leaves no thread waiting when it aborts. */
 #include "churn.h"
 #include "complaint.h"
 

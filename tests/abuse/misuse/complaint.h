@@ -1,5 +1,5 @@
-/* The message of a detected misuse is a contract. A victim that misuses the heap says on stdout which address it is about
- * to misuse, and then must be aborted after this one line on stderr:
+/* The message of a detected misuse is a contract. A victim that misuses the heap says on stdout which address it is
+ * about to misuse, and then must be aborted after this one line on stderr:
  *
  *     hakmem: FUNCTION(0xADDRESS): WHAT
  *
@@ -27,8 +27,8 @@ static inline bool complaint_matches(const struct case_end *end, const char *fun
            strchr(end->error, '\n') == end->error + strlen(end->error) - 1;
 }
 
-/* Runs the victim of the current case: it must die of a complaint by this function ("" for any) in either of these words
- * (or_what may be NULL). */
+/* Runs the victim of the current case: it must die of a complaint by this function ("" for any) in either of these
+ * words (or_what may be NULL). */
 static inline void complaint_expect(const char *argument, const char *function, const char *what, const char *or_what) {
     struct case_end end = case_watch(argument);
     expect(end.status != -1, "%s: it hung", argument);

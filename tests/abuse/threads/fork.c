@@ -294,8 +294,8 @@ static void burst(uint64_t random) {
     }
 }
 
-/* A child that allocated inside the handler re-entered an interrupted malloc; no heap promises to be sound then, and how
- * it ends is not looked at. It must end, though. */
+/* A child that allocated inside the handler re-entered an interrupted malloc; no heap promises to be sound then, and
+ * how it ends is not looked at. It must end, though. */
 static void expect_end(pid_t child) {
     if (child_allocates) {
         int status = case_await(child, CHILD_SECONDS - 1);
