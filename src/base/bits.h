@@ -24,10 +24,11 @@ HAK_INLINE uint32_t hak_bit_count(uint64_t value) { return (uint32_t)__builtin_p
 /* The `count` lowest bits set; count is 0..64. */
 HAK_INLINE uint64_t hak_low_bits(uint32_t count) { return count >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1; }
 
-/* The set bits of `word` from the lowest up, at most `count` of them; count > 0. */
+/* The set bits of `word` from the lowest up, at most `count` of them; word is not 0, count > 0. */
 HAK_INLINE uint64_t hak_take_low_bits(uint64_t word, uint32_t count) {
-    uint64_t rest = word;
-    if (hak_bit_count(word) <= count) return word;
+    uint32_t first = hak_lowest_bit(word);
+    uint64_t from_first = word >> first, rest = word;
+    if ((from_first & hak_low_bits(count)) == hak_low_bits(count)) return hak_low_bits(count) << first; /* neighbours */
     while (count-- > 0) rest &= rest - 1;
     return word ^ rest;
 }

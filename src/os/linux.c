@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bits.h"
@@ -136,22 +137,10 @@ size_t hak_os_address_space_limit(void) {
     return limit.rlim_cur;
 }
 
-size_t hak_os_resident_bytes(void) {
-    int saved_errno = errno;
-    size_t pages = 0;
-    int descriptor = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (descriptor >= 0) {
-        char text[128];
-        ssize_t length = read(descriptor, text, sizeof text - 1);
-        close(descriptor);
-        if (length > 0) {
-            text[length] = '\0';
-            const char *second = strchr(text, ' ');
-            if (second != NULL) pages = strtoul(second, NULL, 10);
-        }
-    }
-    errno = saved_errno;
-    return pages * hak_os_page_bytes();
+uint64_t hak_os_clock_ms(void) {
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) return 0;
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 void hak_os_yield(void) { sched_yield(); }

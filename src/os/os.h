@@ -49,8 +49,8 @@ void hak_os_refuse_huge_pages(void *start, size_t bytes);
 /* The process's address-space limit in bytes, SIZE_MAX for none. */
 size_t hak_os_address_space_limit(void);
 
-/* Resident bytes of the process now; 0 when the kernel doesn't say. */
-size_t hak_os_resident_bytes(void);
+/* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
+uint64_t hak_os_clock_ms(void);
 
 /* Lets another thread run. */
 void hak_os_yield(void);

@@ -17,6 +17,8 @@ static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
 
 enum { HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
 
+enum { LEAST_SLOTS = 4 };
+
 _Static_assert(sizeof(struct hak_heap) < HEAP_BYTES / 4, "slots are the larger part");
 
 /* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
@@ -154,7 +156,7 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
     if (want > most) want = most;
     if ((want - have) * block_bytes > heap->budget_bytes) want = have;
-    if (have == 0 && want < 2) want = 2; /* every class can keep something */
+    if (have == 0 && want < LEAST_SLOTS) want = LEAST_SLOTS; /* every class can keep something, whatever the budget */
     if (want <= have || (size_t)(heap->slots_end - heap->slots_next) < want + 1) return false;
     size_t cost = (want - have) * block_bytes;
     void **base = heap->slots_next + 1; /* H2 */

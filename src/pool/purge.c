@@ -91,7 +91,7 @@ static size_t purge_holes(const struct view *view) {
     return purged_bytes;
 }
 
-static size_t purge_range(struct hak_range *range) {
+static size_t purge_slabs_of(struct hak_range *range) {
     size_t purged_bytes = 0;
     /* Acquire pairs with grow_range: records exist up to here. */
     uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
@@ -127,6 +127,6 @@ size_t hak_purge_all(struct hak_heap *own) {
         }
     }
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
-        purged_bytes += purge_range(hak_region_range(i));
-    return purged_bytes + hak_region_purge_units() + hak_mapping_cache_purge();
+        purged_bytes += purge_slabs_of(hak_region_range(i));
+    return purged_bytes + hak_region_purge_units(UINT64_MAX) + hak_mapping_cache_purge();
 }

@@ -1,9 +1,24 @@
 #include "region/page_policy.h"
 
 #include "base/knobs.h"
+#include "os/os.h"
 #include "region/region.h"
 
+static HAK_ATOMIC(uint64_t) period_start_ms;
+static HAK_ATOMIC(uint64_t) fewest_dirty_units; /* in this period; a guess that two threads may make worse, not wrong */
+
+void hak_page_policy_after_taking(uint64_t dirty_units_left) {
+    if (dirty_units_left < hak_atomic_load(&fewest_dirty_units, relaxed))
+        hak_atomic_store(&fewest_dirty_units, dirty_units_left, relaxed);
+}
+
 void hak_page_policy_after_release(void) {
-    if (hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES > hak_knob(dirty_limit_bytes))
-        hak_region_purge_units();
+    uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed), limit = hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
+    if (dirty_units > limit) hak_region_purge_units(dirty_units - limit / 2);
+    uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
+    if (now_ms - start_ms < hak_knob(decay_ms)) return;
+    /* One thread ends the period. */
+    if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
+    uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
+    if (idle_units > 0 && start_ms != 0) hak_region_purge_units(idle_units);
 }

@@ -1,13 +1,16 @@
 /* Page policy: when free memory goes back to the kernel. The one place that decides.
  *
- * Free units stay resident up to the knob dirty_limit_bytes, so that programs that free and allocate again do not pay
- * for page faults. What goes beyond goes back at once, all of it in one sweep. Holes in slabs go back on request
+ * What has lain free through a whole period goes back: at the end of each period (knob decay_ms) as many units as the
+ * fewest that were free at any moment of it, from the top of the address space. A program that allocates again what
+ * it frees never pays for page faults, and one whose use has shrunk gives the difference back. The clock is looked at when
+ * units are released. A hard bound, dirty_limit_bytes, holds in between. Holes in slabs go back on request
  * (pool/purge.h).
  */
 #ifndef HAK_REGION_PAGE_POLICY_H
 #define HAK_REGION_PAGE_POLICY_H
 
-/* To be called after units were released. */
+/* To be called after units were released, and after dirty ones were taken. */
 void hak_page_policy_after_release(void);
+void hak_page_policy_after_taking(uint64_t dirty_units_left);
 
 #endif

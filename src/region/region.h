@@ -132,8 +132,9 @@ bool hak_region_covers(uintptr_t address);
 /* Units that are free and have memory. */
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 
-/* Gives all dirty units back to the kernel; returns the bytes. */
-size_t hak_region_purge_units(void);
+/* Gives dirty units back to the kernel, from the top: at least `most` of them (a SuperSlab's are not divided), or all there
+ * are. Returns the bytes. */
+size_t hak_region_purge_units(uint64_t most);
 
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "os/os.h"
+#include "region/page_policy.h"
 
 HAK_ATOMIC(uint64_t) hak_dirty_units;
 
@@ -42,7 +43,8 @@ static void clear_hints(struct hak_range *range, uint32_t super_slab, uint64_t k
 
 static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
     uint32_t dirty_taken = hak_bit_count((before ^ after) & DIRTY_BITS);
-    if (dirty_taken != 0) hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed);
+    if (dirty_taken != 0)
+        hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed) - dirty_taken);
     uint64_t emptied = 0;
     if ((before & DIRTY_BITS) != 0 && (after & DIRTY_BITS) == 0) emptied |= DIRTY_BITS;
     if ((before & FRESH_BITS) != 0 && (after & FRESH_BITS) == 0) emptied |= FRESH_BITS;
@@ -240,18 +242,26 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
     return purged_bytes;
 }
 
-size_t hak_region_purge_units(void) {
+static size_t purge_range(struct hak_range *range, uint64_t most_bytes) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
-        struct hak_range *range = hak_region_range(i);
-        if (range == NULL) break;
-        /* Acquire pairs with grow_range. */
-        uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
-        for (uint32_t group = 0; group * 64 < super_slabs; group++) {
-            uint64_t candidates = hak_atomic_load(&range->dirty_index[group], relaxed);
-            for (; candidates != 0; candidates &= candidates - 1)
-                bytes += purge_super_slab(range, group * 64 + hak_lowest_bit(candidates));
+    /* Acquire pairs with grow_range. */
+    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
+    for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < most_bytes;) {
+        uint64_t candidates = hak_atomic_load(&range->dirty_index[group], relaxed);
+        while (candidates != 0 && bytes < most_bytes) {
+            uint32_t highest = hak_highest_bit(candidates);
+            bytes += purge_super_slab(range, group * 64 + highest);
+            candidates &= ~((uint64_t)1 << highest);
         }
+    }
+    return bytes;
+}
+
+size_t hak_region_purge_units(uint64_t most) {
+    size_t bytes = 0, most_bytes = most > SIZE_MAX >> HAK_UNIT_SHIFT ? SIZE_MAX : most << HAK_UNIT_SHIFT;
+    for (uint32_t i = HAK_RANGE_LIMIT; i-- > 0 && bytes < most_bytes;) {
+        struct hak_range *range = hak_region_range(i);
+        if (range != NULL) bytes += purge_range(range, most_bytes - bytes);
     }
     return bytes;
 }
