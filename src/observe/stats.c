@@ -31,7 +31,8 @@ static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) 
         uint32_t block_count = hak_size_classes[size_class].block_count;
         snapshot->classes[size_class].slabs++;
         snapshot->classes[size_class].free_blocks +=
-            hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count);
+            hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count) +
+            hak_bit_count(hak_owned_peek(&record->claimed));
         unit += hak_size_classes[size_class].unit_count;
     }
 }
@@ -89,8 +90,9 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
 /* Fields of struct hak_statistics, for both forms. */
 #define FOR_EACH_TOTAL(X)                                                                                              \
     X(live_blocks)                                                                                                     \
-    X(live_bytes) X(cached_blocks) X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes) X(slabs)               \
-        X(super_slabs) X(mapped_bytes) X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls) X(heaps)
+    X(live_bytes)                                                                                                      \
+    X(cached_blocks) X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes) X(slabs) X(super_slabs)              \
+        X(mapped_bytes) X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls) X(heaps)
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());

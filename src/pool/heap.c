@@ -97,7 +97,8 @@ void hak_heap_flush(struct hak_heap *heap) {
         struct hak_slab *slab;
         while ((slab = heap->partial[i].first) != NULL) {
             hak_heap_unlink(heap, slab);
-            if (hak_slab_bits_all_set(slab->bits, slab->block_count, 0) && hak_slab_claim_all(slab)) {
+            hak_slab_unclaim(slab);
+            if (hak_slab_bits_all_set(slab->bits, slab->block_count, 0, 0) && hak_slab_claim_all(slab)) {
                 hak_pool_retire(heap, slab);
                 continue;
             }
@@ -171,7 +172,26 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- fork ----------------------------------------------------------------------------------------------------------- */
 
-/* Puts every small slab of a range that `own` does not hold where it can be found, or declares it full. */
+/* The heap of this number, if it was in a slow path when the process forked. */
+static bool was_busy(uint32_t number) {
+    const struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed);
+    while (heap != NULL && heap->number != number) heap = heap->next;
+    return heap != NULL && hak_atomic_load(&heap->busy, relaxed) != 0;
+}
+
+/* Puts a small slab that nobody holds any more where it can be found, or declares it full. */
+static void recover_slab(struct hak_slab *slab, uint32_t state) {
+    /* Claimed blocks of a heap that was busy may be in a bin as well: they are given up with it. */
+    if ((state & HAK_SLAB_KIND_MASK) == HAK_SLAB_HELD && was_busy(state >> 2)) hak_owned_set(&slab->claimed, 0);
+    hak_slab_unclaim(slab);
+    if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
+        hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
+    } else {
+        hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
+        hak_partial_set_add(slab);
+    }
+}
+
 static void recover_range(struct hak_range *range, const struct hak_heap *own) {
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
     for (uint32_t i = 0; i < super_slabs; i++)
@@ -185,13 +205,7 @@ static void recover_range(struct hak_range *range, const struct hak_heap *own) {
         }
         unit += hak_size_classes[size_class].unit_count;
         uint32_t state = hak_atomic_load(&slab->state, relaxed);
-        if (own != NULL && state == hak_slab_state(HAK_SLAB_HELD, own->number)) continue;
-        if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
-            hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
-        } else {
-            hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
-            hak_partial_set_add(slab);
-        }
+        if (own == NULL || state != hak_slab_state(HAK_SLAB_HELD, own->number)) recover_slab(slab, state);
     }
 }
 

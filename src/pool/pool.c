@@ -21,7 +21,7 @@ static struct hak_slab *take_own_empty(struct hak_heap *heap, uint32_t units) {
 }
 
 static bool keep_empty(struct hak_heap *heap, struct hak_slab *slab) {
-    if (heap == NULL || slab->unit_count != 1) return false;
+    if (heap == NULL) return false;
     for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
         if (hak_atomic_load(&heap->empty_slabs[i], relaxed) != NULL) continue;
         /* Release pairs with take_own_empty and hak_purge. Only the owner fills: the place is still free. */
@@ -60,11 +60,11 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
 }
 
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
-    uint32_t units = slab->unit_count;
+    uint32_t units = hak_size_classes[hak_atomic_load(&slab->size_class, relaxed)].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
     hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
-    if (keep_empty(heap, slab)) return;
+    if (units == 1 && keep_empty(heap, slab)) return;
     hak_region_release(slab, units);
     hak_page_policy_after_release();
 }
@@ -82,6 +82,7 @@ static uint32_t take_without_heap(uint32_t size_class, void **top, uint32_t want
         struct hak_slab *slab = acquire_slab(NULL, size_class);
         if (slab == NULL) return 0;
         uint32_t got = hak_slab_take(slab, top, want);
+        hak_slab_unclaim(slab);
         if (got == want || !declare_full(NULL, slab)) hak_partial_set_add(slab);
         if (got > 0) return got;
     }
@@ -116,15 +117,21 @@ struct put_group {
 
 enum { PUT_GROUPS = 8 }; /* a power of two */
 
-/* All blocks of the slab are free, at least they were a moment ago: `state` is what was seen after the last one. Gives the
- * slab up if it can be had. The record may be another slab's by now: nothing is believed that is not claimed first. */
-static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, uint32_t size_class, uint32_t state) {
+/* Some word of the slab's bits is, or may be, all set: `state` is what was seen then. Gives the slab up if it is empty and
+ * can be had. If it is not ours, the record may be another slab's by now: nothing is believed that is not claimed first. */
+static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
+                            uint32_t size_class, uint32_t state) {
+    uint32_t block_count = hak_size_classes[size_class].block_count;
     if (heap != NULL && state == hak_slab_state(HAK_SLAB_HELD, heap->number)) {
         /* Ours, and nobody else can change that. The last one of the class stays: it will be wanted again. */
-        if (heap->partial[size_class].count <= 1 || !hak_slab_claim_all(slab)) return;
+        if (heap->partial[size_class].count <= 1) return;
+        if (!hak_slab_bits_all_set(bits, block_count, slab->claimed_word, hak_owned_get(&slab->claimed))) return;
+        hak_slab_unclaim(slab);
+        if (!hak_slab_claim_all(slab)) return;
         hak_heap_unlink(heap, slab);
         hak_pool_retire(heap, slab);
-    } else if (state == HAK_SLAB_POOLED && hak_partial_set_remove(slab, size_class)) {
+    } else if (state == HAK_SLAB_POOLED && hak_slab_bits_all_set(bits, block_count, 0, 0) &&
+               hak_partial_set_remove(slab, size_class)) {
         if (hak_slab_claim_all(slab)) hak_pool_retire(heap, slab);
         else hak_partial_set_add(slab);
     }
@@ -135,8 +142,9 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
     uint64_t before = hak_slab_set_bits(slab, group->word, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) {
-        uint32_t index = group->word * 64 + hak_lowest_bit(before & group->mask);
-        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", hak_slab_block(slab, index), 0, slab->block_bytes);
+        size_t index = group->word * 64 + hak_lowest_bit(before & group->mask),
+               bytes = hak_size_classes[size_class].block_bytes;
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(slab->start + index * bytes), 0, bytes);
     }
     uint32_t state;
     if (HAK_UNLIKELY(hak_slab_take_over_full(slab, number_of(heap), &state))) {
@@ -151,10 +159,12 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
         }
     }
     if (state >> 2 != number_of(heap) || heap == NULL) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
-    uint32_t block_count = hak_size_classes[size_class].block_count;
-    if ((before | group->mask) == hak_slab_word_mask(block_count, group->word) &&
-        hak_slab_bits_all_set(bits, block_count, group->word))
-        retire_if_empty(heap, slab, size_class, state);
+    /* A word of ours may be complete together with claimed blocks. */
+    uint64_t word = before | group->mask;
+    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap)) && slab->claimed_word == group->word)
+        word |= hak_owned_get(&slab->claimed);
+    if (word == hak_slab_word_mask(hak_size_classes[size_class].block_count, group->word))
+        retire_if_empty(heap, slab, bits, size_class, state);
 }
 
 /* The record of the slab of a block that is said to be of the class. */
@@ -188,7 +198,8 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
         }
         uint32_t index = hak_block_index((uint32_t)offset, facts.reciprocal), word = index / 64;
         if (HAK_UNLIKELY(index * facts.block_bytes != offset || index >= facts.block_count))
-            hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * facts.block_bytes, facts.block_bytes);
+            hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * facts.block_bytes,
+                       facts.block_bytes);
         if (group->slab != slab || group->word != word) {
             group = &groups[((uintptr_t)slab / sizeof *slab + word) % PUT_GROUPS];
             if (group->slab != slab || group->word != word) {

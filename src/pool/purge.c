@@ -11,7 +11,7 @@ struct view {
     struct hak_range *range;
     struct hak_slab *slab;
     const struct hak_size_class *facts;
-    HAK_ATOMIC(uint64_t) * bits;
+    HAK_ATOMIC(uint64_t) *bits;
     uint32_t unit, size_class;
 };
 

@@ -13,7 +13,8 @@ void hak_page_policy_after_taking(uint64_t dirty_units_left) {
 }
 
 void hak_page_policy_after_release(void) {
-    uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed), limit = hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
+    uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
+             limit = hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
     if (dirty_units > limit) hak_region_purge_units(dirty_units - limit / 2);
     uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
     if (now_ms - start_ms < hak_knob(decay_ms)) return;

@@ -39,12 +39,12 @@ struct hak_range {
     HAK_ATOMIC(uint32_t) super_slab_count;                /* committed, from the bottom */
     HAK_ATOMIC(uint32_t) metadata_super_slabs;            /* metadata is committed for so many */
     size_t metadata_bytes;                                /* committed at creation */
-    HAK_ATOMIC(uint8_t) * page_map;                       /* [unit]: class (R1, R2) */
+    HAK_ATOMIC(uint8_t) *page_map;                        /* [unit]: class (R1, R2) */
     struct hak_slab *slabs;                               /* [unit] */
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
     struct hak_super_slab *super_slabs;
     /* Hints, a bit per SuperSlab: it may have free units of this kind. */
-    HAK_ATOMIC(uint64_t) * dirty_index, *fresh_index;
+    HAK_ATOMIC(uint64_t) *dirty_index, *fresh_index;
     /* The pool's set of partial slabs; see pool/partial_set.h. */
     HAK_ATOMIC(uint32_t) (*partial_rows)[HAK_CLASS_LIMIT];  /* [SuperSlab][class]: a bit per unit */
     HAK_ATOMIC(uint64_t) (*partial_index)[HAK_CLASS_LIMIT]; /* [SuperSlab / 64][class]: hint, a bit per SuperSlab */
@@ -101,8 +101,8 @@ HAK_INLINE uintptr_t hak_region_start_of(const struct hak_range *range, const st
 }
 
 /* The bits of a slab of `size_class` whose record is `slab`: for those who do not have it. */
-HAK_INLINE HAK_ATOMIC(uint64_t) *
-    hak_region_bits_of(const struct hak_range *range, struct hak_slab *slab, uint32_t size_class) {
+HAK_INLINE HAK_ATOMIC(uint64_t) *hak_region_bits_of(const struct hak_range *range, struct hak_slab *slab,
+                                                    uint32_t size_class) {
     bool fits = hak_size_classes[size_class].block_count <= HAK_SLAB_INLINE_WORDS * 64;
     return fits ? slab->inline_bits : range->bit_rows[hak_region_unit_of(range, slab)];
 }

@@ -14,12 +14,12 @@ enum { SCAN_LIMIT = 64 }; /* SuperSlabs looked into for a run of several units, 
 
 /* The index bit of a SuperSlab may be set while it has no free units, but is set whenever it has some and nobody is about
  * to set it: who adds the first ones sets it; who takes the last clears it, and sets it again if that was too early. */
-static void unit_hint_set(HAK_ATOMIC(uint64_t) * index, uint32_t super_slab) {
+static void unit_hint_set(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab) {
     /* After the units were added, in one order with unit_hint_clear. */
     hak_atomic_fetch_or(&index[super_slab / 64], (uint64_t)1 << (super_slab % 64), seq_cst);
 }
 
-static void unit_hint_clear(HAK_ATOMIC(uint64_t) * index, uint32_t super_slab, const struct hak_super_slab *of,
+static void unit_hint_clear(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab, const struct hak_super_slab *of,
                             uint64_t kind) {
     /* Before the units are looked at again, in one order with unit_hint_set. */
     hak_atomic_fetch_and(&index[super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), seq_cst);

@@ -2,70 +2,95 @@
 
 #include "base/check.h"
 
-void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) * bits_row,
+void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     slab->start = start;
-    slab->reciprocal = facts->reciprocal;
-    slab->block_bytes = facts->block_bytes;
     slab->block_count = (uint16_t)facts->block_count;
     slab->word_count = (uint8_t)((facts->block_count + 63) / 64);
-    slab->unit_count = (uint8_t)facts->unit_count;
-    hak_atomic_store(&slab->run_units, 0, relaxed);
     slab->bits = slab->word_count <= HAK_SLAB_INLINE_WORDS ? slab->inline_bits : bits_row;
     slab->next = slab->previous = NULL;
+    slab->claimed_word = 0;
+    hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, 0));
+    hak_atomic_store(&slab->run_units, 0, relaxed);
     hak_atomic_store(&slab->scan_word, 0, relaxed);
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
-    for (uint32_t i = 0; i < slab->word_count; i++)
+    /* Word 0 is claimed from the start, so that most slabs need no write to the line of their bits. */
+    for (uint32_t i = 1; i < slab->word_count; i++)
         hak_atomic_store(&slab->bits[i], hak_slab_word_mask(slab->block_count, i), relaxed);
     /* Release: whoever gets the slab through its state (S4) sees what it describes. */
     hak_atomic_store(&slab->state, state, release);
 }
 
 /* Writes the blocks of `mask` below `top`, the lowest last. */
-static void write_blocks(const struct hak_slab *slab, uint32_t word_index, uint64_t mask, void **top) {
+static void write_blocks(const struct hak_slab *slab, size_t block_bytes, uint64_t mask, void **top) {
     uint32_t first = hak_lowest_bit(mask), count = hak_bit_count(mask);
-    size_t step = slab->block_bytes;
-    uintptr_t block = slab->start + ((size_t)word_index * 64 + first) * step;
+    uintptr_t word_start = slab->start + (size_t)slab->claimed_word * 64 * block_bytes;
     if (mask >> first == hak_low_bits(count)) { /* neighbours: no look at the bits */
-        for (uint32_t i = 1; i <= count; i++, block += step) *(top - i) = (void *)block;
+        uintptr_t block = word_start + first * block_bytes;
+        for (uint32_t i = 1; i <= count; i++, block += block_bytes) *(top - i) = (void *)block;
         return;
     }
-    uintptr_t word_start = slab->start + (size_t)word_index * 64 * step;
-    for (; mask != 0; mask &= mask - 1) *--top = (void *)(word_start + hak_lowest_bit(mask) * step);
+    for (; mask != 0; mask &= mask - 1) *--top = (void *)(word_start + hak_lowest_bit(mask) * block_bytes);
+}
+
+/* Claims the next word that has free blocks; false when none has. */
+static bool claim_word(struct hak_slab *slab) {
+    uint32_t index = hak_atomic_load(&slab->scan_word, relaxed);
+    for (uint32_t step = 0; step < slab->word_count; step++, index++) {
+        if (index >= slab->word_count) index = 0;
+        if (hak_atomic_load(&slab->bits[index], relaxed) == 0) continue;
+        /* Acquire pairs with hak_slab_set_bits: the last user of a block is done with it. A purger may hold some of them
+         * for a moment: what was set is what the caller gets (S1). */
+        uint64_t word = hak_atomic_exchange(&slab->bits[index], 0, acquire);
+        if (word == 0) continue;
+        slab->claimed_word = (uint8_t)index;
+        hak_owned_set(&slab->claimed, word);
+        hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
+        /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
+        if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
+            hak_atomic_store(&slab->purged_pages, 0, relaxed);
+        return true;
+    }
+    return false;
 }
 
 uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want) {
-    uint32_t start_word = hak_atomic_load(&slab->scan_word, relaxed), got = 0;
-    for (uint32_t step = 0; step < slab->word_count && got < want; step++) {
-        uint32_t index = start_word + step;
-        if (index >= slab->word_count) index -= slab->word_count;
-        uint64_t word = hak_atomic_load(&slab->bits[index], relaxed);
-        if (word == 0) continue;
-        uint64_t mask = hak_take_low_bits(word, want - got);
-        /* Acquire pairs with hak_slab_set_bits: the last user of a block is done with it. A purger may hold some of them
-         * for a moment: what was set is what the caller gets (S1). */
-        mask &= hak_atomic_fetch_and(&slab->bits[index], ~mask, acquire);
-        if (mask == 0) continue;
-        write_blocks(slab, index, mask, top - got);
+    size_t block_bytes = hak_size_classes[hak_atomic_load(&slab->size_class, relaxed)].block_bytes;
+    uint32_t got = 0;
+    while (got < want) {
+        uint64_t claimed = hak_owned_get(&slab->claimed);
+        if (claimed == 0) {
+            if (!claim_word(slab)) break;
+            continue;
+        }
+        uint64_t mask = hak_take_low_bits(claimed, want - got);
+        hak_owned_set(&slab->claimed, claimed & ~mask);
+        write_blocks(slab, block_bytes, mask, top - got);
         got += hak_bit_count(mask);
-        hak_atomic_store(&slab->scan_word, (uint16_t)index, relaxed);
     }
-    /* After the acquire above: whoever purged pages of these blocks has said so before it gave them back. */
-    if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
-        hak_atomic_store(&slab->purged_pages, 0, relaxed);
     return got;
 }
 
-bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count, uint32_t likely_word) {
-    if (hak_atomic_load(&bits[likely_word], relaxed) != hak_slab_word_mask(block_count, likely_word)) return false;
-    for (uint32_t i = 0; i * 64 < block_count; i++)
-        if (hak_atomic_load(&bits[i], relaxed) != hak_slab_word_mask(block_count, i)) return false;
+void hak_slab_unclaim(struct hak_slab *slab) {
+    uint64_t claimed = hak_owned_get(&slab->claimed);
+    if (claimed == 0) return;
+    hak_owned_set(&slab->claimed, 0);
+    hak_slab_set_bits(slab, slab->claimed_word, claimed);
+}
+
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t claimed_word, uint64_t claimed) {
+    for (uint32_t i = 0; i * 64 < block_count; i++) {
+        uint64_t word = hak_atomic_load(&bits[i], relaxed);
+        if (i == claimed_word) word |= claimed;
+        if (word != hak_slab_word_mask(block_count, i)) return false;
+    }
     return true;
 }
 
 bool hak_slab_claim_all(struct hak_slab *slab) {
+    HAK_ASSERT(hak_owned_get(&slab->claimed) == 0);
     for (uint32_t i = 0; i < slab->word_count; i++) {
         uint64_t all = hak_slab_word_mask(slab->block_count, i);
         /* Acquire pairs with hak_slab_set_bits: the units are used anew, after the last user of every block. */
@@ -79,7 +104,7 @@ bool hak_slab_claim_all(struct hak_slab *slab) {
     return true;
 }
 
-uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count) {
+uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
     uint32_t count = 0;
     for (uint32_t i = 0; i * 64 < block_count; i++) count += hak_bit_count(hak_atomic_load(&bits[i], relaxed));
     return count;
@@ -87,6 +112,7 @@ uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count) 
 
 bool hak_slab_declare_full(struct hak_slab *slab, uint32_t heap, uint32_t kept_state) {
     uint32_t full = hak_slab_state(HAK_SLAB_FULL, heap);
+    HAK_ASSERT(hak_owned_get(&slab->claimed) == 0);
     /* S5 with hak_slab_set_bits and hak_slab_take_over_full. Release too: who takes the slab over sees the holder's writes. */
     hak_atomic_store(&slab->state, full, seq_cst);
     for (uint32_t i = 0; i < slab->word_count; i++) {

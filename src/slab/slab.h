@@ -20,6 +20,9 @@
  *       winner has it then. All other changes are made by who has it.
  *   S5  No wake-up is lost. Who sets bits looks at the state afterwards; who declares a slab FULL looks at the bits
  *       afterwards; both in sequentially consistent order, so at least one of them sees the other.
+ *   S7  The holder claims a word of bits at a time, and keeps in `claimed` what it has not yet put into a bin: an atomic
+ *       operation waits for all writes before it, and a program that is given memory writes a lot. Claimed blocks count as
+ *       allocated, like those in bins. `claimed` is 0 whenever the slab changes hands; bits are 0 while it is none.
  *   S6  Records are never unmapped. Somebody late may look at the record of a slab that has become another slab: he has no
  *       block of it any more, so all he can do by S4 is to find a place for a slab that is FULL, which does no harm.
  */
@@ -41,24 +44,24 @@ enum { HAK_SLAB_INLINE_WORDS = 8, HAK_SLAB_MAX_WORDS = HAK_SLAB_MAX_BLOCKS / 64 
 
 struct hak_slab {
     /* What a refill and a flush read. Const from acquisition to retirement, unless tagged otherwise. */
-    uintptr_t start;                /* address of block 0 */
-    HAK_ATOMIC(uint64_t) * bits;    /* S1-S3; inline_bits, or a row of the range's table for the smallest classes */
-    HAK_ATOMIC(uint32_t) state;     /* atomic, S4 */
-    uint32_t reciprocal;            /* hak_block_index */
-    uint32_t block_bytes;           /* of a page run: 0 */
-    HAK_ATOMIC(uint16_t) scan_word; /* hint: no set bits below this word, as far as the last holder knew */
-    uint16_t block_count;
-    HAK_ATOMIC(uint8_t) size_class;    /* relaxed: late readers check it against what they hold */
-    uint8_t word_count;                /* of bits */
-    uint8_t unit_count;                /* small classes only: 1, 2, 4 */
-    HAK_ATOMIC(uint8_t) range;         /* relaxed: number of the region's range the units lie in */
-    HAK_ATOMIC(uint32_t) run_units;    /* relaxed: of a page run; 0 for a small slab */
+    uintptr_t start;                   /* address of block 0 */
+    HAK_ATOMIC(uint64_t) *bits;        /* S1-S3; inline_bits, or a row of the range's table for the smallest classes */
+    HAK_OWNED(uint64_t) claimed;       /* holder: free blocks of word claimed_word that it has claimed ahead (S7) */
     struct hak_slab *next, *previous;  /* holder: its list of partial slabs */
-    HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every take */
+    HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every claim */
+    HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
+    HAK_ATOMIC(uint32_t) run_units;    /* relaxed: of a page run; 0 for a small slab */
+    uint16_t block_count;
+    HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claimed last */
+    HAK_ATOMIC(uint8_t) size_class; /* relaxed: late readers check it against what they hold */
+    uint8_t word_count;             /* of bits */
+    uint8_t claimed_word;           /* holder */
+    HAK_ATOMIC(uint8_t) range;      /* relaxed: number of the region's range the units lie in */
+    uint8_t unused;
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
 
-_Static_assert(offsetof(struct hak_slab, inline_bits) == 64, "what a flush reads is one line, the bits are the next");
+_Static_assert(offsetof(struct hak_slab, inline_bits) == 64, "what a refill reads is one line, the bits are the next");
 _Static_assert(sizeof(struct hak_slab) == 128, "two cache lines a unit of 64 KiB: 0.2 %");
 
 /* Valid bits of word `index` (S3). */
@@ -67,29 +70,28 @@ HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
     return hak_low_bits(block_count - before < 64 ? block_count - before : 64);
 }
 
-HAK_INLINE void *hak_slab_block(const struct hak_slab *slab, uint32_t index) {
-    return (void *)(slab->start + (size_t)index * slab->block_bytes);
-}
-
 /* Makes the record describe a slab of `size_class` at `start` with all blocks free, in `state`. The caller has the units.
  * `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
-void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) * bits_row,
+void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state);
 
-/* Takes up to `want` free blocks, lowest addresses first, and writes them below `top`: top[-1] has the lowest. Returns how
- * many. The caller has the slab. Fewer than `want` means that none was left. */
+/* Takes up to `want` free blocks, and writes them below `top`: top[-1] has the first, which within a word is the lowest.
+ * Returns how many. The caller has the slab. Fewer than `want` means that none was left. */
 uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want);
 
-/* True when all `block_count` bits are set, at this moment. Cheap when they are not: `likely_word` is looked at first. Takes
+/* Sets the bits of claimed blocks again (S7). To be called before the slab changes hands. */
+void hak_slab_unclaim(struct hak_slab *slab);
+
+/* True when all `block_count` bits are set, at this moment; those of `claimed`, in word `claimed_word`, count as set. Takes
  * what it needs by value, for callers that have put back their last block and may not read the record any more. */
-bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count, uint32_t likely_word);
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t claimed_word, uint64_t claimed);
 
 /* Clears all bits of an empty slab: true, and by S2 the caller has the slab and its units. False, with all bits as they
  * were, when a block was not free. */
 bool hak_slab_claim_all(struct hak_slab *slab);
 
 /* Set bits now. */
-uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) * bits, uint32_t block_count);
+uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);
 
 /* FULL protocol, holder's side. Declares a slab full in the name of `heap`; true: it is, the caller has it no more. False: a
  * block was freed meanwhile and the caller has the slab still, in `kept_state`. */

@@ -265,6 +265,13 @@ void model_yield(void) {
     give_up_processor();
 }
 
+void model_fork(void) {
+    model_switch_point();
+    for (unsigned i = 0; i < model_now.thread_count; i++)
+        if (i != model_now.thread) threads[i].state = THREAD_DONE;
+    model_memory_see_all();
+}
+
 void model_futex_wait(uint32_t *address, uint32_t expected) {
     model_switch_point();
     struct model_step *step = model_step(MODEL_STEP_WAIT, NULL);

@@ -64,6 +64,15 @@ void model_futex_wake(uint32_t *address, unsigned count);
 #define model_plain_write(address) model_plain_access((address), sizeof(*(address)), true)
 void model_plain_access(const volatile void *address, size_t size, bool writes);
 
+/* The address space, as a kernel hands it out. An access to what was reserved must come after a commit of it, one to what was
+ * purged not at the same time, one to what was unmapped not at all. Parts of words of plain data are not told apart. */
+enum model_area_change { MODEL_RESERVE, MODEL_COMMIT, MODEL_PURGE, MODEL_UNMAP };
+void model_area(const volatile void *start, size_t size, enum model_area_change change);
+
+/* The calling thread alone goes on, and sees all of memory as it is now: the child of a fork. The other threads stop where
+ * they are. */
+void model_fork(void);
+
 /* To be called in setup. */
 void model_name(const volatile void *address, const char *name); /* what schedules call this location */
 void model_thread_local(void *address, size_t size);             /* each thread has its own copy */

@@ -43,6 +43,7 @@ void model_memory_begin(void); /* an exploration */
 void model_memory_reset(void); /* an execution */
 bool model_memory_changed(unsigned thread);
 void model_memory_forget_reads(unsigned thread);
+void model_memory_see_all(void); /* the running thread sees all that has been done */
 uint64_t model_memory_latest(const volatile void *address, unsigned size);
 
 /* sites.c */

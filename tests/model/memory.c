@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { PLACES = 4096, MESSAGES = 8192, WORDS = 8192, RECORDS = 16384, SC_EVENTS = 256, NONE = 0xffff };
+enum { AREAS = 64, PLACES = 4096, MESSAGES = 8192, WORDS = 8192, RECORDS = 16384, SC_EVENTS = 256, NONE = 0xffff };
 
 static const uint32_t time_step = 1u << 16;
 
@@ -92,6 +92,16 @@ struct reads {
     uint64_t value[MODEL_LOCATIONS];
 };
 
+/* What was done to a part of the address space, by whom and when. */
+struct area {
+    uintptr_t start, end;
+    enum model_area_change change;
+    unsigned thread;
+    uint32_t clock;
+};
+
+static struct area areas[AREAS];
+static unsigned area_count;
 static struct place places[PLACES];
 static unsigned place_count;
 static bool all_shared; /* addresses differ between executions, so none can be known as private */
@@ -205,7 +215,7 @@ void model_memory_reset(void) {
         for (unsigned i = 0; i < PLACES; i++) places[i].generation = 0;
         generation = 1;
     }
-    location_count = message_count = word_count = record_count = sc_count = sc_fence_count = 0;
+    location_count = message_count = word_count = record_count = sc_count = sc_fence_count = area_count = 0;
     for (unsigned i = 0; i < MODEL_THREADS; i++) {
         memset(threads[i].current.clock, 0, sizeof(threads[i].current.clock));
         memset(threads[i].acquired.clock, 0, sizeof(threads[i].acquired.clock));
@@ -307,6 +317,13 @@ bool model_memory_changed(unsigned thread) {
     return false;
 }
 
+void model_memory_see_all(void) {
+    struct view *current = &threads[model_now.thread].current, *acquired = &threads[model_now.thread].acquired;
+    for (unsigned i = 0; i < model_now.thread_count; i++) view_join(current, &threads[i].current, location_count);
+    for (unsigned i = 0; i < location_count; i++) current->seen[i] = messages[locations[i].newest].time;
+    view_copy(acquired, current, location_count);
+}
+
 uint64_t model_memory_latest(const volatile void *address, unsigned size) { return peek(address, size); /* M3 */ }
 
 /* ---- races with plain data ---------------------------------------------------------------------------------- */
@@ -323,6 +340,54 @@ _Noreturn static void fail_race(const volatile void *address, unsigned other, bo
 
 static bool is_ordered(unsigned other, uint32_t clock) {
     return other == model_now.thread || clock <= threads[model_now.thread].current.clock[other];
+}
+
+/* Of an access against what was done to the address space. */
+static void check_areas(uintptr_t address, bool writes, const void *code) {
+    bool is_reserved = false, is_committed = false;
+    for (unsigned i = 0; i < area_count; i++) {
+        const struct area *area = &areas[i];
+        if (address < area->start || address >= area->end) continue;
+        bool is_after = is_ordered(area->thread, area->clock);
+        char here[200] = "";
+        switch (area->change) {
+        case MODEL_RESERVE: is_reserved = true; break;
+        case MODEL_COMMIT: is_committed = is_committed || is_after; break;
+        case MODEL_PURGE:
+            if (!is_after) fail_race((void *)address, area->thread, true, writes, code, NULL);
+            break;
+        case MODEL_UNMAP:
+            if (code) model_source_line(code, here, sizeof(here));
+            model_fail("use of unmapped memory %p: T%u%s", (void *)address, model_now.thread, here);
+        }
+    }
+    if (is_reserved && !is_committed) {
+        char here[200] = "";
+        if (code) model_source_line(code, here, sizeof(here));
+        model_fail("T%u does not know that %p is committed%s", model_now.thread, (void *)address, here);
+    }
+}
+
+void model_area(const volatile void *start, size_t size, enum model_area_change change) {
+    uintptr_t from = (uintptr_t)start, end = from + size;
+    if (area_count == AREAS) model_fail("more than %d changes of the address space", AREAS);
+    struct area area = {.start = from, .end = end, .change = change};
+    if (model_now.running) {
+        area.thread = model_now.thread;
+        area.clock = threads[area.thread].current.clock[area.thread];
+    }
+    areas[area_count++] = area;
+    if (!model_now.running || change == MODEL_RESERVE || change == MODEL_COMMIT) return;
+    for (unsigned i = 0; i < WORDS; i++) {
+        if (words[i].generation != generation || words[i].address + 8 <= from || words[i].address >= end) continue;
+        for (uint16_t r = words[i].records; r != NONE; r = records[r].next)
+            if (!is_ordered(records[r].thread, records[r].clock))
+                fail_race((void *)words[i].address, records[r].thread, records[r].writes, true, NULL, records[r].code);
+        for (uint16_t at = words[i].locations; at != NONE; at = locations[at].next_in_word)
+            for (unsigned other = 0; other < model_now.thread_count; other++)
+                if (!is_ordered(other, max_of(locations[at].read_clock[other], locations[at].write_clock[other])))
+                    fail_race(address_of(&locations[at]), other, true, true, NULL, NULL);
+    }
 }
 
 /* An atomic access against plain ones before it. */
@@ -395,6 +460,7 @@ static void plain_in_word(uintptr_t address, uint8_t byte_mask, bool writes, con
 
 static void plain_access(const volatile void *address, size_t size, bool writes, const void *code) {
     if (!model_now.running || size == 0 || model_is_private(address)) return;
+    if (area_count > 0) check_areas((uintptr_t)address, writes, code);
     uintptr_t at = (uintptr_t)address, end = at + size;
     while (at < end) {
         uintptr_t word = at & ~(uintptr_t)7;
@@ -468,6 +534,7 @@ static void leave(struct model_site *site, struct location *location, struct eff
     step->written = effect.written;
 
     if (words[location->word].records != NONE) check_records(location, effect.writes);
+    if (area_count > 0) check_areas(place->address, effect.writes, NULL);
     uint32_t clock = threads[self].current.clock[self]++;
     threads[self].acquired.clock[self] = clock + 1;
     if (effect.reads) {

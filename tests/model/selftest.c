@@ -450,7 +450,7 @@ static void reset_locks(void) {
     model_name(&other_lock, "other_lock");
 }
 
-static void spin_acquire(HAK_ATOMIC(uint32_t) * at) {
+static void spin_acquire(HAK_ATOMIC(uint32_t) *at) {
     uint32_t expected = 0;
     while (!hak_atomic_cas(at, &expected, 1, acquire, relaxed)) {
         expected = 0;
@@ -458,7 +458,7 @@ static void spin_acquire(HAK_ATOMIC(uint32_t) * at) {
     }
 }
 
-static void spin_release(HAK_ATOMIC(uint32_t) * at) { hak_atomic_store(at, 0, release); }
+static void spin_release(HAK_ATOMIC(uint32_t) *at) { hak_atomic_store(at, 0, release); }
 
 static void count_under_lock(void) {
     spin_acquire(&lock);

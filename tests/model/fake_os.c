@@ -1,0 +1,92 @@
+/* A kernel of a few MiB of address space, each byte handed out once; the checker knows what is reserved, committed and gone.
+ * Not compiled with -fsanitize=thread: a kernel orders its own accesses.
+ */
+#include "library.h"
+
+#include <string.h>
+
+enum { GRANULES = 12, SMALL_BYTES = 8 << 20 };
+
+struct fake_os fake_os;
+struct hak_os_counters hak_os_counters;
+
+static _Alignas(HAK_GRANULE_BYTES) char granules[GRANULES][HAK_GRANULE_BYTES];
+static _Alignas(65536) char small[SMALL_BYTES];
+static size_t granules_used, small_used;
+
+void fake_os_reset(void) {
+    fake_os = (struct fake_os){4096, (size_t)16 << 20, -1, -1, -1, false, false, 0, 0, 0};
+    granules_used = small_used = 0;
+}
+
+static bool refuses(int *left) {
+    if (*left == 0) return true;
+    if (*left > 0) --*left;
+    return false;
+}
+
+static void *give(size_t bytes, size_t alignment) {
+    if (alignment == HAK_GRANULE_BYTES) {
+        size_t count = (bytes + HAK_GRANULE_BYTES - 1) / HAK_GRANULE_BYTES;
+        if (count > GRANULES - granules_used) return NULL;
+        granules_used += count;
+        return granules[granules_used - count];
+    }
+    small_used = hak_align_up(small_used, alignment);
+    if (bytes > SMALL_BYTES - small_used) return NULL;
+    void *start = small + small_used;
+    small_used += bytes;
+    memset(start, 0, bytes);
+    return start;
+}
+
+size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
+size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
+
+void *hak_os_reserve(size_t bytes, size_t alignment, const char *name) {
+    (void)name;
+    void *start = refuses(&fake_os.reserves_left) ? NULL : give(bytes, alignment);
+    if (start != NULL) model_area(start, bytes, MODEL_RESERVE);
+    return start;
+}
+
+void *hak_os_map(size_t bytes, size_t alignment, const char *name) {
+    (void)name;
+    void *start = refuses(&fake_os.maps_left) ? NULL : give(bytes, alignment);
+    if (start == NULL) return NULL;
+    model_area(start, bytes, MODEL_RESERVE);
+    model_area(start, bytes, MODEL_COMMIT);
+    return start;
+}
+
+bool hak_os_commit(void *start, size_t bytes) {
+    if (refuses(&fake_os.commits_left)) return false;
+    model_area(start, bytes, MODEL_COMMIT);
+    return true;
+}
+
+bool hak_os_unmap(void *start, size_t bytes) {
+    if (fake_os.refuses_unmap) return false;
+    fake_os.unmap_count++;
+    model_area(start, bytes, MODEL_UNMAP);
+    return true;
+}
+
+bool hak_os_purge(void *start, size_t bytes) {
+    if (fake_os.refuses_purge) return false;
+    fake_os.purge_count++;
+    model_area(start, bytes, MODEL_PURGE);
+    memset(start, 0, bytes);
+    return true;
+}
+
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
+    (void)start, (void)old_bytes, (void)new_bytes, (void)target;
+    return false;
+}
+
+void hak_os_refuse_huge_pages(void *start, size_t bytes) { (void)start, (void)bytes; }
+void hak_os_yield(void) {}
+bool hak_os_is_privileged(void) { return true; }
+void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
+uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }

@@ -1,0 +1,211 @@
+/* The library's sources, which harnesses run, as one unit: so what is static in them can be put back. */
+#include "base/format.c"
+#include "base/config.c"
+#include "base/knobs.c"
+
+#include "slab/size_class.c"
+#include "slab/slab.c"
+
+#include "region/directory.c"
+#include "region/range.c"
+#include "region/units.c"
+#include "region/page_policy.c"
+#include "region/mapping_cache.c"
+#include "region/large.c"
+
+#include "pool/partial_set.c"
+#include "pool/heap.c"
+#include "pool/pool.c"
+#include "pool/purge.c"
+
+#include "front/miss.c"
+
+#include <pthread.h>
+#define pthread_atfork(prepare, parent, child) ((void)(child)) /* mutants run in children */
+#include "front/process.c"
+
+#include "library.h"
+
+struct hak_heap *library_heaps[LIBRARY_HEAPS];
+
+/* In place of front/thread.c: a thread's heap is given to it by the harness. */
+static struct hak_heap no_heap;
+__thread struct hak_heap *hak_thread_heap = &no_heap;
+
+bool hak_thread_initialize(void) { return true; }
+
+struct hak_heap *hak_thread_attach(void) {
+    struct hak_heap *heap = hak_thread_heap;
+    return heap->number == 0 || hak_atomic_load(&heap->busy, relaxed) != 0 ? NULL : heap;
+}
+
+void library_in_child(void) { in_child(); }
+
+/* ---- state --------------------------------------------------------------------------------------------------- */
+
+static void set_class(uint32_t size_class, uint32_t blocks, uint32_t units) {
+    uint32_t bytes = (uint32_t)hak_align_down(units * HAK_UNIT_BYTES / blocks, HAK_ALIGNMENT);
+    hak_size_classes[size_class] =
+        (struct hak_size_class){bytes, blocks, units, (uint32_t)((((uint64_t)1 << 32) + bytes - 1) / bytes)};
+}
+
+void library_reset(void) {
+    static struct hak_knobs initial_knobs;
+    static bool have_knobs;
+    if (!have_knobs) initial_knobs = hak_knobs;
+    have_knobs = true;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
+        root[hak_ranges[i]->start / LEAF_SPAN] = NULL;
+        hak_ranges[i] = NULL;
+    }
+    fake_os_reset();
+    void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES, "");
+    root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
+    hak_knobs = initial_knobs;
+    hak_knobs.bin_first_slots = 2;
+    hak_knobs.bin_most_slots = 2;
+    memset(hak_page_map, 0, HAK_UNITS_PER_SUPER_SLAB * 2);
+    hak_first_range_start = 0;
+    hak_dirty_units = 0;
+    largest_mapping = 0;
+    memset(places, 0, sizeof places);
+    kept_bytes = 0;
+    oldest = 0;
+    hak_heaps = NULL;
+    heap_count = free_heap_count = 0;
+    memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
+    memset(library_heaps, 0, sizeof library_heaps);
+    start_state = START_NONE;
+    hak_thread_heap = &no_heap;
+    model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);
+    memset(hak_size_classes, 0, sizeof hak_size_classes);
+    set_class(PAIR, 2, 1);
+    set_class(TRIPLE, 3, 1);
+    set_class(WIDE, 2, 2);
+}
+
+void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t heaps) {
+    library_reset();
+    fake_os.address_space_limit = super_slabs == 1 ? (size_t)8 << 20 : (size_t)16 << 20;
+    hak_region_initialize();
+    for (uint32_t i = 0; i < used; i++) {
+        uint32_t number = grow_range(hak_ranges[0]);
+        add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
+    }
+    fake_os.commits_left = 0; /* no more than that */
+    fake_os.reserves_left = 0;
+    for (uint32_t i = 0; i < heaps; i++) library_heaps[i] = hak_heap_acquire();
+    model_name(&hak_ranges[0]->super_slabs[0].free_units, "free units");
+    model_name(&hak_ranges[0]->dirty_index[0], "dirty index");
+    model_name(&hak_ranges[0]->fresh_index[0], "fresh index");
+    model_name(&hak_ranges[0]->page_map[0], "page map[0]");
+    model_name(&hak_ranges[0]->page_map[1], "page map[1]");
+    for (uint32_t i = 0; i < 2; i++) {
+        model_name(&hak_ranges[0]->slabs[i].state, i == 0 ? "state of slab 0" : "state of slab 1");
+        model_name(&hak_ranges[0]->slabs[i].inline_bits[0], i == 0 ? "bits of slab 0" : "bits of slab 1");
+    }
+    for (uint32_t i = PAIR; i <= WIDE; i++) {
+        static const char *const names[][2] = {
+            {"", ""}, {"pairs", "index of pairs"}, {"triples", "index of triples"}, {"wide", "index of wide"}};
+        model_name(&hak_ranges[0]->partial_rows[0][i], names[i][0]);
+        model_name(&hak_ranges[0]->partial_index[0][i], names[i][1]);
+    }
+}
+
+/* ---- the program --------------------------------------------------------------------------------------------- */
+
+static uint64_t word_for(void *block) { return (uintptr_t)block ^ 0x5a5a5a5a; }
+
+void library_touch(void *block) {
+    uint64_t *word = block;
+    model_assert(*word == word_for(block), "a block keeps what is written to it");
+    *word = word_for(block);
+}
+
+void *library_take(struct hak_heap *heap, uint32_t size_class) {
+    void *block;
+    if (hak_pool_take(heap, size_class, &block + 1, 1) == 0) return NULL;
+    *(uint64_t *)block = word_for(block);
+    return block;
+}
+
+void library_put(struct hak_heap *heap, uint32_t size_class, void *block) {
+    library_touch(block);
+    *(uint64_t *)block = 0;
+    hak_pool_put(heap, size_class, &block, 1);
+}
+
+/* ---- checks -------------------------------------------------------------------------------------------------- */
+
+static uint32_t count_in_bins(struct hak_heap *heap, const struct hak_slab *slab, uint32_t size_class) {
+    uint32_t count = 0;
+    struct hak_bin *bin = &heap->bins[size_class];
+    for (void **slot = bin->base; slot != bin->top; slot++)
+        count += (uintptr_t)*slot - slab->start < hak_size_classes[size_class].unit_count * HAK_UNIT_BYTES;
+    return count;
+}
+
+static bool is_linked(const struct hak_heap *heap, const struct hak_slab *slab, uint32_t size_class) {
+    for (const struct hak_slab *at = heap->partial[size_class].first; at != NULL; at = at->next)
+        if (at == slab) return true;
+    return false;
+}
+
+/* Blocks of a slab that are the program's. */
+static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint32_t size_class) {
+    uint32_t unit = hak_region_unit_of(range, slab), super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
+    uint32_t free_blocks = hak_slab_count_bits(slab->bits, slab->block_count), binned = 0;
+    uint32_t kind = slab->state & HAK_SLAB_KIND_MASK, holders = 0;
+    bool is_pooled = range->partial_rows[super_slab][size_class] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+    bool is_hinted = range->partial_index[super_slab / 64][size_class] >> super_slab % 64 & 1;
+    model_assert(slab->size_class == size_class, "the record is of the page map's class");
+    for (uint32_t c = PAIR; c <= WIDE; c++)
+        if (c != size_class)
+            model_assert((range->partial_rows[super_slab][c] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1) == 0,
+                         "a slab is in the set of its class only");
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) {
+        binned += count_in_bins(heap, slab, size_class);
+        if (!is_linked(heap, slab, size_class)) continue;
+        holders++;
+        model_assert(slab->state == hak_slab_state(HAK_SLAB_HELD, heap->number), "a heap's slab is HELD by it");
+    }
+    model_assert(holders + is_pooled == (kind != HAK_SLAB_FULL), "a slab that is not full is in one place");
+    model_assert(kind != HAK_SLAB_FULL || free_blocks == 0, "a full slab has no free blocks");
+    model_assert(kind == HAK_SLAB_POOLED ? is_pooled && is_hinted : !is_pooled, "a pooled slab is found");
+    model_assert(free_blocks + binned <= slab->block_count, "no block is in two places");
+    return slab->block_count - free_blocks - binned;
+}
+
+static void check_hints(const struct hak_range *range, uint32_t super_slab) {
+    uint64_t units = range->super_slabs[super_slab].free_units;
+    bool is_dirty = range->dirty_index[super_slab / 64] >> super_slab % 64 & 1;
+    bool is_fresh = range->fresh_index[super_slab / 64] >> super_slab % 64 & 1;
+    model_assert((units & units >> 32) == 0, "a unit is dirty or fresh");
+    model_assert((units & DIRTY_BITS) == 0 || is_dirty, "dirty units are found");
+    model_assert((units & FRESH_BITS) == 0 || is_fresh, "fresh units are found");
+}
+
+uint32_t library_check(void) {
+    uint32_t blocks = 0;
+    uint64_t dirty_units = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
+        struct hak_range *range = hak_ranges[i];
+        uint32_t units = range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB;
+        for (uint32_t s = 0; s < range->super_slab_count; s++) check_hints(range, s);
+        for (uint32_t unit = 0; unit < units; unit++) {
+            uint64_t free_units = range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units;
+            bool is_free = (free_units | free_units >> 32) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+            uint32_t size_class = range->page_map[unit];
+            dirty_units += free_units >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+            model_assert(!is_free || size_class == HAK_CLASS_NONE, "R2");
+            if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) continue;
+            if (unit % hak_size_classes[size_class].unit_count != 0) {
+                model_assert(range->page_map[unit - 1] == size_class, "all units of a slab have its class");
+                continue;
+            }
+            blocks += check_slab(range, &range->slabs[unit], size_class);
+        }
+    }
+    model_assert(dirty_units == hak_dirty_units, "hak_dirty_units counts the dirty units");
+    return blocks;
+}

@@ -1,0 +1,69 @@
+/* The library under the checker: its sources as one unit, on a kernel of a few MiB, with size classes of a few blocks.
+ *
+ * A harness calls library_reset in setup and then what it needs of the library, which is plain code there; `library_check`
+ * in `finally` walks all of it. Library sources include no headers twice, so harnesses see all of them here.
+ */
+#ifndef MODEL_LIBRARY_H
+#define MODEL_LIBRARY_H
+
+#include "checker.h"
+
+#include "base/counters.h"
+#include "base/knobs.h"
+#include "front/miss.h"
+#include "front/process.h"
+#include "os/os.h"
+#include "pool/partial_set.h"
+#include "pool/pool.h"
+#include "pool/purge.h"
+#include "region/directory.h"
+#include "region/large.h"
+#include "region/mapping_cache.h"
+#include "region/page_policy.h"
+#include "region/units.h"
+
+/* Classes 1 and 2, of which a slab is one unit, and 3, of two units. */
+enum { PAIR = 1, TRIPLE = 2, WIDE = 3 };
+
+/* ---- the kernel --------------------------------------------------------------------------------------------- */
+
+/* What it refuses, counted down; -1 for never. Set by library_reset to never. */
+struct fake_os {
+    size_t page_bytes;
+    size_t address_space_limit; /* hak_os_address_space_limit */
+    int reserves_left, commits_left, maps_left;
+    bool refuses_purge, refuses_unmap;
+    unsigned unmap_count, purge_count;
+    uint64_t clock_ms;
+};
+extern struct fake_os fake_os;
+void fake_os_reset(void);
+
+/* ---- the library --------------------------------------------------------------------------------------------- */
+
+/* All static data as at the start of a process, the classes above, no range. */
+void library_reset(void);
+
+/* The same, with a first range of `super_slabs` (1 or 2), of which `used` exist, their units beyond `units` taken for ever;
+ * and heaps for `heap_count` threads. */
+void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t heap_count);
+
+enum { LIBRARY_HEAPS = 4 };
+extern struct hak_heap *library_heaps[LIBRARY_HEAPS];
+
+/* Blocks as a program has them: each is written by whoever gets it, and checked when it is given back. */
+void *library_take(struct hak_heap *heap, uint32_t size_class); /* NULL: no memory */
+void library_put(struct hak_heap *heap, uint32_t size_class, void *block);
+void library_touch(void *block); /* what the owner of a block may do */
+
+/* After all threads: every slab with free blocks can be found, every free unit too, and no block is in two places. Returns the
+ * number of blocks that are neither free nor in a bin. */
+uint32_t library_check(void);
+
+/* The child's side of a fork. */
+void library_in_child(void);
+
+/* The heap that hak_thread_attach finds. */
+extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
+
+#endif
