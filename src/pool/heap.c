@@ -36,6 +36,7 @@ static void make_blank(struct hak_heap *heap) {
     heap->slots_end = (void **)(void *)((char *)heap + HEAP_BYTES);
     heap->budget_bytes = hak_knob(bin_budget_bytes);
     heap->exit_rounds = 0;
+    heap->acquired_count = 0;
 }
 
 static struct hak_heap *make_heap(void) {
@@ -93,6 +94,7 @@ static void flush_bins(struct hak_heap *heap) {
 
 void hak_heap_flush(struct hak_heap *heap) {
     flush_bins(heap);
+    hak_heap_recheck_full(heap);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         struct hak_slab *slab;
         while ((slab = heap->partial[i].first) != NULL) {
@@ -107,11 +109,7 @@ void hak_heap_flush(struct hak_heap *heap) {
             hak_partial_set_add(slab);
         }
     }
-    for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
-        /* Acquire pairs with keep_empty: hak_purge calls this for its own heap only, but takes from others' too. */
-        struct hak_slab *slab = hak_atomic_exchange(&heap->empty_slabs[i], NULL, acquire);
-        if (slab != NULL) hak_region_release(slab, 1);
-    }
+    while (heap->empty_count > 0) hak_region_release(heap->empty_slabs[--heap->empty_count], 1);
     hak_page_policy_after_release();
 }
 
@@ -147,12 +145,29 @@ void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab) {
     list->count--;
 }
 
+void hak_heap_recheck_full(struct hak_heap *heap) {
+    if (heap->full_count == 0) return;
+    /* S5: between the announcements and the second looks; pairs with the set bits, then the look at the state, of a freer. */
+    hak_atomic_fence(seq_cst);
+    while (heap->full_count > 0) {
+        const struct hak_full_slab *full = &heap->full[--heap->full_count];
+        if (hak_slab_take_back(full, heap->number, hak_slab_state(HAK_SLAB_HELD, heap->number)))
+            hak_heap_hold(heap, full->slab);
+    }
+}
+
+void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab) {
+    heap->full[heap->full_count++] = hak_slab_announce_full(slab, heap->number);
+    if (heap->full_count == HAK_FULL_SLABS) hak_heap_recheck_full(heap);
+}
+
 /* ---- Bins --------------------------------------------------------------------------------------------------------- */
 
 bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     size_t have = (size_t)(hak_owned_get(&bin->limit) - hak_owned_get(&bin->base)), filled = hak_bin_count(bin);
     size_t block_bytes = hak_size_classes[size_class].block_bytes;
+    if (have != 0 && have * block_bytes >= hak_knob(bin_most_bytes)) return false;
     size_t most = hak_knob(bin_most_bytes) / block_bytes, want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
     if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
     if (want > most) want = most;
@@ -215,6 +230,7 @@ void hak_heap_recover_after_fork(struct hak_heap *own) {
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next) {
         if (heap == own || hak_atomic_load(&heap->in_use, relaxed) == 0) continue;
         memset(heap->partial, 0, sizeof heap->partial); /* its slabs are in the pool now */
+        heap->full_count = 0;
         if (hak_atomic_load(&heap->busy, relaxed) != 0) continue;
         flush_bins(heap);
         hak_heap_release(heap);

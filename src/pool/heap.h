@@ -8,6 +8,8 @@
  *   H3  Bins of classes that are not small, and all bins before their first use, have base == top == limit: every hit path
  *       misses.
  *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them.
+ *   H6  full[0..full_count) are slabs that the heap has announced to be full and will look at once more, after a fence: one
+ *       fence for all of them, because it waits for the program's writes.
  *   H5  `busy` is set while a slow path changes the heap: a forked child must not trust what it finds then.
  */
 #ifndef HAK_POOL_HEAP_H
@@ -36,12 +38,16 @@ struct hak_partial_list {
     uint32_t count;
 };
 
-enum { HAK_KEPT_EMPTY_SLABS = 4 };
+enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8 };
 
 struct hak_heap {
     struct hak_bin bins[HAK_CLASS_LIMIT]; /* first: the hit path indexes it from the heap's address */
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
-    HAK_ATOMIC(struct hak_slab *) empty_slabs[HAK_KEPT_EMPTY_SLABS]; /* atomic: also emptied by hak_purge */
+    struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: retired here, or taken ahead */
+    uint32_t empty_count;
+    uint32_t acquired_count; /* slabs acquired since the thread got the heap */
+    struct hak_full_slab full[HAK_FULL_SLABS];
+    uint32_t full_count;
     uint32_t number;                                                 /* const: 1 and up; stands in the state of slabs */
     HAK_ATOMIC(uint32_t) in_use;                                     /* atomic: 1 while a thread has it */
     HAK_ATOMIC(uint32_t) busy;                                       /* H5; relaxed */
@@ -73,6 +79,12 @@ void hak_heap_flush(struct hak_heap *heap);
 /* Links a slab that is HELD by the heap into its list, or gives it to the pool when the list is full (H4). */
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);
 void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab);
+
+/* Declares a slab full that the heap holds and that is in no list (H6). */
+void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);
+
+/* The second look at slabs that were declared full: those that are not are held again. */
+void hak_heap_recheck_full(struct hak_heap *heap);
 
 /* More slots for a bin: at most twice as many. Blocks in it stay. False when a limit is reached. */
 bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);

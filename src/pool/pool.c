@@ -9,46 +9,46 @@ static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? H
 
 /* ---- Acquiring and retiring slabs -------------------------------------------------------------------------------- */
 
-static struct hak_slab *take_own_empty(struct hak_heap *heap, uint32_t units) {
-    if (heap == NULL || units != 1) return NULL;
-    for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
-        if (hak_atomic_load(&heap->empty_slabs[i], relaxed) == NULL) continue;
-        /* Acquire pairs with keep_empty; hak_purge may be faster. */
-        struct hak_slab *slab = hak_atomic_exchange(&heap->empty_slabs[i], NULL, acquire);
-        if (slab != NULL) return slab;
+/* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is an
+ * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. */
+static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
+    if (heap != NULL && units == 1 && heap->acquired_count >= 2 * HAK_EMPTY_SLABS && source != HAK_UNITS_NEW_SUPER) {
+        struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, NULL);
+        if (first != NULL) {
+            for (uint32_t i = HAK_EMPTY_SLABS; --i > 0;) {
+                struct hak_slab *slab = first + i;
+                hak_atomic_store(&slab->range, hak_atomic_load(&first->range, relaxed), relaxed);
+                heap->empty_slabs[heap->empty_count++] = slab;
+            }
+            return first;
+        }
     }
-    return NULL;
-}
-
-static bool keep_empty(struct hak_heap *heap, struct hak_slab *slab) {
-    if (heap == NULL) return false;
-    for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
-        if (hak_atomic_load(&heap->empty_slabs[i], relaxed) != NULL) continue;
-        /* Release pairs with take_own_empty and hak_purge. Only the owner fills: the place is still free. */
-        hak_atomic_store(&heap->empty_slabs[i], slab, release);
-        return true;
-    }
-    return false;
+    return hak_region_acquire(units, units, source, NULL);
 }
 
 /* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap. */
 static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class) {
     uint32_t units = hak_size_classes[size_class].unit_count;
     uint32_t state = heap == NULL ? HAK_SLAB_POOLED : hak_slab_state(HAK_SLAB_HELD, heap->number);
-    struct hak_slab *slab = take_own_empty(heap, units);
+    struct hak_slab *slab = hak_partial_set_take(size_class);
     if (slab != NULL) {
-        HAK_COUNT(heap, slabs_own_empty, 1);
-    } else if ((slab = hak_partial_set_take(size_class)) != NULL) {
         HAK_COUNT(heap, slabs_pool_partial, 1);
-        /* Relaxed: we have it, and who takes it over later gets it by way of hak_slab_declare_full. */
+        /* Relaxed: we have it, and who takes it over later gets it by way of hak_slab_announce_full. */
         hak_atomic_store(&slab->state, state, relaxed);
         return slab;
-    } else if ((slab = hak_region_acquire(units, units, HAK_UNITS_DIRTY, NULL)) != NULL) {
+    }
+    if (heap != NULL) heap->acquired_count++;
+    if (heap != NULL && units == 1 && heap->empty_count > 0) {
+        slab = heap->empty_slabs[--heap->empty_count];
+        HAK_COUNT(heap, slabs_own_empty, 1);
+    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_DIRTY)) != NULL) {
         HAK_COUNT(heap, slabs_pool_empty, 1);
-    } else if ((slab = hak_region_acquire(units, units, HAK_UNITS_FREE, NULL)) != NULL) {
+    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_FREE)) != NULL) {
         HAK_COUNT(heap, slabs_fresh, 1);
-    } else if ((slab = hak_region_acquire(units, units, HAK_UNITS_NEW_SUPER, NULL)) != NULL) {
+    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_NEW_SUPER)) != NULL) {
         HAK_COUNT(heap, slabs_super, 1);
+    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_LAST_RESORT)) != NULL) {
+        HAK_COUNT(heap, slabs_fresh, 1);
     } else {
         return NULL;
     }
@@ -64,18 +64,15 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     HAK_COUNT(heap, slabs_retired, 1);
     hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
-    if (units == 1 && keep_empty(heap, slab)) return;
+    if (heap != NULL && units == 1 && heap->empty_count < HAK_EMPTY_SLABS) {
+        heap->empty_slabs[heap->empty_count++] = slab;
+        return;
+    }
     hak_region_release(slab, units);
     hak_page_policy_after_release();
 }
 
 /* ---- Taking blocks ------------------------------------------------------------------------------------------------ */
-
-/* A slab that the caller has and that gave all it had. Returns true when it is somebody else's duty now. */
-static bool declare_full(struct hak_heap *heap, struct hak_slab *slab) {
-    uint32_t kept_state = heap == NULL ? HAK_SLAB_POOLED : hak_slab_state(HAK_SLAB_HELD, heap->number);
-    return hak_slab_declare_full(slab, number_of(heap), kept_state);
-}
 
 static uint32_t take_without_heap(uint32_t size_class, void **top, uint32_t want) {
     for (;;) {
@@ -83,7 +80,14 @@ static uint32_t take_without_heap(uint32_t size_class, void **top, uint32_t want
         if (slab == NULL) return 0;
         uint32_t got = hak_slab_take(slab, top, want);
         hak_slab_unclaim(slab);
-        if (got == want || !declare_full(NULL, slab)) hak_partial_set_add(slab);
+        if (got < want) {
+            struct hak_full_slab full = hak_slab_announce_full(slab, HAK_NO_HEAP);
+            /* S5: between the announcement and the second look. */
+            hak_atomic_fence(seq_cst);
+            if (hak_slab_take_back(&full, HAK_NO_HEAP, HAK_SLAB_POOLED)) hak_partial_set_add(slab);
+        } else {
+            hak_partial_set_add(slab);
+        }
         if (got > 0) return got;
     }
 }
@@ -102,7 +106,7 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
         got += hak_slab_take(slab, top - got, want - got);
         if (got == want) return got;
         hak_heap_unlink(heap, slab);
-        if (!declare_full(heap, slab)) hak_heap_hold(heap, slab);
+        hak_heap_declare_full(heap, slab);
     }
 }
 

@@ -1,8 +1,8 @@
 /* Pool: how blocks get from slabs into bins and back, and slabs from and to whoever needs them next.
  *
  * A slab for a class is acquired in stages, each counted, the next one tried when one has none; never map what lies free:
- *   1. the heap's own empty slab          the heap kept it when its last block came back
- *   2. a partial slab of the class        in the pool's partial set; before empty ones, so that sparse slabs fill up
+ *   1. a partial slab of the class        from the pool's partial set; first, so that sparse slabs fill up
+ *   2. the heap's own empty slab          retired by the heap, or taken ahead
  *   3. an empty slab of the pool          dirty units of any former class
  *   4. an unused slot of a SuperSlab      fresh units
  *   5. a new SuperSlab

@@ -33,7 +33,8 @@ static bool are_free(const struct view *view, uint32_t first, uint32_t end) {
 /* Sets bits of blocks that the purger had claimed, with all the duties of a free (S5). */
 static void return_bits(const struct view *view, uint32_t word, uint64_t mask) {
     uint32_t state;
-    hak_slab_set_bits(view->slab, word, mask);
+    /* As hak_slab_set_bits does, but the purger may not read the record. */
+    hak_atomic_fetch_or(&view->bits[word], mask, seq_cst);
     if (hak_slab_take_over_full(view->slab, HAK_NO_HEAP, &state)) hak_partial_set_add(view->slab);
 }
 
@@ -118,14 +119,6 @@ static size_t purge_slabs_of(struct hak_range *range) {
 size_t hak_purge_all(struct hak_heap *own) {
     size_t purged_bytes = 0;
     if (own != NULL) hak_heap_flush(own);
-    /* Acquire pairs with make_heap. */
-    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
-        for (uint32_t i = 0; i < HAK_KEPT_EMPTY_SLABS; i++) {
-            /* Acquire pairs with keep_empty. */
-            struct hak_slab *slab = hak_atomic_exchange(&heap->empty_slabs[i], NULL, acquire);
-            if (slab != NULL) hak_region_release(slab, 1);
-        }
-    }
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         purged_bytes += purge_slabs_of(hak_region_range(i));
     return purged_bytes + hak_region_purge_units(UINT64_MAX) + hak_mapping_cache_purge();

@@ -9,6 +9,8 @@
 #ifndef HAK_REGION_PAGE_POLICY_H
 #define HAK_REGION_PAGE_POLICY_H
 
+#include "base/platform.h"
+
 /* To be called after units were released, and after dirty ones were taken. */
 void hak_page_policy_after_release(void);
 void hak_page_policy_after_taking(uint64_t dirty_units_left);

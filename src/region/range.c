@@ -51,13 +51,14 @@ static bool commit_step(void *table_start, enum table table, uint32_t from, uint
 
 /* Makes metadata for one SuperSlab more than there are. */
 static bool ensure_metadata(struct hak_range *range, uint32_t super_slabs) {
-    uint32_t have = hak_atomic_load(&range->metadata_super_slabs, relaxed);
+    /* Acquire pairs with the release below: what another thread committed can be handed on. */
+    uint32_t have = hak_atomic_load(&range->metadata_super_slabs, acquire);
     if (super_slabs <= have) return true;
     uint32_t want = have + METADATA_STEP < range->super_slab_limit ? have + METADATA_STEP : range->super_slab_limit;
     if (!commit_step(range->slabs, RECORDS, have, want) || !commit_step(range->bit_rows, BIT_ROWS, have, want) ||
         !commit_step(range->partial_rows, PARTIAL_ROWS, have, want))
         return false;
-    hak_atomic_cas(&range->metadata_super_slabs, &have, want, relaxed, relaxed);
+    hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed);
     return true;
 }
 
@@ -143,7 +144,9 @@ static struct hak_range *add_range(uint32_t number) {
     for (uintptr_t at = range->start; at < end && usable; at += HAK_GRANULE_BYTES)
         usable = hak_directory_set(at, hak_entry_for_range(number));
     if (usable && publish_range(range, number)) return range;
-    /* Nobody has a pointer into the range, so its entries matter to nobody: the next owner of the addresses sets them. */
+    /* Nobody has a pointer into the range; but its entries would hide a mapping that gets the addresses next (D2). */
+    for (uintptr_t at = range->start; at < end; at += HAK_GRANULE_BYTES)
+        hak_directory_replace(at, hak_entry_for_range(number), HAK_ENTRY_NONE);
     discard_range(range);
     return usable && number < HAK_RANGE_LIMIT ? hak_region_range(number) : NULL;
 }

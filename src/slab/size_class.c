@@ -19,7 +19,7 @@ void hak_size_class_initialize(void) {
         size_class->block_bytes = bytes;
         size_class->unit_count = units;
         size_class->block_count = (uint32_t)(units * HAK_UNIT_BYTES / bytes);
-        size_class->reciprocal = (uint32_t)((((uint64_t)1 << 32) + bytes - 1) / bytes);
+        size_class->reciprocal = (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes);
         HAK_ASSERT(hak_size_class_of(bytes) == i);
     }
 }

@@ -28,7 +28,7 @@ struct hak_size_class {
     uint32_t block_bytes;
     uint32_t block_count; /* per slab, at most HAK_SLAB_MAX_BLOCKS */
     uint32_t unit_count;  /* per slab: a power of two; slabs start at a multiple of it */
-    uint32_t reciprocal;  /* ceil(2^32 / block_bytes): hak_block_index divides by multiplying */
+    uint32_t reciprocal;  /* ceil(2^35 / block_bytes): hak_block_index divides by multiplying */
 };
 
 #define HAK_SLAB_MAX_BLOCKS (HAK_UNIT_BYTES / HAK_ALIGNMENT)
@@ -46,10 +46,12 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
     return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
 }
 
-/* offset / block_bytes for an offset into a slab of the class. Exact for offsets below 2^18: with r = ceil(2^32 / d) the
- * error of n * r / 2^32 is below n / 2^32, less than 1 / d for n * d < 2^32 (Granlund & Montgomery, 1994). */
+#define HAK_RECIPROCAL_SHIFT 35 /* the largest with which the reciprocal of 16 fits 32 bits */
+
+/* offset / block_bytes for an offset into a slab of the class. Exact for offsets below 2^18: with r = ceil(2^35 / d) the
+ * error of n * r / 2^35 is below n / 2^35, less than 1 / d for n * d < 2^35 (Granlund & Montgomery, 1994). */
 HAK_INLINE uint32_t hak_block_index(uint32_t offset, uint32_t reciprocal) {
-    return (uint32_t)(((uint64_t)offset * reciprocal) >> 32);
+    return (uint32_t)(((uint64_t)offset * reciprocal) >> HAK_RECIPROCAL_SHIFT);
 }
 
 #endif

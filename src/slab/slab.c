@@ -110,19 +110,25 @@ uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
     return count;
 }
 
-bool hak_slab_declare_full(struct hak_slab *slab, uint32_t heap, uint32_t kept_state) {
-    uint32_t full = hak_slab_state(HAK_SLAB_FULL, heap);
+struct hak_full_slab hak_slab_announce_full(struct hak_slab *slab, uint32_t heap) {
     HAK_ASSERT(hak_owned_get(&slab->claimed) == 0);
-    /* S5 with hak_slab_set_bits and hak_slab_take_over_full. Release too: who takes the slab over sees the holder's writes. */
-    hak_atomic_store(&slab->state, full, seq_cst);
-    for (uint32_t i = 0; i < slab->word_count; i++) {
-        /* S5: after the store above. */
-        if (hak_atomic_load(&slab->bits[i], seq_cst) == 0) continue;
-        /* The freer of that block may take it over at this moment: one of the two wins (S4). Acquire: if it is us, we
-         * see nothing but our own writes, but a slab can have come back by way of others. */
-        return !hak_atomic_cas(&slab->state, &full, kept_state, acquire, relaxed);
+    /* What the second look needs, while the record is ours: it may become another slab's before it. */
+    struct hak_full_slab full = {.slab = slab, .bits = slab->bits, .word_count = slab->word_count};
+    /* Release: who takes the slab over sees the holder's writes. The fence of S5 follows. */
+    hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, heap), release);
+    return full;
+}
+
+bool hak_slab_take_back(const struct hak_full_slab *full, uint32_t heap, uint32_t kept_state) {
+    uint32_t expected = hak_slab_state(HAK_SLAB_FULL, heap);
+    for (uint32_t i = 0; i < full->word_count; i++) {
+        /* S5: after the fence that followed the announcement. */
+        if (hak_atomic_load(&full->bits[i], relaxed) == 0) continue;
+        /* The freer of that block may take it over at this moment: one of the two wins (S4). Acquire: if it is us, the slab
+         * can have come back by way of others. */
+        return hak_atomic_cas(&full->slab->state, &expected, kept_state, acquire, relaxed);
     }
-    return true;
+    return false;
 }
 
 bool hak_slab_take_over_full(struct hak_slab *slab, uint32_t heap, uint32_t *state_found) {
@@ -132,6 +138,6 @@ bool hak_slab_take_over_full(struct hak_slab *slab, uint32_t heap, uint32_t *sta
     if (HAK_LIKELY((state & HAK_SLAB_KIND_MASK) != HAK_SLAB_FULL)) return false;
     bool ours = heap != HAK_NO_HEAP && state == hak_slab_state(HAK_SLAB_FULL, heap);
     uint32_t taken = ours ? hak_slab_state(HAK_SLAB_HELD, heap) : HAK_SLAB_POOLED;
-    /* Acquire pairs with the release in hak_slab_declare_full and hak_slab_initialize: we use the record from here on. */
+    /* Acquire pairs with the release in hak_slab_announce_full and hak_slab_initialize: we use the record from here on. */
     return hak_atomic_cas(&slab->state, &state, taken, acquire, relaxed);
 }

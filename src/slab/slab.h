@@ -18,7 +18,7 @@
  *
  *   S4  Only a change from FULL can be made by somebody who does not have the slab, and only by compare-and-swap: the
  *       winner has it then. All other changes are made by who has it.
- *   S5  No wake-up is lost. Who sets bits looks at the state afterwards; who declares a slab FULL looks at the bits
+ *   S5  No wake-up is lost. Who sets bits looks at the state afterwards; who announces that a slab is FULL looks at the bits
  *       afterwards; both in sequentially consistent order, so at least one of them sees the other.
  *   S7  The holder claims a word of bits at a time, and keeps in `claimed` what it has not yet put into a bin: an atomic
  *       operation waits for all writes before it, and a program that is given memory writes a lot. Claimed blocks count as
@@ -93,9 +93,18 @@ bool hak_slab_claim_all(struct hak_slab *slab);
 /* Set bits now. */
 uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);
 
-/* FULL protocol, holder's side. Declares a slab full in the name of `heap`; true: it is, the caller has it no more. False: a
- * block was freed meanwhile and the caller has the slab still, in `kept_state`. */
-bool hak_slab_declare_full(struct hak_slab *slab, uint32_t heap, uint32_t kept_state);
+/* FULL protocol, holder's side, in two halves with a sequentially consistent fence between them, which may serve many slabs.
+ * First the holder announces that the slab is full in the name of `heap`, and has it no more. */
+struct hak_full_slab {
+    struct hak_slab *slab;
+    HAK_ATOMIC(uint64_t) *bits;
+    uint32_t word_count;
+};
+struct hak_full_slab hak_slab_announce_full(struct hak_slab *slab, uint32_t heap);
+
+/* Then it looks whether a block was freed meanwhile by somebody who did not see the announcement. True: so it may be, and the
+ * caller has the slab again, in `kept_state`. */
+bool hak_slab_take_back(const struct hak_full_slab *full, uint32_t heap, uint32_t kept_state);
 
 /* FULL protocol, freer's side: after setting bits. True when the slab was full: the caller has it now, in the state POOLED, or
  * HELD by `heap` if that heap was its last holder. *state_found is the state that was seen. */
@@ -104,7 +113,7 @@ bool hak_slab_take_over_full(struct hak_slab *slab, uint32_t heap, uint32_t *sta
 /* Sets `mask` in word `index`: the blocks are free. Returns the word as it was: bits of `mask` set in it are double frees. */
 HAK_INLINE uint64_t hak_slab_set_bits(struct hak_slab *slab, uint32_t index, uint64_t mask) {
     /* Release: what was done with the blocks happens before hak_slab_take hands them out again. Sequentially consistent
-     * for S5, with hak_slab_declare_full. */
+     * for S5, with the fence after hak_slab_announce_full. */
     return hak_atomic_fetch_or(&slab->bits[index], mask, seq_cst);
 }
 

@@ -67,6 +67,7 @@ void library_reset(void) {
     memset(hak_page_map, 0, HAK_UNITS_PER_SUPER_SLAB * 2);
     hak_first_range_start = 0;
     hak_dirty_units = 0;
+    period_start_ms = fewest_dirty_units = 0;
     largest_mapping = 0;
     memset(places, 0, sizeof places);
     kept_bytes = 0;
@@ -82,6 +83,8 @@ void library_reset(void) {
     set_class(PAIR, 2, 1);
     set_class(TRIPLE, 3, 1);
     set_class(WIDE, 2, 2);
+    set_class(MANY, 128, 1);
+    set_class(FEWER, 96, 1);
 }
 
 void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t heaps) {
@@ -122,10 +125,12 @@ void library_touch(void *block) {
     *word = word_for(block);
 }
 
+void library_touch_new(void *block) { *(uint64_t *)block = word_for(block); }
+
 void *library_take(struct hak_heap *heap, uint32_t size_class) {
     void *block;
     if (hak_pool_take(heap, size_class, &block + 1, 1) == 0) return NULL;
-    *(uint64_t *)block = word_for(block);
+    library_touch_new(block);
     return block;
 }
 
@@ -133,6 +138,15 @@ void library_put(struct hak_heap *heap, uint32_t size_class, void *block) {
     library_touch(block);
     *(uint64_t *)block = 0;
     hak_pool_put(heap, size_class, &block, 1);
+}
+
+void library_cache(struct hak_heap *heap, uint32_t size_class, void *block) {
+    hak_heap_grow_bin(heap, size_class);
+    struct hak_bin *bin = &heap->bins[size_class];
+    library_touch(block);
+    *(uint64_t *)block = 0;
+    *bin->top = block;
+    hak_bin_set_top(bin, bin->top + 1);
 }
 
 /* ---- checks -------------------------------------------------------------------------------------------------- */
@@ -159,7 +173,7 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
     bool is_pooled = range->partial_rows[super_slab][size_class] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
     bool is_hinted = range->partial_index[super_slab / 64][size_class] >> super_slab % 64 & 1;
     model_assert(slab->size_class == size_class, "the record is of the page map's class");
-    for (uint32_t c = PAIR; c <= WIDE; c++)
+    for (uint32_t c = PAIR; c < CLASSES; c++)
         if (c != size_class)
             model_assert((range->partial_rows[super_slab][c] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1) == 0,
                          "a slab is in the set of its class only");
@@ -169,6 +183,7 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
         holders++;
         model_assert(slab->state == hak_slab_state(HAK_SLAB_HELD, heap->number), "a heap's slab is HELD by it");
     }
+    free_blocks += hak_bit_count(slab->claimed);
     model_assert(holders + is_pooled == (kind != HAK_SLAB_FULL), "a slab that is not full is in one place");
     model_assert(kind != HAK_SLAB_FULL || free_blocks == 0, "a full slab has no free blocks");
     model_assert(kind == HAK_SLAB_POOLED ? is_pooled && is_hinted : !is_pooled, "a pooled slab is found");
@@ -185,9 +200,8 @@ static void check_hints(const struct hak_range *range, uint32_t super_slab) {
     model_assert((units & FRESH_BITS) == 0 || is_fresh, "fresh units are found");
 }
 
-uint32_t library_check(void) {
+static uint32_t check_all(uint64_t *dirty_units) {
     uint32_t blocks = 0;
-    uint64_t dirty_units = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
         struct hak_range *range = hak_ranges[i];
         uint32_t units = range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB;
@@ -196,7 +210,7 @@ uint32_t library_check(void) {
             uint64_t free_units = range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units;
             bool is_free = (free_units | free_units >> 32) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
             uint32_t size_class = range->page_map[unit];
-            dirty_units += free_units >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+            *dirty_units += free_units >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
             model_assert(!is_free || size_class == HAK_CLASS_NONE, "R2");
             if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) continue;
             if (unit % hak_size_classes[size_class].unit_count != 0) {
@@ -206,6 +220,17 @@ uint32_t library_check(void) {
             blocks += check_slab(range, &range->slabs[unit], size_class);
         }
     }
+    return blocks;
+}
+
+uint32_t library_check(void) {
+    uint64_t dirty_units = 0;
+    uint32_t blocks = check_all(&dirty_units);
     model_assert(dirty_units == hak_dirty_units, "hak_dirty_units counts the dirty units");
     return blocks;
+}
+
+void library_check_after_fork(void) {
+    uint64_t dirty_units = 0;
+    check_all(&dirty_units);
 }

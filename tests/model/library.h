@@ -22,8 +22,8 @@
 #include "region/page_policy.h"
 #include "region/units.h"
 
-/* Classes 1 and 2, of which a slab is one unit, and 3, of two units. */
-enum { PAIR = 1, TRIPLE = 2, WIDE = 3 };
+/* Classes, by what a slab has: 2 or 3 blocks in a unit, 2 blocks in two units, 128 or 96 blocks in a unit. */
+enum { PAIR = 1, TRIPLE, WIDE, MANY, FEWER, CLASSES };
 
 /* ---- the kernel --------------------------------------------------------------------------------------------- */
 
@@ -54,14 +54,18 @@ extern struct hak_heap *library_heaps[LIBRARY_HEAPS];
 /* Blocks as a program has them: each is written by whoever gets it, and checked when it is given back. */
 void *library_take(struct hak_heap *heap, uint32_t size_class); /* NULL: no memory */
 void library_put(struct hak_heap *heap, uint32_t size_class, void *block);
+void library_cache(struct hak_heap *heap, uint32_t size_class, void *block); /* into its bin */
+void library_touch_new(void *block);
 void library_touch(void *block); /* what the owner of a block may do */
 
 /* After all threads: every slab with free blocks can be found, every free unit too, and no block is in two places. Returns the
  * number of blocks that are neither free nor in a bin. */
 uint32_t library_check(void);
 
-/* The child's side of a fork. */
+/* The child's side of a fork; and library_check for it, where an unfinished step of a thread that is no more may have cost
+ * memory. */
 void library_in_child(void);
+void library_check_after_fork(void);
 
 /* The heap that hak_thread_attach finds. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));

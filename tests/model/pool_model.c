@@ -94,12 +94,9 @@ MODEL_HARNESS(pool_flush, setup_partial, check_taken, flush, put_first, put_seco
 
 /* Two full slabs that nobody holds, of which the program has all blocks. */
 static void setup_pooled(void) {
-    start(2, 2);
-    for (uint32_t i = 0; i < 4; i++) blocks[i] = library_take(library_heaps[0], PAIR);
-    hak_heap_flush(library_heaps[0]);
-    for (uint32_t i = 0; i < 4; i++) model_assert(blocks[i] != NULL, "there are four");
-    void *none;
-    model_assert(hak_pool_take(library_heaps[1], PAIR, &none + 1, 1) == 0, "and no more");
+    start(2, 4);
+    for (uint32_t i = 0; i < 4; i++) blocks[i] = library_take(library_heaps[3], PAIR);
+    model_assert(library_take(library_heaps[3], PAIR) == NULL, "there are no more");
 }
 
 static void put_first_take(void) {
@@ -122,24 +119,18 @@ MODEL_HARNESS(pool_set_retire, setup_pooled, check_taken_and_two, put_first, put
 
 /* ---- thread exit and adoption --------------------------------------------------------------------------------- */
 
-/* Heap 0 holds a slab; one block is the program's, one in a bin. Both slabs there are have blocks out. */
+/* Heap 0 has a block in a bin and holds a slab with a free block; the program has a block of each slab there is. */
 static void setup_exit(void) {
     start(2, 1);
-    void **base, *rest;
-    hak_front_refill(library_heaps[0], PAIR);
-    base = library_heaps[0]->bins[PAIR].base;
-    model_assert(library_heaps[0]->bins[PAIR].top - base == 1, "one block is in the bin");
-    blocks[0] = library_take(library_heaps[0], PAIR);
-    blocks[2] = library_take(library_heaps[0], PAIR);
-    rest = library_take(library_heaps[0], PAIR);
-    library_put(library_heaps[0], PAIR, rest);
+    for (uint32_t i = 0; i < 3; i++) blocks[i] = library_take(library_heaps[0], PAIR);
+    library_put(library_heaps[0], PAIR, blocks[1]);
+    library_cache(library_heaps[0], PAIR, library_take(library_heaps[0], PAIR));
 }
 
 static void leave(void) { hak_heap_release(library_heaps[0]); }
 
 static void adopt_and_take(void) {
     struct hak_heap *heap = hak_heap_acquire();
-    hak_front_refill(heap, PAIR);
     taken_by[model_thread()] += library_take(heap, PAIR) != NULL;
 }
 

@@ -29,7 +29,8 @@ static struct {
 
 static struct model_harness *harnesses[HARNESSES];
 static size_t harness_count;
-static bool *touched[HARNESSES]; /* by entry */
+static bool *touched[HARNESSES];            /* by entry */
+static uint64_t execution_counts[HARNESSES]; /* without a mutant */
 
 static double now_seconds(void) {
     struct timespec time;
@@ -78,6 +79,7 @@ static bool run_all(void) {
         for (size_t e = 0; e < entry_count; e++) entries[e].touched = false;
         struct model_result result = run_harness(harnesses[h]);
         passed = passed && !result.failed && result.complete;
+        execution_counts[h] = result.executions;
         touched[h] = calloc(entry_count + 1, sizeof(bool));
         for (size_t e = 0; touched[h] && e < entry_count; e++) touched[h][e] = entries[e].touched;
     }
@@ -137,10 +139,19 @@ static bool is_run(size_t entry) {
     return false;
 }
 
-/* Prints one row; true when some harness caught it. */
+static int compare_costs(const void *left, const void *right) {
+    uint64_t a = execution_counts[*(const size_t *)left], b = execution_counts[*(const size_t *)right];
+    return (a > b) - (a < b);
+}
+
+/* Prints one row; true when some harness caught it. The cheapest are asked first. */
 static bool try_mutant(const struct model_mutant *mutant, size_t entry) {
     bool all_complete = true;
-    for (size_t h = 0; h < harness_count; h++) {
+    size_t order[HARNESSES];
+    for (size_t h = 0; h < harness_count; h++) order[h] = h;
+    qsort(order, harness_count, sizeof order[0], compare_costs);
+    for (size_t i = 0; i < harness_count; i++) {
+        size_t h = order[i];
         if (!touched[h][entry]) continue;
         model_mutant_apply(mutant);
         struct model_result result = explore_apart(harnesses[h]);

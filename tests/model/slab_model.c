@@ -17,6 +17,7 @@ static void setup(void) {
     hak_size_classes[1] = (struct hak_size_class){sizeof(blocks[0]), BLOCKS, 1, 1u << 28};
     hak_slab_initialize(&slab, (uintptr_t)blocks, 1, NULL, hak_slab_state(HAK_SLAB_HELD, HOLDER));
     hak_atomic_store(&slab.bits[0], 0, relaxed);
+    slab.claimed = 0;
     finder_count = claimer_count = 0;
     model_name(&slab.state, "state");
     model_name(&slab.bits[0], "bits");
@@ -93,7 +94,7 @@ MODEL_HARNESS(slab_full_again, setup_again, NULL, hold_again, free_to_pool, free
 static void claim(uint32_t index) {
     blocks[index][0]++;
     hak_slab_set_bits(&slab, 0, 1u << index);
-    if (hak_slab_bits_all_set(slab.bits, BLOCKS, 0) && hak_slab_claim_all(&slab)) {
+    if (hak_slab_bits_all_set(slab.bits, BLOCKS, 0, 0) && hak_slab_claim_all(&slab)) {
         claimer_count++;
         for (uint32_t i = 0; i < BLOCKS; i++) blocks[i][0] = 7;
     }

@@ -1,0 +1,124 @@
+/* Fork: thread 0 forks when thread 1 has done any number of its atomic steps, and goes on alone, as the child. What the program
+ * had is intact then, what is handed out is nobody's, and all that is free can be found.
+ */
+#include "library.h"
+
+enum { MOST = 24 };
+
+/* What the program has: a block is entered once it is had, and crossed out before it is given back. */
+struct owned {
+    void *block;
+    uint32_t size_class;
+};
+static struct owned owned[3][MOST]; /* by thread; 2: the child's */
+static uint32_t owned_count[3];
+
+static void own(uint32_t thread, void *block, uint32_t size_class) {
+    for (uint32_t t = 0; t < 3; t++)
+        for (uint32_t i = 0; thread == 2 && i < owned_count[t]; i++) {
+            uintptr_t other = (uintptr_t)owned[t][i].block, end = other + hak_size_classes[owned[t][i].size_class].block_bytes;
+            bool apart = (uintptr_t)block >= end || (uintptr_t)block + hak_size_classes[size_class].block_bytes <= other;
+            model_assert(other == 0 || apart, "a block is handed out once");
+        }
+    model_assert(owned_count[thread] < MOST, "there is room");
+    owned[thread][owned_count[thread]++] = (struct owned){block, size_class};
+}
+
+static void take(uint32_t thread, struct hak_heap *heap, uint32_t size_class) {
+    void *block = library_take(heap, size_class);
+    if (block != NULL) own(thread, block, size_class);
+}
+
+static void put(uint32_t thread, struct hak_heap *heap, uint32_t index) {
+    struct owned had = owned[thread][index];
+    owned[thread][index].block = NULL;
+    library_put(heap, had.size_class, had.block);
+}
+
+/* Each heap has a slab with a free block, and a block in a bin; two units are free. */
+static void setup(void) {
+    library_start(1, 1, 6, 2);
+    for (uint32_t t = 0; t < 3; t++) owned_count[t] = 0;
+    for (uint32_t t = 0; t < 2; t++) {
+        void *cached = library_take(library_heaps[t], PAIR), *spare;
+        take(t, library_heaps[t], PAIR);
+        spare = library_take(library_heaps[t], PAIR);
+        take(t, library_heaps[t], PAIR);
+        library_put(library_heaps[t], PAIR, spare);
+        library_cache(library_heaps[t], PAIR, cached);
+    }
+}
+
+/* The program takes all there is, and gives back all it has. */
+static void child(void) {
+    struct hak_heap *heap = library_heaps[0];
+    model_fork();
+    library_in_child();
+    library_check_after_fork();
+    heap = hak_atomic_load(&heap->busy, relaxed) == 0 ? heap : NULL;
+    for (uint32_t c = WIDE; c >= PAIR; c--)
+        for (uint32_t before = UINT32_MAX; before != owned_count[2];) {
+            before = owned_count[2];
+            take(2, heap, c);
+        }
+    for (uint32_t t = 0; t < 3; t++)
+        for (uint32_t i = 0; i < owned_count[t]; i++)
+            if (owned[t][i].block != NULL) put(t, heap, i);
+}
+
+static void fork_now(void) {
+    hak_thread_heap = library_heaps[0];
+    child();
+}
+
+static void fork_in_slow_path(void) {
+    hak_thread_heap = library_heaps[0];
+    hak_atomic_store(&library_heaps[0]->busy, 1, relaxed);
+    child();
+}
+
+/* ---- what the other thread is at ------------------------------------------------------------------------------- */
+
+static void refill_and_flush(void) {
+    struct hak_heap *heap = hak_thread_heap = library_heaps[1];
+    hak_front_refill(heap, PAIR);
+    hak_front_purge();
+}
+static void put_and_retire(void) {
+    struct hak_heap *heap = library_heaps[1];
+    put(1, heap, 0);
+    put(1, heap, 1);
+    put(0, heap, 0);
+}
+static void take_and_put_wide(void) {
+    struct hak_heap *heap = library_heaps[1];
+    take(1, heap, WIDE);
+    take(1, heap, WIDE);
+    take(1, heap, WIDE);
+    for (uint32_t i = 2; i < owned_count[1]; i++) put(1, heap, i);
+}
+static void put_without_heap(void) {
+    put(1, NULL, 0);
+    take(1, NULL, TRIPLE);
+    put(1, NULL, 1);
+}
+static void leave(void) {
+    hak_heap_release(library_heaps[1]);
+    struct hak_heap *heap = hak_heap_acquire();
+    take(1, heap, TRIPLE);
+}
+static void use_runs(void) {
+    bool zero;
+    void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, &zero);
+    struct hak_place place = hak_region_find((uintptr_t)start);
+    hak_large_free(&place);
+    hak_region_purge_units(UINT64_MAX);
+}
+
+MODEL_HARNESS(fork_refill, setup, NULL, fork_now, refill_and_flush);
+MODEL_HARNESS(fork_retire, setup, NULL, fork_now, put_and_retire);
+MODEL_HARNESS(fork_wide, setup, NULL, fork_now, take_and_put_wide);
+MODEL_HARNESS(fork_no_heap, setup, NULL, fork_now, put_without_heap);
+MODEL_HARNESS(fork_exit, setup, NULL, fork_now, leave);
+MODEL_HARNESS(fork_units, setup, NULL, fork_now, use_runs);
+MODEL_HARNESS(fork_slow_path, setup, NULL, fork_in_slow_path, put_and_retire);

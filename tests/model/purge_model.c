@@ -1,0 +1,99 @@
+/* Holes in slabs given back to the kernel, by a thread that has none of the slabs, while others go on. A page is half a unit:
+ * in a slab of pairs, one block.
+ */
+#include "library.h"
+
+static void *blocks[4];
+static uint32_t taken_by[MODEL_THREADS];
+
+static void start(uint32_t units, uint32_t heaps) {
+    library_start(1, 1, units, heaps);
+    fake_os.page_bytes = HAK_UNIT_BYTES / 2;
+    for (uint32_t i = 0; i < MODEL_THREADS; i++) taken_by[i] = 0;
+}
+
+static struct hak_heap *own_heap(void) { return library_heaps[model_thread()]; }
+
+static void check_live(uint32_t live) {
+    for (uint32_t i = 0; i < MODEL_THREADS; i++) live += taken_by[i];
+    model_assert(library_check() == live, "every block is free, in a bin, or the program's");
+}
+static void check_taken(void) { check_live(0); }
+static void check_taken_and_one(void) { check_live(1); }
+
+static void take(uint32_t size_class) {
+    void *block = library_take(own_heap(), size_class);
+    if (block == NULL) return;
+    taken_by[model_thread()]++;
+    library_touch(block);
+}
+static void take_pair(void) { take(PAIR); }
+static void purge(void) { hak_purge_all(NULL); }
+static void put_first(void) { library_put(own_heap(), PAIR, blocks[0]); }
+static void put_second(void) { library_put(own_heap(), PAIR, blocks[1]); }
+
+/* A full slab of pairs that nobody looks at, and one unit more. */
+static void setup_full(void) {
+    start(2, 3);
+    for (uint32_t i = 0; i < 2; i++) blocks[i] = library_take(library_heaps[2], PAIR);
+    void *other = library_take(library_heaps[2], PAIR);
+    library_put(library_heaps[2], PAIR, other);
+    hak_heap_release(library_heaps[2]);
+}
+
+/* Comes back as a slab of triples. */
+static void put_both_take_other(void) {
+    put_first();
+    put_second();
+    take(TRIPLE);
+    take(TRIPLE);
+}
+
+static void put_first_take(void) {
+    put_first();
+    take(PAIR);
+}
+
+MODEL_HARNESS(purge_holes, setup_full, check_taken_and_one, put_first_take, purge);
+MODEL_HARNESS(purge_two, setup_full, check_taken, put_first, put_second, purge);
+MODEL_HARNESS(purge_reclassed, setup_full, check_taken, put_both_take_other, purge);
+MODEL_HARNESS(purge_refill, setup_full, check_taken_and_one, take_pair, purge, put_first);
+
+/* A slab of 128 blocks, all but one of them free, comes back as one of 96: its second word is never claimed, the blocks of its
+ * first word are where those of the former second word were. */
+static void *many[128];
+
+static void setup_many(void) {
+    start(1, 1);
+    fake_os.page_bytes = HAK_UNIT_BYTES / 8;
+    hak_pool_take(NULL, MANY, many + 128, 128);
+    blocks[0] = many[127];
+    hak_pool_put(NULL, MANY, many, 127);
+}
+
+static void put_last_take_other(void) {
+    *(uint64_t *)blocks[0] = 0;
+    hak_pool_put(library_heaps[0], MANY, blocks, 1);
+    uint32_t count = hak_pool_take(library_heaps[0], FEWER, many + 64, 64);
+    model_assert(count == 64, "the slab is free");
+    library_touch_new(many[8]);
+    library_touch_new(many[16]);
+    library_touch(many[8]);
+    library_touch(many[16]);
+}
+
+MODEL_HARNESS(purge_second_word, setup_many, NULL, put_last_take_other, purge);
+
+/* Heap 0 holds the slab. */
+static void setup_held(void) {
+    start(1, 2);
+    for (uint32_t i = 0; i < 2; i++) blocks[i] = library_take(library_heaps[0], PAIR);
+    library_put(library_heaps[0], PAIR, blocks[1]);
+}
+
+static void take_and_flush(void) {
+    take(PAIR);
+    hak_heap_flush(own_heap());
+}
+
+MODEL_HARNESS(purge_held, setup_held, check_taken, take_and_flush, put_first, purge);

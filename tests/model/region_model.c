@@ -1,0 +1,258 @@
+/* Units, SuperSlabs, ranges; the directory and mappings; runs freed twice at once.
+ *
+ * Whoever has units writes into their memory and their record; both are plain data.
+ */
+#include "library.h"
+
+static struct hak_slab *had[MODEL_THREADS]; /* units that threads have at their end */
+static uint32_t had_count[MODEL_THREADS];
+
+static void reset_had(void) {
+    for (uint32_t i = 0; i < MODEL_THREADS; i++) had[i] = NULL, had_count[i] = 0;
+}
+
+static void touch_units(struct hak_slab *first, uint32_t count) {
+    struct hak_range *range = hak_region_range_of_record(first);
+    for (uint32_t i = 0; i < count; i++) {
+        *(uint64_t *)(hak_region_start_of(range, first) + i * HAK_UNIT_BYTES) = model_thread();
+        first[i].next = first;
+    }
+}
+
+static struct hak_slab *acquire(uint32_t count, enum hak_unit_source source) {
+    struct hak_slab *first = hak_region_acquire(count, 1, source, NULL);
+    if (first != NULL) touch_units(first, count);
+    return first;
+}
+
+static void keep(struct hak_slab *first, uint32_t count) {
+    had[model_thread()] = first;
+    had_count[model_thread()] = first == NULL ? 0 : count;
+}
+
+/* Every unit is free, or had by one thread; there are `total`. */
+static void check_units(uint32_t total) {
+    uint64_t seen[8] = {0};
+    uint32_t count = 0, super_slabs = 0;
+    library_check();
+    for (uint32_t i = 0; hak_ranges[i] != NULL; i++)
+        for (uint32_t s = 0; s < hak_ranges[i]->super_slab_count; s++, super_slabs++) {
+            uint64_t word = hak_ranges[i]->super_slabs[s].free_units;
+            seen[super_slabs] = (uint32_t)word | (uint32_t)(word >> 32);
+            for (uint32_t t = 0; t < MODEL_THREADS; t++) {
+                uint64_t unit = had[t] == NULL ? UINT32_MAX : (uint64_t)(had[t] - hak_ranges[i]->slabs);
+                if (unit / HAK_UNITS_PER_SUPER_SLAB != s) continue;
+                uint64_t bits = hak_low_bits(had_count[t]) << unit % HAK_UNITS_PER_SUPER_SLAB;
+                model_assert((seen[super_slabs] & bits) == 0, "a unit is had once");
+                seen[super_slabs] |= bits;
+            }
+            count += hak_bit_count(seen[super_slabs]);
+        }
+    model_assert(count == total, "no unit is lost");
+}
+
+/* ---- units ------------------------------------------------------------------------------------------------------ */
+
+static struct hak_slab *given[2];
+
+/* Two units, both dirty and had. */
+static void setup_given(void) {
+    library_start(1, 1, 2, 0);
+    reset_had();
+    for (uint32_t i = 0; i < 2; i++) given[i] = hak_region_acquire(1, 1, HAK_UNITS_FREE, NULL);
+}
+
+static void give_first(void) {
+    touch_units(given[0], 1);
+    hak_region_release(given[0], 1);
+}
+static void give_second(void) {
+    touch_units(given[1], 1);
+    hak_region_release(given[1], 1);
+}
+static void give_both(void) {
+    give_first();
+    give_second();
+}
+static void take_dirty(void) { keep(acquire(1, HAK_UNITS_DIRTY), 1); }
+static void take_free(void) { keep(acquire(1, HAK_UNITS_FREE), 1); }
+static void take_two(void) { keep(acquire(2, HAK_UNITS_FREE), 2); }
+static void purge_units(void) { hak_region_purge_units(UINT64_MAX); }
+static void purge_and_take(void) {
+    purge_units();
+    take_free();
+}
+static void check_two(void) { check_units(2); }
+
+MODEL_HARNESS(units, setup_given, check_two, give_both, take_dirty, take_free);
+MODEL_HARNESS(units_apart, setup_given, check_two, give_first, give_second, take_dirty);
+MODEL_HARNESS(units_run, setup_given, check_two, give_first, give_second, take_two);
+MODEL_HARNESS(units_purge, setup_given, check_two, give_both, purge_units, take_free);
+MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_take);
+
+/* Spans cross from one SuperSlab into the next: the last unit of the first, and the second, are given back. */
+static void setup_span(void) {
+    library_start(2, 2, 32, 0);
+    reset_had();
+    bool zero;
+    struct hak_slab *all = hak_region_acquire_span(64, &zero);
+    given[0] = all;
+    given[1] = all + 32;
+}
+
+static void give_lower(void) {
+    touch_units(given[0], 32);
+    hak_region_release(given[0], 32);
+}
+static void give_upper(void) {
+    *(uint64_t *)hak_region_start_of(hak_ranges[0], given[1]) = 0;
+    hak_atomic_store(&given[1]->range, 0, relaxed);
+    hak_region_release(given[1], 2);
+}
+static void take_span(void) {
+    bool zero;
+    struct hak_slab *first = hak_region_acquire_span(33, &zero);
+    if (first != NULL) touch_units(first, 33);
+    for (uint32_t i = 0; i < 2; i++) had[2 * i + model_thread()] = NULL;
+    if (first == NULL) return;
+    had[model_thread()] = first;
+    had_count[model_thread()] = 32;
+    had[4 + model_thread()] = first + 32;
+    had_count[4 + model_thread()] = 1;
+}
+static void check_span(void) { check_units(34); }
+
+MODEL_HARNESS(units_span, setup_span, check_span, give_lower, take_span, give_upper);
+
+/* A run grows into the unit behind it. */
+static void extend(void) {
+    bool grown = hak_region_extend(given[0], 1, 1);
+    if (grown) touch_units(given[1], 1);
+    keep(given[0], grown ? 2 : 1);
+}
+
+MODEL_HARNESS(units_extend, setup_given, check_two, extend, give_second, take_dirty);
+
+/* ---- growth ------------------------------------------------------------------------------------------------------ */
+
+/* No SuperSlab yet; a range has one or two. */
+static void setup_growth(uint32_t super_slabs) {
+    library_start(super_slabs, 0, 0, 0);
+    reset_had();
+    fake_os.commits_left = fake_os.reserves_left = -1;
+}
+static void setup_growth_one(void) { setup_growth(1); }
+static void setup_growth_two(void) { setup_growth(2); }
+
+static void grow(void) {
+    struct hak_slab *first = acquire(1, HAK_UNITS_FREE);
+    if (first == NULL) first = acquire(1, HAK_UNITS_NEW_SUPER);
+    model_assert(first != NULL, "there is memory");
+    model_assert(hak_region_covers(hak_region_start_of(hak_region_range_of_record(first), first)), "units are ours");
+    keep(first, 1);
+}
+
+static void check_growth(void) {
+    uint32_t super_slabs = 0;
+    for (uint32_t i = 0; hak_ranges[i] != NULL; i++) super_slabs += hak_ranges[i]->super_slab_count;
+    check_units(32 * super_slabs);
+}
+
+MODEL_HARNESS(growth_range, setup_growth_two, check_growth, grow, grow, take_free);
+MODEL_HARNESS(growth_ranges, setup_growth_one, check_growth, grow, grow, take_free);
+
+/* Readers of tables that grow: the set of partial slabs, and the purger. */
+static void grow_slab(void) {
+    void *block = library_take(NULL, PAIR);
+    model_assert(block != NULL, "there is memory");
+}
+static void look_for_partial(void) { library_take(NULL, PAIR); }
+static void purge_all(void) { hak_purge_all(NULL); }
+static void check_all(void) { library_check(); }
+
+MODEL_HARNESS(growth_partial, setup_growth_two, check_all, grow_slab, look_for_partial);
+MODEL_HARNESS(growth_purge, setup_growth_two, check_all, grow_slab, purge_all);
+
+/* ---- mappings ----------------------------------------------------------------------------------------------------- */
+
+enum { MAPPING_BYTES = 4 << 20 };
+
+static struct hak_place mapping;
+static uint32_t freed_count[MODEL_THREADS];
+
+static struct hak_place place_of_mapping(void) {
+    bool zero;
+    void *start = hak_large_alloc(MAPPING_BYTES, HAK_ALIGNMENT, &zero);
+    model_assert(start != NULL, "there is memory");
+    *(uint64_t *)start = model_thread();
+    return hak_region_find((uintptr_t)start);
+}
+
+static void setup_mapping(void) {
+    library_start(1, 1, 2, 0);
+    for (uint32_t i = 0; i < MODEL_THREADS; i++) freed_count[i] = 0;
+    mapping = place_of_mapping();
+}
+
+static void setup_no_mapping(void) { library_start(1, 1, 2, 0); }
+
+static void free_mapping_once(void) {
+    *(uint64_t *)mapping.start = 1;
+    freed_count[model_thread()] += hak_large_free(&mapping);
+}
+static void free_mapping_twice(void) { freed_count[model_thread()] += hak_large_free(&mapping); }
+static void check_freed_once(void) {
+    model_assert(freed_count[0] + freed_count[1] == 1, "one of two frees wins");
+    model_assert(hak_mapping_cache_bytes() == MAPPING_BYTES, "a freed mapping is kept once");
+}
+
+MODEL_HARNESS(mapping_twice, setup_mapping, check_freed_once, free_mapping_twice, free_mapping_twice);
+
+/* Two mappings are made at once: both need the leaf. */
+static void alloc_mapping_free(void) {
+    struct hak_place place = place_of_mapping();
+    model_assert(place.kind == HAK_PLACE_MAPPING && place.bytes == MAPPING_BYTES, "a mapping is found");
+    model_assert(hak_large_free(&place), "a mapping is freed");
+}
+static void check_mappings(void) {
+    model_assert(hak_mapping_cache_bytes() <= 2 * (size_t)MAPPING_BYTES, "two mappings are kept at most");
+    size_t kept_bytes = hak_mapping_cache_bytes();
+    model_assert(hak_mapping_cache_purge() == kept_bytes, "all kept bytes are in places");
+}
+
+MODEL_HARNESS(mapping_leaf, setup_no_mapping, check_mappings, alloc_mapping_free, alloc_mapping_free);
+
+/* A freed mapping serves the next, is pushed out, or purged. */
+static void take_kept(void) {
+    char *start = hak_mapping_cache_take(MAPPING_BYTES);
+    if (start != NULL) *(uint64_t *)(void *)start = model_thread();
+}
+static void purge_kept(void) { hak_mapping_cache_purge(); }
+static void setup_small_cache(void) {
+    setup_mapping();
+    hak_knobs.mapping_cache_bytes = 2 * (size_t)MAPPING_BYTES;
+}
+
+MODEL_HARNESS(mapping_cache, setup_mapping, check_mappings, free_mapping_once, take_kept, purge_kept);
+MODEL_HARNESS(mapping_push_out, setup_small_cache, check_mappings, free_mapping_once, alloc_mapping_free);
+
+/* ---- runs ----------------------------------------------------------------------------------------------------------- */
+
+static struct hak_place run;
+
+static void setup_run(void) {
+    library_start(1, 1, 2, 0);
+    reset_had();
+    for (uint32_t i = 0; i < MODEL_THREADS; i++) freed_count[i] = 0;
+    bool zero;
+    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, &zero));
+    model_assert(run.kind == HAK_PLACE_RUN && run.bytes == 2 * HAK_UNIT_BYTES, "a run is found");
+}
+
+static void free_run_twice(void) { freed_count[model_thread()] += hak_large_free(&run); }
+static void check_run(void) {
+    model_assert(freed_count[0] + freed_count[1] == 1, "one of two frees wins");
+    check_units(2);
+}
+
+MODEL_HARNESS(run_twice, setup_run, check_run, free_run_twice, free_run_twice, take_two);
