@@ -15,13 +15,17 @@ _Static_assert(sizeof(size_t) == sizeof(unsigned long), "the letter m in the nam
 extern void (*_ZSt15get_new_handlerv(void))(void) __attribute__((weak));
 extern void _ZSt17__throw_bad_allocv(void) __attribute__((weak));
 
+/* api/new_handler.cpp: true when the handler returned, false when it threw. */
+bool hak_call_new_handler(void (*handler)(void));
+
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not being
  * there. `alignment` is 0 for none in particular. */
 static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) {
     for (;;) {
         void (*handler)(void) = _ZSt15get_new_handlerv == NULL ? NULL : _ZSt15get_new_handlerv();
         if (handler == NULL) break;
-        handler();
+        if (may_throw) handler();
+        else if (!hak_call_new_handler(handler)) return NULL;
         void *block = alignment == 0 ? hak_malloc(size) : hak_aligned_alloc(alignment, size);
         if (block != NULL) return block;
     }

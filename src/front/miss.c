@@ -124,6 +124,7 @@ static void free_small(void *block, uint32_t size_class) {
     if (hak_owned_get(&bin->top) == hak_owned_get(&bin->limit)) make_room(heap, size_class);
     void **top = hak_owned_get(&bin->top);
     if (HAK_UNLIKELY(top == hak_owned_get(&bin->limit))) { /* no slots are to be had */
+        HAK_COUNT(heap, flushed_blocks, 1);
         hak_pool_put(heap, size_class, &block, 1);
         return;
     }

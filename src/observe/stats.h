@@ -2,7 +2,7 @@
  *
  * At rest (no thread allocating or freeing):
  *   T1  per class: live + cached + free = slabs * blocks per slab
- *   T2  refilled_blocks - flushed_blocks - blocks freed by threads without a heap = live + cached blocks of small classes
+ *   T2  refilled_blocks - flushed_blocks = live + cached blocks of small classes
  *   T3  large_allocs - large_frees = live page runs and mappings
  *   T4  super_slabs * 2 MiB = committed bytes, apart from mappings
  */

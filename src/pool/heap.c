@@ -89,6 +89,7 @@ static void flush_bins(struct hak_heap *heap) {
         if (count == 0) continue;
         hak_bin_set_top(bin, base);
         hak_pool_put(heap, i, base, count);
+        HAK_COUNT(heap, flushed_blocks, count);
     }
 }
 
@@ -212,19 +213,23 @@ static void recover_range(struct hak_range *range, const struct hak_heap *own) {
     for (uint32_t i = 0; i < super_slabs; i++)
         for (uint32_t c = 0; c < HAK_CLASS_LIMIT; c++) hak_atomic_store(&range->partial_rows[i][c], 0, relaxed);
     for (uint32_t unit = 0; unit < super_slabs * HAK_UNITS_PER_SUPER_SLAB;) {
-        struct hak_slab *slab = &range->slabs[unit];
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
             unit++;
             continue;
         }
-        unit += hak_size_classes[size_class].unit_count;
+        /* Perhaps only some of its units were marked, or still are. */
+        uint32_t unit_count = hak_size_classes[size_class].unit_count;
+        struct hak_slab *slab = &range->slabs[hak_align_down(unit, unit_count)];
+        hak_region_mark(slab, unit_count, size_class, size_class);
+        unit = (uint32_t)hak_align_down(unit, unit_count) + unit_count;
         uint32_t state = hak_atomic_load(&slab->state, relaxed);
         if (own == NULL || state != hak_slab_state(HAK_SLAB_HELD, own->number)) recover_slab(slab, state);
     }
 }
 
 void hak_heap_recover_after_fork(struct hak_heap *own) {
+    hak_region_recover_after_fork();
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         recover_range(hak_region_range(i), own);
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next) {

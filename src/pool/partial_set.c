@@ -1,16 +1,16 @@
 #include "pool/partial_set.h"
 
 static void partial_hint_set(struct hak_range *range, uint32_t super_slab, uint32_t size_class) {
-    /* After the row's bit, in one order with partial_hint_clear. */
-    hak_atomic_fetch_or(&range->partial_index[super_slab / 64][size_class], (uint64_t)1 << (super_slab % 64), seq_cst);
+    /* Release, after the row's bit: who clears the hint after this sees that. */
+    hak_atomic_fetch_or(&range->partial_index[super_slab / 64][size_class], (uint64_t)1 << (super_slab % 64), release);
 }
 
 static void partial_hint_clear(struct hak_range *range, uint32_t super_slab, uint32_t size_class) {
-    /* Before the row is looked at again, in one order with partial_hint_set. */
+    /* Acquire pairs with partial_hint_set: one of the two comes first, and either the hint is set afterwards, or the look at
+     * the row below sees the bit. */
     hak_atomic_fetch_and(&range->partial_index[super_slab / 64][size_class], ~((uint64_t)1 << (super_slab % 64)),
-                         seq_cst);
-    /* Second half of the pair above. */
-    if (hak_atomic_load(&range->partial_rows[super_slab][size_class], seq_cst) != 0)
+                         acquire);
+    if (hak_atomic_load(&range->partial_rows[super_slab][size_class], relaxed) != 0)
         partial_hint_set(range, super_slab, size_class);
 }
 
@@ -18,8 +18,8 @@ void hak_partial_set_add(struct hak_slab *slab) {
     struct hak_range *range = hak_region_range_of_record(slab);
     uint32_t unit = hak_region_unit_of(range, slab), size_class = hak_atomic_load(&slab->size_class, relaxed);
     uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, bit = 1u << (unit % HAK_UNITS_PER_SUPER_SLAB);
-    /* Release pairs with take_bit: the record is the next holder's. seq_cst for the index. */
-    if (hak_atomic_fetch_or(&range->partial_rows[super_slab][size_class], bit, seq_cst) == 0)
+    /* Release pairs with take_bit: the record is the next holder's. */
+    if (hak_atomic_fetch_or(&range->partial_rows[super_slab][size_class], bit, release) == 0)
         partial_hint_set(range, super_slab, size_class);
 }
 

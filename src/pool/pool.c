@@ -141,15 +141,16 @@ static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_AT
     }
 }
 
+static HAK_COLD void report_double_free(const struct put_group *group, uint32_t size_class, uint64_t free_already) {
+    size_t index = group->word * 64 + hak_lowest_bit(free_already), bytes = hak_size_classes[size_class].block_bytes;
+    hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(group->slab->start + index * bytes), 0, bytes);
+}
+
 static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group) {
     struct hak_slab *slab = group->slab;
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
     uint64_t before = hak_slab_set_bits(slab, group->word, group->mask);
-    if (HAK_UNLIKELY((before & group->mask) != 0)) {
-        size_t index = group->word * 64 + hak_lowest_bit(before & group->mask),
-               bytes = hak_size_classes[size_class].block_bytes;
-        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(slab->start + index * bytes), 0, bytes);
-    }
+    if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
     uint32_t state;
     if (HAK_UNLIKELY(hak_slab_take_over_full(slab, number_of(heap), &state))) {
         bool ours = heap != NULL && state == hak_slab_state(HAK_SLAB_FULL, heap->number);
@@ -165,8 +166,11 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     if (state >> 2 != number_of(heap) || heap == NULL) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
     /* A word of ours may be complete together with claimed blocks. */
     uint64_t word = before | group->mask;
-    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap)) && slab->claimed_word == group->word)
-        word |= hak_owned_get(&slab->claimed);
+    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap)) && slab->claimed_word == group->word) {
+        uint64_t claimed = hak_owned_get(&slab->claimed);
+        if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
+        word |= claimed;
+    }
     if (word == hak_slab_word_mask(hak_size_classes[size_class].block_count, group->word))
         retire_if_empty(heap, slab, bits, size_class, state);
 }

@@ -26,7 +26,7 @@ static directory_entry *make_leaf(uintptr_t address) {
     directory_entry *made = hak_os_map(bytes, hak_os_page_bytes(), "hakmem-metadata");
     if (made == NULL) return NULL;
     /* Release pairs with leaf_of. Acquire: if another thread was faster, its leaf is used. */
-    if (hak_atomic_cas(&root[address / LEAF_SPAN], &leaf, made, acq_rel, acquire)) return made;
+    if (hak_atomic_cas(&root[address / LEAF_SPAN], &leaf, made, release, acquire)) return made;
     hak_os_unmap(made, bytes);
     return leaf;
 }
@@ -35,8 +35,9 @@ static size_t slot_of(uintptr_t address) { return (address >> HAK_GRANULE_SHIFT)
 
 uint64_t hak_directory_get(uintptr_t address) {
     directory_entry *leaf = leaf_of(address);
-    /* Acquire pairs with hak_directory_set: a range that is found here can be used. */
-    return leaf == NULL ? HAK_ENTRY_NONE : hak_atomic_load(&leaf[slot_of(address)], acquire);
+    /* Relaxed: an entry is a number. The range it names is acquired by hak_region_range, and whoever has a pointer into a
+     * mapping got it after the entry was set. */
+    return leaf == NULL ? HAK_ENTRY_NONE : hak_atomic_load(&leaf[slot_of(address)], relaxed);
 }
 
 bool hak_directory_set(uintptr_t address, uint64_t value) {
@@ -47,15 +48,14 @@ bool hak_directory_set(uintptr_t address, uint64_t value) {
         while (bytes > largest && !hak_atomic_cas(&largest_mapping, &largest, bytes, relaxed, relaxed)) {
         }
     }
-    /* Release pairs with hak_directory_get. */
-    hak_atomic_store(&leaf[slot_of(address)], value, release);
+    hak_atomic_store(&leaf[slot_of(address)], value, relaxed);
     return true;
 }
 
 bool hak_directory_replace(uintptr_t address, uint64_t expected, uint64_t value) {
     directory_entry *leaf = leaf_of(address);
-    /* Acquire and release: who wins goes on with the mapping after what the loser, or whoever set it, did. */
-    return leaf != NULL && hak_atomic_cas(&leaf[slot_of(address)], &expected, value, acq_rel, relaxed);
+    /* Relaxed: one wins. The mapping itself is handed on by whoever keeps it, or by the kernel. */
+    return leaf != NULL && hak_atomic_cas(&leaf[slot_of(address)], &expected, value, relaxed, relaxed);
 }
 
 bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *bytes) {

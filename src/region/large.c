@@ -58,8 +58,8 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool *zero) {
 }
 
 static bool free_run(struct hak_slab *run) {
-    /* Acquire and release: of two threads that free the run at once, one gets it. */
-    if (hak_atomic_exchange(&run->state, HAK_SLAB_NONE, acq_rel) != run_live) return false;
+    /* Of two threads that free the run at once, one gets it. Relaxed: its units are handed on by add_units. */
+    if (hak_atomic_exchange(&run->state, HAK_SLAB_NONE, relaxed) != run_live) return false;
     uint32_t units = hak_atomic_load(&run->run_units, relaxed);
     hak_atomic_store(&run->run_units, 0, relaxed);
     hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);

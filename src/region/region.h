@@ -139,6 +139,9 @@ size_t hak_region_purge_units(uint64_t most);
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);
 
+/* In a child after fork: free units are found and counted again, whatever other threads were about to do. */
+void hak_region_recover_after_fork(void);
+
 /* Sums for statistics, in bytes. */
 struct hak_region_sums {
     uint64_t super_slabs, committed_bytes, metadata_bytes;

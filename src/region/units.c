@@ -15,21 +15,21 @@ enum { SCAN_LIMIT = 64 }; /* SuperSlabs looked into for a run of several units, 
 /* The index bit of a SuperSlab may be set while it has no free units, but is set whenever it has some and nobody is about
  * to set it: who adds the first ones sets it; who takes the last clears it, and sets it again if that was too early. */
 static void unit_hint_set(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab) {
-    /* After the units were added, in one order with unit_hint_clear. */
-    hak_atomic_fetch_or(&index[super_slab / 64], (uint64_t)1 << (super_slab % 64), seq_cst);
+    /* Release, after the units were added: who clears the hint after this sees them. */
+    hak_atomic_fetch_or(&index[super_slab / 64], (uint64_t)1 << (super_slab % 64), release);
 }
 
 static void unit_hint_clear(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab, const struct hak_super_slab *of,
                             uint64_t kind) {
-    /* Before the units are looked at again, in one order with unit_hint_set. */
-    hak_atomic_fetch_and(&index[super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), seq_cst);
-    /* Second half of the pair above. */
-    if ((hak_atomic_load(&of->free_units, seq_cst) & kind) != 0) unit_hint_set(index, super_slab);
+    /* Acquire pairs with unit_hint_set: one of the two comes first, and either the hint is set afterwards, or the look at the
+     * units below sees them. */
+    hak_atomic_fetch_and(&index[super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), acquire);
+    if ((hak_atomic_load(&of->free_units, relaxed) & kind) != 0) unit_hint_set(index, super_slab);
 }
 
 static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
-    /* Release pairs with take_units: the record and the memory are the next owner's. seq_cst for the index. */
-    uint64_t before = hak_atomic_fetch_or(&range->super_slabs[super_slab].free_units, units, seq_cst);
+    /* Release pairs with take_units: the record and the memory are the next owner's. */
+    uint64_t before = hak_atomic_fetch_or(&range->super_slabs[super_slab].free_units, units, release);
     HAK_ASSERT((before & units) == 0);
     if ((units & DIRTY_BITS) != 0 && (before & DIRTY_BITS) == 0) unit_hint_set(range->dirty_index, super_slab);
     if ((units & FRESH_BITS) != 0 && (before & FRESH_BITS) == 0) unit_hint_set(range->fresh_index, super_slab);
@@ -80,8 +80,8 @@ static struct hak_slab *record_of(struct hak_range *range, uint32_t super_slab, 
 /* Looks through the SuperSlabs of a range from the bottom. */
 static struct hak_slab *take_from_range(struct hak_range *range, uint32_t count, uint32_t alignment, uint64_t kinds,
                                         uint32_t scan_limit, bool *zero) {
-    /* Acquire pairs with grow_range: metadata exists up to here. */
-    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire), looked_into = 0;
+    /* Relaxed: whoever takes units acquires what add_units released, their metadata included. */
+    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed), looked_into = 0;
     for (uint32_t group = 0; group * 64 < super_slabs; group++) {
         uint64_t candidates = 0;
         if ((kinds & DIRTY_BITS) != 0) candidates |= hak_atomic_load(&range->dirty_index[group], relaxed);
@@ -168,8 +168,8 @@ static bool take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool
 }
 
 static struct hak_slab *take_span_from_range(struct hak_range *range, uint32_t count, bool *zero) {
-    /* Acquire pairs with grow_range. */
-    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB, failed_at = 0;
+    /* Relaxed: as in take_from_range. */
+    uint32_t units = hak_atomic_load(&range->super_slab_count, relaxed) * HAK_UNITS_PER_SUPER_SLAB, failed_at = 0;
     for (uint32_t unit = 0; unit + count <= units;) {
         *zero = true;
         if (take_span(range, unit, unit + count, zero, &failed_at))
@@ -204,8 +204,8 @@ void hak_region_release(struct hak_slab *first, uint32_t count) {
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first) + have, failed_at;
-    /* Acquire pairs with grow_range: SuperSlabs exist up to here. */
-    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
+    /* Relaxed: as in take_from_range. */
+    uint32_t units = hak_atomic_load(&range->super_slab_count, relaxed) * HAK_UNITS_PER_SUPER_SLAB;
     bool zero;
     return count <= units - unit && take_span(range, unit, unit + count, &zero, &failed_at);
 }
@@ -244,8 +244,8 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
 
 static size_t purge_range(struct hak_range *range, uint64_t most_bytes) {
     size_t bytes = 0;
-    /* Acquire pairs with grow_range. */
-    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
+    /* Relaxed: as in take_from_range. */
+    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
     for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < most_bytes;) {
         uint64_t candidates = hak_atomic_load(&range->dirty_index[group], relaxed);
         while (candidates != 0 && bytes < most_bytes) {
@@ -264,6 +264,22 @@ size_t hak_region_purge_units(uint64_t most) {
         if (range != NULL) bytes += purge_range(range, most_bytes - bytes);
     }
     return bytes;
+}
+
+void hak_region_recover_after_fork(void) {
+    uint64_t dirty_units = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+        struct hak_range *range = hak_region_range(i);
+        if (range == NULL) break;
+        uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
+        for (uint32_t super_slab = 0; super_slab < super_slabs; super_slab++) {
+            uint64_t units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+            dirty_units += hak_bit_count(units & DIRTY_BITS);
+            if ((units & DIRTY_BITS) != 0) unit_hint_set(range->dirty_index, super_slab);
+            if ((units & FRESH_BITS) != 0) unit_hint_set(range->fresh_index, super_slab);
+        }
+    }
+    hak_atomic_store(&hak_dirty_units, dirty_units, relaxed);
 }
 
 bool hak_region_purge_pages(uintptr_t start, size_t bytes) { return hak_os_purge((void *)start, bytes); }

@@ -16,11 +16,12 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     hak_atomic_store(&slab->scan_word, 0, relaxed);
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
-    /* Word 0 is claimed from the start, so that most slabs need no write to the line of their bits. */
+    /* Word 0 is claimed from the start, so that most slabs need no write to the line of their bits. Release: a purger who still
+     * takes the units for the slab they were, and claims some of these bits, sees in the page map that they are not. */
     for (uint32_t i = 1; i < slab->word_count; i++)
-        hak_atomic_store(&slab->bits[i], hak_slab_word_mask(slab->block_count, i), relaxed);
-    /* Release: whoever gets the slab through its state (S4) sees what it describes. */
-    hak_atomic_store(&slab->state, state, release);
+        hak_atomic_store(&slab->bits[i], hak_slab_word_mask(slab->block_count, i), release);
+    /* Relaxed: the caller has the slab; whoever gets it next does so by way of hak_slab_announce_full or the partial set. */
+    hak_atomic_store(&slab->state, state, relaxed);
 }
 
 /* Writes the blocks of `mask` below `top`, the lowest last. */
@@ -138,6 +139,6 @@ bool hak_slab_take_over_full(struct hak_slab *slab, uint32_t heap, uint32_t *sta
     if (HAK_LIKELY((state & HAK_SLAB_KIND_MASK) != HAK_SLAB_FULL)) return false;
     bool ours = heap != HAK_NO_HEAP && state == hak_slab_state(HAK_SLAB_FULL, heap);
     uint32_t taken = ours ? hak_slab_state(HAK_SLAB_HELD, heap) : HAK_SLAB_POOLED;
-    /* Acquire pairs with the release in hak_slab_announce_full and hak_slab_initialize: we use the record from here on. */
+    /* Acquire pairs with the release in hak_slab_announce_full: we use the record from here on. */
     return hak_atomic_cas(&slab->state, &state, taken, acquire, relaxed);
 }

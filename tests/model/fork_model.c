@@ -54,8 +54,8 @@ static void child(void) {
     struct hak_heap *heap = library_heaps[0];
     model_fork();
     library_in_child();
-    library_check_after_fork();
-    heap = hak_atomic_load(&heap->busy, relaxed) == 0 ? heap : NULL;
+    if (hak_atomic_load(&heap->busy, relaxed) == 0) library_check();
+    else heap = NULL;
     for (uint32_t c = WIDE; c >= PAIR; c--)
         for (uint32_t before = UINT32_MAX; before != owned_count[2];) {
             before = owned_count[2];

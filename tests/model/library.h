@@ -12,6 +12,7 @@
 #include "base/knobs.h"
 #include "front/miss.h"
 #include "front/process.h"
+#include "observe/stats.h"
 #include "os/os.h"
 #include "pool/partial_set.h"
 #include "pool/pool.h"
@@ -62,10 +63,8 @@ void library_touch(void *block); /* what the owner of a block may do */
  * number of blocks that are neither free nor in a bin. */
 uint32_t library_check(void);
 
-/* The child's side of a fork; and library_check for it, where an unfinished step of a thread that is no more may have cost
- * memory. */
+/* The child's side of a fork. */
 void library_in_child(void);
-void library_check_after_fork(void);
 
 /* The heap that hak_thread_attach finds. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));

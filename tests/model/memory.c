@@ -324,6 +324,8 @@ void model_memory_see_all(void) {
     view_copy(acquired, current, location_count);
 }
 
+uint64_t model_peek(const volatile void *address, unsigned size) { return peek(address, size); }
+
 uint64_t model_memory_latest(const volatile void *address, unsigned size) { return peek(address, size); /* M3 */ }
 
 /* ---- races with plain data ---------------------------------------------------------------------------------- */

@@ -50,6 +50,9 @@ uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned siz
 bool model_cas(struct model_site *site, volatile void *address, unsigned size, void *expected, uint64_t desired);
 void model_fence(struct model_site *site);
 
+/* What memory holds, whoever writes there at the same time. */
+uint64_t model_peek(const volatile void *address, unsigned size);
+
 /* One turn of a loop that waits, and what hak_cpu_relax() is here: the thread does not run again before a location it
  * has read since its last yield holds another value. */
 void model_yield(void);
@@ -68,11 +71,15 @@ __asm__(".set memcpy, __tsan_memcpy\n.set memmove, __tsan_memmove\n.set memset, 
 
 #define HAK_ATOMIC(type) __typeof__(type)
 
-/* Locations of one writer are plain here: who else looks at them is found out. */
+/* Locations of one writer are plain here, so that a second writer, or a reader who believes what he reads, is found out. */
 #undef hak_owned_set
 #undef hak_owned_peek
 #define hak_owned_set(location, value) ((void)(*(location) = (value)))
-#define hak_owned_peek(location) (*(location))
+#define hak_owned_peek(location)                                                                                       \
+    (__extension__({                                                                                                   \
+        __auto_type model_at_peek = (location);                                                                        \
+        MODEL_VALUE(model_at_peek, model_peek(model_at_peek, sizeof(*model_at_peek)));                                 \
+    }))
 
 #define hak_signal_fence() ((void)0)
 

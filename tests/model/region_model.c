@@ -168,10 +168,21 @@ static void grow_slab(void) {
 }
 static void look_for_partial(void) { library_take(NULL, PAIR); }
 static void purge_all(void) { hak_purge_all(NULL); }
+static void take_snapshot(void) {
+    static struct hak_snapshot snapshot;
+    hak_snapshot_take(&snapshot);
+    model_assert(snapshot.total.super_slabs <= 1 && snapshot.total.heaps <= 1, "a snapshot shows no more than there is");
+}
+static void grow_heap(void) {
+    struct hak_heap *heap = hak_heap_acquire();
+    library_take(heap, PAIR);
+}
 static void check_all(void) { library_check(); }
 
 MODEL_HARNESS(growth_partial, setup_growth_two, check_all, grow_slab, look_for_partial);
 MODEL_HARNESS(growth_purge, setup_growth_two, check_all, grow_slab, purge_all);
+
+MODEL_HARNESS(growth_snapshot, setup_growth_two, check_all, grow_heap, take_snapshot);
 
 /* ---- mappings ----------------------------------------------------------------------------------------------------- */
 

@@ -32,9 +32,16 @@ static void use_slab(void) {
     for (uint32_t i = 0; i < count; i++) *(uint64_t *)taken[BLOCKS - 1 - i] = 7;
 }
 
+/* True: it was full. */
+static bool declare_full(void) {
+    struct hak_full_slab full = hak_slab_announce_full(&slab, HOLDER);
+    hak_atomic_fence(seq_cst);
+    return !hak_slab_take_back(&full, HOLDER, hak_slab_state(HAK_SLAB_HELD, HOLDER));
+}
+
 static void hold(void) {
     slab.next = &slab;
-    if (!hak_slab_declare_full(&slab, HOLDER, hak_slab_state(HAK_SLAB_HELD, HOLDER))) use_slab();
+    if (!declare_full()) use_slab();
 }
 
 static void put_back(uint32_t index) {
@@ -68,12 +75,12 @@ static void setup_again(void) {
 
 static void hold_again(void) {
     slab.next = &slab;
-    if (!hak_slab_declare_full(&slab, HOLDER, hak_slab_state(HAK_SLAB_HELD, HOLDER))) return;
+    if (!declare_full()) return;
     if (!hak_atomic_load(&pooled, acquire)) return;
     void *taken[BLOCKS];
     hak_slab_take(&slab, taken + BLOCKS, BLOCKS);
     slab.next = NULL;
-    hak_slab_declare_full(&slab, HOLDER, hak_slab_state(HAK_SLAB_HELD, HOLDER));
+    declare_full();
 }
 
 static void free_to_pool(void) {
