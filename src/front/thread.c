@@ -26,7 +26,7 @@ __thread struct hak_heap *hak_thread_heap = &no_heap;
  * IFUNC resolvers run and may allocate. A resolver of our own, which runs when this library is relocated and so before
  * the program is, sets the one we need. */
 static void nothing(void) {}
-static void (*set_thread_heap(void))(void) {
+__attribute__((used)) static void (*set_thread_heap(void))(void) {
     if (hak_os_has_thread_pointer()) hak_thread_heap = &no_heap;
     return nothing;
 }

@@ -58,6 +58,7 @@ static bool ensure_metadata(struct hak_range *range, uint32_t super_slabs) {
     if (!commit_step(range->slabs, RECORDS, have, want) || !commit_step(range->bit_rows, BIT_ROWS, have, want) ||
         !commit_step(range->partial_rows, PARTIAL_ROWS, have, want))
         return false;
+    /* Release pairs with the acquire above. */
     hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed);
     return true;
 }

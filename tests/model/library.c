@@ -42,6 +42,8 @@ struct hak_heap *hak_thread_attach(void) {
     return heap->number == 0 || hak_atomic_load(&heap->busy, relaxed) != 0 ? NULL : heap;
 }
 
+const char *hak_version(void) { return ""; }
+
 void library_in_child(void) { in_child(); }
 
 /* ---- state --------------------------------------------------------------------------------------------------- */

@@ -550,6 +550,78 @@ static void count_sleeping_forgetful(void) {
 MODEL_HARNESS(futex_lock, reset_locks, check_three, count_sleeping, count_sleeping, count_sleeping);
 MODEL_HARNESS(futex_lost_wake, reset_locks, check_two, count_sleeping_forgetful, count_sleeping_forgetful);
 
+/* ---- the address space -------------------------------------------------------------------------------------- */
+
+static uint64_t page[8];
+static HAK_ATOMIC(uint32_t) page_state;
+
+static void reserve_page(void) {
+    page_state = 0;
+    model_area(page, sizeof(page), MODEL_RESERVE);
+}
+static void commit_page(void) {
+    reserve_page();
+    model_area(page, sizeof(page), MODEL_COMMIT);
+}
+#define COMMIT_AND_USE(name, store_order, load_order, setup)                                                           \
+    static void name##_commit(void) {                                                                                  \
+        model_area(page, sizeof(page), MODEL_COMMIT);                                                                  \
+        hak_atomic_store(&page_state, 1, store_order);                                                                 \
+    }                                                                                                                  \
+    static void name##_use(void) {                                                                                     \
+        if (hak_atomic_load(&page_state, load_order) == 1) page[3]++;                                                  \
+    }                                                                                                                  \
+    MODEL_HARNESS(name, setup, NULL, name##_commit, name##_use)
+COMMIT_AND_USE(area_commit, release, acquire, reserve_page);
+COMMIT_AND_USE(area_commit_relaxed, release, relaxed, reserve_page);
+COMMIT_AND_USE(area_committed_before, relaxed, relaxed, commit_page);
+
+static void use_page(void) { page[3]++; }
+static void purge_page(void) { model_area(page, sizeof(page), MODEL_PURGE); }
+static void unmap_page(void) { model_area(page, sizeof(page), MODEL_UNMAP); }
+static void use_and_hand_over(void) {
+    page[3]++;
+    hak_atomic_store(&page_state, 1, release);
+}
+static void purge_when_free(void) {
+    if (hak_atomic_load(&page_state, acquire) == 1) {
+        purge_page();
+        page[3]++;
+    }
+}
+static void use_after_unmap(void) {
+    unmap_page();
+    page[3]++;
+}
+MODEL_HARNESS(area_purge, commit_page, NULL, use_and_hand_over, purge_when_free);
+MODEL_HARNESS(area_purge_race, commit_page, NULL, use_page, purge_page);
+MODEL_HARNESS(area_unmap_race, commit_page, NULL, use_page, unmap_page);
+MODEL_HARNESS(area_use_after_unmap, commit_page, NULL, use_after_unmap);
+
+/* ---- fork ----------------------------------------------------------------------------------------------------- */
+
+static HAK_ATOMIC(uint32_t) first_half, second_half;
+static uint32_t plain_half;
+
+static void reset_halves(void) { first_half = second_half = plain_half = 0; }
+static void set_halves(void) {
+    hak_atomic_store(&first_half, 1, relaxed);
+    plain_half = 1;
+    hak_atomic_store(&second_half, 1, relaxed);
+}
+static void fork_and_look(void) {
+    model_fork();
+    uint32_t first = hak_atomic_load(&first_half, relaxed), second = hak_atomic_load(&second_half, relaxed);
+    model_assert(first >= second && first >= plain_half && plain_half >= second, "a child sees one moment");
+}
+static void fork_and_expect_all(void) {
+    model_fork();
+    uint32_t first = hak_atomic_load(&first_half, relaxed), second = hak_atomic_load(&second_half, relaxed);
+    model_assert(first == second, "both halves are there");
+}
+MODEL_HARNESS(fork_moment, reset_halves, NULL, fork_and_look, set_halves);
+MODEL_HARNESS(fork_between, reset_halves, NULL, fork_and_expect_all, set_halves);
+
 /* ---- lost wake-up: bits with a flag that says somebody must look --------------------------------------------- */
 
 static HAK_ATOMIC(uint32_t) bits, pending, taken;
@@ -777,6 +849,11 @@ static const struct {
     {"changed_behind", "was changed behind"},
     {"deadlock", "deadlock: T0 waits after selftest.c:"},
     {"futex_lost_wake", "sleeps after selftest.c:"},
+    {"area_commit_relaxed", "is committed"},
+    {"area_purge_race", "data race"},
+    {"area_unmap_race", "data race"},
+    {"area_use_after_unmap", "unmapped memory"},
+    {"fork_between", "both halves are there"},
     {"wake_up_lost", "is stranded"},
     {"stack_aba", "node"},
     {"loop_without_relax", "no end after"},
@@ -803,6 +880,8 @@ static const struct {
     {"cas_failure_acquire", 2},
     {"futex_lock", 3},
     {"wake_up", 2},
+    {"area_commit", 2},
+    {"area_purge", 2},
     {"stack_tagged", 4},
 };
 

@@ -97,6 +97,32 @@ static void free_late(void) {
 
 MODEL_HARNESS(slab_full_again, setup_again, NULL, hold_again, free_to_pool, free_late);
 
+/* Threads without a heap declare slabs full in one name: who looks for the second time at a slab that was full may take it back
+ * as another slab, which another thread made of it and declared full. */
+static void setup_shared(void) {
+    setup();
+    hak_size_classes[2] = hak_size_classes[1];
+    slab.state = HAK_SLAB_POOLED;
+}
+
+static void hold_shared(void) {
+    struct hak_full_slab full = hak_slab_announce_full(&slab, HAK_NO_HEAP);
+    hak_atomic_fence(seq_cst);
+    if (hak_slab_take_back(&full, HAK_NO_HEAP, HAK_SLAB_POOLED)) use_slab();
+}
+
+static void free_all_and_renew(void) {
+    uint32_t state;
+    void *taken[BLOCKS];
+    hak_slab_set_bits(&slab, 0, 3);
+    if (!hak_slab_take_over_full(&slab, HAK_NO_HEAP, &state) || !hak_slab_claim_all(&slab)) return;
+    hak_slab_initialize(&slab, (uintptr_t)blocks, 2, NULL, HAK_SLAB_POOLED);
+    hak_slab_take(&slab, taken + BLOCKS, BLOCKS);
+    hold_shared();
+}
+
+MODEL_HARNESS(slab_full_renewed, setup_shared, NULL, hold_shared, free_all_and_renew);
+
 /* S2: of those who put back the last blocks, one gets the units. */
 static void claim(uint32_t index) {
     blocks[index][0]++;
