@@ -45,7 +45,9 @@ target_compile_options(hak_no_builtins INTERFACE ${no_builtins})
 add_library(hak_codegen INTERFACE)
 target_link_libraries(hak_codegen INTERFACE hak_no_builtins)
 target_compile_options(hak_codegen INTERFACE -fPIC -fvisibility=hidden -ftls-model=initial-exec -fexceptions
-    -fno-semantic-interposition $<$<CONFIG:Release>:-g1>)
+    -fno-semantic-interposition
+    -fno-builtin-memcpy -fno-builtin-memset -fno-builtin-memmove # in cold code the compiler writes slow loops for them
+    $<$<CONFIG:Release>:-g1>)
 
 # ---- Instrumentation: of all that is compiled here ----
 

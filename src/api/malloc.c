@@ -44,7 +44,7 @@ void *hak_calloc(size_t count, size_t size) {
 
 static void *move_block(const struct hak_place *place, size_t size) {
     void *block = (void *)place->start, *moved = hak_front_alloc(size);
-    if (moved == NULL) return NULL;
+    if (moved == NULL) return size <= place->bytes ? block : NULL; /* a smaller one can't be had: it is large enough */
     memcpy(moved, block, size < place->bytes ? size : place->bytes);
     hak_front_free(block);
     return moved;

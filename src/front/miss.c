@@ -18,22 +18,11 @@ static HAK_COLD void *out_of_memory(void) {
     return NULL;
 }
 
-/* H5: what lies between is invisible to signal handlers of this thread and children of its process. */
-static void begin_slow_path(struct hak_heap *heap) {
-    hak_atomic_store(&heap->busy, 1, relaxed);
-    hak_signal_fence();
-}
-
-static void end_slow_path(struct hak_heap *heap) {
-    hak_signal_fence();
-    hak_atomic_store(&heap->busy, 0, relaxed);
-}
-
 /* ---- Refill and flush --------------------------------------------------------------------------------------------- */
 
 bool hak_front_refill(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
-    begin_slow_path(heap);
+    hak_heap_begin_slow_path(heap);
     hak_heap_grow_bin(heap, size_class);
     void **base = hak_owned_get(&bin->base);
     uint32_t slots = (uint32_t)(hak_owned_get(&bin->limit) - base), want = (slots + 1) / 2, got = 0;
@@ -45,14 +34,14 @@ bool hak_front_refill(struct hak_heap *heap, uint32_t size_class) {
         HAK_COUNT(heap, refills, 1);
         HAK_COUNT(heap, refilled_blocks, got);
     }
-    end_slow_path(heap);
+    hak_heap_end_slow_path(heap);
     return got > 0;
 }
 
 /* Makes room in a full bin: more slots, or the oldest half goes back. */
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
-    begin_slow_path(heap);
+    hak_heap_begin_slow_path(heap);
     if (!hak_heap_grow_bin(heap, size_class) && hak_bin_count(bin) != 0) {
         void **base = hak_owned_get(&bin->base);
         uint32_t count = (uint32_t)(hak_bin_count(bin) + 1) / 2;
@@ -64,7 +53,7 @@ static void make_room(struct hak_heap *heap, uint32_t size_class) {
         HAK_COUNT(heap, flushes, 1);
         HAK_COUNT(heap, flushed_blocks, count);
     }
-    end_slow_path(heap);
+    hak_heap_end_slow_path(heap);
 }
 
 /* ---- Allocation --------------------------------------------------------------------------------------------------- */
@@ -124,8 +113,10 @@ static void free_small(void *block, uint32_t size_class) {
     if (hak_owned_get(&bin->top) == hak_owned_get(&bin->limit)) make_room(heap, size_class);
     void **top = hak_owned_get(&bin->top);
     if (HAK_UNLIKELY(top == hak_owned_get(&bin->limit))) { /* no slots are to be had */
+        hak_heap_begin_slow_path(heap);
         HAK_COUNT(heap, flushed_blocks, 1);
         hak_pool_put(heap, size_class, &block, 1);
+        hak_heap_end_slow_path(heap);
         return;
     }
     *top = block;
@@ -149,9 +140,9 @@ void hak_front_free_miss(void *block) {
 size_t hak_front_purge(void) {
     struct hak_heap *heap = hak_thread_attach();
     if (heap == NULL) return hak_purge_all(NULL);
-    begin_slow_path(heap);
+    hak_heap_begin_slow_path(heap);
     size_t purged_bytes = hak_purge_all(heap);
-    end_slow_path(heap);
+    hak_heap_end_slow_path(heap);
     return purged_bytes;
 }
 

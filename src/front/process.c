@@ -73,9 +73,11 @@ const struct hak_config *hak_process_config(void) { return &settings; }
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     bool others = false;
+    /* Who was starting the process is not here: the next miss starts it. */
+    if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
     if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next)
-        others = others || (heap != own && hak_atomic_load(&heap->in_use, relaxed) != 0);
+        others = others || (heap != own && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE);
     if (others) hak_heap_recover_after_fork(own);
 }
 

@@ -55,7 +55,7 @@ static bool unmap(void *start, size_t bytes) {
     return true;
 }
 
-static void *map_aligned(size_t bytes, size_t alignment, int protection, const char *name) {
+static void *map_aligned(size_t bytes, size_t alignment, int protection) {
     int saved_errno = errno;
     char *start = map_anywhere(bytes, protection);
     if (start != NULL && ((uintptr_t)start & (alignment - 1)) != 0) {
@@ -69,17 +69,18 @@ static void *map_aligned(size_t bytes, size_t alignment, int protection, const c
             unmap(start + bytes, room - before);
         }
     }
-    if (start != NULL) prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, start, bytes, name);
     errno = saved_errno;
     return start;
 }
 
-void *hak_os_reserve(size_t bytes, size_t alignment, const char *name) {
-    return map_aligned(bytes, alignment, PROT_NONE, name);
-}
+void *hak_os_reserve(size_t bytes, size_t alignment) { return map_aligned(bytes, alignment, PROT_NONE); }
 
-void *hak_os_map(size_t bytes, size_t alignment, const char *name) {
-    return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE, name);
+void *hak_os_map(size_t bytes, size_t alignment) { return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE); }
+
+void hak_os_name(void *start, size_t bytes, const char *name) {
+    int saved_errno = errno;
+    prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, start, bytes, name);
+    errno = saved_errno;
 }
 
 bool hak_os_commit(void *start, size_t bytes) {
@@ -118,8 +119,9 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
                                  : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     bool done = moved != MAP_FAILED;
     /* A move replaces the target, whose bytes were counted already. */
-    if (done)
-        hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
+    if (done) hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
+    /* The target is there still if the call never got as far as the kernel's memory management. */
+    else if (target != NULL && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) unmap(target, new_bytes);
     errno = saved_errno;
     return done;
 }

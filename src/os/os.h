@@ -24,11 +24,14 @@ extern struct hak_os_counters hak_os_counters;
 size_t hak_os_page_bytes(void);
 
 /* Address space without memory: not accessible, not counted against commit limits. `alignment` is a power of two.
- * `name` is a static string that shows in /proc/PID/smaps where the kernel can. NULL on refusal. */
-void *hak_os_reserve(size_t bytes, size_t alignment, const char *name);
+ * NULL on refusal. */
+void *hak_os_reserve(size_t bytes, size_t alignment);
 
 /* Address space that is readable, writable and zero. NULL on refusal. */
-void *hak_os_map(size_t bytes, size_t alignment, const char *name);
+void *hak_os_map(size_t bytes, size_t alignment);
+
+/* Shows `name`, a static string, in /proc/PID/smaps for this mapping, where the kernel can. */
+void hak_os_name(void *start, size_t bytes, const char *name);
 
 /* Makes a part of a reservation readable and writable. Doing it twice does no harm. False on refusal. */
 bool hak_os_commit(void *start, size_t bytes);
@@ -40,7 +43,8 @@ bool hak_os_unmap(void *start, size_t bytes);
 bool hak_os_purge(void *start, size_t bytes);
 
 /* Grows or shrinks a mapping made by hak_os_map; with `target` (a reservation of new_bytes) moves it there, else it stays
- * in its place. False on refusal: nothing has changed. */
+ * in its place. False on refusal: the mapping has not changed, and the target is given back, or lost to the process: older
+ * kernels unmap it before they find a reason to refuse. */
 bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target);
 
 /* No transparent huge pages in this part, from now on. */

@@ -7,6 +7,7 @@
 #include "os/os.h"
 #include "pool/partial_set.h"
 #include "pool/pool.h"
+#include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
 struct hak_counters hak_shared_counters;
@@ -41,10 +42,10 @@ static void make_blank(struct hak_heap *heap) {
 
 static struct hak_heap *make_heap(void) {
     size_t bytes = hak_align_up(HEAP_BYTES, hak_os_page_bytes());
-    struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes(), "hakmem-metadata");
+    struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
     if (heap == NULL) return NULL;
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
-    hak_atomic_store(&heap->in_use, 1, relaxed);
+    hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
     struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
     do {
         heap->next = first;
@@ -64,10 +65,10 @@ static struct hak_heap *reuse_heap(void) {
     if (hak_atomic_load(&free_heap_count, relaxed) == 0) return NULL;
     /* Acquire pairs with make_heap. */
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
-        uint32_t unused = 0;
-        if (hak_atomic_load(&heap->in_use, relaxed) != 0) continue;
+        uint32_t unused = HAK_HEAP_UNUSED;
+        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_UNUSED) continue;
         /* Acquire pairs with hak_heap_release: the last owner is done with the record. */
-        if (!hak_atomic_cas(&heap->in_use, &unused, 1, acquire, relaxed)) continue;
+        if (!hak_atomic_cas(&heap->in_use, &unused, HAK_HEAP_IN_USE, acquire, relaxed)) continue;
         hak_atomic_fetch_sub(&free_heap_count, 1, relaxed);
         return heap;
     }
@@ -115,10 +116,12 @@ void hak_heap_flush(struct hak_heap *heap) {
 }
 
 void hak_heap_release(struct hak_heap *heap) {
+    hak_heap_begin_slow_path(heap);
     hak_heap_flush(heap);
+    hak_heap_end_slow_path(heap);
     hak_atomic_fetch_add(&free_heap_count, 1, relaxed);
     /* Release pairs with reuse_heap. */
-    hak_atomic_store(&heap->in_use, 0, release);
+    hak_atomic_store(&heap->in_use, HAK_HEAP_UNUSED, release);
 }
 
 /* ---- Partial slabs ------------------------------------------------------------------------------------------------ */
@@ -188,24 +191,25 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- fork ----------------------------------------------------------------------------------------------------------- */
 
-/* The heap of this number, if it was in a slow path when the process forked. */
-static bool was_busy(uint32_t number) {
-    const struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed);
-    while (heap != NULL && heap->number != number) heap = heap->next;
-    return heap != NULL && hak_atomic_load(&heap->busy, relaxed) != 0;
-}
-
 /* Puts a small slab that nobody holds any more where it can be found, or declares it full. */
-static void recover_slab(struct hak_slab *slab, uint32_t state) {
-    /* Claimed blocks of a heap that was busy may be in a bin as well: they are given up with it. */
-    if ((state & HAK_SLAB_KIND_MASK) == HAK_SLAB_HELD && was_busy(state >> 2)) hak_owned_set(&slab->claimed, 0);
-    hak_slab_unclaim(slab);
+static void recover_slab(struct hak_slab *slab) {
+    hak_owned_set(&slab->claimed, 0); /* of a heap that was busy: they may be in a bin as well, and are given up with it */
     if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
         hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
     } else {
         hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
         hak_partial_set_add(slab);
     }
+}
+
+/* What the heap of a thread that is no more has claimed ahead goes back, if the heap can be trusted. */
+static void unclaim_all(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        for (struct hak_slab *slab = heap->partial[i].first; slab != NULL; slab = slab->next) hak_slab_unclaim(slab);
+}
+
+static bool is_abandoned(const struct hak_heap *heap, const struct hak_heap *own) {
+    return heap != own && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE;
 }
 
 static void recover_range(struct hak_range *range, const struct hak_heap *own) {
@@ -224,20 +228,27 @@ static void recover_range(struct hak_range *range, const struct hak_heap *own) {
         hak_region_mark(slab, unit_count, size_class, size_class);
         unit = (uint32_t)hak_align_down(unit, unit_count) + unit_count;
         uint32_t state = hak_atomic_load(&slab->state, relaxed);
-        if (own == NULL || state != hak_slab_state(HAK_SLAB_HELD, own->number)) recover_slab(slab, state);
+        if (own == NULL || state != hak_slab_state(HAK_SLAB_HELD, own->number)) recover_slab(slab);
     }
 }
 
 void hak_heap_recover_after_fork(struct hak_heap *own) {
+    struct hak_heap *newest = hak_atomic_load(&hak_heaps, relaxed);
     hak_region_recover_after_fork();
+    hak_mapping_cache_recover_after_fork();
+    for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next)
+        if (is_abandoned(heap, own) && hak_atomic_load(&heap->busy, relaxed) == 0) unclaim_all(heap);
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         recover_range(hak_region_range(i), own);
-    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next) {
-        if (heap == own || hak_atomic_load(&heap->in_use, relaxed) == 0) continue;
+    for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next) {
+        if (!is_abandoned(heap, own)) continue;
         memset(heap->partial, 0, sizeof heap->partial); /* its slabs are in the pool now */
         heap->full_count = 0;
-        if (hak_atomic_load(&heap->busy, relaxed) != 0) continue;
-        flush_bins(heap);
-        hak_heap_release(heap);
+        if (hak_atomic_load(&heap->busy, relaxed) != 0) {
+            hak_atomic_store(&heap->in_use, HAK_HEAP_GIVEN_UP, relaxed);
+        } else {
+            flush_bins(heap);
+            hak_heap_release(heap);
+        }
     }
 }

@@ -33,6 +33,9 @@ HAK_INLINE size_t hak_bin_count(const struct hak_bin *bin) {
     return top >= base && top <= limit ? (size_t)(top - base) : 0;
 }
 
+/* in_use of a heap: given up when a fork found it busy. */
+enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_GIVEN_UP };
+
 struct hak_partial_list {
     struct hak_slab *first;
     uint32_t count;
@@ -49,7 +52,7 @@ struct hak_heap {
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     uint32_t number;                                                 /* const: 1 and up; stands in the state of slabs */
-    HAK_ATOMIC(uint32_t) in_use;                                     /* atomic: 1 while a thread has it */
+    HAK_ATOMIC(uint32_t) in_use;     /* atomic: HAK_HEAP_UNUSED ... */
     HAK_ATOMIC(uint32_t) busy;                                       /* H5; relaxed */
     uint32_t exit_rounds;                                            /* thread-specific destructors run so far */
     void **slots_next, **slots_end;                                  /* memory for slots not yet given to a bin */
@@ -57,6 +60,16 @@ struct hak_heap {
     struct hak_heap *next; /* const: the list of all heaps */
     struct hak_counters counters;
 };
+
+/* H5: what lies between is invisible to signal handlers of this thread and children of its process. */
+HAK_INLINE void hak_heap_begin_slow_path(struct hak_heap *heap) {
+    hak_atomic_store(&heap->busy, 1, relaxed);
+    hak_signal_fence();
+}
+HAK_INLINE void hak_heap_end_slow_path(struct hak_heap *heap) {
+    hak_signal_fence();
+    hak_atomic_store(&heap->busy, 0, relaxed);
+}
 
 /* Total of the counters of all heaps, and of threads without one. */
 extern struct hak_counters hak_shared_counters;

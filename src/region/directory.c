@@ -23,7 +23,7 @@ static directory_entry *make_leaf(uintptr_t address) {
     directory_entry *leaf = leaf_of(address);
     if (leaf != NULL || address / LEAF_SPAN >= (size_t)1 << ROOT_SHIFT) return leaf;
     size_t bytes = hak_align_up(LEAF_COUNT * sizeof(directory_entry), hak_os_page_bytes());
-    directory_entry *made = hak_os_map(bytes, hak_os_page_bytes(), "hakmem-metadata");
+    directory_entry *made = hak_os_map(bytes, hak_os_page_bytes());
     if (made == NULL) return NULL;
     /* Release pairs with leaf_of. Acquire: if another thread was faster, its leaf is used. */
     if (hak_atomic_cas(&root[address / LEAF_SPAN], &leaf, made, release, acquire)) return made;

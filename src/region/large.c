@@ -39,7 +39,7 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool *zero) {
             return kept;
         }
     }
-    void *start = hak_os_map(bytes, alignment, "hakmem-large");
+    void *start = hak_os_map(bytes, alignment);
     if (start == NULL) return NULL;
     if (!hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
         hak_os_unmap(start, bytes);
@@ -99,16 +99,17 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
 
 /* Moves a mapping to a place with more room, by changing page tables. */
 static void *move_mapping(const struct hak_place *place, size_t bytes) {
-    void *target = hak_os_reserve(bytes, HAK_GRANULE_BYTES, "hakmem-large");
+    void *target = hak_os_reserve(bytes, HAK_GRANULE_BYTES);
     if (target == NULL) return NULL;
-    if (hak_directory_set((uintptr_t)target, hak_entry_for_mapping(bytes))) {
-        /* The entry goes before the addresses do: another thread may get them at once. */
-        hak_directory_set(place->start, HAK_ENTRY_NONE);
-        if (hak_os_remap((void *)place->start, place->bytes, bytes, target)) return target;
-        hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
-        hak_directory_set((uintptr_t)target, HAK_ENTRY_NONE);
+    if (!hak_directory_set((uintptr_t)target, hak_entry_for_mapping(bytes))) {
+        hak_os_unmap(target, bytes);
+        return NULL;
     }
-    hak_os_unmap(target, bytes);
+    /* The entry goes before the addresses do: another thread may get them at once. */
+    hak_directory_set(place->start, HAK_ENTRY_NONE);
+    if (hak_os_remap((void *)place->start, place->bytes, bytes, target)) return target;
+    hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
+    hak_directory_replace((uintptr_t)target, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE);
     return NULL;
 }
 

@@ -109,4 +109,10 @@ size_t hak_mapping_cache_purge(void) {
     return bytes;
 }
 
+void hak_mapping_cache_recover_after_fork(void) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < PLACES; i++) bytes += bytes_of(hak_atomic_load(&places[i], relaxed));
+    hak_atomic_store(&kept_bytes, bytes, relaxed);
+}
+
 size_t hak_mapping_cache_bytes(void) { return hak_atomic_load(&kept_bytes, relaxed); }

@@ -19,6 +19,9 @@ void *hak_mapping_cache_take(size_t bytes);
 /* Gives all back to the kernel; returns the bytes. */
 size_t hak_mapping_cache_purge(void);
 
+/* In a child after fork: counts again, whatever other threads were about to add or subtract. */
+void hak_mapping_cache_recover_after_fork(void);
+
 /* Bytes kept now. */
 size_t hak_mapping_cache_bytes(void);
 

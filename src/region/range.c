@@ -15,8 +15,7 @@ enum { METADATA_STEP = 64 }; /* SuperSlabs whose metadata is committed at a time
 enum table {
     PAGE_MAP,
     SUPER_SLABS,
-    DIRTY_INDEX,
-    FRESH_INDEX,
+    UNIT_HINTS,
     PARTIAL_INDEX,
     RECORDS, /* from here on in steps */
     BIT_ROWS,
@@ -29,8 +28,7 @@ static size_t table_bytes(enum table table, size_t super_slabs) {
     switch (table) {
     case PAGE_MAP: return units;
     case SUPER_SLABS: return super_slabs * sizeof(struct hak_super_slab);
-    case DIRTY_INDEX:
-    case FRESH_INDEX: return groups * sizeof(uint64_t);
+    case UNIT_HINTS: return HAK_UNIT_HINTS * groups * sizeof(uint64_t);
     case PARTIAL_INDEX: return groups * HAK_CLASS_LIMIT * sizeof(uint64_t);
     case RECORDS: return units * sizeof(struct hak_slab);
     case BIT_ROWS: return units * HAK_SLAB_MAX_WORDS * sizeof(uint64_t);
@@ -49,17 +47,18 @@ static bool commit_step(void *table_start, enum table table, uint32_t from, uint
     return hak_os_commit((void *)start, end - start);
 }
 
-/* Makes metadata for one SuperSlab more than there are. */
+/* Makes metadata for at least so many SuperSlabs. */
 static bool ensure_metadata(struct hak_range *range, uint32_t super_slabs) {
     /* Acquire pairs with the release below: what another thread committed can be handed on. */
     uint32_t have = hak_atomic_load(&range->metadata_super_slabs, acquire);
     if (super_slabs <= have) return true;
-    uint32_t want = have + METADATA_STEP < range->super_slab_limit ? have + METADATA_STEP : range->super_slab_limit;
+    uint32_t want = hak_align_up(super_slabs, METADATA_STEP);
+    if (want > range->super_slab_limit) want = range->super_slab_limit;
     if (!commit_step(range->slabs, RECORDS, have, want) || !commit_step(range->bit_rows, BIT_ROWS, have, want) ||
         !commit_step(range->partial_rows, PARTIAL_ROWS, have, want))
         return false;
-    /* Release pairs with the acquire above. */
-    hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed);
+    /* Release pairs with the acquire above. Another thread may have gone further. */
+    while (have < want && !hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed)) {}
     return true;
 }
 
@@ -75,23 +74,27 @@ static struct hak_range *make_range(uint32_t super_slabs) {
         if (table != PAGE_MAP || !is_first) at += hak_align_up(table_bytes(table, super_slabs), page);
     }
     size_t heap_bytes = (size_t)super_slabs * HAK_SUPER_SLAB_BYTES;
-    void *heap = hak_os_reserve(heap_bytes, HAK_SUPER_SLAB_BYTES, "hakmem-heap");
+    void *heap = hak_os_reserve(heap_bytes, HAK_SUPER_SLAB_BYTES);
     if (heap == NULL) return NULL;
-    char *metadata = hak_os_reserve(at, page, "hakmem-metadata");
+    char *metadata = hak_os_reserve(at, page);
     if (metadata == NULL || !hak_os_commit(metadata, fixed_bytes)) {
         if (metadata != NULL) hak_os_unmap(metadata, at);
         hak_os_unmap(heap, heap_bytes);
         return NULL;
     }
     hak_os_refuse_huge_pages(heap, heap_bytes);
+    if (is_first) { /* at the start only: a sandbox that the program enters later may not know the call */
+        hak_os_name(heap, heap_bytes, "hakmem-heap");
+        hak_os_name(metadata, at, "hakmem-metadata");
+    }
     struct hak_range *range = (struct hak_range *)(void *)metadata;
     range->start = (uintptr_t)heap;
     range->super_slab_limit = super_slabs;
     range->metadata_bytes = fixed_bytes;
     range->page_map = is_first ? hak_page_map : (void *)(metadata + offsets[PAGE_MAP]);
     range->super_slabs = (void *)(metadata + offsets[SUPER_SLABS]);
-    range->dirty_index = (void *)(metadata + offsets[DIRTY_INDEX]);
-    range->fresh_index = (void *)(metadata + offsets[FRESH_INDEX]);
+    for (uint32_t i = 0; i < HAK_UNIT_HINTS; i++)
+        range->unit_hints[i] = (void *)(metadata + offsets[UNIT_HINTS] + i * table_bytes(UNIT_HINTS, super_slabs) / HAK_UNIT_HINTS);
     range->partial_index = (void *)(metadata + offsets[PARTIAL_INDEX]);
     range->slabs = (void *)(metadata + offsets[RECORDS]);
     range->bit_rows = (void *)(metadata + offsets[BIT_ROWS]);
@@ -130,9 +133,13 @@ static bool publish_range(struct hak_range *range, uint32_t number) {
 }
 
 bool hak_region_initialize(void) {
-    struct hak_range *range = make_largest_range();
-    if (range == NULL) return false;
-    publish_range(range, 0);
+    /* There is one already in a child whose parent forked in the middle of this. */
+    struct hak_range *range = hak_region_range(0);
+    if (range == NULL) {
+        range = make_largest_range();
+        if (range == NULL) return false;
+        publish_range(range, 0);
+    }
     hak_atomic_store(&hak_first_range_start, range->start, relaxed);
     return true;
 }
@@ -152,26 +159,25 @@ static struct hak_range *add_range(uint32_t number) {
     return usable && number < HAK_RANGE_LIMIT ? hak_region_range(number) : NULL;
 }
 
-/* Commits the next SuperSlab of a range and takes its number: UINT32_MAX when the range is used up, or memory is. */
-static uint32_t grow_range(struct hak_range *range) {
-    uint32_t number = hak_atomic_load(&range->super_slab_count, relaxed);
+/* Commits the next `count` SuperSlabs of a range and takes their numbers, the lowest in *first: false when the range is used up,
+ * or memory is. */
+static bool grow_range(struct hak_range *range, uint32_t count, uint32_t *first) {
+    *first = hak_atomic_load(&range->super_slab_count, relaxed);
     do {
-        if (number == range->super_slab_limit) return UINT32_MAX;
-        if (!ensure_metadata(range, number + 1)) return UINT32_MAX;
-        void *start = (void *)(range->start + (uintptr_t)number * HAK_SUPER_SLAB_BYTES);
-        if (!hak_os_commit(start, HAK_SUPER_SLAB_BYTES)) return UINT32_MAX;
+        if (count > range->super_slab_limit - *first || !ensure_metadata(range, *first + count)) return false;
+        void *start = (void *)(range->start + (uintptr_t)*first * HAK_SUPER_SLAB_BYTES);
+        if (!hak_os_commit(start, (size_t)count * HAK_SUPER_SLAB_BYTES)) return false;
         /* Release pairs with the acquire loads of super_slab_count: records up to it can be read. */
-    } while (!hak_atomic_cas(&range->super_slab_count, &number, number + 1, release, relaxed));
-    return number;
+    } while (!hak_atomic_cas(&range->super_slab_count, first, *first + count, release, relaxed));
+    return true;
 }
 
-struct hak_range *hak_region_new_super_slab(uint32_t *super_slab) {
+struct hak_range *hak_region_new_super_slabs(uint32_t count, uint32_t *first) {
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
         struct hak_range *range = hak_region_range(i);
-        if (range == NULL) range = add_range(i);
+        if (range == NULL && count == 1) range = add_range(i);
         if (range == NULL) return NULL;
-        *super_slab = grow_range(range);
-        if (*super_slab != UINT32_MAX) return range;
+        if (grow_range(range, count, first)) return range;
     }
     return NULL;
 }

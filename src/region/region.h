@@ -25,6 +25,9 @@ enum {
     HAK_UNITS_PER_SUPER_SLAB = 32,
     HAK_FIRST_RANGE_UNITS = 1 << 20, /* 64 GiB */
     HAK_RANGE_LIMIT = 250,
+    HAK_RUN_HINTS = 6, /* runs of 1, 2, 4 .. 32 units */
+    HAK_DIRTY_HINT = HAK_RUN_HINTS,
+    HAK_UNIT_HINTS,
 };
 
 /* Free units of a SuperSlab: bits 0..31 dirty, bits 32..63 fresh. */
@@ -43,8 +46,8 @@ struct hak_range {
     struct hak_slab *slabs;                               /* [unit] */
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
     struct hak_super_slab *super_slabs;
-    /* Hints, a bit per SuperSlab: it may have free units of this kind. */
-    HAK_ATOMIC(uint64_t) *dirty_index, *fresh_index;
+    /* Hints, a bit per SuperSlab: it may have a run of 2^i free units, or (the last) dirty units. */
+    HAK_ATOMIC(uint64_t) *unit_hints[HAK_UNIT_HINTS];
     /* The pool's set of partial slabs; see pool/partial_set.h. */
     HAK_ATOMIC(uint32_t) (*partial_rows)[HAK_CLASS_LIMIT];  /* [SuperSlab][class]: a bit per unit */
     HAK_ATOMIC(uint64_t) (*partial_index)[HAK_CLASS_LIMIT]; /* [SuperSlab / 64][class]: hint, a bit per SuperSlab */
@@ -57,7 +60,8 @@ extern HAK_ATOMIC(uintptr_t) hak_first_range_start;
 
 extern HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT]; /* the first NULL ends it */
 
-/* Reserves the first range. False when there is no address space. Called once, before anything else here. */
+/* Reserves the first range. False when there is no address space. Called before anything else here, and again only in
+ * a child whose parent forked during it. */
 bool hak_region_initialize(void);
 
 /* Where units come from. */
@@ -73,8 +77,8 @@ enum hak_unit_source {
  * whether all of it is, unless `zero` is NULL. */
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool *zero);
 
-/* `count` adjacent units, more than a SuperSlab has: whole SuperSlabs, and the lower part of one more. Makes SuperSlabs as
- * needed. Otherwise as hak_region_acquire. */
+/* `count` adjacent units, more than a SuperSlab has: whole SuperSlabs, and the lower part of one more; new ones if the ranges
+ * there are have room. Otherwise as hak_region_acquire. */
 struct hak_slab *hak_region_acquire_span(uint32_t count, bool *zero);
 
 /* Gives units back, dirty, that were acquired. Their page map bytes must be HAK_CLASS_NONE. */

@@ -7,48 +7,52 @@
 
 HAK_ATOMIC(uint64_t) hak_dirty_units;
 
-enum { SCAN_LIMIT = 64 }; /* SuperSlabs looked into for a run of several units, per call */
+enum { SCAN_LIMIT = 64, DIRTY_SCAN_LIMIT = 4 }; /* SuperSlabs looked into that may be too fragmented, per call */
 
 #define DIRTY_BITS UINT64_C(0x00000000ffffffff)
 #define FRESH_BITS UINT64_C(0xffffffff00000000)
 
-/* The index bit of a SuperSlab may be set while it has no free units, but is set whenever it has some and nobody is about
- * to set it: who adds the first ones sets it; who takes the last clears it, and sets it again if that was too early. */
-static void unit_hint_set(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab) {
-    /* Release, after the units were added: who clears the hint after this sees them. */
-    hak_atomic_fetch_or(&index[super_slab / 64], (uint64_t)1 << (super_slab % 64), release);
+/* ---- Hints -------------------------------------------------------------------------------------------------------- */
+
+/* What a hint says of a SuperSlab's word: dirty units, or a run of at least 2^hint free ones. */
+static bool hint_holds(uint64_t word, uint32_t hint) {
+    uint32_t free_units = (uint32_t)word | (uint32_t)(word >> 32);
+    if (hint == HAK_DIRTY_HINT) return (word & DIRTY_BITS) != 0;
+    for (uint32_t i = 0; i < hint; i++) free_units &= free_units >> (1u << i);
+    return free_units != 0;
 }
 
-static void unit_hint_clear(HAK_ATOMIC(uint64_t) *index, uint32_t super_slab, const struct hak_super_slab *of,
-                            uint64_t kind) {
-    /* Acquire pairs with unit_hint_set: one of the two comes first, and either the hint is set afterwards, or the look at the
-     * units below sees them. */
-    hak_atomic_fetch_and(&index[super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), acquire);
-    if ((hak_atomic_load(&of->free_units, relaxed) & kind) != 0) unit_hint_set(index, super_slab);
+/* A hint may be set while it does not hold, but is set whenever it holds and nobody is about to set it: who makes it hold sets it;
+ * who finds that it doesn't clears it, and sets it again if that was too early. */
+static void hint_set(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
+    /* Release, after the units were added: who clears the hint after this sees them. */
+    hak_atomic_fetch_or(&range->unit_hints[hint][super_slab / 64], (uint64_t)1 << (super_slab % 64), release);
 }
+
+static void hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
+    /* Acquire pairs with hint_set: one of the two comes first, and either the hint is set afterwards, or the look at the units
+     * below sees them. */
+    hak_atomic_fetch_and(&range->unit_hints[hint][super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), acquire);
+    if (hint_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed), hint))
+        hint_set(range, hint, super_slab);
+}
+
+/* ---- One SuperSlab ------------------------------------------------------------------------------------------------ */
 
 static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
     /* Release pairs with take_units: the record and the memory are the next owner's. */
     uint64_t before = hak_atomic_fetch_or(&range->super_slabs[super_slab].free_units, units, release);
     HAK_ASSERT((before & units) == 0);
-    if ((units & DIRTY_BITS) != 0 && (before & DIRTY_BITS) == 0) unit_hint_set(range->dirty_index, super_slab);
-    if ((units & FRESH_BITS) != 0 && (before & FRESH_BITS) == 0) unit_hint_set(range->fresh_index, super_slab);
-}
-
-static void clear_hints(struct hak_range *range, uint32_t super_slab, uint64_t kinds) {
-    struct hak_super_slab *of = &range->super_slabs[super_slab];
-    if ((kinds & DIRTY_BITS) != 0) unit_hint_clear(range->dirty_index, super_slab, of, DIRTY_BITS);
-    if ((kinds & FRESH_BITS) != 0) unit_hint_clear(range->fresh_index, super_slab, of, FRESH_BITS);
+    for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
+        if (hint_holds(before | units, hint) && !hint_holds(before, hint)) hint_set(range, hint, super_slab);
 }
 
 static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
     uint32_t dirty_taken = hak_bit_count((before ^ after) & DIRTY_BITS);
-    if (dirty_taken != 0)
-        hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed) - dirty_taken);
-    uint64_t emptied = 0;
-    if ((before & DIRTY_BITS) != 0 && (after & DIRTY_BITS) == 0) emptied |= DIRTY_BITS;
-    if ((before & FRESH_BITS) != 0 && (after & FRESH_BITS) == 0) emptied |= FRESH_BITS;
-    if (emptied != 0) clear_hints(range, super_slab, emptied);
+    if (dirty_taken == 0) return;
+    hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed) - dirty_taken);
+    /* Other hints are cleared by the search that finds them wrong. */
+    if ((after & DIRTY_BITS) == 0) hint_clear(range, HAK_DIRTY_HINT, super_slab);
 }
 
 /* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
@@ -59,7 +63,6 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, uint32_
     uint32_t position;
     do {
         uint64_t usable = before & kinds;
-        if (usable == 0) clear_hints(range, super_slab, kinds);
         position = hak_find_bit_run((uint32_t)usable | (uint32_t)(usable >> 32), count, alignment);
         if (position == 32) return 32;
         uint64_t units = hak_low_bits(count) << position;
@@ -77,47 +80,79 @@ static struct hak_slab *record_of(struct hak_range *range, uint32_t super_slab, 
     return record;
 }
 
-/* Looks through the SuperSlabs of a range from the bottom. */
-static struct hak_slab *take_from_range(struct hak_range *range, uint32_t count, uint32_t alignment, uint64_t kinds,
-                                        uint32_t scan_limit, bool *zero) {
+/* ---- Searching ---------------------------------------------------------------------------------------------------- */
+
+struct request {
+    uint32_t count, alignment;
+    uint64_t kinds;
+    uint32_t hint;  /* where to look */
+    uint32_t limit; /* SuperSlabs that don't have it before the search ends */
+};
+
+/* From the bottom of a range. */
+static struct hak_slab *take_from_range(struct hak_range *range, const struct request *request, bool *zero) {
     /* Relaxed: whoever takes units acquires what add_units released, their metadata included. */
-    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed), looked_into = 0;
+    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed), misses = 0;
     for (uint32_t group = 0; group * 64 < super_slabs; group++) {
-        uint64_t candidates = 0;
-        if ((kinds & DIRTY_BITS) != 0) candidates |= hak_atomic_load(&range->dirty_index[group], relaxed);
-        if ((kinds & FRESH_BITS) != 0) candidates |= hak_atomic_load(&range->fresh_index[group], relaxed);
+        uint64_t candidates = hak_atomic_load(&range->unit_hints[request->hint][group], relaxed);
         for (; candidates != 0; candidates &= candidates - 1) {
             uint32_t super_slab = group * 64 + hak_lowest_bit(candidates);
-            uint32_t position = take_units(range, super_slab, count, alignment, kinds, zero);
+            uint32_t position = take_units(range, super_slab, request->count, request->alignment, request->kinds, zero);
             if (position < 32) return record_of(range, super_slab, position);
-            if (count > 1 && ++looked_into == scan_limit) return NULL;
+            if (!hint_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed), request->hint))
+                hint_clear(range, request->hint, super_slab);
+            else if (++misses == request->limit) return NULL;
         }
     }
     return NULL;
 }
 
-static struct hak_slab *take_from_new_super_slab(uint32_t count, bool *zero) {
-    uint32_t super_slab;
-    struct hak_range *range = hak_region_new_super_slab(&super_slab);
+static struct hak_slab *search(const struct request *request, bool *zero) {
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+        struct hak_range *range = hak_region_range(i);
+        if (range == NULL) break;
+        struct hak_slab *record = take_from_range(range, request, zero);
+        if (record != NULL) return record;
+    }
+    return NULL;
+}
+
+/* Free units of either kind: first where a run is that is surely long enough, so that no SuperSlab is made while there is such
+ * a run anywhere; then where there may be one. */
+static struct hak_slab *search_free(uint32_t count, uint32_t alignment, bool *zero) {
+    uint32_t enough = count + alignment - 1, sure = 0;
+    while (sure + 1 < HAK_RUN_HINTS && 1u << sure < enough) sure++;
+    struct request request = {count, alignment, DIRTY_BITS | FRESH_BITS, sure, UINT32_MAX};
+    struct hak_slab *record = search(&request, zero);
+    if (record != NULL || sure == 0) return record;
+    request.hint = hak_highest_bit(count);
+    request.limit = SCAN_LIMIT;
+    return search(&request, zero);
+}
+
+/* The lowest of `super_slabs` made now; their units after the first `count` go into circulation. */
+static struct hak_slab *take_from_new(uint32_t super_slabs, uint32_t count, bool *zero) {
+    uint32_t first;
+    struct hak_range *range = hak_region_new_super_slabs(super_slabs, &first);
     if (range == NULL) return NULL;
     *zero = true;
-    if (count < 32) add_units(range, super_slab, FRESH_BITS & ~(hak_low_bits(count) << 32));
-    return record_of(range, super_slab, 0);
+    uint32_t used = count - (super_slabs - 1) * HAK_UNITS_PER_SUPER_SLAB; /* of the last one */
+    if (used < 32) add_units(range, first + super_slabs - 1, FRESH_BITS & ~(hak_low_bits(used) << 32));
+    return record_of(range, first, 0);
 }
 
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool *zero) {
     bool ignored;
     if (zero == NULL) zero = &ignored;
-    if (source == HAK_UNITS_NEW_SUPER) return take_from_new_super_slab(count, zero);
-    uint32_t scan_limit = source == HAK_UNITS_LAST_RESORT ? UINT32_MAX : SCAN_LIMIT;
-    uint64_t kinds = source == HAK_UNITS_DIRTY ? DIRTY_BITS : DIRTY_BITS | FRESH_BITS;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
-        struct hak_range *range = hak_region_range(i);
-        if (range == NULL) break;
-        struct hak_slab *record = take_from_range(range, count, alignment, kinds, scan_limit, zero);
-        if (record != NULL) return record;
+    struct request request = {count, alignment, DIRTY_BITS, HAK_DIRTY_HINT, DIRTY_SCAN_LIMIT};
+    switch (source) {
+    case HAK_UNITS_DIRTY: return search(&request, zero);
+    case HAK_UNITS_FREE: return search_free(count, alignment, zero);
+    case HAK_UNITS_NEW_SUPER: return take_from_new(1, count, zero);
+    case HAK_UNITS_LAST_RESORT: break;
     }
-    return NULL;
+    request = (struct request){count, alignment, DIRTY_BITS | FRESH_BITS, 0, UINT32_MAX};
+    return search(&request, zero);
 }
 
 /* ---- Spans: units that may cross the borders of SuperSlabs ---------------------------------------------------------- */
@@ -180,19 +215,13 @@ static struct hak_slab *take_span_from_range(struct hak_range *range, uint32_t c
 }
 
 struct hak_slab *hak_region_acquire_span(uint32_t count, bool *zero) {
-    uint32_t super_slabs_needed = (count + HAK_UNITS_PER_SUPER_SLAB - 1) / HAK_UNITS_PER_SUPER_SLAB, super_slab;
-    for (uint32_t grown = 0; grown <= super_slabs_needed; grown++) {
-        for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
-            struct hak_range *range = hak_region_range(i);
-            if (range == NULL) break;
-            struct hak_slab *record = take_span_from_range(range, count, zero);
-            if (record != NULL) return record;
-        }
-        struct hak_range *range = hak_region_new_super_slab(&super_slab);
-        if (range == NULL) return NULL;
-        add_units(range, super_slab, FRESH_BITS);
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+        struct hak_range *range = hak_region_range(i);
+        if (range == NULL) break;
+        struct hak_slab *record = take_span_from_range(range, count, zero);
+        if (record != NULL) return record;
     }
-    return NULL;
+    return take_from_new((count + HAK_UNITS_PER_SUPER_SLAB - 1) / HAK_UNITS_PER_SUPER_SLAB, count, zero);
 }
 
 void hak_region_release(struct hak_slab *first, uint32_t count) {
@@ -247,7 +276,7 @@ static size_t purge_range(struct hak_range *range, uint64_t most_bytes) {
     /* Relaxed: as in take_from_range. */
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
     for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < most_bytes;) {
-        uint64_t candidates = hak_atomic_load(&range->dirty_index[group], relaxed);
+        uint64_t candidates = hak_atomic_load(&range->unit_hints[HAK_DIRTY_HINT][group], relaxed);
         while (candidates != 0 && bytes < most_bytes) {
             uint32_t highest = hak_highest_bit(candidates);
             bytes += purge_super_slab(range, group * 64 + highest);
@@ -275,8 +304,8 @@ void hak_region_recover_after_fork(void) {
         for (uint32_t super_slab = 0; super_slab < super_slabs; super_slab++) {
             uint64_t units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
             dirty_units += hak_bit_count(units & DIRTY_BITS);
-            if ((units & DIRTY_BITS) != 0) unit_hint_set(range->dirty_index, super_slab);
-            if ((units & FRESH_BITS) != 0) unit_hint_set(range->fresh_index, super_slab);
+            for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
+                if (hint_holds(units, hint)) hint_set(range, hint, super_slab);
         }
     }
     hak_atomic_store(&hak_dirty_units, dirty_units, relaxed);

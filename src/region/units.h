@@ -4,7 +4,8 @@
 
 #include "region/region.h"
 
-/* Commits one SuperSlab more and gives it to the caller, who puts its units into circulation. NULL: no memory. */
-struct hak_range *hak_region_new_super_slab(uint32_t *super_slab);
+/* Commits `count` adjacent SuperSlabs more, all or none, and gives them to the caller, who puts their units into circulation;
+ * *first is the lowest one's number. NULL: no memory, or, for more than one, no room in the ranges there are. */
+struct hak_range *hak_region_new_super_slabs(uint32_t count, uint32_t *first);
 
 #endif

@@ -30,7 +30,11 @@ static void *give(size_t bytes, size_t alignment) {
         size_t count = (bytes + HAK_GRANULE_BYTES - 1) / HAK_GRANULE_BYTES;
         if (count > GRANULES - granules_used) return NULL;
         granules_used += count;
-        return granules[granules_used - count];
+        char *start = granules[granules_used - count];
+        /* Zero as far as harnesses look: they write to the first bytes of a unit. */
+        for (size_t at = 0; at < count * HAK_GRANULE_BYTES; at += HAK_UNIT_BYTES)
+            memset(start + at, 0, sizeof(uint64_t));
+        return start;
     }
     small_used = hak_align_up(small_used, alignment);
     if (bytes > SMALL_BYTES - small_used) return NULL;
@@ -43,15 +47,13 @@ static void *give(size_t bytes, size_t alignment) {
 size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
-void *hak_os_reserve(size_t bytes, size_t alignment, const char *name) {
-    (void)name;
+void *hak_os_reserve(size_t bytes, size_t alignment) {
     void *start = refuses(&fake_os.reserves_left) ? NULL : give(bytes, alignment);
     if (start != NULL) model_area(start, bytes, MODEL_RESERVE);
     return start;
 }
 
-void *hak_os_map(size_t bytes, size_t alignment, const char *name) {
-    (void)name;
+void *hak_os_map(size_t bytes, size_t alignment) {
     void *start = refuses(&fake_os.maps_left) ? NULL : give(bytes, alignment);
     if (start == NULL) return NULL;
     model_area(start, bytes, MODEL_RESERVE);
@@ -85,6 +87,7 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     return false;
 }
 
+void hak_os_name(void *start, size_t bytes, const char *name) { (void)start, (void)bytes, (void)name; }
 void hak_os_refuse_huge_pages(void *start, size_t bytes) { (void)start, (void)bytes; }
 void hak_os_yield(void) {}
 bool hak_os_is_privileged(void) { return true; }

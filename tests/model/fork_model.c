@@ -16,8 +16,10 @@ static uint32_t owned_count[3];
 static void own(uint32_t thread, void *block, uint32_t size_class) {
     for (uint32_t t = 0; t < 3; t++)
         for (uint32_t i = 0; thread == 2 && i < owned_count[t]; i++) {
-            uintptr_t other = (uintptr_t)owned[t][i].block, end = other + hak_size_classes[owned[t][i].size_class].block_bytes;
-            bool apart = (uintptr_t)block >= end || (uintptr_t)block + hak_size_classes[size_class].block_bytes <= other;
+            uintptr_t other = (uintptr_t)owned[t][i].block,
+                      end = other + hak_size_classes[owned[t][i].size_class].block_bytes;
+            bool apart =
+                (uintptr_t)block >= end || (uintptr_t)block + hak_size_classes[size_class].block_bytes <= other;
             model_assert(other == 0 || apart, "a block is handed out once");
         }
     model_assert(owned_count[thread] < MOST, "there is room");
@@ -71,6 +73,14 @@ static void fork_now(void) {
     child();
 }
 
+static void work_and_fork(void) {
+    struct hak_heap *heap = hak_thread_heap = library_heaps[0];
+    take(0, heap, PAIR);
+    put(0, heap, 0);
+    take(0, heap, PAIR);
+    child();
+}
+
 static void fork_in_slow_path(void) {
     hak_thread_heap = library_heaps[0];
     hak_atomic_store(&library_heaps[0]->busy, 1, relaxed);
@@ -115,7 +125,58 @@ static void use_runs(void) {
     hak_region_purge_units(UINT64_MAX);
 }
 
+/* ---- mappings ----------------------------------------------------------------------------------------------------- */
+
+static struct hak_place mapping;
+
+static struct hak_place map(void) {
+    bool zero;
+    void *start = hak_large_alloc((size_t)4 << 20, HAK_ALIGNMENT, &zero);
+    model_assert(start != NULL, "there is memory");
+    return hak_region_find((uintptr_t)start);
+}
+static void setup_mapping(void) {
+    setup();
+    mapping = map();
+}
+static void free_and_map(void) {
+    struct hak_place other = map();
+    hak_large_free(&other);
+    map();
+}
+static void fork_and_map(void) {
+    model_fork();
+    hak_thread_heap = library_heaps[0];
+    library_in_child();
+    struct hak_place own = map(), old = hak_region_find(mapping.start);
+    model_assert(own.start != mapping.start, "a mapping is handed out once");
+    model_assert(old.kind == HAK_PLACE_MAPPING && old.bytes == mapping.bytes, "what the program had is there");
+    model_assert(hak_large_free(&old) && hak_large_free(&own), "and can be freed");
+    size_t kept_bytes = hak_mapping_cache_bytes();
+    model_assert(hak_mapping_cache_purge() == kept_bytes, "all kept bytes are in places");
+}
+
+MODEL_HARNESS(fork_mapping, setup_mapping, NULL, fork_and_map, free_and_map);
+
+/* ---- the start of a process --------------------------------------------------------------------------------------- */
+
+static void start(void) { hak_process_initialize(); }
+static void fork_and_start(void) {
+    model_fork();
+    library_in_child();
+    model_assert(hak_process_initialize(), "there is memory");
+    struct hak_range *range = hak_region_range(0);
+    model_assert(range != NULL && range->start == hak_first_range_start && range->page_map == hak_page_map,
+                 "the first range is the one that hits find");
+    void *block;
+    model_assert(hak_pool_take(NULL, 1, &block + 1, 1) == 1, "there are blocks");
+    hak_pool_put(NULL, 1, &block, 1);
+}
+
+MODEL_HARNESS(fork_start, library_reset, NULL, fork_and_start, start);
+
 MODEL_HARNESS(fork_refill, setup, NULL, fork_now, refill_and_flush);
+MODEL_HARNESS(fork_after_work, setup, NULL, work_and_fork, put_without_heap);
 MODEL_HARNESS(fork_retire, setup, NULL, fork_now, put_and_retire);
 MODEL_HARNESS(fork_wide, setup, NULL, fork_now, take_and_put_wide);
 MODEL_HARNESS(fork_no_heap, setup, NULL, fork_now, put_without_heap);

@@ -50,8 +50,8 @@ void library_in_child(void) { in_child(); }
 
 static void set_class(uint32_t size_class, uint32_t blocks, uint32_t units) {
     uint32_t bytes = (uint32_t)hak_align_down(units * HAK_UNIT_BYTES / blocks, HAK_ALIGNMENT);
-    hak_size_classes[size_class] =
-        (struct hak_size_class){bytes, blocks, units, (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes)};
+    hak_size_classes[size_class] = (struct hak_size_class){
+        bytes, blocks, units, (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes)};
 }
 
 void library_reset(void) {
@@ -64,7 +64,7 @@ void library_reset(void) {
         hak_ranges[i] = NULL;
     }
     fake_os_reset();
-    void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES, "");
+    void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES);
     root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
     hak_knobs = initial_knobs;
     hak_knobs.bin_first_slots = 2;
@@ -104,8 +104,8 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
     fake_os.reserves_left = 0;
     for (uint32_t i = 0; i < heaps; i++) library_heaps[i] = hak_heap_acquire();
     model_name(&hak_ranges[0]->super_slabs[0].free_units, "free units");
-    model_name(&hak_ranges[0]->dirty_index[0], "dirty index");
-    model_name(&hak_ranges[0]->fresh_index[0], "fresh index");
+    model_name(&hak_ranges[0]->unit_hints[HAK_DIRTY_HINT][0], "dirty index");
+    model_name(&hak_ranges[0]->unit_hints[0][0], "fresh index");
     model_name(&hak_ranges[0]->page_map[0], "page map[0]");
     model_name(&hak_ranges[0]->page_map[1], "page map[1]");
     for (uint32_t i = 0; i < 2; i++) {
@@ -198,8 +198,8 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
 
 static void check_hints(const struct hak_range *range, uint32_t super_slab) {
     uint64_t units = range->super_slabs[super_slab].free_units;
-    bool is_dirty = range->dirty_index[super_slab / 64] >> super_slab % 64 & 1;
-    bool is_fresh = range->fresh_index[super_slab / 64] >> super_slab % 64 & 1;
+    bool is_dirty = range->unit_hints[HAK_DIRTY_HINT][super_slab / 64] >> super_slab % 64 & 1;
+    bool is_fresh = range->unit_hints[0][super_slab / 64] >> super_slab % 64 & 1;
     model_assert((units & units >> 32) == 0, "a unit is dirty or fresh");
     model_assert((units & DIRTY_BITS) == 0 || is_dirty, "dirty units are found");
     model_assert((units & FRESH_BITS) == 0 || is_fresh, "fresh units are found");

@@ -11,16 +11,24 @@ static void reset_had(void) {
     for (uint32_t i = 0; i < MODEL_THREADS; i++) had[i] = NULL, had_count[i] = 0;
 }
 
+static void check_zero(struct hak_slab *first, uint32_t count) {
+    struct hak_range *range = hak_region_range_of_record(first);
+    for (uint32_t i = 0; i < count; i++)
+        model_assert(*(uint64_t *)(hak_region_start_of(range, first) + i * HAK_UNIT_BYTES) == 0, "zero is zero");
+}
+
 static void touch_units(struct hak_slab *first, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     for (uint32_t i = 0; i < count; i++) {
-        *(uint64_t *)(hak_region_start_of(range, first) + i * HAK_UNIT_BYTES) = model_thread();
+        *(uint64_t *)(hak_region_start_of(range, first) + i * HAK_UNIT_BYTES) = 1 + model_thread();
         first[i].next = first;
     }
 }
 
 static struct hak_slab *acquire(uint32_t count, enum hak_unit_source source) {
-    struct hak_slab *first = hak_region_acquire(count, 1, source, NULL);
+    bool zero;
+    struct hak_slab *first = hak_region_acquire(count, 1, source, &zero);
+    if (first != NULL && zero) check_zero(first, count);
     if (first != NULL) touch_units(first, count);
     return first;
 }
@@ -112,6 +120,7 @@ static void give_upper(void) {
 static void take_span(void) {
     bool zero;
     struct hak_slab *first = hak_region_acquire_span(33, &zero);
+    if (first != NULL && zero) check_zero(first, 33);
     if (first != NULL) touch_units(first, 33);
     for (uint32_t i = 0; i < 2; i++) had[2 * i + model_thread()] = NULL;
     if (first == NULL) return;
@@ -171,7 +180,8 @@ static void purge_all(void) { hak_purge_all(NULL); }
 static void take_snapshot(void) {
     static struct hak_snapshot snapshot;
     hak_snapshot_take(&snapshot);
-    model_assert(snapshot.total.super_slabs <= 1 && snapshot.total.heaps <= 1, "a snapshot shows no more than there is");
+    model_assert(snapshot.total.super_slabs <= 1 && snapshot.total.heaps <= 1,
+                 "a snapshot shows no more than there is");
 }
 static void grow_heap(void) {
     struct hak_heap *heap = hak_heap_acquire();

@@ -29,7 +29,7 @@ static struct {
 
 static struct model_harness *harnesses[HARNESSES];
 static size_t harness_count;
-static bool *touched[HARNESSES];            /* by entry */
+static bool *touched[HARNESSES];             /* by entry */
 static uint64_t execution_counts[HARNESSES]; /* without a mutant */
 
 static double now_seconds(void) {

@@ -1,0 +1,252 @@
+#include "fake_os.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/bits.h"
+
+struct fake_os fake_os = {
+    .page_bytes = 4096,
+    .address_space_limit = SIZE_MAX,
+    .address_space_room = SIZE_MAX,
+    .grows_in_place = true,
+};
+struct hak_os_counters hak_os_counters;
+
+/* What is mapped. Unordered. */
+struct area {
+    uintptr_t start;
+    size_t bytes;
+};
+
+enum { AREA_LIMIT = 4096 };
+
+static struct area areas[AREA_LIMIT];
+static size_t area_count;
+
+static struct {
+    enum fake_call_kind kind;
+    size_t seen, nth, last;
+} script;
+
+static jmp_buf catcher;
+static bool catching;
+static struct fake_report report;
+
+static _Noreturn void stop(const char *what) {
+    fprintf(stderr, "fake_os: %s\n", what);
+    abort();
+}
+
+/* ---- Record and script -------------------------------------------------------------------------------------------- */
+
+void fake_os_refuse(enum fake_call_kind kind, size_t nth, size_t last) {
+    script.kind = kind;
+    script.seen = 0;
+    script.nth = nth;
+    script.last = last;
+}
+
+void fake_os_refuse_nothing(void) { fake_os_refuse(FAKE_ANY, 0, 0); }
+
+void fake_os_forget(void) {
+    memset(fake_os.call_count, 0, sizeof fake_os.call_count);
+    fake_os.refused_count = 0;
+    fake_os.output_length = 0;
+    fake_os.output[0] = '\0';
+}
+
+/* True when the script lets this call happen. */
+static bool is_granted(enum fake_call_kind kind) {
+    hak_counter_add_shared(&hak_os_counters.system_calls, 1);
+    bool refused = false;
+    if (script.kind == kind || script.kind == FAKE_ANY) {
+        script.seen++;
+        refused = script.seen >= script.nth && script.seen <= script.last;
+    }
+    fake_os.refused_count += refused;
+    return !refused;
+}
+
+static bool record(enum fake_call_kind kind, const void *start, size_t bytes, bool done) {
+    size_t number = fake_os.call_count[FAKE_ANY]++;
+    fake_os.call_count[kind]++;
+    if (number < FAKE_CALL_LIMIT) fake_os.calls[number] = (struct fake_call){kind, (uintptr_t)start, bytes, done};
+    return done;
+}
+
+/* ---- Areas --------------------------------------------------------------------------------------------------------- */
+
+static void check_pages(uintptr_t start, size_t bytes) {
+    if (start % fake_os.page_bytes != 0 || bytes % fake_os.page_bytes != 0) stop("no multiple of a page");
+    if (bytes == 0) stop("no bytes");
+}
+
+static struct area *area_of(const void *start, size_t bytes) {
+    uintptr_t from = (uintptr_t)start;
+    check_pages(from, bytes);
+    for (size_t i = 0; i < area_count; i++)
+        if (from - areas[i].start < areas[i].bytes && bytes <= areas[i].bytes - (from - areas[i].start))
+            return &areas[i];
+    stop("not mapped");
+}
+
+static void add_area(uintptr_t start, size_t bytes) {
+    if (bytes == 0) return;
+    if (area_count == AREA_LIMIT) stop("more mappings than the fake has places for");
+    areas[area_count++] = (struct area){start, bytes};
+    fake_os.mapped_bytes += bytes;
+    hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
+}
+
+static void cut_area(struct area *area, uintptr_t start, size_t bytes) {
+    struct area whole = *area;
+    *area = areas[--area_count];
+    fake_os.mapped_bytes -= whole.bytes;
+    hak_counter_add_shared(&hak_os_counters.mapped_bytes, -(uint64_t)whole.bytes);
+    add_area(whole.start, start - whole.start);
+    add_area(start + bytes, whole.start + whole.bytes - (start + bytes));
+}
+
+/* ---- os.h: memory -------------------------------------------------------------------------------------------------- */
+
+size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
+
+static void *map(enum fake_call_kind kind, size_t bytes, size_t alignment, int protection) {
+    check_pages(0, bytes);
+    if (!hak_is_power_of_two(alignment)) stop("no alignment");
+    if (alignment < fake_os.page_bytes) alignment = fake_os.page_bytes;
+    bool granted = is_granted(kind) && bytes <= SIZE_MAX - alignment &&
+                   fake_os.mapped_bytes <= fake_os.address_space_room &&
+                   bytes <= fake_os.address_space_room - fake_os.mapped_bytes;
+    int saved_errno = errno;
+    char *got = MAP_FAILED;
+    if (granted) got = mmap(NULL, bytes + alignment, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    errno = saved_errno;
+    if (got == MAP_FAILED) {
+        record(kind, NULL, bytes, false);
+        return NULL;
+    }
+    char *start = (char *)hak_align_up((uintptr_t)got, alignment), *end = got + bytes + alignment;
+    if (start > got) munmap(got, (size_t)(start - got));
+    if (start + bytes < end) munmap(start + bytes, (size_t)(end - (start + bytes)));
+    add_area((uintptr_t)start, bytes);
+    record(kind, start, bytes, true);
+    return start;
+}
+
+void *hak_os_reserve(size_t bytes, size_t alignment, const char *name) {
+    if (strncmp(name, "hakmem-", 7) != 0) stop("no name");
+    return map(FAKE_RESERVE, bytes, alignment, PROT_NONE);
+}
+
+void *hak_os_map(size_t bytes, size_t alignment, const char *name) {
+    if (strncmp(name, "hakmem-", 7) != 0) stop("no name");
+    return map(FAKE_MAP, bytes, alignment, PROT_READ | PROT_WRITE);
+}
+
+bool hak_os_commit(void *start, size_t bytes) {
+    area_of(start, bytes);
+    if (!is_granted(FAKE_COMMIT)) return record(FAKE_COMMIT, start, bytes, false);
+    if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) stop("mprotect failed");
+    return record(FAKE_COMMIT, start, bytes, true);
+}
+
+bool hak_os_unmap(void *start, size_t bytes) {
+    struct area *area = area_of(start, bytes);
+    if (!is_granted(FAKE_UNMAP)) return record(FAKE_UNMAP, start, bytes, false);
+    if (munmap(start, bytes) != 0) stop("munmap failed");
+    cut_area(area, (uintptr_t)start, bytes);
+    hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
+    return record(FAKE_UNMAP, start, bytes, true);
+}
+
+bool hak_os_purge(void *start, size_t bytes) {
+    area_of(start, bytes);
+    if (!is_granted(FAKE_PURGE)) return record(FAKE_PURGE, start, bytes, false);
+    if (madvise(start, bytes, MADV_DONTNEED) != 0) stop("madvise failed");
+    hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
+    return record(FAKE_PURGE, start, bytes, true);
+}
+
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
+    struct area *area = area_of(start, old_bytes);
+    check_pages((uintptr_t)start, new_bytes);
+    size_t more = new_bytes > old_bytes ? new_bytes - old_bytes : 0;
+    bool granted = is_granted(FAKE_REMAP) && more <= fake_os.address_space_room - fake_os.mapped_bytes &&
+                   (target != NULL || more == 0 || fake_os.grows_in_place);
+    if (!granted) return record(FAKE_REMAP, start, new_bytes, false);
+    int saved_errno = errno;
+    void *moved = target == NULL ? mremap(start, old_bytes, new_bytes, 0)
+                                 : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    errno = saved_errno;
+    if (moved == MAP_FAILED) return record(FAKE_REMAP, start, new_bytes, false);
+    cut_area(area, (uintptr_t)start, old_bytes);
+    if (target == NULL) add_area((uintptr_t)start, new_bytes);
+    else area_of(target, new_bytes); /* which the mapping replaced */
+    return record(FAKE_REMAP, moved, new_bytes, true);
+}
+
+void hak_os_refuse_huge_pages(void *start, size_t bytes) { area_of(start, bytes); }
+
+size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
+
+uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
+
+/* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
+
+void hak_os_yield(void) {}
+
+void hak_os_write(int descriptor, const char *text, size_t length) {
+    (void)descriptor;
+    size_t room = FAKE_OUTPUT_BYTES - 1 - fake_os.output_length;
+    if (length > room) length = room;
+    memcpy(fake_os.output + fake_os.output_length, text, length);
+    fake_os.output_length += length;
+    fake_os.output[fake_os.output_length] = '\0';
+}
+
+int hak_os_create_file(const char *path) {
+    (void)path;
+    return -1;
+}
+void hak_os_close(int descriptor) { (void)descriptor; }
+int hak_os_duplicate(int descriptor) { return descriptor; }
+bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
+int hak_os_process_id(void) { return (int)getpid(); }
+bool hak_os_has_thread_pointer(void) { return true; }
+
+/* ---- Complaints ------------------------------------------------------------------------------------------------------ */
+
+const struct fake_report *fake_os_catch(void (*body)(void *context), void *context) {
+    report = (struct fake_report){.condition = NULL};
+    catching = true;
+    bool complained = setjmp(catcher) != 0;
+    if (!complained) body(context);
+    catching = false;
+    return complained ? &report : NULL;
+}
+
+void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *address, size_t offset, size_t size) {
+    if (!catching) {
+        fprintf(stderr, "fake_os: misuse %d: %s(%p), offset %zu, size %zu\n", (int)kind, function, address, offset,
+                size);
+        abort();
+    }
+    report = (struct fake_report){NULL, kind, function, (uintptr_t)address, offset, size};
+    longjmp(catcher, 1);
+}
+
+void hak_assertion_failed(const char *condition, const char *file, int line) {
+    if (!catching) {
+        fprintf(stderr, "fake_os: %s (%s:%d)\n", condition, file, line);
+        abort();
+    }
+    report = (struct fake_report){.condition = condition};
+    longjmp(catcher, 1);
+}

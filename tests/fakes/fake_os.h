@@ -1,0 +1,76 @@
+/* The kernel of unit tests: os/os.h over real memory, but with a page size, limits and refusals that a test sets, and with
+ * all memory calls on record. What hakmem may not ask of a kernel (addresses that are no multiples of a page, parts of
+ * what it never mapped) ends the test.
+ *
+ * Pages of 16 and 64 KiB are as real as a kernel of smaller pages lets them be: everything is aligned to them, given and
+ * purged by them; what they cannot do is to become resident as a whole.
+ *
+ * For one thread at a time. */
+#ifndef FAKE_OS_H
+#define FAKE_OS_H
+
+#include "base/check.h"
+#include "os/os.h"
+
+enum fake_call_kind {
+    FAKE_RESERVE,
+    FAKE_MAP,
+    FAKE_COMMIT,
+    FAKE_UNMAP,
+    FAKE_PURGE,
+    FAKE_REMAP,
+    FAKE_KIND_COUNT,
+    FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
+};
+
+struct fake_call {
+    enum fake_call_kind kind;
+    uintptr_t start;
+    size_t bytes; /* of a remap: the new ones */
+    bool done;
+};
+
+enum { FAKE_CALL_LIMIT = 1 << 16, FAKE_OUTPUT_BYTES = 1 << 16 };
+
+struct fake_os {
+    /* Set by the test. */
+    size_t page_bytes;          /* 4096; change it before anything else is called */
+    size_t address_space_limit; /* as the kernel tells it; SIZE_MAX */
+    size_t address_space_room;  /* what can be mapped before it refuses; SIZE_MAX */
+    bool grows_in_place;        /* a remap without target may succeed in growing; true */
+    uint64_t clock_ms;          /* stands still; 0 */
+    bool is_privileged;         /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
+
+    /* What happened. The record stops when it is full; the counts go on. */
+    struct fake_call calls[FAKE_CALL_LIMIT];
+    size_t call_count[FAKE_KIND_COUNT + 1]; /* [kind], refused ones too; [FAKE_ANY] is also the length of calls */
+    size_t refused_count;
+    size_t mapped_bytes;
+    char output[FAKE_OUTPUT_BYTES]; /* written to whatever descriptor, terminated */
+    size_t output_length;
+};
+
+extern struct fake_os fake_os;
+
+/* Calls `nth` .. `last` of a kind, counted from 1 and from now on, are refused. One script at a time. */
+void fake_os_refuse(enum fake_call_kind kind, size_t nth, size_t last);
+void fake_os_refuse_nothing(void);
+
+/* Forgets calls, counts and output. */
+void fake_os_forget(void);
+
+/* What hakmem complained of. `kind` to `size` are those of hak_misuse; `condition` is NULL then, and that of the assertion
+ * otherwise. */
+struct fake_report {
+    const char *condition;
+    enum hak_misuse_kind kind;
+    const char *function;
+    uintptr_t address;
+    size_t offset, size;
+};
+
+/* Calls body(context). Returns what hakmem complained of there, which ended it; NULL for nothing. Complaints outside of this
+ * end the process. */
+const struct fake_report *fake_os_catch(void (*body)(void *context), void *context);
+
+#endif

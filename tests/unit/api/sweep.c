@@ -1,0 +1,191 @@
+/* The sweep: one scripted run of the whole allocator, repeated with its Nth memory call refused, for every N, and with all
+ * from the Nth on. Whatever is refused, a request that fails says ENOMEM and changes nothing; every live block keeps its
+ * contents; everything can be freed, with the counters adding up; and once the kernel gives memory again, all works again. */
+#include "heap_fixture.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SLOTS = 160, OPERATIONS = 500, EXIT_NOTHING_REFUSED = 42 };
+
+static struct live_block slots[SLOTS];
+static size_t refused_requests;
+
+/* Small ones, runs, mappings: what a program may ask for, with many of those that need memory calls. */
+static size_t pick_size(uint64_t *random) {
+    uint64_t pick = unit_random(random) % 100;
+    if (pick < 50) return 1 + unit_random(random) % 2048;
+    if (pick < 75) return 1 + unit_random(random) % HAK_SMALL_MAX;
+    if (pick < 92) return HAK_SMALL_MAX + unit_random(random) % HAK_MIB;
+    return HAK_MIB + unit_random(random) % (3 * HAK_MIB);
+}
+
+static void expect_refusal(const void *block) {
+    UNIT_CHECK(block == NULL && errno == ENOMEM);
+    refused_requests++;
+}
+
+static void make_block(struct live_block *slot, uint64_t *random) {
+    size_t size = pick_size(random), alignment = 1;
+    uint64_t how = unit_random(random) % 8;
+    unsigned char *bytes;
+    errno = 0;
+    if (how == 0) {
+        bytes = hak_calloc(1, size);
+        for (size_t i = 0; bytes != NULL && i < size; i += block_step(i, size)) UNIT_CHECK(bytes[i] == 0);
+    } else if (how == 1) {
+        alignment = (size_t)16 << unit_random(random) % 18;
+        bytes = hak_aligned_alloc(alignment, size);
+    } else {
+        bytes = hak_malloc(size);
+    }
+    *slot = (struct live_block){bytes, size, (unsigned char)unit_random(random)};
+    if (bytes == NULL) {
+        expect_refusal(bytes);
+        return;
+    }
+    UNIT_CHECK((uintptr_t)bytes % alignment == 0);
+    block_fill(slot);
+}
+
+static void resize_block(struct live_block *slot, uint64_t *random) {
+    size_t size = slot->size > HAK_MIB ? slot->size + unit_random(random) % HAK_MIB : pick_size(random);
+    errno = 0;
+    unsigned char *bytes = hak_realloc(slot->bytes, size);
+    if (bytes == NULL) {
+        expect_refusal(bytes);
+        block_check(slot);
+        return;
+    }
+    /* Kept bytes beyond the sparse middle were written densely only near the old end: look where both have written. */
+    size_t kept = size < slot->size ? size : slot->size;
+    block_check_part(bytes, kept, slot->size, slot->seed);
+    slot->bytes = bytes;
+    slot->size = size;
+    block_fill(slot);
+}
+
+static void free_block(struct live_block *slot) {
+    block_check(slot);
+    errno = 4321;
+    if (slot->seed % 2) hak_free(slot->bytes);
+    else hak_free_sized(slot->bytes, slot->size);
+    UNIT_CHECK(errno == 4321);
+    slot->bytes = NULL;
+}
+
+static void check_all(void) {
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].bytes != NULL) block_check(&slots[i]);
+}
+
+static void run_script(uint64_t seed) {
+    uint64_t random = seed;
+    for (int i = 0; i < OPERATIONS; i++) {
+        struct live_block *slot = &slots[unit_random(&random) % SLOTS];
+        uint64_t pick = unit_random(&random) % 10;
+        if (slot->bytes == NULL) make_block(slot, &random);
+        else if (pick < 3) resize_block(slot, &random);
+        else free_block(slot);
+        if (i % 200 == 100) hak_purge();
+        if (i % 200 == 180) fake_os.clock_ms += 2000;
+    }
+}
+
+static void free_all(void) {
+    struct hak_snapshot snapshot;
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].bytes != NULL) free_block(&slots[i]);
+    check_equations(&snapshot);
+    UNIT_CHECK(snapshot.total.live_blocks == 0);
+}
+
+/* In a process of its own. */
+static _Noreturn void run_refusing(enum fake_call_kind kind, size_t first, size_t last) {
+    struct hak_snapshot snapshot;
+    hak_atomic_store(&hak_knobs.dirty_limit_bytes, HAK_MIB, relaxed);
+    hak_atomic_store(&hak_knobs.mapping_cache_bytes, 4 * HAK_MIB, relaxed);
+    fake_os.address_space_limit = 64 * HAK_MIB - 1; /* ranges of 4 MiB: several of them */
+    fake_os.grows_in_place = false;
+    fake_os.clock_ms = 1000;
+    fake_os_refuse(kind, first, last);
+    run_script(1);
+    check_all();
+    bool refused = fake_os.refused_count > 0;
+    UNIT_CHECK(refused || refused_requests == 0);
+    if (hak_malloc_usable_size(NULL) == 0 && hak_region_range(0) != NULL) check_equations(&snapshot);
+    free_all();
+    hak_purge();
+
+    fake_os_refuse_nothing();
+    refused_requests = 0;
+    run_script(2);
+    UNIT_CHECK(refused_requests == 0);
+    check_all();
+    free_all();
+    hak_purge();
+    check_equations(&snapshot);
+    UNIT_CHECK(snapshot.total.slabs == 0 && snapshot.total.large_blocks == 0);
+    exit(refused ? 0 : EXIT_NOTHING_REFUSED);
+}
+
+/* True when a call was refused, false when the run makes fewer calls than that. */
+static bool passes(enum fake_call_kind kind, size_t first, size_t last) {
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        run_refusing(kind, first, last);
+    }
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != EXIT_NOTHING_REFUSED))
+        fail_msg("kind %d, call %zu to %zu: wait status %#x", (int)kind, first, last, (unsigned)status);
+    return WEXITSTATUS(status) == 0;
+}
+
+static void undisturbed(void **state) {
+    (void)state;
+    assert_false(passes(FAKE_ANY, 0, 0));
+}
+
+static void sweep(enum fake_call_kind kind, bool from_there_on, size_t at_least) {
+    size_t call = 1;
+    while (passes(kind, call, from_there_on ? SIZE_MAX : call)) call++;
+    print_message("%zu calls\n", call - 1);
+    assert_true(call > at_least); /* or the script has lost its point */
+}
+
+static void each_call(void **state) {
+    (void)state;
+    sweep(FAKE_ANY, false, 100);
+}
+static void from_each_call_on(void **state) {
+    (void)state;
+    sweep(FAKE_ANY, true, 100);
+}
+static void from_each_map_on(void **state) {
+    (void)state;
+    sweep(FAKE_MAP, true, 10);
+}
+static void from_each_commit_on(void **state) {
+    (void)state;
+    sweep(FAKE_COMMIT, true, 10);
+}
+static void from_each_purge_on(void **state) {
+    (void)state;
+    sweep(FAKE_PURGE, true, 3);
+}
+static void from_each_unmap_on(void **state) {
+    (void)state;
+    sweep(FAKE_UNMAP, true, 3);
+}
+static void from_each_remap_on(void **state) {
+    (void)state;
+    sweep(FAKE_REMAP, true, 1);
+}
+
+UNIT_MAIN(cmocka_unit_test(undisturbed), cmocka_unit_test(each_call), cmocka_unit_test(from_each_call_on),
+          cmocka_unit_test(from_each_map_on), cmocka_unit_test(from_each_commit_on),
+          cmocka_unit_test(from_each_purge_on), cmocka_unit_test(from_each_unmap_on),
+          cmocka_unit_test(from_each_remap_on))

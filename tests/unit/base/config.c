@@ -1,0 +1,157 @@
+/* base/config.h: what each setting takes, what it refuses and says, and what the help lists. */
+#include "unit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+
+static char buffer[8192];
+static struct hak_text messages;
+
+static struct hak_config parse(const char *first, const char *second) {
+    char *environment[] = {(char *)(uintptr_t)first, (char *)(uintptr_t)second, NULL};
+    messages = hak_text_in(buffer, sizeof buffer);
+    return hak_config_parse(environment, &messages);
+}
+
+static void expect_defaults(const struct hak_config *config) {
+#define HAK_OPTION(field, name, kind, fallback, help) assert_true(config->field == (uint64_t)(fallback));
+#include "base/config.def"
+#undef HAK_OPTION
+    assert_null(config->stats_file);
+}
+
+static void defaults(void **state) {
+    (void)state;
+    messages = hak_text_in(buffer, sizeof buffer);
+    struct hak_config config = hak_config_parse(NULL, &messages);
+    expect_defaults(&config);
+    config = parse("PATH=/bin", "HAKMEMORY=1");
+    expect_defaults(&config);
+    assert_string_equal(messages.start, "");
+}
+
+static void accepted(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } numbers[] = {
+        {"HAKMEM_PREWARM=0", 0},
+        {"HAKMEM_PREWARM=1", 1},
+        {"HAKMEM_PREWARM=007", 7},
+        {"HAKMEM_PREWARM=64K", 65536},
+        {"HAKMEM_PREWARM=3M", 3 << 20},
+        {"HAKMEM_PREWARM=2G", (uint64_t)2 << 30},
+        {"HAKMEM_PREWARM=17179869183G", UINT64_C(17179869183) << 30},
+        {"HAKMEM_PREWARM=18446744073709551600", UINT64_C(18446744073709551600)},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct hak_config config = parse(numbers[i].text, NULL);
+        assert_string_equal(messages.start, "");
+        assert_true(config.prewarm_bytes == numbers[i].bytes);
+    }
+    assert_int_equal(parse("HAKMEM_HELP=1", NULL).help, 1);
+    assert_int_equal(parse("HAKMEM_HELP=0", NULL).help, 0);
+    assert_int_equal(parse("HAKMEM_STATS=text", NULL).stats, HAK_STATS_TEXT);
+    struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
+    assert_string_equal(messages.start, "");
+    assert_int_equal(config.stats, HAK_STATS_JSON);
+    assert_string_equal(config.stats_file, "/a:b%p");
+    assert_int_equal(config.help, 1);
+}
+
+static void last_one_counts(void **state) {
+    (void)state;
+    assert_int_equal(parse("HAKMEM_PREWARM=1", "HAKMEM_PREWARM=2").prewarm_bytes, 2);
+    assert_int_equal(parse("HAKMEM_PREWARM=1", "HAKMEM_PREWARM=x").prewarm_bytes, 1);
+    assert_null(parse("HAKMEM_STATS=json:file", "HAKMEM_STATS=json").stats_file);
+}
+
+static void refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"HAKMEM_HELP", "0 or 1"},
+        {"HAKMEM_HELP=", "0 or 1"},
+        {"HAKMEM_HELP=2", "0 or 1"},
+        {"HAKMEM_HELP=10", "0 or 1"},
+        {"HAKMEM_HELP=yes", "0 or 1"},
+        {"HAKMEM_PREWARM", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=K", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=-1", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=+1", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM= 1", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=1 ", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=0x10", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=1.5K", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=64k", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=64KB", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=17179869184G", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=18446744073709551616", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_PREWARM=99999999999999999999999", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_STATS", "text or json[:FILE]"},
+        {"HAKMEM_STATS=", "text or json[:FILE]"},
+        {"HAKMEM_STATS=1", "text or json[:FILE]"},
+        {"HAKMEM_STATS=JSON", "text or json[:FILE]"},
+        {"HAKMEM_STATS=yaml", "text or json[:FILE]"},
+        {"HAKMEM_STATS=jsonl", "text or json[:FILE]"},
+        {"HAKMEM_STATS=json:", "text or json[:FILE]"},
+        {"HAKMEM_STATS=:file", "text or json[:FILE]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char expected[256];
+        struct hak_config config = parse(cases[i].text, NULL);
+        snprintf(expected, sizeof expected, "hakmem: setting %s ignored: expected %s\n", cases[i].text,
+                 cases[i].expected);
+        assert_string_equal(messages.start, expected);
+        expect_defaults(&config);
+    }
+}
+
+static void unknown(void **state) {
+    (void)state;
+    static const char *const names[] = {"HAKMEM_", "HAKMEM_=1", "HAKMEM_HELPS=1", "HAKMEM_HEL=1", "HAKMEM_help=1"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char expected[256];
+        struct hak_config config = parse(names[i], NULL);
+        snprintf(expected, sizeof expected, "hakmem: unknown setting %s ignored (HAKMEM_HELP=1 lists all)\n", names[i]);
+        assert_string_equal(messages.start, expected);
+        expect_defaults(&config);
+    }
+}
+
+static void one_line_each(void **state) {
+    (void)state;
+    struct hak_config config = parse("HAKMEM_FIRST=1", "HAKMEM_STATS=2");
+    size_t lines = 0;
+    for (size_t i = 0; i < messages.length; i++) lines += messages.start[i] == '\n';
+    assert_int_equal(lines, 2);
+    expect_defaults(&config);
+}
+
+static void help_lists_all(void **state) {
+    (void)state;
+    struct hak_config config = parse("HAKMEM_PREWARM=4K", "HAKMEM_STATS=json:out.json");
+    hak_config_help(&config, &messages);
+    assert_false(messages.truncated);
+    size_t lines = 1; /* the heading */
+#define HAK_OPTION(field, name, kind, fallback, help)                                                                  \
+    assert_non_null(strstr(messages.start, "  " name));                                                                \
+    assert_non_null(strstr(messages.start, "): " help "\n"));                                                          \
+    lines++;
+#include "base/config.def"
+#undef HAK_OPTION
+    for (size_t i = 0; i < messages.length; i++) lines -= messages.start[i] == '\n';
+    assert_int_equal(lines, 0);
+    assert_non_null(strstr(messages.start, "HAKMEM_PREWARM   = 4096 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_STATS     = json:out.json (default off): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_HELP      = 0 (default 0): "));
+}
+
+UNIT_MAIN(cmocka_unit_test(defaults), cmocka_unit_test(accepted), cmocka_unit_test(last_one_counts),
+          cmocka_unit_test(refused), cmocka_unit_test(unknown), cmocka_unit_test(one_line_each),
+          cmocka_unit_test(help_lists_all))

@@ -1,0 +1,213 @@
+/* front/miss.h: how bins fill and empty, what serves when there is no heap or no memory, and misuse seen at once. */
+#include "heap_fixture.h"
+
+#include "front/miss.h"
+#include "front/thread.h"
+
+struct call {
+    void (*function)(void *);
+    void *block;
+};
+
+static void make_call(void *context) {
+    const struct call *call = context;
+    call->function(call->block);
+}
+
+static const struct fake_report *catch_call(void (*function)(void *), void *block) {
+    struct call call = {function, block};
+    return fake_os_catch(make_call, &call);
+}
+
+static void expect_misuse(const struct fake_report *report, enum hak_misuse_kind kind, const char *function,
+                          const void *block, size_t offset, size_t size) {
+    assert_non_null(report);
+    assert_null(report->condition);
+    assert_int_equal(report->kind, kind);
+    assert_string_equal(report->function, function);
+    assert_int_equal(report->address, (uintptr_t)block);
+    assert_int_equal(report->offset, offset);
+    assert_int_equal(report->size, size);
+}
+
+static void bins(void **state) {
+    (void)state;
+    struct hak_heap *heap = hak_thread_attach();
+    assert_non_null(heap);
+    assert_ptr_equal(hak_thread_heap, heap);
+    uint32_t c = hak_size_class_of(64);
+    struct hak_bin *bin = &heap->bins[c];
+    assert_int_equal(hak_bin_count(bin), 0);
+    char *first = hak_malloc(64);
+    size_t slots = (size_t)(bin->limit - bin->base);
+    assert_int_equal(slots, hak_knob(bin_first_slots));
+    assert_int_equal(hak_bin_count(bin), slots / 2 - 1);
+    assert_null(bin->base[-1]);
+    for (size_t i = 1; i < slots / 2; i++) assert_ptr_equal(hak_malloc(64), first + i * 64); /* in order of address */
+    assert_int_equal(hak_bin_count(bin), 0);
+    hak_free(first + 64);
+    hak_free(first);
+    assert_ptr_equal(hak_malloc(64), first); /* the newest first */
+    assert_ptr_equal(hak_malloc(64), first + 64);
+}
+
+static void bins_grow_within_their_limits(void **state) {
+    (void)state;
+    static void *blocks[4000];
+    struct hak_heap *heap = hak_thread_attach();
+    size_t least_bytes = 0; /* a few slots for every class, whatever the budget */
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        size_t bytes = hak_size_classes[c].block_bytes;
+        least_bytes += 4 * bytes;
+        for (int i = 0; i < 4000; i++) blocks[i] = hak_malloc(bytes);
+        for (int i = 0; i < 4000; i++) hak_free(blocks[i]);
+        struct hak_bin *bin = &heap->bins[c];
+        size_t slots = (size_t)(bin->limit - bin->base);
+        assert_in_range(slots, 1, hak_knob(bin_most_slots));
+        assert_in_range(hak_bin_count(bin), 1, slots);
+        assert_true(slots <= 8 || slots * bytes <= 2 * hak_knob(bin_most_bytes));
+    }
+    struct hak_snapshot snapshot;
+    check_equations(&snapshot);
+    assert_true(snapshot.total.cached_bytes <= hak_knob(bin_budget_bytes) + least_bytes);
+}
+
+/* No memory for a heap: every request goes to the pool itself. */
+static void without_a_heap(void **state) {
+    (void)state;
+    static struct live_block blocks[1000];
+    struct hak_snapshot snapshot;
+    fake_os_refuse(FAKE_MAP, 1, SIZE_MAX);
+    for (int i = 0; i < 1000; i++) {
+        blocks[i] = (struct live_block){hak_malloc(1 + i * 37u), 1 + i * 37u, (unsigned char)i};
+        assert_non_null(blocks[i].bytes);
+        block_fill(&blocks[i]);
+    }
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.heaps, 0);
+    assert_int_equal(snapshot.total.live_blocks, 1000);
+    for (int i = 0; i < 1000; i += 2) {
+        block_check(&blocks[i]);
+        hak_free(blocks[i].bytes);
+    }
+    assert_int_equal(hak_thread_prewarm(1024), 0);
+    check_equations(&snapshot);
+    fake_os_refuse_nothing();
+    for (int i = 1; i < 1000; i += 2) hak_free(blocks[i].bytes); /* now with one */
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.heaps, 1);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+/* In a signal handler that interrupted a slow path the heap is not to be touched. */
+static void with_a_busy_heap(void **state) {
+    (void)state;
+    struct hak_snapshot snapshot;
+    void *before = hak_malloc(100);
+    struct hak_heap *heap = hak_thread_attach();
+    uint64_t refills = hak_atomic_load(&heap->counters.refills, relaxed);
+    hak_atomic_store(&heap->busy, 1, relaxed);
+    assert_null(hak_thread_attach());
+    void *small = hak_malloc(3000), *large = hak_malloc(100000);
+    assert_non_null(small);
+    assert_non_null(large);
+    hak_free(small);
+    hak_free(large);
+    hak_atomic_store(&heap->busy, 0, relaxed);
+    assert_int_equal(hak_atomic_load(&heap->counters.refills, relaxed), refills);
+    hak_free(before);
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+static void refused_requests(void **state) {
+    (void)state;
+    bool zero;
+    volatile size_t too_large = (size_t)PTRDIFF_MAX + 1;
+    errno = 0;
+    assert_null(hak_malloc(too_large));
+    assert_int_equal(errno, ENOMEM);
+    errno = 0;
+    assert_null(hak_front_alloc_large(SIZE_MAX, 16, &zero));
+    assert_int_equal(errno, ENOMEM);
+    errno = 0;
+    assert_null(hak_malloc(PTRDIFF_MAX - 100));
+    assert_int_equal(errno, ENOMEM);
+}
+
+static void prewarming(void **state) {
+    (void)state;
+    size_t ready = hak_thread_prewarm(1024);
+    struct hak_heap *heap = hak_thread_attach();
+    size_t count = 0;
+    for (uint32_t c = 1; c <= hak_size_class_of(1024); c++) {
+        assert_true(hak_bin_count(&heap->bins[c]) > 0);
+        count += hak_bin_count(&heap->bins[c]);
+    }
+    assert_int_equal(ready, count);
+    assert_int_equal(hak_bin_count(&heap->bins[hak_size_class_of(1025)]), 0);
+    assert_int_equal(hak_thread_prewarm(1024), count); /* they are full already */
+    fake_os_forget();
+    for (size_t size = 1; size <= 1024; size += 16) hak_malloc(size);
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+    assert_true(hak_thread_prewarm(SIZE_MAX) > count);
+}
+
+static void misuse_at_once(void **state) {
+    (void)state;
+    char *block = hak_malloc(64), *run = hak_malloc(100000), *mapping = hak_malloc(3 * HAK_MIB);
+    static char foreign[64];
+    expect_misuse(catch_call(hak_free, foreign), HAK_MISUSE_FOREIGN_POINTER, "free", foreign, 0, 0);
+    expect_misuse(catch_call(hak_free, (void *)0x40), HAK_MISUSE_FOREIGN_POINTER, "free", (void *)0x40, 0, 0);
+    void *wild = (void *)0x4141414141414141;
+    expect_misuse(catch_call(hak_free, wild), HAK_MISUSE_FOREIGN_POINTER, "free", wild, 0, 0);
+    hak_free(block);
+    expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
+    expect_misuse(catch_call(hak_free, run + 4096), HAK_MISUSE_INTERIOR_POINTER, "free", run + 4096, 4096,
+                  2 * HAK_UNIT_BYTES);
+    expect_misuse(catch_call(hak_free, mapping + 16), HAK_MISUSE_INTERIOR_POINTER, "free", mapping + 16, 16,
+                  3 * HAK_MIB);
+    hak_free(run);
+    hak_free(mapping);
+    expect_misuse(catch_call(hak_free, run), HAK_MISUSE_FOREIGN_POINTER, "free", run, 0, 0);
+    expect_misuse(catch_call(hak_free, mapping), HAK_MISUSE_FOREIGN_POINTER, "free", mapping, 0, 0);
+}
+
+static void ask_size(void *block) { hak_malloc_usable_size(block); }
+static void resize(void *block) { assert_null(hak_realloc(block, 10)); }
+
+static void misuse_of_other_functions(void **state) {
+    (void)state;
+    char *block = hak_malloc(1024);
+    static char foreign[64];
+    expect_misuse(catch_call(resize, foreign), HAK_MISUSE_FOREIGN_POINTER, "realloc", foreign, 0, 0);
+    expect_misuse(catch_call(resize, block + 1023), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 1023, 1023, 1024);
+    expect_misuse(catch_call(ask_size, block + 1), HAK_MISUSE_INTERIOR_POINTER, "malloc_usable_size", block + 1, 1,
+                  1024);
+}
+
+static void flush(void *unused) {
+    (void)unused;
+    hak_purge();
+}
+
+static void misuse_at_the_flush(void **state) {
+    (void)state;
+    char *blocks[3] = {hak_malloc(64), hak_malloc(64), hak_malloc(64)};
+    hak_free(blocks[0]);
+    hak_free(blocks[1]);
+    hak_free(blocks[0]); /* not the newest */
+    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_DOUBLE_FREE, "free", blocks[0], 0, 64);
+}
+
+static void interior_pointers_at_the_flush(void **state) {
+    (void)state;
+    char *block = hak_malloc(1024);
+    hak_free(block + 48);
+    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 48, 48, 1024);
+}
+
+UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
+          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
+          cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
+          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush))

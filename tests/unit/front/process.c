@@ -1,0 +1,188 @@
+/* front/process.h: how the process starts, what it makes of its environment, and what a child finds after fork. */
+#include "heap_fixture.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "front/front.h"
+#include "front/process.h"
+#include "front/thread.h"
+
+extern char **environ;
+
+/* ---- The environment ------------------------------------------------------------------------------------------------ */
+
+/* What this program, started anew with these variables, prints of its settings: see print_settings. */
+static void expect_settings(char *const *variables, const char *expected) {
+    char text[8192] = "";
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char *arguments[] = {(char[]){"process"}, (char[]){"--settings"}, NULL};
+        dup2(ends[1], STDOUT_FILENO);
+        execve("/proc/self/exe", arguments, variables);
+        _exit(1);
+    }
+    close(ends[1]);
+    for (size_t length = 0; length < sizeof text - 1;) {
+        ssize_t got = read(ends[0], text + length, sizeof text - 1 - length);
+        if (got <= 0) break;
+        length += (size_t)got;
+    }
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    assert_string_equal(text, expected);
+}
+
+static int print_settings(void) {
+    const struct hak_config *config = hak_process_config();
+    printf("%d %d %s %s", (int)config->stats, (int)config->prewarm_bytes,
+           config->stats_file == NULL ? "-" : config->stats_file, fake_os.output);
+    return 0;
+}
+
+#define VARIABLES(...)                                                                                                 \
+    (char *[]) { __VA_ARGS__, NULL }
+
+static void settings(void **state) {
+    (void)state;
+    char path[] = "PATH=/bin", warm[] = "HAKMEM_PREWARM=4K", stats[] = "HAKMEM_STATS=json:a%p",
+         bad[] = "HAKMEM_STATS=x", unknown[] = "HAKMEM_X=1", privileged[] = "FAKE_OS_PRIVILEGED=1";
+    expect_settings(VARIABLES(path), "0 0 - ");
+    expect_settings(VARIABLES(path, warm, stats), "2 4096 a%p ");
+    expect_settings(VARIABLES(bad, warm, unknown),
+                    "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected text or json[:FILE]\n"
+                    "hakmem: unknown setting HAKMEM_X=1 ignored (HAKMEM_HELP=1 lists all)\n");
+    expect_settings(VARIABLES(privileged, warm, stats, unknown), "0 0 - "); /* silently: it may not even say so */
+}
+
+/* ---- Start ---------------------------------------------------------------------------------------------------------- */
+
+static void starting_again(void **state) {
+    (void)state;
+    fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+    assert_false(hak_process_initialize());
+    assert_false(hak_process_initialize());
+    assert_int_equal(hak_bin_offsets[4], 0);
+    assert_int_equal(fake_os.mapped_bytes, 0);
+    fake_os_refuse_nothing();
+    assert_true(hak_process_initialize());
+    fake_os_forget();
+    assert_true(hak_process_initialize());
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+}
+
+static void bin_offsets(void **state) {
+    (void)state;
+    assert_true(hak_process_initialize());
+    for (size_t size = 1; size <= HAK_SMALL_MAX; size++) {
+        size_t offset = hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT];
+        assert_int_equal(offset, hak_size_class_of(size) * sizeof(struct hak_bin));
+    }
+    assert_int_equal(hak_bin_offsets[0], sizeof(struct hak_bin)); /* a size of 0 is served like 1 */
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------------------------ */
+
+enum { BLOCKS = 3000 };
+
+static struct live_block blocks[BLOCKS];
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t made;
+static struct hak_heap *other_heap;
+
+/* Fills its bins and slabs, and stays alive while the process forks. */
+static void *keep_heap(void *unused) {
+    for (size_t i = 1; i < BLOCKS; i += 2) {
+        blocks[i] = (struct live_block){hak_malloc(i % 2000 + 1), i % 2000 + 1, (unsigned char)i};
+        block_fill(&blocks[i]);
+    }
+    other_heap = hak_thread_attach();
+    pthread_barrier_wait(&made);
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+    return unused;
+}
+
+static void in_child(bool other_was_busy) {
+    struct hak_snapshot snapshot;
+    UNIT_CHECK(hak_atomic_load(&other_heap->in_use, relaxed) == (other_was_busy ? 1u : 0u));
+    if (!other_was_busy) check_equations(&snapshot);
+    for (int i = 0; i < BLOCKS; i++) {
+        block_check(&blocks[i]);
+        hak_free(blocks[i].bytes);
+    }
+    for (int round = 0; round < 20; round++) { /* memory is used again, not lost */
+        for (int i = 0; i < BLOCKS; i++) {
+            blocks[i].bytes = hak_malloc(blocks[i].size);
+            UNIT_CHECK(blocks[i].bytes != NULL);
+            block_fill(&blocks[i]);
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            block_check(&blocks[i]);
+            hak_free(blocks[i].bytes);
+        }
+    }
+    hak_purge();
+    hak_snapshot_take(&snapshot);
+    if (!other_was_busy) {
+        check_equations(&snapshot);
+        UNIT_CHECK(snapshot.total.live_blocks == 0 && snapshot.total.slabs == 0);
+    }
+    exit(0);
+}
+
+static void fork_with_another_thread(bool other_is_busy) {
+    pthread_t thread;
+    hak_free(hak_malloc(1));
+    pthread_barrier_init(&made, NULL, 2);
+    pthread_mutex_lock(&gate);
+    assert_int_equal(pthread_create(&thread, NULL, keep_heap, NULL), 0);
+    pthread_barrier_wait(&made);
+    for (size_t i = 0; i < BLOCKS; i += 2) {
+        blocks[i] = (struct live_block){hak_malloc(i % 2000 + 1), i % 2000 + 1, (unsigned char)i};
+        block_fill(&blocks[i]);
+    }
+    hak_atomic_store(&other_heap->busy, other_is_busy, relaxed);
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) in_child(other_is_busy);
+    waitpid(child, &status, 0);
+    hak_atomic_store(&other_heap->busy, 0, relaxed);
+    pthread_mutex_unlock(&gate);
+    pthread_join(thread, NULL);
+    assert_int_equal(status, 0);
+    struct hak_snapshot snapshot;
+    for (int i = 0; i < BLOCKS; i++) {
+        block_check(&blocks[i]);
+        hak_free(blocks[i].bytes);
+    }
+    hak_purge();
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+static void fork_beside_an_idle_thread(void **state) {
+    (void)state;
+    fork_with_another_thread(false);
+}
+static void fork_beside_a_busy_thread(void **state) {
+    (void)state;
+    fork_with_another_thread(true);
+}
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings),
+        cmocka_unit_test(starting_again),
+        cmocka_unit_test(bin_offsets),
+        cmocka_unit_test(fork_beside_an_idle_thread),
+        cmocka_unit_test(fork_beside_a_busy_thread),
+    };
+    if (argc > 1 && strcmp(argv[1], "--settings") == 0) return print_settings();
+    return unit_run(tests, sizeof tests / sizeof tests[0], argc > 1 ? argv[1] : NULL);
+}

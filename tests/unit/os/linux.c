@@ -1,0 +1,248 @@
+/* os/linux.c against the kernel this runs on. */
+#include "unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/bits.h"
+#include "os/os.h"
+
+static uint64_t mapped(void) { return hak_atomic_load(&hak_os_counters.mapped_bytes, relaxed); }
+static uint64_t purged(void) { return hak_atomic_load(&hak_os_counters.purged_bytes, relaxed); }
+static uint64_t calls(void) { return hak_atomic_load(&hak_os_counters.system_calls, relaxed); }
+
+static bool is_zero(const char *bytes, size_t count) {
+    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
+/* A pipe's end can be written from an address that can be read, and from no other. */
+static bool is_readable(const void *address) {
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    bool readable = write(ends[1], address, 1) == 1;
+    close(ends[0]);
+    close(ends[1]);
+    return readable;
+}
+
+static void page_size(void **state) {
+    (void)state;
+    assert_int_equal(hak_os_page_bytes(), sysconf(_SC_PAGESIZE));
+    assert_int_equal(hak_os_page_bytes(), sysconf(_SC_PAGESIZE));
+}
+
+static void alignments(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    for (size_t alignment = 1; alignment <= (size_t)64 << 20; alignment *= 2) {
+        uint64_t before = mapped();
+        char *reserved = hak_os_reserve(3 * page, alignment, "hakmem-test");
+        char *map = hak_os_map(3 * page, alignment, "hakmem-test");
+        assert_non_null(reserved);
+        assert_non_null(map);
+        assert_int_equal((uintptr_t)reserved % alignment, 0);
+        assert_int_equal((uintptr_t)map % alignment, 0);
+        assert_true(is_zero(map, 3 * page));
+        map[3 * page - 1] = 1;
+        assert_int_equal(mapped() - before, 6 * page);
+        assert_true(hak_os_unmap(reserved, 3 * page));
+        assert_true(hak_os_unmap(map, 3 * page));
+        assert_int_equal(mapped(), before);
+    }
+}
+
+static void committing(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_reserve((size_t)1 << 30, page, "hakmem-test");
+    assert_non_null(start);
+    assert_false(is_readable(start));
+    assert_true(hak_os_commit(start + page, 2 * page));
+    assert_false(is_readable(start));
+    assert_false(is_readable(start + 3 * page));
+    assert_true(is_zero(start + page, 2 * page));
+    memset(start + page, 1, 2 * page);
+    assert_true(hak_os_commit(start + page, 2 * page)); /* twice does no harm */
+    assert_int_equal(start[page], 1);
+}
+
+static void purging(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(4 * page, page, "hakmem-test");
+    memset(start, 7, 4 * page);
+    uint64_t before = purged(), mapped_before = mapped();
+    hak_os_refuse_huge_pages(start, 4 * page);
+    assert_true(hak_os_purge(start + page, 2 * page));
+    assert_int_equal(purged() - before, 2 * page);
+    assert_int_equal(mapped(), mapped_before);
+    assert_true(is_zero(start + page, 2 * page));
+    assert_int_equal(start[page - 1], 7);
+    assert_int_equal(start[3 * page], 7);
+    assert_true(hak_os_unmap(start, 4 * page));
+    assert_int_equal(purged() - before, 6 * page);
+}
+
+static void purging_locked_memory(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(page, page, "hakmem-test");
+    if (mlock(start, page) != 0) skip();
+    start[0] = 7;
+    bool done = hak_os_purge(start, page); /* before Linux 5.18 it can't be */
+    assert_int_equal(start[0], done ? 0 : 7);
+}
+
+static void remapping(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    uint64_t before = mapped();
+    char *start = hak_os_map(8 * page, page, "hakmem-test");
+    for (int i = 0; i < 8; i++) start[(size_t)i * page] = (char)(i + 1);
+    assert_true(hak_os_remap(start, 8 * page, 4 * page, NULL));
+    assert_false(is_readable(start + 4 * page));
+    assert_int_equal(mapped() - before, 4 * page);
+    assert_true(hak_os_remap(start, 4 * page, 8 * page, NULL)); /* into the room it has just left */
+    assert_int_equal(mapped() - before, 8 * page);
+    assert_int_equal(start[3 * page], 4);
+    assert_true(is_zero(start + 4 * page, 4 * page));
+
+    char *target = hak_os_reserve(16 * page, 64 * page, "hakmem-test");
+    assert_int_equal(mapped() - before, 24 * page);
+    assert_true(hak_os_remap(start, 8 * page, 16 * page, target));
+    assert_int_equal(mapped() - before, 16 * page);
+    assert_false(is_readable(start));
+    for (int i = 0; i < 4; i++) assert_int_equal(target[(size_t)i * page], i + 1);
+    assert_true(is_zero(target + 4 * page, 12 * page));
+    assert_true(hak_os_unmap(target, 16 * page));
+    assert_int_equal(mapped(), before);
+}
+
+/* A refusal changes nothing, errno least of all, and is counted as a call. */
+static void refusals(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(2 * page, page, "hakmem-test");
+    assert_true(hak_os_unmap(start + page, page));
+    uint64_t mapped_before = mapped(), purged_before = purged(), calls_before = calls();
+    errno = 1234;
+    assert_null(hak_os_map((size_t)1 << 62, page, "hakmem-test"));
+    assert_null(hak_os_reserve(SIZE_MAX - page + 1, (size_t)1 << 30, "hakmem-test"));
+    assert_false(hak_os_commit(start + page, page));
+    assert_false(hak_os_purge(start + page, page));
+    assert_false(hak_os_unmap(start + 1, page));
+    assert_false(hak_os_remap(start + page, page, 2 * page, NULL));
+    hak_os_refuse_huge_pages(start + page, page);
+    assert_int_equal(errno, 1234);
+    assert_int_equal(mapped(), mapped_before);
+    assert_int_equal(purged(), purged_before);
+    assert_true(calls() - calls_before >= 7);
+}
+
+static void address_space(void **state) {
+    (void)state;
+    struct rlimit limit = {(rlim_t)1 << 40, RLIM_INFINITY};
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY)
+        assert_true(hak_os_address_space_limit() == SIZE_MAX);
+    limit.rlim_cur = (rlim_t)1 << 46;
+    if (setrlimit(RLIMIT_AS, &limit) == 0) assert_true(hak_os_address_space_limit() == (size_t)1 << 46);
+}
+
+static void clock_moves(void **state) {
+    (void)state;
+    uint64_t before = hak_os_clock_ms(), now = before;
+    assert_true(before > 0);
+    while (now == before) now = hak_os_clock_ms();
+    assert_true(now > before);
+}
+
+static void files(void **state) {
+    (void)state;
+    char path[] = "unit-os-XXXXXX", text[16] = "";
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, "old contents", 12), 12);
+    close(descriptor);
+
+    descriptor = hak_os_create_file(path);
+    assert_true(descriptor >= 0);
+    assert_int_not_equal(fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
+    int second = hak_os_duplicate(descriptor);
+    assert_true(second >= 100);
+    assert_int_not_equal(fcntl(second, F_GETFD) & FD_CLOEXEC, 0);
+    hak_os_close(descriptor);
+    hak_os_write(second, "new", 3);
+    hak_os_close(second);
+    errno = 1234;
+    hak_os_write(second, "lost", 4); /* closed: nothing to be done */
+    assert_int_equal(errno, 1234);
+
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_int_equal(fread(text, 1, sizeof text - 1, file), 3);
+    fclose(file);
+    unlink(path);
+    assert_string_equal(text, "new");
+    assert_int_equal(hak_os_create_file("/no/such/folder/file"), -1);
+    assert_int_equal(hak_os_duplicate(second), -1);
+}
+
+static void facts(void **state) {
+    (void)state;
+    assert_int_equal(hak_os_process_id(), getpid());
+    assert_true(hak_os_has_thread_pointer());
+    assert_false(hak_os_is_privileged());
+    hak_os_yield();
+}
+
+/* What `body` writes to standard error before it aborts. */
+static void expect_death(void (*body)(void), const char *message) {
+    int ends[2], status = 0;
+    char text[512] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit no_core = {0, 0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        signal(SIGABRT, SIG_DFL);
+        dup2(ends[1], STDERR_FILENO);
+        body();
+        _exit(0);
+    }
+    close(ends[1]);
+    for (size_t length = 0; length < sizeof text - 1;) {
+        ssize_t got = read(ends[0], text + length, sizeof text - 1 - length);
+        if (got <= 0) break;
+        length += (size_t)got;
+    }
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    assert_string_equal(text, message);
+}
+
+static void free_twice(void) { hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)0x1230, 0, 64); }
+static void free_foreign(void) { hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "realloc", (void *)0x40, 0, 0); }
+static void free_inside(void) { hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", (void *)0x1238, 8, 1024); }
+static void assert_wrongly(void) { hak_assertion_failed("one == two", "file.c", 12); }
+
+static void messages(void **state) {
+    (void)state;
+    expect_death(free_twice, "hakmem: free(0x1230): double free of a block of 64 bytes\n");
+    expect_death(free_foreign, "hakmem: realloc(0x40): invalid pointer: not a block of this heap\n");
+    expect_death(free_inside, "hakmem: free(0x1238): invalid pointer: 8 bytes into a block of 1024 bytes\n");
+    expect_death(assert_wrongly, "hakmem: invariant broken: one == two (file.c:12)\n");
+}
+
+UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
+          cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
+          cmocka_unit_test(refusals), cmocka_unit_test(address_space), cmocka_unit_test(clock_moves),
+          cmocka_unit_test(files), cmocka_unit_test(facts), cmocka_unit_test(messages))

@@ -1,0 +1,370 @@
+/* pool/pool.h: the five stages of acquisition, blocks coming and going, misuse found when they are put back. */
+#include "pool_fixture.h"
+
+#include <string.h>
+
+#include "pool/purge.h"
+
+enum { CLASS_64 = 4 };
+
+static uint32_t class_1024(void) { return hak_size_class_of(1024); }
+
+static struct hak_slab *slab_of(void *block) { return hak_region_find((uintptr_t)block).slab; }
+
+/* ---- Stages -------------------------------------------------------------------------------------------------------- */
+
+static void expect_stages(const struct hak_heap *heap, const uint64_t (*expected)[5]) {
+    assert_int_equal(POOL_COUNTER(heap, slabs_own_empty), (*expected)[0]);
+    assert_int_equal(POOL_COUNTER(heap, slabs_pool_partial), (*expected)[1]);
+    assert_int_equal(POOL_COUNTER(heap, slabs_pool_empty), (*expected)[2]);
+    assert_int_equal(POOL_COUNTER(heap, slabs_fresh), (*expected)[3]);
+    assert_int_equal(POOL_COUNTER(heap, slabs_super), (*expected)[4]);
+}
+
+static void the_five_stages(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    static void *blocks[200];
+    uint32_t c = class_1024(); /* 64 blocks a slab */
+
+    pool_take(heap, c, blocks, 64);
+    expect_stages(heap, &(const uint64_t[5]){0, 0, 0, 0, 1}); /* a new SuperSlab */
+    pool_take(heap, c, blocks + 64, 64);
+    expect_stages(heap, &(const uint64_t[5]){0, 0, 0, 1, 1}); /* its next slot */
+
+    hak_pool_put(heap, c, blocks, 128); /* the first slab is kept as partial, the second given up */
+    assert_int_equal(POOL_COUNTER(heap, slabs_retired), 1);
+    assert_int_equal(heap->partial[c].count, 1);
+    void *block_64 = pool_take_one(heap, CLASS_64);
+    expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 1, 1}); /* the heap's own empty slab, for another class */
+
+    hak_heap_flush(heap); /* the slab of 1024 goes to the region, dirty; that of 64 to the pool */
+    assert_ptr_not_equal(pool_take_one(other, CLASS_64), block_64);
+    expect_stages(other, &(const uint64_t[5]){0, 1, 0, 0, 0}); /* a partial slab */
+    uint64_t system_calls = fake_os.call_count[FAKE_ANY];
+    pool_take_one(other, c);
+    expect_stages(other, &(const uint64_t[5]){0, 1, 1, 0, 0}); /* an empty one of the pool, of any class before */
+    pool_take_one(other, CLASS_64 + 1);
+    expect_stages(other, &(const uint64_t[5]){0, 1, 1, 1, 0});
+    assert_int_equal(fake_os.call_count[FAKE_ANY], system_calls);
+    expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 1, 1});
+}
+
+/* Without a heap: no own slabs, and counts in the shared record. */
+static void stages_without_heap(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    void *one = pool_take_one(NULL, CLASS_64), *two = pool_take_one(NULL, CLASS_64);
+    assert_ptr_equal((char *)one + 64, two);
+    assert_int_equal(hak_atomic_load(&hak_shared_counters.slabs_super, relaxed), 1);
+    assert_int_equal(hak_atomic_load(&hak_shared_counters.slabs_pool_partial, relaxed), 1);
+    pool_put_one(NULL, CLASS_64, one);
+    pool_put_one(NULL, CLASS_64, two);
+    assert_int_equal(hak_atomic_load(&hak_shared_counters.slabs_retired, relaxed), 1);
+    pool_take_one(NULL, CLASS_64 + 1);
+    assert_int_equal(hak_atomic_load(&hak_shared_counters.slabs_pool_empty, relaxed), 1);
+}
+
+/* A slab whose last block went out is nobody's; the first block that comes back brings it back. */
+static void full_slabs_come_back(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    void *blocks[65];
+    uint32_t c = class_1024();
+    pool_take(heap, c, blocks, 64);
+    pool_take(heap, c, blocks + 64, 1); /* the first slab is full now */
+    hak_heap_flush(heap);
+    assert_int_equal(hak_atomic_load(&slab_of(blocks[0])->state, relaxed), hak_slab_state(HAK_SLAB_FULL, heap->number));
+    pool_put_one(heap, c, blocks[17]);
+    assert_ptr_equal(heap->partial[c].first, slab_of(blocks[0]));
+    assert_ptr_equal(pool_take_one(heap, c), blocks[17]);
+    pool_take_one(heap, c); /* full again */
+    hak_heap_flush(heap);
+    pool_put_one(other, c, blocks[33]); /* by another heap: into the pool */
+    assert_int_equal(POOL_COUNTER(other, slabs_pooled), 1);
+    assert_int_equal(POOL_COUNTER(other, remote_frees), 1);
+    assert_int_equal(hak_atomic_load(&slab_of(blocks[0])->state, relaxed), HAK_SLAB_POOLED);
+    assert_ptr_equal(pool_take_one(other, c), blocks[33]);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------------------- */
+
+static void lowest_blocks_first(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    static void *blocks[4096];
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        const struct hak_size_class *facts = &hak_size_classes[c];
+        pool_take(heap, c, blocks, facts->block_count);
+        for (uint32_t i = 0; i < facts->block_count; i++) {
+            assert_ptr_equal(blocks[i], (char *)blocks[0] + (size_t)i * facts->block_bytes);
+            assert_int_equal(hak_region_find((uintptr_t)blocks[i]).start, (uintptr_t)blocks[i]);
+        }
+        memset(blocks[0], 1, facts->block_bytes);
+        memset(blocks[facts->block_count - 1], 1, facts->block_bytes);
+        hak_pool_put(heap, c, blocks, facts->block_count);
+    }
+}
+
+/* Any order, any size of batch: no block is handed out twice, and all slabs come back. */
+static void at_random(void **state) {
+    (void)state;
+    enum { LIVE = 3000, ROUNDS = 3000 };
+    static struct {
+        void *block;
+        uint32_t size_class;
+    } live[LIVE];
+    pool_start(SIZE_MAX);
+    struct hak_heap *heaps[3] = {hak_heap_acquire(), hak_heap_acquire(), NULL};
+    uint64_t random = 11;
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t c = 1 + unit_random(&random) % HAK_SMALL_CLASS_COUNT, count = 1 + unit_random(&random) % 60, found = 0;
+        struct hak_heap *heap = heaps[unit_random(&random) % 3];
+        void *batch[60];
+        if (unit_random(&random) % 2) {
+            for (int i = 0; i < LIVE && found < count; i++) {
+                if (live[i].block == NULL || live[i].size_class != c) continue;
+                assert_int_equal(*(uint64_t *)live[i].block, (uint64_t)i);
+                batch[found++] = live[i].block;
+                live[i].block = NULL;
+            }
+            hak_pool_put(heap, c, batch, found);
+            continue;
+        }
+        pool_take(heap, c, batch, count);
+        for (int i = 0; i < LIVE && found < count; i++) {
+            if (live[i].block != NULL) continue;
+            live[i].block = batch[found++];
+            live[i].size_class = c;
+            *(uint64_t *)live[i].block = (uint64_t)i;
+        }
+        hak_pool_put(heap, c, batch + found, count - found);
+    }
+    for (int i = 0; i < LIVE; i++) {
+        if (live[i].block == NULL) continue;
+        assert_int_equal(*(uint64_t *)live[i].block, (uint64_t)i);
+        pool_put_one(heaps[i % 3], live[i].size_class, live[i].block);
+    }
+    for (int i = 0; i < 2; i++) hak_heap_flush(heaps[i]);
+    uint32_t super_slabs = (uint32_t)hak_region_sums().super_slabs;
+    hak_region_purge_units(UINT64_MAX);
+    for (uint32_t i = 0; i < super_slabs; i++)
+        assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
+}
+
+/* ---- Misuse -------------------------------------------------------------------------------------------------------- */
+
+static void expect_report(const struct fake_report *report, enum hak_misuse_kind kind, const void *block, size_t offset,
+                          size_t size) {
+    assert_non_null(report);
+    assert_null(report->condition);
+    assert_int_equal(report->kind, kind);
+    assert_string_equal(report->function, "free");
+    assert_int_equal(report->address, (uintptr_t)block);
+    assert_int_equal(report->offset, offset);
+    assert_int_equal(report->size, size);
+}
+
+static void twice_in_a_batch(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    void *blocks[10];
+    pool_take(heap, CLASS_64, blocks, 9);
+    blocks[9] = blocks[2];
+    expect_report(pool_catch_put(heap, CLASS_64, blocks, 10), HAK_MISUSE_DOUBLE_FREE, blocks[2], 0, 64);
+}
+
+static void twice_in_two_batches(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    static void *blocks[200];
+    pool_take(heap, CLASS_64, blocks, 200); /* several words */
+    hak_pool_put(heap, CLASS_64, blocks, 100);
+    expect_report(pool_catch_put(heap, CLASS_64, blocks + 99, 1), HAK_MISUSE_DOUBLE_FREE, blocks[99], 0, 64);
+}
+
+static void twice_by_two_heaps(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    void *blocks[10];
+    pool_take(heap, CLASS_64, blocks, 10);
+    pool_put_one(other, CLASS_64, blocks[3]);
+    expect_report(pool_catch_put(NULL, CLASS_64, blocks + 3, 1), HAK_MISUSE_DOUBLE_FREE, blocks[3], 0, 64);
+}
+
+/* The word of the block has been claimed for the next refills meanwhile, but the block is not handed out yet. */
+static void twice_around_a_claim(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    static void *blocks[64];
+    uint32_t c = class_1024();
+    pool_take(heap, c, blocks, 64);
+    hak_pool_put(heap, c, blocks, 10);
+    assert_ptr_equal(pool_take_one(heap, c), blocks[0]);
+    expect_report(pool_catch_put(heap, c, blocks + 5, 1), HAK_MISUSE_DOUBLE_FREE, blocks[5], 0, 1024);
+}
+
+/* The slab is gone, and so is its class: the page map says so. */
+static void twice_after_the_slab(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    void *blocks[3];
+    uint32_t c = hak_size_class_of(32768);
+    pool_take(heap, c, blocks, 3);
+    hak_pool_put(heap, c, blocks, 3);
+    hak_heap_flush(heap);
+    expect_report(pool_catch_put(heap, c, blocks, 1), HAK_MISUSE_DOUBLE_FREE, blocks[0], 0, 32768);
+}
+
+/* No address within a block but its first is taken for a block, in any class. */
+static void interior_pointers(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    static void *blocks[4096];
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        const struct hak_size_class *facts = &hak_size_classes[c];
+        size_t bytes = facts->block_bytes;
+        pool_take(heap, c, blocks, facts->block_count);
+        const size_t offsets[] = {1, 8, bytes / 2, bytes - 16, bytes - 1};
+        for (uint32_t i = 0; i < facts->block_count; i += i + 3 < facts->block_count ? 3 : 1) {
+            for (size_t o = 0; o < sizeof offsets / sizeof offsets[0]; o++) {
+                void *inside = (char *)blocks[i] + offsets[o];
+                if (offsets[o] == 0) continue;
+                expect_report(pool_catch_put(heap, c, &inside, 1), HAK_MISUSE_INTERIOR_POINTER, inside, offsets[o],
+                              bytes);
+            }
+        }
+        void *behind = (char *)blocks[facts->block_count - 1] + bytes;
+        if (facts->block_count * bytes < facts->unit_count * HAK_UNIT_BYTES)
+            expect_report(pool_catch_put(heap, c, &behind, 1), HAK_MISUSE_INTERIOR_POINTER, behind, 0, bytes);
+    }
+}
+
+static void foreign_pointers(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    pool_take_one(heap, CLASS_64);
+    void *foreign = &state;
+    expect_report(pool_catch_put(heap, CLASS_64, &foreign, 1), HAK_MISUSE_FOREIGN_POINTER, foreign, 0, 0);
+}
+
+/* ---- Memory is used again ------------------------------------------------------------------------------------------- */
+
+static uint64_t count_free_units(void) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++)
+        count += hak_bit_count(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed));
+    return count;
+}
+
+/* A phase: 4 MiB of blocks of one class, all put back, forwards or backwards. */
+static void run_phase(struct hak_heap *heap, uint32_t size_class, bool backwards) {
+    static void *blocks[(4 << 20) / 16];
+    uint32_t count = (4u << 20) / hak_size_classes[size_class].block_bytes;
+    pool_take(heap, size_class, blocks, count);
+    if (!backwards) hak_pool_put(heap, size_class, blocks, count);
+    else
+        for (uint32_t i = count; i-- > 0;) pool_put_one(heap, size_class, blocks[i]);
+}
+
+/* What a phase leaves behind serves the next: never more than what one phase takes, a slab kept for each of the other
+ * classes, and the gaps between. */
+static void phases_of_eight_classes(void **state) {
+    (void)state;
+    static const uint16_t sizes[8] = {64, 1024, 16, 8192, 32768, 256, 2048, 12288};
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint64_t mapped = fake_os.mapped_bytes;
+    for (uint32_t phase = 0; phase < 100; phase++) {
+        run_phase(heap, hak_size_class_of(sizes[phase % 8]), phase % 3 == 0);
+        assert_in_range(hak_region_sums().super_slabs, 2, 5);
+        assert_int_equal(fake_os.mapped_bytes, mapped);
+    }
+}
+
+/* A slab of every class stays with the heap: 72 of them, 104 units, that stand in the way of runs of four. Still there is a
+ * bound, far below what phases without reuse would take. */
+static void phases_of_all_classes(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    for (uint32_t phase = 0; phase < 1000; phase++) {
+        run_phase(heap, 1 + phase * 31 % HAK_SMALL_CLASS_COUNT, phase % 2 == 0);
+        assert_in_range(hak_region_sums().super_slabs, 2, 14);
+    }
+    hak_heap_flush(heap);
+    assert_int_equal(count_free_units(), hak_region_sums().super_slabs * 32);
+}
+
+/* Memory is used up: no blocks, no harm, and all is well once some come back. */
+static void used_up(struct hak_heap *heap, uint32_t size_class) {
+    enum { LIMIT = 1 << 15 };
+    static void *blocks[LIMIT];
+    uint32_t count = 0;
+    void *slot[1];
+    while (count < LIMIT && hak_pool_take(heap, size_class, slot + 1, 1) == 1) blocks[count++] = slot[0];
+    assert_in_range(count, 1, LIMIT - 1);
+    for (int i = 0; i < 3; i++) assert_int_equal(hak_pool_take(heap, size_class, slot + 1, 1), 0);
+    for (uint32_t i = 0; i < count; i++) *(uint32_t *)blocks[i] = i;
+    for (uint32_t i = 0; i < count; i++) assert_int_equal(*(uint32_t *)blocks[i], i);
+    pool_put_one(heap, size_class, blocks[count / 2]);
+    assert_ptr_equal(pool_take_one(heap, size_class), blocks[count / 2]);
+    assert_int_equal(hak_pool_take(heap, size_class, slot + 1, 1), 0);
+    for (uint32_t i = 0; i < count; i++) pool_put_one(heap, size_class, blocks[i]);
+    hak_heap_flush(heap);
+    pool_take(heap, class_1024(), blocks, 100); /* for any class */
+    hak_pool_put(heap, class_1024(), blocks, 100);
+}
+
+static void all_ranges_used_up(void **state) {
+    (void)state;
+    pool_start(16 * HAK_MIB - 1);
+    struct hak_heap *heap = hak_heap_acquire();
+    used_up(heap, hak_size_class_of(32768));
+    assert_non_null(hak_region_range(HAK_RANGE_LIMIT - 1));
+    assert_int_equal(hak_region_sums().super_slabs, HAK_RANGE_LIMIT);
+    used_up(heap, hak_size_class_of(32768));
+}
+
+static void all_super_slabs_used_up(void **state) {
+    (void)state;
+    pool_start(256 * HAK_MIB - 1); /* 8 SuperSlabs */
+    struct hak_heap *heap = hak_heap_acquire();
+    fake_os.address_space_room = fake_os.mapped_bytes;
+    used_up(heap, hak_size_class_of(32768));
+    assert_int_equal(hak_region_sums().super_slabs, 8);
+    used_up(heap, hak_size_class_of(8192));
+    assert_int_equal(hak_region_sums().super_slabs, 8);
+}
+
+static void no_memory_to_commit(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    pool_take_one(heap, CLASS_64);
+    fake_os_refuse(FAKE_COMMIT, 1, SIZE_MAX);
+    used_up(heap, hak_size_class_of(32768));
+    assert_int_equal(hak_region_sums().super_slabs, 1);
+    fake_os_refuse_nothing();
+    static void *blocks[1000];
+    pool_take(heap, hak_size_class_of(32768), blocks, 1000);
+}
+
+UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_heap),
+          cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first), cmocka_unit_test(at_random),
+          cmocka_unit_test(twice_in_a_batch), cmocka_unit_test(twice_in_two_batches),
+          cmocka_unit_test(twice_by_two_heaps), cmocka_unit_test(twice_around_a_claim),
+          cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
+          cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
+          cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(all_ranges_used_up),
+          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_commit))

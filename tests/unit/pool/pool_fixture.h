@@ -1,0 +1,60 @@
+/* For tests of the pool: a region, heaps, and blocks taken and put without bins in between. Heaps belong to the test, not to
+ * threads. */
+#ifndef POOL_FIXTURE_H
+#define POOL_FIXTURE_H
+
+#include "unit.h"
+
+#include "base/knobs.h"
+#include "fake_os.h"
+#include "pool/pool.h"
+
+static inline void pool_start(size_t address_space_limit) {
+    fake_os.address_space_limit = address_space_limit;
+    hak_size_class_initialize();
+    assert_true(hak_region_initialize());
+}
+
+/* Takes exactly `count` blocks into blocks[0..], the first one to use first. */
+static inline void pool_take(struct hak_heap *heap, uint32_t size_class, void **blocks, uint32_t count) {
+    for (uint32_t got = 0; got < count;) {
+        void *stack[64];
+        uint32_t want = count - got < 64 ? count - got : 64;
+        uint32_t more = hak_pool_take(heap, size_class, stack + 64, want);
+        assert_in_range(more, 1, want);
+        for (uint32_t i = 0; i < more; i++) blocks[got++] = stack[63 - i];
+    }
+}
+
+static inline void *pool_take_one(struct hak_heap *heap, uint32_t size_class) {
+    void *block;
+    pool_take(heap, size_class, &block, 1);
+    return block;
+}
+
+static inline void pool_put_one(struct hak_heap *heap, uint32_t size_class, void *block) {
+    hak_pool_put(heap, size_class, &block, 1);
+}
+
+/* A put that may be misuse. */
+struct pool_put {
+    struct hak_heap *heap;
+    uint32_t size_class;
+    void **blocks;
+    uint32_t count;
+};
+
+static inline void pool_put_body(void *context) {
+    const struct pool_put *put = (const struct pool_put *)context;
+    hak_pool_put(put->heap, put->size_class, put->blocks, put->count);
+}
+
+static inline const struct fake_report *pool_catch_put(struct hak_heap *heap, uint32_t size_class, void **blocks,
+                                                       uint32_t count) {
+    struct pool_put put = {heap, size_class, blocks, count};
+    return fake_os_catch(pool_put_body, &put);
+}
+
+#define POOL_COUNTER(heap, name) hak_atomic_load(&(heap)->counters.name, relaxed)
+
+#endif

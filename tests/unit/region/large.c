@@ -1,0 +1,243 @@
+/* region/large.h: page runs and mappings: where each begins, how they grow, shrink, move and end. */
+#include "unit.h"
+
+#include <string.h>
+
+#include "base/knobs.h"
+#include "fake_os.h"
+#include "region/directory.h"
+#include "region/large.h"
+#include "region/mapping_cache.h"
+
+static void start(void) {
+    hak_size_class_initialize();
+    assert_true(hak_region_initialize());
+}
+
+static char *alloc(size_t bytes) {
+    bool zero;
+    return hak_large_alloc(bytes, HAK_ALIGNMENT, &zero);
+}
+
+static struct hak_place place_of(const char *block) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    assert_int_equal(place.start, (uintptr_t)block);
+    return place;
+}
+
+static bool free_block(const char *block) {
+    struct hak_place place = place_of(block);
+    return hak_large_free(&place);
+}
+
+static char *resize(const char *block, size_t bytes) {
+    struct hak_place place = place_of(block);
+    return hak_large_resize(&place, bytes);
+}
+
+static void fill(char *block, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 4096) block[i] = (char)(i / 4096 + 1);
+    block[bytes - 1] = 99;
+}
+
+static void check(const char *block, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 4096) assert_int_equal(block[i], (char)(i / 4096 + 1));
+}
+
+static void kinds(void **state) {
+    (void)state;
+    start();
+    size_t limit = hak_knob(run_limit_bytes);
+    const size_t sizes[] = {1, HAK_SMALL_MAX + 1, HAK_UNIT_BYTES, HAK_UNIT_BYTES + 1, limit};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        struct hak_place place = place_of(alloc(sizes[i]));
+        assert_int_equal(place.kind, HAK_PLACE_RUN);
+        assert_int_equal(place.bytes, hak_align_up(sizes[i], HAK_UNIT_BYTES));
+    }
+    struct hak_place place = place_of(alloc(limit + 1));
+    assert_int_equal(place.kind, HAK_PLACE_MAPPING);
+    assert_int_equal(place.bytes, limit + 4096);
+    assert_int_equal(place.start % HAK_GRANULE_BYTES, 0);
+    hak_atomic_store(&hak_knobs.run_limit_bytes, HAK_SUPER_SLAB_BYTES, relaxed);
+    assert_int_equal(place_of(alloc(HAK_SUPER_SLAB_BYTES)).kind, HAK_PLACE_RUN);
+    assert_int_equal(place_of(alloc(HAK_SUPER_SLAB_BYTES + 1)).kind, HAK_PLACE_MAPPING);
+}
+
+static void alignments(void **state) {
+    (void)state;
+    bool zero;
+    start();
+    for (size_t alignment = 16; alignment <= 64 * HAK_MIB; alignment *= 2) {
+        char *small = hak_large_alloc(100, alignment, &zero), *large = hak_large_alloc(3 * HAK_MIB, alignment, &zero);
+        assert_non_null(small);
+        assert_non_null(large);
+        assert_int_equal((uintptr_t)small % alignment, 0);
+        assert_int_equal((uintptr_t)large % alignment, 0);
+        fill(small, 100);
+        fill(large, 3 * HAK_MIB);
+        assert_true(free_block(small));
+        assert_true(free_block(large));
+    }
+    assert_null(hak_large_alloc(100, (size_t)1 << 62, &zero));
+    assert_null(hak_large_alloc(PTRDIFF_MAX, 16, &zero));
+}
+
+static void zero_is_known(void **state) {
+    (void)state;
+    bool zero = false;
+    start();
+    char *run = hak_large_alloc(100000, 16, &zero), *mapping;
+    assert_true(zero);
+    fill(run, 100000);
+    assert_true(free_block(run));
+    assert_ptr_equal(hak_large_alloc(100000, 16, &zero), run);
+    assert_false(zero);
+    mapping = hak_large_alloc(2 * HAK_MIB, 16, &zero);
+    assert_true(zero);
+    fill(mapping, 2 * HAK_MIB);
+    assert_true(free_block(mapping));
+    assert_ptr_equal(hak_large_alloc(2 * HAK_MIB, 16, &zero), mapping);
+    assert_false(zero);
+}
+
+static void freeing_twice(void **state) {
+    (void)state;
+    start();
+    struct hak_place run = place_of(alloc(100000)), mapping = place_of(alloc(3 * HAK_MIB));
+    assert_true(hak_large_free(&run));
+    assert_false(hak_large_free(&run));
+    assert_true(hak_large_free(&mapping));
+    assert_false(hak_large_free(&mapping));
+    assert_int_equal(hak_region_find(run.start).kind, HAK_PLACE_FOREIGN);
+    assert_int_equal(hak_region_find(mapping.start).kind, HAK_PLACE_FOREIGN);
+    assert_false(hak_region_covers(mapping.start));
+}
+
+static void steady_state_makes_no_calls(void **state) {
+    (void)state;
+    start();
+    char *first = alloc(2 * HAK_MIB);
+    assert_true(free_block(first));
+    fake_os_forget();
+    for (int i = 0; i < 100; i++) {
+        char *block = alloc(2 * HAK_MIB);
+        assert_ptr_equal(block, first);
+        assert_true(free_block(block));
+    }
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+}
+
+static void resizing_runs(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(2 * HAK_UNIT_BYTES);
+    fill(run, 2 * HAK_UNIT_BYTES);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 1), run);
+    assert_ptr_equal(resize(run, 5 * HAK_UNIT_BYTES), run);
+    check(run, 2 * HAK_UNIT_BYTES);
+    assert_int_equal(place_of(run).bytes, 5 * HAK_UNIT_BYTES);
+    char *next = alloc(HAK_UNIT_BYTES);
+    assert_ptr_equal(next, run + 5 * HAK_UNIT_BYTES);
+    assert_null(resize(run, 6 * HAK_UNIT_BYTES)); /* in the way */
+    assert_ptr_equal(resize(run, HAK_UNIT_BYTES + 1), run);
+    check(run, HAK_UNIT_BYTES + 1);
+    assert_int_equal(place_of(run).bytes, 2 * HAK_UNIT_BYTES);
+    assert_int_equal(hak_region_find((uintptr_t)run + 2 * HAK_UNIT_BYTES).kind, HAK_PLACE_FOREIGN);
+    assert_ptr_equal(alloc(3 * HAK_UNIT_BYTES), run + 2 * HAK_UNIT_BYTES);
+    assert_null(resize(run, HAK_SMALL_MAX)); /* better copied */
+    assert_null(resize(run, PTRDIFF_MAX));
+    assert_int_equal(place_of(run).bytes, 2 * HAK_UNIT_BYTES);
+    /* Into SuperSlabs that follow, if they are there. */
+    char *last = alloc(HAK_UNIT_BYTES);
+    assert_null(resize(last, 40 * HAK_UNIT_BYTES));
+    char *other = alloc(HAK_SUPER_SLAB_BYTES / 2);
+    assert_non_null(other);
+}
+
+static void resizing_mappings(void **state) {
+    (void)state;
+    start();
+    char *block = alloc(4 * HAK_MIB);
+    fill(block, 4 * HAK_MIB);
+    assert_ptr_equal(resize(block, 4 * HAK_MIB - 1), block);
+    assert_ptr_equal(resize(block, 3 * HAK_MIB), block);
+    assert_int_equal(place_of(block).bytes, 3 * HAK_MIB);
+    assert_ptr_equal(resize(block, 4 * HAK_MIB), block); /* its old room is free */
+    check(block, 3 * HAK_MIB);
+    assert_int_equal(block[4 * HAK_MIB - 1], 0);
+
+    fake_os.grows_in_place = false;
+    char *moved = resize(block, 9 * HAK_MIB);
+    assert_non_null(moved);
+    assert_ptr_not_equal(moved, block);
+    check(moved, 3 * HAK_MIB);
+    fill(moved, 9 * HAK_MIB);
+    assert_false(hak_region_covers((uintptr_t)block));
+    assert_int_equal(place_of(moved).bytes, 9 * HAK_MIB);
+    assert_true(hak_region_covers((uintptr_t)moved + 9 * HAK_MIB - 1));
+    assert_null(resize(moved, 100)); /* better copied */
+    assert_int_equal(place_of(moved).bytes, 9 * HAK_MIB);
+    assert_true(free_block(moved));
+}
+
+/* Growth that is refused at any of its calls changes nothing. Shrinking that is refused still succeeds. */
+static void refused_resizes(void **state) {
+    (void)state;
+    start();
+    char *block = alloc(4 * HAK_MIB);
+    fill(block, 4 * HAK_MIB);
+    fake_os.grows_in_place = false;
+    size_t mapped = fake_os.mapped_bytes, refused = 0;
+    for (size_t call = 1; call <= 3; call++) {
+        fake_os_refuse(FAKE_ANY, call, SIZE_MAX);
+        char *moved = resize(block, 5 * HAK_MIB);
+        fake_os_refuse_nothing();
+        assert_null(moved);
+        refused++;
+        check(block, 4 * HAK_MIB);
+        assert_int_equal(place_of(block).bytes, 4 * HAK_MIB);
+        if (call < 3) assert_int_equal(fake_os.mapped_bytes, mapped); /* the reservation itself may be kept */
+    }
+    assert_int_equal(refused, 3);
+    fake_os_refuse(FAKE_REMAP, 1, SIZE_MAX);
+    assert_ptr_equal(resize(block, 2 * HAK_MIB), block);
+    assert_int_equal(place_of(block).bytes, 4 * HAK_MIB);
+    check(block, 4 * HAK_MIB);
+}
+
+/* When nothing can be mapped, units serve, also more of them than a SuperSlab has. */
+static void runs_in_place_of_mappings(void **state) {
+    (void)state;
+    start();
+    fake_os_refuse(FAKE_MAP, 1, SIZE_MAX);
+    char *block = alloc(5 * HAK_MIB);
+    assert_non_null(block);
+    assert_int_equal(place_of(block).kind, HAK_PLACE_RUN);
+    fill(block, 5 * HAK_MIB);
+    assert_int_equal(hak_region_find((uintptr_t)block + 5 * HAK_MIB - 1).start, (uintptr_t)block);
+    assert_ptr_equal(resize(block, 6 * HAK_MIB), block);
+    assert_ptr_equal(resize(block, HAK_MIB), block);
+    check(block, HAK_MIB);
+    assert_true(free_block(block));
+    bool zero;
+    assert_null(hak_large_alloc(5 * HAK_MIB, 4 * HAK_MIB, &zero));
+    fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+    assert_ptr_equal(alloc(6 * HAK_MIB), block);
+    assert_null(alloc(6 * HAK_MIB));
+}
+
+/* Without memory for the directory's leaf a mapping could not be found again. */
+static void no_leaf(void **state) {
+    (void)state;
+    start();
+    fake_os_refuse(FAKE_MAP, 2, 2);
+    char *block = alloc(5 * HAK_MIB);
+    assert_int_equal(place_of(block).kind, HAK_PLACE_RUN);
+    assert_int_equal(fake_os.call_count[FAKE_UNMAP], 1);
+    assert_int_equal(place_of(alloc(5 * HAK_MIB)).kind, HAK_PLACE_MAPPING);
+}
+
+UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(zero_is_known),
+          cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
+          cmocka_unit_test(resizing_runs), cmocka_unit_test(resizing_mappings), cmocka_unit_test(refused_resizes),
+          cmocka_unit_test(runs_in_place_of_mappings), cmocka_unit_test(no_leaf))

@@ -1,0 +1,124 @@
+/* region/mapping_cache.h: what is kept, what is found again, what is pushed out, and what happens to mappings that the kernel
+ * does not take back. */
+#include "unit.h"
+
+#include "base/bits.h"
+#include "base/knobs.h"
+#include "fake_os.h"
+#include "region/directory.h"
+#include "region/mapping_cache.h"
+
+static uintptr_t map(size_t bytes) {
+    void *start = hak_os_map(bytes, HAK_GRANULE_BYTES, "hakmem-large");
+    assert_non_null(start);
+    return (uintptr_t)start;
+}
+
+static void set_limit(size_t bytes) { hak_atomic_store(&hak_knobs.mapping_cache_bytes, bytes, relaxed); }
+
+static uintptr_t take(size_t bytes) { return (uintptr_t)hak_mapping_cache_take(bytes); }
+
+static void what_fits(void **state) {
+    (void)state;
+    assert_int_equal(take(4096), 0);
+    uintptr_t start = map(4 * HAK_MIB);
+    hak_mapping_cache_put(start, 4 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 4 * HAK_MIB);
+    assert_int_equal(take(4 * HAK_MIB + 4096), 0);
+    assert_int_equal(take(3 * HAK_MIB), 0); /* more than a quarter would be wasted */
+    size_t bytes = hak_align_up(4 * HAK_MIB * 4 / 5, 4096);
+    assert_int_equal(take(bytes), start);
+    assert_int_equal(hak_directory_get(start), hak_entry_for_mapping(4 * HAK_MIB));
+    assert_int_equal(hak_mapping_cache_bytes(), 0);
+    assert_int_equal(take(bytes), 0);
+}
+
+static void the_smallest_that_fits(void **state) {
+    (void)state;
+    uintptr_t large = map(44 * 65536), small = map(41 * 65536), middle = map(42 * 65536);
+    hak_mapping_cache_put(large, 44 * 65536);
+    hak_mapping_cache_put(small, 41 * 65536);
+    hak_mapping_cache_put(middle, 42 * 65536);
+    assert_int_equal(take(42 * 65536), middle);
+    assert_int_equal(take(40 * 65536), small);
+    assert_int_equal(take(40 * 65536), large);
+}
+
+static void bounded(void **state) {
+    (void)state;
+    set_limit(8 * HAK_MIB);
+    uintptr_t starts[6];
+    for (int i = 0; i < 6; i++) {
+        starts[i] = map(2 * HAK_MIB);
+        hak_mapping_cache_put(starts[i], 2 * HAK_MIB);
+        assert_true(hak_mapping_cache_bytes() <= 8 * HAK_MIB);
+    }
+    assert_int_equal(fake_os.mapped_bytes, 8 * HAK_MIB);
+    uintptr_t too_large = map(5 * HAK_MIB); /* more than half of the limit */
+    hak_mapping_cache_put(too_large, 5 * HAK_MIB);
+    assert_int_equal(fake_os.mapped_bytes, 8 * HAK_MIB);
+    set_limit(0);
+    hak_mapping_cache_put(map(HAK_MIB), HAK_MIB);
+    assert_int_equal(fake_os.mapped_bytes, 8 * HAK_MIB);
+}
+
+static void more_than_it_has_places(void **state) {
+    (void)state;
+    for (int i = 0; i < 200; i++) hak_mapping_cache_put(map(8192), 8192);
+    size_t kept = hak_mapping_cache_bytes();
+    assert_int_equal(kept, 64 * 8192);
+    assert_int_equal(fake_os.mapped_bytes, kept);
+}
+
+static void purging(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) hak_mapping_cache_put(map(HAK_MIB), HAK_MIB);
+    assert_int_equal(hak_mapping_cache_purge(), 5 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 0);
+    assert_int_equal(fake_os.mapped_bytes, 0);
+    assert_int_equal(hak_mapping_cache_purge(), 0);
+}
+
+/* Beyond the bound, but purged, and for use by anyone. */
+static void refused_unmaps(void **state) {
+    (void)state;
+    set_limit(2 * HAK_MIB);
+    uintptr_t start = map(3 * HAK_MIB);
+    *(char *)start = 1;
+    fake_os_refuse(FAKE_UNMAP, 1, SIZE_MAX);
+    hak_mapping_cache_put(start, 3 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 3 * HAK_MIB);
+    assert_int_equal(*(char *)start, 0);
+    assert_int_equal(hak_mapping_cache_purge(), 0);
+    assert_int_equal(hak_mapping_cache_bytes(), 3 * HAK_MIB);
+    assert_int_equal(take(HAK_MIB), start); /* shrunk to what is wanted */
+    assert_int_equal(hak_directory_get(start), hak_entry_for_mapping(HAK_MIB));
+    assert_int_equal(fake_os.mapped_bytes, HAK_MIB + 262144); /* and the directory's leaf */
+}
+
+static void refused_unmaps_and_remaps(void **state) {
+    (void)state;
+    set_limit(2 * HAK_MIB);
+    uintptr_t start = map(3 * HAK_MIB);
+    fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+    hak_mapping_cache_put(start, 3 * HAK_MIB);
+    assert_int_equal(take(HAK_MIB), 0);
+    assert_int_equal(hak_mapping_cache_bytes(), 3 * HAK_MIB); /* still there */
+    fake_os_refuse_nothing();
+    assert_int_equal(hak_mapping_cache_purge(), 3 * HAK_MIB);
+    assert_int_equal(fake_os.mapped_bytes, 0);
+}
+
+static void large_pages(void **state) {
+    (void)state;
+    fake_os.page_bytes = 65536;
+    uintptr_t start = map(3 * HAK_MIB);
+    hak_mapping_cache_put(start, 3 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 3 * HAK_MIB);
+    assert_int_equal(take(3 * HAK_MIB), start);
+    assert_int_equal(hak_directory_get(start), hak_entry_for_mapping(3 * HAK_MIB));
+}
+
+UNIT_MAIN(cmocka_unit_test(what_fits), cmocka_unit_test(the_smallest_that_fits), cmocka_unit_test(bounded),
+          cmocka_unit_test(more_than_it_has_places), cmocka_unit_test(purging), cmocka_unit_test(refused_unmaps),
+          cmocka_unit_test(refused_unmaps_and_remaps), cmocka_unit_test(large_pages))

@@ -1,0 +1,242 @@
+/* region/units.c: where units come from, in which order, and how they and their memory go back. */
+#include "unit.h"
+
+#include "fake_os.h"
+#include "region/region.h"
+
+enum { SCANNED_SUPER_SLABS = 64 };
+
+static void start(void) {
+    hak_size_class_initialize();
+    assert_true(hak_region_initialize());
+}
+
+static struct hak_slab *acquire(uint32_t units, uint32_t alignment, enum hak_unit_source source) {
+    return hak_region_acquire(units, alignment, source, NULL);
+}
+
+static uint32_t unit_of(const struct hak_slab *slab) { return hak_region_unit_of(hak_region_range(0), slab); }
+
+static char *memory_of(const struct hak_slab *slab) { return (char *)hak_region_start_of(hak_region_range(0), slab); }
+
+static uint64_t dirty(void) { return hak_atomic_load(&hak_dirty_units, relaxed); }
+
+static void sources(void **state) {
+    (void)state;
+    start();
+    assert_null(acquire(1, 1, HAK_UNITS_DIRTY));
+    assert_null(acquire(1, 1, HAK_UNITS_FREE));
+    assert_null(acquire(1, 1, HAK_UNITS_LAST_RESORT));
+    struct hak_slab *first = acquire(1, 1, HAK_UNITS_NEW_SUPER);
+    assert_int_equal(unit_of(first), 0);
+    assert_null(acquire(1, 1, HAK_UNITS_DIRTY));
+    for (uint32_t i = 1; i < 32; i++) assert_int_equal(unit_of(acquire(1, 1, HAK_UNITS_FREE)), i);
+    assert_null(acquire(1, 1, HAK_UNITS_FREE));
+    assert_int_equal(unit_of(acquire(1, 1, HAK_UNITS_NEW_SUPER)), 32);
+    hak_region_release(first, 1);
+    assert_int_equal(dirty(), 1);
+    assert_int_equal(unit_of(acquire(1, 1, HAK_UNITS_DIRTY)), 0);
+    assert_int_equal(dirty(), 0);
+    assert_int_equal(unit_of(acquire(1, 1, HAK_UNITS_FREE)), 33);
+}
+
+static void counts_and_alignments(void **state) {
+    (void)state;
+    start();
+    for (uint32_t count = 1; count <= 32; count++) {
+        struct hak_slab *slab = acquire(count, 1, HAK_UNITS_NEW_SUPER);
+        assert_int_equal(unit_of(slab) % 32, 0);
+        struct hak_slab *rest = count < 32 ? acquire(32 - count, 1, HAK_UNITS_FREE) : NULL;
+        assert_true(count == 32 || rest == slab + count); /* no others are left */
+    }
+    assert_null(acquire(1, 1, HAK_UNITS_FREE));
+    assert_int_equal(unit_of(acquire(1, 1, HAK_UNITS_NEW_SUPER)), 32 * 32);
+    assert_int_equal(unit_of(acquire(2, 2, HAK_UNITS_FREE)), 32 * 32 + 2);
+    assert_int_equal(unit_of(acquire(4, 4, HAK_UNITS_FREE)), 32 * 32 + 4);
+    assert_int_equal(unit_of(acquire(1, 16, HAK_UNITS_FREE)), 32 * 32 + 16);
+    assert_int_equal(unit_of(acquire(1, 1, HAK_UNITS_FREE)), 32 * 32 + 1);
+    assert_null(acquire(1, 32, HAK_UNITS_FREE));
+}
+
+/* Runs are found across the border of dirty and fresh units. Whether memory is zero is known. */
+static void zero_memory(void **state) {
+    (void)state;
+    bool zero = false;
+    start();
+    struct hak_slab *slab = hak_region_acquire(4, 1, HAK_UNITS_NEW_SUPER, &zero);
+    assert_true(zero);
+    memory_of(slab)[4 * HAK_UNIT_BYTES - 1] = 1;
+    hak_region_release(slab, 4);
+    assert_ptr_equal(hak_region_acquire(2, 1, HAK_UNITS_FREE, &zero), slab);
+    assert_false(zero);
+    assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, &zero), slab + 2); /* two of each kind */
+    assert_false(zero);
+    assert_int_equal(memory_of(slab)[4 * HAK_UNIT_BYTES - 1], 1);
+    assert_ptr_equal(hak_region_acquire(2, 1, HAK_UNITS_FREE, &zero), slab + 6);
+    assert_true(zero);
+    hak_region_release(slab + 2, 4);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX), 4 * HAK_UNIT_BYTES);
+    assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, &zero), slab + 2);
+    assert_true(zero);
+    assert_int_equal(memory_of(slab)[4 * HAK_UNIT_BYTES - 1], 0);
+}
+
+/* A system call for each run of neighbours, and for nothing else. */
+static void purging_exactly(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    for (uint32_t i = 0; i < 32; i++) memory_of(slab)[i * HAK_UNIT_BYTES] = 1;
+    hak_region_release(slab + 2, 3);
+    hak_region_release(slab + 9, 1);
+    hak_region_release(slab + 31, 1);
+    assert_int_equal(dirty(), 5);
+    fake_os_forget();
+    assert_int_equal(hak_region_purge_units(UINT64_MAX), 5 * HAK_UNIT_BYTES);
+    assert_int_equal(dirty(), 0);
+    static const uint32_t runs[3][2] = {{2, 3}, {9, 1}, {31, 1}};
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(fake_os.calls[i].kind, FAKE_PURGE);
+        assert_int_equal(fake_os.calls[i].start, (uintptr_t)memory_of(slab + runs[i][0]));
+        assert_int_equal(fake_os.calls[i].bytes, runs[i][1] * HAK_UNIT_BYTES);
+    }
+    for (uint32_t i = 0; i < 32; i++) {
+        bool released = (i >= 2 && i < 5) || i == 9 || i == 31;
+        assert_int_equal(memory_of(slab)[i * HAK_UNIT_BYTES], !released);
+    }
+    assert_int_equal(hak_region_purge_units(UINT64_MAX), 0);
+    assert_null(acquire(1, 1, HAK_UNITS_DIRTY)); /* they are fresh now */
+    assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 2);
+}
+
+static void refused_purge(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    hak_region_release(slab + 1, 1);
+    hak_region_release(slab + 3, 1);
+    fake_os_refuse(FAKE_PURGE, 1, 1);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX), HAK_UNIT_BYTES);
+    assert_int_equal(dirty(), 1);
+    assert_ptr_equal(acquire(1, 1, HAK_UNITS_DIRTY), slab + 1);
+    assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), slab + 3);
+    assert_null(acquire(1, 1, HAK_UNITS_FREE));
+}
+
+static void extending(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *run = acquire(4, 1, HAK_UNITS_NEW_SUPER);
+    assert_true(hak_region_extend(run, 4, 2));
+    struct hak_slab *next = acquire(1, 1, HAK_UNITS_FREE);
+    assert_ptr_equal(next, run + 6);
+    assert_false(hak_region_extend(run, 6, 1));
+    hak_region_release(next, 1);
+    assert_false(hak_region_extend(run, 6, 27)); /* beyond the last SuperSlab */
+    assert_true(hak_region_extend(run, 6, 26));
+    assert_int_equal(dirty(), 0);
+    struct hak_slab *second = acquire(1, 1, HAK_UNITS_NEW_SUPER);
+    assert_ptr_equal(second, run + 32);
+    assert_false(hak_region_extend(run, 32, 1));
+    assert_true(hak_region_extend(run, 33, 31)); /* over the border */
+}
+
+/* A failed extension gives back what it had already taken in the SuperSlabs before. */
+static void extending_all_or_nothing(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *run = acquire(1, 1, HAK_UNITS_NEW_SUPER), *second = acquire(1, 1, HAK_UNITS_NEW_SUPER);
+    assert_ptr_equal(second, run + 32);
+    assert_false(hak_region_extend(run, 1, 32));
+    assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), run + 1);
+}
+
+static void spans(void **state) {
+    (void)state;
+    bool zero = false;
+    start();
+    struct hak_slab *one = acquire(1, 1, HAK_UNITS_NEW_SUPER);
+    struct hak_slab *span = hak_region_acquire_span(70, &zero);
+    assert_int_equal(unit_of(span), 32);
+    assert_true(zero);
+    assert_int_equal(hak_region_sums().super_slabs, 4);
+    memory_of(span)[70 * HAK_UNIT_BYTES - 1] = 1;
+    assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), one + 1);
+    assert_ptr_equal(acquire(26, 1, HAK_UNITS_FREE), span + 70); /* the rest of its last SuperSlab */
+    hak_region_release(span, 70);
+    assert_int_equal(dirty(), 70);
+    assert_ptr_equal(hak_region_acquire_span(64, &zero), span);
+    assert_false(zero);
+    assert_int_equal(dirty(), 6);
+    fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+    assert_null(hak_region_acquire_span(33, &zero));
+    fake_os_refuse_nothing();
+    assert_ptr_equal(acquire(6, 1, HAK_UNITS_DIRTY), span + 64);
+}
+
+/* The scan for runs is bounded; the last resort is not. */
+static void last_resort(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *first = NULL;
+    for (uint32_t i = 0; i < SCANNED_SUPER_SLABS + 2; i++) {
+        struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+        if (i == 0) first = slab;
+    }
+    for (uint32_t i = 0; i < SCANNED_SUPER_SLABS; i++) hak_region_release(first + i * 32 + 7, 1);
+    hak_region_release(first + SCANNED_SUPER_SLABS * 32 + 3, 2);
+    assert_null(acquire(2, 1, HAK_UNITS_FREE));
+    assert_ptr_equal(acquire(2, 1, HAK_UNITS_LAST_RESORT), first + SCANNED_SUPER_SLABS * 32 + 3);
+    assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), first + 7);
+}
+
+/* Random takes and gives against a plain map. */
+static void at_random(void **state) {
+    (void)state;
+    static struct {
+        struct hak_slab *slab;
+        uint32_t count;
+    } held[200];
+    static bool taken[1 << 14];
+    uint64_t random = 3, total_held = 0;
+    start();
+    for (int round = 0; round < 20000; round++) {
+        uint64_t pick = unit_random(&random);
+        uint32_t at = pick % 200;
+        if (held[at].slab != NULL) {
+            for (uint32_t i = 0; i < held[at].count; i++) taken[unit_of(held[at].slab) + i] = false;
+            hak_region_release(held[at].slab, held[at].count);
+            total_held -= held[at].count;
+            held[at].slab = NULL;
+            continue;
+        }
+        uint32_t count = 1 + (uint32_t)(pick >> 10) % 32, alignment = 1u << (pick >> 20) % 6;
+        if (pick >> 30 & 1) count = 1;
+        struct hak_slab *slab = acquire(count, alignment, HAK_UNITS_FREE);
+        if (slab == NULL) slab = acquire(count, alignment, HAK_UNITS_NEW_SUPER);
+        assert_non_null(slab);
+        assert_int_equal(unit_of(slab) % alignment, 0);
+        assert_true(unit_of(slab) % 32 + count <= 32);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_false(taken[unit_of(slab) + i]);
+            taken[unit_of(slab) + i] = true;
+        }
+        held[at].slab = slab;
+        held[at].count = count;
+        total_held += count;
+        if (round % 500 == 0) hak_region_purge_units(UINT64_MAX);
+    }
+    uint64_t free_units = 0;
+    for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++) {
+        uint64_t word = hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed);
+        assert_int_equal(word & word >> 32 & 0xffffffff, 0); /* dirty or fresh, not both */
+        free_units += hak_bit_count(word);
+    }
+    assert_int_equal(free_units + total_held, hak_region_sums().super_slabs * 32);
+}
+
+UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(zero_memory),
+          cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
+          cmocka_unit_test(extending_all_or_nothing), cmocka_unit_test(spans), cmocka_unit_test(last_resort),
+          cmocka_unit_test(at_random))

@@ -1,0 +1,216 @@
+/* slab/slab.h: taking, freeing and claiming blocks, and the FULL protocol, in every class. A slab is a value: no block is
+ * ever touched here, and its memory need not exist. */
+#include "unit.h"
+
+#include <string.h>
+
+#include "slab/slab.h"
+
+enum { HEAP = 7, OTHER_HEAP = 9 };
+
+static const uintptr_t start = (uintptr_t)0x123 << HAK_UNIT_SHIFT;
+static struct hak_slab slab;
+static HAK_ATOMIC(uint64_t) bits_row[HAK_SLAB_MAX_WORDS];
+static void *blocks[HAK_SLAB_MAX_BLOCKS];
+static const struct hak_size_class *facts;
+
+static void make_slab(uint32_t size_class) {
+    hak_size_class_initialize();
+    facts = &hak_size_classes[size_class];
+    memset((void *)&slab, 0, sizeof slab); /* bits are 0 while it is none (S7) */
+    memset((void *)bits_row, 0, sizeof bits_row);
+    hak_slab_initialize(&slab, start, size_class, bits_row, hak_slab_state(HAK_SLAB_HELD, HEAP));
+}
+
+static void *block(size_t index) { return (void *)(start + index * facts->block_bytes); }
+
+/* Takes into blocks[0..], the first one to use first. */
+static uint32_t take(uint32_t want) {
+    static void *stack[HAK_SLAB_MAX_BLOCKS];
+    void **top = stack + HAK_SLAB_MAX_BLOCKS;
+    uint32_t got = hak_slab_take(&slab, top, want);
+    for (uint32_t i = 0; i < got; i++) blocks[i] = top[-1 - (ptrdiff_t)i];
+    return got;
+}
+
+static bool put(uint32_t index) {
+    uint64_t bit = (uint64_t)1 << (index % 64);
+    return (hak_slab_set_bits(&slab, index / 64, bit) & bit) == 0;
+}
+
+static uint32_t count_free(void) {
+    return hak_slab_count_bits(slab.bits, slab.block_count) + hak_bit_count(slab.claimed);
+}
+
+static void new_slabs_are_free(void **state) {
+    (void)state;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        make_slab(i);
+        assert_int_equal(slab.block_count, facts->block_count);
+        assert_int_equal(count_free(), facts->block_count);
+        assert_true(hak_slab_bits_all_set(slab.bits, slab.block_count, slab.claimed_word, slab.claimed));
+        assert_ptr_equal(slab.bits, slab.block_count > 512 ? bits_row : slab.inline_bits);
+        assert_int_equal(slab.word_count, (slab.block_count + 63) / 64);
+        hak_slab_unclaim(&slab);
+        assert_int_equal(slab.claimed, 0);
+        assert_true(hak_slab_bits_all_set(slab.bits, slab.block_count, 0, 0));
+        for (uint32_t word = 0; word < slab.word_count; word++) /* S3 */
+            assert_true(hak_atomic_load(&slab.bits[word], relaxed) == hak_slab_word_mask(slab.block_count, word));
+    }
+}
+
+/* All at once, lowest first, from the first block to the last one that fits; the next take finds none. */
+static void all_blocks_in_order(void **state) {
+    (void)state;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        make_slab(i);
+        assert_int_equal(take(HAK_SLAB_MAX_BLOCKS), slab.block_count);
+        for (uint32_t b = 0; b < slab.block_count; b++) assert_ptr_equal(blocks[b], block(b));
+        assert_true((uintptr_t)block(slab.block_count) <= start + facts->unit_count * HAK_UNIT_BYTES);
+        assert_int_equal(count_free(), 0);
+        assert_int_equal(take(1), 0);
+    }
+}
+
+static void some_blocks_at_a_time(void **state) {
+    (void)state;
+    static const uint32_t wants[] = {1, 2, 7, 63, 64, 65, 100};
+    for (size_t w = 0; w < sizeof wants / sizeof wants[0]; w++) {
+        make_slab(1);
+        for (uint32_t at = 0; at < slab.block_count; at += wants[w]) {
+            uint32_t left = slab.block_count - at;
+            assert_int_equal(count_free(), left);
+            assert_int_equal(take(wants[w]), wants[w] < left ? wants[w] : left);
+            assert_ptr_equal(blocks[0], block(at));
+        }
+    }
+}
+
+/* What was freed into a word comes back lowest first, whatever the order of the frees. */
+static void freed_blocks_in_order(void **state) {
+    (void)state;
+    make_slab(hak_size_class_of(1024));
+    take(64);
+    static const uint32_t freed[] = {40, 3, 63, 0, 17};
+    static const uint32_t expected[] = {0, 3, 17, 40, 63};
+    for (int i = 0; i < 5; i++) assert_true(put(freed[i]));
+    assert_int_equal(take(64), 5);
+    for (int i = 0; i < 5; i++) assert_ptr_equal(blocks[i], block(expected[i]));
+}
+
+/* The scan goes on where it was and comes round to words below. */
+static void words_below_are_found(void **state) {
+    (void)state;
+    make_slab(1);
+    take(64 * 20 + 1);
+    for (uint32_t i = 0; i < 3; i++) put(i * 64 + 5);
+    uint32_t left = slab.block_count - (64 * 20 + 1);
+    assert_int_equal(take(HAK_SLAB_MAX_BLOCKS), left + 3);
+    assert_ptr_equal(blocks[0], block(64 * 20 + 1));
+    for (uint32_t i = 0; i < 3; i++) assert_ptr_equal(blocks[left + i], block(i * 64 + 5));
+}
+
+static void freeing_twice_shows(void **state) {
+    (void)state;
+    make_slab(hak_size_class_of(64));
+    take(100);
+    assert_true(put(99));
+    assert_false(put(99));
+    assert_false(put(300)); /* never taken */
+    assert_true(put(98));
+}
+
+static void a_claim_forgets_purged_pages(void **state) {
+    (void)state;
+    make_slab(1);
+    take(64); /* claimed from the start */
+    hak_atomic_store(&slab.purged_pages, 0xff, relaxed);
+    take(1);
+    assert_int_equal(hak_atomic_load(&slab.purged_pages, relaxed), 0);
+}
+
+static void claiming_all(void **state) {
+    (void)state;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        make_slab(i);
+        hak_slab_unclaim(&slab);
+        uint32_t last = slab.block_count - 1u;
+        for (uint32_t missing = 0; missing <= last; missing += last / 3 + 1) { /* one block is not free */
+            hak_atomic_fetch_and(&slab.bits[missing / 64], ~((uint64_t)1 << (missing % 64)), relaxed);
+            assert_false(hak_slab_bits_all_set(slab.bits, slab.block_count, 0, 0));
+            assert_false(hak_slab_claim_all(&slab));
+            assert_int_equal(count_free(), last);
+            assert_true(put(missing));
+        }
+        assert_true(hak_slab_claim_all(&slab));
+        assert_int_equal(count_free(), 0);
+    }
+}
+
+/* ---- The FULL protocol -------------------------------------------------------------------------------------------- */
+
+static void expect_state(uint32_t kind, uint32_t heap) {
+    assert_int_equal(hak_atomic_load(&slab.state, relaxed), hak_slab_state(kind, heap));
+}
+
+/* Announces and looks again, with `freed_meanwhile` (none when negative) in between. */
+static bool is_back(uint32_t heap, uint32_t kept_state, int freed_meanwhile) {
+    struct hak_full_slab full = hak_slab_announce_full(&slab, heap);
+    expect_state(HAK_SLAB_FULL, heap);
+    if (freed_meanwhile >= 0) put((uint32_t)freed_meanwhile);
+    return hak_slab_take_back(&full, heap, kept_state);
+}
+
+static void full_slabs(void **state) {
+    (void)state;
+    uint32_t found, held = hak_slab_state(HAK_SLAB_HELD, HEAP);
+    make_slab(hak_size_class_of(32768));
+    assert_int_equal(take(8), 8);
+    assert_false(hak_slab_take_over_full(&slab, OTHER_HEAP, &found)); /* it is not full */
+    assert_int_equal(found, held);
+
+    assert_true(is_back(HEAP, held, 5)); /* a block was freed between the two looks */
+    expect_state(HAK_SLAB_HELD, HEAP);
+    take(1);
+
+    assert_false(is_back(HEAP, held, -1));
+    put(0);
+    assert_true(hak_slab_take_over_full(&slab, HEAP, &found)); /* back to its last holder */
+    assert_int_equal(found, hak_slab_state(HAK_SLAB_FULL, HEAP));
+    expect_state(HAK_SLAB_HELD, HEAP);
+    assert_false(hak_slab_take_over_full(&slab, HEAP, &found));
+    take(8);
+
+    assert_false(is_back(HEAP, held, -1));
+    put(3);
+    assert_true(hak_slab_take_over_full(&slab, OTHER_HEAP, &found)); /* to the pool */
+    expect_state(HAK_SLAB_POOLED, 0);
+    take(8);
+
+    assert_false(is_back(HAK_NO_HEAP, HAK_SLAB_POOLED, -1));
+    put(3);
+    assert_true(hak_slab_take_over_full(&slab, HAK_NO_HEAP, &found));
+    expect_state(HAK_SLAB_POOLED, 0);
+    take(8);
+    assert_true(is_back(HAK_NO_HEAP, HAK_SLAB_POOLED, 1));
+    expect_state(HAK_SLAB_POOLED, 0);
+}
+
+/* Of a holder that looks again and a freer, one gets the slab. */
+static void full_slabs_once(void **state) {
+    (void)state;
+    uint32_t found, held = hak_slab_state(HAK_SLAB_HELD, HEAP);
+    make_slab(hak_size_class_of(32768));
+    take(8);
+    struct hak_full_slab full = hak_slab_announce_full(&slab, HEAP);
+    put(2);
+    assert_true(hak_slab_take_over_full(&slab, OTHER_HEAP, &found));
+    assert_false(hak_slab_take_back(&full, HEAP, held));
+    expect_state(HAK_SLAB_POOLED, 0);
+}
+
+UNIT_MAIN(cmocka_unit_test(new_slabs_are_free), cmocka_unit_test(all_blocks_in_order),
+          cmocka_unit_test(some_blocks_at_a_time), cmocka_unit_test(freed_blocks_in_order),
+          cmocka_unit_test(words_below_are_found), cmocka_unit_test(freeing_twice_shows),
+          cmocka_unit_test(a_claim_forgets_purged_pages), cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs),
+          cmocka_unit_test(full_slabs_once))
