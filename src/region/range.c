@@ -93,8 +93,7 @@ static struct hak_range *make_range(uint32_t super_slabs) {
     range->metadata_bytes = fixed_bytes;
     range->page_map = is_first ? hak_page_map : (void *)(metadata + offsets[PAGE_MAP]);
     range->super_slabs = (void *)(metadata + offsets[SUPER_SLABS]);
-    for (uint32_t i = 0; i < HAK_UNIT_HINTS; i++)
-        range->unit_hints[i] = (void *)(metadata + offsets[UNIT_HINTS] + i * table_bytes(UNIT_HINTS, super_slabs) / HAK_UNIT_HINTS);
+    range->unit_hints = (void *)(metadata + offsets[UNIT_HINTS]);
     range->partial_index = (void *)(metadata + offsets[PARTIAL_INDEX]);
     range->slabs = (void *)(metadata + offsets[RECORDS]);
     range->bit_rows = (void *)(metadata + offsets[BIT_ROWS]);

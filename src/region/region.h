@@ -47,7 +47,7 @@ struct hak_range {
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
     struct hak_super_slab *super_slabs;
     /* Hints, a bit per SuperSlab: it may have a run of 2^i free units, or (the last) dirty units. */
-    HAK_ATOMIC(uint64_t) *unit_hints[HAK_UNIT_HINTS];
+    HAK_ATOMIC(uint64_t) (*unit_hints)[HAK_UNIT_HINTS]; /* [SuperSlab / 64][hint] */
     /* The pool's set of partial slabs; see pool/partial_set.h. */
     HAK_ATOMIC(uint32_t) (*partial_rows)[HAK_CLASS_LIMIT];  /* [SuperSlab][class]: a bit per unit */
     HAK_ATOMIC(uint64_t) (*partial_index)[HAK_CLASS_LIMIT]; /* [SuperSlab / 64][class]: hint, a bit per SuperSlab */

@@ -26,13 +26,13 @@ static bool hint_holds(uint64_t word, uint32_t hint) {
  * who finds that it doesn't clears it, and sets it again if that was too early. */
 static void hint_set(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
     /* Release, after the units were added: who clears the hint after this sees them. */
-    hak_atomic_fetch_or(&range->unit_hints[hint][super_slab / 64], (uint64_t)1 << (super_slab % 64), release);
+    hak_atomic_fetch_or(&range->unit_hints[super_slab / 64][hint], (uint64_t)1 << (super_slab % 64), release);
 }
 
 static void hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
     /* Acquire pairs with hint_set: one of the two comes first, and either the hint is set afterwards, or the look at the units
      * below sees them. */
-    hak_atomic_fetch_and(&range->unit_hints[hint][super_slab / 64], ~((uint64_t)1 << (super_slab % 64)), acquire);
+    hak_atomic_fetch_and(&range->unit_hints[super_slab / 64][hint], ~((uint64_t)1 << (super_slab % 64)), acquire);
     if (hint_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed), hint))
         hint_set(range, hint, super_slab);
 }
@@ -94,7 +94,7 @@ static struct hak_slab *take_from_range(struct hak_range *range, const struct re
     /* Relaxed: whoever takes units acquires what add_units released, their metadata included. */
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed), misses = 0;
     for (uint32_t group = 0; group * 64 < super_slabs; group++) {
-        uint64_t candidates = hak_atomic_load(&range->unit_hints[request->hint][group], relaxed);
+        uint64_t candidates = hak_atomic_load(&range->unit_hints[group][request->hint], relaxed);
         for (; candidates != 0; candidates &= candidates - 1) {
             uint32_t super_slab = group * 64 + hak_lowest_bit(candidates);
             uint32_t position = take_units(range, super_slab, request->count, request->alignment, request->kinds, zero);
@@ -276,7 +276,7 @@ static size_t purge_range(struct hak_range *range, uint64_t most_bytes) {
     /* Relaxed: as in take_from_range. */
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
     for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < most_bytes;) {
-        uint64_t candidates = hak_atomic_load(&range->unit_hints[HAK_DIRTY_HINT][group], relaxed);
+        uint64_t candidates = hak_atomic_load(&range->unit_hints[group][HAK_DIRTY_HINT], relaxed);
         while (candidates != 0 && bytes < most_bytes) {
             uint32_t highest = hak_highest_bit(candidates);
             bytes += purge_super_slab(range, group * 64 + highest);

@@ -140,14 +140,13 @@ static void *map(enum fake_call_kind kind, size_t bytes, size_t alignment, int p
     return start;
 }
 
-void *hak_os_reserve(size_t bytes, size_t alignment, const char *name) {
-    if (strncmp(name, "hakmem-", 7) != 0) stop("no name");
-    return map(FAKE_RESERVE, bytes, alignment, PROT_NONE);
-}
+void *hak_os_reserve(size_t bytes, size_t alignment) { return map(FAKE_RESERVE, bytes, alignment, PROT_NONE); }
 
-void *hak_os_map(size_t bytes, size_t alignment, const char *name) {
-    if (strncmp(name, "hakmem-", 7) != 0) stop("no name");
-    return map(FAKE_MAP, bytes, alignment, PROT_READ | PROT_WRITE);
+void *hak_os_map(size_t bytes, size_t alignment) { return map(FAKE_MAP, bytes, alignment, PROT_READ | PROT_WRITE); }
+
+void hak_os_name(void *start, size_t bytes, const char *name) {
+    area_of(start, bytes);
+    if (strncmp(name, "hakmem-", 7) != 0) stop("no name of ours");
 }
 
 bool hak_os_commit(void *start, size_t bytes) {
@@ -180,8 +179,12 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     size_t more = new_bytes > old_bytes ? new_bytes - old_bytes : 0;
     bool granted = is_granted(FAKE_REMAP) && more <= fake_os.address_space_room - fake_os.mapped_bytes &&
                    (target != NULL || more == 0 || fake_os.grows_in_place);
-    if (!granted) return record(FAKE_REMAP, start, new_bytes, false);
     int saved_errno = errno;
+    if (!granted) {
+        if (target != NULL && munmap(target, new_bytes) == 0)
+            cut_area(area_of(target, new_bytes), (uintptr_t)target, new_bytes);
+        return record(FAKE_REMAP, start, new_bytes, false);
+    }
     void *moved = target == NULL ? mremap(start, old_bytes, new_bytes, 0)
                                  : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     errno = saved_errno;

@@ -97,14 +97,15 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
     fake_os.address_space_limit = super_slabs == 1 ? (size_t)8 << 20 : (size_t)16 << 20;
     hak_region_initialize();
     for (uint32_t i = 0; i < used; i++) {
-        uint32_t number = grow_range(hak_ranges[0]);
+        uint32_t number;
+        grow_range(hak_ranges[0], 1, &number);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
     fake_os.commits_left = 0; /* no more than that */
     fake_os.reserves_left = 0;
     for (uint32_t i = 0; i < heaps; i++) library_heaps[i] = hak_heap_acquire();
     model_name(&hak_ranges[0]->super_slabs[0].free_units, "free units");
-    model_name(&hak_ranges[0]->unit_hints[HAK_DIRTY_HINT][0], "dirty index");
+    model_name(&hak_ranges[0]->unit_hints[0][HAK_DIRTY_HINT], "dirty index");
     model_name(&hak_ranges[0]->unit_hints[0][0], "fresh index");
     model_name(&hak_ranges[0]->page_map[0], "page map[0]");
     model_name(&hak_ranges[0]->page_map[1], "page map[1]");
@@ -134,7 +135,10 @@ void library_touch_new(void *block) { *(uint64_t *)block = word_for(block); }
 
 void *library_take(struct hak_heap *heap, uint32_t size_class) {
     void *block;
-    if (hak_pool_take(heap, size_class, &block + 1, 1) == 0) return NULL;
+    if (heap != NULL) hak_heap_begin_slow_path(heap);
+    uint32_t count = hak_pool_take(heap, size_class, &block + 1, 1);
+    if (heap != NULL) hak_heap_end_slow_path(heap);
+    if (count == 0) return NULL;
     library_touch_new(block);
     return block;
 }
@@ -142,7 +146,9 @@ void *library_take(struct hak_heap *heap, uint32_t size_class) {
 void library_put(struct hak_heap *heap, uint32_t size_class, void *block) {
     library_touch(block);
     *(uint64_t *)block = 0;
+    if (heap != NULL) hak_heap_begin_slow_path(heap);
     hak_pool_put(heap, size_class, &block, 1);
+    if (heap != NULL) hak_heap_end_slow_path(heap);
 }
 
 void library_cache(struct hak_heap *heap, uint32_t size_class, void *block) {
@@ -198,11 +204,10 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
 
 static void check_hints(const struct hak_range *range, uint32_t super_slab) {
     uint64_t units = range->super_slabs[super_slab].free_units;
-    bool is_dirty = range->unit_hints[HAK_DIRTY_HINT][super_slab / 64] >> super_slab % 64 & 1;
-    bool is_fresh = range->unit_hints[0][super_slab / 64] >> super_slab % 64 & 1;
     model_assert((units & units >> 32) == 0, "a unit is dirty or fresh");
-    model_assert((units & DIRTY_BITS) == 0 || is_dirty, "dirty units are found");
-    model_assert((units & FRESH_BITS) == 0 || is_fresh, "fresh units are found");
+    for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
+        model_assert(!hint_holds(units, hint) || (range->unit_hints[super_slab / 64][hint] >> super_slab % 64 & 1),
+                     "free units are found");
 }
 
 static uint32_t check_all(uint64_t *dirty_units) {

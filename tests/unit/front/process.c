@@ -109,7 +109,7 @@ static void *keep_heap(void *unused) {
 
 static void in_child(bool other_was_busy) {
     struct hak_snapshot snapshot;
-    UNIT_CHECK(hak_atomic_load(&other_heap->in_use, relaxed) == (other_was_busy ? 1u : 0u));
+    UNIT_CHECK((hak_atomic_load(&other_heap->in_use, relaxed) == HAK_HEAP_UNUSED) == !other_was_busy);
     if (!other_was_busy) check_equations(&snapshot);
     for (int i = 0; i < BLOCKS; i++) {
         block_check(&blocks[i]);

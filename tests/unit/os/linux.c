@@ -44,8 +44,8 @@ static void alignments(void **state) {
     size_t page = hak_os_page_bytes();
     for (size_t alignment = 1; alignment <= (size_t)64 << 20; alignment *= 2) {
         uint64_t before = mapped();
-        char *reserved = hak_os_reserve(3 * page, alignment, "hakmem-test");
-        char *map = hak_os_map(3 * page, alignment, "hakmem-test");
+        char *reserved = hak_os_reserve(3 * page, alignment);
+        char *map = hak_os_map(3 * page, alignment);
         assert_non_null(reserved);
         assert_non_null(map);
         assert_int_equal((uintptr_t)reserved % alignment, 0);
@@ -62,7 +62,7 @@ static void alignments(void **state) {
 static void committing(void **state) {
     (void)state;
     size_t page = hak_os_page_bytes();
-    char *start = hak_os_reserve((size_t)1 << 30, page, "hakmem-test");
+    char *start = hak_os_reserve((size_t)1 << 30, page);
     assert_non_null(start);
     assert_false(is_readable(start));
     assert_true(hak_os_commit(start + page, 2 * page));
@@ -77,7 +77,7 @@ static void committing(void **state) {
 static void purging(void **state) {
     (void)state;
     size_t page = hak_os_page_bytes();
-    char *start = hak_os_map(4 * page, page, "hakmem-test");
+    char *start = hak_os_map(4 * page, page);
     memset(start, 7, 4 * page);
     uint64_t before = purged(), mapped_before = mapped();
     hak_os_refuse_huge_pages(start, 4 * page);
@@ -94,7 +94,7 @@ static void purging(void **state) {
 static void purging_locked_memory(void **state) {
     (void)state;
     size_t page = hak_os_page_bytes();
-    char *start = hak_os_map(page, page, "hakmem-test");
+    char *start = hak_os_map(page, page);
     if (mlock(start, page) != 0) skip();
     start[0] = 7;
     bool done = hak_os_purge(start, page); /* before Linux 5.18 it can't be */
@@ -105,7 +105,7 @@ static void remapping(void **state) {
     (void)state;
     size_t page = hak_os_page_bytes();
     uint64_t before = mapped();
-    char *start = hak_os_map(8 * page, page, "hakmem-test");
+    char *start = hak_os_map(8 * page, page);
     for (int i = 0; i < 8; i++) start[(size_t)i * page] = (char)(i + 1);
     assert_true(hak_os_remap(start, 8 * page, 4 * page, NULL));
     assert_false(is_readable(start + 4 * page));
@@ -115,7 +115,7 @@ static void remapping(void **state) {
     assert_int_equal(start[3 * page], 4);
     assert_true(is_zero(start + 4 * page, 4 * page));
 
-    char *target = hak_os_reserve(16 * page, 64 * page, "hakmem-test");
+    char *target = hak_os_reserve(16 * page, 64 * page);
     assert_int_equal(mapped() - before, 24 * page);
     assert_true(hak_os_remap(start, 8 * page, 16 * page, target));
     assert_int_equal(mapped() - before, 16 * page);
@@ -130,12 +130,12 @@ static void remapping(void **state) {
 static void refusals(void **state) {
     (void)state;
     size_t page = hak_os_page_bytes();
-    char *start = hak_os_map(2 * page, page, "hakmem-test");
+    char *start = hak_os_map(2 * page, page);
     assert_true(hak_os_unmap(start + page, page));
     uint64_t mapped_before = mapped(), purged_before = purged(), calls_before = calls();
     errno = 1234;
-    assert_null(hak_os_map((size_t)1 << 62, page, "hakmem-test"));
-    assert_null(hak_os_reserve(SIZE_MAX - page + 1, (size_t)1 << 30, "hakmem-test"));
+    assert_null(hak_os_map((size_t)1 << 62, page));
+    assert_null(hak_os_reserve(SIZE_MAX - page + 1, (size_t)1 << 30));
     assert_false(hak_os_commit(start + page, page));
     assert_false(hak_os_purge(start + page, page));
     assert_false(hak_os_unmap(start + 1, page));

@@ -9,7 +9,7 @@
 #include "region/mapping_cache.h"
 
 static uintptr_t map(size_t bytes) {
-    void *start = hak_os_map(bytes, HAK_GRANULE_BYTES, "hakmem-large");
+    void *start = hak_os_map(bytes, HAK_GRANULE_BYTES);
     assert_non_null(start);
     return (uintptr_t)start;
 }

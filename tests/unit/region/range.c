@@ -106,7 +106,7 @@ static void super_slabs_from_the_bottom(void **state) {
     for (uint32_t i = 0; i < 2 * SUPER_SLABS_PER_METADATA_STEP + 1; i++) {
         uint32_t number = UINT32_MAX;
         fake_os_forget();
-        assert_ptr_equal(hak_region_new_super_slab(&number), range);
+        assert_ptr_equal(hak_region_new_super_slabs(1, &number), range);
         assert_int_equal(number, i);
         assert_int_equal(fake_os.calls[fake_os.call_count[FAKE_ANY] - 1].start,
                          range->start + i * HAK_SUPER_SLAB_BYTES);
@@ -127,11 +127,11 @@ static void refused_growth(void **state) {
     uint32_t number;
     for (size_t call = 1; call <= 4; call++) { /* records, bit rows, partial rows, the SuperSlab */
         fake_os_refuse(FAKE_COMMIT, call, SIZE_MAX);
-        assert_null(hak_region_new_super_slab(&number));
+        assert_null(hak_region_new_super_slabs(1, &number));
         assert_int_equal(hak_region_sums().super_slabs, 0);
     }
     fake_os_refuse_nothing();
-    assert_non_null(hak_region_new_super_slab(&number));
+    assert_non_null(hak_region_new_super_slabs(1, &number));
     assert_int_equal(number, 0);
 }
 

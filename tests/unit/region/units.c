@@ -175,20 +175,18 @@ static void spans(void **state) {
     assert_ptr_equal(acquire(6, 1, HAK_UNITS_DIRTY), span + 64);
 }
 
-/* The scan for runs is bounded; the last resort is not. */
+/* The search for a run is bounded where there may be one, but none is aligned as wanted; the last resort is not. */
 static void last_resort(void **state) {
     (void)state;
     start();
-    struct hak_slab *first = NULL;
-    for (uint32_t i = 0; i < SCANNED_SUPER_SLABS + 2; i++) {
-        struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
-        if (i == 0) first = slab;
-    }
-    for (uint32_t i = 0; i < SCANNED_SUPER_SLABS; i++) hak_region_release(first + i * 32 + 7, 1);
-    hak_region_release(first + SCANNED_SUPER_SLABS * 32 + 3, 2);
-    assert_null(acquire(2, 1, HAK_UNITS_FREE));
-    assert_ptr_equal(acquire(2, 1, HAK_UNITS_LAST_RESORT), first + SCANNED_SUPER_SLABS * 32 + 3);
-    assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), first + 7);
+    struct hak_slab *first = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    for (uint32_t i = 1; i <= SCANNED_SUPER_SLABS; i++) acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    for (uint32_t i = 0; i < SCANNED_SUPER_SLABS; i++) hak_region_release(first + i * 32 + 1, 4);
+    struct hak_slab *aligned = first + SCANNED_SUPER_SLABS * 32 + 4;
+    hak_region_release(aligned, 4);
+    assert_null(acquire(4, 4, HAK_UNITS_FREE));
+    assert_ptr_equal(acquire(4, 4, HAK_UNITS_LAST_RESORT), aligned);
+    assert_ptr_equal(acquire(4, 1, HAK_UNITS_FREE), first + 1);
 }
 
 /* Random takes and gives against a plain map. */
