@@ -91,8 +91,9 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
 #define FOR_EACH_TOTAL(X)                                                                                              \
     X(live_blocks)                                                                                                     \
     X(live_bytes)                                                                                                      \
-    X(cached_blocks) X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes) X(slabs) X(super_slabs)              \
-        X(mapped_bytes) X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls) X(heaps)
+    X(cached_blocks)                                                                                                   \
+    X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes) X(slabs) X(super_slabs) X(mapped_bytes)               \
+        X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls) X(heaps)
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());

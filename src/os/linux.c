@@ -119,7 +119,8 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
                                  : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     bool done = moved != MAP_FAILED;
     /* A move replaces the target, whose bytes were counted already. */
-    if (done) hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
+    if (done)
+        hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
     /* The target is there still if the call never got as far as the kernel's memory management. */
     else if (target != NULL && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) unmap(target, new_bytes);
     errno = saved_errno;

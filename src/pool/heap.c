@@ -193,7 +193,8 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
 
 /* Puts a small slab that nobody holds any more where it can be found, or declares it full. */
 static void recover_slab(struct hak_slab *slab) {
-    hak_owned_set(&slab->claimed, 0); /* of a heap that was busy: they may be in a bin as well, and are given up with it */
+    hak_owned_set(&slab->claimed,
+                  0); /* of a heap that was busy: they may be in a bin as well, and are given up with it */
     if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
         hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
     } else {

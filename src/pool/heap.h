@@ -51,13 +51,13 @@ struct hak_heap {
     uint32_t acquired_count; /* slabs acquired since the thread got the heap */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
-    uint32_t number;                                                 /* const: 1 and up; stands in the state of slabs */
-    HAK_ATOMIC(uint32_t) in_use;     /* atomic: HAK_HEAP_UNUSED ... */
-    HAK_ATOMIC(uint32_t) busy;                                       /* H5; relaxed */
-    uint32_t exit_rounds;                                            /* thread-specific destructors run so far */
-    void **slots_next, **slots_end;                                  /* memory for slots not yet given to a bin */
-    uint64_t budget_bytes; /* what bins may still grow by: slots times block size */
-    struct hak_heap *next; /* const: the list of all heaps */
+    uint32_t number;                /* const: 1 and up; stands in the state of slabs */
+    HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */
+    HAK_ATOMIC(uint32_t) busy;      /* H5; relaxed */
+    uint32_t exit_rounds;           /* thread-specific destructors run so far */
+    void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
+    uint64_t budget_bytes;          /* what bins may still grow by: slots times block size */
+    struct hak_heap *next;          /* const: the list of all heaps */
     struct hak_counters counters;
 };
 

@@ -58,7 +58,8 @@ static bool ensure_metadata(struct hak_range *range, uint32_t super_slabs) {
         !commit_step(range->partial_rows, PARTIAL_ROWS, have, want))
         return false;
     /* Release pairs with the acquire above. Another thread may have gone further. */
-    while (have < want && !hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed)) {}
+    while (have < want && !hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed)) {
+    }
     return true;
 }
 
