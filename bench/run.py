@@ -346,7 +346,8 @@ def run(options: argparse.Namespace) -> int:
     facts = machine_facts()
     runs = measure(columns, allocators, programs, options.rounds, options.quick)
     if options.json:
-        options.json.write_text(json.dumps(record(options, allocators, facts, runs), indent=1) + "\n")
+        text = json.dumps(record(options, allocators, facts, runs), indent=1) + "\n"
+        options.json.write_text(text.replace(f"{REPOSITORY}/", ""))  # no paths of this machine
 
     size = "quick runs, which prove nothing" if options.quick else "full-size runs"
     print(f"{facts['cpu']}, {facts['cores']} cores, kernel {facts['kernel']}, load {facts['load'][0]:.2f}")
