@@ -87,19 +87,11 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
 
 /* ---- Writing it ----------------------------------------------------------------------------------------------------- */
 
-/* Fields of struct hak_statistics, for both forms. */
-#define FOR_EACH_TOTAL(X)                                                                                              \
-    X(live_blocks)                                                                                                     \
-    X(live_bytes)                                                                                                      \
-    X(cached_blocks)                                                                                                   \
-    X(cached_bytes) X(free_bytes) X(large_blocks) X(large_bytes) X(slabs) X(super_slabs) X(mapped_bytes)               \
-        X(committed_bytes) X(purged_bytes) X(metadata_bytes) X(system_calls) X(heaps)
-
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());
-#define WRITE_TOTAL(field) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
-    FOR_EACH_TOTAL(WRITE_TOTAL)
-#undef WRITE_TOTAL
+#define HAK_TOTAL(field) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
+#include "observe/totals.def"
+#undef HAK_TOTAL
 #define HAK_COUNTER(name, text) hak_text_add(out, "  %-20s %16lu  %s\n", #name, (unsigned long)snapshot->name, text);
 #include "base/counters.def"
 #undef HAK_COUNTER
@@ -116,9 +108,9 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_tex
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out) {
     hak_text_add(out, "{\"hakmem\": \"%s\", \"pid\": %d, \"allocations\": %lu", hak_version(), process_id,
                  (unsigned long)snapshot->allocations);
-#define WRITE_TOTAL(field) hak_text_add(out, ",\n \"%s\": %lu", #field, (unsigned long)snapshot->total.field);
-    FOR_EACH_TOTAL(WRITE_TOTAL)
-#undef WRITE_TOTAL
+#define HAK_TOTAL(field) hak_text_add(out, ",\n \"%s\": %lu", #field, (unsigned long)snapshot->total.field);
+#include "observe/totals.def"
+#undef HAK_TOTAL
 #define HAK_COUNTER(name, text) hak_text_add(out, ",\n \"%s\": %lu", #name, (unsigned long)snapshot->name);
 #include "base/counters.def"
 #undef HAK_COUNTER
