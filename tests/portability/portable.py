@@ -1,0 +1,70 @@
+"""Builds hakmem for another compiler, C library or processor, warnings as errors, and runs the stress test on it.
+
+    portable.py aarch64|musl|clang BUILD_FOLDER
+
+Exit status 77 when the tools are not installed. The aarch64 program runs under qemu, which shows that it works, but not
+what a weakly ordered processor may do: that is the model checker's part (tests/model).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FLAGS = (
+    "-std=gnu17 -D_GNU_SOURCE -DHAK_CHECK_LEVEL=1 -O2 -fvisibility=hidden -ftls-model=initial-exec -fexceptions -Wall -Wextra "
+    "-Werror -fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free"
+).split()
+INCLUDES = [f"-I{ROOT}/src", f"-I{ROOT}/include"]
+
+
+def first_of(*names: str) -> str | None:
+    return next((name for name in names if shutil.which(name)), None)
+
+
+def run(*command: str) -> None:
+    print(" ".join(command), flush=True)
+    subprocess.run(command, check=True, timeout=600)
+
+
+def static_stress(compiler: str, folder: Path, runner: list[str], operations: int) -> None:
+    """hak_* names, linked statically: the C library's own malloc is beside it."""
+    program = str(folder / "stress")
+    run(compiler, *FLAGS, *INCLUDES, "-DHAK_NO_OVERRIDE=1", "-DSTRESS_HAK", "-static", "-pthread",
+        f"{ROOT}/src/hakmem.c", f"{ROOT}/tests/stress/stress.c", "-o", program)
+    run(*runner, program, "4", str(operations), "1")
+
+
+def clang_preload(compiler: str, folder: Path) -> None:
+    library, program = str(folder / "libhakmem.so"), str(folder / "stress")
+    handler = str(folder / "new_handler.o")
+    run(compiler, "-c", "-O2", "-fPIC", "-fexceptions", f"{ROOT}/src/api/new_handler.cpp", "-o", handler)
+    run(compiler, *FLAGS, *INCLUDES, "-fPIC", "-shared", "-Wl,-z,now,-z,nodelete", f"{ROOT}/src/hakmem.c", handler, "-o", library)
+    run(compiler, *FLAGS, *INCLUDES, "-fno-builtin", "-pthread", f"{ROOT}/tests/stress/stress.c", "-o", program, "-ldl")
+    run("env", f"LD_PRELOAD={library}", program, "4", "500000", "1")
+
+
+def main() -> int:
+    target, folder = sys.argv[1], Path(sys.argv[2]).resolve() / f"portability-{sys.argv[1]}"
+    compilers = {
+        "aarch64": first_of("aarch64-linux-gnu-gcc"),
+        "musl": first_of("musl-gcc"),
+        "clang": first_of("clang", *(f"clang-{version}" for version in range(21, 13, -1))),
+    }
+    compiler, emulator = compilers[target], first_of("qemu-aarch64", "qemu-aarch64-static")
+    if compiler is None or (target == "aarch64" and emulator is None):
+        print(f"no compiler or emulator for {target}")
+        return 77
+    folder.mkdir(parents=True, exist_ok=True)
+    if target == "clang":
+        clang_preload(compiler, folder)
+    else:
+        static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
