@@ -65,16 +65,16 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
 HAK_API int hak_owns(const void *address);
 
 /* Gives every free page back to the kernel, also holes inside slabs that are in use. Blocks in the front caches of
- * other threads stay. Returns the bytes given back. */
+ * other threads stay, and the few slabs and words of blocks they have set aside. Returns the bytes given back. */
 HAK_API size_t hak_purge(void);
 
 /* Fills the calling thread's front cache for blocks of up to max_size bytes, so that its first allocations don't
  * wait for the shared pool. Touches none of the blocks' memory. Returns the number of blocks now ready; 0 when there is
- * no memory. */
+ * no memory, or the thread has no front cache (it is ending). */
 HAK_API size_t hak_thread_prewarm(size_t max_size);
 
 /* The state of the heap, at one moment per figure: figures of a heap in motion need not add up exactly.
- * At rest: mapped >= committed >= resident parts, live + cached + free = capacity. */
+ * At rest, live + cached + free bytes, without the large ones, are what the slabs hold. */
 struct hak_statistics {
     uint64_t live_blocks;   /* blocks handed out and not freed */
     uint64_t live_bytes;    /* their usable sizes */
@@ -84,12 +84,12 @@ struct hak_statistics {
     uint64_t large_blocks; /* blocks with page runs or mappings of their own; also counted in live_* */
     uint64_t large_bytes;
     uint64_t slabs;           /* slabs that belong to a size class */
-    uint64_t super_slabs;     /* SuperSlabs in use */
+    uint64_t super_slabs;     /* SuperSlabs made so far */
     uint64_t mapped_bytes;    /* address space held: reservations and mappings */
-    uint64_t committed_bytes; /* the part of it that is readable and writable */
+    uint64_t committed_bytes; /* of it, SuperSlabs, and mappings of live blocks */
     uint64_t purged_bytes;    /* given back to the kernel so far, in total */
-    uint64_t metadata_bytes;  /* committed for hakmem's own records */
-    uint64_t remote_frees;    /* blocks freed into slabs held by another thread, so far */
+    uint64_t metadata_bytes;  /* committed for records of slabs; heaps, 128 KiB each, come on top */
+    uint64_t remote_frees;    /* blocks freed into slabs that the freeing thread did not hold, so far */
     uint64_t system_calls;    /* memory system calls so far */
     uint64_t heaps;           /* thread heaps that exist, in use or waiting for a thread */
 };

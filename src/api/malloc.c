@@ -7,14 +7,11 @@
 #include <unistd.h>
 
 #include "api/override.h"
-#include "base/check.h"
 #include "base/knobs.h"
 #include "front/miss.h"
 #include "front/process.h"
-#include "front/thread.h"
 #include "observe/stats.h"
 #include "os/os.h"
-#include "pool/purge.h"
 
 /* ---- malloc, free, calloc, realloc -------------------------------------------------------------------------------- */
 

@@ -4,7 +4,6 @@
 
 #include "base/platform.h"
 
-#define HAK_KIB ((size_t)1 << 10)
 #define HAK_MIB ((size_t)1 << 20)
 #define HAK_GIB ((size_t)1 << 30)
 

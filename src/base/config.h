@@ -1,7 +1,7 @@
 /* Settings: HAKMEM_* variables, parsed once into a snapshot that never changes afterwards.
  *
  * Owns the table of settings (config.def), from which the parser and the help are made. Parsing is pure: it reads an
- * environment it is given and writes messages into a text. Who reads the process's environment and prints is api/process.c.
+ * environment it is given and writes messages into a text. front/process.c reads the process's environment and prints.
  */
 #ifndef HAK_BASE_CONFIG_H
 #define HAK_BASE_CONFIG_H

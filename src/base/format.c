@@ -1,5 +1,6 @@
 #include "base/format.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 static void add_char(struct hak_text *text, char c) {
@@ -31,7 +32,7 @@ static void add_number(struct hak_text *text, uint64_t value, uint32_t base, con
     add_padded(text, digits + at, sizeof digits - at, width);
 }
 
-void hak_text_add_list(struct hak_text *text, const char *format, va_list arguments) {
+static void add_list(struct hak_text *text, const char *format, va_list arguments) {
     for (const char *at = format; *at != '\0'; at++) {
         if (*at != '%') {
             add_char(text, *at);
@@ -70,6 +71,6 @@ void hak_text_add_list(struct hak_text *text, const char *format, va_list argume
 void hak_text_add(struct hak_text *text, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    hak_text_add_list(text, format, arguments);
+    add_list(text, format, arguments);
     va_end(arguments);
 }

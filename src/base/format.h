@@ -3,8 +3,6 @@
 #ifndef HAK_BASE_FORMAT_H
 #define HAK_BASE_FORMAT_H
 
-#include <stdarg.h>
-
 #include "base/platform.h"
 
 struct hak_text {
@@ -22,6 +20,5 @@ HAK_INLINE struct hak_text hak_text_in(char *buffer, size_t capacity) {
 /* Appends `format` with these conversions: %s %c %d %u %lu %zu %lx %p %%; a width pads with blanks, on the left, or with
  * '-' on the right (%-20s). */
 void hak_text_add(struct hak_text *text, const char *format, ...) HAK_PRINTF(2, 3);
-void hak_text_add_list(struct hak_text *text, const char *format, va_list arguments);
 
 #endif

@@ -11,7 +11,6 @@
 
 #define HAK_INLINE static inline __attribute__((always_inline))
 #define HAK_COLD __attribute__((cold, noinline))
-#define HAK_NOINLINE __attribute__((noinline))
 #define HAK_CACHE_ALIGNED __attribute__((aligned(64)))
 #define HAK_PRINTF(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
 

@@ -5,8 +5,8 @@
  *   free:  address -> unit -> class (page map) -> bin -> on top.
  *
  * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has a static one, whose bins are all
- * empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. What free sees at
- * once is the newest block of a bin freed again; other misuse is found when the bin is flushed.
+ * empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. Of the misuse of
+ * small blocks, free sees at once that the newest one of a bin is freed again; the rest is found when the bin is flushed.
  */
 #ifndef HAK_FRONT_FRONT_H
 #define HAK_FRONT_FRONT_H
@@ -20,7 +20,7 @@ extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initi
  * bin 0 is always empty. */
 extern uint16_t hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
-/* Everything the hit path does not do. Return NULL with errno = ENOMEM when there is no memory. */
+/* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory. */
 HAK_COLD void *hak_front_alloc_miss(size_t size);
 HAK_COLD void hak_front_free_miss(void *block);
 

@@ -6,7 +6,6 @@
 #include "front/miss.h"
 #include "front/process.h"
 #include "os/os.h"
-#include "pool/pool.h"
 
 /* ThreadSanitizer takes its own thread state down in the last round of destructors. */
 #ifdef __SANITIZE_THREAD__

@@ -4,8 +4,8 @@
 
 #include "pool/heap.h"
 
-/* To be called once, before any other function here. False when the system has no thread-specific key left: then no
- * thread gets a heap, which is slow but works. */
+/* Called by the start of the process, before any other function here. False when the system has no thread-specific key
+ * left: then no thread gets a heap, which is slow but works. */
 bool hak_thread_initialize(void);
 
 /* The calling thread's heap, given to it now if it has none. NULL when it can't have one: no memory, or the thread is at its

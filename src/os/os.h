@@ -1,8 +1,9 @@
 /* The kernel, as hakmem needs it: address space, pages, messages, facts. No policy: who calls decides when and how much.
  *
  * One contract for all: addresses and sizes are multiples of hak_os_page_bytes(); a refusal is returned, never fatal;
- * errno is left as it was; every function may be called from any thread. Memory functions count themselves in
- * hak_os_counters. Tests link tests/fakes/fake_os.c instead, which records calls and fails on script.
+ * errno is left as it was, but by those that open, duplicate and close files; every function may be called from any
+ * thread. Memory functions count themselves in hak_os_counters. Tests link tests/fakes/fake_os.c instead, which records
+ * calls and fails on script.
  */
 #ifndef HAK_OS_OS_H
 #define HAK_OS_OS_H

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "base/knobs.h"
 #include "os/os.h"
 #include "pool/partial_set.h"

@@ -8,9 +8,9 @@
  *   H3  Bins of classes that are not small, and all bins before their first use, have base == top == limit: every hit path
  *       misses.
  *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them.
+ *   H5  `busy` is set while a slow path changes the heap: a forked child must not trust what it finds then.
  *   H6  full[0..full_count) are slabs that the heap has announced to be full and will look at once more, after a fence: one
  *       fence for all of them, because it waits for the program's writes.
- *   H5  `busy` is set while a slow path changes the heap: a forked child must not trust what it finds then.
  */
 #ifndef HAK_POOL_HEAP_H
 #define HAK_POOL_HEAP_H
@@ -71,7 +71,7 @@ HAK_INLINE void hak_heap_end_slow_path(struct hak_heap *heap) {
     hak_atomic_store(&heap->busy, 0, relaxed);
 }
 
-/* Total of the counters of all heaps, and of threads without one. */
+/* Counters of threads without a heap. */
 extern struct hak_counters hak_shared_counters;
 
 /* The list of all heaps ever made, newest first; it only grows. */
@@ -104,8 +104,8 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,
  * by reading all records. Heaps that were busy at the moment of the fork are given up with the blocks in their bins: a leak
- * of at most bin_budget_bytes (knob) each. To be called when the process has one thread; `own` is its heap, not busy, or
- * NULL. */
+ * of about bin_budget_bytes (knob) each at most. To be called when the process has one thread; `own` is its heap, not
+ * busy, or NULL. */
 void hak_heap_recover_after_fork(struct hak_heap *own);
 
 #define HAK_COUNT(heap, name, amount)                                                                                  \

@@ -1,7 +1,6 @@
 #include "pool/pool.h"
 
 #include "base/check.h"
-#include "base/knobs.h"
 #include "pool/partial_set.h"
 #include "region/page_policy.h"
 

@@ -6,6 +6,7 @@
  *   3. an empty slab of the pool          dirty units of any former class
  *   4. an unused slot of a SuperSlab      fresh units
  *   5. a new SuperSlab
+ * When memory is used up, units are searched for once more, without a bound (counted as stage 4).
  *
  * `heap` is the calling thread's, or NULL for a thread without one. All functions are lock-free.
  */

@@ -1,9 +1,7 @@
 #include "pool/purge.h"
 
-#include "base/check.h"
 #include "os/os.h"
 #include "pool/partial_set.h"
-#include "pool/pool.h"
 #include "region/mapping_cache.h"
 
 /* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of it. */
@@ -33,7 +31,7 @@ static bool are_free(const struct view *view, uint32_t first, uint32_t end) {
 /* Sets bits of blocks that the purger had claimed, with all the duties of a free (S5). */
 static void return_bits(const struct view *view, uint32_t word, uint64_t mask) {
     uint32_t state;
-    /* As hak_slab_set_bits does, but the purger may not read the record. */
+    /* As hak_slab_set_bits does; but where the record says its bits are, is for who has a block of it. */
     hak_atomic_fetch_or(&view->bits[word], mask, seq_cst);
     if (hak_slab_take_over_full(view->slab, HAK_NO_HEAP, &state)) hak_partial_set_add(view->slab);
 }

@@ -1,6 +1,5 @@
 #include "region/large.h"
 
-#include "base/check.h"
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"

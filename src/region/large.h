@@ -1,8 +1,8 @@
 /* Large objects: blocks above HAK_SMALL_MAX bytes, or with an alignment that no size class has.
  *
  * Up to a limit (knob run_limit_bytes) they are page runs: adjacent units inside a SuperSlab. Above, each has a mapping of
- * its own, which starts at a granule and grows by remapping. Both are lock-free; all functions may be called from any
- * thread, also for blocks another thread made.
+ * its own, which starts at a granule and grows by remapping; or, when no mapping is to be had, a run across SuperSlabs.
+ * Both are lock-free; all functions may be called from any thread, also for blocks another thread made.
  */
 #ifndef HAK_REGION_LARGE_H
 #define HAK_REGION_LARGE_H

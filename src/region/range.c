@@ -1,5 +1,4 @@
 /* Ranges: reserving them, committing SuperSlabs and metadata, and finding what lies at an address. */
-#include "base/check.h"
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/region.h"
@@ -112,8 +111,7 @@ static void discard_range(struct hak_range *range) {
 /* A range as large as allowed: the steps get smaller, and stay below a quarter of the limit on address space, which the
  * program needs for other things too. At the end, a single SuperSlab. */
 static struct hak_range *make_largest_range(void) {
-    static const size_t steps[] = {(size_t)64 << 30, (size_t)1 << 30, (size_t)64 << 20, (size_t)16 << 20,
-                                   (size_t)4 << 20};
+    static const size_t steps[] = {64 * HAK_GIB, HAK_GIB, 64 * HAK_MIB, 16 * HAK_MIB, 4 * HAK_MIB};
     size_t limit = hak_os_address_space_limit();
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         if (steps[i] > limit / 4) continue;

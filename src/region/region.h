@@ -3,10 +3,10 @@
  * Address space is reserved in ranges: the first one as large as allowed, and found by one subtraction (hit path); more
  * when it is used up, found by the directory. A range is cut into SuperSlabs of 2 MiB, which become readable and writable
  * one by one from the bottom, and SuperSlabs into 32 units. Per unit there are a byte in the page map (its class) and a slab
- * record; both are out of band, and committed in steps as the range grows.
+ * record, both out of band; the larger tables are committed in steps as the range grows.
  *
  *   R1  A unit is free in the SuperSlab's word (dirty: has memory; fresh: reads as zero, has none), or it belongs to whoever
- *       cleared its bit there; that one alone writes its page map byte and its slab record.
+ *       cleared its bit there; that one alone writes its page map byte and, but for S4 of slab.h, its slab record.
  *   R2  The page map byte of a unit is HAK_CLASS_NONE while the unit is free.
  *   R3  Ranges are never given back.
  *
@@ -67,7 +67,7 @@ bool hak_region_initialize(void);
 /* Where units come from. */
 enum hak_unit_source {
     HAK_UNITS_DIRTY,       /* given back by a slab or run; bounded scan */
-    HAK_UNITS_FREE,        /* dirty or never used, in a SuperSlab that exists; bounded scan */
+    HAK_UNITS_FREE,        /* dirty or fresh, in a SuperSlab that exists; bounded scan */
     HAK_UNITS_NEW_SUPER,   /* a SuperSlab made now */
     HAK_UNITS_LAST_RESORT, /* as FREE, wherever there are some */
 };
@@ -136,9 +136,9 @@ bool hak_region_covers(uintptr_t address);
 /* Units that are free and have memory. */
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 
-/* Gives dirty units back to the kernel, from the top: at least `most` of them (a SuperSlab's are not divided), or all there
+/* Gives dirty units back to the kernel, from the top: at least `want` of them (a SuperSlab's are not divided), or all there
  * are. Returns the bytes. */
-size_t hak_region_purge_units(uint64_t most);
+size_t hak_region_purge_units(uint64_t want);
 
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);

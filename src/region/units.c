@@ -271,13 +271,13 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
     return purged_bytes;
 }
 
-static size_t purge_range(struct hak_range *range, uint64_t most_bytes) {
+static size_t purge_range(struct hak_range *range, uint64_t want_bytes) {
     size_t bytes = 0;
     /* Relaxed: as in take_from_range. */
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
-    for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < most_bytes;) {
+    for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < want_bytes;) {
         uint64_t candidates = hak_atomic_load(&range->unit_hints[group][HAK_DIRTY_HINT], relaxed);
-        while (candidates != 0 && bytes < most_bytes) {
+        while (candidates != 0 && bytes < want_bytes) {
             uint32_t highest = hak_highest_bit(candidates);
             bytes += purge_super_slab(range, group * 64 + highest);
             candidates &= ~((uint64_t)1 << highest);
@@ -286,11 +286,11 @@ static size_t purge_range(struct hak_range *range, uint64_t most_bytes) {
     return bytes;
 }
 
-size_t hak_region_purge_units(uint64_t most) {
-    size_t bytes = 0, most_bytes = most > SIZE_MAX >> HAK_UNIT_SHIFT ? SIZE_MAX : most << HAK_UNIT_SHIFT;
-    for (uint32_t i = HAK_RANGE_LIMIT; i-- > 0 && bytes < most_bytes;) {
+size_t hak_region_purge_units(uint64_t want) {
+    size_t bytes = 0, want_bytes = want > SIZE_MAX >> HAK_UNIT_SHIFT ? SIZE_MAX : want << HAK_UNIT_SHIFT;
+    for (uint32_t i = HAK_RANGE_LIMIT; i-- > 0 && bytes < want_bytes;) {
         struct hak_range *range = hak_region_range(i);
-        if (range != NULL) bytes += purge_range(range, most_bytes - bytes);
+        if (range != NULL) bytes += purge_range(range, want_bytes - bytes);
     }
     return bytes;
 }

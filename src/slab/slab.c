@@ -16,8 +16,9 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     hak_atomic_store(&slab->scan_word, 0, relaxed);
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
-    /* Word 0 is claimed from the start, so that most slabs need no write to the line of their bits. Release: a purger who still
-     * takes the units for the slab they were, and claims some of these bits, sees in the page map that they are not. */
+    /* Word 0 is claimed from the start: a slab of at most 64 blocks needs no write to the line of its bits. Release: a
+     * purger who still takes the units for the slab they were, and claims some of these bits, sees in the page map that
+     * they are not. */
     for (uint32_t i = 1; i < slab->word_count; i++)
         hak_atomic_store(&slab->bits[i], hak_slab_word_mask(slab->block_count, i), release);
     /* Relaxed: the caller has the slab; whoever gets it next does so by way of hak_slab_announce_full or the partial set. */

@@ -11,7 +11,7 @@
  *
  * What has an owner is the duty to look at a slab again, once it has free blocks. `state` says who has it:
  *
- *       NONE                    not a slab; its units are the region's
+ *       NONE                    not a slab; its units are the region's, or kept by a heap for its next slab
  *       HELD by heap h          in h's list of partial slabs, which h looks through when a bin runs empty
  *       POOLED                  in the pool's set of partial slabs, or in the hands of whoever took it out just now
  *       FULL, last held by h    nobody looks at it: whoever sets a bit in it must find it a place
@@ -20,11 +20,12 @@
  *       winner has it then. All other changes are made by who has it.
  *   S5  No wake-up is lost. Who sets bits looks at the state afterwards; who announces that a slab is FULL looks at the bits
  *       afterwards; both in sequentially consistent order, so at least one of them sees the other.
- *   S7  The holder claims a word of bits at a time, and keeps in `claimed` what it has not yet put into a bin: an atomic
- *       operation waits for all writes before it, and a program that is given memory writes a lot. Claimed blocks count as
- *       allocated, like those in bins. `claimed` is 0 whenever the slab changes hands; bits are 0 while it is none.
  *   S6  Records are never unmapped. Somebody late may look at the record of a slab that has become another slab: he has no
  *       block of it any more, so all he can do by S4 is to find a place for a slab that is FULL, which does no harm.
+ *   S7  The holder claims a word of bits at a time, and keeps in `claimed` what it has not yet put into a bin: an atomic
+ *       operation waits for all writes before it, and a program that is given memory writes a lot. Claimed blocks count as
+ *       allocated, like those in bins. `claimed` is 0 whenever the slab changes hands; the bits of a
+ *       record that is no slab are 0.
  */
 #ifndef HAK_SLAB_SLAB_H
 #define HAK_SLAB_SLAB_H
@@ -70,8 +71,8 @@ HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
     return hak_low_bits(block_count - before < 64 ? block_count - before : 64);
 }
 
-/* Makes the record describe a slab of `size_class` at `start` with all blocks free, in `state`. The caller has the units.
- * `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
+/* Makes the record describe a slab of `size_class` at `start` with all blocks free, those of word 0 claimed for the caller
+ * (S7), in `state`. The caller has the units. `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state);
 
