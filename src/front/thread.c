@@ -46,10 +46,7 @@ static void on_thread_exit(void *value) {
     hak_heap_release(heap);
 }
 
-bool hak_thread_initialize(void) {
-    have_key = pthread_key_create(&key, on_thread_exit) == 0;
-    return have_key;
-}
+void hak_thread_initialize(void) { have_key = pthread_key_create(&key, on_thread_exit) == 0; }
 
 static HAK_COLD struct hak_heap *give_heap(void) {
     if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !have_key) return NULL;

@@ -4,9 +4,9 @@
 
 #include "pool/heap.h"
 
-/* Called by the start of the process, before any other function here. False when the system has no thread-specific key
- * left: then no thread gets a heap, which is slow but works. */
-bool hak_thread_initialize(void);
+/* Called by the start of the process, before any other function here. When the system has no thread-specific key left, no
+ * thread gets a heap, which is slow but works. */
+void hak_thread_initialize(void);
 
 /* The calling thread's heap, given to it now if it has none. NULL when it can't have one: no memory, or the thread is at its
  * end. NULL too while the heap is busy: we are in a signal handler that interrupted a slow path. */

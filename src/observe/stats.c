@@ -4,6 +4,7 @@
 
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/mapping_cache.h"
 
 /* ---- Taking a snapshot -------------------------------------------------------------------------------------------- */
 
@@ -60,8 +61,8 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
     }
     struct hak_region_sums sums = hak_region_sums();
     total->super_slabs = sums.super_slabs;
-    total->committed_bytes = sums.committed_bytes;
-    total->metadata_bytes = sums.metadata_bytes;
+    total->committed_bytes = sums.committed_bytes + hak_mapping_cache_bytes();
+    total->metadata_bytes = sums.metadata_bytes + total->heaps * HAK_HEAP_BYTES;
     hak_directory_for_each_mapping(add_mapping, snapshot);
     total->live_blocks = total->large_blocks;
     total->live_bytes = total->large_bytes;

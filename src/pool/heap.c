@@ -15,11 +15,9 @@ HAK_ATOMIC(struct hak_heap *) hak_heaps;
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
 static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
 
-enum { HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
-
 enum { LEAST_SLOTS = 4 };
 
-_Static_assert(sizeof(struct hak_heap) < HEAP_BYTES / 4, "slots are the larger part");
+_Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
 /* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
 
@@ -33,14 +31,14 @@ static void make_blank(struct hak_heap *heap) {
     static void *no_slot[2]; /* H2, H3: a bin without slots is between these two */
     for (uint32_t i = 0; i < HAK_CLASS_LIMIT; i++) set_bin(&heap->bins[i], &no_slot[1], 0, 0);
     heap->slots_next = (void **)(void *)(heap + 1);
-    heap->slots_end = (void **)(void *)((char *)heap + HEAP_BYTES);
+    heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     heap->budget_bytes = hak_knob(bin_budget_bytes);
     heap->exit_rounds = 0;
     heap->acquired_count = 0;
 }
 
 static struct hak_heap *make_heap(void) {
-    size_t bytes = hak_align_up(HEAP_BYTES, hak_os_page_bytes());
+    size_t bytes = hak_align_up(HAK_HEAP_BYTES, hak_os_page_bytes());
     struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
     if (heap == NULL) return NULL;
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
@@ -125,6 +123,19 @@ void hak_heap_release(struct hak_heap *heap) {
 
 /* ---- Partial slabs ------------------------------------------------------------------------------------------------ */
 
+/* H4 */
+static bool list_is_sound(const struct hak_heap *heap, uint32_t size_class) {
+    uint32_t count = 0;
+    const struct hak_slab *previous = NULL;
+    for (const struct hak_slab *slab = heap->partial[size_class].first; slab != NULL;
+         previous = slab, slab = slab->next) {
+        if (slab->previous != previous || hak_atomic_load(&slab->size_class, relaxed) != size_class) return false;
+        if (hak_atomic_load(&slab->state, relaxed) != hak_slab_state(HAK_SLAB_HELD, heap->number)) return false;
+        count++;
+    }
+    return count == heap->partial[size_class].count;
+}
+
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
     struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
     if (list->count >= hak_knob(held_slabs)) {
@@ -138,6 +149,7 @@ void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
     if (list->first != NULL) list->first->previous = slab;
     list->first = slab;
     list->count++;
+    HAK_WALK(list_is_sound(heap, hak_atomic_load(&slab->size_class, relaxed)));
 }
 
 void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab) {
@@ -146,6 +158,7 @@ void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab) {
     else list->first = slab->next;
     if (slab->next != NULL) slab->next->previous = slab->previous;
     list->count--;
+    HAK_WALK(list_is_sound(heap, hak_atomic_load(&slab->size_class, relaxed)));
 }
 
 void hak_heap_recheck_full(struct hak_heap *heap) {

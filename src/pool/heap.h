@@ -71,6 +71,8 @@ HAK_INLINE void hak_heap_end_slow_path(struct hak_heap *heap) {
     hak_atomic_store(&heap->busy, 0, relaxed);
 }
 
+enum { HAK_HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
+
 /* Counters of threads without a heap. */
 extern struct hak_counters hak_shared_counters;
 

@@ -181,6 +181,8 @@ static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t 
 
 static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
     uint64_t bits;
+    for (uint32_t i = unit; i < end; i++)
+        HAK_WALK(hak_atomic_load(&range->page_map[i], relaxed) == HAK_CLASS_NONE); /* R2 */
     hak_atomic_fetch_add(&hak_dirty_units, end - unit, relaxed);
     for (uint32_t count; unit < end; unit += count) {
         count = part_of_span(unit, end, &bits);

@@ -35,7 +35,7 @@ struct hak_heap *library_heaps[LIBRARY_HEAPS];
 static struct hak_heap no_heap;
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
-bool hak_thread_initialize(void) { return true; }
+void hak_thread_initialize(void) {}
 
 struct hak_heap *hak_thread_attach(void) {
     struct hak_heap *heap = hak_thread_heap;
