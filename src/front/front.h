@@ -18,7 +18,7 @@ extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initi
 
 /* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is initialised:
  * bin 0 is always empty. */
-extern uint16_t hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
+extern HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
 /* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory. */
 HAK_COLD void *hak_front_alloc_miss(size_t size);
@@ -27,7 +27,7 @@ HAK_COLD void hak_front_free_miss(void *block);
 /* A block of at least `size` bytes. */
 HAK_INLINE void *hak_front_alloc(size_t size) {
     if (HAK_LIKELY(size <= HAK_SMALL_MAX)) {
-        uint16_t offset = hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT];
+        uint16_t offset = hak_owned_peek(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT]);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
         if (HAK_LIKELY(top != hak_owned_get(&bin->base))) {
@@ -59,7 +59,7 @@ HAK_INLINE void hak_front_free(void *block) {
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
     uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS && size <= HAK_SMALL_MAX)) {
-        uint16_t offset = hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT];
+        uint16_t offset = hak_owned_peek(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT]);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
         bool agrees = hak_atomic_load(&hak_page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;

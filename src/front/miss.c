@@ -9,7 +9,7 @@
 #include "pool/pool.h"
 #include "pool/purge.h"
 
-uint16_t hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
+HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
 enum { MOST_BLOCKS_PER_MISS = 64 }; /* so that no single call takes long, however large a bin is */
 
@@ -135,7 +135,7 @@ void hak_front_free_miss(void *block) {
     HAK_COUNT(heap, large_frees, 1);
 }
 
-/* ---- Purging and prewarming --------------------------------------------------------------------------------------------------- */
+/* ---- Purging and prewarming ---------------------------------------------------------------------------------------- */
 
 size_t hak_front_purge(void) {
     struct hak_heap *heap = hak_thread_attach();

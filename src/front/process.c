@@ -31,7 +31,7 @@ static void read_settings(void) {
 
 static void fill_bin_offsets(void) {
     for (size_t i = 0; i < sizeof hak_bin_offsets / sizeof hak_bin_offsets[0]; i++)
-        hak_bin_offsets[i] = (uint16_t)(hak_size_class_of(i * HAK_ALIGNMENT) * sizeof(struct hak_bin));
+        hak_owned_set(&hak_bin_offsets[i], (uint16_t)(hak_size_class_of(i * HAK_ALIGNMENT) * sizeof(struct hak_bin)));
 }
 
 _Static_assert(HAK_CLASS_LIMIT * sizeof(struct hak_bin) <= UINT16_MAX, "bin offsets fit their table");

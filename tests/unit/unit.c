@@ -25,3 +25,12 @@ int unit_run(const struct CMUnitTest *tests, size_t count, const char *only) {
     }
     return run == 0 ? 1 : failed;
 }
+
+void unit_read_all(int descriptor, char *text, size_t bytes) {
+    for (size_t length = 0; length < bytes - 1;) {
+        ssize_t got = read(descriptor, text + length, bytes - 1 - length);
+        if (got <= 0) break;
+        length += (size_t)got;
+    }
+    close(descriptor);
+}

@@ -19,6 +19,9 @@ int unit_run(const struct CMUnitTest *tests, size_t count, const char *only);
         return unit_run(tests, sizeof tests / sizeof tests[0], argc > 1 ? argv[1] : NULL);                             \
     }
 
+/* Reads a descriptor to its end, or until `text` of `bytes` (which are zero) is full but for its NUL, and closes it. */
+void unit_read_all(int descriptor, char *text, size_t bytes);
+
 /* A repeatable sequence of numbers. */
 static inline uint64_t unit_random(uint64_t *state) {
     uint64_t mixed = *state += 0x9E3779B97F4A7C15u;

@@ -26,12 +26,7 @@ static void expect_settings(char *const *variables, const char *expected) {
         _exit(1);
     }
     close(ends[1]);
-    for (size_t length = 0; length < sizeof text - 1;) {
-        ssize_t got = read(ends[0], text + length, sizeof text - 1 - length);
-        if (got <= 0) break;
-        length += (size_t)got;
-    }
-    close(ends[0]);
+    unit_read_all(ends[0], text, sizeof text);
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
     assert_string_equal(text, expected);

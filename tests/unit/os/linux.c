@@ -218,12 +218,7 @@ static void expect_death(void (*body)(void), const char *message) {
         _exit(0);
     }
     close(ends[1]);
-    for (size_t length = 0; length < sizeof text - 1;) {
-        ssize_t got = read(ends[0], text + length, sizeof text - 1 - length);
-        if (got <= 0) break;
-        length += (size_t)got;
-    }
-    close(ends[0]);
+    unit_read_all(ends[0], text, sizeof text);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     assert_string_equal(text, message);
