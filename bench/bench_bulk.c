@@ -46,11 +46,7 @@ int main(int argc, char **argv) {
     uint64_t round_count = bench_number(argv[2], 1);
     uint64_t seed = bench_number(argv[3], 0);
     struct bench_sizes sizes = bench_sizes(bench_number(argv[4], 1), bench_number(argv[5], 1));
-    const char *order = argc > 6 ? argv[6] : "fifo";
-    bool reversed = strcmp(order, "lifo") == 0;
-    if (!reversed && strcmp(order, "fifo") != 0) {
-        bench_fail("the order is fifo or lifo");
-    }
+    bool reversed = argc > 6 && bench_choice(argv[6], (const char *const[]){"fifo", "lifo", NULL});
     void **blocks = bench_map(count, sizeof *blocks);
 
     double start = bench_now();

@@ -10,14 +10,15 @@
  * Where the kernel shows names of mappings, by these: [anon:hakmem-heap] is the heap, [anon:hakmem-metadata] the
  * metadata. Elsewhere page by page: heap is what lies in a 64 KiB unit that holds a live block, spare is what hak_owns
  * claims besides, and metadata all the rest, with some 100 KiB of libc's and of this program. Under another allocator
- * nothing is spare. For comparison: hak_stats' metadata_bytes, which is committed, resident or not.
+ * nothing is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; and
+ * metadata_committed, which is what hak_stats says, resident or not. One operation is one malloc.
  */
 #include "bench.h"
 
 #include <ctype.h>
 #include <stdbool.h>
 
-#include "hakmem/hakmem.h"
+#include "../include/hakmem/hakmem.h"
 
 enum { UNIT_SHIFT = 16, ADDRESS_BITS = 48, PAGE_BYTES_MIN = 4096, WINDOW_PAGES = 4096 };
 
@@ -135,12 +136,14 @@ static void report(struct resident resident) {
     uint64_t heap_bytes = named ? resident.named_heap_bytes : known_bytes;
     uint64_t rest_bytes = resident.anonymous_bytes > known_bytes ? resident.anonymous_bytes - known_bytes : 0;
     uint64_t metadata_bytes = named ? resident.named_metadata_bytes : rest_bytes;
+    double percent = 100 * (double)metadata_bytes / (double)heap_bytes;
     printf("told apart by %s\n", named ? "names of mappings" : "pages");
-    printf("anonymous %" PRIu64 " bytes resident\n", resident.anonymous_bytes);
-    printf("heap %" PRIu64 " bytes resident\n", heap_bytes);
-    printf("spare %" PRIu64 " bytes resident\n", named ? 0 : resident.spare_bytes);
-    printf("metadata %" PRIu64 " bytes resident\n", metadata_bytes);
-    printf("metadata / heap = %.4f %%\n", 100.0 * (double)metadata_bytes / (double)heap_bytes);
+    printf("metadata / heap = %.4f %%\n", percent);
+    bench_figure("anonymous", (double)resident.anonymous_bytes, "bytes");
+    bench_figure("heap", (double)heap_bytes, "bytes");
+    bench_figure("spare", named ? 0 : (double)resident.spare_bytes, "bytes");
+    bench_figure("metadata", (double)metadata_bytes, "bytes");
+    bench_figure("metadata_of_heap", percent, "%");
 }
 
 int main(int argc, char **argv) {
@@ -162,7 +165,7 @@ int main(int argc, char **argv) {
     report(count_resident(owns));
     struct hak_statistics stats;
     if (ask_stats && ask_stats(&stats, sizeof stats) == 0) {
-        printf("metadata_bytes %" PRIu64 " committed\n", stats.metadata_bytes);
+        bench_figure("metadata_committed", (double)stats.metadata_bytes, "bytes");
     }
     uint64_t checksum = 0;
     for (struct block *block = blocks; block; block = block->next) {

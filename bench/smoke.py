@@ -1,34 +1,83 @@
 #!/usr/bin/env python3
-"""Smoke test of a benchmark program: it runs, and computes the same under every allocator.
+"""Smoke test of a benchmark program.
 
-    smoke.py [--preload LIBRARY]... -- PROGRAM ARGUMENTS...
+    smoke.py [--preload LIBRARY]... -- PROGRAM ARGUMENTS...     computes the same under every allocator
+    smoke.py --usage PROGRAM...                                 tells how it is used, and exits with 2, on wrong arguments
 
-Runs the program under the C library's allocator and under each LIBRARY, with takeover proved, and compares checksums,
-which depend on the arguments only. Exits 0 when they are equal.
+The program is run under the C library's allocator and under each LIBRARY. Its closing lines (bench.h) must be there, name
+the very file that was asked for as the one that malloc and free come from, and agree on the checksum: LD_PRELOAD with
+a wrong path runs on with the C library's allocator and exits 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
-from runner import BenchError, run_program
+CLOSING = re.compile(
+    r"(?:figure [^ \n]+ -?[0-9.e+-]+ (?:bytes|s|ns|ops/s|faults|count|%|x)\n|[^f].*\n)*"
+    r"figure tables \d+ bytes\n"
+    r"allocator (?P<allocator>.+)\n"
+    r"peak [1-9]\d* KiB\n"
+    r"checksum (?P<checksum>0x[0-9a-f]{16})\n"
+    r"Throughput = [1-9]\d* operations per second, relative time: [0-9.]+ s\.\n"
+)
+C_LIBRARY = re.compile(r"libc\.so\.6|libc-2\.\d+\.so|libc\.so|ld-musl-.*")
+
+
+class Failure(Exception):
+    pass
+
+
+def checksum(command: list[str], preload: Path | None) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    if preload is not None:
+        environment["LD_PRELOAD"] = str(preload.resolve())
+    child = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50)
+    if child.returncode != 0 or child.stderr:
+        raise Failure(f"exit status {child.returncode} under {preload or 'the C library'}\n{child.stdout}{child.stderr}")
+    closing = CLOSING.fullmatch(child.stdout)
+    if closing is None:
+        raise Failure(f"not the lines that bench.h tells of:\n{child.stdout}")
+    found = Path(closing["allocator"])
+    if found.resolve() != preload.resolve() if preload is not None else not C_LIBRARY.fullmatch(found.name):
+        raise Failure(f"malloc came from {found}, not from {preload or 'the C library'}")
+    print(f"{closing['checksum']} {found}")
+    return closing["checksum"]
+
+
+def check_usage(program: str) -> None:
+    child = subprocess.run([program, *["1"] * 20], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50)
+    usage = f"usage: {Path(program).name} [^\n]+\n"
+    if child.returncode != 2 or child.stdout or not re.fullmatch(usage, child.stderr):
+        raise Failure(f"{program} with 20 arguments: {child.returncode}, {child.stdout!r}, {child.stderr!r}")
+    child = subprocess.run([program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50)
+    words = len(re.findall(r"^usage: \S+((?: [A-Z_]+)+)", child.stderr)[0].split())
+    child = subprocess.run([program, *["-1"] * words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50)
+    if child.returncode != 2 or child.stdout or not re.fullmatch(r"bench: '-1' [^\n]+\n|usage: .*\n", child.stderr):
+        raise Failure(f"{program} with -1: {child.returncode}, {child.stdout!r}, {child.stderr!r}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preload", metavar="LIBRARY", type=Path, action="append", default=[])
+    parser.add_argument("--usage", action="store_true")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     try:
-        runs = [run_program(options.command, preload, timeout_seconds=30) for preload in [None, *options.preload]]
-    except BenchError as error:
+        if options.usage:
+            for program in options.command:
+                check_usage(program)
+        elif len({checksum(options.command, preload) for preload in [None, *options.preload]}) != 1:
+            raise Failure("different checksums")
+    except (Failure, OSError, subprocess.TimeoutExpired) as error:
         print(f"smoke: {error}", file=sys.stderr)
         return 1
-    for run in runs:
-        print(f"{run.checksum} {run.allocator}")
-    return 0 if len({run.checksum for run in runs}) == 1 else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,15 +13,13 @@ import concurrent.futures
 import dataclasses
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Dict, FrozenSet, Optional, Sequence
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import demo
+from on_hakmem import GLIBC, SKIPPED, Allocator, Failure, LabError, count, ending, hakmem, process, programs
 
 # What one Python version lacks or calls by another name is left out.
 MODULES = """test_array test_bytes test_collections test_deque test_dict test_float test_gc test_generators test_io
@@ -39,7 +37,6 @@ LONG_MODULES = MODULES + """test_ast test_bigmem test_binascii test_builtin test
     test_tarfile test_tempfile test_threadedtempfile test_threading_local test_threadsignals test_tokenize
     test_traceback test_typing test_unittest test_userdict test_warnings test_weakset test_zipfile""".split()
 TIMEOUT_S, LONG_TIMEOUT_S = 120, 900
-ALLOCATIONS = 10_000  # of the main process; each makes a hundred times more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +47,8 @@ class Outcome:
     last_lines: str
 
 
-def read_outcome(run: demo.Run) -> Outcome:
-    text = (run.outputs["stdout"] + run.outputs["stderr"]).decode(errors="replace")
+def read_outcome(run: process.Run) -> Outcome:
+    text = (run.stdout + run.stderr).decode(errors="replace")
     return Outcome(run.status, run.status == 0 and re.search(r"^(All )?1 test OK\.", text, re.MULTILINE) is not None,
                    frozenset(re.findall(r"^(?:FAIL|ERROR): (.+)$", text, re.MULTILINE)), text.strip()[-3000:])
 
@@ -61,29 +58,33 @@ def judge(hakmem: Outcome, glibc: Optional[Outcome]) -> str:
     if hakmem.passed:
         return "passed"
     if glibc is None or glibc.passed:
-        raise demo.Failure(f"{demo.ending(hakmem.status)}, passes on glibc\n{hakmem.last_lines}")
+        raise Failure(f"{ending(hakmem.status)}, passes on glibc\n{hakmem.last_lines}")
     if hakmem.status < 0 and hakmem.status != glibc.status:
-        raise demo.Failure(f"{demo.ending(hakmem.status)}, on glibc {demo.ending(glibc.status)}\n{hakmem.last_lines}")
+        raise Failure(f"{ending(hakmem.status)}, on glibc {ending(glibc.status)}\n{hakmem.last_lines}")
     if hakmem.failed - glibc.failed:
         names = ", ".join(sorted(hakmem.failed - glibc.failed))
-        raise demo.Failure(f"fails on hakmem only: {names}\n{hakmem.last_lines}")
+        raise Failure(f"fails on hakmem only: {names}\n{hakmem.last_lines}")
     if hakmem.status != glibc.status:
-        raise demo.Failure(f"{demo.ending(hakmem.status)}, on glibc {demo.ending(glibc.status)}\n{hakmem.last_lines}")
-    return (f"excused: on glibc too {demo.ending(glibc.status)}"
-            + (f", {demo.count(len(hakmem.failed), 'test')} fail" if hakmem.failed else ", no test runs"))
+        raise Failure(f"{ending(hakmem.status)}, on glibc {ending(glibc.status)}\n{hakmem.last_lines}")
+    return (f"excused: on glibc too {ending(glibc.status)}"
+            + (f", {count(len(hakmem.failed), 'test')} fail" if hakmem.failed else ", no test runs"))
 
 
-def run_module(runner: demo.Runner, python: str, module: str, library: str, timeout_s: float) -> str:
+def run_module(python: str, module: str, own: Allocator, timeout_s: float) -> str:
+    """Takeover is proved by process.run: the interpreter's own malloc must be the library's."""
     command = [python, "-m", "test", "-v", module]
-    settings = {"PYTHONMALLOC": "malloc", "LC_ALL": "C.UTF-8"}
-    with tempfile.TemporaryDirectory(prefix="proof-", dir=runner.work) as reports:
-        # One process's statistics: children that a test kills may leave half a report.
-        run = runner.run(command, library, {**settings, "HAKMEM_STATS": f"json:{reports}/%p.json"}, timeout_s)
-        outcome = read_outcome(run)
-        if run.status >= 0 and demo.read_report(Path(reports) / f"{run.pid}.json").allocations < ALLOCATIONS:
-            raise demo.Failure(f"takeover not proved: fewer than {ALLOCATIONS} allocations on hakmem")
-    glibc = None if outcome.passed else read_outcome(runner.run(command, "", settings, timeout_s))
-    return judge(outcome, glibc) + f", {run.wall_s:.1f} s"
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**programs.environment(Path(home)), "LC_ALL": "C.UTF-8"}
+
+        def run(allocator: Allocator) -> process.Run:
+            return process.run(command, allocator, environment=environment, timeout_s=timeout_s, cwd=Path(home))
+
+        done = run(own)
+        if not done.processes:
+            raise Failure(f"takeover not proved: {ending(done.status)}")
+        outcome = read_outcome(done)
+        glibc = None if outcome.passed else read_outcome(run(GLIBC))
+    return judge(outcome, glibc) + f", {done.wall_s:.1f} s"
 
 
 def find_modules(modules: Sequence[str]) -> Dict[str, str]:
@@ -91,7 +92,7 @@ def find_modules(modules: Sequence[str]) -> Dict[str, str]:
     ask = ("import importlib.util as u, sys, test.libregrtest; print(sys.executable, "
            "*[m for m in sys.argv[1:] if u.find_spec('test.' + m)])")
     found: Dict[str, str] = {}
-    for candidate in (demo.PYTHON, sys.executable, "python3"):
+    for candidate in (programs.PYTHON, sys.executable, "python3"):
         done = subprocess.run([candidate, "-c", ask, *modules], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               text=True)
         if done.returncode == 0:
@@ -107,39 +108,25 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     parser.add_argument("modules", nargs="*")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     modules = find_modules(arguments.modules or (LONG_MODULES if arguments.long else MODULES))
     if not modules:
-        version = subprocess.run([demo.PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        version = subprocess.run([programs.PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
                                  stdout=subprocess.PIPE, text=True).stdout.strip()
         print(f"skipped: no Python here has its tests (apt-get install libpython{version}-testsuite)")
-        return demo.NOTHING_TO_RUN
+        return SKIPPED
     timeout_s, failures = LONG_TIMEOUT_S if arguments.long else TIMEOUT_S, 0
-    try:
-        with demo.new_runner() as runner:
-            library = demo.find_library(arguments.lib, runner.work)
-            print(f"{demo.count(len(modules), 'module')} of {', '.join(sorted(set(modules.values())))} "
-                  f"on hakmem {demo.read_version(runner, library)}", flush=True)
-            with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-                try:
-                    jobs = {pool.submit(run_module, runner, python, name, library, timeout_s): name
-                            for name, python in modules.items()}
-                    for job in concurrent.futures.as_completed(jobs):
-                        try:
-                            outcome = job.result()
-                        except demo.Failure as failure:
-                            failures, outcome = failures + 1, f"FAILED: {failure}"
-                        print(f"{jobs[job]}: {outcome}", flush=True)
-                except BaseException:
-                    runner.close()
-                    raise
-    except demo.Failure as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    own = hakmem(arguments.lib)
+    print(f"{count(len(modules), 'module')} of {', '.join(sorted(set(modules.values())))} on {own.library}", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        jobs = {pool.submit(run_module, python, name, own, timeout_s): name for name, python in modules.items()}
+        for job in concurrent.futures.as_completed(jobs):
+            try:
+                outcome = job.result()
+            except LabError as failure:
+                failures, outcome = failures + 1, f"FAILED: {failure}"
+            print(f"{jobs[job]}: {outcome}", flush=True)
     if failures:
-        print(f"FAILED: {failures} of {demo.count(len(modules), 'module')}")
+        print(f"FAILED: {failures} of {count(len(modules), 'module')}")
         return 1
     return 0
 

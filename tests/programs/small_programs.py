@@ -3,40 +3,45 @@
     small_programs.py --lib LIBRARY silence      stdout, stderr and exit status are glibc's, byte for byte
     small_programs.py --lib LIBRARY peak         the peak RSS is at most glibc's + 1 MiB, medians of 5 runs each
 """
+
+from __future__ import annotations
+
 import argparse
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import demo
+from on_hakmem import GLIBC, Allocator, Failure, LabError, ending, hakmem, process, programs
 
 ALLOWANCE_MIB = 1.0
 RUNS = 5
-FOLDER = next(path for path in ("/usr/include", str(demo.ROOT)) if Path(path).is_dir())
-COMMANDS = (["true"], ["ls", "-R", FOLDER], [demo.PYTHON, "-c", "pass"], ["sort", str(demo.INPUTS / "headers.cpp")],
-            ["sh", "-c", "echo out; echo err >&2; exit 3"])
+FOLDER = "/usr/include" if Path("/usr/include").is_dir() else str(programs.INPUTS)
+COMMANDS = (
+    ["true"],
+    ["ls", "-R", FOLDER],
+    [programs.PYTHON, "-c", "pass"],
+    ["sort", str(programs.INPUTS / "headers.cpp")],
+    ["sh", "-c", "echo out; echo err >&2; exit 3"],
+)
 
 
-def prove(runner: demo.Runner, command: list, library: str) -> None:
-    with tempfile.TemporaryDirectory(dir=runner.work) as reports:
-        run = runner.run(command, library, {"HAKMEM_STATS": f"json:{reports}/%p.json"})
-        if command[0] != "sh":  # a shell ends by _exit and leaves no report
-            demo.read_proof(Path(reports), run.pid, allocations=0)
+def run(command: list[str], allocator: Allocator) -> process.Run:
+    return process.run(command, allocator, environment=programs.environment(programs.INPUTS))
 
 
-def silence(runner: demo.Runner, command: list, library: str) -> str:
-    demo.check(runner.run(command), runner.run(command, library))
+def silence(command: list[str], own: Allocator) -> str:
+    expected, found = run(command, GLIBC), run(command, own)
+    if (found.status, found.stdout, found.stderr) != (expected.status, expected.stdout, expected.stderr):
+        raise Failure(f"{ending(found.status)}, stderr {found.stderr[:200]!r}; on glibc {ending(expected.status)}")
     return "identical"
 
 
-def peak(runner: demo.Runner, command: list, library: str) -> str:
-    pairs = [(runner.run(command).peak_mib, runner.run(command, library).peak_mib) for _ in range(RUNS)]
-    glibc, hakmem = (statistics.median(peaks) for peaks in zip(*pairs))
-    told = f"peak RSS {hakmem:.2f} MiB, glibc's {glibc:.2f}"
-    if hakmem > glibc + ALLOWANCE_MIB:
-        raise demo.Failure(f"{told}: more than {ALLOWANCE_MIB} MiB above")
+def peak(command: list[str], own: Allocator) -> str:
+    pairs = [(run(command, GLIBC).peak_rss_bytes, run(command, own).peak_rss_bytes) for _ in range(RUNS)]
+    glibc, ours = (statistics.median(peaks) / (1 << 20) for peaks in zip(*pairs))
+    told = f"peak RSS {ours:.2f} MiB, glibc's {glibc:.2f}"
+    if ours > glibc + ALLOWANCE_MIB:
+        raise Failure(f"{told}: more than {ALLOWANCE_MIB} MiB above")
     return told
 
 
@@ -46,20 +51,12 @@ def main() -> int:
     parser.add_argument("test", choices=("silence", "peak"))
     arguments = parser.parse_args()
     test, failures = {"silence": silence, "peak": peak}[arguments.test], 0
-    try:
-        with demo.new_runner() as runner:
-            library = demo.find_library(arguments.lib, runner.work)
-            demo.read_version(runner, library)
-            for command in COMMANDS:
-                try:
-                    prove(runner, command, library)
-                    outcome = test(runner, command, library)
-                except demo.Failure as failure:
-                    failures, outcome = failures + 1, f"FAILED: {failure}"
-                print(f"{' '.join(command)}: {outcome}", flush=True)
-    except demo.Failure as failure:
-        print(failure, file=sys.stderr)
-        return 1
+    for command in COMMANDS:
+        try:
+            outcome = test(command, hakmem(arguments.lib))
+        except LabError as failure:
+            failures, outcome = failures + 1, f"FAILED: {failure}"
+        print(f"{' '.join(command)}: {outcome}", flush=True)
     return 1 if failures else 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Optional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from cpython_tests import Outcome, demo, judge, read_outcome
+from cpython_tests import Failure, Outcome, judge, process, read_outcome
 
 
 def outcome(status: int = 0, *failed: str) -> Outcome:
@@ -14,7 +14,7 @@ def outcome(status: int = 0, *failed: str) -> Outcome:
 
 class Judgement(unittest.TestCase):
     def wrong(self, hakmem: Outcome, glibc: Optional[Outcome], words: str) -> None:
-        with self.assertRaisesRegex(demo.Failure, words):
+        with self.assertRaisesRegex(Failure, words):
             judge(hakmem, glibc)
 
     def test_passed(self) -> None:
@@ -39,7 +39,7 @@ class Judgement(unittest.TestCase):
 
     def test_reading(self) -> None:
         def read(status: int, text: bytes) -> Outcome:
-            return read_outcome(demo.Run(1, status, 1.0, 1.0, 1.0, 1, {"stdout": text, "stderr": b""}))
+            return read_outcome(process.Run(1, status, 1.0, 1.0, 0.0, 1, 1, 0, (), text, b""))
 
         self.assertTrue(read(0, b"== Tests result: SUCCESS ==\n\n1 test OK.\n").passed)
         self.assertTrue(read(0, b"All 1 test OK.\n").passed)

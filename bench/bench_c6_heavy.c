@@ -1,0 +1,21 @@
+/* Random allocations and frees of 257..768 bytes: a program that lives in the middle of the tiny classes.
+ *
+ *     bench_c6_heavy ITER WS SEED
+ *
+ * Each iteration picks one of WS slots: a full one is freed, an empty one gets a block, whose first and last byte are
+ * written. One operation is one malloc or one free.
+ */
+#include "bench_slots.h"
+
+int main(int argc, char **argv) {
+    bench_expect_arguments(argc, 3, 3, "bench_c6_heavy ITER WS SEED");
+    uint64_t iterations = bench_number(argv[1], 1);
+    struct bench_slots set = bench_slots_create(argc - 2, argv + 2, bench_sizes(257, 768));
+
+    double start = bench_now();
+    bench_slots_churn(&set, iterations, false);
+    double seconds = bench_now() - start;
+
+    bench_close(iterations, seconds, bench_slots_finish(&set, false));
+    return 0;
+}

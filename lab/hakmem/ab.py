@@ -1,0 +1,184 @@
+"""A/B: the same work under two settings of one build, or under two builds, decided by rounds that take turns.
+
+A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build.
+A matrix is every combination of several switches, because gains do not add up: its effects are those of each switch
+over all states of the others, and of switches together beyond what they do apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hakmem import comparison, settings, statistics, suite, words
+from hakmem.allocators import OWN, Allocator, hakmem
+from hakmem.errors import LabError
+from hakmem.ledger import Record, VariantFacts
+from hakmem.measure import Case, CommandCase, Metric, Variant
+from hakmem.report.model import Report, Section, Table
+from hakmem.statistics import Decision, Effect, Interval
+
+FEWEST_ROUNDS = 10  # for a decision
+OTHERS = ("cpu_s", "minor_faults")  # shown, without a decision
+MEMORY = "peak_rss_bytes"
+
+
+# ---- What is compared ------------------------------------------------------------------------------------------------
+
+
+def side(name: str, word: str) -> Variant:
+    """The variant that a word describes. LabError unless the library knows each setting and takes its value."""
+    library = hakmem()
+    pairs: list[str] = []
+    for part in [] if word == "-" else re.split(r",(?=\w+=)", word):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise LabError(f"{part!r}: expected `-`, or NAME=VALUE and library=PATH with commas between")
+        if key == "library":
+            if not Path(value).is_file():
+                raise LabError(f"library={value}: there is no such file")
+            library = Allocator(OWN, Path(value).resolve())
+        else:
+            pairs.append(part.removeprefix(settings.PREFIX))
+    assert library.library is not None
+    return Variant(name, library, settings.parse(pairs, library.library))
+
+
+def matrix(words: Sequence[str]) -> tuple[list[Variant], list[str]]:
+    """A variant for every combination of switches NAME=VALUE,VALUE, and the names of the switches. In the order of the
+    variants the last switch changes first."""
+    switches: list[tuple[str, list[str]]] = []
+    for word in words:
+        name, equals, values = word.partition("=")
+        pair = values.split(",")
+        if not equals or len(pair) != 2 or pair[0] == pair[1]:
+            raise LabError(f"{word!r}: expected a switch with its two values, such as PREWARM=0,64K")
+        switches.append((name.removeprefix(settings.PREFIX), pair))
+    names = [name for name, _ in switches]
+    if len(set(names)) != len(names):
+        raise LabError(f"a switch stands twice in the matrix: {', '.join(names)}")
+    combinations = itertools.product(*([f"{name}={value}" for value in pair] for name, pair in switches))
+    return [side(" ".join(each), ",".join(each)) for each in combinations], names
+
+
+def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
+    """A benchmark of the suite, or a group of them, by name; else a command."""
+    name = " ".join(words[1:] if words[:1] == ("bench",) else words)
+    if suite.is_known(name):
+        return [*suite.resolve([name], "sanity" if sanity else "full")]
+    if not words:
+        raise LabError("nothing to run: expected `-- COMMAND [ARGUMENT...]` or the name of a benchmark")
+    if words[0].startswith("-"):
+        raise LabError(f"{words[0]}: expected a command; options stand before it")
+    return [CommandCase(tuple(words))]
+
+
+# ---- What came of it -------------------------------------------------------------------------------------------------
+
+
+def time_of(record: Record, case: str) -> str:
+    """The metric that tells how fast a case was: throughput where it counts its operations, else wall time."""
+    counted = all(record.values(case, variant, "operations_per_s") for variant in record.variants)
+    return "operations_per_s" if counted else "wall_s"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """One metric of one case: B, the second variant, against A, the first."""
+
+    case: str
+    metric: Metric
+    ratio: Interval | None  # None: values of 0, of which there are no ratios
+    decision: Decision | None  # None: this metric is shown only
+
+
+def decide(record: Record, threshold: float) -> list[Decided]:
+    """Time and memory each have a decision of their own, with fewer rounds than it takes none of them."""
+    a, b = record.variants
+    found: list[Decided] = []
+    for case in record.cases:
+        time = time_of(record, case)
+        for name in (time, MEMORY, *OTHERS):
+            values_a, values_b = record.values(case, a, name), record.values(case, b, name)
+            if not values_a or not values_b:
+                continue
+            metric = comparison.metric(record, name)
+            ratio = comparison.compare(values_b, values_a)
+            decision = None
+            if ratio is not None and name in (time, MEMORY):
+                decision = statistics.decision(ratio, threshold, metric.less_is_better)
+                decision = decision if record.rounds >= FEWEST_ROUNDS else Decision.UNDECIDED
+            found.append(Decided(case, metric, ratio, decision))
+    return found
+
+
+def effects(record: Record, case: str, metric: Metric, switches: Sequence[str]) -> list[Effect]:
+    """Of a matrix: the variants of the record are its combinations, in the order of matrix(). The intervals hold all
+    together. None where a value is missing or 0."""
+    keys = itertools.product((0, 1), repeat=len(switches))
+    levels = {
+        key: record.values(case, variant, metric.name) for key, variant in zip(keys, record.variants, strict=True)
+    }
+    if not all(values and min(values) > 0 for values in levels.values()):
+        return []
+    return statistics.effects(levels, switches, confidence=statistics.family_confidence(len(levels) - 1))
+
+
+# ---- As a report -----------------------------------------------------------------------------------------------------
+
+
+def report(record: Record, threshold: float, switches: Sequence[str] = (), kept: str | None = None) -> Report:
+    """Of a matrix if there are switches, else of A and B."""
+    sections: list[Section] = []
+    summary: list[str] = []
+    decided = [] if switches else decide(record, threshold)
+    for case in record.cases:
+        metrics = [comparison.metric(record, name) for name in (time_of(record, case), MEMORY)]
+        if switches:
+            sections += [_effects_table(record, case, metric, switches) for metric in metrics]
+        else:
+            mine = [one for one in decided if one.case == case]
+            rows = tuple((one.metric.title, _ratio(one.ratio), _said(one.decision)) for one in mine)
+            sections.append(Table(f"{case}: b / a", ("", "ratio (95 %)", f"at +-{threshold:.1%}"), rows))
+            summary += [f"{case}, {one.metric.title}: {one.decision.value}" for one in mine if one.decision]
+        sections += [_values_table(record, case, metric) for metric in metrics]
+    title = "matrix of " + ", ".join(switches) if switches else "A/B"
+    base = comparison.report(record, title, kept=kept)
+    notes = tuple(f"{name}: {_described(facts)}" for name, facts in record.variants.items())
+    return replace(base, sections=tuple(sections), summary=tuple(summary), notes=(*notes, *base.notes))
+
+
+def _effects_table(record: Record, case: str, metric: Metric, switches: Sequence[str]) -> Table:
+    rows = tuple((" x ".join(one.factors), words.ratio(one.interval)) for one in effects(record, case, metric, switches))
+    note = "Below 1 is less of it. Of several switches: what they do together beyond what they do apart."
+    return Table(f"{case}: effects on {metric.title}", ("switch", "factor (95 %, all together)"), rows, (note,))
+
+
+def _values_table(record: Record, case: str, metric: Metric) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for variant in record.variants:
+        if values := record.values(case, variant, metric.name):
+            found = statistics.summary(values)
+            shown = [words.amount(value, metric.unit) for value in (found.mean, found.median)]
+            deviation = words.amount(found.standard_deviation, metric.unit) if len(values) > 1 else "-"
+            ends = (words.amount(end, metric.unit) for end in (found.interval.low, found.interval.high))
+            interval = " to ".join(ends) if found.interval.is_bounded else "-"
+            raw = " ".join(words.amount(value, metric.unit).replace(" ", "") for value in values)
+            rows.append((variant, *shown, deviation, interval, raw))
+    columns = ("", "mean", "median", "standard deviation", "median, 95 %", "values")
+    return Table(f"{case}: {metric.title}", columns, tuple(rows))
+
+
+def _ratio(interval: Interval | None) -> str:
+    return words.ratio(interval) if interval else "-"
+
+
+def _said(decision: Decision | None) -> str:
+    return decision.value if decision else ""
+
+
+def _described(facts: VariantFacts) -> str:
+    return " ".join([facts.library or "", *(f"{name}={value}" for name, value in facts.settings.items())])

@@ -1,0 +1,73 @@
+"""Names of allocators, and the libraries behind them.
+
+`hakmem` is this project's library, `glibc` the C library's own malloc (whatever the C library is), any other name a
+peer that `hakmem peers install` built, and NAME=PATH a library of the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hakmem import native
+from hakmem.errors import LabError
+
+SYSTEM = "glibc"
+OWN = "hakmem"
+
+
+@dataclass(frozen=True)
+class Allocator:
+    name: str
+    library: Path | None  # to preload; None: the C library's own malloc
+
+    def sha256(self) -> str | None:
+        return hashlib.sha256(self.library.read_bytes()).hexdigest() if self.library else None
+
+
+def hakmem() -> Allocator:
+    return Allocator(OWN, native.library())
+
+
+def glibc() -> Allocator:
+    return Allocator(SYSTEM, None)
+
+
+def installed() -> list[Allocator]:
+    """All that can be run on this machine now: hakmem, the C library's, and the peers that are installed."""
+    from hakmem import peers
+
+    return [hakmem(), glibc(), *(Allocator(name, path) for name, path in peers.installed().items())]
+
+
+def resolve(words: Iterable[str]) -> list[Allocator]:
+    """Each word a name, NAME=PATH, `all`, or several of these with commas between, in the order given. The same allocator may stand
+    there twice: compared with itself, it shows the noise."""
+    found: list[Allocator] = []
+    for word in (part.strip() for some in words for part in some.split(",")):
+        found += installed() if word == "all" else [_resolve_one(word)]
+    return found
+
+
+def _resolve_one(word: str) -> Allocator:
+    from hakmem import peers
+
+    name, equals, path = word.partition("=")
+    if equals:
+        library = Path(path)
+        if not name or not library.is_file():
+            raise LabError(f"{word}: expected NAME=PATH of a shared library, and there is no file {path!r}")
+        return Allocator(name, library.resolve())
+    if name == OWN:
+        return hakmem()
+    if name == SYSTEM:
+        return glibc()
+    libraries = peers.installed()
+    if name in libraries:
+        return Allocator(name, libraries[name])
+    if name in peers.PEERS:
+        raise LabError(f"the peer {name} is not installed: hakmem peers install {name}")
+    known = ", ".join([OWN, SYSTEM, *peers.PEERS])
+    raise LabError(f"no allocator {name!r}; known are {known}, and NAME=PATH")

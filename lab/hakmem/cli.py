@@ -1,0 +1,76 @@
+"""The command line: `hakmem COMMAND`. Errors become one line and an exit status.
+
+Exit status: 0 done, 1 the answer is no (a check failed, a bar was missed), 2 bad input or a missing piece,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hakmem.errors import LabError
+
+# What the help text says, in its order. Each is a module of hakmem.commands that has a click.Command called `command`.
+COMMANDS = {
+    "run": "run a command on hakmem, or say why that can't be",
+    "doctor": "say what would stop or hurt hakmem here",
+    "compare": "run a command under several allocators and compare",
+    "bench": "run the benchmark suite, or some of it",
+    "demo": "programs you know on glibc and on hakmem, side by side",
+    "ab": "decide between two settings or two builds",
+    "baseline": "hakmem and glibc on the suite, with the machine's facts",
+    "bisect": "find the commit that made a benchmark slower",
+    "hot": "where a command's time goes: functions, kernel, faults",
+    "record": "write a trace of a command's calls of malloc",
+    "replay": "replay a trace under any allocator",
+    "peers": "fetch, build and list the allocators to compare with",
+    "claims": "check that a record stands behind every figure in the documents",
+    "health": "run everything once, at every setting",
+    "ready": "the production-readiness table",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when it is asked for: statistics and plots are slow to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"hakmem.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Runs programs on hakmem, compares allocators on your own command, and keeps evidence for every figure."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    try:
+        status = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="hakmem", standalone_mode=False
+        )
+    except LabError as error:
+        print(f"hakmem: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        print(f"hakmem: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        print("hakmem: interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,81 @@
+"""hakmem demo: programs everybody knows, on glibc's malloc and on hakmem, side by side."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+
+from hakmem import allocators, ledger, machine, measure, programs, progress, statistics, words
+
+METRICS = {"wall": "wall_s", "CPU": "cpu_s", "peak RSS": "peak_rss_bytes", "faults": "minor_faults"}
+USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="also servers and other languages; says which packages are missing")
+@click.option("--only", multiple=True, metavar="NAME", help="one program, as often as wanted")
+@click.option("-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="timed rounds")
+@click.option("--check", is_flag=True, help="one untimed run of each: outputs and takeover, no figures")
+def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int:
+    """Programs you know on glibc and on hakmem: equal outputs, proof of takeover, one table.
+
+    Every run must prove whose malloc it ran on, and print what the runs on glibc print. Ratios below 1 mean that hakmem needs
+    less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of them is installed.
+    """
+    wanted = [programs.by_name(name) for name in only] or list(programs.PROGRAMS)
+    if not every and not only:
+        wanted = [program for program in wanted if program.name in USUAL]
+    cases, missing = programs.cases(wanted)
+    for program in missing:
+        print(f"{program.name}: skipped, it is not installed (Debian's package {program.package})")
+    if not cases:
+        return 77
+    start = machine.facts()
+    version = _version(allocators.hakmem().library)
+    how = "outputs only" if check else f"{rounds} rounds, interleaved, after a warm-up"
+    print(f"hakmem {version} and {start.libc}, {how}\n{words.machine(start)}\n", flush=True)
+    variants = measure.variants([allocators.glibc(), allocators.hakmem()])
+    with progress.shown() as on_step:
+        done = measure.measure(cases, variants, 1 if check else rounds, warmup=0 if check else 1, on_step=on_step)
+    if not check:
+        record = ledger.from_measurement(done, "demo", start=start)
+        print(_table(record) + "\n")
+    failed = {failure.case for failure in done.failures}
+    for failure in done.failures:
+        print(f"FAILED: {failure.case} on {failure.variant}: {failure.reason}", file=sys.stderr)
+    passed = len(cases) - len(failed)
+    if done.interrupted:
+        print("interrupted: what finished stands above", file=sys.stderr)
+        return 130
+    print(f"proved: {passed} of {len(cases)} programs ran on hakmem, with the outputs of their runs on glibc")
+    return 1 if failed else 0
+
+
+def _version(library: object) -> str:
+    """What the library says of itself in a process of its own."""
+    ask = f"import ctypes as c; f = c.CDLL({str(library)!r}).hak_version; f.restype = c.c_char_p; print(f().decode())"
+    return subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _table(record: ledger.Record) -> str:
+    """A line per program: medians of both, and hakmem over glibc."""
+    lines: list[list[str]] = []
+    ratios: dict[str, list[float]] = {name: [] for name in METRICS.values()}
+    for case in record.cases:
+        line = [case]
+        for metric, found in ratios.items():
+            glibc, own = (record.values(case, variant, metric) for variant in ("glibc", "hakmem"))
+            if not (glibc and own):
+                line += ["", "", "failed"]
+                continue
+            medians = statistics.summary(glibc).median, statistics.summary(own).median
+            found.append(medians[1] / medians[0] if medians[0] else 1.0)
+            unit = measure.METRICS[metric].unit.replace("faults", "")
+            line += [*(words.amount(median, unit) for median in medians), f"{found[-1]:.2f}"]
+        lines.append(line)
+    if all(ratios.values()):
+        means = (["", "", f"{statistics.geometric_mean(found):.2f}"] for found in ratios.values())
+        lines.append(["geometric mean", *(word for mean in means for word in mean)])
+    return words.table(["program", *(word for title in METRICS for word in (title, "hakmem", "ratio"))], lines)

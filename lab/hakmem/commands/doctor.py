@@ -1,0 +1,42 @@
+"""hakmem doctor: what would stop or hurt hakmem here."""
+
+from __future__ import annotations
+
+import click
+
+MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--pid", type=click.IntRange(min=1), help="Look at a running process.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
+def command(pid: int | None, as_json: bool, words: tuple[str, ...]) -> int:
+    """Says what would stop or hurt hakmem on this machine, for a command, or in a running process.
+
+    Nothing is started but the library in a program of its own. Exit status 0 when hakmem would work, 1 when not.
+    """
+    import dataclasses
+    import json
+    import os
+
+    from hakmem import doctor, native
+    from hakmem.host import Host
+
+    if words and pid is not None:
+        raise click.UsageError("expected --pid or a command, not both")
+    findings = doctor.examine(Host(), native.library(), words, pid, dict(os.environ))
+    problems = sum(finding.level == "problem" for finding in findings)
+    if as_json:
+        plain = {"works": problems == 0, "findings": [dataclasses.asdict(finding) for finding in findings]}
+        print(json.dumps(plain, indent=1))
+        return 1 if problems else 0
+    width = max(len(finding.topic) for finding in findings)
+    for finding in findings:
+        print(f"{MARKS[finding.level]} {finding.topic:{width}}  {finding.fact}")
+        if finding.advice:
+            print(f"{'':{len(MARKS['ok']) + width + 3}}{finding.advice}")
+    subject = f"process {pid}" if pid is not None else words[0] if words else "this machine"
+    stands = "problem stands" if problems == 1 else "problems stand"
+    print(f"\n{subject}: " + (f"{problems} {stands} against hakmem" if problems else "nothing stands against hakmem"))
+    return 1 if problems else 0

@@ -1,0 +1,41 @@
+"""hakmem run: a command on hakmem, or one line that says why not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NoReturn
+
+import click
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@click.option("--children/--no-children", default=True, help="Whether the programs it starts run on hakmem too.")
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+def command(settings: tuple[str, ...], children: bool, words: tuple[str, ...]) -> NoReturn:
+    """Runs a command on hakmem, in place of this process: its terminal, signals and exit status are its own.
+
+    Refuses with one line and exit status 2 when the command's malloc would not be hakmem's. Scripts are followed to
+    their interpreters. With --no-children a wrapper such as nice counts as the program.
+    """
+    from hakmem import native, takeover
+    from hakmem import settings as known_settings
+    from hakmem.errors import LabError
+
+    library = native.library()
+    environment = {**callers_environment(), **known_settings.parse(settings, library)}
+    file, ready = takeover.prepare(words, library, environment, children=children)
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    try:
+        os.execve(file, words, ready)
+    except OSError as error:
+        raise LabError(f"{words[0]}: {error.strerror}") from None
+
+
+def callers_environment() -> dict[str, str]:
+    """What this process was started with: Python may have added a locale to its own."""
+    with open("/proc/self/environ", "rb") as file:
+        words = (os.fsdecode(word).partition("=") for word in file.read().split(b"\0"))
+    return {name: value for name, equals, value in words if equals}

@@ -1,0 +1,202 @@
+"""From a record's raw values to a report: medians, ratios with intervals, verdicts.
+
+Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary, and its
+verdict stands alone; the intervals of the other metrics are widened for their number, so that a report of many
+verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the ratios of its single
+cases are widened for the number of allocators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hakmem import statistics, words
+from hakmem.errors import LabError
+from hakmem.ledger import Record
+from hakmem.measure import METRICS, Metric
+from hakmem.report.model import Case, Comparison, Entry, Report, Section
+from hakmem.statistics import CONFIDENCE, Interval
+
+COMPARED = ("wall_s", "cpu_s", "peak_rss_bytes", "minor_faults")
+
+Figure = Callable[[str, str], Sequence[float]]  # of a case and a variant; empty: there is none
+
+
+def metric(record: Record, name: str) -> Metric:
+    """A metric of the table, or a benchmark's own figure, of which less is better."""
+    if name in METRICS:
+        return METRICS[name]
+    unit = next((series.unit for series in record.series if series.metric == name), "")
+    return Metric(name, name.replace("_", " "), unit)
+
+
+def choose_baseline(record: Record, wanted: str | None) -> str:
+    """The variant that the others are compared with: glibc where it takes part, unless another is wanted."""
+    if wanted is not None and wanted not in record.variants:
+        raise LabError(f"no {wanted!r} to compare with; there are {', '.join(record.variants)}")
+    return wanted or ("glibc" if "glibc" in record.variants else next(iter(record.variants)))
+
+
+def compare(values: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """None where a ratio says nothing: no partner, or zeros (no major faults at all)."""
+    if len(values) != len(base) or not values or min(*values, *base) <= 0:
+        return None
+    return statistics.ratio(values, base, confidence=confidence)
+
+
+def section(
+    record: Record,
+    of: Metric,
+    figure: Figure,
+    baseline: str,
+    *,
+    cases: Iterable[str] | None = None,
+    confidence: float = CONFIDENCE,
+    mean: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Comparison | None:
+    """One metric of all cases that have it, or None. `mean`: with the geometric mean over the cases in which all variants have
+    figures."""
+    found = [_case(record, case, of, figure, baseline, confidence) for case in cases or record.cases]
+    found = [case for case in found if any(entry.values for entry in case.entries)]
+    if not found:
+        return None
+    average, left_out = _mean(found, of, baseline) if mean and len(found) > 1 else (None, ())
+    return Comparison(of.title, of.unit, baseline, tuple(found), of.less_is_better, average, notes + left_out)
+
+
+def _case(record: Record, name: str, of: Metric, figure: Figure, baseline: str, confidence: float) -> Case:
+    base = figure(name, baseline)
+    entries: list[Entry] = []
+    for variant in record.variants:
+        values = tuple(figure(name, variant))
+        ratio = compare(values, base, confidence) if variant != baseline else None
+        verdict = statistics.verdict(ratio, of.less_is_better) if ratio else None
+        entries.append(Entry(variant, values, ratio, verdict))
+    return Case(name, tuple(entries))
+
+
+def _mean(cases: Sequence[Case], of: Metric, baseline: str) -> tuple[Case | None, tuple[str, ...]]:
+    """Of each variant over the cases in which it and the baseline have figures; those with fewer cases are told."""
+    entries: list[Entry] = [Entry(baseline)]
+    notes: list[str] = []
+    for variant in dict.fromkeys(entry.name for case in cases for entry in case.entries if entry.name != baseline):
+        shared = [case for case in cases if case.entry(variant).ratio is not None]
+        if not shared:
+            continue
+        pairs = {case.name: (case.entry(variant).values, case.entry(baseline).values) for case in shared}
+        ratio = statistics.geometric_mean_ratio(pairs)
+        entries.append(Entry(variant, (), ratio, statistics.verdict(ratio, of.less_is_better)))
+        if len(shared) < len(cases):
+            notes.append(f"{variant}: mean over {len(shared)} of {len(cases)} cases")
+    return (Case("geometric mean", tuple(entries)) if len(entries) > 1 else None), tuple(notes)
+
+
+# ---- A user's command --------------------------------------------------------------------------------------------------
+
+
+def report(
+    record: Record,
+    title: str,
+    *,
+    baseline: str | None = None,
+    primary: str = "wall_s",
+    metrics: Iterable[str] = COMPARED,
+    kept: str | None = None,
+) -> Report:
+    """The primary metric first, with the sentence that answers the question; then the others."""
+    chosen = choose_baseline(record, baseline)
+    present = record.metrics()
+    if primary not in present:
+        raise LabError(f"no figure {primary!r} to compare by; there are {', '.join(present)}")
+    others = [name for name in dict.fromkeys(metrics) if name != primary and name in present]
+    wider = statistics.family_confidence(len(others) * max(1, len(record.variants) - 1) * len(record.cases))
+    several = len(record.cases) > 1
+    sections: list[Section] = []
+    for name in [primary, *others]:
+        confidence = CONFIDENCE if name == primary else wider
+        found = section(record, metric(record, name), _series(record, name), chosen, confidence=confidence, mean=several)
+        if found:
+            sections.append(found)
+    answer = _answer(sections[0]) if isinstance(sections[0], Comparison) else ()
+    return _report(record, title, sections, answer, kept)
+
+
+def _series(record: Record, name: str) -> Figure:
+    return lambda case, variant: record.values(case, variant, name)
+
+
+def _answer(primary: Comparison) -> tuple[str, ...]:
+    """One sentence per allocator and case on the metric that decides."""
+    found: list[str] = []
+    for case in primary.cases:
+        where = f"{case.name}: " if len(primary.cases) > 1 else ""
+        for entry in case.entries:
+            if entry.ratio is None or entry.verdict is None:
+                continue
+            said = words.SAYS[entry.verdict]
+            comparing = f"{entry.name} against {primary.baseline}, {primary.title}"
+            found.append(f"{where}{comparing}: {said}, ratio {words.ratio(entry.ratio)}")
+    return tuple(found)
+
+
+def _report(record: Record, title: str, sections: Sequence[Section], summary: tuple[str, ...], kept: str | None) -> Report:
+    facts = record.machine
+    load = f"{facts.load[0]:.2f} before, {record.load_at_end[0]:.2f} after"
+    size = () if record.size == "full" else ("Short runs (less than 1 s and 10 M operations): they show little.",)
+    cut = ("Interrupted: whole rounds only.",) if record.interrupted else ()
+    return Report(
+        title=title,
+        command=record.command,
+        sections=tuple(sections),
+        summary=summary,
+        failures=tuple(f"{failed.case} on {failed.variant}: {failed.reason}" for failed in record.failures),
+        notes=(*cut, *size, *record.notes),
+        date=f"{record.date:%Y-%m-%d %H:%M} UTC",
+        machine={"machine": words.machine(facts), "rounds": f"{record.rounds} rounds, interleaved", "load": f"load {load}"},
+        records=(kept,) if kept else (),
+    )
+
+
+# ---- The suite ---------------------------------------------------------------------------------------------------------
+
+COST = Metric("cost", "time: per operation of a benchmark, CPU time of a program", "s")
+MEMORY = METRICS["peak_rss_bytes"]
+
+
+def cost(record: Record) -> Figure:
+    """Time as a suite compares it: seconds per operation of a benchmark, CPU seconds of any other program."""
+
+    def figure(case: str, variant: str) -> list[float]:
+        throughput = record.values(case, variant, "operations_per_s")
+        return [1 / value for value in throughput] if throughput else record.values(case, variant, "cpu_s")
+
+    return figure
+
+
+def suite_report(record: Record, title: str, *, baseline: str | None = None, kept: str | None = None) -> Report:
+    """Time and memory of all cases, each with a geometric mean, then the benchmarks' own figures."""
+    chosen = choose_baseline(record, baseline)
+    each = statistics.family_confidence(max(1, len(record.variants) - 1))
+    if statistics.minimum_rounds(each) > record.rounds:
+        each = CONFIDENCE
+    share = f"{each:.1%}".replace(".0%", "%")
+    note = (f"Intervals of single cases hold with {share} each; the verdict is that on the geometric mean.",)
+    sections: list[Section] = []
+    for of, figure in ((COST, cost(record)), (MEMORY, _series(record, "peak_rss_bytes"))):
+        found = section(record, of, figure, chosen, confidence=each, mean=True, notes=note)
+        if found:
+            sections.append(found)
+    for name in record.metrics():
+        if name not in METRICS:
+            found = section(record, metric(record, name), _series(record, name), chosen, confidence=each)
+            if found:
+                sections.append(found)
+    answers: list[str] = []
+    for one in sections[:2]:
+        if isinstance(one, Comparison) and one.mean:
+            for entry in one.mean.entries:
+                if entry.ratio and entry.verdict:
+                    of_all = f"{entry.name} against {chosen}, geometric mean of {one.title.partition(':')[0]}"
+                    answers.append(f"{of_all}: {words.SAYS[entry.verdict]}, ratio {words.ratio(entry.ratio)}")
+    return _report(record, title, sections, tuple(answers), kept)

@@ -1,0 +1,279 @@
+"""What would stop or hurt hakmem: on this machine, in this command, in that running process.
+
+A finding is a fact that was looked up, what it means for hakmem, and what to do about it. Only a problem stops it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hakmem import elf, settings, takeover
+from hakmem.errors import LabError
+from hakmem.host import AT_PAGESZ, AT_SECURE, Host, HostProcess
+from hakmem.process import C_LIBRARY
+
+Level = Literal["ok", "note", "problem"]
+
+MIB, GIB = 1 << 20, 1 << 30
+PAGE_SIZES = (4096, 16384, 65536)
+RANGE_BYTES = 64 * GIB  # of address space that hakmem reserves at a time, if it may: at most a quarter of the limit
+LEAST_ADDRESS_SPACE = 32 * MIB  # a program, the C library and a first SuperSlab
+USUAL_MAX_MAP_COUNT = 65530
+
+BUILD_OTHERWISE = "no preload can change that: build it otherwise"
+ASK_AS_OWNER = "look at it as its user, or as root"
+
+
+@dataclass(frozen=True)
+class Finding:
+    topic: str
+    level: Level
+    fact: str
+    advice: str = ""
+
+
+def ok(topic: str, fact: str) -> Finding:
+    return Finding(topic, "ok", fact)
+
+
+def note(topic: str, fact: str, advice: str) -> Finding:
+    return Finding(topic, "note", fact, advice)
+
+
+def problem(topic: str, fact: str, advice: str) -> Finding:
+    return Finding(topic, "problem", fact, advice)
+
+
+def size(count: int) -> str:
+    unit, name = next(((u, n) for u, n in ((GIB, "GiB"), (MIB, "MiB")) if count >= u), (1024, "KiB"))
+    return f"{count / unit:.4g} {name}"
+
+
+# ---- The library and the machine -------------------------------------------------------------------------------------
+
+
+def of_library(library: Path, host: Host) -> Iterator[Finding]:
+    needs, has = elf.read(library).glibc, host.calls.glibc
+    if needs and has:
+        fact = f"glibc {has[0]}.{has[1]}; the library needs {needs[0]}.{needs[1]}"
+        yield problem("C library", fact, "build hakmem on this machine") if has < needs else ok("C library", fact)
+    elif needs:
+        yield problem("C library", "not glibc, for which the library is built", "build hakmem on this machine")
+    try:
+        settings.known(library)
+    except LabError as error:
+        yield problem("library", str(error), "./dev build, or install the package again")
+    else:
+        yield ok("library", f"{library} loads")
+
+
+def of_machine(host: Host) -> Iterator[Finding]:
+    yield ok("kernel", host.text("proc/sys/kernel/osrelease") or "unknown")
+    yield _page_size(host)
+    pages = host.text("sys/kernel/mm/transparent_hugepage/enabled")
+    choice = re.search(r"\[(\w+)\]", pages or "")
+    yield ok("huge pages", f"transparent huge pages: {choice[1] if choice else 'none'}")
+    yield _max_map_count(host)
+    yield _overcommit(host)
+    yield _rseq(host)
+    if host.calls.membarrier:
+        yield ok("membarrier", "supported")
+    else:
+        yield note("membarrier", "not supported, or forbidden by a filter", "nothing: hakmem runs without it")
+    if host.text("proc/pressure/memory") is not None:
+        yield ok("memory pressure", "the kernel tells it (PSI)")
+    else:
+        yield note("memory pressure", "the kernel does not tell it (PSI)", "boot with psi=1, where that is wanted")
+    everywhere = host.text("etc/ld.so.preload")
+    if everywhere:
+        advice = "check that none of them is an allocator that other programs count on; hakmem comes before it"
+        yield note("ld.so.preload", f"/etc/ld.so.preload names {everywhere}", advice)
+
+
+def _page_size(host: Host) -> Finding:
+    page = host.process().auxiliary().get(AT_PAGESZ)
+    if page is None:
+        return note("page size", "unknown: /proc/self/auxv can't be read", "mount /proc")
+    if page not in PAGE_SIZES:
+        return problem("page size", f"{page} bytes; hakmem knows 4, 16 and 64 KiB", "use another kernel")
+    return ok("page size", size(page))
+
+
+def _max_map_count(host: Host) -> Finding:
+    most = host.number("proc/sys/vm/max_map_count")
+    if most is None:
+        return note("mappings", "unknown: vm.max_map_count can't be read", "mount /proc")
+    if most < USUAL_MAX_MAP_COUNT:
+        advice = f"sysctl vm.max_map_count={USUAL_MAX_MAP_COUNT}"
+        return note("mappings", f"a process may have {most}, fewer than usual", advice)
+    return ok("mappings", f"a process may have {most}")
+
+
+def _overcommit(host: Host) -> Finding:
+    mode, ratio = host.number("proc/sys/vm/overcommit_memory"), host.number("proc/sys/vm/overcommit_ratio")
+    if mode == 2:
+        fact = f"strict (vm.overcommit_memory=2, ratio {ratio} %): what is committed counts, even untouched"
+        return note("overcommit", fact, "nothing: hakmem's reservations do not count; it commits 2 MiB at a time")
+    words = {0: "heuristic", 1: "always"}
+    return ok("overcommit", words.get(-1 if mode is None else mode, "unknown"))
+
+
+def _rseq(host: Host) -> Finding:
+    if host.calls.rseq:
+        return ok("rseq", "registered by the C library")
+    why = "older than glibc 2.35, or another C library" if host.calls.rseq is None else "switched off or refused"
+    return note("rseq", f"not registered by the C library: {why}", "nothing: hakmem runs without it")
+
+
+# ---- What a process has from its surroundings ------------------------------------------------------------------------
+
+
+def of_surroundings(process: HostProcess) -> Iterator[Finding]:
+    yield _memory_limit(process)
+    yield _address_space(process)
+    data = process.limit("Max data size")
+    if data is not None:
+        fact, advice = f"limited to {size(data)} (RLIMIT_DATA)", "ulimit -d unlimited: the heap counts as data"
+        yield problem("data", fact, advice) if data < 4 * MIB else note("data", fact, advice)
+    yield _seccomp(process)
+    preload = process.environment().get("LD_PRELOAD")
+    if preload:
+        fact, advice = f"LD_PRELOAD is {preload}", "nothing, with `hakmem run`: hakmem comes before it"
+        yield note("LD_PRELOAD", fact, advice)
+
+
+def _memory_limit(process: HostProcess) -> Finding:
+    limit = process.memory_limit()
+    if limit is None:
+        return ok("memory limit", "none")
+    used = limit.used_bytes / limit.limit_bytes if limit.limit_bytes else 1
+    fact = f"{size(limit.limit_bytes)}, {used:.0%} of it in use ({limit.group})"
+    if used >= 0.9:
+        return note("memory limit", fact, "raise it: the kernel is about to end processes of this group")
+    return ok("memory limit", fact)
+
+
+def _address_space(process: HostProcess) -> Finding:
+    limit = process.limit("Max address space")
+    if limit is None:
+        return ok("address space", "unlimited")
+    fact = f"limited to {size(limit)} (RLIMIT_AS)"
+    if limit < LEAST_ADDRESS_SPACE:
+        return problem("address space", f"{fact}: too little for most programs", "ulimit -v unlimited")
+    if limit < 4 * RANGE_BYTES:
+        advice = "nothing, unless the heap outgrows it: hakmem reserves less at a time"
+        return note("address space", fact, advice)
+    return ok("address space", fact)
+
+
+def _seccomp(process: HostProcess) -> Finding:
+    mode = process.status("Seccomp")
+    if mode == "1":
+        return problem("seccomp", "strict mode: no memory can be had from the kernel", "nothing can be done")
+    if mode == "2":
+        advice = "let it allow mmap, munmap, mremap, mprotect and madvise; prctl and sched_yield may be refused"
+        return note("seccomp", "a filter decides which system calls are allowed", advice)
+    return ok("seccomp", "no filter")
+
+
+# ---- A command, a running process ------------------------------------------------------------------------------------
+
+
+def of_command(words: Sequence[str], library: Path, environment: dict[str, str]) -> Iterator[Finding]:
+    preload = takeover.preload_words(library)
+    programs = takeover.follow(words, takeover.with_preload(environment, preload))
+    why = takeover.examine(programs, preload)
+    path = " -> ".join(str(program.file) for program in programs)
+    if why:
+        yield problem("command", why, BUILD_OTHERWISE)
+        return
+    yield ok("command", f"{path} takes hakmem")
+    yield from _private_allocators(programs[-1].file)
+
+
+def _private_allocators(program: Path) -> Iterator[Finding]:
+    for name in elf.read(program).private_allocators:
+        fact = f"it has {name} beside malloc: what it takes from there is not on hakmem"
+        yield note("own allocator", fact, "build or set it so that it uses malloc, if that is wanted")
+
+
+def of_running(process: HostProcess, library: Path) -> Iterator[Finding]:
+    program = process.executable()
+    if program is None:
+        yield note("program", "unknown: /proc/PID/exe can't be read", ASK_AS_OWNER)
+    else:
+        yield from _running_program(process, program, library)
+    if process.auxiliary().get(AT_SECURE):
+        advice = "start it without setuid, setgid or capabilities"
+        yield problem("rights", "it runs with more rights than its caller: LD_PRELOAD is ignored", advice)
+    count, most = len(process.mappings()), process.host.number("proc/sys/vm/max_map_count")
+    if most and count > most * 0.9:
+        yield problem("its mappings", f"{count} of {most}: soon no memory can be mapped", "raise vm.max_map_count")
+    else:
+        yield ok("its mappings", f"{count} of {most}")
+
+
+def _running_program(process: HostProcess, program: str, library: Path) -> Iterator[Finding]:
+    file = process.path(program)
+    try:
+        why = takeover.unsuitable(file, elf.read(file), elf.read(library))
+    except LabError as error:
+        yield note("program", str(error), ASK_AS_OWNER)
+        return
+    if why:
+        own = str(process.path("/")).rstrip("/")
+        yield problem("program", why.replace(own, ""), BUILD_OTHERWISE)
+        return
+    yield ok("program", program)
+    yield from _private_allocators(file)
+    malloc = malloc_of(process, program)
+    if malloc is None:
+        yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)
+    elif Path(malloc).name.startswith("libhakmem.so"):
+        yield ok("malloc", f"hakmem's ({malloc})")
+    else:
+        yield note("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
+
+
+def malloc_of(process: HostProcess, program: str) -> str | None:
+    """Which of the files that the process maps its malloc is from: the program's own, else the first that is preloaded,
+    else another library's, else the C library's."""
+    files = {mapping.file: None for mapping in process.mappings() if mapping.executable and mapping.file[:1] == "/"}
+    preloaded = [Path(word).name for word in re.split(r"[ :]", process.environment().get("LD_PRELOAD", "")) if word]
+
+    def rank(file: str) -> tuple[int, int]:
+        name = Path(file).name
+        if file == program:
+            return 0, 0
+        if name in preloaded:
+            return 1, preloaded.index(name)
+        return (3, 0) if C_LIBRARY.match(name) else (2, 0)
+
+    return next((file for file in sorted(files, key=rank) if _exports_malloc(process.path(file))), None)
+
+
+def _exports_malloc(file: Path) -> bool:
+    try:
+        return "malloc" in elf.read(file).exports
+    except LabError:  # replaced or removed since
+        return file.name.startswith("libhakmem.so")
+
+
+# ---- The whole -------------------------------------------------------------------------------------------------------
+
+
+def examine(
+    host: Host, library: Path, words: Sequence[str], pid: int | None, environment: dict[str, str]
+) -> list[Finding]:
+    """Of the machine, and of a command or a running process if one is given."""
+    process = host.process(pid)
+    findings = [*of_library(library, host), *of_machine(host), *of_surroundings(process)]
+    if pid is not None:
+        findings += of_running(process, library)
+    if words:
+        findings += of_command(words, library, environment)
+    return findings

@@ -1,0 +1,302 @@
+"""Figures and tables of the documentation: what they say is computed from records, never typed.
+
+A figure is an expression over one record:
+
+    median(CASE, VARIANT, METRIC)                 107 M/s
+    ratio(CASE, CANDIDATE, BASELINE, METRIC)      1.065 (1.012-1.090): paired by round, with its 95 % interval
+    change(CASE, CANDIDATE, BASELINE, METRIC)     the same ratio as +6.5 % (+1.2 to +9.0 %)
+
+Names with spaces stand in quotes. CASE "*" is all cases of the record, of which ratios are those of geometric means.
+BASELINE `best` is the best of all other variants in that case, `best(A, B)` of these. `.estimate`, `.low` and `.high` behind
+an expression take one number of it. In a table, the name `case` is the case of the row.
+
+In a table a column holds figures that were measured or values that somebody expects, and says which; a model that
+holds both in one column doesn't exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics as medians
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hakmem import comparison, statistics, words
+from hakmem.errors import LabError
+from hakmem.ledger import Expected, Record
+from hakmem.statistics import Interval, Verdict
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ARGUMENTS = {
+    "median": ("CASE", "VARIANT", "METRIC"),
+    "ratio": ("CASE", "CANDIDATE", "BASELINE", "METRIC"),
+    "change": ("CASE", "CANDIDATE", "BASELINE", "METRIC"),
+}
+Find = Callable[[str], Record]  # by id; raises LabError when there is none that may be cited
+
+
+class FigureError(LabError):
+    """An expression or a table that says nothing, or asks for what its record doesn't have."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Measured(_Model):
+    """A figure of a record."""
+
+    kind: Literal["measured"] = "measured"
+    record: str
+    function: Literal["median", "ratio", "change"]
+    cases: tuple[str, ...] = Field(description="several: their geometric mean; *: all of the record")
+    variant: str
+    rivals: tuple[str, ...] | None = Field(description="the baseline: the best of these; none named: of all others")
+    metric: str
+    part: Literal["estimate", "low", "high"] | None = None
+
+
+class MeasuredColumn(_Model):
+    kind: Literal["measured"] = "measured"
+    title: str
+    cells: tuple[Measured, ...]
+
+
+class ExpectedColumn(_Model):
+    kind: Literal["expected"] = "expected"
+    title: str
+    cells: tuple[Expected, ...]
+
+
+class Table(_Model):
+    rows: tuple[str, ...] = Field(min_length=1)
+    columns: tuple[Annotated[MeasuredColumn | ExpectedColumn, Field(discriminator="kind")], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_full(self) -> Table:
+        for column in self.columns:
+            if len(column.cells) != len(self.rows):
+                raise ValueError(f"column {column.title!r} has {len(column.cells)} cells for {len(self.rows)} rows")
+        return self
+
+    def records(self) -> list[str]:
+        cells = (cell for column in self.columns if column.kind == "measured" for cell in column.cells)
+        return list(dict.fromkeys(cell.record for cell in cells))
+
+
+# ---- Reading what a document asks for --------------------------------------------------------------------------------
+
+
+def parse(text: str, record: str, row: tuple[str, ...] | None = None) -> Measured:
+    """The figure that an expression asks for. `row`: the cases that the name `case` stands for."""
+    usage = "expected " + ", ".join(f"{name}({', '.join(words)})" for name, words in ARGUMENTS.items())
+    try:
+        tree: ast.expr = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise FigureError(f"not a figure: {text.strip()!r}; {usage}") from None
+    part = None
+    if isinstance(tree, ast.Attribute) and tree.attr in ("estimate", "low", "high"):
+        part, tree = tree.attr, tree.value
+    called = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords
+    if not called or tree.func.id not in ARGUMENTS or len(tree.args) != len(ARGUMENTS[tree.func.id]):  # type: ignore[attr-defined]
+        if isinstance(tree, (ast.Constant, ast.UnaryOp)):
+            raise FigureError(f"a value that no record backs, in a place for measured figures: {text.strip()}; {usage}")
+        raise FigureError(f"not a figure: {text.strip()!r}; {usage}")
+    assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)
+    first, *rest, metric = tree.args
+    if isinstance(first, ast.Name) and first.id == "case":
+        if row is None:
+            raise FigureError(f"{text.strip()!r}: `case` has a meaning in tables only; name one")
+        cases = row
+    else:
+        cases = (_name(first),)
+    return Measured(
+        record=record,
+        function=tree.func.id,  # type: ignore[arg-type]
+        cases=cases,
+        variant=_name(rest[0]),
+        rivals=_rivals(rest[1]) if len(rest) > 1 else None,
+        metric=_name(metric),
+        part=part,  # type: ignore[arg-type]
+    )
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise FigureError(f"not a name: {ast.unparse(node)}; names with spaces stand in quotes")
+
+
+def _rivals(node: ast.expr) -> tuple[str, ...]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "best" and node.args:
+        return tuple(_name(argument) for argument in node.args)
+    name = _name(node)
+    return () if name == "best" else (name,)
+
+
+class _ExpectedDefinition(_Model):
+    source: str = Field(min_length=1)
+    unit: str
+    amounts: dict[str, float]
+
+
+class _TableDefinition(_Model):
+    rows: dict[str, str | list[str]]
+    columns: dict[str, str | float | _ExpectedDefinition]
+
+
+def parse_table(record: str, text: str) -> Table:
+    """A table from its definition in TOML: `rows` (title = case, or a list of cases) and `columns` (title = expression, or what
+    is expected of each row: source, unit, amounts)."""
+    try:
+        definition = _TableDefinition.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise FigureError(f"the table's definition is no TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise FigureError(f"the table's definition: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    columns: list[MeasuredColumn | ExpectedColumn] = []
+    for title, column in definition.columns.items():
+        if isinstance(column, _ExpectedDefinition):
+            columns.append(_expected_column(title, column, list(definition.rows)))
+            continue
+        if isinstance(column, float):
+            raise FigureError(f"an expected value in the measured column {title!r}: {column:g}")
+        cases = [(row,) if isinstance(row, str) else tuple(row) for row in definition.rows.values()]
+        columns.append(MeasuredColumn(title=title, cells=tuple(parse(column, record, row) for row in cases)))
+    try:
+        return Table(rows=tuple(definition.rows), columns=tuple(columns))
+    except ValidationError as error:
+        raise FigureError(f"the table's definition: {error.errors()[0]['msg']}") from None
+
+
+def _expected_column(title: str, column: _ExpectedDefinition, rows: list[str]) -> ExpectedColumn:
+    unknown = [row for row in column.amounts if row not in rows]
+    missing = [row for row in rows if row not in column.amounts]
+    if unknown or missing:
+        raise FigureError(f"the expected column {title!r} needs one amount for each row, differs in {[*unknown, *missing]}")
+    cells = (Expected(what=row, amount=column.amounts[row], unit=column.unit, source=column.source) for row in rows)
+    return ExpectedColumn(title=title, cells=tuple(cells))
+
+
+# ---- Computing ---------------------------------------------------------------------------------------------------------
+
+
+def text(figure: Measured, find: Find) -> str:
+    """As the documentation prints it."""
+    record = find(figure.record)
+    if figure.function == "median":
+        if len(_cases(record, figure)) != 1 or figure.part:
+            raise FigureError("median() is of one case, and has no .estimate, .low or .high")
+        values = _values(record, figure.cases[0], figure.variant, figure.metric)
+        return words.amount(medians.median(values), comparison.metric(record, figure.metric).unit)
+    interval = _interval(record, figure)
+    is_change = figure.function == "change"
+    if figure.part:
+        number: float = getattr(interval, figure.part)
+        if not 0 < number < float("inf"):
+            raise FigureError(f"{record.id}: {record.rounds} rounds are too few for an interval")
+        return f"{(number - 1) * 100:+.1f} %" if is_change else f"{number:.3f}"
+    if not is_change:
+        return words.ratio(interval)
+    estimate, low, high = (f"{(end - 1) * 100:+.1f}" for end in (interval.estimate, interval.low, interval.high))
+    return f"{estimate} % ({low} to {high} %)" if interval.is_bounded else f"{estimate} %"
+
+
+def _cases(record: Record, figure: Measured) -> list[str]:
+    return list(record.cases) if figure.cases == ("*",) else list(figure.cases)
+
+
+def _values(record: Record, case: str, variant: str, metric: str) -> list[float]:
+    for what, name, known in (("case", case, record.cases), ("variant", variant, record.variants)):
+        if name not in known:
+            raise FigureError(f"{record.id} has no {what} {name!r}; it has {', '.join(known)}")
+    if metric not in record.metrics():
+        raise FigureError(f"{record.id} has no metric {metric!r}; it has {', '.join(record.metrics())}")
+    values = record.values(case, variant, metric)
+    if not values:
+        raise FigureError(f"{record.id} has no {metric} of {case!r} under {variant!r}")
+    return values
+
+
+def _interval(record: Record, figure: Measured) -> Interval:
+    cases = _cases(record, figure)
+    own = {case: _values(record, case, figure.variant, figure.metric) for case in cases}
+    assert figure.rivals is not None
+    rival = figure.rivals[0] if len(figure.rivals) == 1 else _best(record, figure, cases)
+    theirs = {case: _values(record, case, rival, figure.metric) for case in cases}
+    if min(min(values) for values in [*own.values(), *theirs.values()]) <= 0:
+        raise FigureError(f"{record.id}: {figure.metric} has values that no ratio can be made of")
+    return statistics.geometric_mean_ratio({case: (own[case], theirs[case]) for case in cases})
+
+
+def _best(record: Record, figure: Measured, cases: list[str]) -> str:
+    """The rival with the best geometric mean of medians among those that have figures in all these cases."""
+    means: dict[str, float] = {}
+    for name in figure.rivals or [name for name in record.variants if name != figure.variant]:
+        if name not in record.variants:
+            raise FigureError(f"{record.id} has no variant {name!r}; it has {', '.join(record.variants)}")
+        found = [record.values(case, name, figure.metric) for case in cases]
+        if all(found):
+            means[name] = statistics.geometric_mean([medians.median(values) for values in found])
+    if not means:
+        raise FigureError(f"{record.id} has nobody to compare {figure.variant!r} with by {figure.metric}")
+    less_is_better = comparison.metric(record, figure.metric).less_is_better
+    return (min if less_is_better else max)(means, key=lambda name: means[name])
+
+
+def markdown(table: Table, find: Find, link: Callable[[str], str]) -> str:
+    """The table and, below it, where it comes from. `link`: from a record's id to where a reader finds it."""
+    titles = [column.title if column.kind == "measured" else f"{column.title} (expected)" for column in table.columns]
+    lines = ["| | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
+    for number, row in enumerate(table.rows):
+        shown = [_cell(column.cells[number], find) for column in table.columns]
+        lines.append(f"| {row} | " + " | ".join(shown) + " |")
+    lines += ["", *(f"{provenance(find(name))} ([record]({link(name)}))." for name in table.records())]
+    functions = {cell.function for column in table.columns if column.kind == "measured" for cell in column.cells}
+    if functions - {"median"}:
+        lines.append("Ratios are paired by round, with their 95 % intervals; bold is what these show to be worse.")
+    for column in table.columns:
+        if column.kind == "expected":
+            lines.append(f"Nobody measured {column.title!r}: {column.cells[0].source}.")
+    return "\n".join(lines)
+
+
+def _cell(cell: Measured | Expected, find: Find) -> str:
+    if cell.kind == "expected":
+        return words.amount(cell.amount, cell.unit)
+    shown = text(cell, find)
+    if cell.function == "median":
+        return shown
+    record = find(cell.record)
+    less_is_better = comparison.metric(record, cell.metric).less_is_better
+    return f"**{shown}**" if statistics.verdict(_interval(record, cell), less_is_better) is Verdict.SLOWER else shown
+
+
+def provenance(record: Record) -> str:
+    machine = record.machine
+    tree = "" if record.clean else ", from a tree with changes" if record.clean is False else ""
+    return (
+        f"{record.rounds} interleaved rounds on {record.date:%Y-%m-%d}{tree}; {machine.cpu}, {machine.cores} cores, "
+        f"kernel {machine.kernel}"
+    )
+
+
+def lookup(records: Mapping[str, Record]) -> Find:
+    """Finds among these; whether a record may be cited is for others to say."""
+
+    def find(name: str) -> Record:
+        if name not in records:
+            raise FigureError(f"there is no record {name}")
+        return records[name]
+
+    return find

@@ -1,0 +1,151 @@
+"""Where the time of a command goes: its hot functions by layer, kernel and user mode, page faults, cache misses.
+
+A share of a profile is not yet an opportunity: what is spent in a layer may be what the program asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hakmem import process, profilers
+from hakmem.allocators import Allocator
+from hakmem.errors import LabError
+from hakmem.process import C_LIBRARY, Run
+from hakmem.profilers import EVENTS, Choice, Recording, Spot
+
+Layer = Literal["allocator", "program", "libc", "kernel"]
+LAYERS: tuple[Layer, ...] = ("allocator", "program", "libc", "kernel")
+
+HOT = 0.02  # of the whole
+FEW_SAMPLES = 300  # fewer make shares of some per cent a matter of chance
+
+LIBC_FILE = re.compile(r"^(ld-linux.*|ld64\.so.*|lib(m|pthread|dl|rt)\.so\..*|\[vdso\])$")
+LIBC_MALLOC = re.compile(
+    r"^(__GI_)*(__libc_)?(malloc|calloc|realloc|c?free|memalign|aligned_alloc|posix_memalign|p?valloc)\b"
+    r"|^(_int|_mid|tcache|malloc|arena|ptmalloc)_|^(sysmalloc|systrim|unlink_chunk|heap_trim|new_heap)"
+    r"|^(__default_)?morecore|^(mremap|munmap)_chunk"
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    layer: Layer
+    module: str
+    name: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    command: list[str]
+    allocator: str
+    tool: str
+    why: str
+    unit: str  # samples or instructions
+    total: int
+    layers: dict[Layer, float]
+    functions: list[Function]  # of at least 2 %, the hottest first
+    wall_s: float
+    user_s: float
+    system_s: float
+    peak_rss_bytes: int
+    minor_faults: int
+    major_faults: int
+    events: dict[str, float]
+    cannot_count: list[str]
+    cannot_count_why: str
+    notes: list[str]
+
+
+def layer_of(spot: Spot, allocator: Allocator) -> Layer:
+    if spot.in_kernel:
+        return "kernel"
+    if allocator.library and spot.module == allocator.library.name:
+        return "allocator"
+    if C_LIBRARY.match(spot.module):
+        return "allocator" if allocator.library is None and LIBC_MALLOC.match(spot.function) else "libc"
+    return "libc" if LIBC_FILE.match(spot.module) else "program"
+
+
+def profile(command: Sequence[str], allocator: Allocator, wanted: str | None = None) -> Profile:
+    """Runs the command twice: under the profiler, and once more for the figures that it would distort."""
+    choice = profilers.choose(wanted)
+    with tempfile.TemporaryDirectory(prefix="hakmem-hot-") as name:
+        folder = Path(name)
+        events: dict[str, float] = {}
+        if choice.perf_refusal is None:
+            run, events = profilers.count_events(command, allocator, folder)
+        else:
+            run = process.run(command, allocator)
+        record = profilers.sample if choice.name == "perf" else profilers.count_instructions
+        recording = record(command, allocator, folder)
+    for one in (run, recording.run):
+        if one.status < 0:
+            raise LabError(f"{command[0]} was killed by signal {-one.status}")
+    return summarize(list(command), allocator, choice, recording, run, events)
+
+
+def summarize(
+    command: list[str],
+    allocator: Allocator,
+    choice: Choice,
+    recording: Recording,
+    run: Run,
+    events: dict[str, float],
+) -> Profile:
+    total = sum(spot.count for spot in recording.spots)
+    if total == 0:
+        raise LabError(f"{command[0]} ended before {choice.name} saw anything of it; give it more work")
+    layers: Counter[Layer] = Counter()
+    for spot in recording.spots:
+        layers[layer_of(spot, allocator)] += spot.count
+    hot = sorted((spot for spot in recording.spots if spot.count >= HOT * total), key=lambda spot: -spot.count)
+    return Profile(
+        command=command,
+        allocator=allocator.name,
+        tool=choice.name,
+        why=choice.why,
+        unit=recording.unit,
+        total=total,
+        layers={layer: layers[layer] / total for layer in LAYERS},
+        functions=[Function(layer_of(s, allocator), s.module, s.function, s.count / total) for s in hot],
+        wall_s=run.wall_s,
+        user_s=run.user_s,
+        system_s=run.system_s,
+        peak_rss_bytes=run.peak_rss_bytes,
+        minor_faults=run.minor_faults,
+        major_faults=run.major_faults,
+        events=events,
+        cannot_count=[title for event, title in EVENTS.items() if event not in events],
+        cannot_count_why=f"perf does not work here: {choice.perf_refusal}"
+        if choice.perf_refusal
+        else "no counter here",
+        notes=list(_notes(command[0], choice, recording, run, total)),
+    )
+
+
+def _notes(name: str, choice: Choice, recording: Recording, run: Run, total: int) -> list[str]:
+    notes = []
+    if run.status != 0:
+        notes.append(f"{name} ended with exit status {run.status}")
+    if choice.name == "callgrind":
+        notes.append("callgrind counts instructions in user mode: the kernel has no share, and cache misses no weight")
+    else:
+        if total < FEW_SAMPLES:
+            notes.append(f"{total} samples are few: shares are rough; give the command more work")
+        if run.system_s > 0.05 * (run.user_s + run.system_s) and not any(spot.in_kernel for spot in recording.spots):
+            notes.append("the kernel's share is hidden: as root, or with kernel.perf_event_paranoid=1, it shows")
+    nameless: Counter[str] = Counter()
+    for spot in recording.spots:
+        if re.match(r"(0x)?[0-9a-f]{8,}$|\?\?\?$", spot.function) and not spot.in_kernel:
+            nameless[spot.module] += spot.count
+    for module, count in nameless.items():
+        if count >= HOT * total:
+            notes.append(f"{count / total:.0%} is in {module} without symbols: install its debug symbols")
+    return notes

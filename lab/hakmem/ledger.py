@@ -1,0 +1,256 @@
+"""The ledger of evidence: one JSON file per record, written once, never changed.
+
+A record holds raw values and all that a reader needs to repeat them. What was measured (Series) and what somebody
+expects (Expected) are different types with different fields; neither can be read as the other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hakmem import machine, native, process
+from hakmem.errors import LabError
+from hakmem.measure import METRICS, Measurement, Variant
+
+FORMAT = "hakmem-record/1"
+ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class VariantFacts(_Model):
+    allocator: str
+    library: str | None = Field(description="file that was preloaded; None: the C library's own malloc")
+    sha256: str | None = Field(pattern=r"^[0-9a-f]{64}$")
+    settings: dict[str, str]
+
+
+class Series(_Model):
+    """Raw values of one metric, one per round, in the order of rounds."""
+
+    kind: Literal["measured"] = "measured"
+    case: str
+    variant: str
+    metric: str
+    unit: str
+    values: list[Finite] = Field(min_length=1)
+
+
+class Expected(_Model):
+    """A value that nobody measured here: a goal, an estimate, a figure of somebody else's."""
+
+    kind: Literal["expected"] = "expected"
+    what: str
+    amount: Finite
+    unit: str
+    source: str
+
+
+class FailedRun(_Model):
+    case: str
+    variant: str
+    round: int
+    reason: str
+
+
+class Record(_Model):
+    format: Literal["hakmem-record/1"] = "hakmem-record/1"
+    id: str = Field(pattern=ID)
+    kind: str
+    date: AwareDatetime
+    command: str = Field(description="as it was typed")
+    commit: str | None = Field(pattern=r"^[0-9a-f]{40}$")
+    clean: bool | None = Field(description="whether the tree was the commit's; None without a repository")
+    settings: dict[str, str] = Field(description="the caller's, of hakmem and of its peers")
+    machine: machine.Machine
+    load_at_end: tuple[float, float, float]
+    size: Literal["full", "sanity"] = Field(description="full: every run >= 1 s or >= 10 M operations")
+    rounds: int = Field(ge=1)
+    warmup: int = Field(ge=0)
+    interrupted: bool
+    cases: dict[str, list[str]] = Field(description="command of each case")
+    variants: dict[str, VariantFacts]
+    series: list[Series]
+    expected: list[Expected] = []
+    failures: list[FailedRun] = []
+    notes: list[str] = []
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Record:
+        for one in self.series:
+            if one.case not in self.cases or one.variant not in self.variants:
+                raise ValueError(f"series of an unknown case or variant: {one.case}, {one.variant}")
+            if len(one.values) != self.rounds:
+                raise ValueError(
+                    f"{one.case}, {one.variant}, {one.metric}: {len(one.values)} values in {self.rounds} rounds"
+                )
+        return self
+
+    def values(self, case: str, variant: str, metric: str) -> list[float]:
+        """Empty when there is no such series: the variant failed that case."""
+        found = (s.values for s in self.series if (s.case, s.variant, s.metric) == (case, variant, metric))
+        return next(found, [])
+
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys(one.metric for one in self.series))
+
+
+# ---- Writing -----------------------------------------------------------------------------------------------------------
+
+
+def from_measurement(
+    measurement: Measurement, kind: str, *, slug: str | None = None, warmup: int = 1, start: machine.Machine
+) -> Record:
+    """A record of what was measured just now. `start` are the machine's facts before the first run."""
+    now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    commit, clean = _commit()
+    return Record(
+        id=f"{now:%Y-%m-%d}-{slug or kind}",
+        kind=kind,
+        date=now,
+        command=shlex.join(["hakmem", *(_relative(word) for word in sys.argv[1:])]),
+        commit=commit,
+        clean=clean,
+        settings=process.caller_settings(),
+        machine=start,
+        load_at_end=os.getloadavg(),
+        size="full" if measurement.full_size() else "sanity",
+        rounds=measurement.rounds,
+        warmup=warmup,
+        interrupted=measurement.interrupted,
+        cases={case.name: [_relative(word) for word in case.command] for case in measurement.cases},
+        variants={variant.name: _facts(variant) for variant in measurement.variants},
+        series=list(_series(measurement)),
+        failures=[FailedRun(**vars(failure)) for failure in measurement.failures],
+        notes=measurement.notes,
+    )
+
+
+def _facts(variant: Variant) -> VariantFacts:
+    allocator = variant.allocator
+    return VariantFacts(
+        allocator=allocator.name,
+        library=_relative(str(allocator.library)) if allocator.library else None,
+        sha256=allocator.sha256(),
+        settings=dict(variant.settings),
+    )
+
+
+def _series(measurement: Measurement) -> Iterator[Series]:
+    for case, by_variant in measurement.samples.items():
+        for variant, samples in by_variant.items():
+            names = dict.fromkeys(name for sample in samples for name in sample.values)
+            for name in names:
+                unit = METRICS[name].unit if name in METRICS else samples[0].units.get(name, "")
+                values = [float(f"{sample.values[name]:.9g}") for sample in samples if name in sample.values]
+                if len(values) == measurement.rounds:
+                    yield Series(case=case, variant=variant, metric=name, unit=unit, values=values)
+
+
+def _relative(word: str) -> str:
+    """Without the paths of one machine: files of the tree as seen from its root, others of the home folder from there."""
+    for folder, name in ((native.checkout(), ""), (Path.home(), "~/")):
+        if folder is not None:
+            word = word.replace(f"{folder}/", name)
+    return word
+
+
+def _commit() -> tuple[str | None, bool | None]:
+    root = native.checkout()
+    if root is None:
+        return None, None
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "--no-optional-locks", "-C", str(root), *words], capture_output=True, text=True
+            )
+        except FileNotFoundError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    return commit, None if status is None else status == ""
+
+
+def folder() -> Path:
+    """evidence/ of the checkout, or of the working folder when installed."""
+    return (native.checkout() or Path.cwd()) / "evidence"
+
+
+def keep(record: Record, into: Path | None = None) -> Path:
+    """Writes the record into the ledger under its id, with a number behind it when the id is taken. Never overwrites."""
+    ledger = into or folder()
+    ledger.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        name = record.id if number == 1 else f"{record.id}-{number}"
+        path = ledger / f"{name}.json"
+        try:
+            with open(path, "x") as file:
+                file.write(dump(record.model_copy(update={"id": name})))
+            return path
+        except FileExistsError:
+            continue
+    raise LabError(f"{ledger} has a thousand records called {record.id}; give this one another name")
+
+
+def dump(record: Record) -> str:
+    """JSON with one line per series, so that a record can be read and compared line by line."""
+    plain = record.model_dump(mode="json")
+    series = [json.dumps(one) for one in plain.pop("series")]
+    head = json.dumps(plain, indent=1)
+    return head[: -len("\n}")] + ',\n "series": [\n  ' + ",\n  ".join(series) + "\n ]\n}\n"
+
+
+# ---- Reading -----------------------------------------------------------------------------------------------------------
+
+
+def load(name: str | Path, ledger: Path | None = None) -> Record:
+    """A record by id or by path. LabError says what is wrong with the file in one line."""
+    path = Path(name)
+    if re.match(ID, str(name)):
+        path = (ledger or folder()) / f"{name}.json"
+    try:
+        plain = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise LabError(f"no record {name}: there is no file {path}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise LabError(f"{path}: not a record: {error}") from None
+    found = plain.get("format") if isinstance(plain, dict) else None
+    if found != FORMAT:
+        raise LabError(f"{path}: a record of format {found!r}; this version reads {FORMAT!r}")
+    try:
+        record = Record.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise LabError(f"{path}: damaged record: {where}: {first['msg']}") from None
+    if record.id != path.stem:
+        raise LabError(f"{path}: the record in it is called {record.id}")
+    return record
+
+
+def load_all(ledger: Path | None = None) -> tuple[dict[str, Record], list[str]]:
+    """All records by id, and one line for each file that isn't one."""
+    records: dict[str, Record] = {}
+    damaged: list[str] = []
+    for path in sorted((ledger or folder()).glob("*.json")):
+        try:
+            records[path.stem] = load(path)
+        except LabError as error:
+            damaged.append(str(error))
+    return records, damaged

@@ -1,0 +1,252 @@
+"""Interleaved measurement: every case under every variant makes a round, so that what drifts on the machine drifts for all.
+
+The order of variants turns from round to round and from case to case. A variant that fails a case is not asked again; the
+others go on. Ctrl-C ends the measurement after the last whole round, whose figures are kept. Nothing here knows what a
+case is: a command, a benchmark program, a server with its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hakmem import process
+from hakmem.allocators import SYSTEM, Allocator
+from hakmem.errors import LabError
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a value is. Names of values in samples, series and records are the names of the table below."""
+
+    name: str
+    title: str
+    unit: str
+    less_is_better: bool = True
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("wall_s", "wall time", "s"),
+        Metric("cpu_s", "CPU time", "s"),
+        Metric("user_s", "CPU time in user mode", "s"),
+        Metric("system_s", "CPU time in the kernel", "s"),
+        Metric("peak_rss_bytes", "peak RSS", "B"),
+        Metric("end_rss_bytes", "RSS at the end", "B"),
+        Metric("minor_faults", "page faults", "faults"),
+        Metric("major_faults", "major page faults", "faults"),
+        Metric("operations_per_s", "throughput", "1/s", less_is_better=False),
+        Metric("measured_s", "time of the measured part", "s"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An allocator with settings of its own."""
+
+    name: str
+    allocator: Allocator
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def variants(allocators: Sequence[Allocator]) -> list[Variant]:
+    """One of each, under names that differ: the second glibc is called `glibc #2`."""
+    made: list[Variant] = []
+    for allocator in allocators:
+        count = sum(variant.allocator.name == allocator.name for variant in made)
+        made.append(Variant(f"{allocator.name} #{count + 1}" if count else allocator.name, allocator))
+    return made
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one case under one variant. `values` has names of METRICS, and names of a benchmark's own figures, whose units
+    stand in `units`."""
+
+    values: Mapping[str, float]
+    digest: str  # of what it printed or computed; equal for equal work
+    full_size: bool  # >= 1 s or >= 10 M operations
+    units: Mapping[str, str] = field(default_factory=dict)
+
+
+class Case(Protocol):
+    """Something that can be run under a variant. Raises LabError when that run can't count."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def command(self) -> Sequence[str]: ...
+
+    @property
+    def same_output(self) -> bool:
+        """Whether a digest that differs is a failure (a checksum) or only worth a note (a program's output)."""
+        ...
+
+    def supports(self, variant: Variant) -> bool:
+        """False: it is not run under this variant, which is no failure."""
+        ...
+
+    def run(self, variant: Variant) -> Sample: ...
+
+
+@dataclass(frozen=True)
+class Failure:
+    case: str
+    variant: str
+    round: int  # from 1; 0 is the warm-up
+    reason: str
+
+
+@dataclass
+class Measurement:
+    cases: list[Case]
+    variants: list[Variant]
+    rounds: int = 0  # whole ones
+    interrupted: bool = False
+    samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def values(self, case: str, variant: str, metric: str) -> list[float]:
+        return [sample.values[metric] for sample in self.samples[case][variant] if metric in sample.values]
+
+    def metrics(self) -> list[str]:
+        """Those that any sample has, in the order of METRICS, then a benchmark's own."""
+        seen = {
+            name
+            for by_variant in self.samples.values()
+            for some in by_variant.values()
+            for s in some
+            for name in s.values
+        }
+        return [name for name in METRICS if name in seen] + sorted(seen - METRICS.keys())
+
+    def full_size(self) -> bool:
+        return all(s.full_size for by_variant in self.samples.values() for some in by_variant.values() for s in some)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a measurement is, before each run."""
+
+    number: int  # of runs, from 1
+    count: int
+    round: int  # 0: warm-up
+    rounds: int
+    case: str
+    variant: str
+
+
+def values_of(run: process.Run) -> dict[str, float]:
+    """A run's figures under their names in METRICS."""
+    root = run.root()
+    values: dict[str, float] = {
+        "wall_s": run.wall_s,
+        "cpu_s": run.user_s + run.system_s,
+        "user_s": run.user_s,
+        "system_s": run.system_s,
+        "peak_rss_bytes": run.peak_rss_bytes,
+        "minor_faults": run.minor_faults,
+        "major_faults": run.major_faults,
+    }
+    if root is not None and root.end_rss_bytes is not None:
+        values["end_rss_bytes"] = root.end_rss_bytes
+    return values
+
+
+@dataclass(frozen=True)
+class CommandCase:
+    """A command of the user's."""
+
+    command: tuple[str, ...]
+    timeout_s: float | None = None
+    same_output: bool = False
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.command)
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        run = process.run(self.command, variant.allocator, variant.settings, timeout_s=self.timeout_s)
+        if run.status != 0:
+            how = f"was killed by signal {-run.status}" if run.status < 0 else f"failed with exit status {run.status}"
+            said = run.stderr.decode(errors="replace").strip().splitlines()
+            raise LabError(f"{self.command[0]} {how}" + (f": {said[-1]}" if said else ""))
+        return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1)
+
+
+def measure(
+    cases: Sequence[Case],
+    variants: Sequence[Variant],
+    rounds: int,
+    *,
+    warmup: int = 1,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> Measurement:
+    """Runs every case under every variant `warmup` times uncounted, then `rounds` times. At least one variant of one case must
+    succeed in one whole round, else LabError."""
+    result = Measurement(list(cases), list(variants))
+    result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
+    failed: set[tuple[str, str]] = set()
+    count = (warmup + rounds) * len(cases) * len(variants)
+    number = 0
+    try:
+        for turn in range(warmup + rounds):
+            counted = turn >= warmup
+            round_number = turn - warmup + 1 if counted else 0
+            of_round: list[tuple[str, str, Sample]] = []
+            for index, case in enumerate(cases):
+                first = (turn + index) % len(variants)
+                for variant in [*variants[first:], *variants[:first]]:
+                    number += 1
+                    if (case.name, variant.name) in failed or not case.supports(variant):
+                        continue
+                    on_step(Step(number, count, round_number, rounds, case.name, variant.name))
+                    try:
+                        of_round.append((case.name, variant.name, case.run(variant)))
+                    except LabError as error:
+                        failed.add((case.name, variant.name))
+                        result.failures.append(Failure(case.name, variant.name, round_number, str(error)))
+            if counted:
+                for case_name, variant_name, sample in of_round:
+                    result.samples[case_name][variant_name].append(sample)
+                result.rounds = round_number
+    except KeyboardInterrupt:
+        result.interrupted = True
+    for case_name, variant_name in failed:  # what failed half-way has no figure
+        result.samples[case_name][variant_name].clear()
+    _compare_digests(result)
+    if not any(some for by_variant in result.samples.values() for some in by_variant.values()):
+        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in result.failures]
+        raise LabError(reasons[0] if reasons else "interrupted before the first whole round; nothing to keep")
+    return result
+
+
+def _compare_digests(result: Measurement) -> None:
+    """Equal work has equal results under every allocator. What the C library's runs computed is right; without them,
+    what most did."""
+    for case in result.cases:
+        by_variant = result.samples[case.name]
+        digests = [sample.digest for samples in by_variant.values() for sample in samples]
+        if len(set(digests)) <= 1:
+            continue
+        if not case.same_output:
+            result.notes.append(f"{case.name}: not every run printed the same")
+            continue
+        trusted = [sample.digest for sample in by_variant.get(SYSTEM, [])] or digests
+        usual = max(set(trusted), key=trusted.count)
+        for name, samples in by_variant.items():
+            odd = next((sample.digest for sample in samples if sample.digest != usual), None)
+            if odd is not None:
+                parts = zip(odd.split(), usual.split(), strict=False)
+                differs = ", ".join(f"{own}, expected {theirs}" for own, theirs in parts if own != theirs)
+                reason = f"its output is not that of other runs: {differs}"
+                result.failures.append(Failure(case.name, name, result.rounds, reason))
+                samples.clear()

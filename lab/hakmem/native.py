@@ -1,0 +1,48 @@
+"""Finds what is compiled: the library, the benchmark programs, the helpers of lab/native.
+
+In an installed package they lie in the folder `native` beside this file; in a checkout, where nothing is installed
+but links, in build/release of the tree this file belongs to: what was built last is what is measured.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hakmem.errors import LabError
+
+PACKAGE = Path(__file__).resolve().parent
+BUNDLED = PACKAGE / "native"
+
+
+def checkout() -> Path | None:
+    """The root of the source tree this module lies in; None in an installed package."""
+    root = PACKAGE.parent.parent
+    return root if (root / "src" / "hakmem.c").is_file() and (root / "lab").is_dir() else None
+
+
+def _find(name: str, folder_in_build: str) -> Path:
+    root = checkout()
+    if root is None:
+        path = BUNDLED / name
+        hint = "this installation is incomplete: pip install it again"
+    else:
+        path = root / "build" / "release" / folder_in_build / name
+        hint = "./dev build"
+    if not path.is_file():
+        raise LabError(f"{path} is not there: {hint}")
+    return path.resolve()
+
+
+def library() -> Path:
+    """libhakmem.so"""
+    return _find("libhakmem.so", ".")
+
+
+def program(name: str) -> Path:
+    """A benchmark program, such as larson."""
+    return _find(name, "bench")
+
+
+def helper(name: str) -> Path:
+    """launch, witness.so, record.so"""
+    return _find(name, "lab")

@@ -1,0 +1,112 @@
+"""What is installed: one folder per peer, with its library and a stamp. What has no good stamp is not there.
+
+    NAME/libNAME.so     the library
+    NAME/stamp.json     what it is and how it came to be; the last file written into the folder
+    logs/NAME.log       every command of the last attempt, with its output
+    sources/            archives, as downloaded
+    .building/          where a peer is made; moved to NAME/ as a whole when it is done and proved
+
+The root is .peers/ in a checkout, which git ignores, and hakmem/peers in the user's cache for an installed package.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hakmem import native
+from hakmem.peers.catalogue import PEERS, Peer
+from hakmem.peers.sources import Crate, digest
+
+
+class Stamp(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    version: str
+    source: str
+    source_sha256: str
+    library_sha256: str
+    flags: list[str] = Field(description="the recipe's; empty for a library that the distribution built")
+    compiler: str | None
+    build_s: float
+
+
+class State(Enum):
+    INSTALLED = "installed"
+    MISSING = "not installed"
+    OUTDATED = "outdated"  # of another version, or built by another recipe
+    DAMAGED = "damaged"
+
+
+def root() -> Path:
+    checkout = native.checkout()
+    if checkout is not None:
+        return checkout / ".peers"
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "hakmem" / "peers"
+
+
+def library(name: str) -> Path:
+    return root() / name / f"lib{name}.so"
+
+
+def log(name: str) -> Path:
+    return root() / "logs" / f"{name}.log"
+
+
+def building(name: str) -> Path:
+    return root() / ".building" / name
+
+
+def stamp(name: str) -> Stamp | None:
+    """None when there is none, or none that can be read."""
+    try:
+        return Stamp.model_validate_json((root() / name / "stamp.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def state(peer: Peer) -> State:
+    found = stamp(peer.name)
+    if found is None:
+        return State.DAMAGED if (root() / peer.name).exists() else State.MISSING
+    if digest(library(peer.name)) != found.library_sha256:
+        return State.DAMAGED
+    is_pinned = isinstance(peer.source, Crate)
+    if found.flags != peer.recipe.words or (is_pinned and found.version != peer.version):
+        return State.OUTDATED
+    return State.INSTALLED
+
+
+def installed() -> dict[str, Path]:
+    """The libraries of the peers that are there, whole and current, in the catalogue's order."""
+    return {name: library(name) for name, peer in PEERS.items() if state(peer) is State.INSTALLED}
+
+
+def keep(made: Path, built: Path, description: Stamp) -> None:
+    """Turns the workshop's folder `made` with the library `built` in it into the installed peer."""
+    finished = made / "finished"
+    finished.mkdir()
+    shutil.copyfile(built, finished / library(description.name).name)
+    (finished / "stamp.json").write_text(description.model_dump_json(indent=2) + "\n")
+    target = root() / description.name
+    if target.exists():
+        target.rename(made / "replaced")
+    finished.rename(target)
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One installation at a time; a second one waits."""
+    root().mkdir(parents=True, exist_ok=True)
+    with (root() / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,237 @@
+"""Runs one command under one allocator, and believes no figure before takeover is proved.
+
+Owns: the child's environment (LD_PRELOAD above all), its time limit, its figures, and the proof. LD_PRELOAD with a path that
+doesn't exist prints one line, runs on with the C library's malloc and exits 0, so what was passed proves nothing. A
+witness (lab/native/witness.c) is preloaded beside the allocator and writes down which file the malloc family of the
+process is resolved to; that file must be the allocator's. The C library is preloaded by name as well when it is the
+allocator, so that a program that brings another malloc as a shared library is measured on the C library's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hakmem import native
+from hakmem.allocators import Allocator
+from hakmem.errors import LabError
+
+# The caller's settings of hakmem, its peers and the C library. They reach every run, and every record says them.
+SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
+C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")
+
+
+class TakeoverError(LabError):
+    """The program ran, but not on the allocator that was asked for, or without saying so: its figures are worth nothing."""
+
+
+class RunError(LabError):
+    """The command could not be started, or outlived its time limit."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one program of a run said of itself."""
+
+    pid: int
+    program: str
+    malloc: str  # the file that malloc is resolved to
+    peak_rss_bytes: int | None  # None: it did not exit in an orderly way
+    end_rss_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Figures of one run. CPU time and faults are the whole tree's, as far as it was waited for; the peak is that of the
+    largest process."""
+
+    pid: int
+    status: int  # exit status, or -signal
+    wall_s: float
+    user_s: float
+    system_s: float
+    peak_rss_bytes: int
+    minor_faults: int
+    major_faults: int
+    processes: tuple[Process, ...]
+    stdout: bytes
+    stderr: bytes
+
+    def root(self) -> Process | None:
+        """The program that was started, the last one where it replaced itself by another."""
+        own = [process for process in self.processes if process.pid == self.pid]
+        return own[-1] if own else None
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.stdout + b"\0" + self.stderr).hexdigest()[:16]
+
+
+def caller_settings() -> dict[str, str]:
+    return {name: value for name, value in sorted(os.environ.items()) if SETTING.match(name)}
+
+
+def c_library() -> Path | None:
+    """The C library of this interpreter, which is that of every program it can preload into."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if C_LIBRARY.match(os.path.basename(path)):
+            return Path("/" + path)
+    return None
+
+
+def preload_words(allocator: Allocator) -> list[str]:
+    library = allocator.library or c_library()
+    if library is None:
+        return []
+    if not library.is_file():
+        raise LabError(f"the library of {allocator.name} is not there: {library}")
+    return [str(library.resolve())]
+
+
+def run(
+    command: Sequence[str],
+    allocator: Allocator,
+    settings: Mapping[str, str] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    cwd: Path | None = None,
+    drive: Callable[[], None] | None = None,
+    prove: bool = True,
+    tool: Sequence[str] = (),
+) -> Run:
+    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is called while
+    it runs: it talks to a server until the server ends. `tool` is a command that runs all of it, such as a profiler, and is
+    not on the allocator itself. Standard input is empty.
+
+    Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something else.
+    A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in Run.status.
+    """
+    words = [str(word) for word in command]
+    if not words:
+        raise LabError("no command: expected `-- COMMAND [ARGUMENT...]`")
+    base = dict(os.environ if environment is None else environment)
+    if shutil.which(words[0], path=base.get("PATH")) is None:
+        found = "not an executable file" if os.path.exists(words[0]) else "command not found"
+        raise RunError(f"{words[0]}: {found}")
+    folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
+    try:
+        return _run_in(folder, words, allocator, {**base, **(settings or {})}, timeout_s, cwd, drive, prove, tool)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_in(
+    folder: Path,
+    words: list[str],
+    allocator: Allocator,
+    environment: dict[str, str],
+    timeout_s: float | None,
+    cwd: Path | None,
+    drive: Callable[[], None] | None,
+    prove: bool,
+    tool: Sequence[str],
+) -> Run:
+    result, witnesses = folder / "result", folder / "witnesses"
+    witnesses.mkdir()
+    if os.geteuid() == 0:  # a server may go on as somebody else
+        folder.chmod(0o711)
+        witnesses.chmod(0o1733)
+    environment.pop("LD_PRELOAD", None)
+    environment["ALLOCATOR_WITNESS"] = str(witnesses)
+    preload = ":".join([*preload_words(allocator), str(native.helper("witness.so"))])
+    launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
+    with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
+        child = subprocess.Popen(
+            launch,
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            if drive is not None:
+                drive()
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"{words[0]} was ended after {timeout_s:.0f} s under {allocator.name}") from None
+        finally:
+            _end_group(child)
+    printed = (folder / "stderr").read_bytes()
+    if child.returncode != 0 or not result.read_text():
+        said = printed.decode(errors="replace").strip().splitlines()
+        raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major = map(int, result.read_text().split())
+    done = Run(
+        pid=pid,
+        status=os.waitstatus_to_exitcode(status),
+        wall_s=wall_ns / 1e9,
+        user_s=user_us / 1e6,
+        system_s=system_us / 1e6,
+        peak_rss_bytes=peak_kib * 1024,
+        minor_faults=minor,
+        major_faults=major,
+        processes=tuple(read_witnesses(witnesses)),
+        stdout=(folder / "stdout").read_bytes(),
+        stderr=printed,
+    )
+    if prove and (done.status == 0 or done.root() is not None):
+        prove_takeover(done, words[0], allocator)
+    return done
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of the session that a run had to itself: the whole of it if it failed, stragglers if not."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+
+
+def read_witnesses(folder: Path) -> list[Process]:
+    """In the order of pids and, within one, of programs. A process whose malloc and free disagree has malloc `mixed`."""
+    found: list[Process] = []
+    for start in sorted(folder.glob("*.start"), key=lambda path: [int(part) for part in path.stem.split(".")]):
+        facts = dict(line.split(" ", 1) for line in start.read_text(errors="replace").splitlines() if " " in line)
+        files = {facts.get(name, "unknown") for name in ("malloc", "calloc", "realloc", "free")}
+        malloc = files.pop() if len(files) == 1 and facts.get("owned") != "no" else "mixed"
+        end = start.with_suffix(".end")
+        kib = dict(re.findall(r"^(\w+) (\d+) KiB$", end.read_text(), re.MULTILINE)) if end.is_file() else {}
+        found.append(
+            Process(
+                pid=int(start.stem.split(".")[0]),
+                program=facts.get("program", "unknown"),
+                malloc=malloc,
+                peak_rss_bytes=int(kib["peak"]) * 1024 if "peak" in kib else None,
+                end_rss_bytes=int(kib["rss"]) * 1024 if "rss" in kib else None,
+            )
+        )
+    return found
+
+
+def is_allocator(file: str, allocator: Allocator) -> bool:
+    """Whether the file that a process's malloc was resolved to is the allocator's."""
+    if allocator.library is None:
+        return C_LIBRARY.match(os.path.basename(file)) is not None
+    return os.path.isabs(file) and os.path.realpath(file) == str(allocator.library.resolve())
+
+
+def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
+    root = done.root()
+    if root is None:
+        why = "a static or setuid program takes no LD_PRELOAD"
+        raise TakeoverError(f"{name} left no proof of its allocator ({why}): no figure of it under {allocator.name}")
+    for process in done.processes:
+        if process.pid == done.pid and not is_allocator(process.malloc, allocator):
+            raise TakeoverError(f"{process.program} ran on malloc of {process.malloc}, not on {allocator.name}")

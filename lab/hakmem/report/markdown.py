@@ -1,0 +1,85 @@
+"""A report as markdown, for an issue, a pull request or a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hakmem import words
+from hakmem.report import grid
+from hakmem.report.model import Comparison, Course, Report, Section, Table
+
+
+def render(report: Report) -> str:
+    return "\n\n".join(_blocks(report)) + "\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words_columns: int = 1) -> str:
+    """Figures stand to the right, the first columns, of words, to the left."""
+    rules = ["---" if number < words_columns else "---:" for number in range(len(columns))]
+    lines = [columns, rules, *rows]
+    return "\n".join("| " + " | ".join(_escape(cell) for cell in line) + " |" for line in lines)
+
+
+def section(one: Section) -> Iterator[str]:
+    """Its blocks, without a heading."""
+    if isinstance(one, Comparison):
+        found = grid.of(one)
+        rows = [[cell.text for cell in row] for row in found.rows]
+        if found.mean is not None:
+            rows.append([f"**{cell.text}**" if cell.text else "" for cell in found.mean])
+        yield table(found.columns, rows, found.words)
+        if found.legend:
+            yield found.legend
+    elif isinstance(one, Course):
+        rows = [[line.name, *course_row(line.values, one.unit)] for line in one.lines]
+        yield table(COURSE_COLUMNS, rows)
+    else:
+        yield table(one.columns, one.rows, len(one.columns))
+    yield from one.notes
+
+
+COURSE_COLUMNS = ("", "first", "least", "most", "last")
+
+
+def course_row(values: Sequence[float], unit: str) -> list[str]:
+    """A line in words: its first, least, greatest and last value."""
+    if not values:
+        return [grid.NOTHING] * 4
+    return [words.amount(value, unit) for value in (values[0], min(values), max(values), values[-1])]
+
+
+def subtitle(one: Section) -> str:
+    """What a reader must know to read the figures."""
+    if not isinstance(one, Comparison):
+        return ""
+    better = "less is better" if one.less_is_better else "more is better"
+    rounds = f"medians of {one.rounds} rounds" if one.rounds != 1 else "one round"
+    compared = any(entry.ratio for case in one.cases for entry in case.entries)
+    return "; ".join([better, rounds, *([f"ratios to {one.baseline}"] if compared else [])])
+
+
+def _blocks(report: Report) -> Iterator[str]:
+    yield f"# {report.title}"
+    if report.summary:
+        yield "\n".join(f"- {line}" for line in report.summary)
+    if report.failures:
+        yield "**Failed**"
+        yield "\n".join(f"- {line}" for line in report.failures)
+    for one in report.sections:
+        yield f"## {one.title}"
+        if said := subtitle(one):
+            yield f"{said[0].upper()}{said[1:]}."
+        yield from section(one)
+    yield from report.notes
+    facts = [f"{name}: {value}" for name, value in report.machine.items()]
+    if report.date:
+        facts.append(f"date: {report.date}")
+    if report.records:
+        facts.append(f"records: {', '.join(report.records)}")
+    if facts:
+        yield "\n".join(f"- {fact}" for fact in facts)
+    yield f"```\n{report.command}\n```"
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

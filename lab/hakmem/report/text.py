@@ -1,0 +1,94 @@
+"""A report for a terminal; plain lines of the same text, uncut and without colours, where the output is not one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from hakmem.report import grid, markdown
+from hakmem.report.grid import Cell
+from hakmem.report.model import Comparison, Course, Report, Section
+from hakmem.statistics import Verdict
+
+STYLES = {Verdict.FASTER: "bold blue", Verdict.SLOWER: "bold yellow", Verdict.UNDECIDED: "dim"}
+GAP = 2
+ENDLESS = 100_000  # columns of an output that is no terminal
+
+
+def write(report: Report, file: TextIO) -> None:
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=file, highlight=False, width=ENDLESS, no_color=True)
+    _print(console, f"[bold]{escape(report.title)}[/]")
+    for line in report.summary:
+        _print(console, escape(line))
+    for failure in report.failures:
+        _print(console, f"[bold red]failed:[/] {escape(failure)}")
+    for section in report.sections:
+        _print(console, "")
+        _section(console, section)
+    for line in report.notes:
+        _print(console, escape(line))
+    facts = [*report.machine.values(), report.date]
+    _print(console, "")
+    _print(console, "[dim]" + escape("; ".join(fact for fact in facts if fact)) + "[/]")
+    for record in report.records:
+        _print(console, f"[dim]record {escape(record)}[/]")
+
+
+def _print(console: Console, markup: str) -> None:
+    console.print(markup, soft_wrap=True)
+
+
+def _section(console: Console, section: Section) -> None:
+    said = markdown.subtitle(section)
+    _print(console, f"[bold]{escape(section.title)}[/]" + (f" [dim]{escape(said)}[/]" if said else ""))
+    if isinstance(section, Comparison):
+        found = grid.of(section)
+        _table(console, found.columns, found.all_rows(), found.words, found.mean is not None)
+        if found.legend:
+            _print(console, f"[dim]{escape(found.legend)}[/]")
+    elif isinstance(section, Course):
+        rows = [(line.name, *markdown.course_row(line.values, section.unit)) for line in section.lines]
+        _table(console, markdown.COURSE_COLUMNS, [tuple(map(Cell, row)) for row in rows], 1)
+    else:
+        _table(console, section.columns, [tuple(map(Cell, row)) for row in section.rows], len(section.columns))
+    for note in section.notes:
+        _print(console, escape(note))
+
+
+def _table(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int, mean: bool = False
+) -> None:
+    """In parts one below the other where it is wider than the terminal; each begins with the columns of words."""
+    for part in _parts(columns, rows, words, console.width):
+        table = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, padding=(0, GAP, 0, 0))
+        for number in part:
+            table.add_column(escape(columns[number]), justify="left" if number < words else "right", no_wrap=True)
+        for row in rows:
+            style = "bold" if mean and row is rows[-1] else ""
+            cells = (Text(row[number].text, STYLES.get(row[number].verdict, "")) for number in part)  # type: ignore[arg-type]
+            table.add_row(*cells, style=style)
+        console.print(table)
+
+
+def _parts(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int, width: int) -> Iterator[list[int]]:
+    widths = [
+        GAP + max(len(title), *(len(row[number].text) for row in rows)) if rows else GAP + len(title)
+        for number, title in enumerate(columns)
+    ]
+    first = list(range(words))
+    part, used = [*first], sum(widths[:words])
+    for number in range(words, len(columns)):
+        if part != first and used + widths[number] > width:
+            yield part
+            part, used = [*first], sum(widths[:words])
+        part.append(number)
+        used += widths[number]
+    yield part

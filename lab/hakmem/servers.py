@@ -1,0 +1,172 @@
+"""Conversations with the servers among the real programs: each loads one, checks its answers, and asks it to end.
+
+A conversation returns what must be the same under every allocator. It raises OSError or LabError when the server does
+not answer, and the run is then no figure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hakmem.errors import LabError
+
+HOST = "127.0.0.1"
+START_S = 30  # until a server listens
+LOAD_S = 120  # for a load program
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return str(probe.getsockname()[1])
+
+
+def connect(port: str) -> socket.socket:
+    """A connection to a server that is starting."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return socket.create_connection((HOST, int(port)), timeout=60)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise LabError(f"no server listens on port {port} after {START_S} s") from None
+            time.sleep(0.01)
+
+
+def ask(client: socket.socket, request: bytes, end: bytes) -> bytes:
+    client.sendall(request)
+    answer = bytearray()
+    while not answer.endswith(end):
+        part = client.recv(1 << 20)
+        if not part:
+            raise ConnectionError("the server closed the connection")
+        answer += part
+    return bytes(answer)
+
+
+def _load(words: list[str], environment: Mapping[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LOAD_S, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{words[0]} did not end within {LOAD_S} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise LabError(f"{words[0]} failed: {said[-1] if said else done.returncode}")
+    return done.stdout
+
+
+def _redis_commands() -> Iterator[bytes]:
+    """A fixed conversation over every type of value whose answers have one order."""
+    for i in range(20000):
+        key, text = f"key:{i * 7919 % 15013}", "v" * (i * 31 % 700)
+        commands: tuple[tuple[str, ...], ...] = (
+            ("SET", key, text),
+            ("APPEND", key, str(i)),
+            ("RPUSH", f"list:{i % 50}", text[:90]),
+            ("HSET", f"hash:{i % 999}", str(i), text[:40]),
+            ("HGET", f"hash:{i % 500}", str(i - 999)),
+            ("ZADD", f"rank:{i % 9}", str(i * 13 % 997), str(i)),
+            ("ZRANGE", f"rank:{i % 9}", "0", "2"),
+            ("LPOP", f"list:{i % 70}"),
+            ("GET", f"key:{i}"),
+            ("UNLINK", f"key:{i * 3 % 15013}"),
+        )
+        for words in commands:
+            yield b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+
+
+def redis(values: Mapping[str, str]) -> bytes:
+    done = b"$4\r\ndone\r\n"
+    load = ["redis-benchmark", "-h", HOST, "-p", values["port"], "-q", "-n", "60000", "-P", "16", "-r", "50000", "-d", "100"]
+    with connect(values["port"]) as client:
+        _load([*load, "-t", "set,get,lpush,rpop,sadd,hset,zpopmin"])
+        ask(client, b"FLUSHALL\r\nECHO done\r\n", done)
+        answers = ask(client, b"".join(_redis_commands()) + b"ECHO done\r\n", done)
+        client.sendall(b"SHUTDOWN NOSAVE\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            client.recv(1)
+    return answers
+
+
+def memcached(values: Mapping[str, str]) -> bytes:
+    """Items of 20 B to 16 KiB, replaced, appended to, counted and deleted; more of them than its memory holds."""
+    answers = bytearray()
+    with connect(values["port"]) as client:
+        for batch in range(60):
+            request = bytearray()
+            for i in range(batch * 1000, batch * 1000 + 1000):
+                data = b"v" * (20 + i * 7919 % 16000 if i % 16 == 0 else 20 + i * 31 % 900)
+                request += b"set key:%d 0 0 %d noreply\r\n%s\r\n" % (i % 20011, len(data), data)
+                request += b"append key:%d 0 0 4 noreply\r\ntail\r\n" % (i % 20011)
+                if i % 5 == 0:
+                    request += b"delete key:%d noreply\r\n" % (i * 3 % 20011)
+            request += b"get key:%d\r\nmn\r\n" % (batch * 331 % 20011)
+            answers += ask(client, bytes(request), b"MN\r\n")
+        client.sendall(b"shutdown\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            client.recv(1)
+    return bytes(answers)
+
+
+def nginx(values: Mapping[str, str]) -> bytes:
+    """Pipelined requests on kept connections, small and large files, and one connection per request."""
+    small = b"GET /small HTTP/1.1\r\nHost: test\r\n\r\n"
+    large = b"GET /large HTTP/1.1\r\nHost: test\r\n\r\n"
+    last = b"GET /small HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+    bodies = 0
+
+    def request(text: bytes) -> bytes:
+        with connect(values["port"]) as client:
+            client.sendall(text)
+            client.shutdown(socket.SHUT_WR)
+            answer = bytearray()
+            while part := client.recv(1 << 20):
+                answer += part
+        return bytes(answer)
+
+    statuses: list[bytes] = []
+    for _ in range(150):
+        answer = request(small * 100 + large + last)
+        statuses += re.findall(rb"HTTP/1\.1 (\d+)", answer)
+        bodies += len(answer)
+    for _ in range(1500):
+        statuses += re.findall(rb"HTTP/1\.1 (\d+)", request(last))
+    os.kill(int(Path(values["cwd"], "nginx.pid").read_text()), signal.SIGQUIT)
+    return b"%d answers, %s" % (len(statuses), b" ".join(sorted(set(statuses))))
+
+
+def postgres(values: Mapping[str, str]) -> bytes:
+    """pgbench's own tables and transactions, then sorts, joins and aggregates whose answers have one order."""
+    connect(values["port"]).close()
+    client = {"PATH": os.environ.get("PATH", os.defpath), "PGHOST": HOST, "PGPORT": values["port"], "PGUSER": "postgres"}
+    client |= {"PGDATABASE": "postgres", "LC_ALL": "C"}
+    folder = Path(values["exe"]).parent
+    for _ in range(200):  # it listens before it answers
+        if subprocess.run([folder / "pg_isready", "-q"], env=client).returncode == 0:
+            break
+        time.sleep(0.05)
+    _load([str(folder / "pgbench"), "-i", "-q", "-s", "2"], client)
+    _load([str(folder / "pgbench"), "-n", "-c", "4", "-j", "1", "-t", "400", "--random-seed=1"], client)
+    answer = _load([str(folder / "psql"), "-X", "-A", "-t", "-c", QUERIES], client)
+    pid = int(Path(values["data"], "postmaster.pid").read_text().split()[0])
+    os.kill(pid, signal.SIGINT)
+    return answer.encode()
+
+
+QUERIES = """
+select count(*), sum(n), max(t) from (select n, md5(n::text) as t from generate_series(1, 200000) n order by t) s;
+select k, count(*), sum(length(t)) from (select n % 97 as k, repeat('x', n % 500) as t from generate_series(1, 100000) n) s
+    group by k order by k;
+select count(*) from generate_series(1, 200000) a join generate_series(1, 200000) b on a = b;
+select length(string_agg(n::text, ',' order by n desc)), count(jsonb_build_object('n', n)) from generate_series(1, 100000) n;
+"""

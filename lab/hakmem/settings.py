@@ -1,0 +1,51 @@
+"""The settings of the library, as the library itself lists them (HAKMEM_HELP=1)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hakmem import native
+from hakmem.errors import LabError
+
+PREFIX = "HAKMEM_"
+_LISTED = re.compile(rf"^ *{PREFIX}(\w+) *= ", re.MULTILINE)
+_IGNORED = re.compile(r"^hakmem: (setting .* ignored: .*)$", re.MULTILINE)
+
+
+def _said(library: Path, settings: Mapping[str, str]) -> str:
+    """What the library prints when a program starts: launch without arguments, which only says how it is used."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    environment = {**others, **settings, f"{PREFIX}HELP": "1", "LD_PRELOAD": str(library)}
+    done = subprocess.run([native.helper("launch")], env=environment, capture_output=True, text=True, errors="replace")
+    return done.stderr
+
+
+def known(library: Path) -> list[str]:
+    """Names without HAKMEM_. LabError when the library doesn't load."""
+    said = _said(library, {})
+    names = _LISTED.findall(said)
+    if not names:
+        raise LabError(f"{library} does not list its settings: {said.strip().splitlines()[0] if said else 'no output'}")
+    return names
+
+
+def parse(words: Iterable[str], library: Path) -> dict[str, str]:
+    """Environment variables from words like PREWARM=64K. The library must know the name and take the value."""
+    pairs = [word.partition("=") for word in words]
+    if not pairs:
+        return {}
+    names = known(library)
+    for name, equals, value in pairs:
+        if not equals or not name:
+            raise LabError(f"{name + equals + value}: expected NAME=VALUE; names are {', '.join(names)}")
+        if name not in names:
+            raise LabError(f"no setting {name!r}; known are {', '.join(names)}")
+    settings = {PREFIX + name: value for name, _, value in pairs}
+    ignored = _IGNORED.search(_said(library, settings))
+    if ignored:
+        raise LabError(ignored[1].replace(" ignored: expected", ": expected"))
+    return settings

@@ -1,0 +1,136 @@
+"""The benchmark programs as cases: which program with which arguments, at full size and at sanity size.
+
+A full-size run makes >= 10 M operations or takes >= 1 s; a sanity run proves that it runs, nothing else. The programs
+and their arguments are told in bench/README.md; each ends with the lines that bench/bench.h describes, and its own
+finding of whose malloc it called must agree with the witness's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hakmem import native, process, programs
+from hakmem.allocators import Allocator
+from hakmem.errors import LabError
+from hakmem.measure import Case, Sample, Variant, values_of
+
+CLOSING = re.compile(
+    r"^allocator (?P<allocator>.+)\n"
+    r"peak (?P<peak>\d+) KiB\n"
+    r"checksum (?P<checksum>0x[0-9a-f]{16})\n"
+    r"Throughput = (?P<throughput>\d+) operations per second, relative time: (?P<seconds>[0-9.]+) s\.$",
+    re.MULTILINE,
+)
+FIGURE = re.compile(r"^figure (?P<name>\S+) (?P<value>[-+0-9.e]+) (?P<unit>\S+)$", re.MULTILINE)
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One row of the suite."""
+
+    name: str
+    full: str  # program and arguments
+    sanity: str
+    group: str = "single"  # cases of one group share a table
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """A benchmark program with arguments, runnable under any allocator."""
+
+    name: str
+    words: tuple[str, ...]
+    same_output: bool = True
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (str(native.program(self.words[0])), *self.words[1:])
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        run = process.run(self.command, variant.allocator, variant.settings, timeout_s=TIMEOUT_S)
+        output = run.stdout.decode(errors="replace")
+        closing = CLOSING.search(output)
+        if run.status != 0 or closing is None:
+            said = run.stderr.decode(errors="replace").strip().splitlines()
+            how = f"was killed by signal {-run.status}" if run.status < 0 else f"ended with {run.status}"
+            raise LabError(f"{' '.join(self.words)} {how}" + (f": {said[-1]}" if said else " and no closing lines"))
+        if not process.is_allocator(closing["allocator"], variant.allocator):
+            raise process.TakeoverError(f"{self.words[0]} ran on malloc of {closing['allocator']}, not on {variant.name}")
+        throughput, seconds = float(closing["throughput"]), float(closing["seconds"])
+        figures = list(FIGURE.finditer(output))
+        values = values_of(run) | {figure["name"]: float(figure["value"]) for figure in figures}
+        values |= {"operations_per_s": throughput, "measured_s": seconds, "peak_rss_bytes": int(closing["peak"]) * 1024.0}
+        return Sample(
+            values,
+            digest=closing["checksum"],
+            full_size=seconds >= 1 or throughput * seconds >= 10e6,
+            units={figure["name"]: figure["unit"] for figure in figures},
+        )
+
+
+BENCHMARKS = (
+    Benchmark("mixed 400", "bench_random_mixed 50000000 400 1", "bench_random_mixed 1000000 400 1"),
+    Benchmark("mixed 8k", "bench_random_mixed 40000000 8192 1", "bench_random_mixed 1000000 8192 1"),
+    Benchmark("mixed 200k", "bench_random_mixed 20000000 200000 1", "bench_random_mixed 1000000 200000 1"),
+    Benchmark("bulk 1k", "bench_bulk 1000 60000 1 16 128", "bench_bulk 1000 1000 1 16 128"),
+    Benchmark("bulk 100k", "bench_bulk 100000 300 1 16 128", "bench_bulk 100000 5 1 16 128"),
+    Benchmark("rev 100k", "bench_bulk 100000 300 1 16 128 lifo", "bench_bulk 100000 5 1 16 128 lifo"),
+    Benchmark("bulk 50k L", "bench_bulk 50000 200 1 16 2048", "bench_bulk 50000 4 1 16 2048"),
+    Benchmark("hot", "bench_tiny_hot 200000000 64", "bench_tiny_hot 5000000 64"),
+    Benchmark("larson 1", "larson 1 8 1000 5000 100 4141 1", "larson 0.1 8 1000 5000 10 4141 1", "threads"),
+    Benchmark("larson 2", "larson 1 8 1000 5000 100 4141 2", "larson 0.1 8 1000 5000 10 4141 2", "threads"),
+    Benchmark("larson 4", "larson 1 8 1000 5000 100 4141 4", "larson 0.1 8 1000 5000 10 4141 4", "threads"),
+    Benchmark("larson 16", "larson 1 8 1000 5000 100 4141 16", "larson 0.1 8 1000 5000 10 4141 16", "threads"),
+    Benchmark("remote", "bench_remote 2 1 64", "bench_remote 2 0.1 64", "threads"),
+    Benchmark("churn", "bench_thread_churn 10000 2 1000 1", "bench_thread_churn 200 2 1000 1", "threads"),
+)
+PROGRAMS_GROUP = "programs"
+GROUPS = tuple(dict.fromkeys(benchmark.group for benchmark in BENCHMARKS))
+
+
+def resolve(names: Iterable[str] = (), size: str = "full") -> list[BenchCase]:
+    """Cases by name of benchmark or of group, in the order of the suite; all when no name is given."""
+    wanted = [name.strip() for word in names for name in word.split(",")]
+    known = {benchmark.name for benchmark in BENCHMARKS} | set(GROUPS)
+    for name in wanted:
+        if name not in known:
+            rows = ", ".join(benchmark.name for benchmark in BENCHMARKS)
+            raise LabError(f"no benchmark {name!r}; there are {rows}, and the groups {', '.join(GROUPS)}")
+    chosen = [row for row in BENCHMARKS if not wanted or row.name in wanted or row.group in wanted]
+    return [BenchCase(row.name, tuple((row.full if size == "full" else row.sanity).split())) for row in chosen]
+
+
+def is_known(name: str) -> bool:
+    return any(name in (row.name, row.group) for row in BENCHMARKS)
+
+
+def choose(names: Iterable[str] = (), size: str = "full") -> tuple[list[Case], list[str]]:
+    """Benchmarks and real programs by name or group, all when no name is given; and a line for each program that is not
+    installed."""
+    wanted = [name.strip() for word in names for name in word.split(",")]
+    known = {program.name for program in programs.PROGRAMS} | {PROGRAMS_GROUP}
+    real = [row for row in programs.PROGRAMS if not wanted or row.name in wanted or PROGRAMS_GROUP in wanted]
+    others = [name for name in wanted if name not in known]
+    ready, absent = programs.cases(real)
+    missing = [f"{program.name}, Debian's package {program.package} is not installed" for program in absent]
+    chosen: list[Case] = [*(resolve(others, size) if others or not wanted else []), *ready]
+    if not chosen:
+        raise LabError(f"nothing to run: {missing[0]}")
+    return chosen, missing
+
+
+def listing() -> list[list[str]]:
+    """Case, group and command at full size, of all."""
+    rows = [[row.name, row.group, row.full] for row in BENCHMARKS]
+    return rows + [[program.name, PROGRAMS_GROUP, " ".join(program.command)] for program in programs.PROGRAMS]
+
+
+def ceiling() -> Variant:
+    """BenchFast: an allocator that does almost nothing, and can't run a real program."""
+    return Variant("ceiling", Allocator("ceiling", native.program("libbenchfast.so")))

@@ -1,0 +1,233 @@
+"""Whether a command can run on an allocator that is preloaded, and the environment in which it must or ends.
+
+Three checks, each blind to what the next one sees. The ELF facts of every program that the command becomes by exec, as
+far as its scripts and `env` say, name what a preload can't reach. The dynamic linker of each lists what it would load,
+without running it: that finds a library it can't read or whose C library it lacks. And in the process itself a guard
+(lab/native/guard.c) looks whose malloc it is before main, in every program that the process becomes.
+"""
+
+from __future__ import annotations
+
+import getopt
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hakmem import elf, native
+from hakmem.errors import LabError
+from hakmem.process import TakeoverError
+
+SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the kernel's
+
+# Programs whose purpose is to become another or to start others.
+SHELLS = frozenset({"sh", "bash", "dash", "ksh", "mksh", "zsh", "fish", "busybox"})
+STARTERS = frozenset(
+    "chroot chrt ionice nice nohup numactl prlimit setpriv setsid stdbuf taskset time timeout unshare xargs".split()
+)
+
+
+class CommandError(LabError):
+    """The command can't be started at all."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """An ELF file that the command becomes by exec."""
+
+    path: Path
+    environment: Mapping[str, str]
+    is_interpreter: bool  # of a script that was to be run
+
+    @property
+    def file(self) -> Path:
+        return self.path.resolve()
+
+    @property
+    def only_starts_others(self) -> bool:
+        """A shell that was asked for by name may be meant itself."""
+        name = self.file.name
+        return name in STARTERS or (self.is_interpreter and name in SHELLS)
+
+
+# ---- From a command to the programs it becomes -----------------------------------------------------------------------
+
+
+def find(word: str, environment: Mapping[str, str]) -> Path:
+    """The file that a shell would execute."""
+    found = shutil.which(word, path=environment.get("PATH", os.defpath))
+    if found:
+        return Path(found)
+    path = Path(word)
+    if "/" not in word or not path.exists():
+        raise CommandError(f"{word or repr(word)}: command not found")
+    raise CommandError(f"{word}: {'a directory' if path.is_dir() else 'not executable'}, expected a program")
+
+
+def follow(words: Sequence[str], environment: Mapping[str, str]) -> list[Program]:
+    """The programs that the command becomes, in order. What a program does once it runs is not known, but for `env`."""
+    if not words:
+        raise CommandError("no command: expected `-- COMMAND [ARGUMENT...]`")
+    return _follow(find(words[0], environment), list(words), dict(environment), 0)
+
+
+def _follow(path: Path, words: list[str], environment: dict[str, str], level: int) -> list[Program]:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(256)
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}: whether it takes an allocator can't be told") from None
+    if start.startswith(b"#!"):
+        if level == SCRIPT_LEVELS:
+            raise CommandError(f"{path}: too many levels of scripts")
+        line = os.fsdecode(start[2:].partition(b"\n")[0]).strip(" \t")
+        interpreter, *argument = re.split(r"[ \t]+", line, maxsplit=1)
+        if not os.access(interpreter, os.X_OK) or os.path.isdir(interpreter):
+            raise CommandError(f"{path}: its interpreter {interpreter!r} is not an executable file")
+        return _follow(Path(interpreter), [interpreter, *argument, str(path), *words[1:]], environment, level + 1)
+    if not start.startswith(elf.MAGIC):
+        raise CommandError(f"{path}: neither an ELF program nor a script that begins with #!")
+    program = Program(path, dict(environment), is_interpreter=level > 0)
+    if path.name != "env":
+        return [program]
+    rest = _after_env(words[1:], environment)
+    return [program, *(_follow(find(rest[0], environment), rest, environment, level) if rest else [])]
+
+
+def _after_env(words: list[str], environment: dict[str, str]) -> list[str]:
+    """The command that `env` becomes; applies to `environment` what it changes. Empty: it only prints."""
+    long = ["ignore-environment", "unset=", "chdir=", "split-string=", "debug", "null"]
+    try:
+        options, rest = getopt.getopt(words, "iu:C:S:v0", long)
+    except getopt.GetoptError:
+        raise CommandError(f"env {shlex.join(words)}: can't tell what it starts; name that program instead") from None
+    for name, value in options:
+        if name in ("-S", "--split-string"):
+            return _after_env([*shlex.split(value), *rest], environment)
+        if name in ("-i", "--ignore-environment"):
+            environment.clear()
+        elif name in ("-u", "--unset"):
+            environment.pop(value, None)
+    if rest[:1] == ["-"]:
+        environment.clear()
+        del rest[0]
+    while rest and "=" in rest[0]:
+        name, _, value = rest.pop(0).partition("=")
+        environment[name] = value
+    return rest
+
+
+# ---- What stands against it ------------------------------------------------------------------------------------------
+
+
+def gains_rights(file: Path) -> str | None:
+    """Why the dynamic linker would distrust the caller's environment; None when it wouldn't. As execve(2) decides."""
+    found = os.stat(file)
+    if os.statvfs(file).f_flag & os.ST_NOSUID or _no_new_privileges():
+        return None
+    if found.st_mode & stat.S_ISUID and found.st_uid != os.getuid():
+        return "setuid"
+    if found.st_mode & stat.S_ISGID and found.st_mode & stat.S_IXGRP and found.st_gid != os.getgid():
+        return "setgid"
+    try:
+        has_capabilities = os.getuid() != 0 and bool(os.getxattr(file, "security.capability"))
+    except OSError:
+        has_capabilities = False
+    return "a program with file capabilities" if has_capabilities else None
+
+
+def _no_new_privileges() -> bool:
+    return "\nNoNewPrivs:\t1\n" in Path("/proc/self/status").read_text()
+
+
+def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
+    """Why a program, as it was built, can't have that library preloaded; None when nothing speaks against it."""
+    if (program.machine, program.bits) != (library.machine, library.bits):
+        ours, its = f"{library.bits}-bit {library.machine}", f"{program.bits}-bit {program.machine}"
+        return f"{file} is for {its}, the library for {ours}"
+    if program.interpreter is None:
+        return f"{file} is statically linked: link it with libhakmem.a instead"
+    if program.libc == "musl" and library.libc == "glibc":
+        return f"{file} is a program of musl, the library is built for glibc"
+    if program.sanitizer:
+        return f"{file} is built with {program.sanitizer}, which needs its own malloc"
+    if "malloc" in program.exports | program.hides:
+        return f"{file} has a malloc of its own linked in, which no preload replaces"
+    return None
+
+
+def rehearse(program: Program, preload: Sequence[Path]) -> str | None:
+    """Lets the program's dynamic linker list what it would load. None when all of `preload` is there, else why not."""
+    interpreter = elf.read(program.file).interpreter
+    words = [str(interpreter), "--list", str(program.file)]
+    try:
+        done = subprocess.run(words, env=program.environment, capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the dynamic linker of {program.file}, {interpreter}, does not work: {error}"
+    loaded = {os.fsdecode(line.split(b" (0x")[0].strip()) for line in done.stdout.splitlines()}
+    missing = next((path for path in preload if str(path) not in loaded), None)
+    if missing is None:
+        return None
+    if str(missing) not in program.environment.get("LD_PRELOAD", ""):
+        return f"{program.file} is started without LD_PRELOAD, or with another one"
+    said = re.search(
+        r"cannot be preloaded \((.*)\)|error while loading shared libraries: (.*)", os.fsdecode(done.stderr)
+    )
+    why = f" ({said[1] or said[2]})" if said else ""
+    return f"the dynamic linker of {program.file} does not load {missing}{why}"
+
+
+# ---- All of it -------------------------------------------------------------------------------------------------------
+
+
+def preload_words(library: Path) -> list[Path]:
+    """What is preloaded: the library and the guard, by paths that LD_PRELOAD can hold."""
+    if not library.is_file():
+        raise LabError(f"the library is not there: {library}")
+    preload = [library.resolve(), native.helper("guard.so")]
+    for path in preload:
+        if re.search(r"[ :]", str(path)):
+            raise LabError(f"{path}: LD_PRELOAD can't name a path with a space or a colon in it; move it")
+    return preload
+
+
+def with_preload(environment: Mapping[str, str], preload: Sequence[Path]) -> dict[str, str]:
+    """The environment with `preload` before what the caller preloads."""
+    caller = environment.get("LD_PRELOAD")
+    return {**environment, "LD_PRELOAD": ":".join([*map(str, preload), *([caller] if caller else [])])}
+
+
+def examine(programs: Sequence[Program], preload: Sequence[Path]) -> str | None:
+    """Why one of these programs would not run on the first of `preload`; None when all would."""
+    library = elf.read(preload[0])
+    for program in programs:
+        rights = gains_rights(program.file)
+        why = f"{program.file} is {rights}: the dynamic linker ignores LD_PRELOAD there" if rights else None
+        why = why or unsuitable(program.file, elf.read(program.file), library) or rehearse(program, preload)
+        if why:
+            return why
+    return None
+
+
+def prepare(
+    words: Sequence[str], library: Path, environment: Mapping[str, str], *, children: bool
+) -> tuple[Path, dict[str, str]]:
+    """The file to execute and its environment, in which this process becomes the command on `library` or ends.
+
+    Raises TakeoverError when it can't, CommandError when there is nothing to run."""
+    preload = preload_words(library)
+    ready = with_preload(environment, preload)
+    programs = follow(words, ready)
+    why = examine(programs, preload)
+    last = programs[-1]
+    if not why and not children and last.only_starts_others:
+        why = f"without its children: {last.file} does nothing but start them; name the program that is meant"
+    if why:
+        raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
+    ready["ALLOCATOR_REQUIRED"] = f"{os.getpid()}:{preload[0]}:{'' if children else last.file}"
+    return find(words[0], environment), ready

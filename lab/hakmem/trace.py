@@ -1,0 +1,272 @@
+"""Traces: what a program asked of its allocator. bench/trace.h is the format, this module its reader in Python.
+
+A trace is recorded by lab/native/record.c, completed here (what a thread did not fill, a program that was killed could not
+close) and replayed by bench/bench_replay.c. A packed trace is the same, compressed, with blocks named by their numbers in
+place of their addresses: one to keep.
+"""
+
+from __future__ import annotations
+
+import heapq
+import lzma
+import mmap
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from hakmem.errors import LabError
+
+MAGIC = b"haktrace"
+VERSION = 1
+CHUNK_BYTES = 4096
+FULL = 1  # of the header's flags
+HEADER = struct.Struct("<8sIIIIII")  # magic, checksum, version, pid, flags, threads, chunks
+CHUNK = struct.Struct("<IIQHH")  # checksum, thread, ticket, bytes, events
+PAYLOAD_BYTES = CHUNK_BYTES - CHUNK.size
+KIND_BITS = 3
+SHIFT_BITS = 6
+
+PACKED = ".xz"  # the suffix of packed traces
+
+
+class TraceError(LabError):
+    """A file that is no trace, or a damaged one."""
+
+
+class Kind(IntEnum):
+    TURN = 1
+    MALLOC = 2
+    CALLOC = 3
+    ALIGNED = 4
+    FREE = 5
+    REALLOC = 6
+    REALLOCATED = 7
+
+
+class Event(NamedTuple):
+    """Something that a thread did in the turn with this ticket."""
+
+    ticket: int
+    thread: int
+    kind: int
+    name: int
+    operand: int
+
+
+class Chunk(NamedTuple):
+    thread: int
+    ticket: int
+    event_count: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Trace:
+    pid: int
+    is_full: bool  # the file reached its limit, and the recording ended there
+    thread_count: int
+    command: tuple[str, ...]
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def event_count(self) -> int:
+        return sum(chunk.event_count for chunk in self.chunks)
+
+    def events(self) -> Iterator[Event]:
+        """In the order in which they happened, without TURN, which the tickets tell."""
+        by_thread: dict[int, list[Chunk]] = {}
+        for chunk in self.chunks:
+            by_thread.setdefault(chunk.thread, []).append(chunk)
+        return heapq.merge(*map(_of_thread, by_thread.values()), key=itemgetter(0))
+
+
+def size_and_alignment(event: Event) -> tuple[int, int]:
+    if event.kind != Kind.ALIGNED:
+        return event.operand, 1
+    return event.operand >> SHIFT_BITS, 1 << (event.operand & (1 << SHIFT_BITS) - 1)
+
+
+def _of_thread(chunks: Iterable[Chunk]) -> Iterator[Event]:
+    for chunk in chunks:
+        thread, ticket, name = chunk.thread, chunk.ticket, 0
+        integers = _integers(chunk.payload)
+        for first in integers:
+            second = next(integers, None)
+            kind = first & (1 << KIND_BITS) - 1
+            if second is None or kind == 0:
+                raise TraceError(f"an event of thread {thread} that makes no sense")
+            if kind == Kind.TURN:
+                ticket += second
+            else:
+                name += second >> 1 ^ -(second & 1)
+                yield Event(ticket, thread, kind, name, first >> KIND_BITS)
+
+
+def _integers(code: bytes) -> Iterator[int]:
+    value = shift = 0
+    for byte in code:
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            yield value
+            value = shift = 0
+        else:
+            shift += 7
+
+
+# ---- Files ----------------------------------------------------------------------------------------------------------
+
+
+def _checksum(memory: bytes) -> int:
+    return zlib.adler32(memory) or 1
+
+
+def complete(path: Path) -> Trace:
+    """Closes a recording whose program has ended, however it did: drops room that was not needed, adds checksums that are
+    missing."""
+    with open(path, "r+b") as file:
+        header = bytearray(file.read(CHUNK_BYTES))
+        chunk_count = HEADER.unpack_from(header)[-1]
+        file.truncate((1 + chunk_count) * CHUNK_BYTES)
+        with mmap.mmap(file.fileno(), 0) as memory:
+            for start in range(CHUNK_BYTES, len(memory), CHUNK_BYTES):
+                if memory[start : start + 4] == bytes(4):
+                    checksum = _checksum(memory[start + 4 : start + CHUNK_BYTES])
+                    memory[start : start + 4] = checksum.to_bytes(4, "little")
+            memory[8:12] = _checksum(bytes(header[12:])).to_bytes(4, "little")
+    return read(path)
+
+
+def read(path: Path) -> Trace:
+    """A trace, packed or not."""
+    return parse(unpacked(path), str(path))
+
+
+def unpacked(path: Path) -> bytes:
+    """The bytes of a trace, after decompression where it is packed."""
+    try:
+        data = path.read_bytes()
+        return lzma.decompress(data) if data.startswith(b"\xfd7zXZ") else data
+    except lzma.LZMAError as error:
+        raise TraceError(f"{path}: its compression is damaged ({error})") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+
+
+def parse(data: bytes, name: str) -> Trace:
+    if not data.startswith(MAGIC):
+        raise TraceError(f"{name}: not a trace, which `hakmem record` writes")
+    if len(data) < CHUNK_BYTES:
+        raise TraceError(f"{name}: cut short within its header")
+    _, checksum, version, pid, flags, thread_count, chunk_count = HEADER.unpack_from(data)
+    expected = (1 + chunk_count) * CHUNK_BYTES
+    if version != VERSION:
+        raise TraceError(f"{name}: a trace of format {version}; this hakmem reads format {VERSION}")
+    if checksum == 0:
+        raise TraceError(f"{name}: not completed: the `hakmem record` that made it was killed")
+    if checksum != _checksum(data[12:CHUNK_BYTES]):
+        raise TraceError(f"{name}: damaged: its header does not have its checksum")
+    if len(data) != expected:
+        raise TraceError(f"{name}: cut short or with something added: {len(data)} bytes, expected {expected}")
+    command = data[HEADER.size : CHUNK_BYTES].rstrip(b"\0").decode(errors="replace").split("\0")
+    chunks: list[Chunk] = []
+    for start in range(CHUNK_BYTES, len(data), CHUNK_BYTES):
+        chunk = data[start : start + CHUNK_BYTES]
+        checksum, thread, ticket, length, event_count = CHUNK.unpack_from(chunk)
+        if checksum != _checksum(chunk[4:]) or thread >= thread_count or length > PAYLOAD_BYTES:
+            raise TraceError(f"{name}: damaged: chunk {start // CHUNK_BYTES} does not have its checksum")
+        chunks.append(Chunk(thread, ticket, event_count, chunk[CHUNK.size : CHUNK.size + length]))
+    return Trace(pid, bool(flags & FULL), thread_count, tuple(command), tuple(chunks))
+
+
+# ---- Packing --------------------------------------------------------------------------------------------------------
+
+
+class _Thread:
+    """Writes the chunks of a thread into `file`, in the order in which they become full."""
+
+    def __init__(self, number: int, file: bytearray) -> None:
+        self.number, self.file = number, file
+        self.ticket = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.began_with = self.ticket
+        self.name = 0
+        self.event_count = 0
+        self.payload = bytearray()
+
+    def turn(self, ticket: int) -> None:
+        self._add(Kind.TURN, ticket - self.ticket)
+        self.ticket = ticket
+
+    def event(self, kind: int, name: int, operand: int = 0) -> None:
+        if len(self.payload) > PAYLOAD_BYTES - 20:
+            self.close()
+        difference = name - self.name
+        self._add(operand << KIND_BITS | kind, difference << 1 if difference >= 0 else ~(difference << 1))
+        self.name = name
+        self.event_count += 1
+
+    def _add(self, *integers: int) -> None:
+        for value in integers:
+            while value >= 0x80:
+                self.payload.append(value & 0x7F | 0x80)
+                value >>= 7
+            self.payload.append(value)
+
+    def close(self) -> None:
+        head = CHUNK.pack(0, self.number, self.began_with, len(self.payload), self.event_count)
+        body = (head + self.payload).ljust(CHUNK_BYTES, b"\0")[4:]
+        self.file += _checksum(body).to_bytes(4, "little") + body
+        self._begin()
+
+
+def pack(trace: Trace) -> bytes:
+    """The same trace, before compression, with the n-th block named n. What was freed but never seen is left out, and what
+    must have been freed unseen, because its address came again, is freed there."""
+    file = bytearray(CHUNK_BYTES)
+    threads: dict[int, _Thread] = {}
+    numbers: dict[int, int] = {}  # by name in `trace`
+    reallocs: dict[int, tuple[int, int | None]] = {}  # by thread: the name and the number that it began with
+    block_count = ticket = 0
+    latest: int | None = None
+    for _, thread, kind, name, operand in trace.events():
+        if kind == Kind.REALLOC:
+            reallocs[thread] = name, numbers.pop(name, None)
+            continue
+        before, old = reallocs.pop(thread, (0, None)) if kind == Kind.REALLOCATED else (0, None)
+        if name == 0 or (kind == Kind.FREE and name not in numbers):
+            if old is not None:
+                numbers[before] = old
+            continue
+        writer = threads.setdefault(thread, _Thread(thread, file))
+        if thread != latest:
+            latest = thread
+            ticket += 1
+            writer.turn(ticket)
+        if name in numbers:
+            writer.event(Kind.FREE, numbers.pop(name))
+        if kind == Kind.FREE:
+            continue
+        if old is not None:
+            writer.event(Kind.REALLOC, old)
+        block_count += 1
+        numbers[name] = block_count
+        writer.event(kind, block_count, operand)
+    for writer in threads.values():
+        writer.close()
+    words = b"".join(word.encode() + b"\0" for word in trace.command)[: CHUNK_BYTES - HEADER.size - 1]
+    count = len(file) // CHUNK_BYTES - 1
+    header = HEADER.pack(MAGIC, 0, VERSION, trace.pid, FULL * trace.is_full, trace.thread_count, count) + words
+    file[:CHUNK_BYTES] = header.ljust(CHUNK_BYTES, b"\0")
+    file[8:12] = _checksum(bytes(file[12:CHUNK_BYTES])).to_bytes(4, "little")
+    return bytes(file)
+
+
+def write_packed(trace: Trace, path: Path) -> None:
+    path.write_bytes(lzma.compress(pack(trace), preset=9 | lzma.PRESET_EXTREME))

@@ -1,0 +1,66 @@
+"""Numbers and amounts as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hakmem.machine import Machine
+from hakmem.statistics import Interval, Verdict
+
+SAYS = {
+    Verdict.FASTER: "better",
+    Verdict.SLOWER: "worse",
+    Verdict.NO_DIFFERENCE: "no difference",
+    Verdict.UNDECIDED: "too few rounds",
+}
+
+
+def amount(value: float, unit: str) -> str:
+    """A value with its unit, three figures or so: 1.23 s, 45.6 ms, 12.3 MiB, 4,567 faults, 72.1 M/s."""
+    if unit == "s":
+        for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
+            if value * factor >= 1:
+                return f"{figures(value * factor)} {name}"
+        return f"{figures(value * 1e9)} ns"
+    if unit == "B":
+        for shift, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+            if value >= 1 << shift:
+                return f"{figures(value / (1 << shift))} {name}"
+        return f"{value:.0f} B"
+    if unit == "1/s":
+        return f"{figures(value / 1e6)} M/s" if value >= 1e6 else f"{value:,.0f} /s"
+    if value == int(value):
+        return f"{value:,.0f} {unit}".rstrip()
+    return f"{figures(value)} {unit}".rstrip()
+
+
+def figures(value: float) -> str:
+    """Three significant figures, without an exponent."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def ratio(interval: Interval) -> str:
+    if not interval.is_bounded:
+        return f"{interval.estimate:.3f}"
+    return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
+
+
+def machine(facts: Machine) -> str:
+    """One line for the head of a table."""
+    governor = f", governor {facts.governor}" if facts.governor else ""
+    huge = f", THP {facts.transparent_hugepage}" if facts.transparent_hugepage else ""
+    return f"{facts.cpu}, {facts.cores} cores, Linux {facts.kernel}{governor}{huge}, load {facts.load[0]:.2f}"
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Columns in line, the first to the left, the others to the right."""
+    every = [head, *lines]
+    widths = [max(len(line[i]) for line in every) for i in range(len(head))]
+
+    def row(line: Sequence[str]) -> str:
+        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        return "  ".join([line[0].ljust(widths[0]), *cells]).rstrip()
+
+    return "\n".join(row(line) for line in every)

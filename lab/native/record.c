@@ -1,0 +1,461 @@
+/* record: preloaded before a program's allocator, writes down what the program asks of it. See bench/trace.h.
+ *
+ * HAK_RECORD=PARENT:LIMIT:FOLDER says which processes are recorded: those whose parent is process PARENT, or all when it is
+ * 0. Each program that a process runs has a file of its own, FOLDER/PID.N, of at most LIMIT bytes. What calls the recorder: the
+ * program, for every function of the malloc family; what it calls: the next definition of the same function.
+ *
+ * R1  The file is mapped as a whole and shared, and its descriptor closed: an event is recorded once its bytes and the
+ *     chunk's count are stored, however the program ends, and nothing the program does to its descriptors, its root
+ *     or its user matters.
+ * R2  A block is noted after it was returned, and before it is freed. Whoever learns of the block or gets its address next
+ *     therefore finds `turn` where the noting thread found it, or later, and notes in a later turn (T3).
+ * R3  A thread goes on with its turn as long as no other has begun one: it looks at one shared word and writes no other.
+ * R4  Memory of the recorder's own is the file, a page and thread-local; it never calls what it records.
+ * R5  A child that forks finds the session's page wiped and the file not mapped, and begins a session or stays silent.
+ */
+#include "trace.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+extern char **environ;
+
+/* ---- What is recorded: the next allocator ------------------------------------------------------------------------- */
+
+static struct {
+    void *(*malloc)(size_t);
+    void *(*calloc)(size_t, size_t);
+    void *(*realloc)(void *, size_t);
+    void (*free)(void *);
+    void *(*aligned_alloc)(size_t, size_t);
+    void *(*memalign)(size_t, size_t);
+    int (*posix_memalign)(void **, size_t, size_t);
+    size_t (*malloc_usable_size)(void *);
+} next;
+
+/* ---- Blocks for whoever calls while the next allocator is being found: given out once, never taken back ---------- */
+
+enum { EARLY_BYTES = 16384, EARLY_UNIT = 16 };
+
+static _Alignas(EARLY_UNIT) char early[EARLY_BYTES];
+static size_t early_used;
+
+static bool is_early(const void *block) { return (uintptr_t)block - (uintptr_t)early < EARLY_BYTES; }
+
+/* The unit before a block holds its size. */
+static size_t early_size(const void *block) {
+    return *(const size_t *)(const void *)((const char *)block - EARLY_UNIT);
+}
+
+static void *early_allocate(size_t bytes) {
+    if (bytes > EARLY_BYTES - 2 * EARLY_UNIT - early_used) {
+        return NULL;
+    }
+    char *unit = early + early_used;
+    *(size_t *)(void *)unit = bytes;
+    early_used += EARLY_UNIT + (bytes + EARLY_UNIT - 1) / EARLY_UNIT * EARLY_UNIT;
+    return unit + EARLY_UNIT;
+}
+
+/* ---- The session: one program of one process --------------------------------------------------------------------- */
+
+enum { UNSTARTED, STARTING, RECORDING, SILENT };
+
+enum { THREAD_BITS = 24, FOLDER_BYTES_MAX = 3000, RESERVED_COUNT = 256 };
+
+/* A page that a fork wipes. */
+struct session {
+    _Atomic uint32_t state;
+    uint32_t number; /* tells threads of this session from copies that a fork left */
+    uint32_t chunk_capacity;
+    struct trace_header *header;
+    struct trace_chunk *chunks;
+    _Atomic uint64_t turn; /* ticket << THREAD_BITS | thread of the latest turn */
+    char path[FOLDER_BYTES_MAX + sizeof "/4294967295.4294967295"];
+};
+
+static struct session *session;
+
+/* Read from the environment once, handed on to children by fork. */
+static struct {
+    bool is_read;
+    long parent;
+    uint64_t limit_bytes;
+    const char *folder; /* NULL: nothing is recorded */
+    uint32_t session_count;
+} settings;
+
+struct thread {
+    uint32_t session; /* 0: none yet */
+    uint32_t number;
+    volatile uint32_t depth; /* of calls, seen by signal handlers; only the outermost is noted */
+    struct trace_chunk *chunk;
+    unsigned char *place;
+    uint32_t event_count; /* in the chunk */
+    uint64_t turn;        /* as in the session */
+    uint64_t name;
+};
+
+static _Thread_local struct thread self __attribute__((tls_model("initial-exec")));
+
+static void read_settings(void) {
+    settings.is_read = true;
+    const char *text = getenv("HAK_RECORD");
+    char *end;
+    if (!text) {
+        return;
+    }
+    settings.parent = strtol(text, &end, 10);
+    if (*end != ':') {
+        return;
+    }
+    settings.limit_bytes = strtoull(end + 1, &end, 10);
+    if (*end == ':') {
+        static char folder[FOLDER_BYTES_MAX];
+        size_t length = strlen(end + 1);
+        if (length < sizeof folder) {
+            settings.folder = memcpy(folder, end + 1, length + 1);
+        }
+    }
+}
+
+static void complain(const char *what, const char *path) {
+    char line[4096];
+    int length = snprintf(line, sizeof line, "hakmem: can't record process %d: %s %s: %s\n", (int)getpid(), what, path,
+                          strerror(errno));
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+    (void)written; /* there is nobody else to tell */
+}
+
+static void read_command(struct trace_header *header) {
+    int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        ssize_t length = read(file, header->command, sizeof header->command - 1);
+        (void)length; /* the rest is zero */
+        close(file);
+    }
+}
+
+/* The disk space of a stretch of chunks, asked for before they are written: a full disk is an error here, not a SIGBUS in
+ * the program. One that has left its root or its user since the file was made goes on without. */
+static bool reserve(uint32_t index) {
+    int error = errno;
+    int file = open(session->path, O_RDWR | O_CLOEXEC);
+    off_t offset = (off_t)(index + 1) * TRACE_CHUNK_BYTES;
+    uint32_t left = session->chunk_capacity - index;
+    off_t bytes = (off_t)(left < RESERVED_COUNT ? left : RESERVED_COUNT) * TRACE_CHUNK_BYTES;
+    bool is_reserved = file < 0 || posix_fallocate(file, offset, bytes) == 0;
+    if (file >= 0) {
+        close(file);
+    }
+    errno = error;
+    return is_reserved;
+}
+
+static bool map_file(void) {
+    struct rlimit file_size;
+    uint64_t bytes = settings.limit_bytes;
+    if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur < bytes) {
+        bytes = file_size.rlim_cur;
+    }
+    int file = -1;
+    for (unsigned n = 0; file < 0 && (n == 0 || errno == EEXIST); n++) {
+        snprintf(session->path, sizeof session->path, "%s/%d.%u", settings.folder, (int)getpid(), n);
+        file = open(session->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    }
+    if (file < 0) {
+        complain("can't create", session->path);
+        return false;
+    }
+    bool is_sized = bytes >= 2 * TRACE_CHUNK_BYTES && ftruncate(file, (off_t)bytes) == 0;
+    void *memory = is_sized ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    close(file);
+    session->chunk_capacity = (uint32_t)(bytes / TRACE_CHUNK_BYTES - 1);
+    if (memory == MAP_FAILED || madvise(memory, bytes, MADV_DONTFORK) != 0 || !reserve(0)) {
+        complain("no room for", session->path);
+        return false;
+    }
+    session->header = memory;
+    session->chunks = (struct trace_chunk *)memory + 1;
+    session->number = ++settings.session_count;
+    memcpy(session->header->magic, TRACE_MAGIC, sizeof session->header->magic);
+    session->header->version = TRACE_VERSION;
+    session->header->pid = (uint32_t)getpid();
+    read_command(session->header);
+    return true;
+}
+
+/* Whether the session records now. The first call decides, as soon as there is an environment. */
+static bool start(void) {
+    uint32_t unstarted = UNSTARTED;
+    if (!environ || !atomic_compare_exchange_strong_explicit(&session->state, &unstarted, STARTING,
+                                                             memory_order_relaxed, memory_order_relaxed)) {
+        return false;
+    }
+    int error = errno;
+    if (!settings.is_read) {
+        read_settings();
+    }
+    bool is_asked = settings.folder && (settings.parent == 0 || settings.parent == getppid());
+    bool is_recording = is_asked && map_file();
+    errno = error;
+    /* pairs with is_recording's acquire: whoever sees it sees the file */
+    atomic_store_explicit(&session->state, is_recording ? RECORDING : SILENT, memory_order_release);
+    return is_recording;
+}
+
+static bool is_recording(void) {
+    uint32_t state = atomic_load_explicit(&session->state, memory_order_acquire); /* pairs with start's release */
+    return state == RECORDING || (state == UNSTARTED && start());
+}
+
+/* Finds the next allocator; in a thread that calls meanwhile, `next.malloc` is still missing. */
+static void begin(void) {
+    static bool is_beginning;
+    if (is_beginning) {
+        return;
+    }
+    is_beginning = true;
+    void *page = mmap(NULL, sizeof *session, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static struct session silent = {.state = SILENT};
+    bool is_wiped = page != MAP_FAILED && madvise(page, sizeof *session, MADV_WIPEONFORK) == 0;
+    session = is_wiped ? page : &silent;
+    *(void **)&next.calloc = dlsym(RTLD_NEXT, "calloc");
+    *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
+    *(void **)&next.free = dlsym(RTLD_NEXT, "free");
+    *(void **)&next.aligned_alloc = dlsym(RTLD_NEXT, "aligned_alloc");
+    *(void **)&next.memalign = dlsym(RTLD_NEXT, "memalign");
+    *(void **)&next.posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
+    *(void **)&next.malloc_usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
+    *(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
+}
+
+static bool is_ready(void) {
+    if (!next.malloc) {
+        begin();
+    }
+    return next.malloc;
+}
+
+__attribute__((constructor)) static void begin_with_the_program(void) {
+    if (is_ready()) {
+        is_recording();
+    }
+}
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+/* Ends the recording of all threads. */
+static void end(void) {
+    atomic_store_explicit(&session->header->flags, TRACE_FULL, memory_order_relaxed);
+    atomic_store_explicit(&session->state, SILENT, memory_order_relaxed);
+}
+
+static bool open_chunk(void) {
+    if (self.chunk) {
+        self.chunk->checksum = trace_chunk_checksum(self.chunk);
+    }
+    _Atomic uint32_t *count = &session->header->chunk_count;
+    uint32_t index = atomic_load_explicit(count, memory_order_relaxed);
+    do {
+        if (index >= session->chunk_capacity || (index % RESERVED_COUNT == 0 && !reserve(index))) {
+            end();
+            return false;
+        }
+    } while (
+        !atomic_compare_exchange_weak_explicit(count, &index, index + 1, memory_order_relaxed, memory_order_relaxed));
+    self.chunk = &session->chunks[index];
+    self.chunk->thread = self.number;
+    self.chunk->ticket = self.turn >> THREAD_BITS;
+    self.place = self.chunk->payload;
+    self.event_count = 0;
+    self.name = 0;
+    return true;
+}
+
+static void put_turn(uint64_t latest) {
+    uint64_t turn;
+    do {
+        turn = ((latest >> THREAD_BITS) + 1) << THREAD_BITS | self.number;
+    } while (!atomic_compare_exchange_weak_explicit(&session->turn, &latest, turn, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    self.place = trace_put(self.place, TRACE_TURN);
+    self.place = trace_put(self.place, (turn >> THREAD_BITS) - (self.turn >> THREAD_BITS));
+    self.turn = turn;
+}
+
+/* Room for an event, in this thread's turn. */
+static bool take_place(void) {
+    if (self.session != session->number) {
+        uint32_t number = atomic_fetch_add_explicit(&session->header->thread_count, 1, memory_order_relaxed);
+        self.session = session->number;
+        self.number = number;
+        self.chunk = NULL;
+        self.turn = 0;
+    }
+    enum { ROOM_BYTES = 2 * TRACE_EVENT_BYTES_MAX };
+    if ((!self.chunk || self.place > self.chunk->payload + TRACE_PAYLOAD_BYTES - ROOM_BYTES) && !open_chunk()) {
+        return false;
+    }
+    uint64_t latest = atomic_load_explicit(&session->turn, memory_order_relaxed);
+    if (latest != self.turn || self.turn == 0) {
+        put_turn(latest);
+    }
+    return true;
+}
+
+static void note(enum trace_kind kind, uint64_t operand, const void *block) {
+    if (self.depth != 1 || !is_recording() || !take_place()) {
+        return;
+    }
+    uint64_t name = (uintptr_t)block / 8;
+    self.place = trace_put(self.place, operand << TRACE_KIND_BITS | kind);
+    self.place = trace_put(self.place, trace_zigzag(self.name, name));
+    self.name = name;
+    /* A signal that ends the process finds whole events. */
+    uint32_t filled = ++self.event_count << TRACE_BYTES_BITS | (uint32_t)(self.place - self.chunk->payload);
+    atomic_store_explicit(&self.chunk->filled, filled, memory_order_release);
+}
+
+/* ---- The malloc family ------------------------------------------------------------------------------------------- */
+
+EXPORT void *malloc(size_t bytes) {
+    if (!is_ready()) {
+        return early_allocate(bytes);
+    }
+    self.depth++;
+    void *block = next.malloc(bytes);
+    if (block) {
+        note(TRACE_MALLOC, bytes, block);
+    }
+    self.depth--;
+    return block;
+}
+
+EXPORT void *calloc(size_t count, size_t bytes_each) {
+    if (!is_ready()) {
+        size_t bytes;
+        return __builtin_mul_overflow(count, bytes_each, &bytes) ? NULL : early_allocate(bytes); /* never used before */
+    }
+    self.depth++;
+    void *block = next.calloc(count, bytes_each);
+    if (block) {
+        note(TRACE_CALLOC, count * bytes_each, block);
+    }
+    self.depth--;
+    return block;
+}
+
+EXPORT void free(void *block) {
+    if (block && !is_early(block)) {
+        self.depth++;
+        note(TRACE_FREE, 0, block);
+        next.free(block);
+        self.depth--;
+    }
+}
+
+EXPORT void *realloc(void *block, size_t bytes) {
+    if (is_early(block) || !is_ready()) {
+        size_t old_bytes = block ? early_size(block) : 0;
+        void *copy = malloc(bytes);
+        return copy && block ? memcpy(copy, block, old_bytes < bytes ? old_bytes : bytes) : copy;
+    }
+    self.depth++;
+    bool is_free = block && bytes == 0; /* as in the C library */
+    if (block) {
+        note(is_free ? TRACE_FREE : TRACE_REALLOC, 0, block);
+    }
+    void *moved = next.realloc(block, bytes);
+    if (is_free ? moved != NULL : block || moved) {
+        note(is_free ? TRACE_MALLOC : TRACE_REALLOCATED, bytes, moved);
+    }
+    self.depth--;
+    return moved;
+}
+
+EXPORT void *reallocarray(void *block, size_t count, size_t bytes_each) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, bytes_each, &bytes)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return realloc(block, bytes);
+}
+
+/* The alignment as the exponent of the power of two that it is rounded up to. */
+static uint64_t aligned_operand(size_t alignment, size_t bytes) {
+    unsigned shift = alignment <= 1 ? 0 : 64 - (unsigned)__builtin_clzll(alignment - 1);
+    return bytes << TRACE_SHIFT_BITS | shift;
+}
+
+EXPORT int posix_memalign(void **result, size_t alignment, size_t bytes) {
+    if (!is_ready()) {
+        return ENOMEM;
+    }
+    self.depth++;
+    int error = next.posix_memalign(result, alignment, bytes);
+    if (error == 0 && *result) {
+        note(TRACE_ALIGNED, aligned_operand(alignment, bytes), *result);
+    }
+    self.depth--;
+    return error;
+}
+
+static void *align(void *(*allocate)(size_t, size_t), size_t alignment, size_t bytes) {
+    self.depth++;
+    void *block = allocate(alignment, bytes);
+    if (block) {
+        note(TRACE_ALIGNED, aligned_operand(alignment, bytes), block);
+    }
+    self.depth--;
+    return block;
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t bytes) {
+    return is_ready() ? align(next.aligned_alloc, alignment, bytes) : NULL;
+}
+
+EXPORT void *memalign(size_t alignment, size_t bytes) {
+    return is_ready() ? align(next.memalign, alignment, bytes) : NULL;
+}
+
+EXPORT void *valloc(size_t bytes) { return memalign((size_t)sysconf(_SC_PAGESIZE), bytes); }
+
+EXPORT void *pvalloc(size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return memalign(page, (bytes + page - 1) / page * page);
+}
+
+/* Of C23; the C library may not have them yet. */
+void free_sized(void *block, size_t bytes);
+void free_aligned_sized(void *block, size_t alignment, size_t bytes);
+
+EXPORT void free_sized(void *block, size_t bytes) {
+    (void)bytes;
+    free(block);
+}
+
+EXPORT void free_aligned_sized(void *block, size_t alignment, size_t bytes) {
+    (void)alignment;
+    (void)bytes;
+    free(block);
+}
+
+EXPORT size_t malloc_usable_size(void *block) {
+    if (is_early(block)) {
+        return early_size(block);
+    }
+    return block && is_ready() ? next.malloc_usable_size(block) : 0;
+}

@@ -1,0 +1,44 @@
+"""Small programs and libraries that tests compile for themselves."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PRINTS = """
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { char *block = malloc(9); free(block); puts("main"); return 3; }
+"""
+
+# Enough of an allocator to be one: never frees, as simple as can be.
+OWN_MALLOC = """
+#include <stddef.h>
+#include <string.h>
+static _Alignas(16) char pool[1 << 20];
+static size_t used;
+SCOPE void *malloc(size_t n) { void *p = pool + used; used += (n + 31) & ~(size_t)15; return p; }
+SCOPE void free(void *p) { (void)p; }
+SCOPE void *calloc(size_t n, size_t m) { return malloc(n * m); }
+SCOPE void *realloc(void *p, size_t n) { void *q = malloc(n); return p ? memcpy(q, p, n) : q; }
+"""
+EXPORTED = OWN_MALLOC.replace("SCOPE ", "")
+HIDDEN = OWN_MALLOC.replace("SCOPE", '__attribute__((visibility("hidden")))')
+
+
+def compile_c(output: Path, source: str, *options: str, compiler: str = "cc") -> Path:
+    """Skips the test where the compiler can't do that here: no static C library, no sanitizer, no such compiler."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    file = output.with_name(output.name + ".c")
+    file.write_text(source)
+    done = subprocess.run(
+        [compiler, "-O1", "-fno-builtin", "-o", str(output), str(file), *options], capture_output=True, text=True
+    )
+    if done.returncode != 0 and options:
+        pytest.skip(f"{compiler} {' '.join(options)} does not work here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return output

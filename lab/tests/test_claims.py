@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hakmem import claims, ledger
+from sample_record import VALUES, record
+
+ID = "2026-01-02-sample"
+RATIO = 'ratio("mixed 400", hakmem, glibc, operations_per_s)'
+LINK = f"([record](evidence/{ID}.json))"
+TABLE = f"""<!-- table: {ID}
+[rows]
+"random" = "mixed 400"
+[columns]
+"throughput" = "ratio(case, hakmem, best, operations_per_s)"
+"peak RSS" = "median(case, hakmem, peak_rss_bytes)"
+-->
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    ledger.keep(record(), tmp_path / "evidence")
+    return tmp_path
+
+
+def findings(tree: Path, text: str, name: str = "README.md") -> list[str]:
+    path = tree / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return [str(finding) for finding in claims.audit(tree)]
+
+
+# ---- What counts as a figure ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It reaches 22.6 M ops/s.",
+        "It reaches 25.1M operations per second on this machine.",
+        "10-11 M at most.",
+        "It does 107,054,320 operations/s.",
+        "Up to 1.5 x the memory.",
+        "It is 3x faster.",
+        "About 1.8× jemalloc.",
+        "Twice as fast as glibc.",
+        "ten times less memory",
+        "a 4-fold gain",
+        "-12 % page faults",
+        "costs 20 percent",
+        "malloc takes 5 ns.",
+        "a refill of 3.5 us",
+        "172,000 faults are left.",
+        "16 instructions",
+        "The median was 1.065 (0.9-1.3).",
+        "Ratio to mimalloc: 0.71.",
+        "Its peak is 35 MiB.",
+        "RSS falls to 12 MB after it.",
+        "This took 12 s.",
+        "a latency of 4 ms",
+        "- throughput, in a list: 5 %",
+        "# 2 x in a heading",
+        "```\nThroughput = 107054320 operations per second\n```",
+        "    indented: 100 M/s",
+        "`1.9 x` in code",
+        "| | throughput |\n|---|---|\n| hot | 105 |",
+        "| case | value |\n|---|---|\n| peak RSS | 12 |",
+        "<!-- a comment\n --> and then 5 ns",
+        "<div>5 ns</div>",
+        "[5 % faster](https://example.com)",
+    ],
+)
+def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
+    found = findings(tree, f"# Title\n\n{text}\n")
+    assert found and all(": a figure that no record backs: " in line for line in found)
+    assert all(line.startswith("README.md:") for line in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A slab is 64 KiB, a SuperSlab 2 MiB, a range 64 GiB.",
+        "The decay period is 1000 ms, and 10 s at most.",
+        "Sizes of 16 to 1040 B, blocks of 2048 bytes.",
+        "Linux on x86-64 and aarch64; gcc 11, clang 14, CMake 3.25, Python 3.10, Ubuntu 22.04.",
+        "What was measured on mimalloc 2.0.9 and tcmalloc (gperftools 2.10).",
+        "`libhakmem.so.1.0.1.0` and C++17, C23, `-O2`, 0x7f3c5a400040.",
+        "1. first\n2. second",
+        "See issue 12 and 2026-01-02.",
+        "| option | default |\n|---|---|\n| `HAKMEM_PREWARM` | 0 |",
+        "[a page](https://example.com/5%25/10x)",
+        "sixteen instructions",
+        "A matrix of 2 x 2 settings.",
+    ],
+)
+def test_what_is_no_figure_needs_no_marker(tree: Path, text: str) -> None:
+    assert findings(tree, f"# Title\n\n{text}\n") == []
+
+
+def test_the_line_of_a_finding_is_the_figures(tree: Path) -> None:
+    text = "one\ntwo\n\n| a | throughput |\n|---|---|\n| b | c |\n| hot | 7 |\n\nlast line: 5 ns\n"
+    assert findings(tree, text) == [
+        "README.md:7: a figure that no record backs: 7",
+        "README.md:9: a figure that no record backs: 5 ns",
+    ]
+
+
+def test_every_markdown_file_is_read_but_what_is_built_or_hidden(tree: Path) -> None:
+    for name in ("docs/decisions/1.md", "CHANGELOG.md", "bench/README.md", "build/x.md", ".venv/x.md"):
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("5 ns\n")
+    found = {str(finding).partition(":")[0] for finding in claims.audit(tree)}
+    assert found == {"docs/decisions/1.md", "CHANGELOG.md", "bench/README.md"}
+
+
+# ---- Figures and tables from records --------------------------------------------------------------------------------
+
+
+def test_write_fills_in_what_the_record_says_and_then_the_audit_passes(tree: Path) -> None:
+    text = f"Faster: x <!-- figure: {ID} {RATIO} -->?<!-- end --> {LINK}.\n\n{TABLE}"
+    assert len(findings(tree, text)) == 2
+    assert claims.write(tree) == ["README.md"]
+    written = (tree / "README.md").read_text()
+    assert "-->1.100 (1.099-1.101)<!-- end -->" in written
+    assert "| random | 1.100 (1.099-1.101) | 2.00 MiB |" in written
+    assert f"8 interleaved rounds on 2026-01-02; Some CPU, 2 cores, kernel 6.1 ([record](evidence/{ID}.json))." in written
+    assert claims.audit(tree) == []
+    assert claims.write(tree) == []
+
+
+def test_a_mean_over_all_cases_and_what_is_worse(tree: Path) -> None:
+    findings(tree, TABLE.replace("[columns]", '"mean" = "*"\n[columns]').replace("median(case, hakmem,", "ratio(case, hakmem, best,"))
+    claims.write(tree)
+    written = (tree / "README.md").read_text()
+    assert "| random | 1.100 (1.099-1.101) | **2.000 (2.000-2.000)** |" in written
+    assert "| mean | 1.483 (1.483-1.484) | **1.414 (1.414-1.414)** |" in written
+
+
+def test_links_are_as_seen_from_the_document(tree: Path) -> None:
+    findings(tree, TABLE, "docs/decisions/one.md")
+    claims.write(tree)
+    assert f"([record](../../evidence/{ID}.json))" in (tree / "docs/decisions/one.md").read_text()
+    assert claims.audit(tree) == []
+
+
+def test_a_figure_or_a_table_edited_by_hand_is_found(tree: Path) -> None:
+    findings(tree, f"Faster: x <!-- figure: {ID} {RATIO} -->?<!-- end --> {LINK}.\n\n{TABLE}")
+    claims.write(tree)
+    good = (tree / "README.md").read_text()
+    assert findings(tree, good.replace("-->1.100", "-->1.200")) == [
+        "README.md:1: '1.200 (1.099-1.101)' is not what the record gives, which says 1.100 (1.099-1.101)"
+        " (hakmem claims --write)"
+    ]
+    assert findings(tree, good.replace("| random | 1.1", "| random | 1.2")) == [
+        "README.md:3: this table is not what the record gives (hakmem claims --write)"
+    ]
+
+
+def test_a_figure_needs_a_link_to_its_record_in_the_paragraph(tree: Path) -> None:
+    findings(tree, f"{LINK}\n\nFaster: x <!-- figure: {ID} {RATIO} -->?<!-- end -->.\n")
+    claims.write(tree)
+    assert [str(finding) for finding in claims.audit(tree)] == [
+        f"README.md:3: no link to the record {ID} in this paragraph"
+    ]
+
+
+def test_a_figure_may_not_cite_a_record_that_does_not_exist(tree: Path) -> None:
+    text = f"Faster: x <!-- figure: 2026-01-01-none {RATIO} -->1.1<!-- end --> {LINK}"
+    (found,) = findings(tree, text)
+    assert found.startswith("README.md:1: no record 2026-01-01-none")
+    (found,) = findings(tree, "See [record](evidence/2026-01-01-none.json).")
+    assert found.startswith("README.md:1: no record 2026-01-01-none")
+    (found,) = findings(tree, f"x <!-- figure: ../secret {RATIO} -->1.1<!-- end -->")
+    assert found == "README.md:1: '../secret' is no record's id"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"size": "sanity"}, f"the record {ID} is of sanity size: it proves that something ran, nothing else"),
+        ({"rounds": 2}, f"the record {ID} has 2 runs of each; a figure needs 3"),
+    ],
+)
+def test_a_record_that_proves_nothing_may_not_be_cited(
+    tmp_path: Path, changes: dict[str, object], expected: str
+) -> None:
+    values = {key: some[: int(str(changes.get("rounds", 8)))] for key, some in VALUES.items()}
+    ledger.keep(record(values, **changes), tmp_path / "evidence")
+    assert findings(tmp_path, f"x <!-- figure: {ID} {RATIO} -->1.1<!-- end -->") == [f"README.md:1: {expected}"]
+    assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
+    assert findings(tmp_path, LINK) == [f"README.md:1: {expected}"]
+
+
+def test_a_damaged_record_is_found_whether_or_not_it_is_cited(tree: Path) -> None:
+    path = tree / "evidence" / f"{ID}.json"
+    plain = json.loads(path.read_text())
+    plain["series"][0]["values"].pop()
+    path.write_text(json.dumps(plain))
+    (found,) = findings(tree, "Nothing.")
+    assert found.startswith(f"evidence/{ID}.json:1: damaged record: ") and "7 values in 8 rounds" in found
+    assert len(findings(tree, TABLE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("1.07", "a value that no record backs, in a place for measured figures: 1.07"),
+        ("107 M/s", "not a figure: '107 M/s'"),
+        ("ratio(hot, hakmem, operations_per_s)", "not a figure: "),
+        ("__import__('os').system('true')", "not a figure: "),
+        ("ratio(warm, hakmem, glibc, operations_per_s)", f"{ID} has no case 'warm'; it has mixed 400, hot"),
+        ("ratio(hot, hakmem, mimalloc, operations_per_s)", f"{ID} has no variant 'mimalloc'; it has hakmem, glibc"),
+        ("ratio(hot, hakmem, glibc, wall_s)", f"{ID} has no metric 'wall_s'; it has operations_per_s, peak_rss_bytes"),
+        ("ratio(case, hakmem, glibc, wall_s)", "'ratio(case, hakmem, glibc, wall_s)': `case` has a meaning in tables only"),
+    ],
+)
+def test_an_expression_must_be_answered_by_its_record(tree: Path, expression: str, expected: str) -> None:
+    (found,) = findings(tree, f"x <!-- figure: {ID} {expression} -->1<!-- end --> {LINK}")
+    assert found.startswith(f"README.md:1: {expected}")
+
+
+# ---- What nobody measured -------------------------------------------------------------------------------------------
+
+
+def test_expected_values_and_constants_stand_between_markers_that_say_so(tree: Path) -> None:
+    assert findings(tree, "At most <!-- not measured: spacing of the classes -->12.5 %<!-- end --> waste.") == []
+    assert findings(tree, "The goal is <!-- expected: issue 4 -->1.5 x<!-- end -->.") == []
+    example = "<!-- not measured: an example of the output -->\n\n```\nhot  105 M/s\n```\n\n<!-- end -->\n"
+    assert findings(tree, example) == []
+
+
+def test_they_need_a_source_or_a_reason(tree: Path) -> None:
+    assert findings(tree, "x <!-- expected: -->1.5 x<!-- end -->") == [
+        "README.md:1: an expected value without a source: <!-- expected: SOURCE -->"
+    ]
+    assert findings(tree, "x <!-- not measured: -->1.5 x<!-- end -->") == [
+        "README.md:1: not measured, but what is it? <!-- not measured: WHAT -->"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x <!-- expected: issue 4 -->1.5 x",
+        "x 1 <!-- end -->",
+        "x <!-- figure: 2026-01-02-sample --> y <!-- not measured: z -->1<!-- end -->",
+    ],
+)
+def test_a_marker_without_its_other_half_is_found(tree: Path, text: str) -> None:
+    assert any("a marker without its other half" in line for line in findings(tree, text))
+
+
+def test_markers_in_code_are_examples_of_markers(tree: Path) -> None:
+    assert findings(tree, "```\n<!-- expected: SOURCE -->\n```\n\nAnd `<!-- end -->`.\n") == []
+
+
+def test_a_marker_does_not_begin_a_line_of_a_paragraph(tree: Path) -> None:
+    text = "At most\n<!-- not measured: spacing -->12.5 %<!-- end --> waste."
+    assert findings(tree, text) == [
+        "README.md:2: a line that begins with a marker ends the paragraph: put a word before it"
+    ]
+
+
+# ---- Tables: measured and expected never share a column --------------------------------------------------------------
+
+
+EXPECTED_COLUMN = '"goal" = { source = "issue 4", unit = "x", amounts = { "random" = 1.05 } }\n-->'
+
+
+def test_a_column_of_expected_values_says_so(tree: Path) -> None:
+    findings(tree, TABLE.replace("-->", EXPECTED_COLUMN, 1))
+    claims.write(tree)
+    written = (tree / "README.md").read_text()
+    assert "| | throughput | peak RSS | goal (expected) |" in written
+    assert "| random | 1.100 (1.099-1.101) | 2.00 MiB | 1.05 x |" in written
+    assert "Nobody measured 'goal': issue 4." in written
+    assert claims.audit(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"ratio(case, hakmem, best, operations_per_s)"', "1.05", "an expected value in the measured column 'throughput': 1.05"),
+        ('"ratio(case, hakmem, best, operations_per_s)"', '"1.05"', "a value that no record backs, in a place for measured"),
+        ('"ratio(case, hakmem, best, operations_per_s)"', '{ source = "", unit = "x", amounts = {} }', "the table's definition: "),
+        ("-->", EXPECTED_COLUMN.replace('"random"', '"other"'), "the expected column 'goal' needs one amount for each row"),
+        ("[rows]", "[rows", "the table's definition is no TOML"),
+        ('"mixed 400"', '"warm"', f"{ID} has no case 'warm'"),
+    ],
+)
+def test_a_table_definition_that_says_nothing_is_refused(tree: Path, old: str, new: str, expected: str) -> None:
+    (found,) = findings(tree, TABLE.replace(old, new, 1))
+    assert found.startswith(f"README.md:1: {expected}")
+
+
+def test_columns_of_a_table_typed_by_hand_do_not_mix_either(tree: Path) -> None:
+    figure = f"<!-- figure: {ID} {RATIO} -->1.100 (1.099-1.101)<!-- end -->"
+    expected = "<!-- expected: issue 4 -->1.05 x<!-- end -->"
+    head = f"{LINK}\n| | throughput |\n|---|---|\n"
+    assert findings(tree, f"{head}| a | {figure} |\n| b | {figure} |\n") == []
+    assert findings(tree, f"{head}| a | {figure} |\n| b | {expected} |\n") == [
+        "README.md:2: an expected value in a column of measured figures"
+    ]

@@ -1,0 +1,100 @@
+"""What a record says: the right ratios, verdicts and means, from known values."""
+
+from __future__ import annotations
+
+import pytest
+from sample_record import record
+
+from hakmem import comparison
+from hakmem.errors import LabError
+from hakmem.report.model import Comparison
+from hakmem.statistics import Verdict
+
+WALL = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99]
+
+
+def compared(report: comparison.Report, number: int = 0) -> Comparison:
+    section = report.sections[number]
+    assert isinstance(section, Comparison)
+    return section
+
+
+def command_record(own: list[float], **changes: object) -> comparison.Record:
+    values = {
+        ("sort", "glibc", "wall_s"): WALL,
+        ("sort", "hakmem", "wall_s"): own,
+        ("sort", "glibc", "peak_rss_bytes"): [2e6] * 8,
+        ("sort", "hakmem", "peak_rss_bytes"): [1e6 + i for i in range(8)],
+        ("sort", "glibc", "major_faults"): [0.0] * 8,
+        ("sort", "hakmem", "major_faults"): [0.0] * 8,
+    }
+    return record(values, **changes)
+
+
+def test_primary_metric_is_answered_in_a_sentence() -> None:
+    report = comparison.report(command_record([0.8 * value for value in WALL]), "sort")
+    assert report.summary == ("hakmem against glibc, wall time: better, ratio 0.800 (0.800-0.800)",)
+    assert compared(report).baseline == "glibc"
+    entry = compared(report).cases[0].entry("hakmem")
+    assert entry.verdict is Verdict.FASTER and entry.values == tuple(0.8 * value for value in WALL)
+
+
+def test_same_values_are_no_difference() -> None:
+    report = comparison.report(command_record(list(reversed(WALL))), "sort")
+    assert "no difference" in report.summary[0]
+
+
+def test_secondary_metrics_have_wider_intervals() -> None:
+    own = [0.99, 1.01, 1.0, 1.01, 0.99, 1.02, 0.99, 1.0]
+    record = command_record(own)
+    primary = comparison.report(record, "sort", primary="wall_s", metrics=("peak_rss_bytes", "wall_s"))
+    other = comparison.report(record, "sort", primary="peak_rss_bytes", metrics=("peak_rss_bytes", "wall_s", "major_faults"))
+    alone = compared(primary, 0).cases[0].entry("hakmem").ratio
+    among = compared(other, 1).cases[0].entry("hakmem").ratio
+    assert alone is not None and among is not None
+    assert among.low <= alone.low and among.high >= alone.high and among != alone
+
+
+def test_zeros_have_no_ratio_and_no_verdict() -> None:
+    report = comparison.report(command_record(WALL), "sort", metrics=("major_faults",))
+    entry = compared(report, 1).cases[0].entry("hakmem")
+    assert entry.values and entry.ratio is None and entry.verdict is None
+
+
+def test_baseline_can_be_chosen_and_must_exist() -> None:
+    report = comparison.report(command_record(WALL), "sort", baseline="hakmem")
+    assert compared(report).baseline == "hakmem"
+    with pytest.raises(LabError, match="no 'jemalloc' to compare with; there are glibc, hakmem"):
+        comparison.report(command_record(WALL), "sort", baseline="jemalloc")
+    with pytest.raises(LabError, match="no figure 'latency' to compare by; there are wall_s"):
+        comparison.report(command_record(WALL), "sort", primary="latency")
+
+
+def test_suite_turns_throughput_into_time_and_means_it() -> None:
+    report = comparison.suite_report(record(), "suite", baseline="glibc")
+    time, memory = compared(report, 0), compared(report, 1)
+    assert time.title.startswith("time") and memory.title == "peak RSS"
+    assert time.cases[0].entry("glibc").values[0] == pytest.approx(1 / 98e6)
+    assert time.mean is not None and memory.mean is not None
+    mean = time.mean.entry("hakmem").ratio
+    assert mean is not None and mean.estimate == pytest.approx((1 / 2 / 1.1) ** 0.5, rel=0.01)
+    assert report.summary[0].startswith("hakmem against glibc, geometric mean of time: better")
+    assert report.summary[1].startswith("hakmem against glibc, geometric mean of peak RSS: worse")
+
+
+def test_variant_that_failed_a_case_is_left_out_of_its_mean_and_told() -> None:
+    values = {key: some for key, some in comparison_values().items() if key[:2] != ("hot", "hakmem")}
+    report = comparison.suite_report(record(values), "suite", baseline="glibc")
+    assert compared(report).notes[-1] == "hakmem: mean over 1 of 2 cases"
+    assert compared(report).cases[1].entry("hakmem").values == ()
+
+
+def comparison_values() -> dict[tuple[str, str, str], list[float]]:
+    from sample_record import VALUES
+
+    return {key: list(some) for key, some in VALUES.items()}
+
+
+def test_sanity_sized_and_interrupted_records_say_so() -> None:
+    report = comparison.report(command_record(WALL, size="sanity", interrupted=True), "sort")
+    assert any("Interrupted" in note for note in report.notes) and any("Short runs" in note for note in report.notes)

@@ -1,0 +1,92 @@
+"""Where results go, and that the command line turns bad input into one line and an exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sample_record import record
+
+from hakmem import allocators, cli, comparison, ledger, measure, output
+from hakmem.errors import LabError
+
+SAMPLE = record()
+
+
+def finish(**files: object) -> None:
+    wanted = {"json_file": None, "markdown_file": None, "html_file": None, "keep": None, **files}
+    output.finish(SAMPLE, lambda kept: comparison.suite_report(SAMPLE, "suite", kept=kept), **wanted)  # type: ignore[arg-type]
+
+
+def test_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    finish()
+    assert "geometric mean" in capsys.readouterr().out
+
+
+def test_json_on_standard_output_is_the_record_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    finish(json_file=Path("-"))
+    assert json.loads(capsys.readouterr().out)["id"] == SAMPLE.id
+
+
+def test_all_files_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
+    finish(json_file=tmp_path / "r.json", markdown_file=tmp_path / "r.md", html_file=tmp_path / "r.html", keep="suite")
+    assert "| " in (tmp_path / "r.md").read_text() and "<svg" in (tmp_path / "r.html").read_text()
+    assert ledger.load(tmp_path / "evidence" / "2026-01-02-suite.json").id == "2026-01-02-suite"
+    assert "record 2026-01-02-suite" in capsys.readouterr().out
+
+
+def test_name_to_keep_under_is_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "folder", lambda: tmp_path)
+    with pytest.raises(LabError, match="--keep Bad Name: expected a name of small letters"):
+        finish(keep="Bad Name")
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="can't write .*: No such file or directory"):
+        finish(html_file=tmp_path / "no" / "folder.html")
+
+
+def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["compare"], "hakmem: no command: expected `hakmem compare"),
+        (["compare", "--", "no-such-command"], "hakmem: no-such-command under "),
+        (["compare", "--with", "nosuch", "--", "true"], "hakmem: no allocator 'nosuch'; known are hakmem, glibc"),
+        (["compare", "--with", "x=/no/file", "--", "true"], "hakmem: x=/no/file: expected NAME=PATH"),
+        (["compare", "--by", "speed", "--", "true"], "hakmem: --by speed: expected one of wall_s"),
+        (["compare", "--baseline", "x", "--with", "glibc", "--", "true"], "hakmem: --baseline x: not among glibc"),
+        (["compare", "-n", "0", "--", "true"], "hakmem: Invalid value for '-n'"),
+        (["compare", "--nosuch", "--", "true"], "hakmem: --nosuch"),
+        (["bench", "nosuch"], "hakmem: no benchmark 'nosuch'"),
+        (["demo", "--only", "nosuch"], "hakmem: no program 'nosuch'"),
+        (["nosuch"], "hakmem: No such command 'nosuch'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(words, capsys)
+    last = [one for one in err.splitlines() if "warm-up" not in one]
+    assert status == 2 and out == "" and len(last) == 1 and last[0].startswith(line), (status, out, err)
+
+
+def test_command_that_fails_under_one_allocator_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The odd one is the C library with a setting on which the command fails."""
+    odd = measure.Variant("odd", allocators.glibc(), {"MALLOC_TOP_PAD_": "1"})
+    monkeypatch.setattr(measure, "variants", lambda found: [measure.Variant("glibc", allocators.glibc()), odd])
+    status, out, err = call(["compare", "-n", "2", "--", "sh", "-c", "test -z $MALLOC_TOP_PAD_ || kill -9 $$"], capsys)
+    assert status == 1
+    assert "odd: sh was killed by signal 9" in out and "wall time" in out
+
+
+def test_glibc_with_itself_has_names_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(["compare", "-n", "1", "--warmup", "0", "--with", "glibc,glibc", "--", "true"], capsys)
+    assert status == 0 and "glibc #2" in out and "too few rounds" in out

@@ -1,0 +1,91 @@
+"""Real programs as cases: what is compared, and when a run doesn't count. The programs are stand-ins made of sh and python."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from hakmem import allocators, measure, programs
+from hakmem.errors import LabError
+from hakmem.measure import Variant
+from hakmem.programs import Program, ProgramCase
+
+GLIBC = Variant("glibc", allocators.glibc())
+SHELL = Program("shell", "dash", (("sh",),), ("{exe}", "-c", "echo out $PORT; echo text > file; echo err >&2"), files=("file",))
+
+
+def case(program: Program) -> ProgramCase:
+    paths = programs.installed(program)
+    assert paths
+    return ProgramCase(program, paths)
+
+
+def test_digest_has_a_part_for_each_output() -> None:
+    digest = case(SHELL).run(GLIBC).digest
+    assert [part.partition(":")[0] for part in digest.split()] == ["stdout", "stderr", "file"]
+    assert case(SHELL).run(GLIBC).digest == digest
+
+
+def test_filter_takes_out_what_may_differ() -> None:
+    random = replace(SHELL, command=("{exe}", "-c", "echo $$; echo x > file"))
+    assert case(random).run(GLIBC).digest != case(random).run(GLIBC).digest
+    filtered = replace(random, output=lambda text: re.sub(rb"\d+", b"#", text))
+    assert case(filtered).run(GLIBC).digest == case(filtered).run(GLIBC).digest
+
+
+def test_callers_preloads_and_settings_of_other_tools_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    monkeypatch.setenv("LD_PRELOAD", "/nowhere/lib.so")
+    seen = replace(SHELL, command=("{exe}", "-c", "test -z \"$GIT_DIR\" || exit 9; echo x > file"))
+    case(seen).run(GLIBC)
+
+
+def test_failure_and_missing_processes_are_no_figure() -> None:
+    with pytest.raises(LabError, match="shell ended with 3: sorry"):
+        case(replace(SHELL, command=("{exe}", "-c", "echo sorry >&2; exit 3"))).run(GLIBC)
+    with pytest.raises(LabError, match="2 programs on glibc, expected 5 or more"):
+        case(replace(SHELL, command=("{exe}", "-c", "ls >/dev/null; echo x > file"), processes=5)).run(GLIBC)
+
+
+def test_output_that_differs_under_one_allocator_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting stands for an allocator that makes the program print something else."""
+    said = replace(SHELL, command=("{exe}", "-c", "echo ${{MALLOC_TOP_PAD_:-usual}}; echo x > file"))
+    odd = Variant("odd", allocators.glibc(), {"MALLOC_TOP_PAD_": "1"})
+    done = measure.measure([case(said)], [GLIBC, odd], 2, warmup=0)
+    assert [failure.variant for failure in done.failures] == ["odd"]
+    assert "stdout" in done.failures[0].reason and "file" not in done.failures[0].reason
+    assert done.samples["shell"]["odd"] == [] and len(done.samples["shell"]["glibc"]) == 2
+
+
+def test_drive_talks_to_a_server_until_it_ends() -> None:
+    server = (
+        "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); c = s.accept()[0];"
+        " c.sendall(c.recv(9)[::-1])"
+    )
+
+    def talk(values: object) -> bytes:
+        from hakmem import servers
+
+        with servers.connect(values["port"]) as client:  # type: ignore[index]
+            return servers.ask(client, b"abc", b"a")
+
+    program = Program("echo", "python3", ((programs.PYTHON,),), ("{exe}", "-c", server, "{port}"), drive=talk)
+    assert "answers:" in case(program).run(GLIBC).digest
+
+
+def test_server_that_never_listens_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hakmem import servers
+
+    monkeypatch.setattr(servers, "START_S", 0.05)
+    program = replace(SHELL, drive=lambda values: servers.connect(values["port"]).recv(1))
+    with pytest.raises(LabError, match="no server listens on port"):
+        case(program).run(GLIBC)
+
+
+def test_unknown_and_missing_programs() -> None:
+    with pytest.raises(LabError, match="no program 'nosuch'; there are python3"):
+        programs.by_name("nosuch")
+    absent = replace(SHELL, needs=(("no-such-command",), ("/no/such/*/file",)))
+    assert programs.cases([absent, SHELL])[1] == [absent]

@@ -1,0 +1,87 @@
+"""The suite's cases: names, closing lines, and what makes a run no figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hakmem import process, programs, suite
+from hakmem.allocators import Allocator
+from hakmem.errors import LabError
+from hakmem.measure import Variant
+
+LIBRARY = Path("/lib/liballoc.so")
+VARIANT = Variant("alloc", Allocator("alloc", LIBRARY))
+OUTPUT = (
+    f"something else\nfigure p99 12.5 ns\nallocator {LIBRARY}\npeak 2048 KiB\nchecksum 0x00000000000000ff\n"
+    "Throughput = 2000000 operations per second, relative time: 0.500 s.\n"
+)
+
+
+def fake_run(monkeypatch: pytest.MonkeyPatch, stdout: str, status: int = 0, stderr: str = "") -> suite.BenchCase:
+    done = process.Run(1, status, 0.6, 0.4, 0.1, 9 << 20, 10, 0, (), stdout.encode(), stderr.encode())
+    monkeypatch.setattr(process, "run", lambda *words, **options: done)
+    monkeypatch.setattr(suite.BenchCase, "command", ("program", "1"))
+    return suite.BenchCase("case", ("program", "1"))
+
+
+def test_reads_closing_lines_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = fake_run(monkeypatch, OUTPUT).run(VARIANT)
+    assert sample.values["operations_per_s"] == 2e6 and sample.values["measured_s"] == 0.5
+    assert sample.values["peak_rss_bytes"] == 2 << 20  # the program's own, not wait4's
+    assert sample.values["p99"] == 12.5 and sample.units["p99"] == "ns"
+    assert sample.digest == "0x00000000000000ff" and not sample.full_size
+
+
+def test_full_size_is_a_second_or_ten_million_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fake_run(monkeypatch, OUTPUT.replace("0.500", "1.000")).run(VARIANT).full_size
+    assert fake_run(monkeypatch, OUTPUT.replace("2000000", "20000000")).run(VARIANT).full_size
+
+
+def test_other_allocator_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = fake_run(monkeypatch, OUTPUT.replace(str(LIBRARY), "/lib/libc.so.6"))
+    with pytest.raises(process.TakeoverError, match=r"ran on malloc of /lib/libc\.so\.6, not on alloc"):
+        case.run(VARIANT)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "status", "words"),
+    [("", 0, "ended with 0 and no closing lines"), (OUTPUT, 3, "ended with 3: bench: out of memory"), ("", -11, "signal 11")],
+)
+def test_failed_run_is_no_figure(monkeypatch: pytest.MonkeyPatch, stdout: str, status: int, words: str) -> None:
+    case = fake_run(monkeypatch, stdout, status, "bench: out of memory\n" if status > 0 else "")
+    with pytest.raises(LabError, match=words):
+        case.run(VARIANT)
+
+
+def test_names_and_groups() -> None:
+    assert [case.name for case in suite.resolve(["hot,larson 2"])] == ["hot", "larson 2"]
+    threads = suite.resolve(["threads"])
+    assert {case.name for case in threads} == {row.name for row in suite.BENCHMARKS if row.group == "threads"}
+    with pytest.raises(LabError, match="no benchmark 'nosuch'; there are mixed 400"):
+        suite.resolve(["nosuch"])
+
+
+def test_choice_mixes_benchmarks_and_programs_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find", lambda group: None if "lua5.4" in group else "/bin/true")
+    cases, missing = suite.choose(["hot", "lua", "git"])
+    assert [case.name for case in cases] == ["hot", "git"]
+    assert missing == ["lua, Debian's package lua5.4 is not installed"]
+    with pytest.raises(LabError, match="nothing to run: lua"):
+        suite.choose(["lua"])
+
+
+def test_every_row_is_unique_and_has_programs_that_exist() -> None:
+    names = [row.name for row in suite.BENCHMARKS] + [program.name for program in programs.PROGRAMS]
+    assert len(names) == len(set(names))
+    folder = Path(suite.__file__).resolve().parents[2] / "bench"
+    for row in suite.BENCHMARKS:
+        for words in (row.full, row.sanity):
+            assert (folder / f"{words.split()[0]}.c").is_file(), row.name
+
+
+def test_ceiling_runs_benchmarks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    ceiling = Variant("ceiling", Allocator("ceiling", LIBRARY))
+    assert suite.BenchCase("hot", ("x",)).supports(ceiling)
+    assert not programs.ProgramCase(programs.by_name("git"), ["git"]).supports(ceiling)

@@ -1,0 +1,239 @@
+"""From a command to the programs it becomes, and what speaks against them. Nothing is run here but dynamic linkers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from compiled import EXPORTED, HIDDEN, PRINTS, compile_c
+from hakmem import native, takeover
+from hakmem.errors import LabError
+from hakmem.process import TakeoverError
+from hakmem.takeover import CommandError
+
+PATH = {"PATH": "/usr/bin:/bin"}
+SH = Path("/bin/sh").resolve()
+ENV = Path("/usr/bin/env").resolve()
+CAT = Path("/bin/cat").resolve()
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def files(words: list[str], environment: dict[str, str] | None = None) -> list[Path]:
+    return [program.file for program in takeover.follow(words, environment or PATH)]
+
+
+def prepare(*words: object, children: bool = True) -> dict[str, str]:
+    return takeover.prepare([str(word) for word in words], native.library(), PATH, children=children)[1]
+
+
+# ---- Following -------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_itself() -> None:
+    assert files(["cat", "file"]) == [CAT]
+    assert files(["/bin/cat"]) == [CAT]
+
+
+def test_a_script_is_its_interpreter(tmp_path: Path) -> None:
+    assert files([script(tmp_path / "x", "#!/bin/sh\necho\n")]) == [SH]
+    assert files([script(tmp_path / "x", "#! /bin/sh -e \necho\n")]) == [SH]
+
+
+def test_a_script_on_the_path_is_found(tmp_path: Path) -> None:
+    script(tmp_path / "x", "#!/bin/cat\n")
+    assert files(["x"], {"PATH": str(tmp_path)}) == [CAT]
+
+
+def test_a_script_of_a_script(tmp_path: Path) -> None:
+    inner = script(tmp_path / "inner", "#!/bin/sh\n")
+    assert files([script(tmp_path / "outer", f"#!{inner}\n")]) == [SH]
+
+
+def test_a_script_of_itself_ends(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="too many levels"):
+        files([script(tmp_path / "x", f"#!{tmp_path}/x\n")])
+
+
+@pytest.mark.parametrize(
+    "line", ["#!/usr/bin/env cat", "#!/usr/bin/env -S cat -n", "#!/usr/bin/env -S A=1 cat", "#!/usr/bin/env -vS cat"]
+)
+def test_env_is_followed(tmp_path: Path, line: str) -> None:
+    assert files([script(tmp_path / "x", line + "\n")]) == [ENV, CAT]
+
+
+def test_env_as_a_command_is_followed() -> None:
+    assert files(["env", "-u", "A", "B=c", "cat"]) == [ENV, CAT]
+    assert files(["env", "--unset=A", "--", "env", "cat"]) == [ENV, ENV, CAT]
+    assert files(["env"]) == [ENV], "it prints the environment"
+
+
+def test_env_changes_where_programs_are_found(tmp_path: Path) -> None:
+    script(tmp_path / "x", "#!/bin/cat\n")
+    assert files(["env", f"PATH={tmp_path}", "x"]) == [ENV, CAT]
+
+
+def test_env_with_what_is_not_understood() -> None:
+    with pytest.raises(CommandError, match="name that program instead"):
+        files(["env", "--no-such-option", "cat"])
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("#!/no/such/interpreter\n", "its interpreter '/no/such/interpreter' is not"),
+        ("#!/bin/sh\r\n", r"its interpreter '/bin/sh\\r' is not"),
+        ("#!\n", "its interpreter '' is not"),
+        ("#!/tmp\n", "its interpreter '/tmp' is not"),
+        ("echo hello\n", "neither an ELF program nor a script"),
+        ("", "neither an ELF program nor a script"),
+    ],
+)
+def test_scripts_that_are_none(tmp_path: Path, line: str, expected: str) -> None:
+    with pytest.raises(CommandError, match=expected):
+        files([script(tmp_path / "x", line)])
+
+
+def test_commands_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    for words, expected in [
+        ([], "no command"),
+        ([""], "'': command not found"),
+        (["no-such-command"], "no-such-command: command not found"),
+        ([f"{tmp_path}/none"], "command not found"),
+        ([str(tmp_path)], "a directory"),
+        ([f"{tmp_path}/text"], "not executable"),
+        (["env", "no-such-command"], "no-such-command: command not found"),
+    ]:
+        with pytest.raises(CommandError, match=expected):
+            files(words)
+
+
+# ---- What speaks against a program -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source, options, compiler, expected",
+    [
+        (PRINTS, ["-static"], "cc", "is statically linked"),
+        (PRINTS, ["-static-pie"], "cc", "is statically linked"),
+        (PRINTS, ["-fsanitize=address"], "cc", "which needs its own malloc"),
+        (PRINTS, ["-fsanitize=address"], "clang", "AddressSanitizer, which needs its own malloc"),
+        (PRINTS, [], "musl-gcc", "is a program of musl"),
+        (PRINTS + EXPORTED, [], "cc", "has a malloc of its own"),
+        (PRINTS + HIDDEN, [], "cc", "has a malloc of its own"),
+        (PRINTS, ["-m32"], "cc", "is for 32-bit"),
+    ],
+    ids=["static", "static-pie", "asan of gcc", "asan of clang", "musl", "own malloc", "hidden malloc", "32-bit"],
+)
+def test_refused(tmp_path: Path, source: str, options: list[str], compiler: str, expected: str) -> None:
+    program = compile_c(tmp_path / "program", source, *options, compiler=compiler)
+    with pytest.raises(TakeoverError, match=expected) as error:
+        prepare(program)
+    assert "\n" not in str(error.value)
+
+
+def test_another_machine_is_refused(tmp_path: Path) -> None:
+    """A program whose header says that it is for a 64-bit PowerPC."""
+    image = bytearray(compile_c(tmp_path / "program", PRINTS).read_bytes())
+    image[18:20] = (21).to_bytes(2, "little")
+    (tmp_path / "foreign").write_bytes(image)
+    (tmp_path / "foreign").chmod(0o755)
+    with pytest.raises(TakeoverError, match="is for 64-bit"):
+        prepare(tmp_path / "foreign")
+
+
+def test_an_allocator_that_comes_as_a_library_is_no_reason(tmp_path: Path) -> None:
+    library = compile_c(tmp_path / "libown.so", EXPORTED, "-shared", "-fPIC")
+    prepare(compile_c(tmp_path / "program", PRINTS, str(library), "-Wl,--no-as-needed"))
+
+
+def test_the_interpreter_of_a_script_is_what_counts(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", PRINTS, "-static")
+    with pytest.raises(TakeoverError, match="program is statically linked"):
+        prepare(script(tmp_path / "x", f"#!/usr/bin/env {program}\n"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.parametrize("mode, word", [(stat.S_ISUID | 0o755, "setuid"), (stat.S_ISGID | 0o755, "setgid")])
+def test_setuid_and_setgid(tmp_path: Path, mode: int, word: str) -> None:
+    program = tmp_path / "cat"
+    shutil.copy(CAT, program)
+    os.chown(program, 65534, 65534)
+    program.chmod(mode)
+    with pytest.raises(TakeoverError, match=f"is {word}: the dynamic linker ignores LD_PRELOAD"):
+        prepare(program)
+    os.chown(program, 0, 0)
+    program.chmod(mode)
+    prepare(program)  # the caller's own rights are no more rights
+
+
+def test_file_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(
+        os, "getxattr", lambda file, name: b"\x01\x00\x00\x02" if name == "security.capability" else b""
+    )
+    assert takeover.gains_rights(CAT) == "a program with file capabilities"
+    monkeypatch.setattr(takeover, "_no_new_privileges", lambda: True)
+    assert takeover.gains_rights(CAT) is None
+
+
+def test_env_that_drops_the_preload_is_refused() -> None:
+    for words in (["env", "-i", "/bin/cat"], ["env", "-", "/bin/cat"], ["env", "-u", "LD_PRELOAD", "cat"]):
+        with pytest.raises(TakeoverError, match="without LD_PRELOAD"):
+            prepare(*words)
+
+
+# ---- The library -----------------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_was_moved_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="the library is not there"):
+        takeover.prepare(["cat"], tmp_path / "libhakmem.so", PATH, children=True)
+
+
+def test_a_path_that_a_preload_cannot_hold_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    shutil.copy(native.library(), folder / "libhakmem.so")
+    with pytest.raises(LabError, match="a space or a colon"):
+        takeover.prepare(["cat"], folder / "libhakmem.so", PATH, children=True)
+
+
+def test_a_library_that_does_not_load_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """Its file is there and is a shared library, but what it needs is not."""
+    needed = compile_c(tmp_path / "libneeded.so", "int needed(void) { return 1; }\n", "-shared", "-fPIC")
+    source = "int needed(void); int need(void) { return needed(); }\n"
+    library = compile_c(tmp_path / "lib.so", source, "-shared", "-fPIC", str(needed))
+    needed.unlink()
+    with pytest.raises(TakeoverError, match="does not load .*lib.so .*libneeded.so"):
+        takeover.prepare(["cat"], library, PATH, children=True)
+
+
+# ---- The environment -------------------------------------------------------------------------------------------------
+
+
+def test_the_caller_s_preload_comes_after() -> None:
+    mine = str(native.helper("witness.so"))
+    _, ready = takeover.prepare(["cat"], native.library(), {**PATH, "LD_PRELOAD": mine}, children=True)
+    assert ready["LD_PRELOAD"] == f"{native.library()}:{native.helper('guard.so')}:{mine}"
+    assert ready["ALLOCATOR_REQUIRED"] == f"{os.getpid()}:{native.library()}:"
+
+
+def test_without_children_the_last_program_is_named(tmp_path: Path) -> None:
+    text = script(tmp_path / "x", "#!/usr/bin/env cat\n")
+    assert prepare(text, children=False)["ALLOCATOR_REQUIRED"].endswith(f":{CAT}")
+
+
+def test_without_children_a_shell_script_or_a_wrapper_is_refused(tmp_path: Path) -> None:
+    for words in ([script(tmp_path / "x", "#!/bin/sh\n")], ["nice", "cat"], ["env", "nice", "cat"]):
+        with pytest.raises(TakeoverError, match="without its children"):
+            prepare(*words, children=False)
+    prepare("sh", children=False)  # asked for by name
