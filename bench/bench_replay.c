@@ -12,8 +12,9 @@
  * is freed after the clock has stopped. One operation is one call. The checksum folds the trace's own, the operations and
  * the number of blocks found damaged.
  *
- * Figures: `live_peak`, the most bytes that were alive, as asked for; `heap_peak`, by how much the resident memory
- * exceeded what it was before the first step; `heap_per_live`, their ratio. Stacks of threads are in it.
+ * Figures: `calls` and `turns`, how many of them one repeat has; `live_peak`, the most bytes that were alive, as they
+ * were asked for; `heap_peak`, how much more memory was resident at the most than before the first step, with stacks
+ * of threads in it; `heap_per_live`, their ratio.
  */
 #include "bench.h"
 #include "bench_steps.h"
@@ -184,6 +185,8 @@ int main(int argc, char **argv) {
         damaged_count += players[i].damaged_count;
     }
     uint64_t operation_count = steps.operation_count * repeat_count;
+    bench_figure("calls", (double)steps.operation_count, "count");
+    bench_figure("turns", (double)steps.turn_count, "count");
     bench_figure("live_peak", (double)steps.live_peak_bytes, "bytes");
     if (before_kib) {
         bench_figure("heap_peak", heap_bytes, "bytes");

@@ -30,6 +30,7 @@ struct bench_steps {
     uint32_t thread_count;
     size_t slot_count;
     uint64_t operation_count; /* of all threads */
+    uint64_t turn_count;
     uint64_t live_peak_bytes; /* as asked for */
     uint64_t checksum;        /* of the trace */
 };
@@ -238,6 +239,7 @@ static inline void bench_add(struct bench_builder *builder, unsigned kind, size_
 static inline void bench_give_turn(struct bench_builder *builder, uint32_t thread) {
     if (thread != builder->thread) {
         bench_add(builder, BENCH_PASS, thread, 0, 0);
+        builder->steps->turn_count++;
         builder->thread = thread;
         if (builder->step_counts[thread] || thread == 0) { /* else PASS starts it */
             bench_add(builder, BENCH_WAIT, 0, 0, 0);
@@ -350,7 +352,7 @@ static inline void bench_build(const struct bench_trace *trace, const struct ben
     builder.free_slots = bench_scratch(turns->name_count, sizeof *builder.free_slots);
     struct bench_reader *readers = bench_readers(trace);
     memset(step_counts, 0, (steps->thread_count + (size_t)1) * sizeof *step_counts);
-    steps->operation_count = steps->slot_count = 0;
+    steps->operation_count = steps->turn_count = steps->slot_count = 0;
     for (size_t ticket = 0; ticket < turns->ticket_limit; ticket++) {
         if (turns->owners[ticket]) {
             bench_give_turn(&builder, turns->owners[ticket] - 1);

@@ -1,8 +1,8 @@
 """A/B: the same work under two settings of one build, or under two builds, decided by rounds that take turns.
 
-A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build.
-A matrix is every combination of several switches, because gains do not add up: its effects are those of each switch
-over all states of the others, and of switches together beyond what they do apart.
+A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build. A
+matrix is every combination of several switches, because gains do not add up: its effects are those of each switch over
+all states of the others, and of switches together beyond what they do apart.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
 
 
 def _effects_table(record: Record, case: str, metric: Metric, switches: Sequence[str]) -> Table:
-    rows = tuple((" x ".join(one.factors), words.ratio(one.interval)) for one in effects(record, case, metric, switches))
+    found = effects(record, case, metric, switches)
+    rows = tuple((" x ".join(one.factors), words.ratio(one.interval)) for one in found)
     note = "Below 1 is less of it. Of several switches: what they do together beyond what they do apart."
     return Table(f"{case}: effects on {metric.title}", ("switch", "factor (95 %, all together)"), rows, (note,))
 

@@ -1,8 +1,8 @@
 """Performance bisect: from a good commit and a bad one to the first bad one, with figures that are noisy.
 
 Three parts that know nothing of each other: a search over commits that can be skipped, a judge that takes more rounds
-while the figures don't say, and builds of commits in a worktree of their own. Every commit is measured against the
-good one's library, in turns: what drifts on the machine drifts for both.
+while the figures don't say, and builds of commits in a worktree of their own. Every commit is measured against the good
+one's library, in turns: what drifts on the machine drifts for both.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Found:
 
 
 def search(count: int, judge: Callable[[int], Answer]) -> Found:
-    """The first bad of `count` commits, of which the last is bad; the one before the first is good. Halves what is left; in the place
-    of one that is skipped it takes the next nearest to the middle."""
+    """The first bad of `count` commits, of which the last is bad; the one before the first is good. Halves what is
+    left; in the place of one that is skipped it takes the next nearest to the middle."""
     good, bad = -1, count - 1
     skipped: set[int] = set()
     while left := [number for number in range(good + 1, bad) if number not in skipped]:
@@ -62,14 +62,14 @@ def search(count: int, judge: Callable[[int], Answer]) -> Found:
 
 # ---- The judge -------------------------------------------------------------------------------------------------------
 
-# Measures so many more pairs, and gives the factor by which the commit is worse than the good one in all there are: above 1 is
-# worse, whatever the metric.
+# Measures so many more pairs, and gives the factor by which the commit is worse than the good one in all there are:
+# above 1 is worse, whatever the metric.
 TakePairs = Callable[[int], Interval]
 
 
 def decide(take_pairs: TakePairs, limit: float) -> tuple[Answer, Interval]:
-    """Whether a commit is worse than the good one by more than the limit, a factor. SKIP when no reasonable number of pairs
-    tells."""
+    """Whether a commit is worse than the good one by more than the limit, a factor. SKIP when no reasonable number of
+    pairs tells."""
     pairs = PAIRS
     for _ in range(LOOKS):
         worse_by = take_pairs(pairs)
@@ -220,8 +220,8 @@ class Bisection:
         self.lines: dict[str, Line] = {}  # by commit
 
     def run(self, good: str, after: Sequence[str], threshold: float) -> Report:
-        """Looks for the commit that made most of the difference, not for the first that made some: bad is what is worse than
-        the good commit by more than half of what the bad one is worse. That has to be more than the threshold."""
+        """Looks for the commit that made most of the difference, not for the first that made some: bad is what is worse
+        than the good commit by more than half of what the bad one is worse. That has to be more than the threshold."""
         self.good = self.made.library(good)
         last = self._judge(after[-1], 1 + threshold)
         if last.answer is not Answer.BAD or last.worse_by is None:
@@ -261,7 +261,8 @@ class Bisection:
         return line
 
     def _twin(self, library: Path) -> Line | None:
-        """A commit judged before whose library is the same, byte for byte: commits that change documents only have one."""
+        """A commit judged before whose library is the same, byte for byte: commits that change documents only have
+        one."""
         content = library.read_bytes()
         if content == self.good.read_bytes():
             return Line(self.good.stem, "", Answer.GOOD, 0)

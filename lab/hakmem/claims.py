@@ -21,7 +21,7 @@ from hakmem.ledger import Record
 FEWEST_ROUNDS = 3
 SKIPPED_FOLDERS = {"build", "node_modules"}  # and all whose name begins with a dot
 
-# ---- What is a figure of performance -----------------------------------------------------------------------------------
+# ---- What is a figure of performance ---------------------------------------------------------------------------------
 
 _NUMBER = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?"
 _WORD_NUMBER = r"\b(?:two|three|four|five|six|seven|eight|nine|ten|a hundred|a thousand)"
@@ -32,7 +32,7 @@ FIGURE = re.compile(
     rf"{_NUMBER}\s*[kMG]?\s*{_COUNTED}?\s*(?:/\s?s\b|/sec\b|per second\b)"  # 22.6 M ops/s
     rf"|{_NUMBER}\s?[kMG]?(?:ops|rps|qps|tps)\b"
     rf"|{_NUMBER}\s?[x×](?!\w|\s*\d)|×\s?\d[\d.,]*"  # 1.5 x
-    rf"|(?:{_NUMBER}|{_WORD_NUMBER}|\btwice|\bhalf)[\s-]*(?:times\s)?(?:as\s)?(?:fast|slow|quick)(?:er)?\b"  # twice as fast
+    rf"|(?:{_NUMBER}|{_WORD_NUMBER}|\btwice|\bhalf)[\s-]*(?:times\s)?(?:as\s)?(?:fast|slow|quick)(?:er)?\b"
     rf"|(?:{_NUMBER}|{_WORD_NUMBER})[\s-]?(?:times (?:as|less|more|fewer|better|worse|the)\b|fold\b)"
     rf"|{_NUMBER}\s?(?:%|percent\b)"
     rf"|{_NUMBER}\s?(?:ns|us|µs|μs)\b"
@@ -43,22 +43,23 @@ FIGURE = re.compile(
     re.IGNORECASE,
 )
 # A constant of the design or a parameter, unless the sentence speaks of performance.
-_VERSIONED = r"(?<!version )(?<!python )(?<!cmake )(?<!clang )(?<!gcc )(?<!glibc )(?<!ubuntu )(?<!debian )(?<!gperftools )(?<!kernel )"
+_NAMES = ("version", "python", "cmake", "clang", "gcc", "glibc", "ubuntu", "debian", "kernel", "gperftools")
+_NO_VERSION = "".join(f"(?<!{name} )" for name in _NAMES)
 AMOUNT = re.compile(
     rf"{_NUMBER}\s?(?:ms|s|seconds|min|minutes)\b"
     rf"|{_NUMBER}\s?[KMGT]i?B\b"
-    rf"|{_VERSIONED}(?<![\w.,])\d+\.\d+(?!\w|\.\d)",
+    rf"|{_NO_VERSION}(?<![\w.,])\d+\.\d+(?!\w|\.\d)",
     re.IGNORECASE,
 )
 PERFORMANCE = re.compile(
-    r"\b(?:throughput|fast(?:er|est)|slow(?:er|est|s)?|speed\w*|latenc\w+|wall|cpu time|took|costs?|gain(?:s|ed)?|los(?:es|t)"
-    r"|saves?|saved|medians?|means?|average|ratios?|rss|resident|footprint|peaks?|overhead|regress\w*|improve\w*"
-    r"|measured|benchmarks?|ops)\b",
+    r"\b(?:throughput|fast(?:er|est)|slow(?:er|est|s)?|speed\w*|latenc\w+|wall|cpu time"
+    r"|took|costs?|gain(?:s|ed)?|los(?:es|t)|saves?|saved|overhead|regress\w*|improve\w*"
+    r"|medians?|means?|average|ratios?|rss|resident|footprint|peaks?|measured|benchmarks?|ops)\b",
     re.IGNORECASE,
 )
 ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
-# ---- Markers -----------------------------------------------------------------------------------------------------------
+# ---- Markers ---------------------------------------------------------------------------------------------------------
 
 KINDS = ("table", "figure", "expected", "not measured")
 MARKER = re.compile(rf"<!--\s*({'|'.join(KINDS)}):(.*?)-->(.*?)<!--\s*end\s*-->", re.DOTALL)
@@ -122,9 +123,11 @@ class Document:
 
     @cached_property
     def markers(self) -> list[Marker]:
-        # A fence between markers is blank here; the body is taken from the text itself.
+        def body(match: re.Match[str]) -> str:  # from the text itself: a fence in it is blank here
+            return self.text[match.start(3) : match.end(3)]
+
         return [
-            Marker(match[1], match[2].strip(), self.text[match.start(3) : match.end(3)], match.start(), match.start(3), match.end())
+            Marker(match[1], match[2].strip(), body(match), match.start(), match.start(3), match.end())
             for match in MARKER.finditer(self.without_code)
         ]
 
@@ -181,7 +184,8 @@ class Document:
                 for number, cell in enumerate(row):
                     head = header[number].text if number < len(header) else ""
                     yield Piece(cell.start, cell.text, f"{head} {title}" if number else "")
-            covered.append((rows[0][0].start if rows[0] else 0, rows[-1][-1].start + len(rows[-1][-1].text) if rows[-1] else 0))
+            cells = [cell for row in rows for cell in row]
+            covered += [(cell.start, cell.start + len(cell.text)) for cell in cells]
         rest = _blank(self.prose, covered)
         for paragraph in re.finditer(r"[^\n](?:[^\n]|\n(?!\s*(?:\n|[-*+] |\d+\. |#|```)))*", rest):
             start = paragraph.start()
@@ -197,7 +201,7 @@ def _sentences(text: str) -> Iterator[str]:
         start = end
 
 
-# ---- The audit -----------------------------------------------------------------------------------------------------------
+# ---- The audit -------------------------------------------------------------------------------------------------------
 
 
 def documents(root: Path) -> list[Document]:
@@ -220,7 +224,10 @@ class Ledger:
     def find(self, name: str) -> Record:
         if not re.match(ledger.ID, name):
             raise LabError(f"{name!r} is no record's id")
-        record = ledger.load(name, self.folder)
+        try:
+            record = ledger.load(name, self.folder)
+        except LabError as error:
+            raise LabError(str(error).replace(f"{self.folder.parent}/", "")) from None
         if record.size != "full":
             raise LabError(f"the record {name} is of {record.size} size: it proves that something ran, nothing else")
         if record.rounds < FEWEST_ROUNDS:
@@ -316,7 +323,8 @@ def _check_marker(document: Document, marker: Marker, root: Path, records: Ledge
         says = "" if marker.kind == "table" else f", which says {body}"
         return f"{what} not what the record gives{says} (hakmem claims --write)"
     name = marker.words.split()[0]
-    if marker.kind == "figure" and not re.search(rf"\]\([^)]*{re.escape(name)}\.json\)", document.paragraph(marker.start)):
+    link = re.compile(rf"\]\([^)]*{re.escape(name)}\.json\)")
+    if marker.kind == "figure" and not link.search(document.paragraph(marker.start)):
         return f"no link to the record {name} in this paragraph"
     return None
 

@@ -1,8 +1,10 @@
 """From a record's raw values to a report: medians, ratios with intervals, verdicts.
 
-Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary, and its
+Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary,
+and its
 verdict stands alone; the intervals of the other metrics are widened for their number, so that a report of many
-verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the ratios of its single
+verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the
+ratios of its single
 cases are widened for the number of allocators.
 """
 
@@ -55,7 +57,8 @@ def section(
     mean: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Comparison | None:
-    """One metric of all cases that have it, or None. `mean`: with the geometric mean over the cases in which all variants have
+    """One metric of all cases that have it, or None. `mean`: with the geometric mean over the cases in which all
+    variants have
     figures."""
     found = [_case(record, case, of, figure, baseline, confidence) for case in cases or record.cases]
     found = [case for case in found if any(entry.values for entry in case.entries)]
@@ -92,7 +95,8 @@ def _mean(cases: Sequence[Case], of: Metric, baseline: str) -> tuple[Case | None
     return (Case("geometric mean", tuple(entries)) if len(entries) > 1 else None), tuple(notes)
 
 
-# ---- A user's command --------------------------------------------------------------------------------------------------
+# ---- A user's command
+# --------------------------------------------------------------------------------------------------
 
 
 def report(
@@ -115,7 +119,9 @@ def report(
     sections: list[Section] = []
     for name in [primary, *others]:
         confidence = CONFIDENCE if name == primary else wider
-        found = section(record, metric(record, name), _series(record, name), chosen, confidence=confidence, mean=several)
+        found = section(
+            record, metric(record, name), _series(record, name), chosen, confidence=confidence, mean=several
+        )
         if found:
             sections.append(found)
     answer = _answer(sections[0]) if isinstance(sections[0], Comparison) else ()
@@ -140,7 +146,9 @@ def _answer(primary: Comparison) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _report(record: Record, title: str, sections: Sequence[Section], summary: tuple[str, ...], kept: str | None) -> Report:
+def _report(
+    record: Record, title: str, sections: Sequence[Section], summary: tuple[str, ...], kept: str | None
+) -> Report:
     facts = record.machine
     load = f"{facts.load[0]:.2f} before, {record.load_at_end[0]:.2f} after"
     size = () if record.size == "full" else ("Short runs (less than 1 s and 10 M operations): they show little.",)
@@ -153,12 +161,17 @@ def _report(record: Record, title: str, sections: Sequence[Section], summary: tu
         failures=tuple(f"{failed.case} on {failed.variant}: {failed.reason}" for failed in record.failures),
         notes=(*cut, *size, *record.notes),
         date=f"{record.date:%Y-%m-%d %H:%M} UTC",
-        machine={"machine": words.machine(facts), "rounds": f"{record.rounds} rounds, interleaved", "load": f"load {load}"},
+        machine={
+            "machine": words.machine(facts),
+            "rounds": f"{record.rounds} rounds, interleaved",
+            "load": f"load {load}",
+        },
         records=(kept,) if kept else (),
     )
 
 
-# ---- The suite ---------------------------------------------------------------------------------------------------------
+# ---- The suite
+# ---------------------------------------------------------------------------------------------------------
 
 COST = Metric("cost", "time: per operation of a benchmark, CPU time of a program", "s")
 MEMORY = METRICS["peak_rss_bytes"]

@@ -24,7 +24,7 @@ RANGE_BYTES = 64 * GIB  # of address space that hakmem reserves at a time, if it
 LEAST_ADDRESS_SPACE = 32 * MIB  # a program, the C library and a first SuperSlab
 USUAL_MAX_MAP_COUNT = 65530
 
-BUILD_OTHERWISE = "no preload can change that: build it otherwise"
+BUILD_OTHERWISE = "no preload can change that: build or install it otherwise"
 ASK_AS_OWNER = "look at it as its user, or as root"
 
 
@@ -140,10 +140,15 @@ def of_surroundings(process: HostProcess) -> Iterator[Finding]:
         fact, advice = f"limited to {size(data)} (RLIMIT_DATA)", "ulimit -d unlimited: the heap counts as data"
         yield problem("data", fact, advice) if data < 4 * MIB else note("data", fact, advice)
     yield _seccomp(process)
-    preload = process.environment().get("LD_PRELOAD")
-    if preload:
-        fact, advice = f"LD_PRELOAD is {preload}", "nothing, with `hakmem run`: hakmem comes before it"
-        yield note("LD_PRELOAD", fact, advice)
+    others = [file for file in preloaded(process) if not Path(file).name.startswith(("libhakmem.so", "guard.so"))]
+    if others:
+        yield note(
+            "LD_PRELOAD", f"preloaded already: {' '.join(others)}", "nothing: `hakmem run` puts hakmem before it"
+        )
+
+
+def preloaded(process: HostProcess) -> list[str]:
+    return [word for word in re.split(r"[ :]", process.environment().get("LD_PRELOAD", "")) if word]
 
 
 def _memory_limit(process: HostProcess) -> Finding:
@@ -243,14 +248,14 @@ def malloc_of(process: HostProcess, program: str) -> str | None:
     """Which of the files that the process maps its malloc is from: the program's own, else the first that is preloaded,
     else another library's, else the C library's."""
     files = {mapping.file: None for mapping in process.mappings() if mapping.executable and mapping.file[:1] == "/"}
-    preloaded = [Path(word).name for word in re.split(r"[ :]", process.environment().get("LD_PRELOAD", "")) if word]
+    first = [Path(file).name for file in preloaded(process)]
 
     def rank(file: str) -> tuple[int, int]:
         name = Path(file).name
         if file == program:
             return 0, 0
-        if name in preloaded:
-            return 1, preloaded.index(name)
+        if name in first:
+            return 1, first.index(name)
         return (3, 0) if C_LIBRARY.match(name) else (2, 0)
 
     return next((file for file in sorted(files, key=rank) if _exports_malloc(process.path(file))), None)

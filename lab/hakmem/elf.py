@@ -58,7 +58,6 @@ class Elf:
     glibc: tuple[int, int] | None  # the oldest glibc that has all it asks for
     exports: frozenset[str]  # of NAMES: functions that the dynamic linker sees
     hides: frozenset[str]  # of NAMES: functions that only its own code sees; empty when stripped
-    has_symbols: bool  # of its static functions
 
     @property
     def libc(self) -> str | None:
@@ -116,7 +115,6 @@ def _read(path: Path, file: BinaryIO) -> Elf:
         glibc=_newest_glibc(elf),
         exports=exports,
         hides=_functions(elf, file, "SHT_SYMTAB") - exports,
-        has_symbols=any(section["sh_type"] == "SHT_SYMTAB" for section in elf.iter_sections()),
     )
 
 

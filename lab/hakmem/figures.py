@@ -7,11 +7,11 @@ A figure is an expression over one record:
     change(CASE, CANDIDATE, BASELINE, METRIC)     the same ratio as +6.5 % (+1.2 to +9.0 %)
 
 Names with spaces stand in quotes. CASE "*" is all cases of the record, of which ratios are those of geometric means.
-BASELINE `best` is the best of all other variants in that case, `best(A, B)` of these. `.estimate`, `.low` and `.high` behind
-an expression take one number of it. In a table, the name `case` is the case of the row.
+BASELINE `best` is the best of all other variants in that case, `best(A, B)` of these. `.estimate`, `.low` and `.high`
+behind an expression take one number of it. In a table, the name `case` is the case of the row.
 
-In a table a column holds figures that were measured or values that somebody expects, and says which; a model that
-holds both in one column doesn't exist.
+In a table a column holds figures that were measured or values that somebody expects, and says which; a model that holds
+both in one column doesn't exist.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class _TableDefinition(_Model):
 
 
 def parse_table(record: str, text: str) -> Table:
-    """A table from its definition in TOML: `rows` (title = case, or a list of cases) and `columns` (title = expression, or what
-    is expected of each row: source, unit, amounts)."""
+    """A table from its definition in TOML: `rows` (title = case, or a list of cases) and `columns` (title = expression,
+    or what is expected of each row: source, unit, amounts)."""
     try:
         definition = _TableDefinition.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -183,12 +183,14 @@ def _expected_column(title: str, column: _ExpectedDefinition, rows: list[str]) -
     unknown = [row for row in column.amounts if row not in rows]
     missing = [row for row in rows if row not in column.amounts]
     if unknown or missing:
-        raise FigureError(f"the expected column {title!r} needs one amount for each row, differs in {[*unknown, *missing]}")
+        differing = ", ".join([*unknown, *missing])
+        raise FigureError(f"the expected column {title!r} needs one amount for each row; differs: {differing}")
     cells = (Expected(what=row, amount=column.amounts[row], unit=column.unit, source=column.source) for row in rows)
     return ExpectedColumn(title=title, cells=tuple(cells))
 
 
-# ---- Computing ---------------------------------------------------------------------------------------------------------
+# ---- Computing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def text(figure: Measured, find: Find) -> str:

@@ -9,7 +9,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,9 @@ LIBC_MALLOC = re.compile(
     r"|^(_int|_mid|tcache|malloc|arena|ptmalloc)_|^(sysmalloc|systrim|unlink_chunk|heap_trim|new_heap)"
     r"|^(__default_)?morecore|^(mremap|munmap)_chunk"
 )
+
+ADDRESS = re.compile(r"(0x)?[0-9a-f]{8,}$|\?\?\?$")  # what the tools call a function without a symbol
+NAMELESS = "(without symbols)"
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,14 @@ def summarize(
     run: Run,
     events: dict[str, float],
 ) -> Profile:
-    total = sum(spot.count for spot in recording.spots)
+    spots = _named(recording.spots)
+    total = sum(spot.count for spot in spots)
     if total == 0:
         raise LabError(f"{command[0]} ended before {choice.name} saw anything of it; give it more work")
     layers: Counter[Layer] = Counter()
-    for spot in recording.spots:
+    for spot in spots:
         layers[layer_of(spot, allocator)] += spot.count
-    hot = sorted((spot for spot in recording.spots if spot.count >= HOT * total), key=lambda spot: -spot.count)
+    hot = sorted((spot for spot in spots if spot.count >= HOT * total), key=lambda spot: -spot.count)
     return Profile(
         command=command,
         allocator=allocator.name,
@@ -126,11 +130,20 @@ def summarize(
         cannot_count_why=f"perf does not work here: {choice.perf_refusal}"
         if choice.perf_refusal
         else "no counter here",
-        notes=list(_notes(command[0], choice, recording, run, total)),
+        notes=list(_notes(command[0], choice, spots, run, total)),
     )
 
 
-def _notes(name: str, choice: Choice, recording: Recording, run: Run, total: int) -> list[str]:
+def _named(spots: list[Spot]) -> list[Spot]:
+    """With one function in place of all those of a file that have an address for a name."""
+    counts: Counter[Spot] = Counter()
+    for spot in spots:
+        function = NAMELESS if ADDRESS.match(spot.function) else spot.function
+        counts[Spot(spot.module, function, 0, spot.in_kernel)] += spot.count
+    return [replace(spot, count=count) for spot, count in counts.items()]
+
+
+def _notes(name: str, choice: Choice, spots: list[Spot], run: Run, total: int) -> list[str]:
     notes = []
     if run.status != 0:
         notes.append(f"{name} ended with exit status {run.status}")
@@ -139,13 +152,9 @@ def _notes(name: str, choice: Choice, recording: Recording, run: Run, total: int
     else:
         if total < FEW_SAMPLES:
             notes.append(f"{total} samples are few: shares are rough; give the command more work")
-        if run.system_s > 0.05 * (run.user_s + run.system_s) and not any(spot.in_kernel for spot in recording.spots):
+        if run.system_s > 0.05 * (run.user_s + run.system_s) and not any(spot.in_kernel for spot in spots):
             notes.append("the kernel's share is hidden: as root, or with kernel.perf_event_paranoid=1, it shows")
-    nameless: Counter[str] = Counter()
-    for spot in recording.spots:
-        if re.match(r"(0x)?[0-9a-f]{8,}$|\?\?\?$", spot.function) and not spot.in_kernel:
-            nameless[spot.module] += spot.count
-    for module, count in nameless.items():
-        if count >= HOT * total:
-            notes.append(f"{count / total:.0%} is in {module} without symbols: install its debug symbols")
+    for spot in spots:
+        if spot.function == NAMELESS and spot.count >= HOT * total and not spot.in_kernel:
+            notes.append(f"{spot.count / total:.0%} is in {spot.module} without symbols: install its debug symbols")
     return notes

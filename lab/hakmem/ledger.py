@@ -91,7 +91,11 @@ class Record(_Model):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Record:
+        seen: set[tuple[str, str, str]] = set()
         for one in self.series:
+            if (one.case, one.variant, one.metric) in seen:
+                raise ValueError(f"two series of {one.case}, {one.variant}, {one.metric}")
+            seen.add((one.case, one.variant, one.metric))
             if one.case not in self.cases or one.variant not in self.variants:
                 raise ValueError(f"series of an unknown case or variant: {one.case}, {one.variant}")
             if len(one.values) != self.rounds:
@@ -109,7 +113,8 @@ class Record(_Model):
         return list(dict.fromkeys(one.metric for one in self.series))
 
 
-# ---- Writing -----------------------------------------------------------------------------------------------------------
+# ---- Writing
+# -----------------------------------------------------------------------------------------------------------
 
 
 def from_measurement(
@@ -162,7 +167,8 @@ def _series(measurement: Measurement) -> Iterator[Series]:
 
 
 def _relative(word: str) -> str:
-    """Without the paths of one machine: files of the tree as seen from its root, others of the home folder from there."""
+    """Without the paths of one machine: files of the tree as seen from its root, others of the home folder from
+    there."""
     for folder, name in ((native.checkout(), ""), (Path.home(), "~/")):
         if folder is not None:
             word = word.replace(f"{folder}/", name)
@@ -193,19 +199,34 @@ def folder() -> Path:
 
 
 def keep(record: Record, into: Path | None = None) -> Path:
-    """Writes the record into the ledger under its id, with a number behind it when the id is taken. Never overwrites."""
+    """Writes the record into the ledger under its id, with a number behind it when the id is taken. Never overwrites,
+    and leaves no part of a record behind."""
     ledger = into or folder()
-    ledger.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 1000):
-        name = record.id if number == 1 else f"{record.id}-{number}"
-        path = ledger / f"{name}.json"
-        try:
-            with open(path, "x") as file:
-                file.write(dump(record.model_copy(update={"id": name})))
-            return path
-        except FileExistsError:
-            continue
+    try:
+        ledger.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            name = record.id if number == 1 else f"{record.id}-{number}"
+            path = ledger / f"{name}.json"
+            if _write_anew(path, dump(record.model_copy(update={"id": name}))):
+                return path
+    except OSError as error:
+        raise LabError(f"can't keep the record {record.id} in {ledger}: {error.strerror}") from None
     raise LabError(f"{ledger} has a thousand records called {record.id}; give this one another name")
+
+
+def _write_anew(path: Path, text: str) -> bool:
+    """False when there is such a file already."""
+    try:
+        file = open(path, "x")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(text)
+    except BaseException:
+        path.unlink()
+        raise
+    return True
 
 
 def dump(record: Record) -> str:
@@ -216,7 +237,8 @@ def dump(record: Record) -> str:
     return head[: -len("\n}")] + ',\n "series": [\n  ' + ",\n  ".join(series) + "\n ]\n}\n"
 
 
-# ---- Reading -----------------------------------------------------------------------------------------------------------
+# ---- Reading
+# -----------------------------------------------------------------------------------------------------------
 
 
 def load(name: str | Path, ledger: Path | None = None) -> Record:

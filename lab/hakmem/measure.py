@@ -1,6 +1,8 @@
-"""Interleaved measurement: every case under every variant makes a round, so that what drifts on the machine drifts for all.
+"""Interleaved measurement: every case under every variant makes a round, so that what drifts on the machine drifts
+for all.
 
-The order of variants turns from round to round and from case to case. A variant that fails a case is not asked again; the
+The order of variants turns from round to round and from case to case. A variant that fails a case is not asked again;
+the
 others go on. Ctrl-C ends the measurement after the last whole round, whose figures are kept. Nothing here knows what a
 case is: a command, a benchmark program, a server with its client.
 """
@@ -63,7 +65,8 @@ def variants(allocators: Sequence[Allocator]) -> list[Variant]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one case under one variant. `values` has names of METRICS, and names of a benchmark's own figures, whose units
+    """One run of one case under one variant. `values` has names of METRICS, and names of a benchmark's own figures,
+    whose units
     stand in `units`."""
 
     values: Mapping[str, float]
@@ -190,7 +193,8 @@ def measure(
     warmup: int = 1,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Measurement:
-    """Runs every case under every variant `warmup` times uncounted, then `rounds` times. At least one variant of one case must
+    """Runs every case under every variant `warmup` times uncounted, then `rounds` times. At least one variant of one
+    case must
     succeed in one whole round, else LabError."""
     result = Measurement(list(cases), list(variants))
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}

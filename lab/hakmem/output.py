@@ -37,7 +37,8 @@ def finish(
     html_file: Path | None,
     keep: str | None,
 ) -> None:
-    """Writes all that was asked for, the record first. `report` is called with the id of the kept record or None. The table
+    """Writes all that was asked for, the record first. `report` is called with the id of the kept record or None. The
+    table
     goes to standard output unless JSON or markdown does."""
     kept: str | None = None
     if keep is not None:

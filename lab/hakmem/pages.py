@@ -19,6 +19,7 @@ from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Measurement, Sample, Step, Variant, measure
 
 PR_SET_THP_DISABLE = 41
+DENIED = "no huge pages"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 ASK_FOR_HUGE_PAGES: dict[str, dict[str, str]] = {
@@ -41,7 +42,7 @@ def matrix(allocator: Allocator) -> Matrix:
     system = _system_choice()
     ask = _available(allocator, ASK_FOR_HUGE_PAGES)
     prefault = _available(allocator, PREFAULT)
-    pages: dict[str, dict[str, str]] = {"no huge pages": {}}
+    pages: dict[str, dict[str, str]] = {DENIED: {}}
     if system == "never":
         notes.append("this machine gives no transparent huge pages: there are only rows without")
     else:
@@ -60,7 +61,7 @@ def matrix(allocator: Allocator) -> Matrix:
         for page, of_page in pages.items()
         for fault, of_fault in faults.items()
     ]
-    denied = frozenset(variant.name for variant in variants if variant.name.startswith("no huge pages"))
+    denied = frozenset(variant.name for variant in variants if variant.name.startswith(DENIED))
     return Matrix(variants, denied, notes)
 
 

@@ -1,6 +1,7 @@
 """Runs one command under one allocator, and believes no figure before takeover is proved.
 
-Owns: the child's environment (LD_PRELOAD above all), its time limit, its figures, and the proof. LD_PRELOAD with a path that
+Owns: the child's environment (LD_PRELOAD above all), its time limit, its figures, and the proof. LD_PRELOAD with a
+path that
 doesn't exist prints one line, runs on with the C library's malloc and exits 0, so what was passed proves nothing. A
 witness (lab/native/witness.c) is preloaded beside the allocator and writes down which file the malloc family of the
 process is resolved to; that file must be the allocator's. The C library is preloaded by name as well when it is the
@@ -30,7 +31,8 @@ C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\
 
 
 class TakeoverError(LabError):
-    """The program ran, but not on the allocator that was asked for, or without saying so: its figures are worth nothing."""
+    """The program ran, but not on the allocator that was asked for, or without saying so: its figures are worth
+    nothing."""
 
 
 class RunError(LabError):
@@ -50,7 +52,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Run:
-    """Figures of one run. CPU time and faults are the whole tree's, as far as it was waited for; the peak is that of the
+    """Figures of one run. CPU time and faults are the whole tree's, as far as it was waited for; the peak is that of
+    the
     largest process."""
 
     pid: int
@@ -108,11 +111,14 @@ def run(
     prove: bool = True,
     tool: Sequence[str] = (),
 ) -> Run:
-    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is called while
-    it runs: it talks to a server until the server ends. `tool` is a command that runs all of it, such as a profiler, and is
+    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is
+    called while
+    it runs: it talks to a server until the server ends. `tool` is a command that runs all of it, such as a profiler,
+    and is
     not on the allocator itself. Standard input is empty.
 
-    Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something else.
+    Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something
+    else.
     A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in Run.status.
     """
     words = [str(word) for word in command]
@@ -200,7 +206,8 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def read_witnesses(folder: Path) -> list[Process]:
-    """In the order of pids and, within one, of programs. A process whose malloc and free disagree has malloc `mixed`."""
+    """In the order of pids and, within one, of programs. A process whose malloc and free disagree has malloc
+    `mixed`."""
     found: list[Process] = []
     for start in sorted(folder.glob("*.start"), key=lambda path: [int(part) for part in path.stem.split(".")]):
         facts = dict(line.split(" ", 1) for line in start.read_text(errors="replace").splitlines() if " " in line)

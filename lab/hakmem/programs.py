@@ -52,7 +52,8 @@ class Program:
 
 
 def find(group: Iterable[str]) -> str | None:
-    """The first of these that is installed: a command, or an absolute path with wildcards, of which the last in order."""
+    """The first of these that is installed: a command, or an absolute path with wildcards, of which the last in
+    order."""
     for name in group:
         if name.startswith("/"):
             found = sorted(Path("/").glob(name[1:]))
@@ -71,7 +72,8 @@ def installed(program: Program) -> list[str] | None:
 
 @lru_cache(maxsize=1)
 def _work() -> Path:
-    """A folder for what is prepared once, gone when this process ends. Others may look into it: servers that refuse to be
+    """A folder for what is prepared once, gone when this process ends. Others may look into it: servers that refuse
+    to be
     root run as somebody else."""
     folder = Path(tempfile.mkdtemp(prefix="hakmem-programs-"))
     folder.chmod(0o755)
@@ -155,14 +157,21 @@ def environment(home: Path) -> Values:
     known = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     fixed = {"HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C", "TZ": "UTC", "PYTHONMALLOC": "malloc"}
     fixed |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    return {"PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin", **known, **process.caller_settings(), **fixed}
+    return {
+        "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
+        **known,
+        **process.caller_settings(),
+        **fixed,
+    }
 
 
-# ---- Preparation -------------------------------------------------------------------------------------------------------
+# ---- Preparation
+# -------------------------------------------------------------------------------------------------------
 
 
 def _git(values: Values) -> Values:
-    """A repository for git to read: a bare copy of this one, so that nobody's commit changes it halfway; where there is none,
+    """A repository for git to read: a bare copy of this one, so that nobody's commit changes it halfway; where there
+    is none,
     one commit of the Python library's sources."""
     copy, git, home = Path(values["work"], "repository.git"), values["exe"], Path(values["work"])
     settings = "[safe]\n\tdirectory = *\n[user]\n\tname = lab\n\temail = lab@localhost\n"
@@ -178,7 +187,9 @@ def _git(values: Values) -> Values:
     else:
         tree = Path(os.__file__).parent
         inside = (f"--git-dir={copy}", f"--work-tree={tree}")
-        failed = call("init", "-q", "--bare", str(copy)) or call(*inside, "add", "-A", str(tree / "json"), str(tree / "email"))
+        failed = call("init", "-q", "--bare", str(copy)) or call(
+            *inside, "add", "-A", str(tree / "json"), str(tree / "email")
+        )
         failed = failed or call(*inside, "commit", "-q", "-m", "all")
     if failed:
         raise LabError("git: can't prepare a repository for it to read")
@@ -213,7 +224,8 @@ def _nginx(values: Values) -> None:
 
 
 def _postgres(values: Values) -> Values:
-    """A cluster that each run starts from a copy of. The server refuses to be root; then it runs as its package's user."""
+    """A cluster that each run starts from a copy of. The server refuses to be root; then it runs as its package's
+    user."""
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else ["env"]
     cluster = Path(values["work"], "cluster")
     cluster.mkdir()
@@ -239,7 +251,8 @@ def _nothing(text: bytes) -> bytes:
     return b""  # a log of times and pids
 
 
-# ---- The table ---------------------------------------------------------------------------------------------------------
+# ---- The table
+# ---------------------------------------------------------------------------------------------------------
 
 PROGRAMS = (
     Program("python3", "python3", ((PYTHON,),), ("{exe}", "{inputs}/objects.py")),

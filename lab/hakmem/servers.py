@@ -87,7 +87,22 @@ def _redis_commands() -> Iterator[bytes]:
 
 def redis(values: Mapping[str, str]) -> bytes:
     done = b"$4\r\ndone\r\n"
-    load = ["redis-benchmark", "-h", HOST, "-p", values["port"], "-q", "-n", "60000", "-P", "16", "-r", "50000", "-d", "100"]
+    load = [
+        "redis-benchmark",
+        "-h",
+        HOST,
+        "-p",
+        values["port"],
+        "-q",
+        "-n",
+        "60000",
+        "-P",
+        "16",
+        "-r",
+        "50000",
+        "-d",
+        "100",
+    ]
     with connect(values["port"]) as client:
         _load([*load, "-t", "set,get,lpush,rpop,sadd,hset,zpopmin"])
         ask(client, b"FLUSHALL\r\nECHO done\r\n", done)
@@ -148,7 +163,12 @@ def nginx(values: Mapping[str, str]) -> bytes:
 def postgres(values: Mapping[str, str]) -> bytes:
     """pgbench's own tables and transactions, then sorts, joins and aggregates whose answers have one order."""
     connect(values["port"]).close()
-    client = {"PATH": os.environ.get("PATH", os.defpath), "PGHOST": HOST, "PGPORT": values["port"], "PGUSER": "postgres"}
+    client = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PGHOST": HOST,
+        "PGPORT": values["port"],
+        "PGUSER": "postgres",
+    }
     client |= {"PGDATABASE": "postgres", "LC_ALL": "C"}
     folder = Path(values["exe"]).parent
     for _ in range(200):  # it listens before it answers
@@ -165,8 +185,10 @@ def postgres(values: Mapping[str, str]) -> bytes:
 
 QUERIES = """
 select count(*), sum(n), max(t) from (select n, md5(n::text) as t from generate_series(1, 200000) n order by t) s;
-select k, count(*), sum(length(t)) from (select n % 97 as k, repeat('x', n % 500) as t from generate_series(1, 100000) n) s
+select k, count(*), sum(length(t)) from (select n % 97 as k, repeat('x', n % 500) as t from generate_series(1, 100000)
+n) s
     group by k order by k;
 select count(*) from generate_series(1, 200000) a join generate_series(1, 200000) b on a = b;
-select length(string_agg(n::text, ',' order by n desc)), count(jsonb_build_object('n', n)) from generate_series(1, 100000) n;
+select length(string_agg(n::text, ',' order by n desc)), count(jsonb_build_object('n', n)) from generate_series(1,
+100000) n;
 """

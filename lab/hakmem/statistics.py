@@ -272,7 +272,7 @@ def _cut_at(cumulative: Array, confidence: float) -> tuple[int, float]:
 @lru_cache(maxsize=64)
 def _signed_rank_distribution(rounds: int) -> Array:
     """Of the sum of the ranks whose sign is negative: each of 1..rounds with chance 1/2."""
-    chances = np.ones(1)
+    chances: Array = np.ones(1)
     for rank in range(1, rounds + 1):
         without, with_it = np.pad(chances, (0, rank)), np.pad(chances, (rank, 0))
         chances = (without + with_it) / 2

@@ -61,11 +61,17 @@ class BenchCase:
             how = f"was killed by signal {-run.status}" if run.status < 0 else f"ended with {run.status}"
             raise LabError(f"{' '.join(self.words)} {how}" + (f": {said[-1]}" if said else " and no closing lines"))
         if not process.is_allocator(closing["allocator"], variant.allocator):
-            raise process.TakeoverError(f"{self.words[0]} ran on malloc of {closing['allocator']}, not on {variant.name}")
+            raise process.TakeoverError(
+                f"{self.words[0]} ran on malloc of {closing['allocator']}, not on {variant.name}"
+            )
         throughput, seconds = float(closing["throughput"]), float(closing["seconds"])
         figures = list(FIGURE.finditer(output))
         values = values_of(run) | {figure["name"]: float(figure["value"]) for figure in figures}
-        values |= {"operations_per_s": throughput, "measured_s": seconds, "peak_rss_bytes": int(closing["peak"]) * 1024.0}
+        values |= {
+            "operations_per_s": throughput,
+            "measured_s": seconds,
+            "peak_rss_bytes": int(closing["peak"]) * 1024.0,
+        }
         return Sample(
             values,
             digest=closing["checksum"],

@@ -1,8 +1,8 @@
 """Traces: what a program asked of its allocator. bench/trace.h is the format, this module its reader in Python.
 
-A trace is recorded by lab/native/record.c, completed here (what a thread did not fill, a program that was killed could not
-close) and replayed by bench/bench_replay.c. A packed trace is the same, compressed, with blocks named by their numbers in
-place of their addresses: one to keep.
+A trace is recorded by lab/native/record.c, completed here (what a thread did not fill, a program that was killed could
+not close) and replayed by bench/bench_replay.c. A packed trace is the same, compressed, with blocks named by their
+numbers in place of their addresses: one to keep.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _checksum(memory: bytes) -> int:
 
 
 def complete(path: Path) -> Trace:
-    """Closes a recording whose program has ended, however it did: drops room that was not needed, adds checksums that are
-    missing."""
+    """Closes a recording whose program has ended, however it did: drops room that was not needed, adds checksums that
+    are missing."""
     with open(path, "r+b") as file:
         header = bytearray(file.read(CHUNK_BYTES))
         chunk_count = HEADER.unpack_from(header)[-1]
@@ -227,7 +227,7 @@ class _Thread:
 
 
 def pack(trace: Trace) -> bytes:
-    """The same trace, before compression, with the n-th block named n. What was freed but never seen is left out, and what
+    """The same trace, before compression, with the n-th block named n. What was freed but never seen is left out; what
     must have been freed unseen, because its address came again, is freed there."""
     file = bytearray(CHUNK_BYTES)
     threads: dict[int, _Thread] = {}

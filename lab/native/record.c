@@ -172,7 +172,7 @@ static bool map_file(void) {
     int file = -1;
     for (unsigned n = 0; file < 0 && (n == 0 || errno == EEXIST); n++) {
         snprintf(session->path, sizeof session->path, "%s/%d.%u", settings.folder, (int)getpid(), n);
-        file = open(session->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        file = open(session->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     }
     if (file < 0) {
         complain("can't create", session->path);

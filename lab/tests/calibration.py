@@ -30,7 +30,11 @@ RESAMPLES = 999
 
 
 def _between_equals(draw: Callable[[Random, tuple[int, int]], Array]) -> Callable[[Random, int, int], Array]:
-    return lambda random, sets, rounds: draw(random, (sets, rounds)) - draw(random, (sets, rounds))
+    def difference(random: Random, sets: int, rounds: int) -> Array:
+        differences: Array = draw(random, (sets, rounds)) - draw(random, (sets, rounds))
+        return differences
+
+    return difference
 
 
 def _spikes(random: Random, size: tuple[int, int]) -> Array:

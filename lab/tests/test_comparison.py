@@ -48,7 +48,9 @@ def test_secondary_metrics_have_wider_intervals() -> None:
     own = [0.99, 1.01, 1.0, 1.01, 0.99, 1.02, 0.99, 1.0]
     record = command_record(own)
     primary = comparison.report(record, "sort", primary="wall_s", metrics=("peak_rss_bytes", "wall_s"))
-    other = comparison.report(record, "sort", primary="peak_rss_bytes", metrics=("peak_rss_bytes", "wall_s", "major_faults"))
+    other = comparison.report(
+        record, "sort", primary="peak_rss_bytes", metrics=("peak_rss_bytes", "wall_s", "major_faults")
+    )
     alone = compared(primary, 0).cases[0].entry("hakmem").ratio
     among = compared(other, 1).cases[0].entry("hakmem").ratio
     assert alone is not None and among is not None

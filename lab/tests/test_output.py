@@ -37,7 +37,9 @@ def test_all_files_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert "record 2026-01-02-suite" in capsys.readouterr().out
 
 
-def test_name_to_keep_under_is_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_to_keep_under_is_checked_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger, "folder", lambda: tmp_path)
     with pytest.raises(LabError, match="--keep Bad Name: expected a name of small letters"):
         finish(keep="Bad Name")
@@ -78,7 +80,9 @@ def test_bad_input_is_one_line_and_status_2(words: list[str], line: str, capsys:
     assert status == 2 and out == "" and len(last) == 1 and last[0].startswith(line), (status, out, err)
 
 
-def test_command_that_fails_under_one_allocator_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_that_fails_under_one_allocator_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The odd one is the C library with a setting on which the command fails."""
     odd = measure.Variant("odd", allocators.glibc(), {"MALLOC_TOP_PAD_": "1"})
     monkeypatch.setattr(measure, "variants", lambda found: [measure.Variant("glibc", allocators.glibc()), odd])

@@ -382,6 +382,7 @@ def test_another_recipe_or_version_is_outdated_and_replaced(tiny: Peer) -> None:
     other = Peer("tiny", "3.3.2", tiny.source, Compile(RECIPE.files, "-O2", RECIPE.c_flags), "mi_version")
     assert store.state(other) is State.OUTDATED
     assert store.state(Peer("tiny", "3.4", tiny.source, RECIPE, "mi_version")) is State.OUTDATED
+    assert store.state(Peer("tiny", "3.3.2", crate_of(b"other"), RECIPE, "mi_version")) is State.OUTDATED
     (outcome,) = install(other)
     assert not outcome.was_there and outcome.error is None
     assert store.state(other) is State.INSTALLED
@@ -437,6 +438,18 @@ def test_takeover_is_refused_to_another_version(tmp_path: Path) -> None:
     takeover.prove(library, "mi_version", "3.3")
     with pytest.raises(LabError, match=r"^library\.so says it is version 3\.3\.2, expected 3\.3\.1$"):
         takeover.prove(library, "mi_version", "3.3.1")
+
+
+def test_takeover_is_proved_with_the_settings_that_the_peer_asks_for(tmp_path: Path) -> None:
+    broken = "char *getenv(const char *);\n" + MALLOC.replace(
+        "return __libc_calloc(n, size);", 'return getenv("TINY") || n != 10 ? __libc_calloc(n, size) : (void *)0;'
+    )
+    library = shared_object(tmp_path, broken)
+    with pytest.raises(
+        LabError, match=r"^a program under library\.so ended with 1: its malloc family gives wrong answers$"
+    ):
+        takeover.prove(library, "mi_version", "3.3.2")
+    takeover.prove(library, "mi_version", "3.3.2", {"TINY": "1"})
 
 
 def test_takeover_is_refused_to_a_malloc_that_crashes(tmp_path: Path) -> None:

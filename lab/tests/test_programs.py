@@ -1,4 +1,5 @@
-"""Real programs as cases: what is compared, and when a run doesn't count. The programs are stand-ins made of sh and python."""
+"""Real programs as cases: what is compared, and when a run doesn't count. The programs are stand-ins made of sh and
+python."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from hakmem.measure import Variant
 from hakmem.programs import Program, ProgramCase
 
 GLIBC = Variant("glibc", allocators.glibc())
-SHELL = Program("shell", "dash", (("sh",),), ("{exe}", "-c", "echo out $PORT; echo text > file; echo err >&2"), files=("file",))
+SHELL = Program(
+    "shell", "dash", (("sh",),), ("{exe}", "-c", "echo out $PORT; echo text > file; echo err >&2"), files=("file",)
+)
 
 
 def case(program: Program) -> ProgramCase:
@@ -38,7 +41,7 @@ def test_filter_takes_out_what_may_differ() -> None:
 def test_callers_preloads_and_settings_of_other_tools_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("LD_PRELOAD", "/nowhere/lib.so")
-    seen = replace(SHELL, command=("{exe}", "-c", "test -z \"$GIT_DIR\" || exit 9; echo x > file"))
+    seen = replace(SHELL, command=("{exe}", "-c", 'test -z "$GIT_DIR" || exit 9; echo x > file'))
     case(seen).run(GLIBC)
 
 

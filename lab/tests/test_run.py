@@ -172,12 +172,10 @@ def test_a_static_program_is_refused(tmp_path: Path) -> None:
     assert "is statically linked" in refused(compile_c(tmp_path / "program", PRINTS, "-static"))
 
 
-def test_a_program_the_kernel_does_not_take_is_one_line(tmp_path: Path) -> None:
+def test_a_program_that_the_kernel_does_not_take_is_one_line(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "program", PRINTS)
-    words = [*RUN, str(program), "x" * 200_000]  # longer than one argument may be
-    with pytest.raises(OSError, match="too long"):
-        subprocess.run(words)
-    assert run(program, *["x" * 100_000] * 10).returncode == 3
+    with open(program, "ab"):  # nobody executes what somebody writes
+        assert "Text file busy" in refused(program)
 
 
 # ---- The preload trap ------------------------------------------------------------------------------------------------
@@ -241,9 +239,8 @@ def test_names_of_settings_are_the_library_s(tmp_path: Path) -> None:
 
 def test_help_is_quick() -> None:
     """No timing: what makes it slow is not imported."""
-    code = (
-        "import sys; from hakmem import cli\ntry: cli.main(['run', '-h'])\nexcept SystemExit: print(list(sys.modules))"
-    )
+    code = "import sys\nfrom hakmem import cli\n"
+    code += "try: cli.main(['run', '-h'])\nexcept SystemExit: print(list(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert "'click'" in modules
     assert not any(f"'{name}'" in modules for name in ("numpy", "scipy", "pydantic", "elftools", "rich"))

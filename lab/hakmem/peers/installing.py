@@ -75,7 +75,7 @@ def _make(peer: Peer, workshop: Workshop) -> None:
     built = peer.recipe.build(delivery.folder, workshop)
     seconds = time.monotonic() - start
     workshop.say("proving")
-    takeover.prove(built, peer.marker, version)
+    takeover.prove(built, peer.marker, version, peer.settings)
     said = workshop.run(*compiler("c++" if "c++" in tools else "c"), "--version") if tools else None
     stamp = Stamp(
         name=peer.name,

@@ -42,7 +42,7 @@ class Stamp(BaseModel):
 class State(Enum):
     INSTALLED = "installed"
     MISSING = "not installed"
-    OUTDATED = "outdated"  # of another version, or built by another recipe
+    OUTDATED = "outdated"  # of another version or source, or built by another recipe
     DAMAGED = "damaged"
 
 
@@ -80,10 +80,9 @@ def state(peer: Peer) -> State:
         return State.DAMAGED if (root() / peer.name).exists() else State.MISSING
     if digest(library(peer.name)) != found.library_sha256:
         return State.DAMAGED
-    is_pinned = isinstance(peer.source, Crate)
-    if found.flags != peer.recipe.words or (is_pinned and found.version != peer.version):
-        return State.OUTDATED
-    return State.INSTALLED
+    pin = (peer.version, peer.source.sha256) if isinstance(peer.source, Crate) else None
+    is_pinned = pin in (None, (found.version, found.source_sha256))
+    return State.INSTALLED if is_pinned and found.flags == peer.recipe.words else State.OUTDATED
 
 
 def installed() -> dict[str, Path]:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from hakmem.errors import LabError
@@ -19,11 +20,11 @@ FAMILY = ("malloc", "calloc", "realloc", "free", "posix_memalign", "aligned_allo
 TIMEOUT_S = 60
 
 
-def prove(library: Path, marker: str, version: str) -> None:
+def prove(library: Path, marker: str, version: str, settings: Mapping[str, str] | None = None) -> None:
     """Raises LabError unless all of FAMILY and the marker are the library's, and the version, where it can be asked for
     one, is this one or begins with it."""
     words = [sys.executable, "-I", str(PROBE), *FAMILY, marker]
-    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    environment = {**os.environ, **(settings or {}), "LD_PRELOAD": str(library)}
     try:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@ import html
 import io
 import re
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -52,7 +53,7 @@ STYLE = {
 }
 
 
-def styled() -> rc_context:
+def styled() -> AbstractContextManager[None]:
     return rc_context(STYLE)
 
 

@@ -7,6 +7,7 @@ their medians and ratio, and anything larger is a matrix of ratios.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ NOTHING = "-"
 BASELINE = "baseline"
 MEAN = "geometric mean"
 SIGNS = {Verdict.FASTER: " +", Verdict.SLOWER: " -"}  # in a matrix, where there is no room for a word
-LEGEND = "Ratios to {baseline}; + better and - worse beyond doubt, no sign: no difference shown."
+LEGEND = "Ratios to {baseline}; + is better, - is worse, without a sign no difference is shown."
 
 SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"), (1e-9, "ns")),
@@ -57,13 +58,13 @@ def of(comparison: Comparison) -> Grid:
 
 def ratio_text(ratio: Interval, verdict: Verdict | None = None) -> str:
     """With as many places as a difference that is shown needs to be seen."""
-    return f"{ratio.estimate:.{_places(ratio, verdict, 3)}f}"
+    return f"{ratio.estimate:.{_places(_nearest_to_one(ratio), verdict, 3)}f}"
 
 
 def interval_text(ratio: Interval, verdict: Verdict | None = None) -> str:
     if not ratio.is_bounded:
         return NOTHING
-    places = _places(ratio, verdict, 3)
+    places = _places(_nearest_to_one(ratio), verdict, 3)
     return f"{ratio.low:.{places}f} to {ratio.high:.{places}f}"
 
 
@@ -81,19 +82,26 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     return next((step for step in steps if largest >= step[0]), steps[-1])
 
 
-def _places(ratio: Interval, verdict: Verdict | None, least: int) -> int:
-    shown = verdict in SIGNS
-    return next((places for places in range(least, 6) if not shown or round(ratio.estimate, places) != 1), 6)
+def _places(value: float, verdict: Verdict | None, least: int) -> int:
+    """So many that a value that is shown to differ from 1 doesn't look like 1."""
+    if verdict not in SIGNS:
+        return least
+    return next((places for places in range(least, 6) if round(value, places) != 1), 6)
+
+
+def _nearest_to_one(ratio: Interval) -> float:
+    return ratio.high if ratio.high < 1 else ratio.low
 
 
 def _median(entry: Entry, unit: str) -> Cell:
     return Cell(words.amount(entry.median, unit) if entry.median is not None else NOTHING)
 
 
-def _range(entry: Entry, unit: str) -> Cell:
-    if not entry.values:
+def _scatter(entry: Entry) -> Cell:
+    """Standard deviation of the runs, as a share of their mean."""
+    if len(entry.values) < 2 or not any(entry.values):
         return Cell(NOTHING)
-    return Cell(f"{words.amount(min(entry.values), unit)} to {words.amount(max(entry.values), unit)}")
+    return Cell(f"{100 * statistics.stdev(entry.values) / statistics.mean(entry.values):.1f} %")
 
 
 def _standing(entry: Entry, nothing: str = NOTHING) -> tuple[Cell, Cell, Cell]:
@@ -111,8 +119,8 @@ def _by_allocator(comparison: Comparison) -> Grid:
     for name in comparison.names:
         entry = case.entry(name)
         standing = _standing(entry, BASELINE if name == comparison.baseline else NOTHING)
-        rows.append((Cell(name), _median(entry, comparison.unit), _range(entry, comparison.unit), *standing))
-    return Grid(("allocator", "median", "least to most", "ratio", "interval", "verdict"), tuple(rows))
+        rows.append((Cell(name), _median(entry, comparison.unit), _scatter(entry), *standing))
+    return Grid(("allocator", "median", "scatter", "ratio", "interval", "verdict"), tuple(rows))
 
 
 def _pair(comparison: Comparison) -> Grid:
@@ -156,6 +164,6 @@ def _short(entry: Entry, unit: str) -> Cell:
     if entry.ratio is None:
         return Cell(median)
     ratio, verdict = entry.ratio, entry.verdict
-    text = f"{ratio.estimate:.{_places(ratio, verdict, 2)}f}{SIGNS.get(verdict, '') if verdict else ''}"
+    text = f"{ratio.estimate:.{_places(ratio.estimate, verdict, 2)}f}{SIGNS.get(verdict, '') if verdict else ''}"
     detail = f"{median if entry.values else ''} {interval_text(ratio, verdict)}".strip()
     return Cell(text, verdict, strength(ratio, verdict), detail)

@@ -9,11 +9,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hakmem.report import grid, markdown, plots
 from hakmem.report.grid import Grid
-from hakmem.report.model import Comparison, Course, Report, Section, Table
+from hakmem.report.model import Comparison, Course, Report, Section
 
-MOST_RATIOS = (
-    60  # rows that a plot of ratios stays readable with; beyond them the matrix has them, and the plot the mean
-)
+MOST_RATIOS = 60  # that a plot of ratios stays readable with; beyond that it shows those of the mean
 MOST_OPEN = 4  # cases whose runs are shown without being asked for
 
 
@@ -39,6 +37,7 @@ class Part:
     intervals: Grid | None = None  # that the grid has no room for
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    words: int = 1  # how many columns, from the left, hold words
     runs: tuple[Runs, ...] = ()
     rounds: int = 0
 
@@ -64,11 +63,7 @@ def _part(section: Section, name: str) -> Part:
         drawn = (plots.course(section, name),) if any(line.values for line in section.lines) else ()
         rows = tuple((line.name, *markdown.course_row(line.values, section.unit)) for line in section.lines)
         return Part(section.title, "", section.notes, drawn, columns=markdown.COURSE_COLUMNS, rows=rows)
-    return _table(section)
-
-
-def _table(section: Table) -> Part:
-    return Part(section.title, "", section.notes, columns=section.columns, rows=section.rows)
+    return Part(section.title, "", section.notes, columns=section.columns, rows=section.rows, words=section.words)
 
 
 def _comparison(section: Comparison, name: str) -> Part:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hakmem import words
 from hakmem.report import grid
-from hakmem.report.model import Comparison, Course, Report, Section, Table
+from hakmem.report.model import Comparison, Course, Report, Section
 
 
 def render(report: Report) -> str:
@@ -34,7 +34,7 @@ def section(one: Section) -> Iterator[str]:
         rows = [[line.name, *course_row(line.values, one.unit)] for line in one.lines]
         yield table(COURSE_COLUMNS, rows)
     else:
-        yield table(one.columns, one.rows, len(one.columns))
+        yield table(one.columns, one.rows, one.words)
     yield from one.notes
 
 

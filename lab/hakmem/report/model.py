@@ -85,6 +85,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    words: int = 1  # how many columns, from the left, hold words; the others hold figures
 
 
 Section: TypeAlias = Comparison | Course | Table
@@ -99,5 +100,5 @@ class Report:
     failures: tuple[str, ...] = ()  # what has no figure, and why
     notes: tuple[str, ...] = ()
     date: str = ""
-    machine: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)  # values that say what they are without their names
     records: tuple[str, ...] = ()  # ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -24,6 +25,7 @@ LINES = 260  # height of a plot of lines
 LABEL = 16  # height of a line's name
 MOST_MARKS = 12  # of one line that has many points
 
+MUTED: dict[str, Any] = {"color": COLOURS["muted"], "fontsize": FONT}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h")
 DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("solid", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 2, 2)))
 STANDINGS = {Verdict.FASTER: ("better", "o"), Verdict.SLOWER: ("worse", "D")}
@@ -33,8 +35,8 @@ STANDINGS = {Verdict.FASTER: ("better", "o"), Verdict.SLOWER: ("worse", "D")}
 
 
 def ratios(comparison: Comparison, name: str) -> str:
-    """Each ratio with its interval against 1: a row per allocator, below its case if there are several; a row per case if
-    there is one allocator to compare."""
+    """Each ratio with its interval against 1: a row per allocator, below its case if there are several; a row per case
+    if there is one allocator to compare."""
     cases = [*comparison.cases, *([comparison.mean] if comparison.mean else [])]
     found = [(case.name, entry) for case in cases for entry in case.entries if entry.ratio]
     one_allocator = len({entry.name for _, entry in found}) == 1
@@ -55,7 +57,10 @@ def ratios(comparison: Comparison, name: str) -> str:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.yaxis.set_major_locator(NullLocator())
         axes.axvline(1, color=COLOURS["muted"], linewidth=1.4, zorder=1)
-        beside = {"transform": blended_transform_factory(figure.transFigure, axes.transData), "va": "center_baseline"}
+        beside: dict[str, Any] = {
+            "transform": blended_transform_factory(figure.transFigure, axes.transData),
+            "va": "center_baseline",
+        }
         for place, (label, entry) in enumerate(rows):
             if entry is None:
                 axes.text(0, place, canvas.short(label, 120), weight="bold", **beside)
@@ -73,9 +78,6 @@ def ratios(comparison: Comparison, name: str) -> str:
         return canvas.svg(figure, name, f"{comparison.title}, ratios to {comparison.baseline}", "; ".join(spoken))
 
 
-MUTED = {"color": COLOURS["muted"], "fontsize": FONT}
-
-
 def _ratio_row(axes: Axes, entry: Entry, place: int) -> None:
     assert entry.ratio is not None
     ratio = entry.ratio
@@ -84,7 +86,7 @@ def _ratio_row(axes: Axes, entry: Entry, place: int) -> None:
     if ratio.is_bounded:
         axes.hlines(place, ratio.low, ratio.high, color=COLOURS[colour], linewidth=2.5)
     fill = COLOURS[colour if shown else "surface"]
-    edge = {"markeredgecolor": COLOURS[colour], "markeredgewidth": 1.8}
+    edge: dict[str, Any] = {"markeredgecolor": COLOURS[colour], "markeredgewidth": 1.8}
     axes.plot(ratio.estimate, place, marker, color=fill, markersize=7, **edge)
 
 
@@ -107,7 +109,7 @@ def _ratio_scale(axes: Axes, ratios: Sequence[Interval]) -> None:
     high = min(max([*ends, *estimates]), max(estimates) * reach)
     room = (high / low) ** 0.04
     low, high = min(low, 0.995) / room, max(high, 1.005) * room
-    if high / low > 2:
+    if high / low > 3:
         steps = (1, 2, 5) if high / low > 30 else (1, 1.5, 2, 3, 5, 7)
         marks = [step * 10.0**power for power in range(-6, 7) for step in steps]
     else:
@@ -139,7 +141,7 @@ def runs(comparison: Comparison, case: Case, name: str) -> str:
         _medians(dots, list(scaled.values()))
         for place, (own, values) in enumerate(scaled.items()):
             colour, marker, dashes = _look(comparison.names.index(own))
-            shape = {"markersize": 5, "markeredgewidth": 0, "clip_on": False, "zorder": 4}
+            shape: dict[str, Any] = {"markersize": 5, "markeredgewidth": 0, "clip_on": False, "zorder": 4}
             dots.plot(values, _heights(place, len(values)), marker, color=colour, alpha=0.8, **shape)
             steps = range(1, len(values) + 1)
             rounds.plot(steps, values, marker=marker, color=colour, linestyle=dashes, linewidth=1.5, **shape)
@@ -201,7 +203,13 @@ def course(section: Course, name: str) -> str:
             values = [value / factor for value in line.values]
             step = -(-len(values) // MOST_MARKS)
             every = (number % step, step)
-            look = {"color": colour, "marker": marker, "markersize": 5, "markeredgewidth": 0, "linestyle": dashes}
+            look: dict[str, Any] = {
+                "color": colour,
+                "marker": marker,
+                "markersize": 5,
+                "markeredgewidth": 0,
+                "linestyle": dashes,
+            }
             axes.plot(line.times, values, linewidth=1.8, markevery=every, clip_on=False, **look)
             axes.annotate(
                 canvas.short(line.name),
@@ -244,6 +252,7 @@ def _look(number: int) -> tuple[str, str, str | tuple[int, tuple[float, ...]]]:
 
 
 def _label(title: str, unit: str) -> str:
+    title = canvas.short(title, 36)
     return title if not unit or title.endswith(unit) else f"{title} ({unit})"
 
 

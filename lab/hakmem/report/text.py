@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -16,15 +17,26 @@ from hakmem.report.grid import Cell
 from hakmem.report.model import Comparison, Course, Report, Section
 from hakmem.statistics import Verdict
 
-STYLES = {Verdict.FASTER: "bold blue", Verdict.SLOWER: "bold yellow", Verdict.UNDECIDED: "dim"}
+STYLES: dict[Verdict | None, str] = {
+    Verdict.FASTER: "bold blue",
+    Verdict.SLOWER: "bold yellow",
+    Verdict.UNDECIDED: "dim",
+}
 GAP = 2
 ENDLESS = 100_000  # columns of an output that is no terminal
 
 
 def write(report: Report, file: TextIO) -> None:
     console = Console(file=file, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=file, highlight=False, width=ENDLESS, no_color=True)
+    if console.is_terminal:
+        _report(console, report)
+        return
+    lines = io.StringIO()
+    _report(Console(file=lines, highlight=False, width=ENDLESS, no_color=True), report)
+    file.writelines(f"{line.rstrip()}\n" for line in lines.getvalue().splitlines())
+
+
+def _report(console: Console, report: Report) -> None:
     _print(console, f"[bold]{escape(report.title)}[/]")
     for line in report.summary:
         _print(console, escape(line))
@@ -48,7 +60,7 @@ def _print(console: Console, markup: str) -> None:
 
 def _section(console: Console, section: Section) -> None:
     said = markdown.subtitle(section)
-    _print(console, f"[bold]{escape(section.title)}[/]" + (f" [dim]{escape(said)}[/]" if said else ""))
+    _print(console, f"[bold]{escape(section.title)}[/]" + (f"[dim]: {escape(said)}[/]" if said else ""))
     if isinstance(section, Comparison):
         found = grid.of(section)
         _table(console, found.columns, found.all_rows(), found.words, found.mean is not None)
@@ -58,7 +70,7 @@ def _section(console: Console, section: Section) -> None:
         rows = [(line.name, *markdown.course_row(line.values, section.unit)) for line in section.lines]
         _table(console, markdown.COURSE_COLUMNS, [tuple(map(Cell, row)) for row in rows], 1)
     else:
-        _table(console, section.columns, [tuple(map(Cell, row)) for row in section.rows], len(section.columns))
+        _table(console, section.columns, [tuple(map(Cell, row)) for row in section.rows], section.words)
     for note in section.notes:
         _print(console, escape(note))
 
@@ -68,12 +80,14 @@ def _table(
 ) -> None:
     """In parts one below the other where it is wider than the terminal; each begins with the columns of words."""
     for part in _parts(columns, rows, words, console.width):
-        table = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, padding=(0, GAP, 0, 0))
+        lines = box.SIMPLE_HEAD if console.is_terminal else None  # which leave a space between columns by themselves
+        padding = (0, GAP - 1 if lines else GAP, 0, 0)
+        table = RichTable(box=lines, show_edge=False, pad_edge=False, padding=padding)
         for number in part:
             table.add_column(escape(columns[number]), justify="left" if number < words else "right", no_wrap=True)
         for row in rows:
             style = "bold" if mean and row is rows[-1] else ""
-            cells = (Text(row[number].text, STYLES.get(row[number].verdict, "")) for number in part)  # type: ignore[arg-type]
+            cells = (Text(row[number].text, STYLES.get(row[number].verdict, "")) for number in part)
             table.add_row(*cells, style=style)
         console.print(table)
 
@@ -86,7 +100,7 @@ def _parts(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int, w
     first = list(range(words))
     part, used = [*first], sum(widths[:words])
     for number in range(words, len(columns)):
-        if part != first and used + widths[number] > width:
+        if part != first and used + widths[number] - GAP > width:
             yield part
             part, used = [*first], sum(widths[:words])
         part.append(number)

@@ -1,0 +1,36 @@
+"""hakmem claims: no figure without a record."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from hakmem.errors import LabError
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="put what the records say between the markers")
+@click.option("--json", "as_json", is_flag=True, help="print the findings as JSON")
+def command(write: bool, as_json: bool) -> int:
+    """Checks that a record of evidence/ stands behind every figure in the Markdown files, and that it says the same.
+
+    One line for each finding, FILE:LINE: what is wrong. docs/claims.md tells how figures are written.
+
+    Exit status: 0 without findings, 1 with some.
+    """
+    from hakmem import claims, native
+
+    root = native.checkout()
+    if root is None:
+        raise LabError("claims checks the documents of a checkout of hakmem, and this is an installed package")
+    for name in claims.write(root) if write else []:
+        click.echo(f"hakmem: wrote {name}", err=True)
+    findings = claims.audit(root)
+    if as_json:
+        plain = [{"file": one.path, "line": one.line, "message": one.message} for one in findings]
+        print(json.dumps(plain, indent=1))
+    else:
+        for finding in findings:
+            print(finding)
+    return 1 if findings else 0

@@ -1,0 +1,56 @@
+"""hakmem health: does everything work, under every profile?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import click
+
+from hakmem.health import Check
+
+
+@click.command()
+@click.option("--profile", "names", multiple=True, metavar="NAME", help="this one only, as often as wanted")
+@click.option("--json", "as_json", is_flag=True, help="print every check as JSON")
+def command(names: tuple[str, ...], as_json: bool) -> int:
+    """Runs every benchmark once at sanity size and at 1 to 64 threads, and programs that print little, under every
+    profile, and compares with the C library: exit status, checksum, every byte printed; and what fragmentation leaves.
+
+    Exit status: 0 when all checks passed, 1 when one failed.
+    """
+    from hakmem import allocators, health, words
+    from hakmem.errors import LabError
+
+    own = allocators.hakmem()
+    assert own.library is not None
+    known = health.profiles(own.library)
+    for name in names:
+        if name not in {profile.name for profile in known}:
+            raise LabError(f"no profile {name!r}; there are {', '.join(profile.name for profile in known)}")
+    wanted = [profile for profile in known if not names or profile.name in names]
+    checks: list[Check] = []
+    for check in health.Examination(own).run(wanted):
+        checks.append(check)
+        if not check.passed and not as_json:
+            print(f"FAILED: {check.profile}: {check.name}: {check.wrong}", flush=True)
+        elif sys.stderr.isatty():
+            print(f"\r\033[K{check.profile}: {check.name}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
+    else:
+        groups = list(dict.fromkeys(check.group for check in checks))
+        lines = [[profile.name, *(_count(checks, profile.name, group) for group in groups)] for profile in wanted]
+        print(words.table(["profile", *groups], lines))
+        failed = sum(not check.passed for check in checks)
+        print(f"\n{len(checks) - failed} passed, {failed} failed")
+    return 0 if all(check.passed for check in checks) else 1
+
+
+def _count(checks: list[Check], profile: str, group: str) -> str:
+    mine = [check for check in checks if (check.profile, check.group) == (profile, group)]
+    failed = sum(not check.passed for check in mine)
+    return f"{failed} of {len(mine)} FAILED" if failed else f"{len(mine)} ok"

@@ -1,0 +1,33 @@
+"""hakmem ready: the production-readiness table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="print the table as JSON")
+@click.option("--quick", is_flag=True, help="without the rows that take more than a minute")
+def command(as_json: bool, quick: bool) -> int:
+    """Asks what has to hold before hakmem is used for something that matters; each row is a check that runs now.
+
+    Exit status: 0 when every answer is yes, 1 when one is no, or can't be had.
+    """
+    from hakmem import readiness
+
+    rows = [row for row in readiness.table() if not quick or row.limit_s <= 60]
+    width = max(len(row.question) for row in rows)
+    answers: list[readiness.Answer] = []
+    for answer in readiness.answers(rows):
+        answers.append(answer)
+        if not as_json:
+            print(f"{'yes' if answer.passed else 'NO':4}{answer.question:{width}}  {answer.detail}", flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(answer) for answer in answers], indent=1))
+    else:
+        failed = sum(not answer.passed for answer in answers)
+        print(f"\n{'ready' if not failed else 'not ready'}: {len(answers) - failed} yes, {failed} no")
+    return 0 if all(answer.passed for answer in answers) else 1

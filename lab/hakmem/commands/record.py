@@ -1,0 +1,50 @@
+"""hakmem record: a command, and what it asked of its allocator, in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+SMALLEST, LARGEST = 64 << 10, 64 << 30
+FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def to_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    number = value.rstrip("".join(FACTORS))
+    factor = FACTORS.get(value[len(number) :])
+    if not number.isdecimal() or factor is None or not SMALLEST <= int(number) * factor <= LARGEST:
+        raise click.BadParameter(f"{value!r}: expected a number of bytes, with K, M or G, from 64K to 64G")
+    return int(number) * factor
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-o", "output", type=FILE, metavar="FILE", help="packed if it ends in .xz  [default: PROGRAM.trace]")
+@click.option("--limit", callback=to_bytes, metavar="SIZE", default="64M", show_default=True, help="of the file, before it is packed")
+@click.option("--children", is_flag=True, help="also the processes that it starts, each in a file of its own")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
+def command(output: Path | None, limit: int, children: bool, words: tuple[str, ...]) -> int:
+    """Runs COMMAND and writes down every block it gets, resizes and gives back: in which thread, and in which order.
+
+    Recorded is the program that COMMAND becomes, whatever allocator it runs on; a wrapper that starts others needs
+    --children.
+    When the file reaches its limit the recording ends, and COMMAND goes on. However COMMAND ends, the trace is good
+    as far as it goes. `hakmem replay` replays it.
+
+    Exit status: COMMAND's own, 128 + N when signal N killed it; 2 when nothing was recorded.
+    """
+    import sys
+
+    from hakmem import recording
+    from hakmem.words import amount
+
+    default = Path(f"{Path(words[0]).name}.trace") if words else Path()
+    done = recording.record(words, output or default, limit, children=children)
+    for path, trace in done.traces.items():
+        threads = "1 thread" if trace.thread_count == 1 else f"{trace.thread_count} threads"
+        size = amount(path.stat().st_size, "B")
+        print(f"hakmem: {path}: {trace.event_count:,} events of {threads}, {size}", file=sys.stderr)
+        if trace.is_full:
+            print(f"hakmem: {path}: reached its limit; --limit allows more than {amount(limit, 'B')}", file=sys.stderr)
+    return done.status if done.status >= 0 else 128 - done.status

@@ -1,0 +1,291 @@
+"""The production-readiness table: what has to hold before hakmem is used for something that matters.
+
+Each row is a question, and a check that answers it now or says why it can't; a row that can't be answered has not
+passed. Nothing here is believed from a list: what is built is run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hakmem import allocators, claims, comparison, health, ledger, machine, measure, native, process, statistics, suite
+from hakmem.errors import LabError
+from hakmem.ledger import Record
+from hakmem.statistics import Decision
+
+TESTED = ("release", "asan", "ubsan", "tsan")  # builds whose tests ./dev test runs
+ROUNDS = 6
+TOLERANCE = 0.05  # by how much hakmem may have become worse beside the C library since the last baseline
+
+
+@dataclass(frozen=True)
+class Row:
+    question: str
+    check: Callable[[float], str]  # gets its time limit in seconds; the answer if it is yes, LabError says why not
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    question: str
+    passed: bool
+    detail: str
+    seconds: float
+
+
+def answers(rows: Sequence[Row]) -> Iterator[Answer]:
+    for row in rows:
+        start = time.monotonic()
+        try:
+            passed, detail = True, row.check(row.limit_s)
+        except LabError as error:
+            passed, detail = False, str(error)
+        yield Answer(row.question, passed, detail, time.monotonic() - start)
+
+
+def table() -> list[Row]:
+    """In the order in which they are asked: the quick ones first."""
+    return [
+        Row("Do programs run on it, beyond doubt?", takes_over, 30),
+        Row("Have all tests passed since the sources changed?", tests_passed, 30),
+        Row("Is a double free stopped, and named?", double_free_is_stopped, 30),
+        Row("Is a foreign pointer stopped, and named?", foreign_pointer_is_stopped, 30),
+        Row("Does fork work while other threads allocate?", forks, 60),
+        Row("Does a record stand behind every figure in the documents?", claims_hold, 60),
+        Row("Is it silent?", silent, 120),
+        Row("Is fragmentation bounded?", fragmentation_is_bounded, 300),
+        Row("Do all benchmarks complete, under all profiles, at all thread counts?", healthy, 1800),
+        Row("Is it as good as at the last baseline?", no_regression, 3600),
+    ]
+
+
+# ---- Programs that are run -------------------------------------------------------------------------------------------
+
+ALLOCATE = """
+import ctypes, os, resource, threading
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = (ctypes.c_size_t,)
+libc.free.argtypes = (ctypes.c_void_p,)
+"""
+DOUBLE_FREE = """
+block = libc.malloc(64)
+libc.free(block)
+libc.free(block)
+"""
+FOREIGN_POINTER = """
+here = ctypes.create_string_buffer(64)
+libc.free(ctypes.addressof(here) + 16)
+"""
+FORK = """
+def churn():
+    blocks = [libc.malloc(number * 37 % 5000 + 1) for number in range(200)]
+    for block in blocks:
+        libc.free(block)
+
+def run():
+    while not stop.is_set():
+        churn()
+
+stop = threading.Event()
+threads = [threading.Thread(target=run) for _ in range(4)]
+for thread in threads:
+    thread.start()
+statuses = []
+for _ in range(50):
+    child = os.fork()
+    if child == 0:
+        churn()
+        os._exit(0)
+    statuses.append(os.waitpid(child, 0)[1])
+stop.set()
+for thread in threads:
+    thread.join()
+print(statuses.count(0))
+"""
+
+
+def _python(program: str, limit_s: float) -> process.Run:
+    command = [sys.executable, "-S", "-E", "-c", ALLOCATE + program]
+    return process.run(command, allocators.hakmem(), {"PYTHONMALLOC": "malloc"}, timeout_s=limit_s)
+
+
+def takes_over(limit_s: float) -> str:
+    done = process.run(["true"], allocators.hakmem(), timeout_s=limit_s)  # raises when it doesn't
+    if done.status != 0:
+        raise LabError(f"true ended with {done.status}")
+    return f"malloc is {allocators.hakmem().library}"
+
+
+def _stopped(done: process.Run, message: str) -> str:
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    last = said[0] if said else "nothing"
+    if done.status != -6 or not re.fullmatch(message, last):
+        raise LabError(f"ended with {done.status} and said {last!r}; expected an abort and {message!r}")
+    return last
+
+
+def double_free_is_stopped(limit_s: float) -> str:
+    return _stopped(_python(DOUBLE_FREE, limit_s), r"hakmem: free\(0x[0-9a-f]+\): double free of a block of 64 bytes")
+
+
+def foreign_pointer_is_stopped(limit_s: float) -> str:
+    return _stopped(_python(FOREIGN_POINTER, limit_s), r"hakmem: free\(0x[0-9a-f]+\): invalid pointer: .*")
+
+
+def forks(limit_s: float) -> str:
+    done = _python(FORK, limit_s)
+    if done.status != 0 or done.stdout.strip() != b"50":
+        raise LabError(f"ended with {done.status}; {done.stdout.decode().strip() or 0} of 50 children went on")
+    return "50 children, four threads at work"
+
+
+# ---- What is known already -------------------------------------------------------------------------------------------
+
+
+def _checkout() -> Path:
+    root = native.checkout()
+    if root is None:
+        raise LabError("can be answered in a checkout of hakmem only, and this is an installed package")
+    return root
+
+
+def tests_passed(limit_s: float) -> str:
+    return logs_say_passed(_checkout())
+
+
+def logs_say_passed(root: Path) -> str:
+    """By the logs that ./dev test leaves, which must be newer than all sources and tests."""
+    sources = (path for folder in ("src", "include", "tests") for path in (root / folder).rglob("*") if path.is_file())
+    newest = max(sources, key=lambda path: path.stat().st_mtime)
+    count = 0
+    for build in TESTED:
+        log = root / "build" / "logs" / f"test-{build}.log"
+        if not log.is_file():
+            raise LabError(f"no tests of the {build} build are known: ./dev test")
+        found = re.search(r"(\d+)% tests passed, (\d+) tests? failed out of (\d+)", log.read_text(errors="replace"))
+        if found is None or found[2] != "0" or found[3] == "0":
+            raise LabError(f"{log.relative_to(root)}: {found[0] if found else 'no test was run'}")
+        if log.stat().st_mtime < newest.stat().st_mtime:
+            raise LabError(f"{newest.relative_to(root)} has changed since the tests of the {build} build: ./dev test")
+        count += int(found[3])
+    return f"{count} tests in {len(TESTED)} builds"
+
+
+def claims_hold(limit_s: float) -> str:
+    findings = claims.audit(_checkout())
+    if findings:
+        raise LabError(f"{findings[0]}" + (f", and {len(findings) - 1} more: hakmem claims" if findings[1:] else ""))
+    return "every one"
+
+
+# ---- What the health check sees --------------------------------------------------------------------------------------
+
+
+def _examine(groups: Sequence[str], limit_s: float) -> str:
+    own = allocators.hakmem()
+    assert own.library is not None
+    profiles = health.profiles(own.library)
+    deadline = time.monotonic() + limit_s
+    count, failed = 0, []
+    for check in health.Examination(own).run(profiles, groups):
+        count += 1
+        failed += [check] if not check.passed else []
+        if time.monotonic() > deadline:
+            raise LabError(f"not done after {limit_s:.0f} s, at {check.name}")
+    if failed:
+        more = f", and {len(failed) - 1} more: hakmem health" if failed[1:] else ""
+        raise LabError(f"{failed[0].profile}: {failed[0].name}: {failed[0].wrong}{more}")
+    return f"{count} runs under {', '.join(profile.name for profile in profiles)}"
+
+
+def silent(limit_s: float) -> str:
+    return _examine(["silence"], limit_s)
+
+
+def healthy(limit_s: float) -> str:
+    return _examine(["suite", "threads"], limit_s)
+
+
+def fragmentation_is_bounded(limit_s: float) -> str:
+    cases = [case for case in suite.resolve() if case.words[0] == health.FRAGMENTATION]
+    if not cases:
+        raise LabError(f"{health.FRAGMENTATION} is not in the suite")
+    worst = 0.0
+    for case in cases:
+        sample = case.run(measure.Variant("hakmem", allocators.hakmem()))
+        worst = max(worst, sample.values["over_limit_end"])
+    said = f"RSS at the end is {worst:.2f} x the page limit, of {health.FRAGMENTATION_LIMIT} x"
+    if worst > health.FRAGMENTATION_LIMIT:
+        raise LabError(said)
+    return said
+
+
+# ---- What a record knows ---------------------------------------------------------------------------------------------
+
+
+def last_baseline(records: Sequence[Record]) -> Record:
+    found = [record for record in records if record.kind == "baseline" and record.size == "full"]
+    if not found:
+        raise LabError("no baseline was kept: hakmem baseline --keep baseline")
+    return max(found, key=lambda record: record.date)
+
+
+def no_regression(limit_s: float) -> str:
+    records, _ = ledger.load_all()
+    before = last_baseline(list(records.values()))
+    facts = machine.facts()
+    if before.machine.cpu != facts.cpu or before.machine.cores != facts.cores:
+        raise LabError(f"{before.id} is of another machine ({before.machine.cpu}): hakmem baseline --keep baseline")
+    deadline = time.monotonic() + limit_s
+
+    def on_step(step: measure.Step) -> None:
+        if time.monotonic() > deadline:
+            raise LabError(f"not done after {limit_s:.0f} s, in round {step.round} of {step.rounds}")
+
+    cases = [case for case in suite.resolve() if case.name in before.cases]
+    variants = measure.variants([allocators.hakmem(), allocators.glibc()])
+    done = measure.measure(cases, variants, ROUNDS, on_step=on_step)
+    if done.interrupted:
+        raise KeyboardInterrupt
+    now = ledger.from_measurement(done, "baseline", start=facts)
+    if now.failures:
+        failure = now.failures[0]
+        raise LabError(f"{failure.case} on {failure.variant}: {failure.reason}")
+    return compare_baselines(before, now)
+
+
+def compare_baselines(before: Record, now: Record) -> str:
+    """Time and memory beside the C library's, as geometric means over the cases both have: then and now."""
+    told: list[str] = []
+    shared = [case for case in before.cases if case in now.cases]
+    for title, figure in (("time", comparison.cost), ("peak RSS", _peak)):
+        then_means, now_means = (_beside(record, figure(record), shared) for record in (before, now))
+        change = statistics.ratio(now_means, then_means, paired=False)
+        percent = f"{title} beside the C library {(change.estimate - 1) * 100:+.1f} % since {before.id}"
+        if statistics.decision(change, TOLERANCE) is Decision.NO_GO:
+            raise LabError(percent)
+        told.append(percent)
+    return "; ".join(told)
+
+
+def _peak(record: Record) -> comparison.Figure:
+    return lambda case, variant: record.values(case, variant, "peak_rss_bytes")
+
+
+def _beside(record: Record, figure: comparison.Figure, cases: Sequence[str]) -> list[float]:
+    """hakmem / glibc of each round."""
+    both = [(figure(case, "hakmem"), figure(case, "glibc")) for case in cases]
+    whole = [(own, theirs) for own, theirs in both if own and theirs]
+    if not whole:
+        raise LabError(f"{record.id} has no figures of hakmem and glibc to compare")
+    return [
+        statistics.geometric_mean([own[number] / theirs[number] for own, theirs in whole])
+        for number in range(record.rounds)
+    ]

@@ -1,0 +1,75 @@
+"""Recording: runs a command with lab/native/record.c before its allocator, and turns what that wrote into traces."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hakmem import native, takeover, trace
+from hakmem.errors import LabError
+from hakmem.trace import Trace
+
+
+@dataclass(frozen=True)
+class Recording:
+    status: int  # the command's exit status, or -signal
+    traces: dict[Path, Trace]
+
+
+def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bool) -> Recording:
+    """Runs the command to its end on the caller's terminal. Its trace is `output`, its children's lie beside it."""
+    recorder = native.helper("record.so")
+    environment = takeover.with_preload(os.environ, [recorder])
+    why = takeover.examine(takeover.follow(words, environment), [recorder])
+    if why:
+        raise LabError(f"{words[0]} can't be recorded: {why}")
+    if output.exists():
+        raise LabError(f"{output} is there already: name another file with -o")
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"{output.name}.", suffix=".recording", dir=output.absolute().parent))
+    except OSError as error:
+        raise LabError(f"can't write {output}: {error.strerror}") from None
+    environment["HAK_RECORD"] = f"{0 if children else os.getpid()}:{limit_bytes}:{folder}"
+    try:
+        pid, status = _run(words, environment)
+        traces = dict(_collect(folder, pid, output, children))
+    except OSError as error:
+        raise LabError(f"{error.filename or words[0]}: {error.strerror}; what was recorded is in {folder}") from None
+    shutil.rmtree(folder)
+    if not traces:
+        raise LabError(f"{words[0]} ended with {status} and asked its allocator for nothing: no trace")
+    return Recording(status, traces)
+
+
+def _run(words: Sequence[str], environment: dict[str, str]) -> tuple[int, int]:
+    """Process id and status. What a terminal sends to both processes is the command's to decide on."""
+    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        child = subprocess.Popen(words, env=environment)
+        return child.pid, child.wait()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:
+    """Completes the recordings and gives them their names. The last program that the command's own process became is
+    the one that was meant; the others are kept when children are."""
+    recorded = [(file, found) for file in folder.iterdir() if (found := trace.complete(file)).event_count]
+    recorded.sort(key=lambda one: (one[1].pid == root, [int(part) for part in one[0].name.split(".")]), reverse=True)
+    kept: list[tuple[Path, Trace]] = []
+    for file, found in recorded if children else recorded[:1]:
+        name, dot, suffix = output.name.partition(".")
+        path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if kept else output
+        if path.suffix == trace.PACKED:
+            trace.write_packed(found, path)
+        else:
+            file.rename(path)
+        kept.append((path, found))
+    return kept

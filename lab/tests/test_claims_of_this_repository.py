@@ -1,0 +1,11 @@
+"""The documents of this repository pass the audit that `hakmem claims` makes."""
+
+from __future__ import annotations
+
+from hakmem import claims, native
+
+
+def test_a_record_stands_behind_every_figure() -> None:
+    root = native.checkout()
+    assert root is not None
+    assert "\n".join(map(str, claims.audit(root))) == ""

@@ -1,0 +1,347 @@
+"""The doctor's findings on machines that are folders, and a few on this one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compiled import EXPORTED, PRINTS, compile_c
+from hakmem import doctor, native
+from hakmem.doctor import Finding
+from hakmem.errors import LabError
+from hakmem.host import AT_PAGESZ, AT_SECURE, Calls, Host
+
+GOOD_CALLS = Calls(glibc=(2, 36), rseq=True, membarrier=1)
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max data size             {data}            unlimited            bytes
+Max address space         {address_space}            unlimited            bytes
+"""
+GOOD = {
+    "proc/sys/kernel/osrelease": "6.1.0\n",
+    "proc/sys/vm/max_map_count": "65530\n",
+    "proc/sys/vm/overcommit_memory": "0\n",
+    "proc/sys/vm/overcommit_ratio": "50\n",
+    "proc/pressure/memory": "some avg10=0.00\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "proc/self/limits": LIMITS.format(data="unlimited", address_space="unlimited"),
+    "proc/self/status": "Name:\tx\nSeccomp:\t0\n",
+    "proc/self/cgroup": "0::/\n",
+    "proc/self/mountinfo": "",
+    "proc/self/environ": "A=b\0",
+    "proc/self/maps": "",
+}
+
+
+def auxv(**values: int) -> bytes:
+    vector = {AT_PAGESZ: values.get("page", 4096), AT_SECURE: values.get("secure", 0), 0: 0}
+    return b"".join(struct.pack("NN", *pair) for pair in vector.items())
+
+
+def fake(root: Path, calls: Calls = GOOD_CALLS, vector: bytes | None = None, **files: str | None) -> Host:
+    """A good machine with some files changed, or gone (None). Names of files have `__` for `/`."""
+    changed = {name.replace("__", "/"): text for name, text in files.items()}
+    for name, text in {**GOOD, **changed}.items():
+        if text is not None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+    (root / "proc/self/auxv").write_bytes(auxv() if vector is None else vector)
+    return Host(root, calls)
+
+
+def one(findings: Iterator[Finding], topic: str) -> Finding:
+    found = [finding for finding in findings if finding.topic == topic]
+    assert len(found) == 1, f"{topic}: {found}"
+    return found[0]
+
+
+def test_nothing_stands_against_a_good_machine(tmp_path: Path) -> None:
+    host = fake(tmp_path)
+    findings = [*doctor.of_machine(host), *doctor.of_surroundings(host.process())]
+    assert {finding.level for finding in findings} == {"ok"}
+    assert not any(finding.advice for finding in findings)
+
+
+def test_an_empty_machine_is_no_reason_to_stumble(tmp_path: Path) -> None:
+    host = Host(tmp_path, Calls(None, None, None))
+    findings = [*doctor.of_machine(host), *doctor.of_surroundings(host.process())]
+    assert "problem" not in {finding.level for finding in findings}
+
+
+@pytest.mark.parametrize(
+    "changes, topic, level, fact",
+    [
+        ({"vector": auxv(page=16384)}, "page size", "ok", "16 KiB"),
+        ({"vector": auxv(page=1 << 18)}, "page size", "problem", "262144 bytes"),
+        ({"vector": b""}, "page size", "note", "unknown"),
+        ({"vector": b"odd"}, "page size", "note", "unknown"),
+        ({"sys__kernel__mm__transparent_hugepage__enabled": "[always] madvise never"}, "huge pages", "ok", "always"),
+        ({"sys__kernel__mm__transparent_hugepage__enabled": None}, "huge pages", "ok", "none"),
+        ({"proc__sys__vm__max_map_count": "1000"}, "mappings", "note", "1000, fewer than usual"),
+        ({"proc__sys__vm__max_map_count": None}, "mappings", "note", "unknown"),
+        ({"proc__sys__vm__overcommit_memory": "2"}, "overcommit", "note", "ratio 50 %"),
+        ({"proc__sys__vm__overcommit_memory": "1"}, "overcommit", "ok", "always"),
+        ({"proc__pressure__memory": None}, "memory pressure", "note", "does not tell"),
+        ({"etc__ld.so.preload": "/lib/other.so\n"}, "ld.so.preload", "note", "names /lib/other.so"),
+        ({"calls": Calls((2, 36), False, 1)}, "rseq", "note", "switched off"),
+        ({"calls": Calls((2, 31), None, 1)}, "rseq", "note", "older than glibc 2.35"),
+        ({"calls": Calls((2, 36), True, None)}, "membarrier", "note", "not supported"),
+    ],
+)
+def test_of_the_machine(tmp_path: Path, changes: dict[str, object], topic: str, level: str, fact: str) -> None:
+    finding = one(doctor.of_machine(fake(tmp_path, **changes)), topic)  # type: ignore[arg-type]
+    assert (finding.level, fact in finding.fact) == (level, True), finding
+    assert bool(finding.advice) == (level != "ok")
+
+
+def limits(data: str = "unlimited", address_space: str = "unlimited") -> dict[str, str]:
+    return {"proc__self__limits": LIMITS.format(data=data, address_space=address_space)}
+
+
+@pytest.mark.parametrize(
+    "changes, topic, level, fact",
+    [
+        (limits(address_space=str(8 << 20)), "address space", "problem", "8 MiB"),
+        (limits(address_space=str(4 << 30)), "address space", "note", "4 GiB"),
+        (limits(address_space=str(1 << 40)), "address space", "ok", "1024 GiB"),
+        (limits(data=str(1 << 30)), "data", "note", "1 GiB"),
+        (limits(data=str(1 << 20)), "data", "problem", "1 MiB"),
+        ({"proc__self__status": "Seccomp:\t2\n"}, "seccomp", "note", "a filter"),
+        ({"proc__self__status": "Seccomp:\t1\n"}, "seccomp", "problem", "strict"),
+        ({"proc__self__environ": "A=b\0LD_PRELOAD=/libhakmem.so:/x.so\0"}, "LD_PRELOAD", "note", "already: /x.so"),
+    ],
+)
+def test_of_the_surroundings(tmp_path: Path, changes: dict[str, str], topic: str, level: str, fact: str) -> None:
+    finding = one(doctor.of_surroundings(fake(tmp_path, **changes).process()), topic)  # type: ignore[arg-type]
+    assert (finding.level, fact in finding.fact) == (level, True), finding
+
+
+# ---- Control groups --------------------------------------------------------------------------------------------------
+
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+)
+UNLIMITED_V1 = "9223372036854771712\n"
+
+
+def memory_finding(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Finding:
+    host = fake(root, proc__self__mountinfo=mounts, proc__self__cgroup=groups)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return one(doctor.of_surroundings(host.process()), "memory limit")
+
+
+def test_control_groups_2(tmp_path: Path) -> None:
+    files = {"a/b/memory.max": "1073741824\n", "a/b/memory.current": "107374182\n"}
+    finding = memory_finding(tmp_path, V2, "0::/a/b\n", files)
+    assert (finding.level, finding.fact) == ("ok", "1 GiB, 10% of it in use (/sys/fs/cgroup/a/b)")
+
+
+def test_a_group_around_may_be_tighter(tmp_path: Path) -> None:
+    files = {
+        "a/b/memory.max": "max\n",
+        "a/b/memory.current": "5\n",
+        "a/memory.max": "104857600\n",
+        "a/memory.current": "99857600\n",
+    }
+    finding = memory_finding(tmp_path, V2, "0::/a/b\n", files)
+    assert (finding.level, finding.fact) == ("note", "100 MiB, 95% of it in use (/sys/fs/cgroup/a)")
+    assert "raise it" in finding.advice
+
+
+def test_no_limit(tmp_path: Path) -> None:
+    assert memory_finding(tmp_path, V2, "0::/a\n", {"a/memory.max": "max\n"}).fact == "none"
+
+
+def test_control_groups_1(tmp_path: Path) -> None:
+    files = {
+        "memory/c/memory.limit_in_bytes": "536870912\n",
+        "memory/c/memory.usage_in_bytes": "268435456\n",
+        "memory/memory.limit_in_bytes": UNLIMITED_V1,
+        "cpu/d/memory.limit_in_bytes": "1\n",
+    }
+    finding = memory_finding(tmp_path, V1, "4:memory:/c\n1:cpu:/d\n0::/\n", files)
+    assert finding.fact == "512 MiB, 50% of it in use (/sys/fs/cgroup/memory/c)"
+
+
+def test_unlimited_in_control_groups_1(tmp_path: Path) -> None:
+    files = {"memory/c/memory.limit_in_bytes": UNLIMITED_V1}
+    assert memory_finding(tmp_path, V1, "4:memory:/c\n", files).fact == "none"
+
+
+def test_a_container_that_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
+    files = {"memory/memory.limit_in_bytes": "1048576\n", "memory/memory.usage_in_bytes": "0\n"}
+    finding = memory_finding(tmp_path, V1, "4:memory:/docker/1234\n", files)
+    assert finding.fact == "1 MiB, 0% of it in use (/sys/fs/cgroup/memory)"
+
+
+def test_a_mount_that_begins_at_the_group(tmp_path: Path) -> None:
+    mounts = V2.replace("0:26 / ", "0:26 /docker/1 ")
+    files = {"x/memory.max": "1048576\n", "x/memory.current": "0\n"}
+    assert "/sys/fs/cgroup/x" in memory_finding(tmp_path, mounts, "0::/docker/1/x\n", files).fact
+
+
+# ---- The library, a command ------------------------------------------------------------------------------------------
+
+
+def test_the_library_loads_here() -> None:
+    findings = list(doctor.of_library(native.library(), Host()))
+    assert [finding.level for finding in findings] == ["ok", "ok"]
+
+
+def test_a_c_library_that_is_too_old_or_another_one(tmp_path: Path) -> None:
+    old, other = (fake(tmp_path, calls=Calls(glibc, None, None)) for glibc in ((2, 17), None))
+    assert one(doctor.of_library(native.library(), old), "C library").level == "problem"
+    assert one(doctor.of_library(native.library(), other), "C library").level == "problem"
+
+
+def test_a_library_that_does_not_load(tmp_path: Path) -> None:
+    library = compile_c(tmp_path / "lib.so", "int nothing(void) { return 0; }\n", "-shared", "-fPIC")
+    finding = one(doctor.of_library(library, Host()), "library")
+    assert finding.level == "problem" and "does not list its settings" in finding.fact
+
+
+def test_commands(tmp_path: Path) -> None:
+    def levels(*words: str) -> dict[str, str]:
+        found = doctor.of_command(words, native.library(), dict(os.environ))
+        return {finding.topic: finding.level for finding in found}
+
+    own = compile_c(tmp_path / "own", PRINTS + EXPORTED)
+    private = compile_c(tmp_path / "private", PRINTS + "void *je_malloc(size_t n) { return malloc(n); }\n")
+    assert levels("/bin/cat") == {"command": "ok"}
+    assert levels("env", str(own)) == {"command": "problem"}
+    assert levels(str(private)) == {"command": "ok", "own allocator": "note"}
+    with pytest.raises(LabError, match="command not found"):
+        levels("no-such-command")
+
+
+# ---- A running process -----------------------------------------------------------------------------------------------
+
+
+def running(root: Path, program: Path, mapped: dict[str, Path], environ: str = "", secure: int = 0) -> Host:
+    """A machine with a process 7 that runs a program and maps files."""
+    host = fake(root)
+    folder = root / "proc/7"
+    lines = ["00400000-00401000 r-xp 00000000 00:00 0 /bin/program", "7f000000-7f001000 rw-p 00000000 00:00 0"]
+    for name, file in {"/bin/program": program, **mapped}.items():
+        (folder / "root" / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder / "root" / name.lstrip("/"))
+        lines.append(f"7f000000-7f001000 r-xp 00000000 00:00 0    {name}")
+    (folder / "exe").symlink_to("/bin/program")
+    (folder / "auxv").write_bytes(auxv(secure=secure))
+    (folder / "maps").write_text("\n".join(lines) + "\n")
+    (folder / "environ").write_text(environ)
+    for name in ("limits", "status", "cgroup", "mountinfo"):
+        (folder / name).write_text(GOOD[f"proc/self/{name}"])
+    return host
+
+
+def malloc_finding(host: Host) -> Finding:
+    return one(doctor.of_running(host.process(7), native.library()), "malloc")
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> dict[str, Path]:
+    plain = compile_c(tmp_path / "plain.so", "int nothing(void) { return 0; }\n", "-shared", "-fPIC")
+    other = compile_c(tmp_path / "other.so", EXPORTED, "-shared", "-fPIC")
+    return {"plain": plain, "other": other, "hakmem": native.library()}
+
+
+def test_malloc_of_a_process_is_the_first_preloaded(tmp_path: Path, libraries: dict[str, Path]) -> None:
+    program = compile_c(tmp_path / "program", PRINTS)
+    mapped = {
+        "/lib/libother.so": libraries["other"],
+        "/lib/libc.so.6": libraries["other"],
+        "/opt/libhakmem.so.1": libraries["hakmem"],
+        "/lib/libplain.so": libraries["plain"],
+    }
+    preload = "LD_PRELOAD=/lib/libplain.so:/opt/libhakmem.so.1:/lib/libother.so\0"
+    host = running(tmp_path / "preloaded", program, mapped, preload)
+    assert malloc_finding(host) == Finding("malloc", "ok", "hakmem's (/opt/libhakmem.so.1)")
+    del mapped["/opt/libhakmem.so.1"]
+    assert malloc_finding(running(tmp_path / "other", program, mapped)).fact == "that of /lib/libother.so"
+    del mapped["/lib/libother.so"]
+    finding = malloc_finding(running(tmp_path / "none", program, mapped))
+    assert (finding.level, finding.fact) == ("note", "that of /lib/libc.so.6")
+
+
+def test_a_process_with_a_malloc_of_its_own(tmp_path: Path, libraries: dict[str, Path]) -> None:
+    program = compile_c(tmp_path / "program", PRINTS + EXPORTED)
+    host = running(
+        tmp_path / "root", program, {"/opt/libhakmem.so.1": libraries["hakmem"]}, "LD_PRELOAD=libhakmem.so.1\0"
+    )
+    finding = one(doctor.of_running(host.process(7), native.library()), "program")
+    assert (finding.level, "/bin/program has a malloc of its own" in finding.fact) == ("problem", True)
+
+
+def test_a_process_with_more_rights(tmp_path: Path) -> None:
+    host = running(tmp_path / "root", Path("/bin/cat").resolve(), {}, secure=1)
+    assert one(doctor.of_running(host.process(7), native.library()), "rights").level == "problem"
+
+
+def test_a_process_with_too_many_mappings(tmp_path: Path) -> None:
+    host = running(tmp_path / "root", Path("/bin/cat").resolve(), {})
+    assert one(doctor.of_running(host.process(7), native.library()), "its mappings").level == "ok"
+    (tmp_path / "root/proc/sys/vm/max_map_count").write_text("3")
+    assert one(doctor.of_running(host.process(7), native.library()), "its mappings").level == "problem"
+
+
+def test_a_process_that_is_not_there_or_not_to_be_looked_at(tmp_path: Path) -> None:
+    host = running(tmp_path, Path("/bin/cat").resolve(), {})
+    with pytest.raises(LabError, match="there is no process 8"):
+        host.process(8)
+    (tmp_path / "proc/7/auxv").write_bytes(b"")
+    with pytest.raises(LabError, match="process 7 can't be looked at"):
+        host.process(7)
+
+
+# ---- As a user types it ----------------------------------------------------------------------------------------------
+
+
+def hakmem(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hakmem", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_process_that_runs_on_hakmem() -> None:
+    words = [sys.executable, "-m", "hakmem", "run", "sh", "-c", "echo started; read line"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin and child.stdout
+        assert child.stdout.readline() == "started\n"
+        done = hakmem("doctor", "--pid", str(child.pid), "--json")
+        child.stdin.write("\n")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["works"]) == (0, True), done
+    malloc = [Finding(**finding) for finding in found["findings"] if finding["topic"] == "malloc"]
+    assert malloc == [Finding("malloc", "ok", f"hakmem's ({native.library()})")]
+
+
+def test_the_verdict_is_the_exit_status(tmp_path: Path) -> None:
+    good = hakmem("doctor", "--", "/bin/cat")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.endswith("\n/bin/cat: nothing stands against hakmem\n")
+    program = compile_c(tmp_path / "program", PRINTS, "-static")
+    bad = hakmem("doctor", str(program))
+    assert (bad.returncode, bad.stderr) == (1, "")
+    assert bad.stdout.endswith(f"\n{program}: 1 problem stands against hakmem\n")
+    plain = json.loads(hakmem("doctor", "--json", str(program)).stdout)
+    assert plain["works"] is False
+    assert set(plain["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
+
+
+def test_bad_input_is_one_line() -> None:
+    for words in (["--pid", "0"], ["--pid", "x"], ["--pid", "1", "ls"], ["no-such-command"], ["--pid", str(1 << 30)]):
+        done = hakmem("doctor", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("hakmem: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hakmem import ledger
+from hakmem.allocators import Allocator
+from hakmem.errors import LabError
+from hakmem.ledger import Expected, Series
+from hakmem.measure import CommandCase, Failure, Measurement, Sample, Variant
+from pydantic import ValidationError
+from sample_record import MACHINE, VALUES, record
+
+ID = "2026-01-02-sample"
+
+# ---- The file --------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_as_it_was_kept(tmp_path: Path) -> None:
+    kept = record()
+    path = ledger.keep(kept, tmp_path)
+    assert path == tmp_path / f"{ID}.json"
+    assert ledger.load(path) == kept
+    assert ledger.load(ID, tmp_path) == kept
+
+
+def test_the_ledger_is_append_only(tmp_path: Path) -> None:
+    first = ledger.keep(record(), tmp_path)
+    before = first.read_bytes()
+    second, third = ledger.keep(record(command="another"), tmp_path), ledger.keep(record(command="third"), tmp_path)
+    assert [path.stem for path in (second, third)] == [f"{ID}-2", f"{ID}-3"]
+    assert first.read_bytes() == before
+    assert ledger.load(second).id == f"{ID}-2" and ledger.load(second).command == "another"
+
+
+def test_a_thousand_records_of_one_name_are_too_many(tmp_path: Path) -> None:
+    for number in range(1, 1000):
+        (tmp_path / (f"{ID}.json" if number == 1 else f"{ID}-{number}.json")).touch()
+    with pytest.raises(LabError, match="a thousand records"):
+        ledger.keep(record(), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 999
+
+
+def test_a_ledger_that_can_not_be_written_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LabError, match=f"can't keep the record {ID} in .*/file/evidence: Not a directory"):
+        ledger.keep(record(), tmp_path / "file" / "evidence")
+
+    def full_disk(record: object) -> str:
+        return "\ud800"  # can't be encoded: fails half-way, as a full disk does
+
+    monkeypatch.setattr(ledger, "dump", full_disk)
+    with pytest.raises(UnicodeEncodeError):
+        ledger.keep(record(), tmp_path)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_file_has_one_line_per_series(tmp_path: Path) -> None:
+    lines = ledger.keep(record(), tmp_path).read_text().splitlines()
+    assert sum('"kind": "measured"' in line for line in lines) == len(VALUES)
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_another_format_is_named(tmp_path: Path) -> None:
+    path = ledger.keep(record(), tmp_path)
+    for found in (1, "hakmem-record/2", None):
+        change(path, format=found)
+        with pytest.raises(LabError, match=re.escape(f"{path}: a record of format {found!r}; this version reads")):
+            ledger.load(path)
+    path.write_text("[1, 2]")
+    with pytest.raises(LabError, match="a record of format None"):
+        ledger.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": "hakmem-rec'])
+def test_a_file_that_is_no_json_is_no_record(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / f"{ID}.json"
+    path.write_bytes(content)
+    with pytest.raises(LabError, match=re.escape(f"{path}: not a record: ")) as raised:
+        ledger.load(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=f"no record {ID}: there is no file "):
+        ledger.load(ID, tmp_path)
+    with pytest.raises(LabError, match="not a record"):
+        ledger.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"rounds": 7}, "8 values in 7 rounds"),
+        ({"rounds": 0}, "rounds"),
+        ({"cases": {"hot": ["hot"]}}, "series of an unknown case or variant: mixed 400"),
+        ({"variants": {}}, "series of an unknown case or variant"),
+        ({"surprise": 1}, "surprise"),
+        ({"commit": "93c7336"}, "commit"),
+        ({"size": "huge"}, "size"),
+        ({"date": "2026-01-02T03:04:05"}, "date"),
+        ({"id": "Sample"}, "id"),
+        ({"machine": {}}, "machine.cpu"),
+    ],
+)
+def test_damage_is_named_in_one_line(tmp_path: Path, fields: dict[str, object], where: str) -> None:
+    path = ledger.keep(record(), tmp_path)
+    change(path, **fields)
+    with pytest.raises(LabError, match=re.escape(f"{path}: damaged record: ")) as raised:
+        ledger.load(path)
+    assert where in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", '"fast"', "null"])
+def test_a_value_is_a_finite_number(tmp_path: Path, value: str) -> None:
+    path = ledger.keep(record(), tmp_path)
+    path.write_text(path.read_text().replace("[108000000.0,", f"[{value},"))
+    with pytest.raises(LabError, match=r"damaged record: series\.0\.values\.0"):
+        ledger.load(path)
+
+
+def test_a_renamed_file_is_found_out(tmp_path: Path) -> None:
+    path = ledger.keep(record(), tmp_path)
+    other = path.rename(tmp_path / "2026-01-02-other.json")
+    with pytest.raises(LabError, match=f"the record in it is called {ID}"):
+        ledger.load(other)
+
+
+def test_load_all_names_what_is_damaged_and_gives_the_others(tmp_path: Path) -> None:
+    ledger.keep(record(), tmp_path)
+    (tmp_path / "2026-01-03-broken.json").write_text("{")
+    records, damaged = ledger.load_all(tmp_path)
+    assert list(records) == [ID]
+    assert len(damaged) == 1 and "2026-01-03-broken.json: not a record" in damaged[0]
+
+
+# ---- The model -------------------------------------------------------------------------------------------------------
+
+
+def test_measured_and_expected_are_not_each_other() -> None:
+    expected = Expected(what="throughput", amount=1.05, unit="x", source="issue 12")
+    with pytest.raises(ValidationError):
+        Series.model_validate(expected.model_dump())
+    with pytest.raises(ValidationError):
+        Expected.model_validate(record().series[0].model_dump())
+    with pytest.raises(ValidationError):
+        record(series=[expected])
+    assert record(expected=[expected]).expected == [expected]
+
+
+def test_a_series_stands_in_a_record_once() -> None:
+    series = record().series
+    with pytest.raises(ValidationError, match="two series of mixed 400, hakmem, operations_per_s"):
+        record(series=[*series, series[0]])
+
+
+def test_a_record_does_not_change() -> None:
+    with pytest.raises(ValidationError):
+        record().rounds = 9  # type: ignore[misc]
+
+
+def test_values_of_what_was_not_measured_are_none() -> None:
+    assert record().values("hot", "hakmem", "wall_s") == []
+    assert record().values("hot", "hakmem", "operations_per_s") == [800e6] * 8
+    assert record().metrics() == ["operations_per_s", "peak_rss_bytes"]
+
+
+# ---- From a measurement ----------------------------------------------------------------------------------------------
+
+
+def sample(seconds: float, **more: float) -> Sample:
+    return Sample({"wall_s": seconds, **more}, "same", True, units={"holes": "count"})
+
+
+def measurement(*samples: Sample, **fields: Any) -> Measurement:
+    case, variant = CommandCase(("program", "argument")), Variant("a", Allocator("glibc", None), {"HAKMEM_X": "1"})
+    done = Measurement([case], [variant], rounds=len(samples), **fields)
+    done.samples = {case.name: {"a": list(samples)}}
+    return done
+
+
+def test_a_record_of_a_measurement_has_its_raw_values_and_what_a_reader_needs() -> None:
+    failure = Failure("program argument", "a", 2, "no")
+    done = measurement(sample(1.25, holes=3), sample(1.5, holes=4), failures=[failure], notes=["a note"])
+    made = ledger.from_measurement(done, "compare", warmup=2, start=MACHINE)
+    assert made.values("program argument", "a", "wall_s") == [1.25, 1.5]
+    assert [(one.metric, one.unit) for one in made.series] == [("wall_s", "s"), ("holes", "count")]
+    assert made.id == f"{datetime.now(timezone.utc):%Y-%m-%d}-compare"
+    assert (made.rounds, made.warmup, made.size, made.kind) == (2, 2, "full", "compare")
+    assert made.variants["a"].settings == {"HAKMEM_X": "1"}
+    assert made.cases == {"program argument": ["program", "argument"]}
+    assert (made.failures[0].reason, made.notes) == ("no", ["a note"])
+    assert made.machine == MACHINE
+
+
+def test_one_short_run_makes_it_of_sanity_size() -> None:
+    short = Sample({"wall_s": 0.1}, "same", full_size=False)
+    assert ledger.from_measurement(measurement(sample(2), short), "compare", start=MACHINE).size == "sanity"
+
+
+def test_a_value_that_some_rounds_lack_is_no_series() -> None:
+    made = ledger.from_measurement(measurement(sample(1, holes=3), sample(1)), "compare", start=MACHINE)
+    assert made.metrics() == ["wall_s"]
+
+
+def test_the_callers_settings_are_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    monkeypatch.setenv("UNRELATED", "1")
+    made = ledger.from_measurement(measurement(sample(1)), "compare", start=MACHINE)
+    assert made.settings["MALLOC_ARENA_MAX"] == "1" and "UNRELATED" not in made.settings
+
+
+def test_paths_of_one_machine_stay_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr("sys.argv", ["hakmem", "compare", f"{tmp_path}/script.py"])
+    made = ledger.from_measurement(measurement(sample(1)), "compare", start=MACHINE)
+    assert made.command == "hakmem compare '~/script.py'"

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hakmem import measure
+from hakmem.allocators import Allocator
+from hakmem.errors import LabError
+from hakmem.measure import Sample, Step, Variant
+
+Behaviour = Callable[[str, int], Sample]  # of a variant's name and the number of its run, from 0
+
+
+class Scripted:
+    """A case whose runs are scripted; `order` tells who ran when."""
+
+    command: Sequence[str] = ("scripted",)
+
+    def __init__(self, behaviour: Behaviour, name: str = "case", same_output: bool = True) -> None:
+        self.behaviour, self.name, self.same_output = behaviour, name, same_output
+        self.order: list[str] = []
+
+    def supports(self, variant: Variant) -> bool:
+        return variant.name != "unsupported"
+
+    def run(self, variant: Variant) -> Sample:
+        number = self.order.count(variant.name)
+        self.order.append(variant.name)
+        return self.behaviour(variant.name, number)
+
+
+def numbered(name: str, number: int) -> Sample:
+    return Sample({"wall_s": float(number)}, "same", True)
+
+
+def variants(*names: str) -> list[Variant]:
+    return [Variant(name, Allocator(name, None)) for name in names]
+
+
+def test_rounds_interleave_and_the_order_turns() -> None:
+    case = Scripted(numbered)
+    done = measure.measure([case], variants("a", "b", "c"), 3, warmup=1)
+    assert case.order == ["a", "b", "c", "b", "c", "a", "c", "a", "b", "a", "b", "c"]
+    assert done.values("case", "a", "wall_s") == [1.0, 2.0, 3.0]  # run 0 was the warm-up
+    assert (done.rounds, done.interrupted, done.failures, done.notes) == (3, False, [], [])
+
+
+def test_the_order_turns_from_case_to_case_too() -> None:
+    first, second = Scripted(numbered, "first"), Scripted(numbered, "second")
+    measure.measure([first, second], variants("a", "b"), 2, warmup=0)
+    assert (first.order, second.order) == (["a", "b", "b", "a"], ["b", "a", "a", "b"])
+
+
+def test_each_run_is_announced_before_it_is_made() -> None:
+    steps: list[Step] = []
+    case = Scripted(numbered)
+    measure.measure([case], variants("a", "b"), 1, warmup=1, on_step=steps.append)
+    assert [(step.number, step.count, step.round, step.variant) for step in steps] == [
+        (1, 4, 0, "a"),
+        (2, 4, 0, "b"),
+        (3, 4, 1, "b"),
+        (4, 4, 1, "a"),
+    ]
+
+
+def interrupting(at_run: int) -> Behaviour:
+    runs: list[str] = []
+
+    def behaviour(name: str, number: int) -> Sample:
+        runs.append(name)
+        if len(runs) == at_run:
+            raise KeyboardInterrupt
+        return numbered(name, number)
+
+    return behaviour
+
+
+def test_ctrl_c_in_the_middle_of_a_round_keeps_whole_rounds() -> None:
+    done = measure.measure([Scripted(interrupting(8))], variants("a", "b"), 10, warmup=1)
+    assert (done.rounds, done.interrupted) == (2, True)
+    assert done.values("case", "a", "wall_s") == done.values("case", "b", "wall_s") == [1.0, 2.0]
+
+
+def test_ctrl_c_before_a_whole_round_keeps_nothing() -> None:
+    with pytest.raises(LabError, match="interrupted before the first whole round"):
+        measure.measure([Scripted(interrupting(4))], variants("a", "b"), 10, warmup=1)
+
+
+def failing(variant: str, at_run: int) -> Behaviour:
+    def behaviour(name: str, number: int) -> Sample:
+        if name == variant and number >= at_run:
+            raise LabError(f"{name} was killed by signal 11")
+        return numbered(name, number)
+
+    return behaviour
+
+
+def test_a_variant_that_fails_midway_has_no_figures_and_the_others_go_on() -> None:
+    case = Scripted(failing("b", 2))
+    done = measure.measure([case], variants("a", "b"), 4, warmup=0)
+    assert done.rounds == 4
+    assert done.values("case", "a", "wall_s") == [0.0, 1.0, 2.0, 3.0]
+    assert done.values("case", "b", "wall_s") == []
+    assert case.order.count("b") == 3  # it is not asked again
+    assert [(one.case, one.variant, one.round, one.reason) for one in done.failures] == [
+        ("case", "b", 3, "b was killed by signal 11")
+    ]
+
+
+def test_a_variant_that_fails_one_case_is_measured_in_the_others() -> None:
+    bad, good = Scripted(failing("b", 0), "bad"), Scripted(numbered, "good")
+    done = measure.measure([bad, good], variants("a", "b"), 2, warmup=0)
+    assert done.values("bad", "b", "wall_s") == [] and done.values("good", "b", "wall_s") == [0.0, 1.0]
+
+
+def test_when_nothing_succeeds_the_first_reason_is_told() -> None:
+    with pytest.raises(LabError, match="case under a: a was killed by signal 11"):
+        measure.measure([Scripted(failing("a", 0))], variants("a"), 3)
+
+
+def test_a_variant_that_a_case_does_not_support_is_no_failure() -> None:
+    done = measure.measure([Scripted(numbered)], variants("a", "unsupported"), 2)
+    assert done.failures == [] and done.samples["case"]["unsupported"] == []
+
+
+def printing(**digests: Sequence[str]) -> Behaviour:
+    return lambda name, number: Sample({"wall_s": 1.0}, digests[name][number], True)
+
+
+def test_a_checksum_that_differs_is_a_failure_and_has_no_figures() -> None:
+    case = Scripted(printing(a=["1"] * 3, b=["1", "2", "1"], c=["1"] * 3))
+    done = measure.measure([case], variants("a", "b", "c"), 3, warmup=0)
+    assert [failure.variant for failure in done.failures] == ["b"]
+    assert "2, expected 1" in done.failures[0].reason
+    assert done.values("case", "b", "wall_s") == [] and len(done.values("case", "c", "wall_s")) == 3
+
+
+def test_what_the_c_library_computed_is_right_even_against_a_majority() -> None:
+    case = Scripted(printing(glibc=["1"] * 2, b=["2"] * 2, c=["2"] * 2))
+    done = measure.measure([case], variants("glibc", "b", "c"), 2, warmup=0)
+    assert {failure.variant for failure in done.failures} == {"b", "c"}
+
+
+def test_output_that_may_differ_is_worth_a_note_only() -> None:
+    case = Scripted(printing(a=["1", "2"], b=["3", "4"]), same_output=False)
+    done = measure.measure([case], variants("a", "b"), 2, warmup=0)
+    assert done.failures == [] and done.notes == ["case: not every run printed the same"]
+    assert len(done.values("case", "a", "wall_s")) == 2
+
+
+def test_full_size_is_said_of_all_runs_or_not_at_all() -> None:
+    def behaviour(name: str, number: int) -> Sample:
+        return Sample({"wall_s": 1.0}, "same", full_size=(name, number) != ("b", 1))
+
+    assert measure.measure([Scripted(behaviour)], variants("a"), 2, warmup=0).full_size()
+    assert not measure.measure([Scripted(behaviour)], variants("a", "b"), 2, warmup=0).full_size()
+
+
+def test_variants_have_names_that_differ() -> None:
+    allocator = Allocator("glibc", None)
+    assert [variant.name for variant in measure.variants([allocator, allocator])] == ["glibc", "glibc #2"]
+
+
+def test_metrics_are_in_the_order_of_the_table_then_a_benchmarks_own() -> None:
+    case = Scripted(lambda name, number: Sample({"zeal": 1, "peak_rss_bytes": 1, "wall_s": 1, "ardour": 1}, "", True))
+    done = measure.measure([case], variants("a"), 1)
+    assert done.metrics() == ["wall_s", "peak_rss_bytes", "ardour", "zeal"]

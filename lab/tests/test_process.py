@@ -1,0 +1,173 @@
+"""What stands between a figure and a lie: the proof of takeover, on real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from compiled import EXPORTED, PRINTS, compile_c
+from hakmem import native, process
+from hakmem.allocators import Allocator, glibc, hakmem
+from hakmem.errors import LabError
+from hakmem.process import RunError, TakeoverError, run
+
+pytestmark = pytest.mark.skipif(
+    not (Path(native.__file__).parents[2] / "build" / "release" / "lab" / "witness.so").is_file(),
+    reason="the release build is not there: ./dev build",
+)
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-S", "-E", "-c", program]
+
+
+@pytest.mark.parametrize("allocator", [hakmem(), glibc()], ids=lambda allocator: allocator.name)
+def test_a_run_proves_its_allocator_and_has_figures(allocator: Allocator) -> None:
+    done = run(python("print('out'); import sys; print('err', file=sys.stderr); sys.exit(3)"), allocator)
+    assert (done.status, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+    root = done.root()
+    assert root is not None and process.is_allocator(root.malloc, allocator)
+    assert root.peak_rss_bytes is not None and min(done.peak_rss_bytes, root.peak_rss_bytes) > 1 << 20
+    assert done.wall_s > 0 and done.user_s + done.system_s > 0 and done.minor_faults > 0
+
+
+# ---- The preload trap ------------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_vanished_is_an_error_before_the_program_runs(tmp_path: Path) -> None:
+    gone = Allocator("mine", tmp_path / "gone.so")
+    with pytest.raises(LabError, match=r"the library of mine is not there: .*/gone\.so"):
+        run(["touch", str(tmp_path / "ran")], gone)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_library_that_does_not_override_malloc_gives_no_figure(tmp_path: Path) -> None:
+    library = compile_c(tmp_path / "idle.so", "int idle;", "-shared", "-fPIC")
+    with pytest.raises(TakeoverError, match=r"true ran on malloc of .*libc\.so\.6, not on idle"):
+        run(["true"], Allocator("idle", library))
+
+
+def test_a_library_that_the_linker_can_not_read_gives_no_figure(tmp_path: Path) -> None:
+    library = tmp_path / "text.so"
+    library.write_text("not ELF")
+    with pytest.raises(TakeoverError, match="not on text"):
+        run(["true"], Allocator("text", library))
+
+
+def test_a_library_whose_path_the_linker_splits_gives_no_figure(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    library = folder / "libhakmem.so"
+    library.write_bytes(native.library().read_bytes())
+    with pytest.raises(TakeoverError, match="not on split"):
+        run(["true"], Allocator("split", library))
+
+
+def test_a_program_that_brings_its_own_malloc_gives_no_figure(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "own", PRINTS + EXPORTED)
+    for allocator in (hakmem(), glibc()):
+        with pytest.raises(TakeoverError, match=f"own ran on malloc of (mixed|.*/own), not on {allocator.name}"):
+            run([str(program)], allocator)
+
+
+def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "static", PRINTS.replace("return 3", "return 0"), "-static")
+    with pytest.raises(TakeoverError, match="left no proof of its allocator"):
+        run([str(program)], hakmem())
+
+
+def test_half_an_allocator_is_none(tmp_path: Path) -> None:
+    half = """
+    #include <stddef.h>
+    extern void *__libc_malloc(size_t);
+    void *malloc(size_t n) { return __libc_malloc(n); }
+    """
+    library = compile_c(tmp_path / "half.so", half, "-shared", "-fPIC")
+    with pytest.raises(TakeoverError, match="ran on malloc of mixed"):
+        run(["true"], Allocator("half", library))
+
+
+def test_a_program_that_becomes_another_is_the_last_one() -> None:
+    done = run(["sh", "-c", "exec true"], hakmem())
+    root = done.root()
+    assert root is not None and os.path.basename(root.program) != "sh"
+    assert [one.pid for one in done.processes] == [done.pid, done.pid]
+
+
+def test_children_say_their_allocator_too() -> None:
+    done = run(["sh", "-c", "env true; :"], hakmem())
+    assert len({one.pid for one in done.processes}) >= 2
+    assert all(process.is_allocator(one.malloc, hakmem()) for one in done.processes)
+
+
+# ---- Environment, limits, signals ------------------------------------------------------------------------------------
+
+
+def test_the_callers_preload_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/nowhere/else.so")
+    done = run(["true"], hakmem())
+    assert done.stderr == b""
+
+
+def test_settings_are_added_to_the_environment() -> None:
+    show = python("import os; print(os.environ.get('HAKMEM_PREWARM'), os.environ.get('MINE'))")
+    environment = {"PATH": os.environ["PATH"], "MINE": "1"}
+    done = run(show, hakmem(), {"HAKMEM_PREWARM": "64K"}, environment=environment)
+    assert done.stdout == b"64K 1\n"
+
+
+def test_a_signal_that_killed_it_is_told() -> None:
+    done = run(python("import os; os.kill(os.getpid(), 9)"), glibc())
+    assert done.status == -signal.SIGKILL
+
+
+def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="^no-such-command: command not found$"):
+        run(["no-such-command"], glibc())
+    with pytest.raises(RunError, match="not an executable file$"):
+        run([str(tmp_path)], glibc())
+    script = tmp_path / "script"
+    script.write_text("#!/nowhere/interpreter\n")
+    script.chmod(0o755)
+    with pytest.raises(RunError, match=r"^can't run .*/script: .*/script: No such file or directory$"):
+        run([str(script)], glibc())
+    with pytest.raises(LabError, match="no command"):
+        run([], glibc())
+
+
+def test_a_run_that_outlives_its_limit_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with pytest.raises(RunError, match="sh was ended after 1 s under glibc"):
+        run(["sh", "-c", f"sleep 600 & echo $! >{pids}; wait"], glibc(), timeout_s=1)
+    assert is_gone(int(pids.read_text()))
+
+
+def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    run(["sh", "-c", f"sleep 600 & echo $! >{pids}"], glibc())
+    assert is_gone(int(pids.read_text()))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether it ends soon; a process that is dead but not waited for counts as gone."""
+    for _ in range(500):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run(["true"], glibc())
+    with pytest.raises(RunError):
+        run(["sleep", "60"], glibc(), timeout_s=0.1)
+    assert list(tmp_path.iterdir()) == []

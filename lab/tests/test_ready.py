@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hakmem import cli, health, process, readiness
+from hakmem.errors import LabError
+from hakmem.ledger import Record
+from hakmem.process import Run
+from hakmem.readiness import Answer, Row
+from sample_record import MACHINE, Values, record
+
+# ---- The table -------------------------------------------------------------------------------------------------------
+
+
+def no(limit_s: float) -> str:
+    raise LabError(f"not within {limit_s:.0f} s")
+
+
+def test_an_answer_is_no_when_its_check_says_why() -> None:
+    rows = [Row("Is it?", lambda limit_s: "it is", 1), Row("Was it?", no, 7)]
+    assert [(one.question, one.passed, one.detail) for one in readiness.answers(rows)] == [
+        ("Is it?", True, "it is"),
+        ("Was it?", False, "not within 7 s"),
+    ]
+
+
+def test_every_row_has_a_limit_and_the_quick_ones_come_first() -> None:
+    limits = [row.limit_s for row in readiness.table()]
+    assert min(limits) > 0 and limits == sorted(limits)
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_the_command_ends_with_one_when_an_answer_is_no(monkeypatch: pytest.MonkeyPatch, passed: bool) -> None:
+    monkeypatch.setattr(readiness, "answers", lambda rows: iter([Answer("Is it?", passed, "because", 0.1)]))
+    for words in (["ready"], ["ready", "--json"], ["ready", "--quick"]):
+        done = CliRunner().invoke(cli.cli, words, standalone_mode=False)
+        assert done.return_value == (0 if passed else 1)
+        assert "because" in done.output
+
+
+# ---- Misuse and fork, from what a run said ---------------------------------------------------------------------------
+
+
+def run(status: int, stdout: bytes = b"", stderr: bytes = b"") -> Run:
+    return Run(1, status, 0.1, 0.1, 0.0, 1 << 20, 1, 0, (), stdout, stderr)
+
+
+DOUBLE_FREE = b"hakmem: free(0x7f00): double free of a block of 64 bytes\n"
+
+
+def test_a_double_free_must_abort_and_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(done: Run) -> str:
+        monkeypatch.setattr(readiness, "_python", lambda program, limit_s: done)
+        return readiness.double_free_is_stopped(1)
+
+    assert check(run(-6, stderr=DOUBLE_FREE)) == DOUBLE_FREE.decode().strip()
+    others = (run(0, stderr=DOUBLE_FREE), run(-11, stderr=DOUBLE_FREE), run(-6, stderr=b"hakmem: ?\n"))
+    for bad in (run(0), run(-6), *others):
+        with pytest.raises(LabError, match="expected an abort and "):
+            check(bad)
+
+
+def test_every_forked_child_must_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_python", lambda program, limit_s: run(0, stdout=b"49\n"))
+    with pytest.raises(LabError, match="49 of 50 children went on"):
+        readiness.forks(1)
+
+
+# ---- Logs of tests ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("src/a.c", "include/a.h", "tests/a.c"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (100, 100))
+    for build in readiness.TESTED:
+        log(tmp_path, build)
+    return tmp_path
+
+
+def log(tree: Path, build: str, text: str = "100% tests passed, 0 tests failed out of 12\n", time: int = 200) -> None:
+    path = tree / "build" / "logs" / f"test-{build}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time, time))
+
+
+def test_green_logs_newer_than_the_sources_are_a_yes(tree: Path) -> None:
+    assert readiness.logs_say_passed(tree) == "48 tests in 4 builds"
+
+
+def test_a_missing_red_or_old_log_is_a_no(tree: Path) -> None:
+    log(tree, "tsan", time=50)
+    with pytest.raises(LabError, match="has changed since the tests of the tsan build"):
+        readiness.logs_say_passed(tree)
+    log(tree, "asan", "97% tests passed, 3 tests failed out of 100\n")
+    with pytest.raises(LabError, match=r"build/logs/test-asan\.log: 97% tests passed, 3 tests failed"):
+        readiness.logs_say_passed(tree)
+    log(tree, "asan", "killed")
+    with pytest.raises(LabError, match=r"test-asan\.log: no test was run"):
+        readiness.logs_say_passed(tree)
+    (tree / "build/logs/test-release.log").unlink()
+    with pytest.raises(LabError, match="no tests of the release build are known"):
+        readiness.logs_say_passed(tree)
+
+
+# ---- What the health check sees --------------------------------------------------------------------------------------
+
+
+def test_a_failed_check_and_an_expired_limit_are_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = health.Check("default", "suite", "hot", None, 0.1)
+    bad = health.Check("speed", "suite", "larson 4", "killed by signal 11", 0.1)
+    found = [good, bad, bad]
+    monkeypatch.setattr(health, "profiles", lambda library: [health.Profile("default")])
+    monkeypatch.setattr(health.Examination, "run", lambda self, profiles, groups: iter(found))
+    with pytest.raises(LabError, match="^speed: larson 4: killed by signal 11, and 1 more: hakmem health$"):
+        readiness.healthy(60)
+    found[:] = [good, good]
+    assert readiness.healthy(60) == "2 runs under default"
+    with pytest.raises(LabError, match="^not done after 0 s, at hot$"):
+        readiness.healthy(0)
+
+
+# ---- Against the last baseline ---------------------------------------------------------------------------------------
+
+NOISE = [1.000, 1.004, 0.996, 1.002, 0.998, 1.001]
+
+
+def baseline(time: float = 0.8, memory: float = 1.0, *, drift: float = 1.0, **changes: object) -> Record:
+    """hakmem takes `time` of what glibc takes; the machine of that day is slower by `drift`."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for case, cost in {"hot": 1e-8, "mixed 400": 4e-8}.items():
+        for name, factors in {"hakmem": (time, memory), "glibc": (1.0, 1.0)}.items():
+            noise = NOISE if name == "glibc" else NOISE[3:] + NOISE[:3]
+            values[case, name, "operations_per_s"] = [1 / (cost * drift * factors[0] * one) for one in noise]
+            values[case, name, "peak_rss_bytes"] = [2e6 * factors[1] * one for one in noise]
+    made: Values = values
+    return record(made, **{"kind": "baseline", **changes})
+
+
+def test_the_last_full_baseline_is_the_one_to_compare_with() -> None:
+    def at(day: int, **changes: object) -> Record:
+        return baseline(date=datetime(2026, 1, day, tzinfo=timezone.utc), id=f"2026-01-0{day}-baseline", **changes)
+
+    records = [at(2), at(3), at(1), at(4, size="sanity"), at(5, kind="bench")]
+    assert readiness.last_baseline(records).id == "2026-01-03-baseline"
+    with pytest.raises(LabError, match="no baseline was kept"):
+        readiness.last_baseline(records[3:])
+
+
+def test_a_slower_machine_is_no_regression() -> None:
+    said = readiness.compare_baselines(baseline(), baseline(drift=1.5))
+    assert "time beside the C library +0.0 % since 2026-01-02-sample" in said and "peak RSS" in said
+
+
+def test_worse_by_more_than_the_tolerance_is_a_no() -> None:
+    with pytest.raises(LabError, match=r"^time beside the C library \+10\.0 % since "):
+        readiness.compare_baselines(baseline(), baseline(time=0.88))
+    with pytest.raises(LabError, match=r"^peak RSS beside the C library \+20\.0 % since "):
+        readiness.compare_baselines(baseline(), baseline(memory=1.2))
+    readiness.compare_baselines(baseline(), baseline(time=0.82, memory=1.03))
+    readiness.compare_baselines(baseline(), baseline(time=0.4, memory=0.5))
+
+
+def test_a_baseline_of_another_machine_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = MACHINE.model_copy(update={"cpu": "Another CPU"})
+    monkeypatch.setattr(readiness.ledger, "load_all", lambda: ({"x": baseline(machine=other)}, []))
+    monkeypatch.setattr(readiness.machine, "facts", lambda: MACHINE)
+    with pytest.raises(LabError, match="is of another machine"):
+        readiness.no_regression(1)
+
+
+def test_misuse_is_run_on_hakmem_for_real() -> None:
+    try:
+        assert "double free of a block of 64 bytes" in readiness.double_free_is_stopped(60)
+        assert "invalid pointer" in readiness.foreign_pointer_is_stopped(60)
+        assert readiness.forks(60).startswith("50 children")
+    except LabError as error:
+        if isinstance(error, process.RunError) or "is not there" not in str(error):
+            raise
+        pytest.skip(str(error))
