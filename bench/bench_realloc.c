@@ -1,13 +1,14 @@
 /* Buffers that grow, as a vector or a string does, by realloc or by hand.
  *
- *     bench_realloc COUNT BYTES PERCENT ROUNDS SEED touched|untouched [realloc|copy]
+ *     bench_realloc COUNT BYTES PERCENT SECONDS SEED touched|untouched [realloc|copy]
  *
  * A round grows COUNT buffers from 16 bytes to BYTES, each step to PERCENT (101..1000) of the size before, at random the one
- * or the other, and frees them. A step is a realloc; or, with copy, a malloc, a memcpy of all bytes, and a free. It
- * writes the last byte of what it added; touched: one byte in every 4 KiB as well. All of these bytes are looked
- * at before a buffer is freed. One operation is one step.
+ * or the other, and frees them. Rounds are alike, and begin until SECONDS have passed: where growing means copying, a large buffer
+ * takes a thousand times longer. A step is a realloc; or, with copy, a malloc, a memcpy of all bytes, and a free. It
+ * writes the last byte of what it added; touched: one byte in every 4 KiB as well. All of these bytes are looked at before a
+ * buffer is freed. One operation is one step.
  *
- * Figures: the steps of one buffer, and the page faults of all rounds.
+ * Figures: the steps of one buffer, and the page faults of a round.
  */
 #include "bench.h"
 
@@ -80,13 +81,13 @@ static void grow(struct buffer *buffer) {
 }
 
 /* Grows all buffers to their last size; `growing` is room for the indices of those that are not there yet. */
-static void grow_all(struct buffer *buffers, size_t count, size_t *growing, struct bench_random *random) {
+static void grow_all(struct buffer *buffers, size_t count, size_t *growing, struct bench_random random) {
     for (size_t i = 0; i < count; i++) {
         buffers[i] = (struct buffer){0};
         growing[i] = i;
     }
     for (size_t left = count; left > 0;) {
-        size_t pick = bench_pick_index(bench_random_next(random), left);
+        size_t pick = bench_pick_index(bench_random_next(&random), left);
         struct buffer *buffer = &buffers[growing[pick]];
         grow(buffer);
         if (buffer->step == step_count - 1) {
@@ -95,7 +96,8 @@ static void grow_all(struct buffer *buffers, size_t count, size_t *growing, stru
     }
 }
 
-static uint64_t fold_all(const struct buffer *buffers, size_t count, uint64_t checksum) {
+static uint64_t fold_all(const struct buffer *buffers, size_t count) {
+    uint64_t checksum = 0;
     for (size_t i = 0; i < count; i++) {
         for (size_t step = 0; step < step_count; step++) {
             checksum = bench_fold(checksum, visit_pages(buffers[i].bytes, step, holds_byte));
@@ -105,12 +107,12 @@ static uint64_t fold_all(const struct buffer *buffers, size_t count, uint64_t ch
 }
 
 int main(int argc, char **argv) {
-    bench_expect_arguments(argc, 6, 7,
-                           "bench_realloc COUNT BYTES PERCENT ROUNDS SEED touched|untouched [realloc|copy]");
+    const char *usage = "bench_realloc COUNT BYTES PERCENT SECONDS SEED touched|untouched [realloc|copy]";
+    bench_expect_arguments(argc, 6, 7, usage);
     size_t count = bench_number_between(argv[1], 1, UINT32_MAX);
     compute_steps(bench_number(argv[2], FIRST_BYTES + 1), bench_number_between(argv[3], 101, 1000));
-    uint64_t round_count = bench_number(argv[4], 1);
-    struct bench_random random = bench_random_seeded(bench_number(argv[5], 0), 0);
+    double duration = bench_seconds(argv[4]);
+    const struct bench_random random = bench_random_seeded(bench_number(argv[5], 0), 0);
     touches = bench_choice(argv[6], (const char *const[]){"untouched", "touched", NULL});
     copies = argc > 7 && bench_choice(argv[7], (const char *const[]){"realloc", "copy", NULL});
     struct buffer *buffers = bench_map(count, sizeof *buffers);
@@ -119,14 +121,16 @@ int main(int argc, char **argv) {
     double seconds = 0;
     uint64_t faults = 0;
     uint64_t checksum = 0;
-    for (uint64_t round = 0; round < round_count; round++) {
+    uint64_t round_count = 0;
+    for (; seconds < duration; round_count++) {
         uint64_t faults_before = bench_fault_count();
         double start = bench_now();
-        grow_all(buffers, count, growing, &random);
+        grow_all(buffers, count, growing, random);
         seconds += bench_now() - start;
         faults += bench_fault_count() - faults_before;
 
-        checksum = fold_all(buffers, count, checksum);
+        uint64_t found = fold_all(buffers, count);
+        checksum = round_count == 0 || found == checksum ? found : bench_fold(checksum, found);
         start = bench_now();
         for (size_t i = 0; i < count; i++) {
             free(buffers[i].bytes);
@@ -135,7 +139,7 @@ int main(int argc, char **argv) {
     }
 
     bench_figure("steps", (double)step_count, "count");
-    bench_figure("faults", (double)faults, "faults");
+    bench_figure("faults", (double)faults / (double)round_count, "faults");
     bench_close(round_count * count * step_count, seconds, checksum);
     return 0;
 }

@@ -43,8 +43,8 @@ def installed() -> list[Allocator]:
 
 
 def resolve(words: Iterable[str]) -> list[Allocator]:
-    """Each word a name, NAME=PATH, `all`, or several of these with commas between, in the order given. The same allocator may stand
-    there twice: compared with itself, it shows the noise."""
+    """Each word a name, NAME=PATH, `all`, or several of these with commas between, in the order given. The same
+    allocator may stand there twice: compared with itself, it shows the noise."""
     found: list[Allocator] = []
     for word in (part.strip() for some in words for part in some.split(",")):
         found += installed() if word == "all" else [_resolve_one(word)]

@@ -187,8 +187,15 @@ def cost(record: Record) -> Figure:
     return figure
 
 
-def suite_report(record: Record, title: str, *, baseline: str | None = None, kept: str | None = None) -> Report:
-    """Time and memory of all cases, each with a geometric mean, then the benchmarks' own figures."""
+def suite_report(
+    record: Record,
+    title: str,
+    *,
+    baseline: str | None = None,
+    figures: Iterable[str] = (),
+    kept: str | None = None,
+) -> Report:
+    """Time and memory of all cases, each with a geometric mean, then those of the benchmarks' own figures."""
     chosen = choose_baseline(record, baseline)
     each = statistics.family_confidence(max(1, len(record.variants) - 1))
     if statistics.minimum_rounds(each) > record.rounds:
@@ -200,8 +207,8 @@ def suite_report(record: Record, title: str, *, baseline: str | None = None, kep
         found = section(record, of, figure, chosen, confidence=each, mean=True, notes=note)
         if found:
             sections.append(found)
-    for name in record.metrics():
-        if name not in METRICS:
+    for name in figures:
+        if name in record.metrics():
             found = section(record, metric(record, name), _series(record, name), chosen, confidence=each)
             if found:
                 sections.append(found)

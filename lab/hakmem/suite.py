@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hakmem import native, process, programs
-from hakmem.allocators import Allocator
+from hakmem import native, process
 from hakmem.errors import LabError
-from hakmem.measure import Case, Sample, Variant, values_of
+from hakmem.measure import Sample, Variant, values_of
 
 CLOSING = re.compile(
     r"^allocator (?P<allocator>.+)\n"
@@ -34,7 +33,8 @@ class Benchmark:
     name: str
     full: str  # program and arguments
     sanity: str
-    group: str = "single"  # cases of one group share a table
+    group: str = "single"
+    figures: tuple[str, ...] = ()  # its own figures that a report compares; a record has all of them
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,18 @@ class BenchCase:
         )
 
 
+REALLOC_SANITY = "bench_realloc 1 33554432 150 2 1"
+TAIL = (
+    "malloc_p50",
+    "malloc_p99",
+    "malloc_p99.9",
+    "malloc_p99.99",
+    "free_p50",
+    "free_p99",
+    "free_p99.9",
+    "free_p99.99",
+)
+
 BENCHMARKS = (
     Benchmark("mixed 400", "bench_random_mixed 50000000 400 1", "bench_random_mixed 1000000 400 1"),
     Benchmark("mixed 8k", "bench_random_mixed 40000000 8192 1", "bench_random_mixed 1000000 8192 1"),
@@ -89,14 +101,54 @@ BENCHMARKS = (
     Benchmark("rev 100k", "bench_bulk 100000 300 1 16 128 lifo", "bench_bulk 100000 5 1 16 128 lifo"),
     Benchmark("bulk 50k L", "bench_bulk 50000 200 1 16 2048", "bench_bulk 50000 4 1 16 2048"),
     Benchmark("hot", "bench_tiny_hot 200000000 64", "bench_tiny_hot 5000000 64"),
+    Benchmark("c6 heavy", "bench_c6_heavy 40000000 4096 1", "bench_c6_heavy 200000 1024 1"),
+    Benchmark("comprehensive", "bench_comprehensive 1000000 1", "bench_comprehensive 20000 1"),
+    Benchmark("stability", "bench_stability 4000000 4096 1", "bench_stability 20000 400 1"),
+    Benchmark("mid", "bench_mid_large 12000000 1000 1", "bench_mid_large 50000 256 1"),
+    Benchmark("large", "bench_mid_large 3000 64 1 32768 8388608", "bench_mid_large 300 8 1 32768 8388608"),
+    Benchmark("realloc untouched", "bench_realloc 1 1073741824 150 2000 1 untouched", REALLOC_SANITY + " untouched"),
+    Benchmark("realloc touched", "bench_realloc 1 268435456 150 3 1 touched", REALLOC_SANITY + " touched"),
+    Benchmark(
+        "realloc vectors", "bench_realloc 20000 20000 150 1 1 touched", "bench_realloc 500 20000 150 1 1 touched"
+    ),
     Benchmark("larson 1", "larson 1 8 1000 5000 100 4141 1", "larson 0.1 8 1000 5000 10 4141 1", "threads"),
     Benchmark("larson 2", "larson 1 8 1000 5000 100 4141 2", "larson 0.1 8 1000 5000 10 4141 2", "threads"),
     Benchmark("larson 4", "larson 1 8 1000 5000 100 4141 4", "larson 0.1 8 1000 5000 10 4141 4", "threads"),
     Benchmark("larson 16", "larson 1 8 1000 5000 100 4141 16", "larson 0.1 8 1000 5000 10 4141 16", "threads"),
     Benchmark("remote", "bench_remote 2 1 64", "bench_remote 2 0.1 64", "threads"),
     Benchmark("churn", "bench_thread_churn 10000 2 1000 1", "bench_thread_churn 200 2 1000 1", "threads"),
+    Benchmark("latency", "bench_latency 5000000 10000 1 1", "bench_latency 100000 1000 1 1", "tail", TAIL),
+    Benchmark("latency 4", "bench_latency 2500000 10000 1 4", "bench_latency 50000 1000 1 3", "tail", TAIL),
+    Benchmark(
+        "fragmentation",
+        "bench_fragment_stress 134217728 16 1 0.1",
+        "bench_fragment_stress 4194304 16 1 0.1",
+        "memory",
+        ("over_limit_end",),
+    ),
+    Benchmark(
+        "cold heap",
+        "bench_cold_heap 1073741824 16 240 1",
+        "bench_cold_heap 16777216 16 240 1",
+        "memory",
+        ("build", "faults"),
+    ),
+    Benchmark("phases", "bench_phases 40 16777216 1", "bench_phases 22 1048576 1", "memory", ("rss_growth",)),
+    Benchmark(
+        "idle burst",
+        "bench_idle_burst 4 268435456 95 10 trim",
+        "bench_idle_burst 3 16777216 95 0.1 trim",
+        "memory",
+        ("over_limit_10s", "over_limit_trimmed"),
+    ),
+    Benchmark(
+        "busy burst",
+        "bench_idle_burst 4 268435456 95 2 busy trim",
+        "bench_idle_burst 2 16777216 95 0.1 busy trim",
+        "memory",
+        ("over_limit_trimmed",),
+    ),
 )
-PROGRAMS_GROUP = "programs"
 GROUPS = tuple(dict.fromkeys(benchmark.group for benchmark in BENCHMARKS))
 
 
@@ -112,31 +164,9 @@ def resolve(names: Iterable[str] = (), size: str = "full") -> list[BenchCase]:
     return [BenchCase(row.name, tuple((row.full if size == "full" else row.sanity).split())) for row in chosen]
 
 
+def compared_figures() -> list[str]:
+    return list(dict.fromkeys(name for row in BENCHMARKS for name in row.figures))
+
+
 def is_known(name: str) -> bool:
     return any(name in (row.name, row.group) for row in BENCHMARKS)
-
-
-def choose(names: Iterable[str] = (), size: str = "full") -> tuple[list[Case], list[str]]:
-    """Benchmarks and real programs by name or group, all when no name is given; and a line for each program that is not
-    installed."""
-    wanted = [name.strip() for word in names for name in word.split(",")]
-    known = {program.name for program in programs.PROGRAMS} | {PROGRAMS_GROUP}
-    real = [row for row in programs.PROGRAMS if not wanted or row.name in wanted or PROGRAMS_GROUP in wanted]
-    others = [name for name in wanted if name not in known]
-    ready, absent = programs.cases(real)
-    missing = [f"{program.name}, Debian's package {program.package} is not installed" for program in absent]
-    chosen: list[Case] = [*(resolve(others, size) if others or not wanted else []), *ready]
-    if not chosen:
-        raise LabError(f"nothing to run: {missing[0]}")
-    return chosen, missing
-
-
-def listing() -> list[list[str]]:
-    """Case, group and command at full size, of all."""
-    rows = [[row.name, row.group, row.full] for row in BENCHMARKS]
-    return rows + [[program.name, PROGRAMS_GROUP, " ".join(program.command)] for program in programs.PROGRAMS]
-
-
-def ceiling() -> Variant:
-    """BenchFast: an allocator that does almost nothing, and can't run a real program."""
-    return Variant("ceiling", Allocator("ceiling", native.program("libbenchfast.so")))

@@ -30,6 +30,7 @@ CHUNK = struct.Struct("<IIQHH")  # checksum, thread, ticket, bytes, events
 PAYLOAD_BYTES = CHUNK_BYTES - CHUNK.size
 KIND_BITS = 3
 SHIFT_BITS = 6
+EVENT_BYTES_MAX = 20
 
 PACKED = ".xz"  # the suffix of packed traces
 
@@ -183,11 +184,40 @@ def parse(data: bytes, name: str) -> Trace:
     return Trace(pid, bool(flags & FULL), thread_count, tuple(command), tuple(chunks))
 
 
-# ---- Packing --------------------------------------------------------------------------------------------------------
+# ---- Writing --------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Puts events into the form of a file, in the order in which they are given."""
+
+    def __init__(self) -> None:
+        self.chunks = bytearray()
+        self.threads: dict[int, _Thread] = {}
+        self.latest: int | None = None
+        self.ticket = 0
+
+    def event(self, thread: int, kind: int, name: int, operand: int = 0) -> None:
+        if thread not in self.threads:
+            self.threads[thread] = _Thread(thread, self.chunks)
+        writer = self.threads[thread]
+        if thread != self.latest:
+            self.latest = thread
+            self.ticket += 1
+            writer.turn(self.ticket)
+        writer.event(kind, name, operand)
+
+    def finish(self, *, pid: int = 0, is_full: bool = False, thread_count: int, command: Iterable[str] = ()) -> bytes:
+        for writer in self.threads.values():
+            writer.close()
+        words = b"".join(word.encode() + b"\0" for word in command)[: CHUNK_BYTES - HEADER.size - 1]
+        chunk_count = len(self.chunks) // CHUNK_BYTES
+        header = HEADER.pack(MAGIC, 0, VERSION, pid, FULL * is_full, thread_count, chunk_count) + words
+        rest = header.ljust(CHUNK_BYTES, b"\0")[12:]
+        return MAGIC + _checksum(rest).to_bytes(4, "little") + rest + self.chunks
 
 
 class _Thread:
-    """Writes the chunks of a thread into `file`, in the order in which they become full."""
+    """Fills the chunks of a thread one after another."""
 
     def __init__(self, number: int, file: bytearray) -> None:
         self.number, self.file = number, file
@@ -195,24 +225,28 @@ class _Thread:
         self._begin()
 
     def _begin(self) -> None:
-        self.began_with = self.ticket
+        self.first_ticket = self.ticket
         self.name = 0
         self.event_count = 0
         self.payload = bytearray()
 
     def turn(self, ticket: int) -> None:
-        self._add(Kind.TURN, ticket - self.ticket)
+        self._make_room()
+        self._put(Kind.TURN, ticket - self.ticket)
         self.ticket = ticket
 
-    def event(self, kind: int, name: int, operand: int = 0) -> None:
-        if len(self.payload) > PAYLOAD_BYTES - 20:
-            self.close()
+    def event(self, kind: int, name: int, operand: int) -> None:
+        self._make_room()
         difference = name - self.name
-        self._add(operand << KIND_BITS | kind, difference << 1 if difference >= 0 else ~(difference << 1))
+        self._put(operand << KIND_BITS | kind, difference << 1 if difference >= 0 else ~(difference << 1))
         self.name = name
         self.event_count += 1
 
-    def _add(self, *integers: int) -> None:
+    def _make_room(self) -> None:
+        if len(self.payload) > PAYLOAD_BYTES - EVENT_BYTES_MAX:
+            self.close()
+
+    def _put(self, *integers: int) -> None:
         for value in integers:
             while value >= 0x80:
                 self.payload.append(value & 0x7F | 0x80)
@@ -220,52 +254,40 @@ class _Thread:
             self.payload.append(value)
 
     def close(self) -> None:
-        head = CHUNK.pack(0, self.number, self.began_with, len(self.payload), self.event_count)
-        body = (head + self.payload).ljust(CHUNK_BYTES, b"\0")[4:]
-        self.file += _checksum(body).to_bytes(4, "little") + body
+        head = CHUNK.pack(0, self.number, self.first_ticket, len(self.payload), self.event_count)
+        rest = (head + self.payload).ljust(CHUNK_BYTES, b"\0")[4:]
+        self.file += _checksum(rest).to_bytes(4, "little") + rest
         self._begin()
 
 
 def pack(trace: Trace) -> bytes:
     """The same trace, before compression, with the n-th block named n. What was freed but never seen is left out; what
     must have been freed unseen, because its address came again, is freed there."""
-    file = bytearray(CHUNK_BYTES)
-    threads: dict[int, _Thread] = {}
+    writer = Writer()
     numbers: dict[int, int] = {}  # by name in `trace`
-    reallocs: dict[int, tuple[int, int | None]] = {}  # by thread: the name and the number that it began with
-    block_count = ticket = 0
-    latest: int | None = None
+    reallocs: dict[int, tuple[int, int]] = {}  # of threads that are in one: the name and the number that it began with
+    block_count = 0
     for _, thread, kind, name, operand in trace.events():
-        if kind == Kind.REALLOC:
-            reallocs[thread] = name, numbers.pop(name, None)
+        if kind in (Kind.FREE, Kind.REALLOC):
+            number = numbers.pop(name, None)
+            if number and kind == Kind.FREE:
+                writer.event(thread, Kind.FREE, number)
+            elif number:
+                reallocs[thread] = name, number
             continue
-        before, old = reallocs.pop(thread, (0, None)) if kind == Kind.REALLOCATED else (0, None)
-        if name == 0 or (kind == Kind.FREE and name not in numbers):
-            if old is not None:
-                numbers[before] = old
+        before, number = reallocs.pop(thread, (0, 0)) if kind == Kind.REALLOCATED else (0, 0)
+        if name == 0:
+            if number:
+                numbers[before] = number
             continue
-        writer = threads.setdefault(thread, _Thread(thread, file))
-        if thread != latest:
-            latest = thread
-            ticket += 1
-            writer.turn(ticket)
         if name in numbers:
-            writer.event(Kind.FREE, numbers.pop(name))
-        if kind == Kind.FREE:
-            continue
-        if old is not None:
-            writer.event(Kind.REALLOC, old)
+            writer.event(thread, Kind.FREE, numbers[name])
+        if number:
+            writer.event(thread, Kind.REALLOC, number)
         block_count += 1
         numbers[name] = block_count
-        writer.event(kind, block_count, operand)
-    for writer in threads.values():
-        writer.close()
-    words = b"".join(word.encode() + b"\0" for word in trace.command)[: CHUNK_BYTES - HEADER.size - 1]
-    count = len(file) // CHUNK_BYTES - 1
-    header = HEADER.pack(MAGIC, 0, VERSION, trace.pid, FULL * trace.is_full, trace.thread_count, count) + words
-    file[:CHUNK_BYTES] = header.ljust(CHUNK_BYTES, b"\0")
-    file[8:12] = _checksum(bytes(file[12:CHUNK_BYTES])).to_bytes(4, "little")
-    return bytes(file)
+        writer.event(thread, kind, block_count, operand)
+    return writer.finish(pid=trace.pid, is_full=trace.is_full, thread_count=trace.thread_count, command=trace.command)
 
 
 def write_packed(trace: Trace, path: Path) -> None:

@@ -379,7 +379,7 @@ EXPORT void *realloc(void *block, size_t bytes) {
     }
     void *moved = next.realloc(block, bytes);
     if (is_free ? moved != NULL : block || moved) {
-        note(is_free ? TRACE_MALLOC : TRACE_REALLOCATED, bytes, moved);
+        note(is_free ? TRACE_MALLOC : TRACE_REALLOCATED, moved ? bytes : 0, moved);
     }
     self.depth--;
     return moved;

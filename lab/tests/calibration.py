@@ -8,13 +8,12 @@ each other, each vectorised over sets of rounds. The tests take the same noise.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from hakmem import statistics
+from hakmem import ledger, statistics
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -39,7 +38,8 @@ def _between_equals(draw: Callable[[Random, tuple[int, int]], Array]) -> Callabl
 
 def _spikes(random: Random, size: tuple[int, int]) -> Array:
     """One run of ten is disturbed."""
-    return RUN_NOISE / 2 * random.standard_normal(size) * np.where(random.random(size) < 0.1, 15, 1)
+    disturbed: Array = RUN_NOISE / 2 * random.standard_normal(size) * np.where(random.random(size) < 0.1, 15, 1)
+    return disturbed
 
 
 def _unequal(random: Random, sets: int, rounds: int) -> Array:
@@ -75,8 +75,8 @@ def _autocorrelated(random: Random, sets: int, runs: int) -> Array:
 
 def residuals(figure: str) -> Array:
     """Of a real record's raw values: one row of logarithms around their median per case and allocator."""
-    record = json.loads((EVIDENCE / "2026-11-21-floor.json").read_text())
-    rows = [np.log([run[figure] for run in runs]) for of_case in record["runs"].values() for runs in of_case.values()]
+    record = ledger.load(EVIDENCE / "2026-11-21-floor.json")
+    rows = [np.log(series.values) for series in record.series if series.metric == figure]
     return np.array([row - np.median(row) for row in rows])
 
 
@@ -99,7 +99,7 @@ NOISE: dict[str, Callable[[Random, int, int], Array]] = {
     "drift of 30 %": _in_turn(_drift),
     "autocorrelated": _in_turn(_autocorrelated),
     "random walk": _in_turn(lambda random, sets, runs: np.cumsum(0.01 * random.standard_normal((sets, runs)), axis=1)),
-    "record, throughput": _resampled("operations_per_second"),
+    "record, throughput": _resampled("operations_per_s"),
     "record, peak RSS": _resampled("peak_rss_bytes"),
 }
 

@@ -65,7 +65,7 @@ def memory(**changes: object) -> Comparison:
 def course() -> Course:
     times = tuple(float(time) for time in range(300))
     lines = tuple(
-        Line(name, times, tuple(1e8 * np.exp(-(((np.array(times) - 100) / 50) ** 2)) + 1e7 * number))
+        Line(name, times, tuple(1e8 * np.exp(-(((np.array(times) - 100) / 50) ** 2)) + 2e6 * number))
         for number, name in enumerate(NAMES[:4])
     )
     return Course("RSS", "B", lines, notes=("Sampled every second.",))

@@ -143,6 +143,44 @@ def test_a_mean_over_all_cases_and_what_is_worse(tree: Path) -> None:
     assert "| mean | 1.483 (1.483-1.484) | **1.414 (1.414-1.414)** |" in written
 
 
+def test_the_best_rival_is_that_of_the_metric(tmp_path: Path) -> None:
+    values = {
+        ("hot", name, metric): [factor] * 8
+        for name, fast, lean in (("hakmem", 3.0, 3.0), ("quick", 4.0, 6.0), ("small", 2.0, 1.5))
+        for metric, factor in (("operations_per_s", fast), ("peak_rss_bytes", lean))
+    }
+    ledger.keep(record(values), tmp_path / "evidence")
+    rivals = {
+        "best, operations_per_s": "0.750 (0.750-0.750)",
+        "best, peak_rss_bytes": "2.000 (2.000-2.000)",
+        "best(quick), peak_rss_bytes": "0.500 (0.500-0.500)",
+        "best(quick, small), operations_per_s": "0.750 (0.750-0.750)",
+    }
+    for words, expected in rivals.items():
+        text = f"x <!-- figure: {ID} ratio(hot, hakmem, {words}) -->{expected}<!-- end --> {LINK}"
+        assert findings(tmp_path, text) == []
+
+
+def test_parts_changes_and_medians(tree: Path) -> None:
+    printed = {
+        RATIO + ".estimate": "1.100",
+        RATIO + ".low": "1.099",
+        RATIO + ".high": "1.101",
+        RATIO.replace("ratio(", "change("): "+10.0 % (+9.9 to +10.1 %)",
+        RATIO.replace("ratio(", "change(") + ".high": "+10.1 %",
+        "median(hot, glibc, operations_per_s)": "400.0 M/s",
+    }
+    for expression, expected in printed.items():
+        assert findings(tree, f"x <!-- figure: {ID} {expression} -->{expected}<!-- end --> {LINK}") == []
+
+
+def test_too_few_rounds_have_no_interval(tmp_path: Path) -> None:
+    ledger.keep(record({key: values[:4] for key, values in VALUES.items()}), tmp_path / "evidence")
+    assert findings(tmp_path, f"x <!-- figure: {ID} {RATIO} -->1.100<!-- end --> {LINK}") == []
+    (found,) = findings(tmp_path, f"x <!-- figure: {ID} {RATIO}.low -->1.100<!-- end --> {LINK}")
+    assert found == f"README.md:1: {ID}: 4 rounds are too few for an interval"
+
+
 def test_links_are_as_seen_from_the_document(tree: Path) -> None:
     findings(tree, TABLE, "docs/decisions/one.md")
     claims.write(tree)

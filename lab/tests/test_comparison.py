@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sample_record import record
-
 from hakmem import comparison
 from hakmem.errors import LabError
 from hakmem.report.model import Comparison
 from hakmem.statistics import Verdict
+from sample_record import record
 
 WALL = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99]
 

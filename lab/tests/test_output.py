@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sample_record import record
-
 from hakmem import allocators, cli, comparison, ledger, measure, output
 from hakmem.errors import LabError
+from sample_record import record
 
 SAMPLE = record()
 
@@ -69,7 +68,7 @@ def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
         (["compare", "--baseline", "x", "--with", "glibc", "--", "true"], "hakmem: --baseline x: not among glibc"),
         (["compare", "-n", "0", "--", "true"], "hakmem: Invalid value for '-n'"),
         (["compare", "--nosuch", "--", "true"], "hakmem: --nosuch"),
-        (["bench", "nosuch"], "hakmem: no benchmark 'nosuch'"),
+        (["bench", "nosuch"], "hakmem: no case 'nosuch'"),
         (["demo", "--only", "nosuch"], "hakmem: no program 'nosuch'"),
         (["nosuch"], "hakmem: No such command 'nosuch'"),
     ],

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 import pytest
-
 from hakmem import allocators, measure, programs
 from hakmem.errors import LabError
 from hakmem.measure import Variant

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 from hakmem.report import grid, html, markdown, plots, text
-from hakmem.report.model import Case, Comparison, Entry, Report, Table
+from hakmem.report.model import Case, Comparison, Course, Entry, Line, Report, Table
 from hakmem.statistics import Interval, Verdict
 from sample_report import EFFECTS, NAMES, REPORTS, comparison, course, memory, report
 
@@ -292,6 +292,15 @@ def test_a_large_comparison_shows_the_mean_and_hides_no_interval(monkeypatch: py
     assert "geometric mean, hakmem" in shown and "case 1, hakmem" not in shown
     assert shown.count('class="matrix"') == 1
     assert len(re.findall(r"<td>\d\.\d+ to \d\.\d+</td>", shown)) == 31 * 11
+
+
+def test_a_line_goes_through_its_values() -> None:
+    plot = plots.course(Course("RSS", "B", (Line("glibc", (0, 10, 30, 40), (1e6, 2e6, 2e6, 4e6)),)), "p")
+    path = re.search(r'd="(M [^"]*)"[^>]*stroke: var\(--series-0\)', plot)
+    assert path is not None
+    x, y = zip(*(map(float, point.split()) for point in re.findall(r"[\d.]+ [\d.]+", path[1])), strict=True)
+    assert [(at - x[0]) / (x[3] - x[0]) for at in x] == pytest.approx([0, 0.25, 0.75, 1])
+    assert [(at - y[0]) / (y[3] - y[0]) for at in y] == pytest.approx([0, 1 / 3, 1 / 3, 1])
 
 
 def test_labels_at_lines_ends_keep_apart() -> None:

@@ -42,7 +42,7 @@ def test_false_alarms_at_other_numbers_of_rounds(rounds: int) -> None:
 def test_false_alarms_are_exact_whatever_the_noise() -> None:
     """Two that are the same could as well have been called by each other's name in any round: all 1,024 ways to do
     that to ten rounds of the record are equally likely."""
-    one, other, *_ = calibration.residuals("operations_per_second")
+    one, other, *_ = calibration.residuals("operations_per_s")
     rounds = one - other
     signs = itertools.product((-1, 1), repeat=len(rounds))
     verdicts = [statistics.verdict(statistics.ratio(*runs(rounds * np.array(some)))) for some in signs]
@@ -279,7 +279,7 @@ def test_effects_of_three_switches_find_what_was_put_in() -> None:
 def test_a_switch_without_effect_on_exact_values_shows_none() -> None:
     """Sums of logarithms in any order: an error of arithmetic is no effect."""
     for order in itertools.permutations(itertools.product((0, 1), repeat=2)):
-        levels: dict[tuple[int, ...], list[float]] = {key: [3.0e7 if key[0] else 1.7e7] * 10 for key in order}
+        levels: dict[tuple[int, ...], list[float]] = {key: [3.3 if key[0] else 7.7] * 10 for key in order}
         _, second, both = statistics.effects(levels, ["a", "b"])
         assert (second.interval, both.interval) == (Interval(1, 1, 1), Interval(1, 1, 1))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from hakmem import process, programs, suite
+from hakmem import process, suite
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.measure import Variant
@@ -67,25 +66,8 @@ def test_names_and_groups() -> None:
         suite.resolve(["nosuch"])
 
 
-def test_choice_mixes_benchmarks_and_programs_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "find", lambda group: None if "lua5.4" in group else "/bin/true")
-    cases, missing = suite.choose(["hot", "lua", "git"])
-    assert [case.name for case in cases] == ["hot", "git"]
-    assert missing == ["lua, Debian's package lua5.4 is not installed"]
-    with pytest.raises(LabError, match="nothing to run: lua"):
-        suite.choose(["lua"])
-
-
-def test_every_row_is_unique_and_has_programs_that_exist() -> None:
-    names = [row.name for row in suite.BENCHMARKS] + [program.name for program in programs.PROGRAMS]
-    assert len(names) == len(set(names))
+def test_every_row_has_programs_that_exist() -> None:
     folder = Path(suite.__file__).resolve().parents[2] / "bench"
     for row in suite.BENCHMARKS:
         for words in (row.full, row.sanity):
             assert (folder / f"{words.split()[0]}.c").is_file(), row.name
-
-
-def test_ceiling_runs_benchmarks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    ceiling = Variant("ceiling", Allocator("ceiling", LIBRARY))
-    assert suite.BenchCase("hot", ("x",)).supports(ceiling)
-    assert not programs.ProgramCase(programs.by_name("git"), ["git"]).supports(ceiling)

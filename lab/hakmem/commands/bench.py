@@ -36,20 +36,25 @@ def command(
 
     Exit status: 0 when every case ran under every allocator, 1 when one failed, 130 when interrupted.
     """
-    from hakmem import allocators, comparison, ledger, machine, measure, progress, suite, words
+    from hakmem import allocators, catalogue, comparison, ledger, machine, measure, progress, suite, words
 
     if only_list:
-        print(words.table(["case", "group", "command"], suite.listing()))
+        print(words.table(["case", "group", "command"], catalogue.listing()))
         return 0
-    chosen, missing = suite.choose(cases, size="sanity" if sanity else "full")
+    chosen, missing = catalogue.choose(cases, size="sanity" if sanity else "full")
     for name in missing:
         click.echo(f"hakmem: left out: {name}", err=True)
-    variants = [*measure.variants(allocators.resolve(names or ("hakmem,glibc",))), suite.ceiling()]
+    variants = [*measure.variants(allocators.resolve(names or ("hakmem,glibc",))), catalogue.ceiling()]
     start = machine.facts()
     with progress.shown() as on_step:
         done = measure.measure(chosen, variants, rounds, warmup=warmup, on_step=on_step)
     done.notes += [f"left out: {name}" for name in missing]
     record = ledger.from_measurement(done, "bench", warmup=warmup, start=start)
     base = baseline or ("hakmem" if "hakmem" in record.variants else None)
-    output.finish(record, lambda kept: comparison.suite_report(record, "suite", baseline=base, kept=kept), **files)  # type: ignore[arg-type]
+    figures = suite.compared_figures()
+    output.finish(
+        record,
+        lambda kept: comparison.suite_report(record, "suite", baseline=base, figures=figures, kept=kept),
+        **files,  # type: ignore[arg-type]
+    )
     return 130 if done.interrupted else 1 if done.failures else 0

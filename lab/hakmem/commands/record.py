@@ -21,7 +21,14 @@ def to_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-o", "output", type=FILE, metavar="FILE", help="packed if it ends in .xz  [default: PROGRAM.trace]")
-@click.option("--limit", callback=to_bytes, metavar="SIZE", default="64M", show_default=True, help="of the file, before it is packed")
+@click.option(
+    "--limit",
+    callback=to_bytes,
+    metavar="SIZE",
+    default="64M",
+    show_default=True,
+    help="of the file, before it is packed",
+)
 @click.option("--children", is_flag=True, help="also the processes that it starts, each in a file of its own")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
 def command(output: Path | None, limit: int, children: bool, words: tuple[str, ...]) -> int:

@@ -37,7 +37,9 @@ def command(
     from hakmem import allocators, comparison, ledger, machine, measure, progress, replays, words
 
     if only_list:
-        print(words.table(["trace", "calls", "threads", "alive at the most", "package", "what it did"], replays.listing()))
+        print(
+            words.table(["trace", "calls", "threads", "alive at the most", "package", "what it did"], replays.listing())
+        )
         return 0
     if not traces:
         raise click.UsageError("no trace: expected a file, or a name that `hakmem replay --list` prints")

@@ -1,0 +1,442 @@
+"""Recording, reading, packing and replaying of traces, on programs whose calls are known one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from compiled import compile_c
+from hakmem import native, recording, trace
+from hakmem.errors import LabError
+from hakmem.trace import Event, Kind, Trace
+
+HERE = Path(__file__).parent
+RECORDED, SLOW_ALLOCATOR = ((HERE / name).read_text() for name in ("recorded.c", "slow_allocator.c"))
+MARK = 10_000_000  # as in recorded.c
+LIMIT = 16 << 20
+BIRTHS = (Kind.MALLOC, Kind.CALLOC, Kind.ALIGNED, Kind.REALLOCATED)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_c(tmp_path_factory.mktemp("recorded") / "recorded", RECORDED, "-pthread")
+
+
+def record(program: Path, *words: str, limit: int = LIMIT, children: bool = False) -> recording.Recording:
+    """Beside the program, over what was recorded before."""
+    output = program.with_name("recorded.trace")
+    output.unlink(missing_ok=True)
+    return recording.record([str(program), *words], output, limit, children=children)
+
+
+def trace_of(program: Path, *words: str, limit: int = LIMIT) -> Trace:
+    (found,) = record(program, *words, limit=limit).traces.values()
+    return found
+
+
+def marks(found: Trace) -> list[int]:
+    return [event.operand - MARK for event in found.events() if event.kind == Kind.MALLOC and event.operand >= MARK]
+
+
+def between_marks(found: Trace) -> list[Event]:
+    events = list(found.events())
+    first, second = (i for i, event in enumerate(events) if event.kind == Kind.MALLOC and event.operand >= MARK)
+    return events[first + 2 : second]
+
+
+def told(events: Iterable[Event]) -> list[str]:
+    """Kind, size and alignment of each event, and its block: a letter, in the order in which blocks came."""
+    alphabet = iter("abcdefghijklmnopqrstuvwxyz")
+    letters: dict[int, str] = {}
+    lines = []
+    for event in events:
+        size, alignment = trace.size_and_alignment(event)
+        words = [Kind(event.kind).name.lower()]
+        if event.kind in BIRTHS:
+            words.append(str(size))
+            letters[event.name] = next(alphabet) if event.name else "failed"
+        if alignment > 1:
+            words.append(f"@{alignment}")
+        lines.append(" ".join([*words, letters[event.name]]))
+    return lines
+
+
+# ---- Recording ---------------------------------------------------------------------------------------------------
+
+
+def test_every_function_is_recorded_with_size_alignment_and_block(program: Path) -> None:
+    assert told(between_marks(trace_of(program, "every_function"))) == [
+        "malloc 100 a",
+        "calloc 21 b",
+        "realloc a",
+        "reallocated 5000 c",
+        "aligned 128 @64 d",
+        "aligned 33 @256 e",
+        "free b",
+        "aligned 48 @32 f",
+        "reallocated 77 g",
+        "reallocated 24 h",
+        "realloc h",
+        "reallocated 6 i",
+        "free g",
+        "realloc f",
+        "reallocated 0 failed",
+        "aligned 10 @4096 j",
+        "aligned 8192 @4096 k",
+        "malloc 0 l",
+        *(f"free {letter}" for letter in "cedfijkl"),
+    ]
+
+
+def test_a_block_that_goes_from_thread_to_thread(program: Path) -> None:
+    events = between_marks(trace_of(program, "pass_blocks"))
+    one, other = events[0].thread, events[1].thread
+    assert one != other
+    assert [(event.thread, event.kind) for event in events] == [(one, Kind.MALLOC), (other, Kind.FREE)] * 500
+    tickets = [event.ticket for event in events]
+    assert tickets == sorted(set(tickets))
+    assert all(malloc.name == free.name for malloc, free in zip(events[::2], events[1::2], strict=True))
+
+
+def test_what_threads_exchange_is_freed_after_it_was_returned_and_returned_after_it_was_freed(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = compile_c(tmp_path / "slow.so", SLOW_ALLOCATOR, "-shared", "-fPIC", "-pthread")
+    monkeypatch.setenv("LD_PRELOAD", str(slow))
+    found = trace_of(program, "storm")
+    assert found.thread_count == 5
+    alive: dict[int, int] = {}
+    of_others = 0
+    for event in found.events():
+        if event.kind in (Kind.FREE, Kind.REALLOC):
+            of_others += alive.pop(event.name) != event.thread
+        else:
+            assert event.name not in alive
+            alive[event.name] = event.thread
+    assert of_others > 1000
+
+
+def test_each_of_many_threads_is_told(program: Path) -> None:
+    found = trace_of(program, "many_threads")
+    assert found.thread_count == 301
+    threads = [event.thread for event in found.events() if event.operand >= MARK]
+    assert threads == list(range(1, 301))
+
+
+def test_a_program_that_is_killed_leaves_all_it_did(program: Path) -> None:
+    done = record(program, "killed")
+    assert done.status == -signal.SIGKILL
+    (found,) = done.traces.values()
+    sizes = [event.operand for event in found.events() if event.kind == Kind.MALLOC]
+    assert sizes[-10001:] == [*(16 + i % 100 for i in range(10000)), MARK]
+    assert not found.is_full
+
+
+def test_a_program_that_leaves_at_once(program: Path) -> None:
+    done = record(program, "leaves_at_once")
+    assert done.status == 3
+    (found,) = done.traces.values()
+    assert marks(found) == [0]
+
+
+def test_children_are_left_out_unless_asked_for(program: Path) -> None:
+    assert marks(trace_of(program, "forks")) == [0, 1, 3]
+
+
+def test_children_do_not_even_begin_to_record(program: Path, tmp_path: Path) -> None:
+    environment = {"LD_PRELOAD": str(native.helper("record.so")), "HAK_RECORD": f"{os.getpid()}:{LIMIT}:{tmp_path}"}
+    child = subprocess.Popen([program, "forks"], env=environment)
+    assert child.wait() == 0
+    assert [file.name for file in tmp_path.iterdir()] == [f"{child.pid}.0"]
+
+
+def test_children_have_files_of_their_own(program: Path) -> None:
+    (path, own), (child_path, child) = record(program, "forks", children=True).traces.items()
+    assert path.name == "recorded.trace"
+    assert child_path.name == f"recorded.{child.pid}.0.trace"
+    assert marks(own) == [0, 1, 3]
+    assert marks(child) == [2]
+    assert [event.operand for event in child.events() if event.kind == Kind.MALLOC][-1] == 20000
+
+
+def test_the_program_that_a_process_becomes_is_the_one_that_is_meant(program: Path) -> None:
+    found = trace_of(program, "becomes", "leaves_at_once")
+    assert found.command == (str(program), "leaves_at_once")
+    assert marks(found) == [0]
+
+
+def test_programs_that_a_process_was_are_kept_with_the_children(program: Path) -> None:
+    traces = record(program, "becomes", "leaves_at_once", children=True).traces
+    assert [found.command[1:] for found in traces.values()] == [("leaves_at_once",), ("becomes", "leaves_at_once")]
+
+
+def test_at_its_limit_the_recording_ends_for_all_threads_and_the_program_goes_on(program: Path) -> None:
+    limit = 1280 << 10
+    done = record(program, "many_blocks", limit=limit)
+    assert done.status == 0
+    ((path, found),) = done.traces.items()
+    assert found.is_full
+    assert path.stat().st_size == limit
+    assert marks(found) == [0]
+    sizes = [event.operand for event in found.events()][-300_000:]
+    assert sizes == [16 + (sizes[0] - 16 + i) % 100 for i in range(len(sizes))]
+
+
+def test_a_program_that_takes_no_preload_is_refused(tmp_path: Path) -> None:
+    static = compile_c(tmp_path / "static", "int main(void) { return 0; }", "-static")
+    with pytest.raises(LabError, match="can't be recorded: .*static"):
+        recording.record([str(static)], tmp_path / "x.trace", LIMIT, children=False)
+    assert [file.name for file in tmp_path.iterdir() if "trace" in file.name] == []
+
+
+# ---- Reading -----------------------------------------------------------------------------------------------------
+
+
+def small_trace() -> bytes:
+    writer = trace.Writer()
+    writer.event(0, Kind.MALLOC, 1, 100)
+    writer.event(1, Kind.FREE, 1)
+    return writer.finish(thread_count=2, command=["program", "argument"])
+
+
+def sealed(data: bytes) -> bytes:
+    """With the checksum of its header."""
+    return data[:8] + trace._checksum(data[12 : trace.CHUNK_BYTES]).to_bytes(4, "little") + data[12:]
+
+
+SMALL = small_trace()
+BAD = {
+    "a text": (b"#!/bin/sh\n", "not a trace"),
+    "nothing": (b"", "not a trace"),
+    "a header cut short": (SMALL[:1000], "cut short within its header"),
+    "a chunk cut short": (SMALL[:-1], "cut short or with something added: 12287 bytes, expected 12288"),
+    "something added": (SMALL + b"x", "something added"),
+    "another format": (sealed(SMALL[:12] + b"\7" + SMALL[13:]), "a trace of format 7; this hakmem reads format 1"),
+    "not completed": (SMALL[:8] + bytes(4) + SMALL[12:], "not completed"),
+    "a damaged header": (SMALL[:40] + b"?" + SMALL[41:], "its header does not have its checksum"),
+    "a damaged chunk": (SMALL[:5000] + b"?" + SMALL[5001:], "chunk 1 does not have its checksum"),
+    "damaged compression": (lzma.compress(SMALL)[:-40], "its compression is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_trace_is_refused_with_one_line(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data, reason = BAD[name]
+    path = tmp_path / "bad.trace"
+    path.write_bytes(data)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["replay", str(path)])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert said.startswith(f"hakmem: {path}: ") and reason in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name != "damaged compression"])
+def test_the_replayer_refuses_it_by_itself(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.trace"
+    path.write_bytes(BAD[name][0])
+    assert refused(path).startswith(f"bench: {path}: ")
+
+
+NONSENSE = {
+    "an event without its second half": b"\1\1\2",
+    "an integer without end": b"\1\1" + b"\xff" * 12,
+    "an event of no kind": b"\1\1\0\2",
+    "no turn at the beginning": b"\2\2",
+    "a turn that can't be": b"\1\xff\xff\xff\x7f\2\2",
+    "a turn that comes twice": b"\1\1\1\0",
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_the_replayer_refuses_events_that_make_no_sense(name: str, tmp_path: Path) -> None:
+    payload = NONSENSE[name]
+    chunk = (trace.CHUNK.pack(0, 0, 0, len(payload), 1) + payload).ljust(trace.CHUNK_BYTES, b"\0")
+    writer = trace.Writer()
+    writer.chunks += trace._checksum(chunk[4:]).to_bytes(4, "little") + chunk[4:]
+    path = tmp_path / "bad.trace"
+    path.write_bytes(writer.finish(thread_count=1))
+    trace.read(path)  # the file is sound
+    assert refused(path).startswith(f"bench: {path}: ")
+
+
+def refused(path: Path) -> str:
+    done = subprocess.run([native.program("bench_replay"), path, "1"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_a_missing_file_is_told_with_the_names_of_traces() -> None:
+    with pytest.raises(TraceError, match="nowhere: no such file, and no trace of that name: .*sqlite"):
+        replays.cases(["nowhere"])
+
+
+# ---- Packing -----------------------------------------------------------------------------------------------------
+
+
+def packed(*events: tuple[int, Kind, int, int]) -> list[tuple[int, int, int, int]]:
+    """Thread, kind, name and operand, after packing."""
+    writer = trace.Writer()
+    for event in events:
+        writer.event(*event)
+    found = trace.parse(trace.pack(trace.parse(writer.finish(thread_count=2), "first")), "second")
+    return [event[1:] for event in found.events()]
+
+
+def test_blocks_are_numbered() -> None:
+    assert packed(
+        (0, Kind.MALLOC, 700, 10),
+        (0, Kind.CALLOC, 900, 20),
+        (1, Kind.FREE, 700, 0),
+        (0, Kind.MALLOC, 700, 30),
+        (1, Kind.FREE, 700, 0),
+    ) == [
+        (0, Kind.MALLOC, 1, 10),
+        (0, Kind.CALLOC, 2, 20),
+        (1, Kind.FREE, 1, 0),
+        (0, Kind.MALLOC, 3, 30),
+        (1, Kind.FREE, 3, 0),
+    ]
+
+
+def test_the_address_that_a_realloc_left_may_come_before_the_realloc_ends() -> None:
+    assert packed(
+        (0, Kind.MALLOC, 700, 10),
+        (0, Kind.REALLOC, 700, 0),
+        (1, Kind.MALLOC, 700, 20),
+        (0, Kind.REALLOCATED, 900, 30),
+        (0, Kind.FREE, 900, 0),
+        (1, Kind.FREE, 700, 0),
+    ) == [
+        (0, Kind.MALLOC, 1, 10),
+        (1, Kind.MALLOC, 2, 20),
+        (0, Kind.REALLOC, 1, 0),
+        (0, Kind.REALLOCATED, 3, 30),
+        (0, Kind.FREE, 3, 0),
+        (1, Kind.FREE, 2, 0),
+    ]
+
+
+def test_a_realloc_that_failed_leaves_the_block() -> None:
+    assert packed(
+        (0, Kind.MALLOC, 700, 10), (0, Kind.REALLOC, 700, 0), (0, Kind.REALLOCATED, 0, 0), (1, Kind.FREE, 700, 0)
+    ) == [(0, Kind.MALLOC, 1, 10), (1, Kind.FREE, 1, 0)]
+
+
+def test_what_was_never_seen_is_left_out_and_what_was_freed_unseen_is_freed() -> None:
+    assert packed(
+        (0, Kind.FREE, 100, 0),
+        (0, Kind.REALLOC, 200, 0),
+        (0, Kind.REALLOCATED, 300, 10),
+        (1, Kind.MALLOC, 300, 20),
+    ) == [(0, Kind.REALLOCATED, 1, 10), (1, Kind.FREE, 1, 0), (1, Kind.MALLOC, 2, 20)]
+
+
+def test_a_packed_trace_is_the_same_and_much_smaller(program: Path, tmp_path: Path) -> None:
+    ((path, found),) = record(program, "many_blocks", limit=256 << 10).traces.items()
+    output = tmp_path / "small.trace.xz"
+    trace.write_packed(found, output)
+    again = trace.read(output)
+    assert [event[1:3] + event[4:] for event in again.events()] == [event[1:3] + event[4:] for event in found.events()]
+    assert (again.pid, again.is_full, again.command) == (found.pid, found.is_full, found.command)
+    assert output.stat().st_size < path.stat().st_size / 20
+    assert trace.pack(again) == trace.unpacked(output)
+
+
+# ---- Replaying ---------------------------------------------------------------------------------------------------
+
+
+def figures(path: Path, environment: dict[str, str] | None = None) -> dict[str, str]:
+    words = [native.program("bench_replay"), path, "2"]
+    output = subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout
+    return dict(line.split(" ", 1) for line in output.replace("figure ", "").splitlines())
+
+
+def test_a_replay_does_what_was_recorded(tmp_path: Path) -> None:
+    writer = trace.Writer()
+    for event in (
+        (0, Kind.MALLOC, 1, 1000),
+        (1, Kind.CALLOC, 2, 500),
+        (2, Kind.ALIGNED, 3, 100 << trace.SHIFT_BITS | 12),
+        (0, Kind.REALLOC, 2, 0),
+        (1, Kind.FREE, 1, 0),
+        (0, Kind.REALLOCATED, 1, 9000),
+        (2, Kind.REALLOC, 3, 0),
+        (2, Kind.REALLOCATED, 0, 0),
+        (2, Kind.FREE, 77, 0),
+        (1, Kind.REALLOCATED, 4, 30),
+        (1, Kind.FREE, 3, 0),
+        (1, Kind.MALLOC, 4, 0),
+    ):
+        writer.event(*event)
+    path = tmp_path / "made.trace"
+    path.write_bytes(writer.finish(thread_count=3))
+    found = figures(path)
+    assert found["calls"] == "9 count"  # 4 was freed unseen
+    assert found["turns"] == "8 count"
+    assert found["live_peak"] == "9130 bytes"
+
+
+def test_a_recording_and_its_packed_form_are_replayed_alike(program: Path, tmp_path: Path) -> None:
+    ((path, found),) = record(program, "storm").traces.items()
+    short = tmp_path / "packed.trace"
+    short.write_bytes(trace.pack(found))
+    for name in ("calls", "turns", "live_peak"):
+        assert figures(path)[name] == figures(short)[name]
+
+
+BROKEN = {
+    "calloc that is not zero": """
+        #include <stdlib.h>
+        #include <string.h>
+        void *calloc(size_t n, size_t m) { return memset(malloc(n * m), 1, n * m); }""",
+    "a block given out twice": """
+        #include <stddef.h>
+        extern void *__libc_malloc(size_t);
+        extern void __libc_free(void *);
+        static char block[48];
+        void *malloc(size_t n) { return n == sizeof block ? block : __libc_malloc(n); }
+        void free(void *p) { if (p != block) __libc_free(p); }""",
+}
+
+
+@pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
+def test_a_damaged_block_changes_the_checksum(source: str, tmp_path: Path) -> None:
+    broken = compile_c(tmp_path / "broken.so", source, "-shared", "-fPIC")
+    writer = trace.Writer()
+    for name in (1, 2):
+        writer.event(0, Kind.MALLOC, name, 48)
+        writer.event(0, Kind.CALLOC, name + 10, 100)
+    path = tmp_path / "made.trace"
+    path.write_bytes(writer.finish(thread_count=1))
+    assert figures(path)["checksum"] != figures(path, {"LD_PRELOAD": str(broken)})["checksum"]
+
+
+def test_shipped_traces_are_what_is_told_of_them() -> None:
+    shipped = replays.shipped()
+    assert len(shipped) >= 5
+    assert sum(file.stat().st_size for file in shipped.values()) < 2 << 20
+    for name, file in shipped.items():
+        facts = json.loads(file.with_name(f"{name}.json").read_text())
+        found = trace.read(file)
+        assert (facts["events"], facts["threads"]) == (found.event_count, found.thread_count)
+        assert facts["command"] == list(found.command)
+        assert not found.is_full
+        assert file.stat().st_size < 300 << 10
+
+
+def test_a_shipped_trace_has_equal_checksums_under_every_allocator() -> None:
+    cases = replays.cases(["git", "ripgrep"], size="sanity")
+    done = measure.measure(cases, measure.variants(allocators.resolve(["hakmem,glibc"])), 1, warmup=0)
+    assert done.failures == []
+    assert {"heap_peak", "heap_per_live", "operations_per_s"} <= set(done.metrics())
+
+
+def test_a_replay_at_full_size_makes_ten_million_calls() -> None:
+    (case,) = replays.cases(["lua"])
+    facts = json.loads(replays.shipped()["lua"].with_name("lua.json").read_text())
+    assert case.repeats * facts["calls"] >= 10_000_000
