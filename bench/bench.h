@@ -13,7 +13,8 @@
  *     checksum 0xHEX                 a function of the arguments alone, unless the allocator damaged a payload
  *     Throughput = N operations per second, relative time: S s.
  *
- * A figure is one line: figure NAME VALUE UNIT. Units are bytes, s, ns, ops/s, faults, count, % and x (a ratio).
+ * A figure is one line: figure NAME VALUE UNIT, and nothing but figures is printed before the closing lines. Units are
+ * bytes, s, ns, ops/s, faults, count, % and x (a ratio).
  * Wrong arguments end a program with status 2 and one line that says what was expected; a failure with status 1.
  */
 #ifndef BENCH_H
@@ -290,17 +291,24 @@ static inline uint64_t bench_fault_count(void) {
 
 /* ---- Figures and the closing lines ----------------------------------------------------------------------------- */
 
+static inline void bench_end_figure(double value, const char *unit) {
+    printf(" %.*f %s\n", value == (double)(int64_t)value ? 0 : 6, value, unit);
+}
+
 static inline void bench_figure(const char *name, double value, const char *unit) {
-    printf("figure %s %.12g %s\n", name, value, unit);
+    printf("figure %s", name);
+    bench_end_figure(value, unit);
 }
 
 /* One of a series: its name is NAME_WHICH. */
 static inline void bench_figure_of(const char *name, const char *which, double value, const char *unit) {
-    printf("figure %s_%s %.12g %s\n", name, which, value, unit);
+    printf("figure %s_%s", name, which);
+    bench_end_figure(value, unit);
 }
 
 static inline void bench_figure_at(const char *name, uint64_t number, double value, const char *unit) {
-    printf("figure %s_%" PRIu64 " %.12g %s\n", name, number, value, unit);
+    printf("figure %s_%" PRIu64, name, number);
+    bench_end_figure(value, unit);
 }
 
 static inline const char *bench_file_of(const char *symbol) {

@@ -10,8 +10,9 @@
  * Where the kernel shows names of mappings, by these: [anon:hakmem-heap] is the heap, [anon:hakmem-metadata] the
  * metadata. Elsewhere page by page: heap is what lies in a 64 KiB unit that holds a live block, spare is what hak_owns
  * claims besides, and metadata all the rest, with some 100 KiB of libc's and of this program. Under another allocator
- * nothing is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; and
- * metadata_committed, which is what hak_stats says, resident or not. One operation is one malloc.
+ * nothing is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; by_names, 1 where
+ * names told them apart; and metadata_committed, which is what hak_stats says, resident or not. One operation is one
+ * malloc.
  */
 #include "bench.h"
 
@@ -136,14 +137,12 @@ static void report(struct resident resident) {
     uint64_t heap_bytes = named ? resident.named_heap_bytes : known_bytes;
     uint64_t rest_bytes = resident.anonymous_bytes > known_bytes ? resident.anonymous_bytes - known_bytes : 0;
     uint64_t metadata_bytes = named ? resident.named_metadata_bytes : rest_bytes;
-    double percent = 100 * (double)metadata_bytes / (double)heap_bytes;
-    printf("told apart by %s\n", named ? "names of mappings" : "pages");
-    printf("metadata / heap = %.4f %%\n", percent);
     bench_figure("anonymous", (double)resident.anonymous_bytes, "bytes");
     bench_figure("heap", (double)heap_bytes, "bytes");
     bench_figure("spare", named ? 0 : (double)resident.spare_bytes, "bytes");
     bench_figure("metadata", (double)metadata_bytes, "bytes");
-    bench_figure("metadata_of_heap", percent, "%");
+    bench_figure("metadata_of_heap", 100 * (double)metadata_bytes / (double)heap_bytes, "%");
+    bench_figure("by_names", named, "count");
 }
 
 int main(int argc, char **argv) {

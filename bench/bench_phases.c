@@ -6,20 +6,13 @@
  * phase to phase, from 16 B to 16 KiB and over again, and are some eighths more each time, so that all size classes have their
  * turn in 88 phases. The first and the last byte of a block are written. One operation is one malloc or one free.
  *
- * Prints a line for each phase: resident memory, and mapped memory (private and writable), with its blocks there (full) and
- * after they were freed (end). Figures: the most of both when full, what was resident at the very end, and by how much the most
- * of the second half of the phases is above that of the first. Memory that one phase leaves serves the next if that is 1.
+ * Figures, of every phase: resident memory and mapped memory (private and writable) with all of its blocks there; of all
+ * phases: by how much the most of the second half is above that of the first; and what is resident at the end. Memory that
+ * one phase leaves serves the next if the growth is 1.
  */
 #include "bench.h"
 
 enum { DOUBLING_COUNT = 11, EIGHTH_COUNT = 8, SMALLEST_BYTES = 16 };
-
-enum figure { FULL_RSS, FULL_MAPPED, END_RSS, END_MAPPED, FIGURE_COUNT };
-
-/* In bytes. */
-struct state {
-    uint64_t of[FIGURE_COUNT];
-};
 
 /* Up to an eighth more than the least. */
 static struct bench_sizes sizes_of(uint64_t phase) {
@@ -37,16 +30,16 @@ static void fill(void **slots, size_t slot, struct bench_sizes sizes) {
     bench_touch(slots[slot], bytes, (uint8_t)slot);
 }
 
-static double most(const struct state *states, size_t begin, size_t end, enum figure figure) {
-    uint64_t bytes = 0;
-    for (size_t i = begin; i < end; i++) {
-        bytes = states[i].of[figure] > bytes ? states[i].of[figure] : bytes;
+static uint64_t most(const uint64_t *values, size_t count) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < count; i++) {
+        value = values[i] > value ? values[i] : value;
     }
-    return (double)bytes;
+    return value;
 }
 
-static double growth(const struct state *states, size_t count, enum figure figure) {
-    return most(states, count / 2, count, figure) / most(states, 0, count / 2, figure);
+static double growth(const uint64_t *values, size_t count) {
+    return (double)most(values + count / 2, count - count / 2) / (double)most(values, count / 2);
 }
 
 int main(int argc, char **argv) {
@@ -54,7 +47,8 @@ int main(int argc, char **argv) {
     size_t phase_count = bench_number_between(argv[1], 2, UINT32_MAX);
     uint64_t bytes_each = bench_number_between(argv[2], 1 << 20, (uint64_t)SMALLEST_BYTES << 32);
     struct bench_random random = bench_random_seeded(bench_number(argv[3], 0), 0);
-    struct state *states = bench_map(phase_count, sizeof *states);
+    uint64_t *resident_bytes = bench_map(phase_count, sizeof *resident_bytes);
+    uint64_t *mapped_bytes = bench_map(phase_count, sizeof *mapped_bytes);
     void **slots = bench_map(bytes_each / SMALLEST_BYTES, sizeof *slots);
 
     uint64_t operations = 0;
@@ -73,8 +67,8 @@ int main(int argc, char **argv) {
             fill(slots, slot, sizes);
         }
         seconds += bench_now() - start;
-        states[phase].of[FULL_RSS] = bench_resident_bytes();
-        states[phase].of[FULL_MAPPED] = bench_mapped_bytes();
+        resident_bytes[phase] = bench_resident_bytes();
+        mapped_bytes[phase] = bench_mapped_bytes();
         for (size_t i = 0; i < count; i++) {
             checksum = bench_fold_block(checksum, slots[i], size_of(sizes, i));
         }
@@ -83,21 +77,16 @@ int main(int argc, char **argv) {
             free(slots[i]);
         }
         seconds += bench_now() - start;
-        states[phase].of[END_RSS] = bench_resident_bytes();
-        states[phase].of[END_MAPPED] = bench_mapped_bytes();
         operations += 4 * count;
     }
 
     for (size_t i = 0; i < phase_count; i++) {
-        const uint64_t *of = states[i].of;
-        printf("phase %zu full: rss %" PRIu64 " mapped %" PRIu64 ", end: rss %" PRIu64 " mapped %" PRIu64 " bytes\n",
-               i + 1, of[FULL_RSS], of[FULL_MAPPED], of[END_RSS], of[END_MAPPED]);
+        bench_figure_at("rss", i + 1, (double)resident_bytes[i], "bytes");
+        bench_figure_at("mapped", i + 1, (double)mapped_bytes[i], "bytes");
     }
-    bench_figure("rss", most(states, 0, phase_count, FULL_RSS), "bytes");
-    bench_figure("mapped", most(states, 0, phase_count, FULL_MAPPED), "bytes");
-    bench_figure("rss_end", (double)states[phase_count - 1].of[END_RSS], "bytes");
-    bench_figure("mapped_growth", growth(states, phase_count, FULL_MAPPED), "x");
-    bench_figure("rss_growth", growth(states, phase_count, FULL_RSS), "x");
+    bench_figure("rss_growth", growth(resident_bytes, phase_count), "x");
+    bench_figure("mapped_growth", growth(mapped_bytes, phase_count), "x");
+    bench_figure("rss_end", (double)bench_resident_bytes(), "bytes");
     bench_close(operations, seconds, checksum);
     return 0;
 }

@@ -71,7 +71,7 @@ static void wait_for_turn(struct player *self, uint32_t taken_turns) {
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-static uint8_t tag_of(const struct bench_step *step) { return (uint8_t)step->slot; }
+static uint8_t tag_of(const struct bench_step *step) { return (uint8_t)(step->slot + 1); }
 
 static void begin_block(const struct bench_step *step, void *block) {
     if (step->bytes) {

@@ -158,6 +158,9 @@ static inline bool bench_read_event(const struct bench_trace *trace, struct benc
     uint64_t second = bench_read_integer(trace, reader);
     reader->kind = first & ((1 << TRACE_KIND_BITS) - 1);
     reader->operand = first >> TRACE_KIND_BITS;
+    if (reader->kind < TRACE_TURN) {
+        bench_refuse("%s: an event of no known kind", trace->path);
+    }
     if (reader->kind == TRACE_TURN) {
         reader->ticket += second;
     } else {

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 CLOSING = re.compile(
-    r"(?:figure [^ \n]+ -?[0-9.e+-]+ (?:bytes|s|ns|ops/s|faults|count|%|x)\n|[^f].*\n)*"
+    r"(?:figure \S+ -?\d+(?:\.\d+)? (?:bytes|s|ns|ops/s|faults|count|%|x)\n)*"
     r"figure tables \d+ bytes\n"
     r"allocator (?P<allocator>.+)\n"
     r"peak [1-9]\d* KiB\n"

@@ -7,8 +7,8 @@ peer that `hakmem peers install` built, and NAME=PATH a library of the user's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hakmem import native
@@ -22,6 +22,7 @@ OWN = "hakmem"
 class Allocator:
     name: str
     library: Path | None  # to preload; None: the C library's own malloc
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)  # what it needs to be at its best
 
     def sha256(self) -> str | None:
         return hashlib.sha256(self.library.read_bytes()).hexdigest() if self.library else None
@@ -39,7 +40,7 @@ def installed() -> list[Allocator]:
     """All that can be run on this machine now: hakmem, the C library's, and the peers that are installed."""
     from hakmem import peers
 
-    return [hakmem(), glibc(), *(Allocator(name, path) for name, path in peers.installed().items())]
+    return [hakmem(), glibc(), *(_peer(name, path) for name, path in peers.installed().items())]
 
 
 def resolve(words: Iterable[str]) -> list[Allocator]:
@@ -49,6 +50,12 @@ def resolve(words: Iterable[str]) -> list[Allocator]:
     for word in (part.strip() for some in words for part in some.split(",")):
         found += installed() if word == "all" else [_resolve_one(word)]
     return found
+
+
+def _peer(name: str, library: Path) -> Allocator:
+    from hakmem import peers
+
+    return Allocator(name, library, peers.PEERS[name].settings)
 
 
 def _resolve_one(word: str) -> Allocator:
@@ -66,7 +73,7 @@ def _resolve_one(word: str) -> Allocator:
         return glibc()
     libraries = peers.installed()
     if name in libraries:
-        return Allocator(name, libraries[name])
+        return _peer(name, libraries[name])
     if name in peers.PEERS:
         raise LabError(f"the peer {name} is not installed: hakmem peers install {name}")
     known = ", ".join([OWN, SYSTEM, *peers.PEERS])

@@ -167,9 +167,11 @@ def builds(repository: Path) -> Iterator[Builds]:
     try:
         yield made
     finally:
-        if made.tree.exists():
-            git(repository, "worktree", "remove", "--force", str(made.tree))
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if made.tree.exists():
+                git(repository, "worktree", "remove", "--force", str(made.tree))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---- All of it -------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def _facts(variant: Variant) -> VariantFacts:
         allocator=allocator.name,
         library=_relative(str(allocator.library)) if allocator.library else None,
         sha256=allocator.sha256(),
-        settings=dict(variant.settings),
+        settings={**allocator.settings, **variant.settings},
     )
 
 

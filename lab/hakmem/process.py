@@ -130,7 +130,7 @@ def run(
         raise RunError(f"{words[0]}: {found}")
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
-        return _run_in(folder, words, allocator, {**base, **(settings or {})}, timeout_s, cwd, drive, prove, tool)
+        return _run_in(folder, words, allocator, {**base, **allocator.settings, **(settings or {})}, timeout_s, cwd, drive, prove, tool)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -214,17 +214,7 @@ def healthy(limit_s: float) -> str:
 
 
 def fragmentation_is_bounded(limit_s: float) -> str:
-    cases = [case for case in suite.resolve() if case.words[0] == health.FRAGMENTATION]
-    if not cases:
-        raise LabError(f"{health.FRAGMENTATION} is not in the suite")
-    worst = 0.0
-    for case in cases:
-        sample = case.run(measure.Variant("hakmem", allocators.hakmem()))
-        worst = max(worst, sample.values["over_limit_end"])
-    said = f"RSS at the end is {worst:.2f} x the page limit, of {health.FRAGMENTATION_LIMIT} x"
-    if worst > health.FRAGMENTATION_LIMIT:
-        raise LabError(said)
-    return said
+    return _examine(["fragmentation"], limit_s)
 
 
 # ---- What a record knows ---------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class BenchCase:
         )
 
 
-REALLOC_SANITY = "bench_realloc 1 33554432 150 2 1"
+REALLOC_SANITY = "bench_realloc 1 33554432 150 0.1 1"
 TAIL = (
     "malloc_p50",
     "malloc_p99",
@@ -106,10 +106,10 @@ BENCHMARKS = (
     Benchmark("stability", "bench_stability 4000000 4096 1", "bench_stability 20000 400 1"),
     Benchmark("mid", "bench_mid_large 12000000 1000 1", "bench_mid_large 50000 256 1"),
     Benchmark("large", "bench_mid_large 3000 64 1 32768 8388608", "bench_mid_large 300 8 1 32768 8388608"),
-    Benchmark("realloc untouched", "bench_realloc 1 1073741824 150 2000 1 untouched", REALLOC_SANITY + " untouched"),
-    Benchmark("realloc touched", "bench_realloc 1 268435456 150 3 1 touched", REALLOC_SANITY + " touched"),
+    Benchmark("realloc untouched", "bench_realloc 1 1073741824 150 1 1 untouched", REALLOC_SANITY + " untouched"),
+    Benchmark("realloc touched", "bench_realloc 1 268435456 150 1 1 touched", REALLOC_SANITY + " touched"),
     Benchmark(
-        "realloc vectors", "bench_realloc 20000 20000 150 1 1 touched", "bench_realloc 500 20000 150 1 1 touched"
+        "realloc vectors", "bench_realloc 20000 20000 150 1 1 touched", "bench_realloc 500 20000 150 0.1 1 touched"
     ),
     Benchmark("larson 1", "larson 1 8 1000 5000 100 4141 1", "larson 0.1 8 1000 5000 10 4141 1", "threads"),
     Benchmark("larson 2", "larson 1 8 1000 5000 100 4141 2", "larson 0.1 8 1000 5000 10 4141 2", "threads"),

@@ -272,6 +272,13 @@ def test_ctrl_c_leaves_nothing_behind(toy: Toy) -> None:
     assert toy.worktrees() == 1
 
 
+def test_a_worktree_that_git_can_not_remove_is_told_and_the_folder_is_gone(toy: Toy) -> None:
+    toy.commit("1")
+    with pytest.raises(LabError, match="git worktree: "), bisect.builds(toy.root) as made:
+        made.tree.mkdir()
+    assert not made.folder.exists()
+
+
 DELAYED = """
 #include <stddef.h>
 #include <time.h>

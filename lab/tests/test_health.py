@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hakmem import health, process, settings
+from hakmem import health, process, settings, suite
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.health import Check, Examination, Profile
@@ -76,7 +76,7 @@ def test_all_is_well_when_all_runs_are_those_of_the_c_library(fake: Fake) -> Non
         ({"status": -11, "stderr": b"x\nlast\n"}, "killed by signal 11 (last), on the C library exit status 0"),
         ({"status": 1}, "exit status 1, on the C library exit status 0"),
         ({"stderr": b"hakmem: debug\n"}, "another error output than on the C library: 'hakmem: debug' for 'nothing'"),
-        ({"stdout": b"debug\n" + CLOSING}, "another output than on the C library: 'debug' for ''"),
+        ({"stdout": b"hi\n" + CLOSING}, "another output than on the C library: 'hi' for 'figure rss_end N bytes'"),
         (
             {"stdout": CLOSING.replace(b"0x0123456789abcdef", b"0x0000000000000000")},
             "another output than on the C library: 'checksum 0x0000000000000000' for 'checksum 0x0123456789abcdef'",
@@ -85,7 +85,10 @@ def test_all_is_well_when_all_runs_are_those_of_the_c_library(fake: Fake) -> Non
             {"stdout": CLOSING.replace(b"1.2 x", b"1.51 x")},
             "RSS at the end is 1.51 x the page limit, more than 1.5 x",
         ),
-        ({"stdout": CLOSING.replace(b"over_limit_end", b"over_limit_full")}, "printed no figure over_limit_end"),
+        (
+            {"stdout": CLOSING.replace(b"over_limit_end", b"debug")},
+            "another output than on the C library: 'figure debug N x' for 'figure over_limit_end N x'",
+        ),
     ],
 )
 def test_each_thing_that_is_wrong_is_named(
@@ -93,6 +96,19 @@ def test_each_thing_that_is_wrong_is_named(
 ) -> None:
     fake(lambda words, allocator, settings: GOOD if words[0] == "true" else replace(GOOD, **change))
     assert wrong(list(Examination(HAKMEM).run([DEFAULT]))) == {"fragment": expected, "again": expected}
+
+
+def test_the_figure_that_has_a_limit_must_be_there() -> None:
+    case = BenchCase("fragment", (health.FRAGMENTATION, "1"))
+    assert health.wrong_figures(case, replace(GOOD, stdout=b"")) == "printed no figure over_limit_end"
+    assert health.wrong_figures(BenchCase("hot", ("bench_tiny_hot",)), replace(GOOD, stdout=b"")) is None
+
+
+def test_fragmentation_is_examined_at_full_size_and_in_a_group_of_its_own() -> None:
+    full = {case.words for case in suite.resolve() if case.words[0] == health.FRAGMENTATION}
+    found = {case.words for group, case in health.benchmarks() if group == "fragmentation"}
+    assert found == full and full
+    assert {group for group, _ in health.benchmarks()} == set(health.GROUPS) - {"silence"}
 
 
 @pytest.mark.parametrize("output", [{"stdout": CLOSING + b"x"}, {"stderr": b"x"}, {"stdout": b""}])

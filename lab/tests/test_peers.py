@@ -525,3 +525,12 @@ def test_the_smallest_peer_is_built_from_its_registry(tmp_path: Path, monkeypatc
         text=True,
     ).stdout
     assert str(library) in maps
+
+
+def test_settings_that_a_peer_needs_reach_its_runs_and_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown on the C library under another name."""
+    from hakmem import allocators, process
+
+    allocator = allocators.Allocator("glibc", None, {"MALLOC_TOP_PAD_": "4096"})
+    assert process.run(["sh", "-c", "echo $MALLOC_TOP_PAD_"], allocator).stdout == b"4096\n"
+    assert allocators._peer("tcmalloc", Path("/lib/x.so")).settings == PEERS["tcmalloc"].settings != {}

@@ -104,7 +104,7 @@ def _ratio_scale(axes: Axes, ratios: Sequence[Interval]) -> None:
     """Logarithmic: half and double are equally far from 1. A wide interval may leave the plot, an estimate may not."""
     estimates = [1.0, *(ratio.estimate for ratio in ratios)]
     ends = [end for ratio in ratios if ratio.is_bounded for end in (ratio.low, ratio.high)]
-    reach = max(max(estimates) / min(estimates), 1.02) ** 0.6
+    reach = max(max(estimates) / min(estimates), 2) ** 0.6
     low = max(min([*ends, *estimates]), min(estimates) / reach)
     high = min(max([*ends, *estimates]), max(estimates) * reach)
     room = (high / low) ** 0.04
