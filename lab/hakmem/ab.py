@@ -1,8 +1,8 @@
 """A/B: the same work under two settings of one build, or under two builds, decided by rounds that take turns.
 
-A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build. A
-matrix is every combination of several switches, because gains do not add up: its effects are those of each switch over
-all states of the others, and of switches together beyond what they do apart.
+A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build.
+A matrix is every combination of several switches, because gains do not add up: its effects are those of each switch
+over all states of the others, and of switches together beyond what they do apart.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Performance bisect: from a good commit and a bad one to the first bad one, with figures that are noisy.
 
 Three parts that know nothing of each other: a search over commits that can be skipped, a judge that takes more rounds
-while the figures don't say, and builds of commits in a worktree of their own. Every commit is measured against the good
-one's library, in turns: what drifts on the machine drifts for both.
+while the figures don't say, and builds of commits in a worktree of their own. Every commit is measured against the
+good one's library, in turns: what drifts on the machine drifts for both.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """From a record's raw values to a report: medians, ratios with intervals, verdicts.
 
 Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary,
-and its
-verdict stands alone; the intervals of the other metrics are widened for their number, so that a report of many
-verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the
-ratios of its single
-cases are widened for the number of allocators.
+and its verdict stands alone; the intervals of the other metrics are widened for their number, so that a report of many
+verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the ratios
+of its single cases are widened for the number of allocators.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ def section(
     notes: tuple[str, ...] = (),
 ) -> Comparison | None:
     """One metric of all cases that have it, or None. `mean`: with the geometric mean over the cases in which all
-    variants have
-    figures."""
+    variants have figures."""
     found = [_case(record, case, of, figure, baseline, confidence) for case in cases or record.cases]
     found = [case for case in found if any(entry.values for entry in case.entries)]
     if not found:
@@ -150,7 +147,7 @@ def _report(
     record: Record, title: str, sections: Sequence[Section], summary: tuple[str, ...], kept: str | None
 ) -> Report:
     facts = record.machine
-    load = f"{facts.load[0]:.2f} before, {record.load_at_end[0]:.2f} after"
+    load = f"load {facts.load[0]:.2f} before, {record.load_at_end[0]:.2f} after"
     size = () if record.size == "full" else ("Short runs (less than 1 s and 10 M operations): they show little.",)
     cut = ("Interrupted: whole rounds only.",) if record.interrupted else ()
     return Report(
@@ -164,7 +161,7 @@ def _report(
         machine={
             "machine": words.machine(facts),
             "rounds": f"{record.rounds} rounds, interleaved",
-            "load": f"load {load}",
+            "load": load,
         },
         records=(kept,) if kept else (),
     )

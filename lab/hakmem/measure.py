@@ -2,9 +2,8 @@
 for all.
 
 The order of variants turns from round to round and from case to case. A variant that fails a case is not asked again;
-the
-others go on. Ctrl-C ends the measurement after the last whole round, whose figures are kept. Nothing here knows what a
-case is: a command, a benchmark program, a server with its client.
+the others go on. Ctrl-C ends the measurement after the last whole round, whose figures are kept. Nothing here knows
+what a case is: a command, a benchmark program, a server with its client.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ def variants(allocators: Sequence[Allocator]) -> list[Variant]:
 @dataclass(frozen=True)
 class Sample:
     """One run of one case under one variant. `values` has names of METRICS, and names of a benchmark's own figures,
-    whose units
-    stand in `units`."""
+    whose units stand in `units`."""
 
     values: Mapping[str, float]
     digest: str  # of what it printed or computed; equal for equal work
@@ -194,8 +192,7 @@ def measure(
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Measurement:
     """Runs every case under every variant `warmup` times uncounted, then `rounds` times. At least one variant of one
-    case must
-    succeed in one whole round, else LabError."""
+    case must succeed in one whole round, else LabError."""
     result = Measurement(list(cases), list(variants))
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
     failed: set[tuple[str, str]] = set()

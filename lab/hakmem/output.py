@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,18 @@ from hakmem.ledger import Record
 from hakmem.report.model import Report
 
 
+def _name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Checked before anything is measured."""
+    if value is not None and not re.match(ledger.ID, f"2000-01-01-{value}"):
+        raise LabError(f"--keep {value}: expected a name of small letters, digits and single hyphens")
+    return value
+
+
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --json, --markdown, --html and --keep, as arguments json_file, markdown_file, html_file and keep."""
     file = click.Path(dir_okay=False, path_type=Path)
     for option in (
-        click.option("--keep", metavar="NAME", help="keep the record in evidence/ as DATE-NAME.json"),
+        click.option("--keep", metavar="NAME", callback=_name, help="keep the record in evidence/ as DATE-NAME.json"),
         click.option("--html", "html_file", type=file, metavar="FILE", help="one self-contained page with plots"),
         click.option("--markdown", "markdown_file", type=file, metavar="FILE", help="tables; - for standard output"),
         click.option("--json", "json_file", type=file, metavar="FILE", help="the record; - for standard output"),
@@ -38,13 +46,16 @@ def finish(
     keep: str | None,
 ) -> None:
     """Writes all that was asked for, the record first. `report` is called with the id of the kept record or None. The
-    table
-    goes to standard output unless JSON or markdown does."""
+    table goes to standard output unless JSON or markdown does."""
     kept: str | None = None
+    not_kept: LabError | None = None
     if keep is not None:
-        path = ledger.keep(renamed(record, keep))
-        kept = path.stem
-        print(f"hakmem: kept as {path}", file=sys.stderr)
+        try:
+            path = ledger.keep(record.model_copy(update={"id": f"{record.date:%Y-%m-%d}-{keep}"}))
+            kept = path.stem
+            print(f"hakmem: kept as {path}", file=sys.stderr)
+        except LabError as error:  # what was measured is shown all the same
+            not_kept = error
     shown = report(kept)
     taken = False
     if json_file:
@@ -61,15 +72,8 @@ def finish(
         from hakmem.report import text
 
         text.write(shown, sys.stdout)
-
-
-def renamed(record: Record, name: str) -> Record:
-    """The record under the id DATE-NAME."""
-    wanted = f"{record.date:%Y-%m-%d}-{name}"
-    try:
-        return Record.model_validate({**record.model_dump(), "id": wanted})
-    except ValueError:
-        raise LabError(f"--keep {name}: expected a name of small letters, digits and single hyphens") from None
+    if not_kept:
+        raise not_kept
 
 
 def _write(file: Path, text: str) -> bool:

@@ -1,11 +1,11 @@
 """Runs one command under one allocator, and believes no figure before takeover is proved.
 
 Owns: the child's environment (LD_PRELOAD above all), its time limit, its figures, and the proof. LD_PRELOAD with a
-path that
-doesn't exist prints one line, runs on with the C library's malloc and exits 0, so what was passed proves nothing. A
-witness (lab/native/witness.c) is preloaded beside the allocator and writes down which file the malloc family of the
-process is resolved to; that file must be the allocator's. The C library is preloaded by name as well when it is the
-allocator, so that a program that brings another malloc as a shared library is measured on the C library's.
+path that doesn't exist prints one line, runs on with the C library's malloc and exits 0, so what was passed proves
+nothing. A witness (lab/native/witness.c) is preloaded beside the allocator and writes down which file the malloc
+family of the process is resolved to; that file must be the allocator's. The C library is preloaded by name as well
+when it is the allocator, so that a program that brings another malloc as a shared library is measured on the C
+library's.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Process:
 @dataclass(frozen=True)
 class Run:
     """Figures of one run. CPU time and faults are the whole tree's, as far as it was waited for; the peak is that of
-    the
-    largest process."""
+    the largest process."""
 
     pid: int
     status: int  # exit status, or -signal
@@ -112,14 +111,12 @@ def run(
     tool: Sequence[str] = (),
 ) -> Run:
     """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is
-    called while
-    it runs: it talks to a server until the server ends. `tool` is a command that runs all of it, such as a profiler,
-    and is
-    not on the allocator itself. Standard input is empty.
+    called while it runs: it talks to a server until the server ends. `tool` is a command that runs all of it, such as
+    a profiler, and is not on the allocator itself. Standard input is empty.
 
     Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something
-    else.
-    A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in Run.status.
+    else. A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in
+    Run.status.
     """
     words = [str(word) for word in command]
     if not words:

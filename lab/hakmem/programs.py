@@ -72,9 +72,8 @@ def installed(program: Program) -> list[str] | None:
 
 @lru_cache(maxsize=1)
 def _work() -> Path:
-    """A folder for what is prepared once, gone when this process ends. Others may look into it: servers that refuse
-    to be
-    root run as somebody else."""
+    """A folder for what is prepared once, gone when this process ends. Others may look into it: servers that refuse to
+    be root run as somebody else."""
     folder = Path(tempfile.mkdtemp(prefix="hakmem-programs-"))
     folder.chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -172,8 +171,7 @@ def environment(home: Path) -> Values:
 
 def _git(values: Values) -> Values:
     """A repository for git to read: a bare copy of this one, so that nobody's commit changes it halfway; where there
-    is none,
-    one commit of the Python library's sources."""
+    is none, one commit of the Python library's sources."""
     copy, git, home = Path(values["work"], "repository.git"), values["exe"], Path(values["work"])
     settings = "[safe]\n\tdirectory = *\n[user]\n\tname = lab\n\temail = lab@localhost\n"
     (home / ".gitconfig").write_text(settings)

@@ -17,6 +17,7 @@ from hakmem.measure import Sample, Variant
 SUFFIX = f".trace{trace.PACKED}"
 FULL_EVENTS = 20_000_000  # at least 10 M operations: a realloc is one, of two events
 OF_THE_TRACE = frozenset({"calls", "turns", "live_peak", "tables"})  # figures that no allocator changes
+FIGURES = ("heap_per_live",)  # that a report compares; a record has the others too
 
 
 def shipped() -> dict[str, Path]:
@@ -62,19 +63,19 @@ class ReplayCase:
 
     def run(self, variant: Variant) -> Sample:
         sample = suite.BenchCase(self.name, ("bench_replay", str(self.file), str(self.repeats))).run(variant)
-        return replace(sample, values={name: of for name, of in sample.values.items() if name not in OF_THE_TRACE})
+        values = {name: of for name, of in sample.values.items() if name not in OF_THE_TRACE}
+        values["peak_rss_bytes"] -= sample.values["tables"]  # a trace's are as large as the heap
+        return replace(sample, values=values)
 
 
 def cases(names: Iterable[str], size: str = "full") -> list[ReplayCase]:
-    """Each name is a file's, or else a shipped trace's. A file that is no sound trace is an error."""
+    """Each name is a shipped trace's, or else a file's. A file that is no sound trace is an error."""
     known = shipped()
     found: list[ReplayCase] = []
     for number, name in enumerate(dict.fromkeys(names)):
-        path = Path(name)
-        if not path.is_file():
-            if name not in known:
-                raise trace.TraceError(f"{name}: no such file, and no trace of that name: there are {', '.join(known)}")
-            path = known[name]
+        path = known.get(name) or Path(name)
+        if not path.exists():
+            raise trace.TraceError(f"{name}: no such file, and no trace of that name: there are {', '.join(known)}")
         data = trace.unpacked(path)
         event_count = trace.parse(data, name).event_count
         file = path.absolute()

@@ -183,7 +183,8 @@ def postgres(values: Mapping[str, str]) -> bytes:
     return answer.encode()
 
 
-QUERIES = """
+QUERIES =
+"""
 select count(*), sum(n), max(t) from (select n, md5(n::text) as t from generate_series(1, 200000) n order by t) s;
 select k, count(*), sum(length(t)) from (select n % 97 as k, repeat('x', n % 500) as t from generate_series(1, 100000)
 n) s

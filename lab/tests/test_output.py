@@ -36,13 +36,14 @@ def test_all_files_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert "record 2026-01-02-suite" in capsys.readouterr().out
 
 
-def test_name_to_keep_under_is_checked_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ledger_that_cannot_be_written_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "folder", lambda: tmp_path)
-    with pytest.raises(LabError, match="--keep Bad Name: expected a name of small letters"):
-        finish(keep="Bad Name")
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "evidence").write_text("in the way")
+    monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
+    with pytest.raises(LabError):
+        finish(keep="suite")
+    assert "geometric mean" in capsys.readouterr().out
 
 
 def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -68,6 +69,7 @@ def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
         (["compare", "--baseline", "x", "--with", "glibc", "--", "true"], "hakmem: --baseline x: not among glibc"),
         (["compare", "-n", "0", "--", "true"], "hakmem: Invalid value for '-n'"),
         (["compare", "--nosuch", "--", "true"], "hakmem: --nosuch"),
+        (["compare", "--keep", "Bad Name", "--", "true"], "hakmem: --keep Bad Name: expected a name of small letters"),
         (["bench", "nosuch"], "hakmem: no case 'nosuch'"),
         (["demo", "--only", "nosuch"], "hakmem: no program 'nosuch'"),
         (["nosuch"], "hakmem: No such command 'nosuch'"),

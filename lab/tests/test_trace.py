@@ -391,7 +391,8 @@ def test_a_recording_and_its_packed_form_are_replayed_alike(program: Path, tmp_p
         assert figures(path)[name] == figures(short)[name]
 
 
-OVERLAPPING = """
+OVERLAPPING =
+"""
     #include <stddef.h>
     #include <string.h>
     extern void *__libc_malloc(size_t);
@@ -401,11 +402,13 @@ OVERLAPPING = """
     void free(void *p) { if ((size_t)((char *)p - block) >= sizeof block) __libc_free(p); }
     void *realloc(void *p, size_t n) { return memcpy(__libc_malloc(n), p, 48); }"""
 BROKEN = {
-    "calloc that is not zero": """
+    "calloc that is not zero":
+    """
         #include <stdlib.h>
         #include <string.h>
         void *calloc(size_t n, size_t m) { return memset(malloc(n * m), 1, n * m); }""",
-    "realloc that does not copy": """
+    "realloc that does not copy":
+    """
         #include <stdlib.h>
         void *realloc(void *p, size_t n) { (void)p; return calloc(1, n); }""",
     "free of damaged blocks": OVERLAPPING,

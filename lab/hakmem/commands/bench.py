@@ -31,8 +31,7 @@ def command(
 
     Prints time and peak memory of every case with ratios and their intervals, and the benchmarks' own figures. Beside
     the allocators runs the ceiling, BenchFast: an allocator that does almost nothing, which shows how much of a
-    benchmark is
-    the benchmark itself. A case that fails under one allocator is named, and the others go on.
+    benchmark is the benchmark itself. A case that fails under one allocator is named, and the others go on.
 
     Exit status: 0 when every case ran under every allocator, 1 when one failed, 130 when interrupted.
     """

@@ -32,9 +32,8 @@ def command(
     """Runs COMMAND under several allocators, interleaved, and says which is better, and how sure that is.
 
     Without --with: hakmem and glibc. Every run proves whose malloc it ran on. Compared are wall time, CPU time, peak
-    memory and page faults; the verdict rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults), and says
-    "no difference"
-    when the 95 % interval of the ratio holds 1. Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
+    memory and page faults; the verdict rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults), and says "no
+    difference" when the 95 % interval of the ratio holds 1. Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
 
     Exit status: 0 when all was compared, 1 when the command failed under some allocators only, 130 when interrupted.
     """

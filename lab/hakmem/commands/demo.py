@@ -22,8 +22,8 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
     """Programs you know on glibc and on hakmem: equal outputs, proof of takeover, one table.
 
     Every run must prove whose malloc it ran on, and print what the runs on glibc print. Ratios below 1 mean that
-    hakmem needs
-    less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of them is installed.
+    hakmem needs less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of them is
+    installed.
     """
     wanted = [programs.by_name(name) for name in only] or list(programs.PROGRAMS)
     if not every and not only:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hakmem import output
+from hakmem.report.model import Report
 
 
 @click.command()
@@ -28,9 +29,9 @@ def command(
 ) -> int:
     """Replays what programs asked of their allocators, under hakmem, glibc and whatever --with adds, interleaved.
 
-    TRACE is a file that `hakmem record` wrote, or the name of one that comes with hakmem. It is gone through as often
-    as it takes for 10 million calls, in the recorded threads and the recorded order. The figures heap_peak and
-    heap_per_live tell the memory that the blocks took, and its ratio to the bytes that were asked for.
+    TRACE is the name of one that comes with hakmem, or a file that `hakmem record` wrote. It is gone through as often
+    as it takes for 10 million calls, in the recorded threads and the recorded order. heap_per_live is the ratio of the
+    memory that the blocks took to the bytes that were asked for.
 
     Exit status: 0 when every trace was replayed under every allocator, 1 when one failed, 130 when interrupted.
     """
@@ -50,5 +51,9 @@ def command(
         done = measure.measure(chosen, variants, rounds, warmup=warmup, on_step=on_step)
     record = ledger.from_measurement(done, "replay", warmup=warmup, start=start)
     base = baseline or ("hakmem" if "hakmem" in record.variants else None)
-    output.finish(record, lambda kept: comparison.suite_report(record, "replay", baseline=base, kept=kept), **files)  # type: ignore[arg-type]
+
+    def report(kept: str | None) -> Report:
+        return comparison.suite_report(record, "replay", baseline=base, figures=replays.FIGURES, kept=kept)
+
+    output.finish(record, report, **files)  # type: ignore[arg-type]
     return 130 if done.interrupted else 1 if done.failures else 0

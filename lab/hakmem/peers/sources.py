@@ -2,9 +2,9 @@
 
 A crate is pinned: its version and the SHA-256 of its archive are the catalogue's, and no other archive is ever opened.
 Archives are kept in one folder, the shelf, so that a second build downloads nothing. Where cargo is installed it does
-the download, as it knows which registry, mirror or proxy this machine is to use; elsewhere crates.io is asked directly.
-A distribution's package is whatever version the distribution has, vouched for by apt's signed index; it is unpacked,
-not installed, which needs no root and pulls in nothing.
+the download, as it knows which registry, mirror or proxy this machine is to use; elsewhere crates.io is asked
+directly. A distribution's package is whatever version the distribution has, vouched for by apt's signed index; it is
+unpacked, not installed, which needs no root and pulls in nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What is installed: one folder per peer, with its library and a stamp. What has no good stamp is not there.
 
-    NAME/libNAME.so     the library
-    NAME/stamp.json     what it is and how it came to be; the last file written into the folder
-    logs/NAME.log       every command of the last attempt, with its output
-    sources/            archives, as downloaded
-    .building/          where a peer is made; moved to NAME/ as a whole when it is done and proved
+    NAME/libNAME.so     the library NAME/stamp.json     what it is and how it came to be; the last file written into
+    the folder logs/NAME.log       every command of the last attempt, with its output sources/            archives, as
+    downloaded .building/          where a peer is made; moved to NAME/ as a whole when it is done and proved
 
 The root is .peers/ in a checkout, which git ignores, and hakmem/peers in the user's cache for an installed package.
 """
