@@ -127,7 +127,8 @@ def run(
         raise RunError(f"{words[0]}: {found}")
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
-        return _run_in(folder, words, allocator, {**base, **allocator.settings, **(settings or {})}, timeout_s, cwd, drive, prove, tool)
+        given = {**base, **allocator.settings, **(settings or {})}
+        return _run_in(folder, words, allocator, given, timeout_s, cwd, drive, prove, tool)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -66,8 +66,7 @@ def table() -> list[Row]:
 
 # ---- Programs that are run -------------------------------------------------------------------------------------------
 
-ALLOCATE =
-"""
+ALLOCATE = """
 import ctypes, os, resource, threading
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 libc = ctypes.CDLL(None)
@@ -75,19 +74,16 @@ libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = (ctypes.c_size_t,)
 libc.free.argtypes = (ctypes.c_void_p,)
 """
-DOUBLE_FREE =
-"""
+DOUBLE_FREE = """
 block = libc.malloc(64)
 libc.free(block)
 libc.free(block)
 """
-FOREIGN_POINTER =
-"""
+FOREIGN_POINTER = """
 here = ctypes.create_string_buffer(64)
 libc.free(ctypes.addressof(here) + 16)
 """
-FORK =
-"""
+FORK = """
 def churn():
     blocks = [libc.malloc(number * 37 % 5000 + 1) for number in range(200)]
     for block in blocks:

@@ -59,17 +59,11 @@ def _run(words: Sequence[str], environment: dict[str, str]) -> tuple[int, int]:
 
 
 def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:
-    """Completes the recordings and gives them their names. The last program that the command's own process became is
-    the one that was meant; the others are kept when children are."""
-    recorded = [(file, found) for file in folder.iterdir() if (found := trace.complete(file)).event_count]
-    recorded.sort(key=lambda one: (one[1].pid == root, [int(part) for part in one[0].name.split(".")]), reverse=True)
-    kept: list[tuple[Path, Trace]] = []
-    for file, found in recorded if children else recorded[:1]:
-        name, dot, suffix = output.name.partition(".")
-        path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if kept else output
-        if path.suffix == trace.PACKED:
-            trace.write_packed(found, path)
-        else:
-            file.rename(path)
-        kept.append((path, found))
-    return kept
+    """Writes the traces. The last program that the command's own process became is the one that was meant; the others are
+    kept when children are."""
+    recorded: list[tuple[tuple[bool, list[int]], Path, bytes]] = []
+    for file in folder.iterdir():
+        pid, number = map(int, file.name.split("."))
+        if data := trace.complete(file):
+            recorded.append(((pid == root, [pid, number]), file, data))
+    ...

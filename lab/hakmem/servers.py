@@ -183,13 +183,12 @@ def postgres(values: Mapping[str, str]) -> bytes:
     return answer.encode()
 
 
-QUERIES =
-"""
+QUERIES = """
 select count(*), sum(n), max(t) from (select n, md5(n::text) as t from generate_series(1, 200000) n order by t) s;
-select k, count(*), sum(length(t)) from (select n % 97 as k, repeat('x', n % 500) as t from generate_series(1, 100000)
-n) s
+select k, count(*), sum(length(t))
+    from (select n % 97 as k, repeat('x', n % 500) as t from generate_series(1, 100000) n) s
     group by k order by k;
 select count(*) from generate_series(1, 200000) a join generate_series(1, 200000) b on a = b;
-select length(string_agg(n::text, ',' order by n desc)), count(jsonb_build_object('n', n)) from generate_series(1,
-100000) n;
+select length(string_agg(n::text, ',' order by n desc)), count(jsonb_build_object('n', n))
+    from generate_series(1, 100000) n;
 """

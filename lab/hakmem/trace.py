@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import lzma
-import mmap
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -25,7 +24,7 @@ MAGIC = b"haktrace"
 VERSION = 1
 CHUNK_BYTES = 4096
 FULL = 1  # of the header's flags
-HEADER = struct.Struct("<8sIIIIII")  # magic, checksum, version, pid, flags, threads, chunks
+HEADER = struct.Struct("<8sIIIIII")  # magic, checksum, version, pid, flags, chunks, threads
 CHUNK = struct.Struct("<IIQHH")  # checksum, thread, ticket, bytes, events
 PAYLOAD_BYTES = CHUNK_BYTES - CHUNK.size
 KIND_BITS = 3
@@ -122,24 +121,22 @@ def _integers(code: bytes) -> Iterator[int]:
 # ---- Files ----------------------------------------------------------------------------------------------------------
 
 
-def _checksum(memory: bytes) -> int:
+def _checksum(memory: bytes | bytearray) -> int:
     return zlib.adler32(memory) or 1
 
 
-def complete(path: Path) -> Trace:
-    """Closes a recording whose program has ended, however it did: drops room that was not needed, adds checksums that
-    are missing."""
-    with open(path, "r+b") as file:
-        header = bytearray(file.read(CHUNK_BYTES))
-        chunk_count = HEADER.unpack_from(header)[-1]
-        file.truncate((1 + chunk_count) * CHUNK_BYTES)
-        with mmap.mmap(file.fileno(), 0) as memory:
-            for start in range(CHUNK_BYTES, len(memory), CHUNK_BYTES):
-                if memory[start : start + 4] == bytes(4):
-                    checksum = _checksum(memory[start + 4 : start + CHUNK_BYTES])
-                    memory[start : start + 4] = checksum.to_bytes(4, "little")
-            memory[8:12] = _checksum(bytes(header[12:])).to_bytes(4, "little")
-    return read(path)
+def complete(path: Path) -> bytes | None:
+    """The trace in a file of the recorder's, whether its program has ended, and however it did. None: the program has not
+    asked for anything. The file stays as it is: a process may still be writing into it."""
+    with open(path, "rb") as file:
+        data = bytearray(file.read(CHUNK_BYTES))
+        chunk_count = HEADER.unpack_from(data)[5] if len(data) == CHUNK_BYTES else 0
+        data += file.read(chunk_count * CHUNK_BYTES)
+    for start in range(CHUNK_BYTES, len(data), CHUNK_BYTES):
+        if data[start : start + 4] == bytes(4):
+            data[start : start + 4] = _checksum(data[start + 4 : start + CHUNK_BYTES]).to_bytes(4, "little")
+    data[8:12] = _checksum(data[12:CHUNK_BYTES]).to_bytes(4, "little")
+    return bytes(data) if chunk_count else None
 
 
 def read(path: Path) -> Trace:
@@ -163,7 +160,7 @@ def parse(data: bytes, name: str) -> Trace:
         raise TraceError(f"{name}: not a trace, which `hakmem record` writes")
     if len(data) < CHUNK_BYTES:
         raise TraceError(f"{name}: cut short within its header")
-    _, checksum, version, pid, flags, thread_count, chunk_count = HEADER.unpack_from(data)
+    _, checksum, version, pid, flags, chunk_count, thread_count = HEADER.unpack_from(data)
     expected = (1 + chunk_count) * CHUNK_BYTES
     if version != VERSION:
         raise TraceError(f"{name}: a trace of format {version}; this hakmem reads format {VERSION}")
@@ -211,7 +208,7 @@ class Writer:
             writer.close()
         words = b"".join(word.encode() + b"\0" for word in command)[: CHUNK_BYTES - HEADER.size - 1]
         chunk_count = len(self.chunks) // CHUNK_BYTES
-        header = HEADER.pack(MAGIC, 0, VERSION, pid, FULL * is_full, thread_count, chunk_count) + words
+        header = HEADER.pack(MAGIC, 0, VERSION, pid, FULL * is_full, chunk_count, thread_count) + words
         rest = header.ljust(CHUNK_BYTES, b"\0")[12:]
         return MAGIC + _checksum(rest).to_bytes(4, "little") + rest + self.chunks
 
@@ -290,5 +287,5 @@ def pack(trace: Trace) -> bytes:
     return writer.finish(pid=trace.pid, is_full=trace.is_full, thread_count=trace.thread_count, command=trace.command)
 
 
-def write_packed(trace: Trace, path: Path) -> None:
-    path.write_bytes(lzma.compress(pack(trace), preset=9 | lzma.PRESET_EXTREME))
+def compress(data: bytes) -> bytes:
+    return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-PRINTS =
-"""
+PRINTS = """
 #include <stdio.h>
 #include <stdlib.h>
 int main(void) { char *block = malloc(9); free(block); puts("main"); return 3; }
 """
 
 # Enough of an allocator to be one: never frees, as simple as can be.
-OWN_MALLOC =
-"""
+OWN_MALLOC = """
 #include <stddef.h>
 #include <string.h>
 static _Alignas(16) char pool[1 << 20];

@@ -40,9 +40,7 @@ VALUES: Values = {
 def record(values: Values = VALUES, **changes: Any) -> Record:
     """`changes` replace fields."""
     cases = {case: ["program", case] for case, _, _ in values}
-    variants = {
-        name: VariantFacts(allocator=name, library=None, sha256=None, settings={}) for _, name, _ in values
-    }
+    variants = {name: VariantFacts(allocator=name, library=None, sha256=None, settings={}) for _, name, _ in values}
     facts: dict[str, Any] = {
         "id": "2026-01-02-sample",
         "kind": "bench",

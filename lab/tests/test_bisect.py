@@ -279,8 +279,7 @@ def test_a_worktree_that_git_can_not_remove_is_told_and_the_folder_is_gone(toy: 
     assert not made.folder.exists()
 
 
-DELAYED =
-"""
+DELAYED = """
 #include <stddef.h>
 #include <time.h>
 extern void *__libc_malloc(size_t);

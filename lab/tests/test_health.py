@@ -91,9 +91,7 @@ def test_all_is_well_when_all_runs_are_those_of_the_c_library(fake: Fake) -> Non
         ),
     ],
 )
-def test_each_thing_that_is_wrong_is_named(
-    fake: Fake, change: dict[str, Any], expected: str
-) -> None:
+def test_each_thing_that_is_wrong_is_named(fake: Fake, change: dict[str, Any], expected: str) -> None:
     fake(lambda words, allocator, settings: GOOD if words[0] == "true" else replace(GOOD, **change))
     assert wrong(list(Examination(HAKMEM).run([DEFAULT]))) == {"fragment": expected, "again": expected}
 

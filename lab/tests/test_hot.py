@@ -292,8 +292,7 @@ def test_why_perf_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 # ---- Live ------------------------------------------------------------------------------------------------------------
 
-BUSY =
-"""
+BUSY = """
 #include <stdlib.h>
 #include <string.h>
 int main(int count, char **arguments) {

@@ -28,8 +28,7 @@ from hakmem.peers.store import State
 from hakmem.peers.workshop import TOOLS, Workshop, require
 
 # A malloc that is the C library's under another name; it says that it is mimalloc 3.3.2.
-MALLOC =
-"""
+MALLOC = """
 #include <stddef.h>
 #include <string.h>
 void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t);
@@ -209,8 +208,7 @@ def test_cargo_fetches_where_there_is_cargo(root: Path, tmp_path: Path, workshop
     (tmp_path / "archive").write_bytes(data)
     script = f"""
 [ "$1" = fetch ] && grep -qx 'tiny = "=1.0.2"' "$3" && mkdir -p "$CARGO_HOME/registry/cache/site" &&
-    cp {tmp_path}/archive "$CARGO_HOME/registry/cache/site/{crate.file}"
-    """
+    cp {tmp_path}/archive "$CARGO_HOME/registry/cache/site/{crate.file}" """
     program(tmp_path / "bin", "cargo", script)
     assert crate.fetch(root / "sources", workshop, "file:///nowhere").read_bytes() == data
 

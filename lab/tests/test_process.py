@@ -82,8 +82,7 @@ def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:
 
 
 def test_half_an_allocator_is_none(tmp_path: Path) -> None:
-    half =
-    """
+    half = """
     #include <stddef.h>
     extern void *__libc_malloc(size_t);
     void *malloc(size_t n) { return __libc_malloc(n); }

@@ -35,8 +35,7 @@ READABLE = 4.5  # contrast that the Web Content Accessibility Guidelines ask of 
 VISIBLE = 3.0  # and of what is drawn
 
 # Measures the page in the browser and leaves the answer with it.
-SCRIPT =
-"""
+SCRIPT = """
 const paint = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
 function colour(name) {  // as red, green, blue, opacity
   paint.clearRect(0, 0, 1, 1); paint.fillStyle = name; paint.fillRect(0, 0, 1, 1);

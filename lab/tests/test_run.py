@@ -17,8 +17,7 @@ from hakmem.errors import LabError
 
 RUN = [sys.executable, "-m", "hakmem", "run"]
 PYTHON = os.path.realpath(sys.executable)
-SAYS_MALLOC =
-"""
+SAYS_MALLOC = """
 import re, sys
 maps = open("/proc/self/maps").read()
 print("hakmem" if re.search(r"/libhakmem\\.so", maps) else "other")

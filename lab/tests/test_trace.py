@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -193,6 +196,64 @@ def test_a_program_that_takes_no_preload_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="can't be recorded: .*static"):
         recording.record([str(static)], tmp_path / "x.trace", LIMIT, children=False)
     assert [file.name for file in tmp_path.iterdir() if "trace" in file.name] == []
+
+
+# ---- The command -------------------------------------------------------------------------------------------------
+
+RECORD = [sys.executable, "-m", "hakmem", "record"]
+
+
+def test_output_and_exit_status_are_the_command_s(tmp_path: Path) -> None:
+    words = [*RECORD, "--", "sh", "-c", "cat; echo out; echo err >&2; exit 7"]
+    done = subprocess.run(words, input="in\n", capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (7, "in\nout\n")
+    first, second = done.stderr.splitlines()
+    assert first == "err"
+    assert re.fullmatch(r"hakmem: sh\.trace: \d+ events of 1 thread, [\d.]+ KiB", second)
+    assert [file.name for file in tmp_path.iterdir()] == ["sh.trace"]
+
+
+def test_a_limit_that_was_reached_is_told(program: Path, tmp_path: Path) -> None:
+    words = [*RECORD, "-o", "small.trace.xz", "--limit", "64K", "--", str(program), "many_blocks"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.endswith("hakmem: small.trace.xz: reached its limit; --limit allows more than 64.00 KiB\n")
+    assert trace.read(tmp_path / "small.trace.xz").is_full
+
+
+def test_ctrl_c_ends_the_command_and_not_its_trace(tmp_path: Path) -> None:
+    words = [*RECORD, "-o", "x.trace", "--", "sleep", "600"]
+    child = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not any(trace.HEADER.unpack_from(file.read_bytes())[-1] for file in tmp_path.glob("*.recording/*.0")):
+        assert child.poll() is None
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait() == 128 + signal.SIGINT
+    assert trace.read(tmp_path / "x.trace").command == ("sleep", "600")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no command: expected `-- COMMAND [ARGUMENT...]`"),
+        (["--", "no-such-program"], "no-such-program: command not found"),
+        (["-o", "there", "--", "true"], "there is there already: name another file with -o"),
+        (["-o", "nowhere/x.trace", "--", "true"], "can't write nowhere/x.trace: No such file or directory"),
+        (["--limit", "1k", "--", "true"], "'1k': expected a number of bytes, with K, M or G, from 64K to 64G"),
+        (["--limit", "63K", "--", "true"], "'63K': expected a number of bytes, with K, M or G, from 64K to 64G"),
+    ],
+)
+def test_what_can_t_be_recorded_is_told_in_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there").write_text("precious")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["record", *words])
+    assert ended.value.code == 2
+    line = capfd.readouterr().err
+    assert line.startswith("hakmem: ") and line.endswith(f"{said}\n") and line.count("\n") == 1
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["precious"]
 
 
 # ---- Reading -----------------------------------------------------------------------------------------------------
@@ -391,8 +452,7 @@ def test_a_recording_and_its_packed_form_are_replayed_alike(program: Path, tmp_p
         assert figures(path)[name] == figures(short)[name]
 
 
-OVERLAPPING =
-"""
+OVERLAPPING = """
     #include <stddef.h>
     #include <string.h>
     extern void *__libc_malloc(size_t);
@@ -402,13 +462,11 @@ OVERLAPPING =
     void free(void *p) { if ((size_t)((char *)p - block) >= sizeof block) __libc_free(p); }
     void *realloc(void *p, size_t n) { return memcpy(__libc_malloc(n), p, 48); }"""
 BROKEN = {
-    "calloc that is not zero":
-    """
+    "calloc that is not zero": """
         #include <stdlib.h>
         #include <string.h>
         void *calloc(size_t n, size_t m) { return memset(malloc(n * m), 1, n * m); }""",
-    "realloc that does not copy":
-    """
+    "realloc that does not copy": """
         #include <stdlib.h>
         void *realloc(void *p, size_t n) { (void)p; return calloc(1, n); }""",
     "free of damaged blocks": OVERLAPPING,

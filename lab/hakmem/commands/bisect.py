@@ -21,9 +21,7 @@ from hakmem.errors import LabError
               help="By how much the bad commit has to be worse at least.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 @click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | BENCHMARK", type=click.UNPROCESSED)
-def command(
-    good: str, bad: str, metric: str | None, threshold: float, as_json: bool, what: tuple[str, ...]
-) -> None:
+def command(good: str, bad: str, metric: str | None, threshold: float, as_json: bool, what: tuple[str, ...]) -> None:
     """Finds the first bad commit between two: builds each in a worktree of its own, runs the benchmark or the command
     on its library and on the good one's in turns, and takes more runs where the noise hides the answer.
 

@@ -3,6 +3,7 @@
     git_passes.py GIT REPOSITORY PASSES
 
 Writes nothing into the repository. The pack is printed as its checksum: one thread makes it the same every time."""
+
 import hashlib
 import subprocess
 import sys

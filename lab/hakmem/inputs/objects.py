@@ -1,4 +1,5 @@
 """objects.py: what Python programs allocate: trees, dictionaries of strings, strings, JSON. Prints checksums."""
+
 import json
 import re
 import zlib

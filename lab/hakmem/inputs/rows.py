@@ -1,4 +1,5 @@
 """rows.py: builds a database in memory, of as many rows as the argument says, and queries it. Prints the answers."""
+
 import sqlite3
 import sys
 
