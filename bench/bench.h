@@ -1,5 +1,5 @@
-/* What the benchmark programs share: arguments, random numbers, a clock, payloads, what the kernel says of this process, and
- * the closing lines.
+/* What the benchmark programs share: arguments, random numbers, a clock, payloads, what the kernel says of this
+ * process, and the closing lines.
  *
  * Header only and free of hakmem, so that each program compiles alone (cc -O2 -fno-builtin-malloc FILE -pthread) and
  * measures whatever allocator its malloc resolves to. A program's own tables come from bench_map, never from the
@@ -14,8 +14,8 @@
  *     Throughput = N operations per second, relative time: S s.
  *
  * A figure is one line: figure NAME VALUE UNIT, and nothing but figures is printed before the closing lines. Units are
- * bytes, s, ns, ops/s, faults, count, % and x (a ratio).
- * Wrong arguments end a program with status 2 and one line that says what was expected; a failure with status 1.
+ * bytes, s, ns, ops/s, faults, count, % and x (a ratio). Wrong arguments end a program with status 2 and one line that
+ * says what was expected; a failure with status 1.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -148,7 +148,7 @@ static inline size_t bench_pick_size(uint64_t draw, struct bench_sizes sizes) {
     return sizes.min_bytes + (size_t)(((draw >> 32) * sizes.span) >> 32);
 }
 
-/* 16 bytes .. 64 KiB, each doubling as likely as the others, and nearly even within: 2^f is taken as 1 + 0.66 f + 0.34 f^2. */
+/* 16 bytes .. 64 KiB, log-uniform to 0.3 percent: 2^f is taken as 1 + 0.66 f + 0.34 f^2. */
 static inline size_t bench_pick_log_uniform(uint64_t draw) {
     unsigned exponent = 4 + (unsigned)bench_pick_index(draw, 12);
     uint64_t f = draw >> 32; /* in units of 2^-32 */
@@ -266,7 +266,7 @@ static inline uint64_t bench_kernel_kib(const char *path, const char *name) {
     return line ? strtoull(line + strlen(name), NULL, 10) : 0;
 }
 
-/* Resident memory without the program's own tables. The first file is exact, the second may lag behind by some pages. */
+/* Resident memory without the program's own tables. The first file is exact, the second may lag by some pages. */
 static inline uint64_t bench_resident_bytes(void) {
     uint64_t kib = bench_kernel_kib("/proc/self/smaps_rollup", "\nRss:");
     kib = kib ? kib : bench_kernel_kib("/proc/self/status", "\nVmRSS:");

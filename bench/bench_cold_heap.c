@@ -2,9 +2,9 @@
  *
  *     bench_cold_heap BYTES MIN MAX SEED
  *
- * Allocates blocks of MIN..MAX bytes (MIN >= 16) until BYTES were asked for. Each is written at its beginning and its end and is
- * linked from the one before, as the nodes of a list are; then the list is walked, and freed on a second walk. One
- * operation is one malloc of the building, and the closing line's time is that of the building.
+ * Allocates blocks of MIN..MAX bytes (MIN >= 16) until BYTES were asked for. Each is written at its beginning and its
+ * end and is linked from the one before, as the nodes of a list are; then the list is walked, and freed on a second
+ * walk. One operation is one malloc of the building, and the closing line's time is that of the building.
  *
  * Figures: what was asked for (live), page faults and resident memory of the building, the latter over what was asked
  * for, and the seconds of each part.

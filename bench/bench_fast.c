@@ -1,19 +1,19 @@
 /* BenchFast: an allocator that does almost nothing, as a ceiling for those that do their work.
  *
- * Built as libbenchfast.so and preloaded like any other. What a benchmark program reaches on it is what the program itself,
- * its touches and the machine allow. fast_test.c and fast_path.py pin down that it does no more than this:
+ * Built as libbenchfast.so and preloaded like any other. What a benchmark program reaches on it is what the program
+ * itself, its touches and the machine allow. fast_test.c and fast_path.py pin down that it does no more than this:
  *
  *     malloc   the block of its class that this thread freed last; if there is none, the one after the class's newest
  *     free     one more block to take
  *
- * Nothing is checked, given back, written into blocks, or read from them. Each class has a region of address space, so that
- * a block's class is a part of its address. A thread bumps through a chunk per class, and chunks of a region follow each
- * other. It keeps the blocks it frees on stacks, a page of pointers each: the top one, and one below, full or empty. Full
- * pages beyond that are shared, so that a thread that only frees feeds one that only allocates; they are stacked too. The cache of a
- * thread that ended is the next one's.
+ * Nothing is checked, given back, written into blocks, or read from them. Each class has a region of address space, so
+ * that a block's class is a part of its address. A thread bumps through a chunk per class, and chunks of a region
+ * follow each other. It keeps the blocks it frees on stacks, a page of pointers each: the top one, and one below, full
+ * or empty. Full pages beyond that are shared, so that a thread that only frees feeds one that only allocates; they
+ * are stacked too. The cache of a thread that ended is the next one's.
  *
- * Classes: n + 1 for blocks of 16 n bytes up to 1 KiB, then four to a doubling, up to 4 GiB. Class 1 is for malloc(0); class 0 is
- * that of NULL, and has no blocks.
+ * Classes: n + 1 for blocks of 16 n bytes up to 1 KiB, then four to a doubling, up to 4 GiB. Class 1 is for malloc(0);
+ * class 0 is that of NULL, and has no blocks.
  *
  * Invariants:
  *   C1  blocks are aligned to their size where that is a power of two, and to 16 bytes anyway;

@@ -3,8 +3,8 @@
  *     bench_fragment_stress BYTES ROUNDS SEED [IDLE_SECONDS]
  *
  * Each round allocates BYTES in blocks of one range of sizes; the ranges take turns: 16-256 B, 256 B-2 KiB, 2-16 KiB,
- * 16-64 KiB. All pages of a block are written. Then the round frees nine of ten of its blocks at random, and one of eight of
- * those that earlier rounds left. One operation is one malloc or one free.
+ * 16-64 KiB. All pages of a block are written. Then the round frees nine of ten of its blocks at random, and one of
+ * eight of those that earlier rounds left. One operation is one malloc or one free.
  *
  * Figures, with the last round's blocks still there (full), after its frees (end), and after IDLE_SECONDS in which
  * nothing is called (idle):
@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
     uint32_t round_count = (uint32_t)bench_number_between(argv[2], 1, UINT32_MAX);
     struct heap heap = {.random = bench_random_seeded(bench_number(argv[3], 0), 0)};
     double idle_seconds = argc > 4 ? bench_seconds(argv[4]) : 0;
-    /* Older blocks are at most 1/10 of a round of the smallest, each eighth of which dies in a round. */
+    /* A round of the smallest and half as many older ones: a tenth stays, of which an eighth dies in each round. */
     heap.slot_count = bytes_each / SMALLEST_MEAN_BYTES * 3 / 2 + 1000;
     heap.slots = bench_map(heap.slot_count, sizeof *heap.slots);
     uint64_t start_bytes = bench_resident_bytes();

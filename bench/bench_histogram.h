@@ -1,8 +1,8 @@
-/* A histogram of 64-bit values with a fixed relative precision, in the layout of Gil Tene's HdrHistogram, for a lowest value of 1
- * and three significant digits.
+/* A histogram of 64-bit values with a fixed relative precision, in the layout of Gil Tene's HdrHistogram, for a lowest
+ * value of 1 and three significant digits.
  *
- * Values below 2048 have a count of their own each. From there on every doubling has 1024 counts, each of which stands for
- * 2, 4, 8, ... neighbouring values. So:
+ * Values below 2048 have a count of their own each. From there on every doubling has 1024 counts, each of which stands
+ * for 2, 4, 8, ... neighbouring values. So:
  *
  *   H1  the index of a count never falls as the value rises, and no index between is left out;
  *   H2  all values of one count differ by less than a thousandth of each of them;

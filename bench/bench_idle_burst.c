@@ -2,16 +2,17 @@
  *
  *     bench_idle_burst THREADS BYTES FREE_PERCENT IDLE_SECONDS [busy] [trim]
  *
- * THREADS threads allocate BYTES together, in blocks of 16 B .. 64 KiB (log-uniform), write all of their pages, free FREE_PERCENT
- * of them at random, and wait. With busy, they go on to replace their live blocks at random, by others of random sizes.
- * After IDLE_SECONDS, with trim, the main thread calls malloc_trim(0), if the allocator has one; threads that are busy
- * are stopped only after that. One operation is one malloc or one free: of the burst, or, with busy, of the time after it.
+ * THREADS threads allocate BYTES together, in blocks of 16 B .. 64 KiB (log-uniform), write all of their pages, free
+ * FREE_PERCENT of them at random, and wait. With busy, they go on to replace their live blocks at random, by others of
+ * random sizes. After IDLE_SECONDS, with trim, the main thread calls malloc_trim(0), if the allocator has one; threads
+ * that are busy are stopped only after that. One operation is one malloc or one free: of the burst, or, with busy, of
+ * the time after it.
  *
- * Figures, at the end of the burst (full), 0, 1, 2, 5, 10 s after the frees and at the end of IDLE_SECONDS, after the trim
- * (trimmed), and of busy threads that were stopped without one (stopped):
+ * Figures, at the end of the burst (full), 0, 1, 2, 5, 10 s after the frees and at the end of IDLE_SECONDS, after the
+ * trim (trimmed), and of busy threads that were stopped without one (stopped):
  *
- *     rss           resident memory; threads that were busy are stopped for it, and read_delay is the time it took since
- *                   malloc_trim returned
+ *     rss           resident memory; threads that were busy are stopped for it, and read_delay is the time it took
+ *                   since malloc_trim returned
  *     available     what the whole system could still give (MemAvailable)
  *     over_limit    rss over the page limit: bytes of the OS pages that hold a live block, and rss_before
  *
@@ -30,7 +31,7 @@ struct slot {
     uint8_t tag;
 };
 
-/* Belongs to its thread between meetings, and to the main thread while that is the only one that is not waiting for one. */
+/* Belongs to its thread between meetings, and to the main thread while all others wait for one. */
 struct worker {
     _Alignas(64) struct slot *slots; /* the first live_count of them hold a block */
     size_t live_count;

@@ -2,14 +2,14 @@
  *
  *     bench_latency ITER WS SEED THREADS [MIN MAX]
  *
- * THREADS threads have WS slots in common. Each does ITER iterations: it empties a slot at random, and frees the block it
- * found, or puts a block of MIN..MAX bytes (16..1040, MIN >= 16) there. So with more than one thread, most blocks are freed by
- * another thread than the one that allocated them. Only the calls are timed, not the first write to a block. One operation is one
- * malloc or one free; the throughput includes reading the clock.
+ * THREADS threads have WS slots in common. Each does ITER iterations: it empties a slot at random, and frees the block
+ * it found, or puts a block of MIN..MAX bytes (16..1040, MIN >= 16) there. So with more than one thread, most blocks
+ * are freed by another thread than the one that allocated them. Only the calls are timed, not the first write to a
+ * block. One operation is one malloc or one free; the throughput includes reading the clock.
  *
- * Figures in ns, of malloc, of free, and of nothing (timer): p50 p90 p99 p99.9 p99.99 and max, to three digits. What reading the
- * clock takes, the median of timer, is subtracted from the others. The tail of timer is the machine's own: what is no
- * longer than that says nothing of the allocator.
+ * Figures in ns, of malloc, of free, and of nothing (timer): p50 p90 p99 p99.9 p99.99 and max, to three digits. What
+ * reading the clock takes, the median of timer, is subtracted from the others. The tail of timer is the machine's own:
+ * what is no longer than that says nothing of the allocator.
  */
 #include "bench.h"
 
@@ -42,7 +42,7 @@ static uint64_t iterations;
 
 static _Atomic(struct block *) *slots; /* a block belongs to who has taken its pointer out of the slot */
 
-/* The clock with the finest steps that a program can read; nothing before is unfinished, and nothing after has begun. */
+/* The clock with the finest steps; what stands before is done when it is read, and nothing after has begun. */
 static inline uint64_t read_ticks(void) {
 #if defined __x86_64__
     uint32_t low;

@@ -10,9 +10,9 @@
  * Where the kernel shows names of mappings, by these: [anon:hakmem-heap] is the heap, [anon:hakmem-metadata] the
  * metadata. Elsewhere page by page: heap is what lies in a 64 KiB unit that holds a live block, spare is what hak_owns
  * claims besides, and metadata all the rest, with some 100 KiB of libc's and of this program. Under another allocator
- * nothing is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; by_names, 1 where
- * names told them apart; and metadata_committed, which is what hak_stats says, resident or not. One operation is one
- * malloc.
+ * nothing is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; by_names, 1
+ * where names told them apart; and metadata_committed, which is what hak_stats says, resident or not. One operation is
+ * one malloc.
  */
 #include "bench.h"
 

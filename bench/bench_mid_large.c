@@ -2,9 +2,9 @@
  *
  *     bench_mid_large ITER WS SEED [MIN MAX]
  *
- * Each iteration picks one of WS slots: a full one is freed, an empty one gets a block of MIN..MAX bytes (2 KiB..32 KiB).
- * One byte in every 4 KiB of it is written, and its last one, so that all its pages are resident. One operation is one
- * malloc or one free.
+ * Each iteration picks one of WS slots: a full one is freed, an empty one gets a block of MIN..MAX bytes (2 KiB..32
+ * KiB). One byte in every 4 KiB of it is written, and its last one, so that all its pages are resident. One operation
+ * is one malloc or one free.
  */
 #include "bench_slots.h"
 

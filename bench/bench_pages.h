@@ -1,7 +1,7 @@
 /* How little memory a heap could do with: the OS pages that hold a live block, each counted once.
  *
- * A program tells of its live blocks one by one; their pages go into a hash set in bench_map memory, which is no part of
- * what bench_resident_bytes tells. `span_count` is the greatest number of pages that the set has room for, as
+ * A program tells of its live blocks one by one; their pages go into a hash set in bench_map memory, which is no part
+ * of what bench_resident_bytes tells. `span_count` is the greatest number of pages that the set has room for, as
  * bench_pages_spanned sums them up.
  */
 #ifndef BENCH_PAGES_H

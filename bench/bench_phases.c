@@ -2,13 +2,14 @@
  *
  *     bench_phases PHASES BYTES SEED
  *
- * A phase allocates BYTES in blocks of sizes close to each other, replaces as many at random, and frees all. The sizes double from
- * phase to phase, from 16 B to 16 KiB and over again, and are some eighths more each time, so that all size classes have their
- * turn in 88 phases. The first and the last byte of a block are written. One operation is one malloc or one free.
+ * A phase allocates BYTES in blocks of sizes close to each other, replaces as many at random, and frees all. The sizes
+ * double from phase to phase, from 16 B to 16 KiB and over again, and are some eighths more each time, so that all
+ * size classes have their turn in 88 phases. The first and the last byte of a block are written. One operation is one
+ * malloc or one free.
  *
- * Figures, of every phase: resident memory and mapped memory (private and writable) with all of its blocks there; of all
- * phases: by how much the most of the second half is above that of the first; and what is resident at the end. Memory that
- * one phase leaves serves the next if the growth is 1.
+ * Figures, of every phase: resident memory and mapped memory (private and writable) with all of its blocks there; of
+ * all phases: by how much the most of the second half is above that of the first; and what is resident at the end.
+ * Memory that one phase leaves serves the next if the growth is 1.
  */
 #include "bench.h"
 

@@ -2,11 +2,11 @@
  *
  *     bench_realloc COUNT BYTES PERCENT SECONDS SEED touched|untouched [realloc|copy]
  *
- * A round grows COUNT buffers from 16 bytes to BYTES, each step to PERCENT (101..1000) of the size before, at random the one
- * or the other, and frees them. Rounds are alike, and begin until SECONDS have passed: where growing means copying, a large buffer
- * takes a thousand times longer. A step is a realloc; or, with copy, a malloc, a memcpy of all bytes, and a free. It
- * writes the last byte of what it added; touched: one byte in every 4 KiB as well. All of these bytes are looked at before a
- * buffer is freed. One operation is one step.
+ * A round grows COUNT buffers from 16 bytes to BYTES, each step to PERCENT (101..1000) of the size before, at random
+ * the one or the other, and frees them. Rounds are alike, and begin until SECONDS have passed: where growing means
+ * copying, a large buffer takes a thousand times longer. A step is a realloc; or, with copy, a malloc, a memcpy of all
+ * bytes, and a free. It writes the last byte of what it added; touched: one byte in every 4 KiB as well. All of these
+ * bytes are looked at before a buffer is freed. One operation is one step.
  *
  * Figures: the steps of one buffer, and the page faults of a round.
  */

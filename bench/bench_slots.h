@@ -1,8 +1,8 @@
 /* Random allocations and frees over a working set of slots: the loop that several programs have in common.
  *
- * Each iteration picks a slot: a full one is freed, an empty one gets a block, which is written. Before a free the block
- * is not read: whether a free touches it is the allocator's own choice. The checksum is taken from the blocks that are
- * live at the end.
+ * Each iteration picks a slot: a full one is freed, an empty one gets a block, which is written. Before a free the
+ * block is not read: whether a free touches it is the allocator's own choice. The checksum is taken from the blocks
+ * that are live at the end.
  */
 #ifndef BENCH_SLOTS_H
 #define BENCH_SLOTS_H

@@ -1,5 +1,5 @@
-"""Checks how little BenchFast does on x86-64: the instructions that malloc and free take from their first one straight to
-ret, counted as hakmem's own are in tests/unit/hit_path.py.
+"""Checks how little BenchFast does on x86-64: the instructions that malloc and free take from their first one straight
+to ret, counted as hakmem's own are in tests/unit/hit_path.py.
 
     fast_path.py LIBRARY
 

@@ -7,7 +7,8 @@
 
 #define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
 
-/* More than the pages of pointers that a thread keeps to itself have room for. Blocks that the C library freed while it started may
+/* More than the pages of pointers that a thread keeps to itself have room for. Blocks that the C library freed while
+ * it started may
  * come first: they are few. */
 enum { BLOCK_COUNT = 5000, USED_COUNT = 16, PATTERN = 0xa5 };
 

@@ -1,4 +1,4 @@
-/* Tests bench_histogram.h: its layout (H1, H2) over all of its counts, and percentiles against sorted values (H3, H4). */
+/* Tests bench_histogram.h: its layout (H1, H2) over all counts, and percentiles against sorted values (H3, H4). */
 #include "bench.h"
 
 #include "bench_histogram.h"

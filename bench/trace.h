@@ -61,7 +61,8 @@ struct trace_header {
     uint32_t version;
     uint32_t pid;
     _Atomic uint32_t flags;
-    _Atomic uint32_t chunk_count; /* before the count of threads: whoever reads this first finds all threads of the chunks */
+    _Atomic uint32_t
+        chunk_count; /* before the count of threads: whoever reads this first finds all threads of the chunks */
     _Atomic uint32_t thread_count;
     char command[TRACE_CHUNK_BYTES - 32]; /* its words, each ended by a zero byte, as far as they fit */
 };

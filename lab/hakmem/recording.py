@@ -38,10 +38,11 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
     environment["HAK_RECORD"] = f"{0 if children else os.getpid()}:{limit_bytes}:{folder}"
     try:
         pid, status = _run(words, environment)
+        folder = folder.rename(folder.with_suffix(".recorded"))  # what outlives the command begins no more files
         traces = dict(_collect(folder, pid, output, children))
     except OSError as error:
         raise LabError(f"{error.filename or words[0]}: {error.strerror}; what was recorded is in {folder}") from None
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     if not traces:
         raise LabError(f"{words[0]} ended with {status} and asked its allocator for nothing: no trace")
     return Recording(status, traces)
@@ -59,11 +60,21 @@ def _run(words: Sequence[str], environment: dict[str, str]) -> tuple[int, int]:
 
 
 def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:
-    """Writes the traces. The last program that the command's own process became is the one that was meant; the others are
-    kept when children are."""
-    recorded: list[tuple[tuple[bool, list[int]], Path, bytes]] = []
-    for file in folder.iterdir():
-        pid, number = map(int, file.name.split("."))
-        if data := trace.complete(file):
-            recorded.append(((pid == root, [pid, number]), file, data))
-    ...
+    """Writes the traces. The last program that the command's own process became is the one that was meant; the others
+    are kept when children are."""
+
+    def order(file: Path) -> tuple[bool, list[int]]:
+        pid, number = (int(part) for part in file.name.split("."))
+        return pid == root, [pid, number]
+
+    kept: list[tuple[Path, Trace]] = []
+    for file in sorted(folder.iterdir(), key=order, reverse=True):
+        data = trace.complete(file)
+        if data is None or (kept and not children):
+            continue
+        name, dot, suffix = output.name.partition(".")
+        path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if kept else output
+        found = trace.parse(data, str(path))
+        path.write_bytes(trace.compress(trace.pack(found)) if path.suffix == trace.PACKED else data)
+        kept.append((path, found))
+    return kept

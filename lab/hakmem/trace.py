@@ -126,8 +126,8 @@ def _checksum(memory: bytes | bytearray) -> int:
 
 
 def complete(path: Path) -> bytes | None:
-    """The trace in a file of the recorder's, whether its program has ended, and however it did. None: the program has not
-    asked for anything. The file stays as it is: a process may still be writing into it."""
+    """The trace in a file of the recorder's, however its program ended. None: the program has not asked for anything.
+    The file stays as it is: a process that outlives the recording still writes into it."""
     with open(path, "rb") as file:
         data = bytearray(file.read(CHUNK_BYTES))
         chunk_count = HEADER.unpack_from(data)[5] if len(data) == CHUNK_BYTES else 0

@@ -175,7 +175,10 @@ static bool map_file(void) {
         file = open(session->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     }
     if (file < 0) {
-        complain("can't create", session->path);
+        if (errno !=
+            ENOENT) { /* no folder: whoever recorded has gone, and this program outlived the one that was meant */
+            complain("can't create", session->path);
+        }
         return false;
     }
     bool is_sized = bytes >= 2 * TRACE_CHUNK_BYTES && ftruncate(file, (off_t)bytes) == 0;

@@ -144,6 +144,12 @@ int main(int count, char **words) {
     } else if (strcmp(what, "leaves_at_once") == 0) {
         mark(0);
         _exit(3);
+    } else if (strcmp(what, "waits") == 0) {
+        char byte;
+        mark(0);
+        ssize_t length = read(STDIN_FILENO, &byte, 1);
+        allocate(10000);
+        mark((int)length);
     } else if (strcmp(what, "forks") == 0) {
         mark(0);
         pid_t child = fork();

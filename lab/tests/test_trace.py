@@ -168,6 +168,19 @@ def test_children_have_files_of_their_own(program: Path) -> None:
     assert [event.operand for event in child.events() if event.kind == Kind.MALLOC][-1] == 20000
 
 
+def test_a_process_that_outlives_the_command_goes_on_unharmed(program: Path, tmp_path: Path) -> None:
+    fifo, status = tmp_path / "fifo", tmp_path / "status"
+    os.mkfifo(fifo)
+    script = f"({program} waits < {fifo}; {program} leaves_at_once; echo $? > {status}) 2> {tmp_path}/said &"
+    found = recording.record(["sh", "-c", script], tmp_path / "x.trace", LIMIT, children=True).traces
+    fifo.write_text("go\n")
+    while not status.exists() or not status.read_text():
+        time.sleep(0.01)
+    assert (tmp_path / "said").read_text() == ""
+    assert status.read_text() == "3\n"
+    assert {path.name for path in tmp_path.glob("*.trace")} == {path.name for path in found}
+
+
 def test_the_program_that_a_process_becomes_is_the_one_that_is_meant(program: Path) -> None:
     found = trace_of(program, "becomes", "leaves_at_once")
     assert found.command == (str(program), "leaves_at_once")
@@ -224,7 +237,7 @@ def test_a_limit_that_was_reached_is_told(program: Path, tmp_path: Path) -> None
 def test_ctrl_c_ends_the_command_and_not_its_trace(tmp_path: Path) -> None:
     words = [*RECORD, "-o", "x.trace", "--", "sleep", "600"]
     child = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not any(trace.HEADER.unpack_from(file.read_bytes())[-1] for file in tmp_path.glob("*.recording/*.0")):
+    while not any(map(trace.complete, tmp_path.glob("*.recording/*.0"))):
         assert child.poll() is None
         time.sleep(0.01)
     os.killpg(child.pid, signal.SIGINT)
@@ -402,7 +415,7 @@ def test_what_was_never_seen_is_left_out_and_what_was_freed_unseen_is_freed() ->
 def test_a_packed_trace_is_the_same_and_much_smaller(program: Path, tmp_path: Path) -> None:
     ((path, found),) = record(program, "many_blocks", limit=256 << 10).traces.items()
     output = tmp_path / "small.trace.xz"
-    trace.write_packed(found, output)
+    output.write_bytes(trace.compress(trace.pack(found)))
     again = trace.read(output)
     assert [event[1:3] + event[4:] for event in again.events()] == [event[1:3] + event[4:] for event in found.events()]
     assert (again.pid, again.is_full, again.command) == (found.pid, found.is_full, found.command)
