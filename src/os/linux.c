@@ -18,6 +18,9 @@
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 #ifndef PR_SET_VMA
 #define PR_SET_VMA 0x53564d41
 #define PR_SET_VMA_ANON_NAME 0
@@ -111,6 +114,11 @@ bool hak_os_purge(void *start, size_t bytes) {
     return done;
 }
 
+/* The target of a refused remap is there still if the call never got as far as the kernel's memory management. */
+static void drop_target(void *target, size_t bytes) {
+    if (target != NULL && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) unmap(target, bytes);
+}
+
 bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
     int saved_errno = errno;
     count_call();
@@ -120,8 +128,16 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     /* A move replaces the target, whose bytes were counted already. */
     if (done)
         hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
-    /* The target is there still if the call never got as far as the kernel's memory management. */
-    else if (target != NULL && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) unmap(target, new_bytes);
+    else drop_target(target, new_bytes);
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_move_pages(void *start, size_t bytes, void *target) {
+    int saved_errno = errno;
+    count_call();
+    bool done = mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target) != MAP_FAILED;
+    if (!done) drop_target(target, bytes);
     errno = saved_errno;
     return done;
 }

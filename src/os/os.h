@@ -48,6 +48,11 @@ bool hak_os_purge(void *start, size_t bytes);
  * kernels unmap it before they find a reason to refuse. */
 bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target);
 
+/* Moves the pages of a part of one mapping to `target`, a reservation of as many bytes, which is a mapping of its own then.
+ * The addresses they come from stay, and read as zero. False on refusal: nothing has changed but for the target, as with
+ * hak_os_remap. */
+bool hak_os_move_pages(void *start, size_t bytes, void *target);
+
 /* No transparent huge pages in this part, from now on. */
 void hak_os_refuse_huge_pages(void *start, size_t bytes);
 

@@ -1,5 +1,7 @@
 #include "region/large.h"
 
+#include <string.h>
+
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
@@ -9,18 +11,25 @@
 /* State of a page run's record: for late readers, a slab somebody holds. */
 static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD;
 
+/* ---- Allocation --------------------------------------------------------------------------------------------------- */
+
 #define LONGEST_RUN_BYTES ((size_t)HAK_FIRST_RANGE_UNITS << HAK_UNIT_SHIFT)
+#define LARGEST_RUN_ALIGNMENT HAK_GIB
+
+/* Runs of at least so many bytes are moved by changing page tables, shorter ones by copying. */
+#define LEAST_MOVED_BYTES (HAK_MIB / 2)
 
 static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
 
-static void *alloc_run(size_t bytes, size_t alignment, bool *zero) {
+static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
     uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
     static const enum hak_unit_source sources[] = {HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER, HAK_UNITS_LAST_RESORT};
     struct hak_slab *run = NULL;
-    if (units > HAK_UNITS_PER_SUPER_SLAB) run = hak_region_acquire_span(units, zero);
+    if (units > HAK_UNITS_PER_SUPER_SLAB || unit_alignment > HAK_UNITS_PER_SUPER_SLAB)
+        run = hak_region_acquire_span(units, unit_alignment, clear);
     else
         for (uint32_t i = 0; run == NULL && i < 3; i++)
-            run = hak_region_acquire(units, unit_alignment, sources[i], zero);
+            run = hak_region_acquire(units, unit_alignment, sources[i], clear);
     if (run == NULL) return NULL;
     hak_atomic_store(&run->run_units, units, relaxed);
     hak_atomic_store(&run->state, run_live, relaxed);
@@ -28,40 +37,48 @@ static void *alloc_run(size_t bytes, size_t alignment, bool *zero) {
     return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
 }
 
-static void *alloc_mapping(size_t bytes, size_t alignment, bool *zero) {
-    bytes = hak_align_up(bytes, hak_os_page_bytes());
-    if (alignment <= HAK_GRANULE_BYTES) {
-        alignment = HAK_GRANULE_BYTES;
-        void *kept = hak_mapping_cache_take(bytes);
-        if (kept != NULL) {
-            *zero = false;
-            return kept;
-        }
-    }
+static void *map_block(size_t bytes, size_t alignment) {
     void *start = hak_os_map(bytes, alignment);
     if (start == NULL) return NULL;
-    if (!hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
-        hak_os_unmap(start, bytes);
-        return NULL;
-    }
-    *zero = true;
-    return start;
+    if (hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) return start;
+    hak_os_unmap(start, bytes);
+    return NULL;
 }
 
-void *hak_large_alloc(size_t bytes, size_t alignment, bool *zero) {
-    bool fits_run = alignment <= HAK_SUPER_SLAB_BYTES && bytes <= LONGEST_RUN_BYTES;
-    if (fits_run && bytes <= hak_knob(run_limit_bytes)) return alloc_run(bytes, alignment, zero);
-    void *block = alloc_mapping(bytes, alignment, zero);
+static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
+    bytes = hak_align_up(bytes, hak_os_page_bytes());
+    if (alignment > HAK_GRANULE_BYTES) return map_block(bytes, alignment);
+    void *kept = hak_mapping_cache_take(bytes);
+    if (kept == NULL) return map_block(bytes, HAK_GRANULE_BYTES);
+    /* A mapping is too large to be written to before it is used. */
+    if (clear && !hak_os_purge(kept, bytes)) memset(kept, 0, bytes);
+    return kept;
+}
+
+void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
+    bool fits_run = alignment <= LARGEST_RUN_ALIGNMENT && bytes <= LONGEST_RUN_BYTES;
+    bool prefers_run = fits_run && alignment <= HAK_SUPER_SLAB_BYTES && bytes <= hak_knob(run_limit_bytes);
+    void *block = prefers_run ? alloc_run(bytes, alignment, clear) : NULL;
+    if (block == NULL) block = alloc_mapping(bytes, alignment, clear);
     /* No address space or mapping left, but there may be units: at worst, all the program's memory is there, free. */
-    return block == NULL && fits_run ? alloc_run(bytes, alignment, zero) : block;
+    return block == NULL && fits_run && !prefers_run ? alloc_run(bytes, alignment, clear) : block;
 }
 
-static bool free_run(struct hak_slab *run) {
+/* ---- Freeing ------------------------------------------------------------------------------------------------------ */
+
+/* Ends a run: returns its units, which the caller has then; 0 when another thread has just freed it. */
+static uint32_t end_run(struct hak_slab *run) {
     /* Of two threads that free the run at once, one gets it. Relaxed: its units are handed on by add_units. */
-    if (hak_atomic_exchange(&run->state, HAK_SLAB_NONE, relaxed) != run_live) return false;
+    if (hak_atomic_exchange(&run->state, HAK_SLAB_NONE, relaxed) != run_live) return 0;
     uint32_t units = hak_atomic_load(&run->run_units, relaxed);
     hak_atomic_store(&run->run_units, 0, relaxed);
     hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    return units;
+}
+
+static bool free_run(struct hak_slab *run) {
+    uint32_t units = end_run(run);
+    if (units == 0) return false;
     hak_region_release(run, units);
     hak_page_policy_after_release();
     return true;
@@ -70,6 +87,7 @@ static bool free_run(struct hak_slab *run) {
 static bool free_mapping(uintptr_t start, size_t bytes) {
     if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
     hak_mapping_cache_put(start, bytes);
+    hak_page_policy_after_release();
     return true;
 }
 
@@ -77,12 +95,49 @@ bool hak_large_free(const struct hak_place *place) {
     return place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, place->bytes);
 }
 
+/* ---- Resizing ----------------------------------------------------------------------------------------------------- */
+
+/* Moves a mapping to a place with more room, by changing page tables. `entry_bytes` is what the directory says of it, 0 for
+ * nothing: then it has no entry if the move fails. */
+static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes, size_t bytes) {
+    void *target = hak_os_reserve(bytes, HAK_GRANULE_BYTES);
+    if (target == NULL) return NULL;
+    if (!hak_directory_set((uintptr_t)target, hak_entry_for_mapping(bytes))) {
+        hak_os_unmap(target, bytes);
+        return NULL;
+    }
+    /* The entry goes before the addresses do: another thread may get them at once. */
+    if (entry_bytes != 0) hak_directory_set(start, HAK_ENTRY_NONE);
+    if (hak_os_remap((void *)start, have_bytes, bytes, target)) return target;
+    if (entry_bytes != 0) hak_directory_set(start, hak_entry_for_mapping(entry_bytes));
+    hak_directory_replace((uintptr_t)target, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE);
+    return NULL;
+}
+
+/* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its pages
+ * first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
+ * part of one can't. */
+static void *move_run(const struct hak_place *place, size_t bytes) {
+    void *between = hak_os_reserve(place->bytes, HAK_GRANULE_BYTES);
+    if (between == NULL || !hak_os_move_pages((void *)place->start, place->bytes, between)) return NULL;
+    void *moved = move_mapping((uintptr_t)between, 0, place->bytes, hak_align_up(bytes, hak_os_page_bytes()));
+    if (moved == NULL) {
+        memcpy((void *)place->start, between, place->bytes);
+        hak_os_unmap(between, place->bytes);
+        return NULL;
+    }
+    uint32_t units = end_run(place->slab);
+    if (units != 0) hak_region_release_fresh(place->slab, units);
+    return moved;
+}
+
 static void *resize_run(const struct hak_place *place, size_t bytes) {
     struct hak_slab *run = place->slab;
-    if (bytes > LONGEST_RUN_BYTES || bytes <= HAK_SMALL_MAX) return NULL;
-    uint32_t have = hak_atomic_load(&run->run_units, relaxed), want = units_for(bytes);
+    if (bytes <= HAK_SMALL_MAX) return NULL;
+    uint32_t have = hak_atomic_load(&run->run_units, relaxed), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
+    if (want == 0 || (want > have && !hak_region_extend(run, have, want - have)))
+        return place->bytes >= LEAST_MOVED_BYTES ? move_run(place, bytes) : NULL;
     if (want > have) {
-        if (!hak_region_extend(run, have, want - have)) return NULL;
         struct hak_slab *tail = run + have;
         hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
         hak_region_mark(tail, want - have, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
@@ -91,36 +146,22 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
         hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
         hak_region_mark(tail, have - want, HAK_CLASS_NONE, HAK_CLASS_NONE);
         hak_region_release(tail, have - want);
+        hak_page_policy_after_release();
     }
     hak_atomic_store(&run->run_units, want, relaxed);
     return (void *)place->start;
 }
 
-/* Moves a mapping to a place with more room, by changing page tables. */
-static void *move_mapping(const struct hak_place *place, size_t bytes) {
-    void *target = hak_os_reserve(bytes, HAK_GRANULE_BYTES);
-    if (target == NULL) return NULL;
-    if (!hak_directory_set((uintptr_t)target, hak_entry_for_mapping(bytes))) {
-        hak_os_unmap(target, bytes);
-        return NULL;
-    }
-    /* The entry goes before the addresses do: another thread may get them at once. */
-    hak_directory_set(place->start, HAK_ENTRY_NONE);
-    if (hak_os_remap((void *)place->start, place->bytes, bytes, target)) return target;
-    hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
-    hak_directory_replace((uintptr_t)target, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE);
-    return NULL;
-}
-
 static void *resize_mapping(const struct hak_place *place, size_t bytes) {
     bytes = hak_align_up(bytes, hak_os_page_bytes());
     if (bytes == place->bytes) return (void *)place->start;
-    if (bytes <= hak_knob(run_limit_bytes)) return NULL;
+    if (bytes <= HAK_SMALL_MAX) return NULL;
     if (hak_os_remap((void *)place->start, place->bytes, bytes, NULL)) {
         hak_directory_set(place->start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
         return (void *)place->start;
     }
-    return bytes < place->bytes ? (void *)place->start : move_mapping(place, bytes);
+    if (bytes < place->bytes) return (void *)place->start;
+    return move_mapping(place->start, place->bytes, place->bytes, bytes);
 }
 
 void *hak_large_resize(const struct hak_place *place, size_t bytes) {

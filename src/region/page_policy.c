@@ -2,6 +2,7 @@
 
 #include "base/knobs.h"
 #include "os/os.h"
+#include "region/mapping_cache.h"
 #include "region/region.h"
 
 static HAK_ATOMIC(uint64_t) period_start_ms;
@@ -26,4 +27,5 @@ void hak_page_policy_after_release(void) {
     if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
     uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
     if (idle_units > 0 && start_ms != 0) hak_region_purge_units(idle_units);
+    hak_mapping_cache_age();
 }

@@ -73,18 +73,21 @@ enum hak_unit_source {
 };
 
 /* `count` adjacent units within one SuperSlab, starting at a multiple of `alignment` units; both 1..32. Returns the record of
- * the first, with its `range` set, or NULL when the source has none. The memory is zero where it is fresh: *zero is set to
- * whether all of it is, unless `zero` is NULL. */
-struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool *zero);
+ * the first, with its `range` set, or NULL when the source has none. With `clear` the memory is zero: where it is dirty it
+ * is made so. */
+struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear);
 
-/* `count` adjacent units, more than a SuperSlab has: whole SuperSlabs, and the lower part of one more; new ones if the ranges
- * there are have room. Otherwise as hak_region_acquire. */
-struct hak_slab *hak_region_acquire_span(uint32_t count, bool *zero);
+/* Any number of adjacent units, across the borders of SuperSlabs, at an address that is a multiple of `alignment` units: the
+ * lowest that are free, or, at the upper end of a range, with SuperSlabs made for it. Otherwise as hak_region_acquire. */
+struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, bool clear);
 
 /* Gives units back, dirty, that were acquired. Their page map bytes must be HAK_CLASS_NONE. */
 void hak_region_release(struct hak_slab *first, uint32_t count);
 
-/* Tries to take the `count` units that follow a run of `have` units. */
+/* Gives units back whose memory has moved elsewhere: they read as zero. */
+void hak_region_release_fresh(struct hak_slab *first, uint32_t count);
+
+/* Tries to take the `count` units that follow a run of `have` units: free ones, and SuperSlabs made for it. */
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
 
 /* Writes the class of adjacent units into the page map. */

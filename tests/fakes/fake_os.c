@@ -10,6 +10,10 @@
 
 #include "base/bits.h"
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
 struct fake_os fake_os = {
     .page_bytes = 4096,
     .address_space_limit = SIZE_MAX,
@@ -193,6 +197,19 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     if (target == NULL) add_area((uintptr_t)start, new_bytes);
     else area_of(target, new_bytes); /* which the mapping replaced */
     return record(FAKE_REMAP, moved, new_bytes, true);
+}
+
+bool hak_os_move_pages(void *start, size_t bytes, void *target) {
+    area_of(start, bytes);
+    if (!is_granted(FAKE_MOVE)) {
+        if (munmap(target, bytes) != 0) stop("munmap failed");
+        cut_area(area_of(target, bytes), (uintptr_t)target, bytes);
+        return record(FAKE_MOVE, start, bytes, false);
+    }
+    area_of(target, bytes);
+    if (mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target) == MAP_FAILED)
+        stop("mremap failed");
+    return record(FAKE_MOVE, start, bytes, true);
 }
 
 void hak_os_refuse_huge_pages(void *start, size_t bytes) { area_of(start, bytes); }

@@ -19,6 +19,7 @@ enum fake_call_kind {
     FAKE_UNMAP,
     FAKE_PURGE,
     FAKE_REMAP,
+    FAKE_MOVE,
     FAKE_KIND_COUNT,
     FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
 };

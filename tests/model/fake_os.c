@@ -87,6 +87,11 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     return false;
 }
 
+bool hak_os_move_pages(void *start, size_t bytes, void *target) {
+    (void)start, (void)bytes, (void)target;
+    return false;
+}
+
 void hak_os_name(void *start, size_t bytes, const char *name) { (void)start, (void)bytes, (void)name; }
 void hak_os_refuse_huge_pages(void *start, size_t bytes) { (void)start, (void)bytes; }
 void hak_os_yield(void) {}

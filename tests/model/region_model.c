@@ -26,9 +26,8 @@ static void touch_units(struct hak_slab *first, uint32_t count) {
 }
 
 static struct hak_slab *acquire(uint32_t count, enum hak_unit_source source) {
-    bool zero;
-    struct hak_slab *first = hak_region_acquire(count, 1, source, &zero);
-    if (first != NULL && zero) check_zero(first, count);
+    struct hak_slab *first = hak_region_acquire(count, 1, source, true);
+    if (first != NULL) check_zero(first, count);
     if (first != NULL) touch_units(first, count);
     return first;
 }
@@ -67,7 +66,7 @@ static struct hak_slab *given[2];
 static void setup_given(void) {
     library_start(1, 1, 2, 0);
     reset_had();
-    for (uint32_t i = 0; i < 2; i++) given[i] = hak_region_acquire(1, 1, HAK_UNITS_FREE, NULL);
+    for (uint32_t i = 0; i < 2; i++) given[i] = hak_region_acquire(1, 1, HAK_UNITS_FREE, false);
 }
 
 static void give_first(void) {
@@ -102,8 +101,7 @@ MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_tak
 static void setup_span(void) {
     library_start(2, 2, 32, 0);
     reset_had();
-    bool zero;
-    struct hak_slab *all = hak_region_acquire_span(64, &zero);
+    struct hak_slab *all = hak_region_acquire_span(64, 1, false);
     given[0] = all;
     given[1] = all + 32;
 }
@@ -118,9 +116,8 @@ static void give_upper(void) {
     hak_region_release(given[1], 2);
 }
 static void take_span(void) {
-    bool zero;
-    struct hak_slab *first = hak_region_acquire_span(33, &zero);
-    if (first != NULL && zero) check_zero(first, 33);
+    struct hak_slab *first = hak_region_acquire_span(33, 1, true);
+    if (first != NULL) check_zero(first, 33);
     if (first != NULL) touch_units(first, 33);
     for (uint32_t i = 0; i < 2; i++) had[2 * i + model_thread()] = NULL;
     if (first == NULL) return;
@@ -202,8 +199,7 @@ static struct hak_place mapping;
 static uint32_t freed_count[MODEL_THREADS];
 
 static struct hak_place place_of_mapping(void) {
-    bool zero;
-    void *start = hak_large_alloc(MAPPING_BYTES, HAK_ALIGNMENT, &zero);
+    void *start = hak_large_alloc(MAPPING_BYTES, HAK_ALIGNMENT, false);
     model_assert(start != NULL, "there is memory");
     *(uint64_t *)start = model_thread();
     return hak_region_find((uintptr_t)start);
@@ -265,8 +261,7 @@ static void setup_run(void) {
     library_start(1, 1, 2, 0);
     reset_had();
     for (uint32_t i = 0; i < MODEL_THREADS; i++) freed_count[i] = 0;
-    bool zero;
-    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, &zero));
+    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false));
     model_assert(run.kind == HAK_PLACE_RUN && run.bytes == 2 * HAK_UNIT_BYTES, "a run is found");
 }
 

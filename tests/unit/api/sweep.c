@@ -105,7 +105,8 @@ static _Noreturn void run_refusing(enum fake_call_kind kind, size_t first, size_
     struct hak_snapshot snapshot;
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, HAK_MIB, relaxed);
     hak_atomic_store(&hak_knobs.mapping_cache_bytes, 4 * HAK_MIB, relaxed);
-    fake_os.address_space_limit = 64 * HAK_MIB - 1; /* ranges of 4 MiB: several of them */
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed); /* spans, and mappings */
+    fake_os.address_space_limit = 64 * HAK_MIB - 1;                     /* ranges of 4 MiB: several of them */
     fake_os.grows_in_place = false;
     fake_os.clock_ms = 1000;
     fake_os_refuse(kind, first, last);
@@ -180,6 +181,10 @@ static void from_each_unmap_on(void **state) {
     (void)state;
     sweep(FAKE_UNMAP, true, 3);
 }
+static void from_each_move_on(void **state) {
+    (void)state;
+    sweep(FAKE_MOVE, true, 0);
+}
 static void from_each_remap_on(void **state) {
     (void)state;
     sweep(FAKE_REMAP, true, 1);
@@ -188,4 +193,4 @@ static void from_each_remap_on(void **state) {
 UNIT_MAIN(cmocka_unit_test(undisturbed), cmocka_unit_test(each_call), cmocka_unit_test(from_each_call_on),
           cmocka_unit_test(from_each_map_on), cmocka_unit_test(from_each_commit_on),
           cmocka_unit_test(from_each_purge_on), cmocka_unit_test(from_each_unmap_on),
-          cmocka_unit_test(from_each_remap_on))
+          cmocka_unit_test(from_each_move_on), cmocka_unit_test(from_each_remap_on))

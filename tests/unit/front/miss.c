@@ -122,13 +122,12 @@ static void with_a_busy_heap(void **state) {
 
 static void refused_requests(void **state) {
     (void)state;
-    bool zero;
     volatile size_t too_large = (size_t)PTRDIFF_MAX + 1;
     errno = 0;
     assert_null(hak_malloc(too_large));
     assert_int_equal(errno, ENOMEM);
     errno = 0;
-    assert_null(hak_front_alloc_large(SIZE_MAX, 16, &zero));
+    assert_null(hak_front_alloc_large(SIZE_MAX, 16, false));
     assert_int_equal(errno, ENOMEM);
     errno = 0;
     assert_null(hak_malloc(PTRDIFF_MAX - 100));

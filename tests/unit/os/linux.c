@@ -126,6 +126,24 @@ static void remapping(void **state) {
     assert_int_equal(mapped(), before);
 }
 
+/* Pages move, the addresses they come from stay. */
+static void moving_pages(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    uint64_t before = mapped();
+    char *start = hak_os_map(8 * page, page), *target = hak_os_reserve(4 * page, page);
+    for (int i = 0; i < 8; i++) start[(size_t)i * page] = (char)(i + 1);
+    assert_true(hak_os_move_pages(start + 2 * page, 4 * page, target));
+    for (int i = 0; i < 4; i++) assert_int_equal(target[(size_t)i * page], i + 3);
+    assert_int_equal(start[page], 2);
+    assert_true(is_zero(start + 2 * page, 4 * page));
+    assert_int_equal(start[6 * page], 7);
+    assert_int_equal(mapped() - before, 12 * page);
+    assert_true(hak_os_unmap(target, 4 * page));
+    assert_true(hak_os_unmap(start, 8 * page));
+    assert_int_equal(mapped(), before);
+}
+
 /* A refusal changes nothing, errno least of all, and is counted as a call. */
 static void refusals(void **state) {
     (void)state;
@@ -140,6 +158,7 @@ static void refusals(void **state) {
     assert_false(hak_os_purge(start + page, page));
     assert_false(hak_os_unmap(start + 1, page));
     assert_false(hak_os_remap(start + page, page, 2 * page, NULL));
+    assert_false(hak_os_move_pages(start + page, page, start + page));
     hak_os_refuse_huge_pages(start + page, page);
     assert_int_equal(errno, 1234);
     assert_int_equal(mapped(), mapped_before);
@@ -239,5 +258,5 @@ static void messages(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
-          cmocka_unit_test(refusals), cmocka_unit_test(address_space), cmocka_unit_test(clock_moves),
-          cmocka_unit_test(files), cmocka_unit_test(facts), cmocka_unit_test(messages))
+          cmocka_unit_test(moving_pages), cmocka_unit_test(refusals), cmocka_unit_test(address_space),
+          cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(facts), cmocka_unit_test(messages))

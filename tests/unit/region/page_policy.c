@@ -10,8 +10,8 @@ static struct hak_slab *start(void) {
     fake_os.clock_ms = 5000;
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
-    struct hak_slab *slab = hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, NULL);
-    assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, NULL), slab + 32);
+    struct hak_slab *slab = hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false);
+    assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false), slab + 32);
     fake_os_forget();
     return slab;
 }
@@ -62,7 +62,7 @@ static void use(void **state) {
     release(slab, 32);
     for (int i = 0; i < 50; i++) {
         fake_os.clock_ms += period_ms / 2;
-        assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_DIRTY, NULL), slab);
+        assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_DIRTY, false), slab);
         release(slab, 32);
     }
     assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
