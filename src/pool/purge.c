@@ -119,5 +119,5 @@ size_t hak_purge_all(struct hak_heap *own) {
     if (own != NULL) hak_heap_flush(own);
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         purged_bytes += purge_slabs_of(hak_region_range(i));
-    return purged_bytes + hak_region_purge_units(UINT64_MAX) + hak_mapping_cache_purge();
+    return purged_bytes + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
 }

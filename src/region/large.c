@@ -40,7 +40,10 @@ static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
 static void *map_block(size_t bytes, size_t alignment) {
     void *start = hak_os_map(bytes, alignment);
     if (start == NULL) return NULL;
-    if (hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) return start;
+    if (hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
+        hak_page_policy_begin_mapping(start, bytes);
+        return start;
+    }
     hak_os_unmap(start, bytes);
     return NULL;
 }
@@ -57,7 +60,8 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
 
 void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
     bool fits_run = alignment <= LARGEST_RUN_ALIGNMENT && bytes <= LONGEST_RUN_BYTES;
-    bool prefers_run = fits_run && alignment <= HAK_SUPER_SLAB_BYTES && bytes <= hak_knob(run_limit_bytes);
+    bool prefers_run = fits_run && ((alignment <= HAK_SUPER_SLAB_BYTES && bytes <= hak_knob(run_limit_bytes)) ||
+                                    !hak_page_policy_may_map());
     void *block = prefers_run ? alloc_run(bytes, alignment, clear) : NULL;
     if (block == NULL) block = alloc_mapping(bytes, alignment, clear);
     /* No address space or mapping left, but there may be units: at worst, all the program's memory is there, free. */
@@ -118,6 +122,8 @@ static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes
  * first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
  * part of one can't. */
 static void *move_run(const struct hak_place *place, size_t bytes) {
+    if (!hak_page_policy_may_map()) return NULL;
+    hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, place->bytes);
     void *between = hak_os_reserve(place->bytes, HAK_GRANULE_BYTES);
     if (between == NULL || !hak_os_move_pages((void *)place->start, place->bytes, between)) return NULL;
     void *moved = move_mapping((uintptr_t)between, 0, place->bytes, hak_align_up(bytes, hak_os_page_bytes()));

@@ -1,6 +1,7 @@
 /* Ranges: reserving them, committing SuperSlabs and metadata, and finding what lies at an address. */
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/page_policy.h"
 #include "region/region.h"
 #include "region/units.h"
 
@@ -15,6 +16,7 @@ enum table {
     PAGE_MAP,
     SUPER_SLABS,
     UNIT_HINTS,
+    HUGE_BITS,
     PARTIAL_INDEX,
     RECORDS, /* from here on in steps */
     BIT_ROWS,
@@ -28,6 +30,7 @@ static size_t table_bytes(enum table table, size_t super_slabs) {
     case PAGE_MAP: return units;
     case SUPER_SLABS: return super_slabs * sizeof(struct hak_super_slab);
     case UNIT_HINTS: return HAK_UNIT_HINTS * groups * sizeof(uint64_t);
+    case HUGE_BITS: return groups * sizeof(uint64_t);
     case PARTIAL_INDEX: return groups * HAK_CLASS_LIMIT * sizeof(uint64_t);
     case RECORDS: return units * sizeof(struct hak_slab);
     case BIT_ROWS: return units * HAK_SLAB_MAX_WORDS * sizeof(uint64_t);
@@ -94,6 +97,7 @@ static struct hak_range *make_range(uint32_t super_slabs) {
     range->page_map = is_first ? hak_page_map : (void *)(metadata + offsets[PAGE_MAP]);
     range->super_slabs = (void *)(metadata + offsets[SUPER_SLABS]);
     range->unit_hints = (void *)(metadata + offsets[UNIT_HINTS]);
+    range->huge = (void *)(metadata + offsets[HUGE_BITS]);
     range->partial_index = (void *)(metadata + offsets[PARTIAL_INDEX]);
     range->slabs = (void *)(metadata + offsets[RECORDS]);
     range->bit_rows = (void *)(metadata + offsets[BIT_ROWS]);
@@ -162,7 +166,9 @@ bool hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t coun
     uint32_t first = *count_now;
     if (count > range->super_slab_limit - first || !ensure_metadata(range, first + count)) return false;
     void *start = (void *)(range->start + (uintptr_t)first * HAK_SUPER_SLAB_BYTES);
-    if (!hak_os_commit(start, (size_t)count * HAK_SUPER_SLAB_BYTES)) return false;
+    size_t bytes = (size_t)count * HAK_SUPER_SLAB_BYTES;
+    if (!hak_os_commit(start, bytes) && !(hak_page_policy_merge_mappings() && hak_os_commit(start, bytes)))
+        return false;
     /* Release pairs with the acquire loads of super_slab_count: records up to it can be read. */
     return hak_atomic_cas(&range->super_slab_count, count_now, first + count, release, relaxed);
 }

@@ -48,6 +48,7 @@ struct hak_range {
     struct hak_super_slab *super_slabs;
     /* Hints, a bit per SuperSlab: it may have a run of 2^i free units, or (the last) dirty units. */
     HAK_ATOMIC(uint64_t) (*unit_hints)[HAK_UNIT_HINTS]; /* [SuperSlab / 64][hint] */
+    HAK_ATOMIC(uint64_t) *huge;                         /* [SuperSlab / 64]: a bit per SuperSlab; page_policy.c */
     /* The pool's set of partial slabs; see pool/partial_set.h. */
     HAK_ATOMIC(uint32_t) (*partial_rows)[HAK_CLASS_LIMIT];  /* [SuperSlab][class]: a bit per unit */
     HAK_ATOMIC(uint64_t) (*partial_index)[HAK_CLASS_LIMIT]; /* [SuperSlab / 64][class]: hint, a bit per SuperSlab */
@@ -140,8 +141,8 @@ bool hak_region_covers(uintptr_t address);
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 
 /* Gives dirty units back to the kernel, from the top: at least `want` of them (a SuperSlab's are not divided), or all there
- * are. Returns the bytes. */
-size_t hak_region_purge_units(uint64_t want);
+ * are. Without `all`, SuperSlabs whose huge pages are worth more are passed over. Returns the bytes. */
+size_t hak_region_purge_units(uint64_t want, bool all);
 
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);

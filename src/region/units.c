@@ -66,14 +66,35 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
     if ((after & DIRTY_BITS) == 0) hint_clear(range, HAK_DIRTY_HINT, super_slab);
 }
 
-/* Makes units zero that the caller has just taken, those of them that were dirty. */
-static void clear_units(struct hak_range *range, uint32_t super_slab, uint32_t dirty) {
+/* Makes units zero that the caller has just taken, those of them that are not known to be. */
+static void clear_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
+    uint32_t dirty = (uint32_t)units;
+    if (hak_page_policy_was_ever_lazy()) dirty |= (uint32_t)(units >> 32);
     uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
     while (dirty != 0) {
         uint32_t first = hak_lowest_bit(dirty), count = hak_lowest_bit(~((uint64_t)dirty >> first));
         memset((void *)(start + ((uintptr_t)first << HAK_UNIT_SHIFT)), 0, (size_t)count << HAK_UNIT_SHIFT);
         dirty &= ~(uint32_t)(hak_low_bits(count) << first);
     }
+}
+
+/* The first units of a SuperSlab have got memory: those of them that are fresh and free are dirty now. */
+static void make_dirty(struct hak_range *range, uint32_t super_slab, uint32_t count) {
+    uint64_t mask = hak_low_bits(count) << 32;
+    /* Relaxed: a change of the word as it lies there hands on what others have released. */
+    uint64_t units = (hak_atomic_fetch_and(&range->super_slabs[super_slab].free_units, ~mask, relaxed) & mask) >> 32;
+    if (units == 0) return;
+    hak_atomic_fetch_add(&hak_dirty_units, hak_bit_count(units), relaxed);
+    add_units(range, super_slab, units);
+}
+
+/* Slabs, and runs no longer than they are, have begun to use a SuperSlab none of whose units has memory. Longer runs may be
+ * touched here and there only. */
+static void begin_use(struct hak_range *range, uint32_t super_slab, uint32_t count) {
+    enum { LONGEST_SLAB = 4 };
+    if (count > LONGEST_SLAB) return;
+    uint32_t resident = hak_page_policy_begin_use(range, super_slab);
+    if (resident != 0) make_dirty(range, super_slab, resident);
 }
 
 /* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
@@ -90,7 +111,8 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const s
         /* Acquire pairs with add_units: the last owner is done with them. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
     after_taking(range, super_slab, before, after);
-    if (request->clear) clear_units(range, super_slab, (uint32_t)(before ^ after));
+    if (request->clear) clear_units(range, super_slab, before ^ after);
+    if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
     return position;
 }
 
@@ -148,6 +170,7 @@ static struct hak_slab *take_from_new(uint32_t count) {
     struct hak_range *range = hak_region_new_super_slab(&super_slab);
     if (range == NULL) return NULL;
     if (count < 32) add_units(range, super_slab, FRESH_BITS & ~(hak_low_bits(count) << 32));
+    begin_use(range, super_slab, count);
     return record_of(range, super_slab * HAK_UNITS_PER_SUPER_SLAB);
 }
 
@@ -183,7 +206,7 @@ static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t 
         /* Acquire pairs with add_units. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
     after_taking(range, super_slab, before, after);
-    if (clear) clear_units(range, super_slab, (uint32_t)(before ^ after));
+    if (clear) clear_units(range, super_slab, before ^ after);
     return true;
 }
 
@@ -342,8 +365,10 @@ void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_clas
 }
 
 /* Takes all dirty units of a SuperSlab, and gives them back as fresh, a system call for each run of neighbours. */
-static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
+static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, bool all) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    uint32_t dirty = (uint32_t)hak_atomic_load(word, relaxed);
+    if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty))) return 0;
     /* Acquire pairs with add_units: nobody writes to this memory any more. */
     uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, acquire), left = before & DIRTY_BITS;
     if (left == 0) return 0;
@@ -354,7 +379,7 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
         uint32_t first = hak_lowest_bit(left), count = hak_lowest_bit(~(left >> first));
         uint64_t run = hak_low_bits(count) << first;
         size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
-        if (hak_os_purge((void *)(start + ((uintptr_t)first << HAK_UNIT_SHIFT)), bytes)) {
+        if (hak_page_policy_purge(range, start + ((uintptr_t)first << HAK_UNIT_SHIFT), bytes, true)) {
             purged_bytes += bytes;
             add_units(range, super_slab, run << 32);
         } else {
@@ -366,7 +391,7 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab) {
     return purged_bytes;
 }
 
-static size_t purge_range(struct hak_range *range, uint64_t want_bytes) {
+static size_t purge_range(struct hak_range *range, uint64_t want_bytes, bool all) {
     size_t bytes = 0;
     /* Relaxed: as in take_from_range. */
     uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
@@ -374,20 +399,24 @@ static size_t purge_range(struct hak_range *range, uint64_t want_bytes) {
         uint64_t candidates = hak_atomic_load(&range->unit_hints[group][HAK_DIRTY_HINT], relaxed);
         while (candidates != 0 && bytes < want_bytes) {
             uint32_t highest = hak_highest_bit(candidates);
-            bytes += purge_super_slab(range, group * 64 + highest);
+            bytes += purge_super_slab(range, group * 64 + highest, all);
             candidates &= ~((uint64_t)1 << highest);
         }
     }
     return bytes;
 }
 
-size_t hak_region_purge_units(uint64_t want) {
+size_t hak_region_purge_units(uint64_t want, bool all) {
     size_t bytes = 0, want_bytes = want > SIZE_MAX >> HAK_UNIT_SHIFT ? SIZE_MAX : want << HAK_UNIT_SHIFT;
     for (uint32_t i = HAK_RANGE_LIMIT; i-- > 0 && bytes < want_bytes;) {
         struct hak_range *range = hak_region_range(i);
-        if (range != NULL) bytes += purge_range(range, want_bytes - bytes);
+        if (range != NULL) bytes += purge_range(range, want_bytes - bytes, all);
     }
     return bytes;
+}
+
+bool hak_region_purge_pages(uintptr_t start, size_t bytes) {
+    return hak_page_policy_purge(hak_region_range_of(start), start, bytes, false);
 }
 
 void hak_region_recover_after_fork(void) {
@@ -405,5 +434,3 @@ void hak_region_recover_after_fork(void) {
     }
     hak_atomic_store(&hak_dirty_units, dirty_units, relaxed);
 }
-
-bool hak_region_purge_pages(uintptr_t start, size_t bytes) { return hak_os_purge((void *)start, bytes); }

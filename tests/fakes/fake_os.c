@@ -19,6 +19,7 @@ struct fake_os fake_os = {
     .address_space_limit = SIZE_MAX,
     .address_space_room = SIZE_MAX,
     .grows_in_place = true,
+    .mapping_limit = 65530,
 };
 struct hak_os_counters hak_os_counters;
 
@@ -212,7 +213,24 @@ bool hak_os_move_pages(void *start, size_t bytes, void *target) {
     return record(FAKE_MOVE, start, bytes, true);
 }
 
-void hak_os_refuse_huge_pages(void *start, size_t bytes) { area_of(start, bytes); }
+static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {
+    area_of(start, bytes);
+    return record(kind, start, bytes, is_granted(kind));
+}
+
+bool hak_os_purge_lazily(void *start, size_t bytes) { return advise(FAKE_LAZY_PURGE, start, bytes); }
+bool hak_os_populate(void *start, size_t bytes) { return advise(FAKE_POPULATE, start, bytes); }
+bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(FAKE_HUGE, start, bytes); }
+bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO_HUGE, start, bytes); }
+void hak_os_break_huge_page(void *page) { advise(FAKE_BREAK, page, fake_os.page_bytes); }
+
+size_t hak_os_resident_bytes(void *start, size_t bytes) {
+    area_of(start, bytes);
+    return fake_os.resident_bytes;
+}
+
+bool hak_os_has_huge_pages(void) { return fake_os.has_huge_pages; }
+size_t hak_os_mapping_limit(void) { return fake_os.mapping_limit; }
 
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 

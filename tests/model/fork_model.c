@@ -121,7 +121,7 @@ static void use_runs(void) {
     void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
     struct hak_place place = hak_region_find((uintptr_t)start);
     hak_large_free(&place);
-    hak_region_purge_units(UINT64_MAX);
+    hak_region_purge_units(UINT64_MAX, true);
 }
 
 /* ---- mappings ----------------------------------------------------------------------------------------------------- */

@@ -82,6 +82,8 @@ void library_reset(void) {
     hak_first_range_start = 0;
     hak_dirty_units = 0;
     period_start_ms = fewest_dirty_units = 0;
+    border_count = 0;
+    was_ever_lazy = hak_memory_is_tight = false;
     largest_mapping = 0;
     hak_mapping_count = hak_mapping_bytes = 0;
     memset(places, 0, sizeof places);

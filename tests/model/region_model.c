@@ -84,7 +84,7 @@ static void give_both(void) {
 static void take_dirty(void) { keep(acquire(1, HAK_UNITS_DIRTY), 1); }
 static void take_free(void) { keep(acquire(1, HAK_UNITS_FREE), 1); }
 static void take_two(void) { keep(acquire(2, HAK_UNITS_FREE), 2); }
-static void purge_units(void) { hak_region_purge_units(UINT64_MAX); }
+static void purge_units(void) { hak_region_purge_units(UINT64_MAX, true); }
 static void purge_and_take(void) {
     purge_units();
     take_free();
@@ -96,6 +96,16 @@ MODEL_HARNESS(units_apart, setup_given, check_two, give_first, give_second, take
 MODEL_HARNESS(units_run, setup_given, check_two, give_first, give_second, take_two);
 MODEL_HARNESS(units_purge, setup_given, check_two, give_both, purge_units, take_free);
 MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_take);
+
+/* A SuperSlab without memory begins to be used, and is made a huge page: its other units are dirty from then on. */
+static void setup_begin(void) {
+    library_start(1, 1, 32, 0);
+    reset_had();
+    hak_knobs.huge_page_mode = HAK_HUGE_ON;
+}
+static void check_begin(void) { check_units(32); }
+
+MODEL_HARNESS(units_begin, setup_begin, check_begin, take_free, take_two, purge_units);
 
 /* Spans cross from one SuperSlab into the next: the last unit of the first, and the second, are given back. */
 static void setup_span(void) {

@@ -74,7 +74,7 @@ static void zero_memory(void **state) {
     assert_int_equal(memory_of(slab)[5 * HAK_UNIT_BYTES], 2);
     memory_of(slab)[4 * HAK_UNIT_BYTES - 1] = 1;
     hak_region_release(slab + 2, 4);
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 4 * HAK_UNIT_BYTES);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 4 * HAK_UNIT_BYTES);
     assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, false), slab + 2);
     assert_int_equal(memory_of(slab)[4 * HAK_UNIT_BYTES - 1], 0);
 }
@@ -90,7 +90,7 @@ static void purging_exactly(void **state) {
     hak_region_release(slab + 31, 1);
     assert_int_equal(dirty(), 5);
     fake_os_forget();
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 5 * HAK_UNIT_BYTES);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 5 * HAK_UNIT_BYTES);
     assert_int_equal(dirty(), 0);
     static const uint32_t runs[3][2] = {{2, 3}, {9, 1}, {31, 1}};
     assert_int_equal(fake_os.call_count[FAKE_ANY], 3);
@@ -103,7 +103,7 @@ static void purging_exactly(void **state) {
         bool released = (i >= 2 && i < 5) || i == 9 || i == 31;
         assert_int_equal(memory_of(slab)[i * HAK_UNIT_BYTES], !released);
     }
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 0);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 0);
     assert_null(acquire(1, 1, HAK_UNITS_DIRTY)); /* they are fresh now */
     assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 2);
 }
@@ -115,7 +115,7 @@ static void refused_purge(void **state) {
     hak_region_release(slab + 1, 1);
     hak_region_release(slab + 3, 1);
     fake_os_refuse(FAKE_PURGE, 1, 1);
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), HAK_UNIT_BYTES);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), HAK_UNIT_BYTES);
     assert_int_equal(dirty(), 1);
     assert_ptr_equal(acquire(1, 1, HAK_UNITS_DIRTY), slab + 1);
     assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), slab + 3);
@@ -232,7 +232,7 @@ static void moved_units_are_fresh(void **state) {
     struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
     hak_region_release_fresh(slab + 4, 3);
     assert_int_equal(dirty(), 0);
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 0);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 0);
     assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 4);
 }
 
@@ -284,7 +284,7 @@ static void at_random(void **state) {
         held[at].slab = slab;
         held[at].count = count;
         total_held += count;
-        if (round % 500 == 0) hak_region_purge_units(UINT64_MAX);
+        if (round % 500 == 0) hak_region_purge_units(UINT64_MAX, true);
     }
     uint64_t free_units = 0;
     for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++) {
