@@ -190,6 +190,13 @@ static bool read_file(const char *path, char *text, size_t capacity) {
     return true;
 }
 
+/* The number a text begins with. strtoul needs a locale, which there isn't before the program is relocated. */
+static size_t number_in(const char *text) {
+    size_t number = 0;
+    for (; *text >= '0' && *text <= '9'; text++) number = number * 10 + (size_t)(*text - '0');
+    return number;
+}
+
 bool hak_os_has_huge_pages(void) {
     enum { UNKNOWN, NO, YES };
     static HAK_ATOMIC(uint32_t) answer;
@@ -197,7 +204,7 @@ bool hak_os_has_huge_pages(void) {
     if (HAK_LIKELY(known != UNKNOWN)) return known == YES;
     char text[64];
     bool has = read_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", text, sizeof text) &&
-               strtoul(text, NULL, 10) == 2 * HAK_MIB &&
+               number_in(text) == 2 * HAK_MIB &&
                read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
                strstr(text, "[never]") == NULL;
     hak_atomic_store(&answer, has ? YES : NO, relaxed);
@@ -210,7 +217,7 @@ size_t hak_os_mapping_limit(void) {
     size_t known = hak_atomic_load(&limit, relaxed);
     if (HAK_LIKELY(known != 0)) return known;
     char text[64];
-    if (read_file("/proc/sys/vm/max_map_count", text, sizeof text)) known = strtoul(text, NULL, 10);
+    if (read_file("/proc/sys/vm/max_map_count", text, sizeof text)) known = number_in(text);
     if (known == 0) known = KERNEL_DEFAULT;
     hak_atomic_store(&limit, known, relaxed);
     return known;

@@ -84,15 +84,17 @@ bool hak_page_policy_merge_mappings(void) {
 
 /* ---- Growing -------------------------------------------------------------------------------------------------------- */
 
-/* Of sixteen SuperSlabs one is a sample, which is looked at when those from the fourth after it on begin to be used. By then
- * the program has touched what it will touch. */
-enum { SAMPLE_EVERY = 16, SAMPLE = 4, SAMPLE_AHEAD = 8 };
+/* In each group of SuperSlabs one is a sample, which is looked at when those from the fourth after it on begin to be used. By
+ * then the program has touched what it will touch. */
+enum { SAMPLE = 4, SAMPLE_AHEAD = 8, MANY_SUPER_SLABS = 64 };
+
+static uint32_t group_of_samples(uint32_t super_slab) { return super_slab < MANY_SUPER_SLABS ? 16 : MANY_SUPER_SLABS; }
 
 static bool is_in_dense_heap(const struct hak_range *range, uint32_t super_slab) {
     if ((uint64_t)super_slab * HAK_SUPER_SLAB_BYTES < hak_knob(growth_floor_bytes) || super_slab < SAMPLE_AHEAD)
         return false;
-    if (super_slab % SAMPLE_EVERY == SAMPLE) return false;
-    uint32_t sample = (uint32_t)hak_align_down(super_slab - SAMPLE_AHEAD, SAMPLE_EVERY) + SAMPLE;
+    if (super_slab % group_of_samples(super_slab) == SAMPLE) return false;
+    uint32_t before = super_slab - SAMPLE_AHEAD, sample = before - before % group_of_samples(before) + SAMPLE;
     size_t resident = hak_os_resident_bytes((void *)start_of_super_slab(range, sample), (size_t)HAK_SUPER_SLAB_BYTES);
     return resident >= HAK_SUPER_SLAB_BYTES / 4 * 3;
 }

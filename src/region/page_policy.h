@@ -9,8 +9,8 @@
  *
  * Growing. A SuperSlab that slabs begin to use while none of its pages has memory is asked to be a huge page, or populated ahead in
  * a window that is a share of the heap (knobs huge_page_mode, fault_ahead_share), if the heap is not small (growth_floor_bytes)
- * and turns out to be dense: one SuperSlab in sixteen stays as it is, for a sample of how much of their memory the program
- * touches.
+ * and turns out to be dense: one SuperSlab in sixteen, in large heaps in 64, stays as it is, for a sample of how much of
+ * their memory the program touches.
  *
  *   P1  A SuperSlab's bit in range->huge is set while it may have a huge page. Before a part of it is purged, the bit is
  *       cleared, the kernel told, so that it doesn't put the pieces together again, and the page broken, so that its

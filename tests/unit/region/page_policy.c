@@ -113,8 +113,10 @@ static void huge_pages_for_dense_growth(void **state) {
     assert_int_equal(count_of(FAKE_HUGE), 12);
     grow(1);
     assert_int_equal(count_of(FAKE_HUGE), 12); /* the sample */
-    grow(16 * 16);
-    assert_int_equal(count_of(FAKE_HUGE), 12 + 15 * 16);
+    grow(64 - 21);
+    assert_int_equal(count_of(FAKE_HUGE), 12 + 43 - 2);
+    grow(3 * 64);
+    assert_int_equal(count_of(FAKE_HUGE), 12 + 43 - 2 + 3 * 63);
     assert_int_equal(count_of(FAKE_POPULATE), 0);
     assert_int_equal(dirty(), 0);
 }
