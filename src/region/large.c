@@ -8,8 +8,9 @@
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
-/* State of a page run's record: for late readers, a slab somebody holds. */
-static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD;
+/* States of a page run's record: for late readers, a slab somebody holds. */
+static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UINT32_MAX - 1) << 2 | HAK_SLAB_HELD,
+                      run_freed = (UINT32_MAX - 2) << 2 | HAK_SLAB_HELD;
 
 /* ---- Allocation --------------------------------------------------------------------------------------------------- */
 
@@ -21,6 +22,16 @@ static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD;
 
 static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
 
+static void set_bytes_of_run(struct hak_slab *run, size_t bytes) {
+    size_t page = hak_os_page_bytes();
+    hak_atomic_store(&run->run_pages, (uint32_t)((bytes + page - 1) / page), relaxed);
+    hak_atomic_store(&run->purged_pages, 0, relaxed);
+}
+
+static size_t bytes_of_run(const struct hak_slab *run) {
+    return hak_atomic_load(&run->run_pages, relaxed) * hak_os_page_bytes();
+}
+
 static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
     uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
     static const enum hak_unit_source sources[] = {HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER, HAK_UNITS_LAST_RESORT};
@@ -31,8 +42,9 @@ static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
         for (uint32_t i = 0; run == NULL && i < 3; i++)
             run = hak_region_acquire(units, unit_alignment, sources[i], clear);
     if (run == NULL) return NULL;
-    hak_atomic_store(&run->run_units, units, relaxed);
-    hak_atomic_store(&run->state, run_live, relaxed);
+    set_bytes_of_run(run, bytes);
+    /* Release pairs with begin_change: who gets at the run sees its bytes. */
+    hak_atomic_store(&run->state, run_live, release);
     hak_region_mark(run, units, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
     return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
 }
@@ -70,22 +82,58 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
 
 /* ---- Freeing ------------------------------------------------------------------------------------------------------ */
 
-/* Ends a run: returns its units, which the caller has then; 0 when another thread has just freed it. */
-static uint32_t end_run(struct hak_slab *run) {
-    /* Of two threads that free the run at once, one gets it. Relaxed: its units are handed on by add_units. */
-    if (hak_atomic_exchange(&run->state, HAK_SLAB_NONE, relaxed) != run_live) return 0;
-    uint32_t units = hak_atomic_load(&run->run_units, relaxed);
-    hak_atomic_store(&run->run_units, 0, relaxed);
+/* The caller has the run, and gives up its units; `moved` says that they have no memory any more. */
+static void give_up_run(struct hak_slab *run, bool moved) {
+    uint32_t units = units_for(bytes_of_run(run));
+    hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
+    hak_atomic_store(&run->run_pages, 0, relaxed);
     hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
-    return units;
+    if (moved) hak_region_release_fresh(run, units);
+    else hak_region_release(run, units);
+}
+
+/* Gets at a run, unless somebody else is. */
+static bool begin_change(struct hak_slab *run) {
+    uint32_t state = run_live;
+    /* Acquire pairs with alloc_run and end_change. */
+    return hak_atomic_cas(&run->state, &state, run_busy, acquire, relaxed);
+}
+
+static void end_change(struct hak_slab *run) {
+    uint32_t state = run_busy;
+    /* Release pairs with begin_change and free_run: what was purged was so before. Acquire pairs with free_run: the program is
+     * done with the run. */
+    if (!hak_atomic_cas(&run->state, &state, run_live, release, acquire)) give_up_run(run, false);
 }
 
 static bool free_run(struct hak_slab *run) {
-    uint32_t units = end_run(run);
-    if (units == 0) return false;
-    hak_region_release(run, units);
+    for (uint32_t state = run_live;;) {
+        if (state == run_live) {
+            /* Of two threads that free the run at once, one gets it. Acquire pairs with end_change. */
+            if (hak_atomic_cas(&run->state, &state, HAK_SLAB_NONE, acquire, relaxed)) break;
+        } else if (state == run_busy) {
+            /* Release pairs with end_change. */
+            if (hak_atomic_cas(&run->state, &state, run_freed, release, relaxed)) return true;
+        } else {
+            return false;
+        }
+    }
+    give_up_run(run, false);
     hak_page_policy_after_release();
     return true;
+}
+
+size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
+    struct hak_slab *run = &range->slabs[unit];
+    if (hak_atomic_load(&run->state, relaxed) != run_live || hak_atomic_load(&run->purged_pages, relaxed) != 0)
+        return 0;
+    if (!begin_change(run)) return 0;
+    size_t bytes = bytes_of_run(run), tail_bytes = hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
+    uintptr_t tail = hak_region_start_of(range, run) + bytes;
+    bool purged = tail_bytes != 0 && hak_page_policy_purge(range, tail, tail_bytes, false);
+    if (purged) hak_atomic_store(&run->purged_pages, 1, relaxed);
+    end_change(run);
+    return purged ? tail_bytes : 0;
 }
 
 static bool free_mapping(uintptr_t start, size_t bytes) {
@@ -122,39 +170,48 @@ static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes
  * first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
  * part of one can't. */
 static void *move_run(const struct hak_place *place, size_t bytes) {
-    if (!hak_page_policy_may_map()) return NULL;
+    if (place->bytes < LEAST_MOVED_BYTES || !hak_page_policy_may_map()) return NULL;
     hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, place->bytes);
     void *between = hak_os_reserve(place->bytes, HAK_GRANULE_BYTES);
     if (between == NULL || !hak_os_move_pages((void *)place->start, place->bytes, between)) return NULL;
     void *moved = move_mapping((uintptr_t)between, 0, place->bytes, hak_align_up(bytes, hak_os_page_bytes()));
-    if (moved == NULL) {
-        memcpy((void *)place->start, between, place->bytes);
-        hak_os_unmap(between, place->bytes);
-        return NULL;
-    }
-    uint32_t units = end_run(place->slab);
-    if (units != 0) hak_region_release_fresh(place->slab, units);
-    return moved;
+    if (moved != NULL) return moved;
+    memcpy((void *)place->start, between, place->bytes);
+    hak_os_unmap(between, place->bytes);
+    return NULL;
+}
+
+static bool extend_run(struct hak_slab *run, uint32_t have, uint32_t want) {
+    if (!hak_region_extend(run, have, want - have)) return false;
+    struct hak_slab *tail = run + have;
+    hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
+    hak_region_mark(tail, want - have, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
+    return true;
+}
+
+static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
+    struct hak_slab *tail = run + want;
+    hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
+    hak_region_mark(tail, have - want, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_release(tail, have - want);
+    hak_page_policy_after_release();
 }
 
 static void *resize_run(const struct hak_place *place, size_t bytes) {
     struct hak_slab *run = place->slab;
     if (bytes <= HAK_SMALL_MAX) return NULL;
-    uint32_t have = hak_atomic_load(&run->run_units, relaxed), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
-    if (want == 0 || (want > have && !hak_region_extend(run, have, want - have)))
-        return place->bytes >= LEAST_MOVED_BYTES ? move_run(place, bytes) : NULL;
-    if (want > have) {
-        struct hak_slab *tail = run + have;
-        hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
-        hak_region_mark(tail, want - have, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
-    } else if (want < have) {
-        struct hak_slab *tail = run + want;
-        hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
-        hak_region_mark(tail, have - want, HAK_CLASS_NONE, HAK_CLASS_NONE);
-        hak_region_release(tail, have - want);
-        hak_page_policy_after_release();
+    if (hak_align_up(bytes, hak_os_page_bytes()) == place->bytes) return (void *)place->start;
+    if (!begin_change(run)) return bytes < place->bytes ? (void *)place->start : NULL;
+    uint32_t have = units_for(place->bytes), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
+    if (want == 0 || (want > have && !extend_run(run, have, want))) {
+        void *moved = move_run(place, bytes);
+        if (moved != NULL) give_up_run(run, true);
+        else end_change(run);
+        return moved;
     }
-    hak_atomic_store(&run->run_units, want, relaxed);
+    if (want < have) shorten_run(run, have, want);
+    set_bytes_of_run(run, bytes);
+    end_change(run);
     return (void *)place->start;
 }
 

@@ -234,7 +234,7 @@ struct hak_place hak_region_find(uintptr_t address) {
     place.kind = HAK_PLACE_RUN;
     place.slab = &range->slabs[unit];
     place.start = hak_region_start_of(range, place.slab);
-    place.bytes = (size_t)hak_atomic_load(&place.slab->run_units, relaxed) << HAK_UNIT_SHIFT;
+    place.bytes = hak_atomic_load(&place.slab->run_pages, relaxed) * hak_os_page_bytes();
     return place;
 }
 

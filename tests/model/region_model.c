@@ -281,4 +281,42 @@ static void check_run(void) {
     check_units(2);
 }
 
+/* The page behind the last one of a run is purged, while the run is freed and its unit used, or grows over it. */
+enum { PAGE = 4096 };
+
+static void setup_tail(void) {
+    setup_run();
+    hak_large_free(&run);
+    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES - PAGE, HAK_ALIGNMENT, false));
+    model_assert(run.bytes == 2 * HAK_UNIT_BYTES - PAGE, "a run ends with a page");
+}
+static void purge_tail(void) { hak_large_purge_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab)); }
+static void use_last_page(struct hak_slab *first) {
+    *(uint64_t *)(hak_region_start_of(hak_ranges[0], first) + 2 * HAK_UNIT_BYTES - PAGE) = 1;
+}
+static void free_and_use(void) {
+    freed_count[0] += hak_large_free(&run);
+    struct hak_slab *first = hak_region_acquire(2, 1, HAK_UNITS_FREE, false);
+    if (first != NULL) use_last_page(first);
+    keep(first, 2);
+}
+static void alloc_and_use(void) {
+    void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
+    if (start == NULL) return;
+    struct hak_place place = hak_region_find((uintptr_t)start);
+    if (place.kind == HAK_PLACE_RUN) use_last_page(place.slab);
+    if (place.kind == HAK_PLACE_RUN) keep(place.slab, 2);
+}
+static void grow_and_use(void) {
+    if (hak_large_resize(&run, 2 * HAK_UNIT_BYTES) != NULL) use_last_page(run.slab);
+    freed_count[0] += hak_large_free(&run);
+}
+static void check_tail(void) {
+    model_assert(freed_count[0] == 1, "a run is freed");
+    check_units(2);
+}
+
+MODEL_HARNESS(run_tail, setup_tail, check_tail, free_and_use, purge_tail);
+MODEL_HARNESS(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
+MODEL_HARNESS(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
 MODEL_HARNESS(run_twice, setup_run, check_run, free_run_twice, free_run_twice, take_two);

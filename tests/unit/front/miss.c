@@ -163,7 +163,7 @@ static void misuse_at_once(void **state) {
     hak_free(block);
     expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
     expect_misuse(catch_call(hak_free, run + 4096), HAK_MISUSE_INTERIOR_POINTER, "free", run + 4096, 4096,
-                  2 * HAK_UNIT_BYTES);
+                  hak_align_up(100000, 4096));
     expect_misuse(catch_call(hak_free, mapping + 16), HAK_MISUSE_INTERIOR_POINTER, "free", mapping + 16, 16,
                   3 * HAK_MIB);
     hak_free(run);

@@ -51,7 +51,7 @@ static void kinds(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct hak_place place = place_of(alloc(sizes[i]));
         assert_int_equal(place.kind, HAK_PLACE_RUN);
-        assert_int_equal(place.bytes, hak_align_up(sizes[i], HAK_UNIT_BYTES));
+        assert_int_equal(place.bytes, hak_align_up(sizes[i], 4096));
     }
     struct hak_place place = place_of(alloc(limit + 1));
     assert_int_equal(place.kind, HAK_PLACE_MAPPING);
@@ -165,6 +165,9 @@ static void resizing_runs(void **state) {
     assert_null(resize(run, 6 * HAK_UNIT_BYTES)); /* in the way */
     assert_ptr_equal(resize(run, HAK_UNIT_BYTES + 1), run);
     check(run, HAK_UNIT_BYTES + 1);
+    assert_int_equal(place_of(run).bytes, HAK_UNIT_BYTES + 4096);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 4096), run); /* within its units */
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES), run);
     assert_int_equal(place_of(run).bytes, 2 * HAK_UNIT_BYTES);
     assert_int_equal(hak_region_find((uintptr_t)run + 2 * HAK_UNIT_BYTES).kind, HAK_PLACE_FOREIGN);
     assert_ptr_equal(alloc(3 * HAK_UNIT_BYTES), run + 2 * HAK_UNIT_BYTES);
@@ -176,6 +179,32 @@ static void resizing_runs(void **state) {
     assert_ptr_equal(resize(last, 40 * HAK_UNIT_BYTES), last);
     assert_int_equal(place_of(last).bytes, 40 * HAK_UNIT_BYTES);
     fill(last, 40 * HAK_UNIT_BYTES);
+}
+
+/* What lies behind the last page of a run goes back on request, once, and is there again when the run grows. */
+static void tails(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(2 * HAK_UNIT_BYTES);
+    memset(run, 7, 2 * HAK_UNIT_BYTES);
+    assert_true(free_block(run));
+    assert_ptr_equal(alloc(HAK_UNIT_BYTES + 5000), run);
+    struct hak_range *range = hak_region_range(0);
+    fake_os_refuse(FAKE_PURGE, 1, 1);
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
+    assert_int_equal(hak_large_purge_tail(range, 0), HAK_UNIT_BYTES - 8192);
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
+    assert_int_equal(hak_large_purge_tail(range, 1), 0);
+    for (size_t i = 0; i < 2 * HAK_UNIT_BYTES; i += 512) assert_int_equal(run[i], i < HAK_UNIT_BYTES + 8192 ? 7 : 0);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 1), run);
+    run[2 * HAK_UNIT_BYTES - 1] = 1;
+    assert_int_equal(hak_large_purge_tail(range, 0), 0); /* there is none */
+    assert_int_equal(run[2 * HAK_UNIT_BYTES - 1], 1);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 4096), run);
+    assert_int_equal(hak_large_purge_tail(range, 0), 4096);
+    assert_int_equal(run[2 * HAK_UNIT_BYTES - 1], 0);
+    assert_true(free_block(run));
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
 }
 
 /* A long run that can't grow where it is becomes a mapping: its pages move, its units are free and zero. */
@@ -320,7 +349,7 @@ static void no_leaf(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
           cmocka_unit_test(cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
-          cmocka_unit_test(resizing_runs), cmocka_unit_test(runs_become_mappings),
+          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(runs_become_mappings),
           cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
           cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
           cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))

@@ -243,8 +243,8 @@ static void places_in_runs(void **state) {
     assert_ptr_equal(next, run + 5);
     hak_region_mark(run, 5, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
     hak_region_mark(next, 1, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
-    hak_atomic_store(&run->run_units, 5, relaxed);
-    hak_atomic_store(&next->run_units, 1, relaxed);
+    hak_atomic_store(&run->run_pages, 5 * HAK_UNIT_BYTES / 4096, relaxed);
+    hak_atomic_store(&next->run_pages, HAK_UNIT_BYTES / 4096, relaxed);
     uintptr_t start = hak_region_start_of(hak_region_range(0), run);
     for (uint32_t i = 0; i < 5; i++)
         expect_place(start + i * HAK_UNIT_BYTES + 99, HAK_PLACE_RUN, start, 5 * HAK_UNIT_BYTES);
