@@ -58,9 +58,9 @@ static void make_room(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- Allocation --------------------------------------------------------------------------------------------------- */
 
-void *hak_front_alloc_large(size_t size, size_t alignment, bool *zero) {
+void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
-    void *block = hak_large_alloc(size == 0 ? 1 : size, alignment, zero);
+    void *block = hak_large_alloc(size == 0 ? 1 : size, alignment, clear);
     if (HAK_UNLIKELY(block == NULL)) return out_of_memory();
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
@@ -68,10 +68,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool *zero) {
 }
 
 void *hak_front_alloc_miss(size_t size) {
-    if (size > HAK_SMALL_MAX) {
-        bool zero;
-        return hak_front_alloc_large(size, HAK_ALIGNMENT, &zero);
-    }
+    if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false);
     struct hak_heap *heap = hak_thread_attach();
     if (HAK_UNLIKELY(heap == NULL) && !hak_process_initialize()) return out_of_memory();
     uint32_t size_class = hak_size_class_of(size);

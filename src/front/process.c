@@ -6,6 +6,7 @@
 #include "front/front.h"
 #include "front/thread.h"
 #include "os/os.h"
+#include "region/page_policy.h"
 
 extern char **environ;
 
@@ -20,6 +21,7 @@ static void read_settings(void) {
     char buffer[4096];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
+    hak_page_policy_configure(settings.huge_pages, settings.prefault, settings.lazy_purge);
     if (settings.help) hak_config_help(&settings, &messages);
     if (settings.stats_file != NULL) {
         struct hak_text copy = hak_text_in(stats_file, sizeof stats_file);

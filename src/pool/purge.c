@@ -2,6 +2,7 @@
 
 #include "os/os.h"
 #include "pool/partial_set.h"
+#include "region/large.h"
 #include "region/mapping_cache.h"
 
 /* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of it. */
@@ -97,6 +98,7 @@ static size_t purge_slabs_of(struct hak_range *range) {
     for (uint32_t unit = 0; unit < units;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+            if (size_class == HAK_CLASS_RUN_HEAD) purged_bytes += hak_large_purge_tail(range, unit);
             unit++;
             continue;
         }
@@ -119,5 +121,5 @@ size_t hak_purge_all(struct hak_heap *own) {
     if (own != NULL) hak_heap_flush(own);
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         purged_bytes += purge_slabs_of(hak_region_range(i));
-    return purged_bytes + hak_region_purge_units(UINT64_MAX) + hak_mapping_cache_purge();
+    return purged_bytes + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
 }

@@ -12,7 +12,7 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     slab->next = slab->previous = NULL;
     slab->claimed_word = 0;
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, 0));
-    hak_atomic_store(&slab->run_units, 0, relaxed);
+    hak_atomic_store(&slab->run_pages, 0, relaxed);
     hak_atomic_store(&slab->scan_word, 0, relaxed);
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);

@@ -51,7 +51,7 @@ struct hak_slab {
     struct hak_slab *next, *previous;  /* holder: its list of partial slabs */
     HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every claim */
     HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
-    HAK_ATOMIC(uint32_t) run_units;    /* relaxed: of a page run; 0 for a small slab */
+    HAK_ATOMIC(uint32_t) run_pages;    /* relaxed: of a page run; 0 for a small slab */
     uint16_t block_count;
     HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claimed last */
     HAK_ATOMIC(uint8_t) size_class; /* relaxed: late readers check it against what they hold */

@@ -19,6 +19,12 @@ enum fake_call_kind {
     FAKE_UNMAP,
     FAKE_PURGE,
     FAKE_REMAP,
+    FAKE_MOVE,
+    FAKE_HUGE,    /* asked for */
+    FAKE_NO_HUGE, /* refused */
+    FAKE_BREAK,
+    FAKE_POPULATE,
+    FAKE_LAZY_PURGE,
     FAKE_KIND_COUNT,
     FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
 };
@@ -38,6 +44,9 @@ struct fake_os {
     size_t address_space_limit; /* as the kernel tells it; SIZE_MAX */
     size_t address_space_room;  /* what can be mapped before it refuses; SIZE_MAX */
     bool grows_in_place;        /* a remap without target may succeed in growing; true */
+    bool has_huge_pages;        /* the kernel gives them; false */
+    size_t mapping_limit;       /* as the kernel tells it; 65530 */
+    size_t resident_bytes;      /* of every part that is asked about; 0 */
     uint64_t clock_ms;          /* stands still; 0 */
     bool is_privileged;         /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
 

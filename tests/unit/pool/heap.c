@@ -119,7 +119,7 @@ static void releasing(void **state) {
         }
     }
     hak_heap_release(heap);
-    hak_region_purge_units(UINT64_MAX);
+    hak_region_purge_units(UINT64_MAX, true);
     for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++) /* every unit has come back */
         assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
 }

@@ -129,13 +129,13 @@ static void holes_come_and_go(void **state) {
 static void all_kinds_of_free_memory(void **state) {
     (void)state;
     static void *blocks[256];
-    bool zero;
     pool_start(SIZE_MAX);
+    hak_atomic_store(&hak_knobs.run_limit_bytes, HAK_MIB, relaxed);
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
     pool_take(heap, c, blocks, 256);
     hak_pool_put(heap, c, blocks, 256); /* three empty slabs are kept, one stays partial */
-    char *run = hak_large_alloc(300000, 16, &zero), *mapping = hak_large_alloc(3 * HAK_MIB, 16, &zero);
+    char *run = hak_large_alloc(300000, 16, false), *mapping = hak_large_alloc(3 * HAK_MIB, 16, false);
     struct hak_place place = hak_region_find((uintptr_t)run);
     assert_true(hak_large_free(&place));
     place = hak_region_find((uintptr_t)mapping);
