@@ -25,6 +25,7 @@
 #include "pool/partial_set.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
+#include "pool/drain.c"
 #include "pool/purge.c"
 
 /* observe: a view of it all. */

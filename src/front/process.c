@@ -76,8 +76,14 @@ static void in_child(void) {
     /* Who was starting the process is not here: the next miss starts it. */
     if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
     if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;
+    if (own != NULL &&
+        hak_atomic_load(&own->drained, relaxed) != 0) { /* by a thread that is not here: it is torn (H5) */
+        hak_thread_abandon_heap();
+        own = NULL;
+        others = true;
+    }
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next)
-        others = others || (heap != own && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE);
+        others = others || (heap != own && hak_heap_has_thread(heap));
     if (others) hak_heap_recover_after_fork(own);
 }
 

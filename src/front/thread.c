@@ -66,6 +66,11 @@ static HAK_COLD struct hak_heap *give_heap(void) {
     return heap;
 }
 
+void hak_thread_abandon_heap(void) {
+    hak_thread_heap = &no_heap;
+    pthread_setspecific(key, NULL);
+}
+
 struct hak_heap *hak_thread_attach(void) {
     struct hak_heap *heap = hak_thread_heap;
     if (HAK_UNLIKELY(heap->number == 0)) heap = give_heap();

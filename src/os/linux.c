@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -143,6 +144,18 @@ uint64_t hak_os_clock_ms(void) {
     struct timespec now;
     if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) return 0;
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Numbers of linux/membarrier.h, which old headers lack. */
+bool hak_fence_threads(void) {
+    enum { PRIVATE_EXPEDITED = 1 << 3, REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+    int saved_errno = errno;
+    bool done = syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0;
+    if (!done && errno == EPERM)
+        done = syscall(SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+               syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0;
+    errno = saved_errno;
+    return done;
 }
 
 void hak_os_yield(void) { sched_yield(); }

@@ -1,6 +1,7 @@
 #include "pool/purge.h"
 
 #include "os/os.h"
+#include "pool/drain.h"
 #include "pool/partial_set.h"
 #include "region/mapping_cache.h"
 
@@ -117,6 +118,7 @@ static size_t purge_slabs_of(struct hak_range *range) {
 size_t hak_purge_all(struct hak_heap *own) {
     size_t purged_bytes = 0;
     if (own != NULL) hak_heap_flush(own);
+    hak_heap_drain_others(own);
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         purged_bytes += purge_slabs_of(hak_region_range(i));
     return purged_bytes + hak_region_purge_units(UINT64_MAX) + hak_mapping_cache_purge();

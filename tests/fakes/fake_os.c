@@ -15,6 +15,7 @@ struct fake_os fake_os = {
     .address_space_limit = SIZE_MAX,
     .address_space_room = SIZE_MAX,
     .grows_in_place = true,
+    .fences_left = SIZE_MAX,
 };
 struct hak_os_counters hak_os_counters;
 
@@ -200,6 +201,11 @@ void hak_os_refuse_huge_pages(void *start, size_t bytes) { area_of(start, bytes)
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
+
+bool hak_fence_threads(void) {
+    if (fake_os.between_fences != NULL) fake_os.between_fences();
+    return fake_os.fences_left == 0 ? false : (fake_os.fences_left--, true);
+}
 
 /* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
 

@@ -34,12 +34,14 @@ enum { FAKE_CALL_LIMIT = 1 << 16, FAKE_OUTPUT_BYTES = 1 << 16 };
 
 struct fake_os {
     /* Set by the test. */
-    size_t page_bytes;          /* 4096; change it before anything else is called */
-    size_t address_space_limit; /* as the kernel tells it; SIZE_MAX */
-    size_t address_space_room;  /* what can be mapped before it refuses; SIZE_MAX */
-    bool grows_in_place;        /* a remap without target may succeed in growing; true */
-    uint64_t clock_ms;          /* stands still; 0 */
-    bool is_privileged;         /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
+    size_t page_bytes;            /* 4096; change it before anything else is called */
+    size_t address_space_limit;   /* as the kernel tells it; SIZE_MAX */
+    size_t address_space_room;    /* what can be mapped before it refuses; SIZE_MAX */
+    bool grows_in_place;          /* a remap without target may succeed in growing; true */
+    uint64_t clock_ms;            /* stands still; 0 */
+    size_t fences_left;           /* fences in all threads before the kernel refuses one; SIZE_MAX */
+    void (*between_fences)(void); /* called before each, for what another thread does there; NULL */
+    bool is_privileged;           /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
 
     /* What happened. The record stops when it is full; the counts go on. */
     struct fake_call calls[FAKE_CALL_LIMIT];

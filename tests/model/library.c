@@ -16,6 +16,7 @@
 #include "pool/partial_set.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
+#include "pool/drain.c"
 #include "pool/purge.c"
 
 #define hak_directory_for_each_mapping(visit, context) ((void)(visit), (void)(context)) /* looks at 4096 locations */
@@ -36,6 +37,7 @@ static struct hak_heap no_heap;
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
 void hak_thread_initialize(void) {}
+void hak_thread_abandon_heap(void) { hak_thread_heap = &no_heap; }
 
 struct hak_heap *hak_thread_attach(void) {
     struct hak_heap *heap = hak_thread_heap;
@@ -64,6 +66,7 @@ void library_reset(void) {
         hak_ranges[i] = NULL;
     }
     fake_os_reset();
+    model_refuses_fences = false;
     void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES);
     root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
     hak_knobs = initial_knobs;
@@ -78,7 +81,7 @@ void library_reset(void) {
     kept_bytes = 0;
     oldest = 0;
     hak_heaps = NULL;
-    heap_count = free_heap_count = 0;
+    heap_count = free_heap_count = hak_heaps_in_use = 0;
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;
@@ -101,6 +104,8 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
         grow_range(hak_ranges[0], 1, &number);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
+    fill_bin_offsets();
+    start_state = START_DONE;
     fake_os.commits_left = 0; /* no more than that */
     fake_os.reserves_left = 0;
     for (uint32_t i = 0; i < heaps; i++) library_heaps[i] = hak_heap_acquire();
@@ -135,7 +140,7 @@ void library_touch_new(void *block) { *(uint64_t *)block = word_for(block); }
 
 void *library_take(struct hak_heap *heap, uint32_t size_class) {
     void *block;
-    if (heap != NULL) hak_heap_begin_slow_path(heap);
+    if (heap != NULL && !hak_heap_begin_slow_path(heap)) heap = NULL;
     uint32_t count = hak_pool_take(heap, size_class, &block + 1, 1);
     if (heap != NULL) hak_heap_end_slow_path(heap);
     if (count == 0) return NULL;
@@ -146,7 +151,7 @@ void *library_take(struct hak_heap *heap, uint32_t size_class) {
 void library_put(struct hak_heap *heap, uint32_t size_class, void *block) {
     library_touch(block);
     *(uint64_t *)block = 0;
-    if (heap != NULL) hak_heap_begin_slow_path(heap);
+    if (heap != NULL && !hak_heap_begin_slow_path(heap)) heap = NULL;
     hak_pool_put(heap, size_class, &block, 1);
     if (heap != NULL) hak_heap_end_slow_path(heap);
 }
@@ -165,7 +170,7 @@ void library_cache(struct hak_heap *heap, uint32_t size_class, void *block) {
 static uint32_t count_in_bins(struct hak_heap *heap, const struct hak_slab *slab, uint32_t size_class) {
     uint32_t count = 0;
     struct hak_bin *bin = &heap->bins[size_class];
-    for (void **slot = bin->base; slot != bin->top; slot++)
+    for (void **slot = bin->base; slot < bin->top; slot++)
         count += (uintptr_t)*slot - slab->start < hak_size_classes[size_class].unit_count * HAK_UNIT_BYTES;
     return count;
 }
