@@ -33,6 +33,7 @@
 
 /* front: what a thread touches. */
 #include "front/miss.c"
+#include "front/background.c"
 #include "front/process.c"
 #include "front/thread.c"
 

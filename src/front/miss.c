@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "front/background.h"
 #include "front/process.h"
 #include "front/thread.h"
 #include "pool/pool.h"
@@ -33,6 +34,7 @@ static void leave(struct hak_heap *heap) {
         hak_heap_flush(heap);
     }
     hak_heap_end_slow_path(heap);
+    hak_background_notice();
 }
 
 /* Fills an open bin that is empty. */
@@ -81,6 +83,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool *zero) {
     if (HAK_UNLIKELY(block == NULL)) return out_of_memory();
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
+    hak_background_want();
     return block;
 }
 
@@ -105,6 +108,7 @@ void *hak_front_alloc_miss(size_t size) {
     if (HAK_LIKELY(heap != NULL)) {
         block = alloc_small(heap, size_class);
         leave(heap);
+        hak_background_want();
         if (HAK_LIKELY(block != NULL)) return block;
     }
     if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return out_of_memory();
@@ -157,6 +161,8 @@ void hak_front_free_miss(void *block) {
     if (HAK_UNLIKELY(!hak_large_free(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
+    hak_signal_fence();
+    hak_background_notice();
 }
 
 /* ---- Purging and prewarming ---------------------------------------------------------------------------------------- */

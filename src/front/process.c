@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "front/background.h"
 #include "front/front.h"
 #include "front/thread.h"
 #include "os/os.h"
@@ -73,6 +74,7 @@ const struct hak_config *hak_process_config(void) { return &settings; }
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     bool others = false;
+    hak_background_after_fork();
     /* Who was starting the process is not here: the next miss starts it. */
     if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
     if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;

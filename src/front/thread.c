@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <pthread.h>
 
+#include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
 #include "os/os.h"
@@ -44,6 +45,7 @@ static void on_thread_exit(void *value) {
     if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
     hak_thread_heap = &exited_heap;
     hak_heap_release(heap);
+    hak_background_thread_ended();
 }
 
 void hak_thread_initialize(void) { have_key = pthread_key_create(&key, on_thread_exit) == 0; }

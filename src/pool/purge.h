@@ -9,4 +9,9 @@
  * the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
+/* Old holes: whole pages without a block in use, in slabs from which nothing was taken between two sweeps. The first function
+ * makes a sweep and returns their bytes; the second gives them back. For one thread at a time. */
+size_t hak_purge_age(void);
+size_t hak_purge_old(void);
+
 #endif

@@ -209,6 +209,21 @@ bool hak_fence_threads(void) {
 
 /* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
 
+bool hak_os_start_thread(void (*run)(void)) {
+    if (fake_os.refuses_threads) return false;
+    fake_os.thread = run;
+    return true;
+}
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    (void)word, (void)expected;
+    fake_os.waits++;
+    fake_os.waited_ms = most_ms;
+    if (fake_os.at_wait != NULL) fake_os.at_wait();
+}
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
+    (void)word;
+    fake_os.wakes++;
+}
 void hak_os_yield(void) {}
 
 void hak_os_write(int descriptor, const char *text, size_t length) {

@@ -34,11 +34,13 @@ enum { FAKE_CALL_LIMIT = 1 << 16, FAKE_OUTPUT_BYTES = 1 << 16 };
 
 struct fake_os {
     /* Set by the test. */
-    size_t page_bytes;            /* 4096; change it before anything else is called */
-    size_t address_space_limit;   /* as the kernel tells it; SIZE_MAX */
-    size_t address_space_room;    /* what can be mapped before it refuses; SIZE_MAX */
-    bool grows_in_place;          /* a remap without target may succeed in growing; true */
-    uint64_t clock_ms;            /* stands still; 0 */
+    size_t page_bytes;          /* 4096; change it before anything else is called */
+    size_t address_space_limit; /* as the kernel tells it; SIZE_MAX */
+    size_t address_space_room;  /* what can be mapped before it refuses; SIZE_MAX */
+    bool grows_in_place;        /* a remap without target may succeed in growing; true */
+    uint64_t clock_ms;          /* stands still; 0 */
+    bool refuses_threads;
+    void (*at_wait)(void);        /* called by each wait, instead of waiting; NULL */
     size_t fences_left;           /* fences in all threads before the kernel refuses one; SIZE_MAX */
     void (*between_fences)(void); /* called before each, for what another thread does there; NULL */
     bool is_privileged;           /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
@@ -47,6 +49,9 @@ struct fake_os {
     struct fake_call calls[FAKE_CALL_LIMIT];
     size_t call_count[FAKE_KIND_COUNT + 1]; /* [kind], refused ones too; [FAKE_ANY] is also the length of calls */
     size_t refused_count;
+    void (*thread)(void); /* the last one started: not run, but by the test */
+    size_t waits, wakes;
+    uint64_t waited_ms; /* of the last wait */
     size_t mapped_bytes;
     char output[FAKE_OUTPUT_BYTES]; /* written to whatever descriptor, terminated */
     size_t output_length;

@@ -25,6 +25,7 @@
 #include "front/miss.c"
 
 #include <pthread.h>
+#include "front/background.c"
 #define pthread_atfork(prepare, parent, child) ((void)(child)) /* mutants run in children */
 #include "front/process.c"
 
@@ -47,6 +48,10 @@ struct hak_heap *hak_thread_attach(void) {
 const char *hak_version(void) { return ""; }
 
 void library_in_child(void) { in_child(); }
+void library_background_sleep(void) { sleep_until_miss(); }
+void library_background_period(void) { end_period(); }
+void library_background_start(void) { start_thread(); }
+void library_background_run(void) { run_background(); }
 
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
@@ -75,6 +80,9 @@ void library_reset(void) {
     memset(hak_page_map, 0, HAK_UNITS_PER_SUPER_SLAB * 2);
     hak_first_range_start = 0;
     hak_dirty_units = 0;
+    hak_background_state = HAK_BACKGROUND_AWAKE; /* so that misses have nothing to do with it */
+    hak_page_policy_has_background = 0;
+    misses_seen = idle_periods = misses_to_skip = 0;
     period_start_ms = fewest_dirty_units = 0;
     largest_mapping = 0;
     memset(places, 0, sizeof places);
@@ -106,6 +114,7 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
     }
     fill_bin_offsets();
     start_state = START_DONE;
+    settings.background = 1;
     fake_os.commits_left = 0; /* no more than that */
     fake_os.reserves_left = 0;
     for (uint32_t i = 0; i < heaps; i++) library_heaps[i] = hak_heap_acquire();
