@@ -9,6 +9,7 @@ static void setup(void) {
 }
 static void setup_ending(void) {
     setup();
+    model_refuses_fences = true; /* they would order all */
     hak_background_state = HAK_BACKGROUND_ENDING;
 }
 
