@@ -100,7 +100,6 @@ void hak_background_wake(void) {
 /* ---- Beginning and ending ------------------------------------------------------------------------------------------ */
 
 static void run_background(void) {
-    hak_fence_threads(); /* makes the kernel ready for it while nobody waits */
     misses_seen = count_misses();
     idle_periods = 0;
     while (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_ENDING) {

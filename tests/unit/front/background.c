@@ -137,7 +137,7 @@ static void kernel_refuses(void **state) {
     fill(BLOCKS);
     empty(BLOCKS, 100);
     for (int i = 0; i < BLOCKS; i += 100) memset(blocks[i], i % 251, BYTES);
-    fake_os.fences_left = 1; /* the one at its start */
+    fake_os.fences_left = 0;
     fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
     run(100, NULL);
     fake_os_refuse_nothing();
