@@ -1,7 +1,6 @@
 /* os.h on Linux. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -197,16 +196,19 @@ bool hak_os_start_thread(void (*run)(void)) {
     return started;
 }
 
+/* Numbers of linux/futex.h, which musl-gcc does not find. */
+enum { WAIT_PRIVATE = 0 | 128, WAKE_PRIVATE = 1 | 128 };
+
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
     int saved_errno = errno;
     struct timespec time = {.tv_sec = (time_t)(most_ms / 1000), .tv_nsec = (long)(most_ms % 1000) * 1000000};
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, most_ms == 0 ? NULL : &time, NULL, 0);
+    syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_ms == 0 ? NULL : &time, NULL, 0);
     errno = saved_errno;
 }
 
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     int saved_errno = errno;
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, word, WAKE_PRIVATE, 1, NULL, NULL, 0);
     errno = saved_errno;
 }
 
