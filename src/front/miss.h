@@ -5,8 +5,8 @@
 #include "front/front.h"
 #include "region/large.h"
 
-/* Fills the bin of a class that is empty; false when there is no memory. The heap is the calling thread's. */
-bool hak_front_refill(struct hak_heap *heap, uint32_t size_class);
+/* Fills the calling thread's bin of a class if it is empty; false when it stays so. */
+bool hak_front_refill(uint32_t size_class);
 
 /* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno =
  * ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc. */

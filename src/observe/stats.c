@@ -57,7 +57,7 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
         total->heaps++;
         add_counters(snapshot, &heap->counters);
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-            snapshot->classes[i].cached_blocks += hak_bin_count(&heap->bins[i]);
+            snapshot->classes[i].cached_blocks += hak_heap_cached(heap, i);
     }
     struct hak_region_sums sums = hak_region_sums();
     total->super_slabs = sums.super_slabs;

@@ -1,13 +1,16 @@
 /* os.h on Linux. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -233,6 +236,75 @@ uint64_t hak_os_clock_ms(void) {
     struct timespec now;
     if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) return 0;
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+#ifdef __SANITIZE_THREAD__
+/* ThreadSanitizer does not see what the system call orders, and would report every drained block. */
+bool hak_fence_threads(void) { return false; }
+#else
+/* Numbers of linux/membarrier.h, which old headers lack. */
+bool hak_fence_threads(void) {
+    enum { PRIVATE_EXPEDITED = 1 << 3, REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+    int saved_errno = errno;
+    bool done = syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0;
+    if (!done && errno == EPERM)
+        done = syscall(SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+               syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0;
+    errno = saved_errno;
+    return done;
+}
+#endif
+
+static sigset_t creators_mask;
+
+static void *run_thread(void *run) {
+    union {
+        void *pointer;
+        void (*function)(void);
+    } start = {.pointer = run};
+    prctl(PR_SET_NAME, "hakmem");
+    start.function();
+    /* If it is the last thread, the process exits now, and its exit handlers run here. */
+    pthread_sigmask(SIG_SETMASK, &creators_mask, NULL);
+    return NULL;
+}
+
+bool hak_os_start_thread(void (*run)(void)) {
+    enum { STACK_BYTES = 256 << 10 }; /* touched as used: some 8 KiB */
+    int saved_errno = errno;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all;
+    union {
+        void (*function)(void);
+        void *pointer;
+    } start = {.function = run};
+    if (pthread_attr_init(&attributes) != 0) return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &creators_mask);
+    bool started = pthread_create(&thread, &attributes, run_thread, start.pointer) == 0;
+    pthread_sigmask(SIG_SETMASK, &creators_mask, NULL);
+    pthread_attr_destroy(&attributes);
+    errno = saved_errno;
+    return started;
+}
+
+/* Numbers of linux/futex.h, which musl-gcc does not find. */
+enum { WAIT_PRIVATE = 0 | 128, WAKE_PRIVATE = 1 | 128 };
+
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    int saved_errno = errno;
+    struct timespec time = {.tv_sec = (time_t)(most_ms / 1000), .tv_nsec = (long)(most_ms % 1000) * 1000000};
+    syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_ms == 0 ? NULL : &time, NULL, 0);
+    errno = saved_errno;
+}
+
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
+    int saved_errno = errno;
+    syscall(SYS_futex, word, WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = saved_errno;
 }
 
 void hak_os_yield(void) { sched_yield(); }

@@ -83,6 +83,13 @@ size_t hak_os_address_space_limit(void);
 /* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
 uint64_t hak_os_clock_ms(void);
 
+/* Starts a thread named hakmem, with a small stack and all signals blocked, which ends when `run` returns. False on refusal. */
+bool hak_os_start_thread(void (*run)(void));
+
+/* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. */
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms);
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
+
 /* Lets another thread run. */
 void hak_os_yield(void);
 

@@ -175,6 +175,7 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
     hak_atomic_store(&was_ever_lazy, true, relaxed);
     return hak_os_purge_lazily((void *)start, bytes);
 }
+HAK_ATOMIC(uint32_t) hak_page_policy_has_background;
 
 void hak_page_policy_after_taking(uint64_t dirty_units_left) {
     if (dirty_units_left < hak_atomic_load(&fewest_dirty_units, relaxed))
@@ -188,10 +189,19 @@ void hak_page_policy_after_release(void) {
     if (dirty_units > limit && now_ms >= hak_atomic_load(&next_sweep_ms, relaxed) &&
         hak_region_purge_units(dirty_units - limit / 2, false) == 0)
         hak_atomic_store(&next_sweep_ms, now_ms + hak_knob(decay_ms), relaxed);
+    if (hak_atomic_load(&hak_page_policy_has_background, relaxed) != 0) return;
     if (now_ms - start_ms < hak_knob(decay_ms)) return;
     /* One thread ends the period. */
     if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
     uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
     if (idle_units > 0 && start_ms != 0) hak_region_purge_units(idle_units, false);
     hak_mapping_cache_age();
+}
+
+size_t hak_page_policy_end_period(uint64_t least_bytes) {
+    uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed);
+    uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
+    size_t bytes = hak_mapping_cache_age();
+    if (idle_units == 0 || idle_units * HAK_UNIT_BYTES < least_bytes) return bytes;
+    return bytes + hak_region_purge_units(idle_units, false);
 }

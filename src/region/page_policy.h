@@ -4,8 +4,8 @@
  * Giving back. What has lain free through a whole period goes back: at the end of each period (knob decay_ms) as many units as
  * the fewest that were free at any moment of it, from the top of the address space, where the least recently used are; and
  * mappings that were kept through all of it. A program that allocates again what it frees never pays for page faults, and
- * one whose use has shrunk gives the difference back. The clock is looked at when units are released. A hard bound,
- * dirty_limit_bytes, holds in between. Holes in slabs go back on request (pool/purge.h).
+ * one whose use has shrunk gives the difference back. The background thread (front/background.h) ends periods, and gives back holes in slabs (pool/purge.h);
+ * where there is none, the clock is looked at when units are released. A hard bound, dirty_limit_bytes, holds in between.
  *
  * Growing. A SuperSlab that slabs begin to use while none of its pages has memory is asked to be a huge page, or populated ahead in
  * a window that is a share of the heap (knobs huge_page_mode, fault_ahead_share), if the heap is not small (growth_floor_bytes)
@@ -69,5 +69,10 @@ void hak_page_policy_make_one_mapping(struct hak_range *range, uintptr_t start, 
 
 /* Gives up all that splits mappings; false when there was nothing. */
 bool hak_page_policy_merge_mappings(void);
+/* 1 while a background thread ends the periods. */
+extern HAK_ATOMIC(uint32_t) hak_page_policy_has_background;
+
+/* Ends a period: units that lay free through all of it go back, if they are `least_bytes` together. Returns the bytes. */
+size_t hak_page_policy_end_period(uint64_t least_bytes);
 
 #endif

@@ -58,7 +58,7 @@ struct hak_slab {
     uint8_t word_count;             /* of bits */
     uint8_t claimed_word;           /* holder */
     HAK_ATOMIC(uint8_t) range;      /* relaxed: number of the region's range the units lie in */
-    uint8_t unused;
+    HAK_ATOMIC(uint8_t) sweeps;     /* hint: sweeps by the background thread since the last claim, up to 2 */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
 

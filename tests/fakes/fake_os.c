@@ -20,6 +20,7 @@ struct fake_os fake_os = {
     .address_space_room = SIZE_MAX,
     .grows_in_place = true,
     .mapping_limit = 65530,
+    .fences_left = SIZE_MAX,
 };
 struct hak_os_counters hak_os_counters;
 
@@ -236,8 +237,28 @@ size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
 
+bool hak_fence_threads(void) {
+    if (fake_os.between_fences != NULL) fake_os.between_fences();
+    return fake_os.fences_left == 0 ? false : (fake_os.fences_left--, true);
+}
+
 /* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
 
+bool hak_os_start_thread(void (*run)(void)) {
+    if (fake_os.refuses_threads) return false;
+    fake_os.thread = run;
+    return true;
+}
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    (void)word, (void)expected;
+    fake_os.waits++;
+    fake_os.waited_ms = most_ms;
+    if (fake_os.at_wait != NULL) fake_os.at_wait();
+}
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
+    (void)word;
+    fake_os.wakes++;
+}
 void hak_os_yield(void) {}
 
 void hak_os_write(int descriptor, const char *text, size_t length) {

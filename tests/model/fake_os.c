@@ -15,7 +15,7 @@ static _Alignas(65536) char small[SMALL_BYTES];
 static size_t granules_used, small_used;
 
 void fake_os_reset(void) {
-    fake_os = (struct fake_os){4096, (size_t)16 << 20, -1, -1, -1, false, false, 0, 0, 0};
+    fake_os = (struct fake_os){4096, (size_t)16 << 20, -1, -1, -1, false, false, false, NULL, 0, 0, 0};
     granules_used = small_used = 0;
 }
 
@@ -102,6 +102,16 @@ size_t hak_os_resident_bytes(void *start, size_t bytes) { return (void)start, by
 bool hak_os_has_huge_pages(void) { return true; }
 size_t hak_os_mapping_limit(void) { return 65530; }
 void hak_os_yield(void) {}
+bool hak_os_start_thread(void (*run)(void)) {
+    if (fake_os.refuses_threads) return false;
+    fake_os.thread = run;
+    return true;
+}
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    (void)most_ms;
+    model_futex_wait(word, expected);
+}
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
 bool hak_os_is_privileged(void) { return true; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }

@@ -90,8 +90,8 @@ static void fork_in_slow_path(void) {
 /* ---- what the other thread is at ------------------------------------------------------------------------------- */
 
 static void refill_and_flush(void) {
-    struct hak_heap *heap = hak_thread_heap = library_heaps[1];
-    hak_front_refill(heap, PAIR);
+    hak_thread_heap = library_heaps[1];
+    hak_front_refill(PAIR);
     hak_front_purge();
 }
 static void put_and_retire(void) {

@@ -44,6 +44,7 @@ static void purge_holes_of_all_classes(size_t page_bytes) {
             is_free[i] = (i >= hole && i < hole + count / 2) || unit_random(&random) % 4 == 0;
         }
         is_free[count - 1] = false;
+        hak_purge_all(purger); /* units that the heap took ahead */
         for (uint32_t i = 0; i < count; i++)
             if (is_free[i]) pool_put_one(heap, c, blocks[i]), put_count++;
         fake_os_forget();
@@ -162,9 +163,9 @@ static void bins(void **state) {
     hak_bin_set_top(bin, bin->top + 1);
     hak_purge_all(NULL);
     assert_int_equal(*(char *)block, 1);
-    assert_int_equal(hak_bin_count(bin), 1);
+    assert_int_equal(hak_heap_cached(heap, c), 1);
     hak_purge_all(heap);
-    assert_int_equal(hak_bin_count(bin), 0);
+    assert_int_equal(hak_heap_cached(heap, c), 0);
     assert_int_equal(*(char *)block, 0);
 }
 
