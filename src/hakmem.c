@@ -25,6 +25,7 @@
 #include "pool/partial_set.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
+#include "pool/drain.c"
 #include "pool/purge.c"
 
 /* observe: a view of it all. */
@@ -32,6 +33,7 @@
 
 /* front: what a thread touches. */
 #include "front/miss.c"
+#include "front/background.c"
 #include "front/process.c"
 #include "front/thread.c"
 

@@ -64,8 +64,8 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
  * a signal handler may call it. */
 HAK_API int hak_owns(const void *address);
 
-/* Gives every free page back to the kernel, also holes inside slabs that are in use. Blocks in the front caches of
- * other threads stay, and the few slabs and words of blocks they have set aside. Returns the bytes given back. */
+/* Gives every free page back to the kernel, also holes inside slabs that are in use, and what other threads have in their front
+ * caches, whether they run or sleep, up to one block per size. Returns the bytes given back. */
 HAK_API size_t hak_purge(void);
 
 /* Fills the calling thread's front cache for blocks of up to max_size bytes, so that its first allocations don't

@@ -34,9 +34,9 @@ static HAK_COLD void *fail(int error) {
 void *hak_calloc(size_t count, size_t size) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
-    bool zero = false;
-    void *block = bytes <= HAK_SMALL_MAX ? hak_front_alloc(bytes) : hak_front_alloc_large(bytes, HAK_ALIGNMENT, &zero);
-    return block == NULL || zero ? block : memset(block, 0, bytes);
+    if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true);
+    void *block = hak_front_alloc(bytes);
+    return block == NULL ? block : memset(block, 0, bytes);
 }
 
 static void *move_block(const struct hak_place *place, size_t size) {
@@ -88,8 +88,7 @@ static void *alloc_aligned(size_t alignment, size_t size) {
     if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
     uint32_t size_class = aligned_class(alignment, size);
     if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes);
-    bool zero;
-    return hak_front_alloc_large(size, alignment, &zero);
+    return hak_front_alloc_large(size, alignment, false);
 }
 
 void *hak_aligned_alloc(size_t alignment, size_t size) {
@@ -177,7 +176,7 @@ static int set_parameter(int parameter, int value) {
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;
-        if (limit > HAK_SUPER_SLAB_BYTES) limit = HAK_SUPER_SLAB_BYTES;
+        if (limit > 32 * HAK_MIB) limit = 32 * HAK_MIB;
         hak_atomic_store(&hak_knobs.run_limit_bytes, limit, relaxed);
     }
     return parameter == MXFAST || (parameter <= TRIM_THRESHOLD && parameter >= ARENA_MAX);

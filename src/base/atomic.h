@@ -25,6 +25,7 @@
 #else
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #define HAK_ATOMIC(type) _Atomic(type)
 
@@ -50,5 +51,32 @@
 
 #define hak_atomic_fence(order) atomic_thread_fence(memory_order_##order)
 
+/* A sequentially consistent fence in every thread of the process, wherever it is: what each did before is seen here
+ * afterwards, and what was done here before is seen there by what comes after. So the other side of a protocol needs
+ * no more than hak_signal_fence, or nothing where the compiler has no choice. False when the kernel can't: then nothing
+ * was done. Provided by the os layer. */
+bool hak_fence_threads(void);
+
+/* *location < value, and *location > value, by a relaxed load: compilers do not fold those into a comparison, and an
+ * instruction more is one too many on the hit path. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#define HAK_ATOMIC_COMPARE(location, value, condition)                                                                 \
+    (__extension__({                                                                                                   \
+        bool hak_result;                                                                                               \
+        __asm__("cmpq %[at], %[than]"                                                                                  \
+                : "=@cc" condition(hak_result)                                                                         \
+                : [at] "m"(*(__typeof__(value) const *)(const void *)(location)), [than] "r"(value));                  \
+        hak_result;                                                                                                    \
+    }))
+#define hak_relaxed_below(location, value) HAK_ATOMIC_COMPARE(location, value, "a")
+#define hak_relaxed_above(location, value) HAK_ATOMIC_COMPARE(location, value, "b")
 #endif
+
+#endif
+
+#ifndef hak_relaxed_below
+#define hak_relaxed_below(location, value) (hak_atomic_load(location, relaxed) < (value))
+#define hak_relaxed_above(location, value) (hak_atomic_load(location, relaxed) > (value))
+#endif
+
 #endif

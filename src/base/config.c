@@ -19,7 +19,8 @@ static const struct option option_table[] = {
 
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
-static const char *const kind_expected[] = {"0 or 1", "a number of bytes, such as 4096 or 64K", "text or json[:FILE]"};
+static const char *const kind_expected[] = {"0 or 1", "a number of bytes, such as 4096 or 64K", "off, auto or on",
+                                            "text or json[:FILE]"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -40,6 +41,17 @@ static bool parse_bytes(const char *value, uint64_t *out) {
     return true;
 }
 
+static const char *const mode_names[] = {"off", "auto", "on"};
+
+static bool parse_mode(const char *value, uint64_t *out) {
+    for (size_t i = 0; i < sizeof mode_names / sizeof mode_names[0]; i++) {
+        if (strcmp(value, mode_names[i]) != 0) continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
 static bool parse_stats(const char *value, uint64_t *out, const char **file) {
     size_t word = strcspn(value, ":");
     if (word != 4 || (value[word] == ':' && value[word + 1] == '\0')) return false;
@@ -58,6 +70,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         *field = (uint64_t)(value[0] - '0');
         return true;
     case HAK_OPTION_BYTES: return parse_bytes(value, field);
+    case HAK_OPTION_MODE: return parse_mode(value, field);
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
     }
     return false;
@@ -89,7 +102,8 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
 
 static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
     static const char *const formats[] = {"off", "text", "json"};
-    if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
+    if (option->kind == HAK_OPTION_MODE) hak_text_add(out, "%s", mode_names[value]);
+    else if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
     else hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
 }
 

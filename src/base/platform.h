@@ -9,6 +9,9 @@
 #define HAK_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define HAK_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
+/* The compiler computes a pointer once, in full, instead of parts of it wherever it is used. */
+#define HAK_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
+
 #define HAK_INLINE static inline __attribute__((always_inline))
 #define HAK_COLD __attribute__((cold, noinline))
 #define HAK_CACHE_ALIGNED __attribute__((aligned(64)))

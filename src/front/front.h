@@ -7,6 +7,9 @@
  * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has a static one, whose bins are all
  * empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. Of the misuse of
  * small blocks, free sees at once that the newest one of a bin is freed again; the rest is found when the bin is flushed.
+ *
+ * Another thread may drain the bin at any moment, from below (pool/drain.h). Therefore a hit compares by order, and touches
+ * no slot but the topmost one and the one above it.
  */
 #ifndef HAK_FRONT_FRONT_H
 #define HAK_FRONT_FRONT_H
@@ -30,7 +33,7 @@ HAK_INLINE void *hak_front_alloc(size_t size) {
         uint16_t offset = hak_owned_peek(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT]);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
-        if (HAK_LIKELY(top != hak_owned_get(&bin->base))) {
+        if (HAK_LIKELY(hak_relaxed_below(&bin->base, top))) {
             void *block = top[-1];
             hak_bin_set_top(bin, top - 1);
             if (block == NULL) __builtin_unreachable();
@@ -44,8 +47,9 @@ HAK_INLINE void hak_front_free(void *block) {
     uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS)) {
         struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&hak_page_map[unit], relaxed)];
+        HAK_IN_REGISTER(bin);
         void **top = hak_owned_get(&bin->top);
-        if (HAK_LIKELY(top != hak_owned_get(&bin->limit)) && HAK_LIKELY(top[-1] != block)) {
+        if (HAK_LIKELY(hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
             *top = block;
             hak_bin_set_top(bin, top + 1);
             return;
@@ -63,7 +67,7 @@ HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
         bool agrees = hak_atomic_load(&hak_page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;
-        if (HAK_LIKELY(agrees && top != hak_owned_get(&bin->limit)) && HAK_LIKELY(top[-1] != block)) {
+        if (HAK_LIKELY(agrees && hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
             *top = block;
             hak_bin_set_top(bin, top + 1);
             return;

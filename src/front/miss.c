@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "front/background.h"
 #include "front/process.h"
 #include "front/thread.h"
 #include "pool/pool.h"
@@ -20,70 +21,93 @@ static HAK_COLD void *out_of_memory(void) {
 
 /* ---- Refill and flush --------------------------------------------------------------------------------------------- */
 
-bool hak_front_refill(struct hak_heap *heap, uint32_t size_class) {
-    struct hak_bin *bin = &heap->bins[size_class];
-    hak_heap_begin_slow_path(heap);
-    hak_heap_grow_bin(heap, size_class);
-    void **base = hak_owned_get(&bin->base);
-    uint32_t slots = (uint32_t)(hak_owned_get(&bin->limit) - base), want = (slots + 1) / 2, got = 0;
-    if (want > MOST_BLOCKS_PER_MISS) want = MOST_BLOCKS_PER_MISS;
-    if (want > 0) got = hak_pool_take(heap, size_class, base + want, want);
-    if (got > 0) {
-        if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
-        hak_bin_set_top(bin, base + got);
-        HAK_COUNT(heap, refills, 1);
-        HAK_COUNT(heap, refilled_blocks, got);
-    }
-    hak_heap_end_slow_path(heap);
-    return got > 0;
+/* Begins a slow path of the calling thread's heap. NULL when there is none to be used: the thread can't have one, or somebody
+ * has it at this moment. */
+static struct hak_heap *enter(void) {
+    struct hak_heap *heap = hak_thread_attach();
+    return HAK_LIKELY(heap != NULL) && HAK_LIKELY(hak_heap_begin_slow_path(heap)) ? heap : NULL;
 }
 
-/* Makes room in a full bin: more slots, or the oldest half goes back. */
-static void make_room(struct hak_heap *heap, uint32_t size_class) {
-    struct hak_bin *bin = &heap->bins[size_class];
-    hak_heap_begin_slow_path(heap);
-    if (!hak_heap_grow_bin(heap, size_class) && hak_bin_count(bin) != 0) {
-        void **base = hak_owned_get(&bin->base);
-        uint32_t count = (uint32_t)(hak_bin_count(bin) + 1) / 2;
-        if (count > MOST_BLOCKS_PER_MISS) count = MOST_BLOCKS_PER_MISS;
-        hak_pool_put(heap, size_class, base, count);
-        size_t left = hak_bin_count(bin) - count;
-        memmove(base, base + count, left * sizeof(void *));
-        hak_bin_set_top(bin, base + left);
-        HAK_COUNT(heap, flushes, 1);
-        HAK_COUNT(heap, flushed_blocks, count);
+static void leave(struct hak_heap *heap) {
+    if (HAK_UNLIKELY(hak_atomic_load(&heap->drain_wanted, relaxed) != 0)) {
+        hak_atomic_store(&heap->drain_wanted, 0, relaxed);
+        hak_heap_flush(heap);
     }
     hak_heap_end_slow_path(heap);
+    hak_background_notice();
+}
+
+/* Fills an open bin that is empty. */
+static bool refill(struct hak_heap *heap, uint32_t size_class) {
+    hak_heap_grow_bin(heap, size_class);
+    void **base = heap->slots[size_class].start;
+    uint32_t slots = (uint32_t)(heap->slots[size_class].end - base), want = (slots + 1) / 2;
+    if (want > MOST_BLOCKS_PER_MISS) want = MOST_BLOCKS_PER_MISS;
+    uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
+    if (got == 0) return false;
+    if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
+    hak_bin_set_top(&heap->bins[size_class], base + got);
+    HAK_COUNT(heap, refills, 1);
+    HAK_COUNT(heap, refilled_blocks, got);
+    return true;
+}
+
+bool hak_front_refill(uint32_t size_class) {
+    struct hak_heap *heap = enter();
+    if (heap == NULL) return false;
+    hak_heap_open_bin(heap, size_class);
+    bool filled = hak_heap_cached(heap, size_class) != 0 || refill(heap, size_class);
+    leave(heap);
+    return filled;
+}
+
+/* Makes room in an open bin that is full: more slots, or the oldest half goes back. */
+static void make_room(struct hak_heap *heap, uint32_t size_class) {
+    if (hak_heap_grow_bin(heap, size_class)) return;
+    void **base = heap->slots[size_class].start;
+    size_t have = hak_heap_cached(heap, size_class), count = (have + 1) / 2;
+    if (count > MOST_BLOCKS_PER_MISS) count = MOST_BLOCKS_PER_MISS;
+    if (count == 0) return;
+    hak_pool_put(heap, size_class, base, (uint32_t)count);
+    memmove(base, base + count, (have - count) * sizeof(void *));
+    hak_bin_set_top(&heap->bins[size_class], base + (have - count));
+    HAK_COUNT(heap, flushes, 1);
+    HAK_COUNT(heap, flushed_blocks, count);
 }
 
 /* ---- Allocation --------------------------------------------------------------------------------------------------- */
 
-void *hak_front_alloc_large(size_t size, size_t alignment, bool *zero) {
+void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
-    void *block = hak_large_alloc(size == 0 ? 1 : size, alignment, zero);
+    void *block = hak_large_alloc(size == 0 ? 1 : size, alignment, clear);
     if (HAK_UNLIKELY(block == NULL)) return out_of_memory();
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
+    hak_background_want();
     return block;
 }
 
+static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    hak_heap_open_bin(heap, size_class);
+    if (hak_heap_cached(heap, size_class) == 0 && !refill(heap, size_class)) return NULL;
+    void **top = hak_owned_get(&bin->top) - 1;
+    hak_bin_set_top(bin, top);
+    return *top;
+}
+
 void *hak_front_alloc_miss(size_t size) {
-    if (size > HAK_SMALL_MAX) {
-        bool zero;
-        return hak_front_alloc_large(size, HAK_ALIGNMENT, &zero);
-    }
-    struct hak_heap *heap = hak_thread_attach();
+    if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false);
+    struct hak_heap *heap = enter();
     if (HAK_UNLIKELY(heap == NULL) && !hak_process_initialize()) return out_of_memory();
     uint32_t size_class = hak_size_class_of(size);
-    if (HAK_LIKELY(heap != NULL)) {
-        struct hak_bin *bin = &heap->bins[size_class];
-        if (HAK_LIKELY(hak_bin_count(bin) != 0 || hak_front_refill(heap, size_class))) {
-            void **top = hak_owned_get(&bin->top) - 1;
-            hak_bin_set_top(bin, top);
-            return *top;
-        }
-    }
     void *block;
+    if (HAK_LIKELY(heap != NULL)) {
+        block = alloc_small(heap, size_class);
+        leave(heap);
+        hak_background_want();
+        if (HAK_LIKELY(block != NULL)) return block;
+    }
     if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return out_of_memory();
     HAK_COUNT((struct hak_heap *)NULL, refilled_blocks, 1);
     return block;
@@ -100,27 +124,28 @@ struct hak_place hak_front_place_of(const void *block, const char *function) {
     return place;
 }
 
-static void free_small(void *block, uint32_t size_class) {
-    struct hak_heap *heap = hak_thread_attach();
-    if (HAK_UNLIKELY(heap == NULL)) {
-        HAK_COUNT(heap, flushed_blocks, 1);
-        hak_pool_put(NULL, size_class, &block, 1);
-        return;
-    }
+/* Into the bin. False when it can't have slots. */
+static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
-    if (HAK_UNLIKELY(hak_bin_count(bin) != 0 && hak_owned_get(&bin->top)[-1] == block))
+    hak_heap_open_bin(heap, size_class);
+    if (HAK_UNLIKELY(hak_heap_cached(heap, size_class) != 0 && hak_owned_get(&bin->top)[-1] == block))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
-    if (hak_owned_get(&bin->top) == hak_owned_get(&bin->limit)) make_room(heap, size_class);
+    const struct hak_slots *slots = &heap->slots[size_class];
+    if (slots->end == NULL || hak_owned_get(&bin->top) == slots->end) make_room(heap, size_class);
     void **top = hak_owned_get(&bin->top);
-    if (HAK_UNLIKELY(top == hak_owned_get(&bin->limit))) { /* no slots are to be had */
-        hak_heap_begin_slow_path(heap);
-        HAK_COUNT(heap, flushed_blocks, 1);
-        hak_pool_put(heap, size_class, &block, 1);
-        hak_heap_end_slow_path(heap);
-        return;
-    }
+    if (HAK_UNLIKELY(slots->end == NULL || top == slots->end)) return false;
     *top = block;
     hak_bin_set_top(bin, top + 1);
+    return true;
+}
+
+static void free_small(void *block, uint32_t size_class) {
+    struct hak_heap *heap = enter();
+    if (HAK_UNLIKELY(heap == NULL || !cache_block(heap, block, size_class))) {
+        HAK_COUNT(heap, flushed_blocks, 1);
+        hak_pool_put(heap, size_class, &block, 1);
+    }
+    if (heap != NULL) leave(heap);
 }
 
 void hak_front_free_miss(void *block) {
@@ -133,16 +158,16 @@ void hak_front_free_miss(void *block) {
     if (HAK_UNLIKELY(!hak_large_free(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
+    hak_signal_fence();
+    hak_background_notice();
 }
 
 /* ---- Purging and prewarming ---------------------------------------------------------------------------------------- */
 
 size_t hak_front_purge(void) {
-    struct hak_heap *heap = hak_thread_attach();
-    if (heap == NULL) return hak_purge_all(NULL);
-    hak_heap_begin_slow_path(heap);
+    struct hak_heap *heap = enter();
     size_t purged_bytes = hak_purge_all(heap);
-    hak_heap_end_slow_path(heap);
+    if (heap != NULL) leave(heap);
     return purged_bytes;
 }
 
@@ -152,9 +177,8 @@ size_t hak_front_prewarm(size_t max_bytes) {
     size_t blocks = 0;
     uint32_t last = hak_size_class_of(max_bytes < HAK_SMALL_MAX ? max_bytes : HAK_SMALL_MAX);
     for (uint32_t i = 1; i <= last; i++) {
-        struct hak_bin *bin = &heap->bins[i];
-        if (hak_bin_count(bin) == 0) hak_front_refill(heap, i);
-        blocks += hak_bin_count(bin);
+        hak_front_refill(i);
+        blocks += hak_heap_cached(heap, i);
     }
     return blocks;
 }

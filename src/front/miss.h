@@ -5,12 +5,12 @@
 #include "front/front.h"
 #include "region/large.h"
 
-/* Fills the bin of a class that is empty; false when there is no memory. The heap is the calling thread's. */
-bool hak_front_refill(struct hak_heap *heap, uint32_t size_class);
+/* Fills the calling thread's bin of a class if it is empty; false when it stays so. */
+bool hak_front_refill(uint32_t size_class);
 
 /* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno =
- * ENOMEM for more than PTRDIFF_MAX bytes too. *zero as in hak_large_alloc. */
-void *hak_front_alloc_large(size_t size, size_t alignment, bool *zero);
+ * ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc. */
+void *hak_front_alloc_large(size_t size, size_t alignment, bool clear);
 
 /* Fills the calling thread's bins for blocks of up to `max_bytes`. Returns the number of blocks in these bins. */
 size_t hak_front_prewarm(size_t max_bytes);

@@ -3,9 +3,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "front/background.h"
 #include "front/front.h"
 #include "front/thread.h"
 #include "os/os.h"
+#include "region/page_policy.h"
 
 extern char **environ;
 
@@ -20,6 +22,7 @@ static void read_settings(void) {
     char buffer[4096];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
+    hak_page_policy_configure(settings.huge_pages, settings.prefault, settings.lazy_purge);
     if (settings.help) hak_config_help(&settings, &messages);
     if (settings.stats_file != NULL) {
         struct hak_text copy = hak_text_in(stats_file, sizeof stats_file);
@@ -73,11 +76,18 @@ const struct hak_config *hak_process_config(void) { return &settings; }
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     bool others = false;
+    hak_background_after_fork();
     /* Who was starting the process is not here: the next miss starts it. */
     if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
     if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;
+    if (own != NULL &&
+        hak_atomic_load(&own->drained, relaxed) != 0) { /* by a thread that is not here: it is torn (H5) */
+        hak_thread_abandon_heap();
+        own = NULL;
+        others = true;
+    }
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next)
-        others = others || (heap != own && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE);
+        others = others || (heap != own && hak_heap_has_thread(heap));
     if (others) hak_heap_recover_after_fork(own);
 }
 

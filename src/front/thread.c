@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <pthread.h>
 
+#include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
 #include "os/os.h"
@@ -44,6 +45,7 @@ static void on_thread_exit(void *value) {
     if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
     hak_thread_heap = &exited_heap;
     hak_heap_release(heap);
+    hak_background_thread_ended();
 }
 
 void hak_thread_initialize(void) { have_key = pthread_key_create(&key, on_thread_exit) == 0; }
@@ -64,6 +66,11 @@ static HAK_COLD struct hak_heap *give_heap(void) {
     }
     if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
     return heap;
+}
+
+void hak_thread_abandon_heap(void) {
+    hak_thread_heap = &no_heap;
+    pthread_setspecific(key, NULL);
 }
 
 struct hak_heap *hak_thread_attach(void) {

@@ -12,4 +12,7 @@ void hak_thread_initialize(void);
  * end. NULL too while the heap is busy: we are in a signal handler that interrupted a slow path. */
 struct hak_heap *hak_thread_attach(void);
 
+/* In a child after fork: the calling thread has no heap any more, and gets another at its next miss. */
+void hak_thread_abandon_heap(void);
+
 #endif

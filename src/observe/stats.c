@@ -21,9 +21,9 @@ static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) 
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         struct hak_slab *record = &range->slabs[unit];
         if (size_class == HAK_CLASS_RUN_HEAD) {
-            uint32_t run_units = hak_atomic_load(&record->run_units, relaxed);
+            uint64_t run_pages = hak_atomic_load(&record->run_pages, relaxed);
             snapshot->total.large_blocks++;
-            snapshot->total.large_bytes += (uint64_t)run_units << HAK_UNIT_SHIFT;
+            snapshot->total.large_bytes += run_pages * hak_os_page_bytes();
         }
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
             unit++;
@@ -57,7 +57,7 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
         total->heaps++;
         add_counters(snapshot, &heap->counters);
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-            snapshot->classes[i].cached_blocks += hak_bin_count(&heap->bins[i]);
+            snapshot->classes[i].cached_blocks += hak_heap_cached(heap, i);
     }
     struct hak_region_sums sums = hak_region_sums();
     total->super_slabs = sums.super_slabs;

@@ -1,12 +1,16 @@
 /* os.h on Linux. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +21,12 @@
 /* Constants newer than the oldest headers hakmem builds with. */
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
 #endif
 #ifndef PR_SET_VMA
 #define PR_SET_VMA 0x53564d41
@@ -111,6 +121,11 @@ bool hak_os_purge(void *start, size_t bytes) {
     return done;
 }
 
+/* The target of a refused remap is there still if the call never got as far as the kernel's memory management. */
+static void drop_target(void *target, size_t bytes) {
+    if (target != NULL && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) unmap(target, bytes);
+}
+
 bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
     int saved_errno = errno;
     count_call();
@@ -120,17 +135,95 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     /* A move replaces the target, whose bytes were counted already. */
     if (done)
         hak_counter_add_shared(&hak_os_counters.mapped_bytes, (target == NULL ? new_bytes : 0) - (uint64_t)old_bytes);
-    /* The target is there still if the call never got as far as the kernel's memory management. */
-    else if (target != NULL && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) unmap(target, new_bytes);
+    else drop_target(target, new_bytes);
     errno = saved_errno;
     return done;
 }
 
-void hak_os_refuse_huge_pages(void *start, size_t bytes) {
+bool hak_os_move_pages(void *start, size_t bytes, void *target) {
     int saved_errno = errno;
     count_call();
-    (void)madvise(start, bytes, MADV_NOHUGEPAGE); /* a kernel without huge pages refuses, rightly */
+    bool done = mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target) != MAP_FAILED;
+    if (!done) drop_target(target, bytes);
     errno = saved_errno;
+    return done;
+}
+
+static bool advise(void *start, size_t bytes, int advice) {
+    int saved_errno = errno;
+    count_call();
+    bool done = madvise(start, bytes, advice) == 0;
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_purge_lazily(void *start, size_t bytes) {
+    bool done = advise(start, bytes, MADV_FREE);
+    if (done) hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
+    return done;
+}
+
+bool hak_os_populate(void *start, size_t bytes) { return advise(start, bytes, MADV_POPULATE_WRITE); }
+bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_HUGEPAGE); }
+bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_NOHUGEPAGE); }
+
+/* To free a part of a huge page lazily the kernel has to break it, while MADV_DONTNEED leaves the memory of the part with the
+ * rest until there is none elsewhere. */
+void hak_os_break_huge_page(void *page) { (void)advise(page, hak_os_page_bytes(), MADV_FREE); }
+
+size_t hak_os_resident_bytes(void *start, size_t bytes) {
+    unsigned char pages[512];
+    size_t page = hak_os_page_bytes(), count = bytes / page, resident = 0;
+    int saved_errno = errno;
+    count_call();
+    if (count > sizeof pages || mincore(start, bytes, pages) != 0) count = 0;
+    for (size_t i = 0; i < count; i++) resident += pages[i] & 1;
+    errno = saved_errno;
+    return resident * page;
+}
+
+/* The beginning of a small file, as text. False when it can't be read. */
+static bool read_file(const char *path, char *text, size_t capacity) {
+    int saved_errno = errno, descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = descriptor < 0 ? -1 : read(descriptor, text, capacity - 1);
+    if (descriptor >= 0) close(descriptor);
+    errno = saved_errno;
+    if (length <= 0) return false;
+    text[length] = '\0';
+    return true;
+}
+
+/* The number a text begins with. strtoul needs a locale, which there isn't before the program is relocated. */
+static size_t number_in(const char *text) {
+    size_t number = 0;
+    for (; *text >= '0' && *text <= '9'; text++) number = number * 10 + (size_t)(*text - '0');
+    return number;
+}
+
+bool hak_os_has_huge_pages(void) {
+    enum { UNKNOWN, NO, YES };
+    static HAK_ATOMIC(uint32_t) answer;
+    uint32_t known = hak_atomic_load(&answer, relaxed);
+    if (HAK_LIKELY(known != UNKNOWN)) return known == YES;
+    char text[64];
+    bool has = read_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", text, sizeof text) &&
+               number_in(text) == 2 * HAK_MIB &&
+               read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
+               strstr(text, "[never]") == NULL;
+    hak_atomic_store(&answer, has ? YES : NO, relaxed);
+    return has;
+}
+
+size_t hak_os_mapping_limit(void) {
+    enum { KERNEL_DEFAULT = 65530 };
+    static HAK_ATOMIC(size_t) limit;
+    size_t known = hak_atomic_load(&limit, relaxed);
+    if (HAK_LIKELY(known != 0)) return known;
+    char text[64];
+    if (read_file("/proc/sys/vm/max_map_count", text, sizeof text)) known = number_in(text);
+    if (known == 0) known = KERNEL_DEFAULT;
+    hak_atomic_store(&limit, known, relaxed);
+    return known;
 }
 
 size_t hak_os_address_space_limit(void) {
@@ -143,6 +236,75 @@ uint64_t hak_os_clock_ms(void) {
     struct timespec now;
     if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) return 0;
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+#ifdef __SANITIZE_THREAD__
+/* ThreadSanitizer does not see what the system call orders, and would report every drained block. */
+bool hak_fence_threads(void) { return false; }
+#else
+/* Numbers of linux/membarrier.h, which old headers lack. */
+bool hak_fence_threads(void) {
+    enum { PRIVATE_EXPEDITED = 1 << 3, REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+    int saved_errno = errno;
+    bool done = syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0;
+    if (!done && errno == EPERM)
+        done = syscall(SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+               syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0;
+    errno = saved_errno;
+    return done;
+}
+#endif
+
+static sigset_t creators_mask;
+
+static void *run_thread(void *run) {
+    union {
+        void *pointer;
+        void (*function)(void);
+    } start = {.pointer = run};
+    prctl(PR_SET_NAME, "hakmem");
+    start.function();
+    /* If it is the last thread, the process exits now, and its exit handlers run here. */
+    pthread_sigmask(SIG_SETMASK, &creators_mask, NULL);
+    return NULL;
+}
+
+bool hak_os_start_thread(void (*run)(void)) {
+    enum { STACK_BYTES = 256 << 10 }; /* touched as used: some 8 KiB */
+    int saved_errno = errno;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all;
+    union {
+        void (*function)(void);
+        void *pointer;
+    } start = {.function = run};
+    if (pthread_attr_init(&attributes) != 0) return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &creators_mask);
+    bool started = pthread_create(&thread, &attributes, run_thread, start.pointer) == 0;
+    pthread_sigmask(SIG_SETMASK, &creators_mask, NULL);
+    pthread_attr_destroy(&attributes);
+    errno = saved_errno;
+    return started;
+}
+
+/* Numbers of linux/futex.h, which musl-gcc does not find. */
+enum { WAIT_PRIVATE = 0 | 128, WAKE_PRIVATE = 1 | 128 };
+
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    int saved_errno = errno;
+    struct timespec time = {.tv_sec = (time_t)(most_ms / 1000), .tv_nsec = (long)(most_ms % 1000) * 1000000};
+    syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_ms == 0 ? NULL : &time, NULL, 0);
+    errno = saved_errno;
+}
+
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
+    int saved_errno = errno;
+    syscall(SYS_futex, word, WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = saved_errno;
 }
 
 void hak_os_yield(void) { sched_yield(); }

@@ -48,14 +48,47 @@ bool hak_os_purge(void *start, size_t bytes);
  * kernels unmap it before they find a reason to refuse. */
 bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target);
 
-/* No transparent huge pages in this part, from now on. */
-void hak_os_refuse_huge_pages(void *start, size_t bytes);
+/* Moves the pages of a part of one mapping to `target`, a reservation of as many bytes, which is a mapping of its own then.
+ * The addresses they come from stay, and read as zero. False on refusal: nothing has changed but for the target, as with
+ * hak_os_remap. */
+bool hak_os_move_pages(void *start, size_t bytes, void *target);
+
+/* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on refusal. */
+bool hak_os_purge_lazily(void *start, size_t bytes);
+
+/* Gives a part that is readable and writable memory now, in place of a fault for each page. False on refusal, or where the kernel
+ * doesn't know the call. */
+bool hak_os_populate(void *start, size_t bytes);
+
+/* How much of a part has memory; 0 when the kernel doesn't tell. At most 2 MiB at a time. */
+size_t hak_os_resident_bytes(void *start, size_t bytes);
+
+/* True when the kernel gives transparent huge pages of 2 MiB to who asks for them. Reads a file at the first call. */
+bool hak_os_has_huge_pages(void);
+
+/* Asks for transparent huge pages in this part, or for none, from now on. False on refusal. */
+bool hak_os_ask_for_huge_pages(void *start, size_t bytes);
+bool hak_os_refuse_huge_pages(void *start, size_t bytes);
+
+/* Breaks the huge page that `page` is in, if it is in one: a part of it can go back to the kernel then. The contents of this one
+ * page may be lost. */
+void hak_os_break_huge_page(void *page);
+
+/* Mappings the process may have. Reads a file at the first call. */
+size_t hak_os_mapping_limit(void);
 
 /* The process's address-space limit in bytes, SIZE_MAX for none. */
 size_t hak_os_address_space_limit(void);
 
 /* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
 uint64_t hak_os_clock_ms(void);
+
+/* Starts a thread named hakmem, with a small stack and all signals blocked, which ends when `run` returns. False on refusal. */
+bool hak_os_start_thread(void (*run)(void));
+
+/* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. */
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms);
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
 
 /* Lets another thread run. */
 void hak_os_yield(void);

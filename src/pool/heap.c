@@ -11,6 +11,7 @@
 
 struct hak_counters hak_shared_counters;
 HAK_ATOMIC(struct hak_heap *) hak_heaps;
+HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
 static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
@@ -21,26 +22,31 @@ _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larg
 
 /* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
 
-static void set_bin(struct hak_bin *bin, void **base, size_t filled, size_t slots) {
+static void set_bin(struct hak_bin *bin, void **base, size_t filled, void **limit) {
     hak_owned_set(&bin->top, base + filled);
-    hak_owned_set(&bin->base, base);
-    hak_owned_set(&bin->limit, base + slots);
+    hak_atomic_store(&bin->base, base, relaxed);
+    hak_atomic_store(&bin->limit, limit, relaxed);
 }
 
 static void make_blank(struct hak_heap *heap) {
-    static void *no_slot[2]; /* H2, H3: a bin without slots is between these two */
-    for (uint32_t i = 0; i < HAK_CLASS_LIMIT; i++) set_bin(&heap->bins[i], &no_slot[1], 0, 0);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        if (heap->slots[i].start == NULL) continue; /* as memory comes from the kernel: H3 */
+        heap->slots[i] = (struct hak_slots){NULL, NULL};
+        set_bin(&heap->bins[i], NULL, 0, NULL);
+    }
     heap->slots_next = (void **)(void *)(heap + 1);
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     heap->budget_bytes = hak_knob(bin_budget_bytes);
     heap->exit_rounds = 0;
     heap->acquired_count = 0;
+    hak_atomic_store(&heap->drain_wanted, 0, relaxed);
 }
 
 static struct hak_heap *make_heap(void) {
     size_t bytes = hak_align_up(HAK_HEAP_BYTES, hak_os_page_bytes());
     struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
     if (heap == NULL) return NULL;
+    make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
     hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
     struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
@@ -62,12 +68,15 @@ static struct hak_heap *reuse_heap(void) {
     if (hak_atomic_load(&free_heap_count, relaxed) == 0) return NULL;
     /* Acquire pairs with make_heap. */
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
-        uint32_t unused = HAK_HEAP_UNUSED;
-        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_UNUSED) continue;
-        /* Acquire pairs with hak_heap_release: the last owner is done with the record. */
-        if (!hak_atomic_cas(&heap->in_use, &unused, HAK_HEAP_IN_USE, acquire, relaxed)) continue;
-        hak_atomic_fetch_sub(&free_heap_count, 1, relaxed);
-        return heap;
+        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_UNUSED || !hak_heap_try_drain(heap)) continue;
+        bool is_ours = hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_UNUSED;
+        if (is_ours) {
+            make_blank(heap);
+            hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
+            hak_atomic_fetch_sub(&free_heap_count, 1, relaxed);
+        }
+        hak_heap_end_drain(heap);
+        if (is_ours) return heap;
     }
     return NULL;
 }
@@ -75,15 +84,27 @@ static struct hak_heap *reuse_heap(void) {
 struct hak_heap *hak_heap_acquire(void) {
     struct hak_heap *heap = reuse_heap();
     if (heap == NULL) heap = make_heap();
-    if (heap != NULL) make_blank(heap);
+    if (heap == NULL) return NULL;
+    hak_atomic_fetch_add(&hak_heaps_in_use, 1, relaxed);
     return heap;
+}
+
+void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    const struct hak_slots *slots = &heap->slots[size_class];
+    void **base = hak_atomic_load(&bin->base, relaxed);
+    if (slots->start == NULL || hak_atomic_load(&bin->limit, relaxed) == slots->end) return;
+    size_t count = hak_heap_cached(heap, size_class);
+    memmove(slots->start, base, count * sizeof(void *));
+    set_bin(bin, slots->start, count, slots->end);
 }
 
 static void flush_bins(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        if (heap->slots[i].start == NULL) continue;
         struct hak_bin *bin = &heap->bins[i];
-        void **base = hak_owned_get(&bin->base);
-        uint32_t count = (uint32_t)hak_bin_count(bin);
+        void **base = hak_atomic_load(&bin->base, relaxed);
+        uint32_t count = (uint32_t)hak_heap_cached(heap, i);
         if (count == 0) continue;
         hak_bin_set_top(bin, base);
         hak_pool_put(heap, i, base, count);
@@ -91,8 +112,7 @@ static void flush_bins(struct hak_heap *heap) {
     }
 }
 
-void hak_heap_flush(struct hak_heap *heap) {
-    flush_bins(heap);
+void hak_heap_give_up_slabs(struct hak_heap *heap) {
     hak_heap_recheck_full(heap);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         struct hak_slab *slab;
@@ -109,16 +129,54 @@ void hak_heap_flush(struct hak_heap *heap) {
         }
     }
     while (heap->empty_count > 0) hak_region_release(heap->empty_slabs[--heap->empty_count], 1);
+}
+
+void hak_heap_flush(struct hak_heap *heap) {
+    flush_bins(heap);
+    hak_heap_give_up_slabs(heap);
     hak_page_policy_after_release();
 }
 
-void hak_heap_release(struct hak_heap *heap) {
-    hak_heap_begin_slow_path(heap);
+bool hak_heap_has_thread(const struct hak_heap *heap) {
+    uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
+    return in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_LEFT || hak_atomic_load(&heap->drained, relaxed) != 0;
+}
+
+/* ---- H7: leaving, and draining ------------------------------------------------------------------------------------ */
+
+bool hak_heap_try_drain(struct hak_heap *heap) {
+    uint32_t nobody = 0;
+    /* Acquire pairs with hak_heap_end_drain. */
+    return hak_atomic_load(&heap->drained, relaxed) == 0 &&
+           hak_atomic_cas(&heap->drained, &nobody, 1, acquire, relaxed);
+}
+
+/* Takes a heap apart that its thread has left; the caller has it. */
+static void finish_release(struct hak_heap *heap) {
+    /* Acquire pairs with hak_heap_release. */
+    if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_LEFT) return;
     hak_heap_flush(heap);
-    hak_heap_end_slow_path(heap);
     hak_atomic_fetch_add(&free_heap_count, 1, relaxed);
-    /* Release pairs with reuse_heap. */
-    hak_atomic_store(&heap->in_use, HAK_HEAP_UNUSED, release);
+    hak_atomic_store(&heap->in_use, HAK_HEAP_UNUSED, relaxed);
+}
+
+void hak_heap_end_drain(struct hak_heap *heap) {
+    do {
+        finish_release(heap);
+        /* Release pairs with hak_heap_try_drain and hak_heap_begin_slow_path. */
+        hak_atomic_store(&heap->drained, 0, release);
+        /* Pairs with the fence in hak_heap_release: either we see that the heap was left, or who left it that it is free. */
+        hak_atomic_fence(seq_cst);
+    } while (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_LEFT && hak_heap_try_drain(heap));
+}
+
+void hak_heap_release(struct hak_heap *heap) {
+    hak_atomic_fetch_sub(&hak_heaps_in_use, 1, relaxed);
+    /* Release pairs with finish_release: it sees all that the thread did. */
+    hak_atomic_store(&heap->in_use, HAK_HEAP_LEFT, release);
+    /* Pairs with the fence in hak_heap_end_drain. */
+    hak_atomic_fence(seq_cst);
+    if (hak_heap_try_drain(heap)) hak_heap_end_drain(heap);
 }
 
 /* ---- Partial slabs ------------------------------------------------------------------------------------------------ */
@@ -181,7 +239,8 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab) {
 
 bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
-    size_t have = (size_t)(hak_owned_get(&bin->limit) - hak_owned_get(&bin->base)), filled = hak_bin_count(bin);
+    struct hak_slots *slots = &heap->slots[size_class];
+    size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
     size_t block_bytes = hak_size_classes[size_class].block_bytes;
     if (have != 0 && have * block_bytes >= hak_knob(bin_most_bytes)) return false;
     size_t most = hak_knob(bin_most_bytes) / block_bytes, want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
@@ -193,10 +252,11 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     size_t cost = (want - have) * block_bytes;
     void **base = heap->slots_next + 1; /* H2 */
     base[-1] = NULL;
-    memcpy(base, hak_owned_get(&bin->base), filled * sizeof(void *));
+    if (filled > 0) memcpy(base, hak_atomic_load(&bin->base, relaxed), filled * sizeof(void *));
     heap->slots_next = base + want;
     heap->budget_bytes -= cost < heap->budget_bytes ? cost : heap->budget_bytes;
-    set_bin(bin, base, filled, want);
+    *slots = (struct hak_slots){base, base + want};
+    set_bin(bin, base, filled, slots->end);
     HAK_COUNT(heap, bin_growths, 1);
     return true;
 }
@@ -222,7 +282,13 @@ static void unclaim_all(struct hak_heap *heap) {
 }
 
 static bool is_abandoned(const struct hak_heap *heap, const struct hak_heap *own) {
-    return heap != own && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE;
+    uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
+    return heap != own && (in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_LEFT);
+}
+
+/* Somebody had it, and left it in whatever state (H5). */
+static bool is_torn(const struct hak_heap *heap) {
+    return hak_atomic_load(&heap->busy, relaxed) != 0 || hak_atomic_load(&heap->drained, relaxed) != 0;
 }
 
 static void recover_range(struct hak_range *range, const struct hak_heap *own) {
@@ -250,18 +316,23 @@ void hak_heap_recover_after_fork(struct hak_heap *own) {
     hak_region_recover_after_fork();
     hak_mapping_cache_recover_after_fork();
     for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next)
-        if (is_abandoned(heap, own) && hak_atomic_load(&heap->busy, relaxed) == 0) unclaim_all(heap);
+        if (is_abandoned(heap, own) && !is_torn(heap)) unclaim_all(heap);
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         recover_range(hak_region_range(i), own);
     for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next) {
+        if (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_UNUSED) { /* somebody was about to use it, perhaps */
+            make_blank(heap);
+            hak_atomic_store(&heap->drained, 0, relaxed);
+        }
         if (!is_abandoned(heap, own)) continue;
         memset(heap->partial, 0, sizeof heap->partial); /* its slabs are in the pool now */
         heap->full_count = 0;
-        if (hak_atomic_load(&heap->busy, relaxed) != 0) {
+        if (is_torn(heap)) {
             hak_atomic_store(&heap->in_use, HAK_HEAP_GIVEN_UP, relaxed);
         } else {
             flush_bins(heap);
             hak_heap_release(heap);
         }
     }
+    hak_atomic_store(&hak_heaps_in_use, own == NULL ? 0 : 1, relaxed);
 }

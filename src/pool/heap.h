@@ -1,16 +1,20 @@
 /* Heap: what one thread has of the allocator. Its bins (the front cache), the partial slabs it holds, empty slabs it keeps.
  *
  * A thread gets a heap at its first miss and leaves it at its end, blank, for the next thread: heaps are never unmapped.
- * Everything is the owner's, the thread that has the heap, unless tagged otherwise.
+ * Everything is the owner's, the thread that has the heap, unless tagged otherwise. What is not the hit path's, a drainer may
+ * have for a while: another thread that gives back what the heap keeps (pool/drain.h).
  *
- *   H1  slots[0..top) of a bin are free blocks of its class, by S2 allocated as far as their slabs know.
- *   H2  base[-1] is NULL: `top[-1]` may be read whether or not the bin is empty.
- *   H3  Bins of classes that are not small, and all bins before their first use, have base == top == limit: every hit path
- *       misses.
+ *   H1  slots[base..top) of a bin are free blocks of its class, by S2 allocated as far as their slabs know. While a drainer
+ *       is at the bin, `top` may be below `base`: the bin is empty then.
+ *   H2  slots[c].start[-1] is NULL, and start <= base: below `limit`, `top[-1]` may be read whether or not the bin is empty.
+ *   H3  Bins of classes that are not small, and all bins before their first use, are NULL: every hit path misses. A bin that was drained has limit == NULL until its owner opens it again: no free hits it unnoticed.
  *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them.
- *   H5  `busy` is set while a slow path changes the heap: a forked child must not trust what it finds then.
+ *   H5  Who is in a slow path of the heap has it: its owner, who set `busy` and found it not `drained`; or a drainer, who set
+ *       `drained` and, after a fence in all threads, found it not `busy`. A forked child must not trust what it finds in
+ *       between.
  *   H6  full[0..full_count) are slabs that the heap has announced to be full and will look at once more, after a fence: one
  *       fence for all of them, because it waits for the program's writes.
+ *   H7  `drained` decides who takes a heap apart that its thread has left (HAK_HEAP_LEFT): whoever takes the heap next.
  */
 #ifndef HAK_POOL_HEAP_H
 #define HAK_POOL_HEAP_H
@@ -18,23 +22,22 @@
 #include "base/counters.h"
 #include "region/region.h"
 
-/* Statistics of other threads peek at it. */
+/* What hits read and write. Statistics of other threads peek at it. */
 struct hak_bin {
-    HAK_OWNED(void **) top;   /* one above the newest block */
-    HAK_OWNED(void **) base;  /* lowest slot */
-    HAK_OWNED(void **) limit; /* one above the highest slot */
+    HAK_OWNED(void **) top;    /* one above the newest block */
+    HAK_ATOMIC(void **) base;  /* lowest block; relaxed, raised by drainers */
+    HAK_ATOMIC(void **) limit; /* one above the highest slot; relaxed, NULL when drained */
+};
+
+/* The slots of a bin: NULL and NULL before its first use. */
+struct hak_slots {
+    void **start, **end;
 };
 
 HAK_INLINE void hak_bin_set_top(struct hak_bin *bin, void **top) { hak_owned_set(&bin->top, top); }
 
-/* Blocks in the bin. For the owner exact; for others a number between 0 and what fits. */
-HAK_INLINE size_t hak_bin_count(const struct hak_bin *bin) {
-    void **top = hak_owned_peek(&bin->top), **base = hak_owned_peek(&bin->base), **limit = hak_owned_peek(&bin->limit);
-    return top >= base && top <= limit ? (size_t)(top - base) : 0;
-}
-
-/* in_use of a heap: given up when a fork found it busy. */
-enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_GIVEN_UP };
+/* in_use of a heap: left by its thread, but not taken apart yet; given up when a fork found it busy. */
+enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_LEFT, HAK_HEAP_GIVEN_UP };
 
 struct hak_partial_list {
     struct hak_slab *first;
@@ -45,30 +48,45 @@ enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8 };
 
 struct hak_heap {
     struct hak_bin bins[HAK_CLASS_LIMIT]; /* first: the hit path indexes it from the heap's address */
+    HAK_ATOMIC(uint32_t) busy;            /* H5: the owner is in a slow path */
+    HAK_ATOMIC(uint32_t) drained;         /* H5: a drainer has the heap */
+    HAK_ATOMIC(uint32_t) drain_wanted;    /* relaxed: the owner is asked to drain it himself */
+    uint32_t number;                      /* const: 1 and up; stands in the state of slabs */
+    HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
+    struct hak_slots slots[HAK_CLASS_LIMIT];
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: retired here, or taken ahead */
     uint32_t empty_count;
     uint32_t acquired_count; /* slabs acquired since the thread got the heap */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
-    uint32_t number;                /* const: 1 and up; stands in the state of slabs */
     HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */
-    HAK_ATOMIC(uint32_t) busy;      /* H5; relaxed */
     uint32_t exit_rounds;           /* thread-specific destructors run so far */
     void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
     uint64_t budget_bytes;          /* what bins may still grow by: slots times block size */
+    uint64_t swept_misses;          /* background thread's: what it saw at its last look */
+    bool swept_idle;                /* the same: it has drained the heap since */
     struct hak_heap *next;          /* const: the list of all heaps */
     struct hak_counters counters;
 };
 
-/* H5: what lies between is invisible to signal handlers of this thread and children of its process. */
-HAK_INLINE void hak_heap_begin_slow_path(struct hak_heap *heap) {
-    hak_atomic_store(&heap->busy, 1, relaxed);
-    hak_signal_fence();
-}
 HAK_INLINE void hak_heap_end_slow_path(struct hak_heap *heap) {
+    /* Release pairs with a drainer's look at it: he sees what the slow path did. Nor will a signal handler or a forked
+     * child find the flag down before that. */
     hak_signal_fence();
-    hak_atomic_store(&heap->busy, 0, relaxed);
+    hak_atomic_store(&heap->busy, 0, release);
+}
+
+/* H5: what lies between is invisible to signal handlers of this thread and children of its process. False when a drainer has
+ * the heap: it can't be used now. */
+HAK_INLINE bool hak_heap_begin_slow_path(struct hak_heap *heap) {
+    hak_counter_add(&heap->slow_paths, 1);
+    hak_atomic_store(&heap->busy, 1, relaxed);
+    hak_signal_fence(); /* the light side of the drainer's hak_fence_threads */
+    /* Acquire pairs with the release by the last drainer. */
+    if (HAK_LIKELY(hak_atomic_load(&heap->drained, acquire) == 0)) return true;
+    hak_heap_end_slow_path(heap);
+    return false;
 }
 
 enum { HAK_HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
@@ -79,17 +97,45 @@ extern struct hak_counters hak_shared_counters;
 /* The list of all heaps ever made, newest first; it only grows. */
 extern HAK_ATOMIC(struct hak_heap *) hak_heaps;
 
+/* Heaps that threads have. */
+extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
+
 /* True when `heap` is one of these. */
 bool hak_heap_is_known(const void *heap);
 
 /* A blank heap for the calling thread: one left by another thread, or made now. NULL when there is no memory. */
 struct hak_heap *hak_heap_acquire(void);
 
-/* Leaves the heap: blocks go back to their slabs, slabs to the pool. */
+/* Leaves the heap: blocks go back to their slabs, slabs to the pool. A drainer who has the heap does it, if there is one. */
 void hak_heap_release(struct hak_heap *heap);
 
-/* Gives what the heap keeps back: blocks in bins to their slabs, partial slabs to the pool, empty ones to the region. */
+/* True when some thread has it, was leaving it, or was about to take it. */
+bool hak_heap_has_thread(const struct hak_heap *heap);
+
+/* Takes the heap for a drainer, if nobody has it. That its owner may be in a slow path is the caller's care. */
+bool hak_heap_try_drain(struct hak_heap *heap);
+
+/* Gives it back. */
+void hak_heap_end_drain(struct hak_heap *heap);
+
+/* All that follows is for who has the heap (H5). */
+
+/* Blocks in the bin of a class. For others a number between 0 and what fits. */
+HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_class) {
+    const struct hak_bin *bin = &heap->bins[size_class];
+    void **top = hak_owned_peek(&bin->top), **base = hak_atomic_load(&bin->base, relaxed);
+    return top >= base ? (size_t)(top - base) : 0;
+}
+
+/* Makes a bin that was drained usable: its blocks to the bottom, frees may hit. */
+void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class);
+
+/* Gives what the heap keeps back: blocks in bins to their slabs; partial slabs to the pool, empty ones to the region. The
+ * bins are the owner's, so this is for him, or for heaps that have none. */
 void hak_heap_flush(struct hak_heap *heap);
+
+/* The same without the bins. */
+void hak_heap_give_up_slabs(struct hak_heap *heap);
 
 /* Links a slab that is HELD by the heap into its list, or gives it to the pool when the list is full (H4). */
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);
@@ -101,13 +147,13 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);
 /* The second look at slabs that were declared full: those that are not are held again. */
 void hak_heap_recheck_full(struct hak_heap *heap);
 
-/* More slots for a bin: at most twice as many. Blocks in it stay. False when a limit is reached. */
+/* More slots for an open bin: at most twice as many. Blocks in it stay. False when a limit is reached. */
 bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,
- * by reading all records. Heaps that were busy at the moment of the fork are given up with the blocks in their bins: a leak
- * of about bin_budget_bytes (knob) each at most. To be called when the process has one thread; `own` is its heap, not
- * busy, or NULL. */
+ * by reading all records. Heaps that somebody had (H5) at the moment of the fork are given up with the blocks in their bins:
+ * a leak of about bin_budget_bytes (knob) each at most. To be called when the process has one thread; `own` is its heap,
+ * which nobody had, or NULL. */
 void hak_heap_recover_after_fork(struct hak_heap *own);
 
 #define HAK_COUNT(heap, name, amount)                                                                                  \

@@ -12,7 +12,7 @@ static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? H
  * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. */
 static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
     if (heap != NULL && units == 1 && heap->acquired_count >= 2 * HAK_EMPTY_SLABS && source != HAK_UNITS_NEW_SUPER) {
-        struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, NULL);
+        struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, false);
         if (first != NULL) {
             for (uint32_t i = HAK_EMPTY_SLABS; --i > 0;) {
                 struct hak_slab *slab = first + i;
@@ -22,7 +22,7 @@ static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, en
             return first;
         }
     }
-    return hak_region_acquire(units, units, source, NULL);
+    return hak_region_acquire(units, units, source, false);
 }
 
 /* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap. */

@@ -1,8 +1,12 @@
 #include "pool/purge.h"
 
 #include "os/os.h"
+#include "pool/drain.h"
 #include "pool/partial_set.h"
+#include "region/large.h"
 #include "region/mapping_cache.h"
+
+enum { OLD_SWEEPS = 2 };
 
 /* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of it. */
 struct view {
@@ -72,8 +76,16 @@ static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end)
     return purged ? bytes : 0;
 }
 
-static size_t purge_holes(const struct view *view) {
-    size_t page = hak_os_page_bytes(), purged_bytes = 0;
+/* What to do with a run of pages without a block in use: purge_pages, or less. */
+typedef size_t hole_visitor(const struct view *view, uint32_t first, uint32_t end);
+
+static size_t count_pages(const struct view *view, uint32_t first, uint32_t end) {
+    (void)view;
+    return (end - first) * hak_os_page_bytes();
+}
+
+static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
+    size_t page = hak_os_page_bytes(), bytes = 0;
     uint32_t pages = (uint32_t)(view->facts->unit_count * HAK_UNIT_BYTES / page), first = 0;
     uint64_t known = hak_atomic_load(&view->slab->purged_pages, relaxed);
     for (uint32_t at = 0; at <= pages; at++) {
@@ -84,19 +96,34 @@ static size_t purge_holes(const struct view *view) {
             is_hole = block_first < block_end && are_free(view, block_first, block_end);
         }
         if (is_hole) continue;
-        if (at > first) purged_bytes += purge_pages(view, first, at);
+        if (at > first) bytes += visit(view, first, at);
         first = at + 1;
     }
-    return purged_bytes;
+    return bytes;
 }
 
-static size_t purge_slabs_of(struct hak_range *range) {
-    size_t purged_bytes = 0;
+/* One sweep more without a claim; the holes count from the second one on. */
+static size_t age_slab(const struct view *view) {
+    uint8_t sweeps = hak_atomic_load(&view->slab->sweeps, relaxed);
+    if (sweeps < OLD_SWEEPS) hak_atomic_store(&view->slab->sweeps, (uint8_t)(sweeps + 1), relaxed);
+    return sweeps + 1 < OLD_SWEEPS ? 0 : for_each_hole(view, count_pages);
+}
+static size_t purge_old(const struct view *view) {
+    bool is_old = hak_atomic_load(&view->slab->sweeps, relaxed) >= OLD_SWEEPS;
+    return is_old ? for_each_hole(view, purge_pages) : 0;
+}
+static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
+
+/* `visit_run`, where it is not NULL, gets the first unit of each page run. */
+static size_t for_each_slab(struct hak_range *range, size_t (*visit)(const struct view *view),
+                            size_t (*visit_run)(struct hak_range *range, uint32_t unit)) {
+    size_t bytes = 0;
     /* Acquire pairs with grow_range: records exist up to here. */
     uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
     for (uint32_t unit = 0; unit < units;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+            if (size_class == HAK_CLASS_RUN_HEAD && visit_run != NULL) bytes += visit_run(range, unit);
             unit++;
             continue;
         }
@@ -108,16 +135,27 @@ static size_t purge_slabs_of(struct hak_range *range) {
                             .unit = unit,
                             .size_class = size_class,
                             .bits = hak_region_bits_of(range, slab, size_class)};
-        purged_bytes += purge_holes(&view);
+        bytes += visit(&view);
         unit = (unit & ~(facts->unit_count - 1)) + facts->unit_count;
     }
-    return purged_bytes;
+    return bytes;
 }
 
-size_t hak_purge_all(struct hak_heap *own) {
-    size_t purged_bytes = 0;
-    if (own != NULL) hak_heap_flush(own);
+static size_t for_all_slabs(size_t (*visit)(const struct view *view),
+                            size_t (*visit_run)(struct hak_range *range, uint32_t unit)) {
+    size_t bytes = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
-        purged_bytes += purge_slabs_of(hak_region_range(i));
-    return purged_bytes + hak_region_purge_units(UINT64_MAX) + hak_mapping_cache_purge();
+        bytes += for_each_slab(hak_region_range(i), visit, visit_run);
+    return bytes;
+}
+
+size_t hak_purge_age(void) { return for_all_slabs(age_slab, NULL); }
+
+size_t hak_purge_old(void) { return for_all_slabs(purge_old, NULL); }
+
+size_t hak_purge_all(struct hak_heap *own) {
+    if (own != NULL) hak_heap_flush(own);
+    hak_heap_drain_others(own);
+    return for_all_slabs(purge_any, hak_large_purge_tail) + hak_region_purge_units(UINT64_MAX, true) +
+           hak_mapping_cache_purge();
 }

@@ -5,8 +5,13 @@
 #include "pool/heap.h"
 
 /* Gives back free units, kept mappings, and the pages inside slabs that hold no block in use, whoever holds the slabs, while
- * other threads go on. What other heaps keep for themselves stays: blocks in bins, claimed words, a few empty slabs; `own`
- * (NULL for none) is flushed first. Returns the bytes given back. */
+ * other threads go on. `own` (NULL for none), which the caller has, is flushed first, and all other heaps are drained. Returns
+ * the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
+
+/* Old holes: whole pages without a block in use, in slabs from which nothing was taken between two sweeps. The first function
+ * makes a sweep and returns their bytes; the second gives them back. For one thread at a time. */
+size_t hak_purge_age(void);
+size_t hak_purge_old(void);
 
 #endif

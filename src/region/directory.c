@@ -1,6 +1,5 @@
 #include "region/directory.h"
 
-#include "base/atomic.h"
 #include "os/os.h"
 
 enum { LEAF_SHIFT = 15, ROOT_SHIFT = 48 - HAK_GRANULE_SHIFT - LEAF_SHIFT };
@@ -11,6 +10,19 @@ typedef HAK_ATOMIC(uint64_t) directory_entry;
 
 static HAK_ATOMIC(directory_entry *) root[1u << ROOT_SHIFT];
 static HAK_ATOMIC(size_t) largest_mapping; /* ever made, in bytes: how far to look back */
+
+HAK_ATOMIC(uint64_t) hak_mapping_count;
+HAK_ATOMIC(uint64_t) hak_mapping_bytes;
+
+static bool is_mapping(uint64_t value) { return (value & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING; }
+
+static void count_change(uint64_t before, uint64_t after) {
+    uint64_t count = (uint64_t)is_mapping(after) - is_mapping(before);
+    uint64_t bytes = (is_mapping(after) ? hak_entry_mapping_bytes(after) : 0) -
+                     (is_mapping(before) ? hak_entry_mapping_bytes(before) : 0);
+    if (count != 0) hak_atomic_fetch_add(&hak_mapping_count, count, relaxed);
+    if (bytes != 0) hak_atomic_fetch_add(&hak_mapping_bytes, bytes, relaxed);
+}
 
 static directory_entry *leaf_of(uintptr_t address) {
     size_t index = address / LEAF_SPAN;
@@ -43,19 +55,21 @@ uint64_t hak_directory_get(uintptr_t address) {
 bool hak_directory_set(uintptr_t address, uint64_t value) {
     directory_entry *leaf = make_leaf(address);
     if (leaf == NULL) return false;
-    if ((value & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING) {
+    if (is_mapping(value)) {
         size_t bytes = hak_entry_mapping_bytes(value), largest = hak_atomic_load(&largest_mapping, relaxed);
         while (bytes > largest && !hak_atomic_cas(&largest_mapping, &largest, bytes, relaxed, relaxed)) {
         }
     }
-    hak_atomic_store(&leaf[slot_of(address)], value, relaxed);
+    count_change(hak_atomic_exchange(&leaf[slot_of(address)], value, relaxed), value);
     return true;
 }
 
 bool hak_directory_replace(uintptr_t address, uint64_t expected, uint64_t value) {
     directory_entry *leaf = leaf_of(address);
     /* Relaxed: one wins. The mapping itself is handed on by whoever keeps it, or by the kernel. */
-    return leaf != NULL && hak_atomic_cas(&leaf[slot_of(address)], &expected, value, relaxed, relaxed);
+    if (leaf == NULL || !hak_atomic_cas(&leaf[slot_of(address)], &expected, value, relaxed, relaxed)) return false;
+    count_change(expected, value);
+    return true;
 }
 
 bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *bytes) {
@@ -69,7 +83,7 @@ bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *byt
             continue;
         }
         uint64_t found = hak_directory_get(at);
-        if ((found & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING) {
+        if (is_mapping(found)) {
             *start = at;
             *bytes = hak_entry_mapping_bytes(found);
             return address - at < *bytes;
@@ -85,7 +99,7 @@ void hak_directory_for_each_mapping(void (*visit)(uintptr_t start, size_t bytes,
         if (leaf_of(i * LEAF_SPAN) == NULL) continue;
         for (uintptr_t at = i * LEAF_SPAN; at - i * LEAF_SPAN < LEAF_SPAN; at += HAK_GRANULE_BYTES) {
             uint64_t found = hak_directory_get(at);
-            if ((found & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING) visit(at, hak_entry_mapping_bytes(found), context);
+            if (is_mapping(found)) visit(at, hak_entry_mapping_bytes(found), context);
         }
     }
 }

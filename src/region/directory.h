@@ -9,6 +9,7 @@
 #ifndef HAK_REGION_DIRECTORY_H
 #define HAK_REGION_DIRECTORY_H
 
+#include "base/atomic.h"
 #include "base/bits.h"
 
 #define HAK_GRANULE_SHIFT 21
@@ -29,6 +30,10 @@ bool hak_directory_set(uintptr_t address, uint64_t entry);
 
 /* Replaces `expected`; false when the entry was something else: then somebody else was faster. */
 bool hak_directory_replace(uintptr_t address, uint64_t expected, uint64_t entry);
+
+/* All mappings that have an entry. */
+extern HAK_ATOMIC(uint64_t) hak_mapping_count;
+extern HAK_ATOMIC(uint64_t) hak_mapping_bytes;
 
 /* The mapping that covers `address`: its start and bytes; false when there is none. */
 bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *bytes);

@@ -1,7 +1,15 @@
 /* Large objects: blocks above HAK_SMALL_MAX bytes, or with an alignment that no size class has.
  *
- * Up to a limit (knob run_limit_bytes) they are page runs: adjacent units inside a SuperSlab. Above, each has a mapping of
- * its own, which starts at a granule and grows by remapping; or, when no mapping is to be had, a run across SuperSlabs.
+ * Up to a limit (knob run_limit_bytes) they are page runs: adjacent units, the lowest that are free, also across SuperSlabs.
+ * Above, each has a mapping of its own, which starts at a granule and grows by remapping. When one of the two is not to be
+ * had, the other serves. A run that can't grow where it is becomes a mapping.
+ *
+ * The state of a run's record says who may change the run:
+ *
+ *       live                    nobody is at it
+ *       busy                    somebody resizes it, or purges what lies behind its last page
+ *       freed                   it was freed meanwhile: whoever is at it gives up its units when he is done
+ *
  * Both are lock-free; all functions may be called from any thread, also for blocks another thread made.
  */
 #ifndef HAK_REGION_LARGE_H
@@ -9,16 +17,20 @@
 
 #include "region/region.h"
 
-/* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. *zero says
- * whether it is known to be zero. */
-void *hak_large_alloc(size_t bytes, size_t alignment, bool *zero);
+/* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. With `clear`
+ * it is zero; what the kernel has given zero is not touched for that. */
+void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
 
 /* Frees a block found by hak_region_find: a page run or mapping whose start is the block. False when another thread has just
  * freed it. */
 bool hak_large_free(const struct hak_place *place);
 
-/* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: returns
- * where it is now, or NULL, when that can't be done or copying to a smaller block is better. */
+/* Gives back the pages behind the last one of a page run, in its last unit, if `unit` is where a run begins. Returns the
+ * bytes. Any thread may, at any time. */
+size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
+
+/* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its place,
+ * or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
 
 #endif

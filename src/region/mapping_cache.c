@@ -3,12 +3,16 @@
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/region.h"
 
 enum { PLACES = 64 };
 
-/* A mapping in a word: its granule above, its pages below. 0 is none. */
+/* A mapping in a word: whether it was there when the period began, its granule, its pages. 0 is none. */
 enum { PAGE_BITS = 36 };
 #define PAGE_COUNT_MASK (((uint64_t)1 << PAGE_BITS) - 1)
+#define AGED ((uint64_t)1 << 63)
+
+#define SMALL_CACHE_BYTES (64 * HAK_MIB)
 
 static HAK_ATOMIC(uint64_t) places[PLACES];
 static HAK_ATOMIC(uint64_t) kept_bytes;
@@ -17,7 +21,7 @@ static HAK_ATOMIC(uint32_t) oldest; /* a place to push out of next; a clock's ha
 static uint64_t word_of(uintptr_t start, size_t bytes) {
     return (uint64_t)(start >> HAK_GRANULE_SHIFT) << PAGE_BITS | bytes / hak_os_page_bytes();
 }
-static uintptr_t start_of(uint64_t word) { return (uintptr_t)(word >> PAGE_BITS) << HAK_GRANULE_SHIFT; }
+static uintptr_t start_of(uint64_t word) { return (uintptr_t)((word & ~AGED) >> PAGE_BITS) << HAK_GRANULE_SHIFT; }
 static size_t bytes_of(uint64_t word) { return (word & PAGE_COUNT_MASK) * hak_os_page_bytes(); }
 
 static bool keep(uintptr_t start, size_t bytes) {
@@ -54,9 +58,17 @@ static void push_out(void) {
     if (take_place(place, word)) give_back(start_of(word), bytes_of(word));
 }
 
-void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
+static uint64_t limit_bytes(void) {
     uint64_t limit = hak_knob(mapping_cache_bytes);
-    if (bytes > limit / 2) {
+    if (limit <= SMALL_CACHE_BYTES) return limit;
+    uint64_t heap = hak_region_sums().committed_bytes + hak_atomic_load(&hak_mapping_bytes, relaxed);
+    uint64_t share = heap / 4 > SMALL_CACHE_BYTES ? heap / 4 : SMALL_CACHE_BYTES;
+    return share < limit ? share : limit;
+}
+
+void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
+    uint64_t limit = limit_bytes();
+    if (bytes > limit) {
         give_back(start, bytes);
         return;
     }
@@ -83,7 +95,7 @@ void *hak_mapping_cache_take(size_t bytes) {
     uint64_t kept = hak_atomic_load(&kept_bytes, relaxed);
     if (kept == 0) return NULL;
     uint32_t place = best_place(bytes, bytes + bytes / 4, &word);
-    bool over_limit = kept > hak_knob(mapping_cache_bytes); /* the kernel refuses to take memory: any will do */
+    bool over_limit = kept > limit_bytes(); /* the kernel refuses to take memory: any will do */
     if (place == PLACES && over_limit) place = best_place(0, SIZE_MAX, &word);
     if (place == PLACES || !take_place(place, word)) return NULL;
     uintptr_t start = start_of(word);
@@ -98,6 +110,18 @@ void *hak_mapping_cache_take(size_t bytes) {
     if (hak_directory_set(start, hak_entry_for_mapping(have))) return (void *)start;
     give_back(start, have);
     return NULL;
+}
+
+size_t hak_mapping_cache_age(void) {
+    size_t bytes = 0;
+    if (hak_atomic_load(&kept_bytes, relaxed) == 0) return 0;
+    for (uint32_t i = 0; i < PLACES; i++) {
+        uint64_t word = hak_atomic_load(&places[i], relaxed);
+        /* Relaxed: a change of the word as it lies there hands on what keep has released. */
+        if ((word & AGED) == 0 && word != 0) hak_atomic_cas(&places[i], &word, word | AGED, relaxed, relaxed);
+        else if (take_place(i, word) && give_back(start_of(word), bytes_of(word))) bytes += bytes_of(word);
+    }
+    return bytes;
 }
 
 size_t hak_mapping_cache_purge(void) {

@@ -1,5 +1,6 @@
 /* Mapping cache: mappings of freed large objects, kept for the next ones: no system call, no page faults. Bounded by the knob
- * mapping_cache_bytes; what comes in pushes older ones out. If the kernel refuses to take a mapping back it stays here, beyond
+ * mapping_cache_bytes, and by a quarter of the heap once that is more than 64 MiB; what comes in pushes older ones out, and
+ * what has not been used for a while goes. If the kernel refuses to take a mapping back it stays here, beyond
  * the bound, and is used again, resized if need be.
  *
  * A fixed number of places, each one atomic word that holds a whole mapping: who exchanges it has the mapping. Lock-free.
@@ -15,6 +16,9 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes);
 /* A kept mapping of `bytes`, or up to a quarter more, with a directory entry; its contents are what its last user left.
  * NULL when there is none. `bytes` is a multiple of the page size. */
 void *hak_mapping_cache_take(size_t bytes);
+
+/* Ends a period: what has been kept through all of the last one goes back to the kernel. Returns the bytes. */
+size_t hak_mapping_cache_age(void);
 
 /* Gives all back to the kernel; returns the bytes. */
 size_t hak_mapping_cache_purge(void);

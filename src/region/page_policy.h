@@ -1,18 +1,78 @@
-/* Page policy: when free memory goes back to the kernel. The one place that decides.
+/* Page policy: which pages get memory before they are touched, which are huge, and when free memory goes back to the kernel. The
+ * one place that decides, and within the heap's ranges the only one that tells the kernel.
  *
- * What has lain free through a whole period goes back: at the end of each period (knob decay_ms) as many units as the
- * fewest that were free at any moment of it, from the top of the address space. A program that allocates again what
- * it frees never pays for page faults, and one whose use has shrunk gives the difference back. The clock is looked at when
- * units are released. A hard bound, dirty_limit_bytes, holds in between. Holes in slabs go back on request
- * (pool/purge.h).
+ * Giving back. What has lain free through a whole period goes back: at the end of each period (knob decay_ms) as many units as
+ * the fewest that were free at any moment of it, from the top of the address space, where the least recently used are; and
+ * mappings that were kept through all of it. A program that allocates again what it frees never pays for page faults, and
+ * one whose use has shrunk gives the difference back. The background thread (front/background.h) ends periods, and gives back holes in slabs (pool/purge.h);
+ * where there is none, the clock is looked at when units are released. A hard bound, dirty_limit_bytes, holds in between.
+ *
+ * Growing. A SuperSlab that slabs begin to use while none of its pages has memory is asked to be a huge page, or populated ahead in
+ * a window that is a share of the heap (knobs huge_page_mode, fault_ahead_share), if the heap is not small (growth_floor_bytes)
+ * and turns out to be dense: one SuperSlab in sixteen, in large heaps in 64, stays as it is, for a sample of how much of
+ * their memory the program touches.
+ *
+ *   P1  A SuperSlab's bit in range->huge is set while it may have a huge page. Before a part of it is purged, the bit is
+ *       cleared, the kernel told, so that it doesn't put the pieces together again, and the page broken, so that its
+ *       memory goes back and not only out of the process's books.
+ *   P2  No change that would cost mappings is made beyond half of those the kernel allows; when it refuses to commit memory all the
+ *       same, all huge pages are given up: then each range is two mappings.
  */
 #ifndef HAK_REGION_PAGE_POLICY_H
 #define HAK_REGION_PAGE_POLICY_H
 
+#include "base/atomic.h"
 #include "base/platform.h"
 
-/* To be called after units were released, and after dirty ones were taken. */
+struct hak_range;
+
+enum { HAK_HUGE_OFF, HAK_HUGE_AUTO, HAK_HUGE_ON }; /* knob huge_page_mode */
+
+/* Memory is scarce: no fault-ahead, no huge pages, no lazy purging. Set by whoever watches. */
+extern HAK_ATOMIC(bool) hak_memory_is_tight;
+
+/* Settings, before main; also asks the kernel what it allows, while files can be read. */
+void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge);
+
+/* ---- Giving back */
+
+/* To be called after units or mappings were released, and after dirty units were taken. */
 void hak_page_policy_after_release(void);
 void hak_page_policy_after_taking(uint64_t dirty_units_left);
+
+/* Purges memory that the caller has, within one SuperSlab; false when the kernel refuses. Only what need not read as zero
+ * afterwards `may_be_lazy`. */
+bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy);
+
+/* True when a SuperSlab has no huge page, or enough free units to give it up for. */
+bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, uint32_t free_units);
+
+/* True when free units that count as fresh may have old contents. */
+bool hak_page_policy_was_ever_lazy(void);
+
+/* ---- Growing */
+
+/* To be called when slabs begin to use a SuperSlab none of whose units has memory. Returns how many units, from its start, have
+ * memory now, or will have all at once. */
+uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab);
+
+/* The same for a mapping of a large object. */
+void hak_page_policy_begin_mapping(void *start, size_t bytes);
+
+/* ---- Mappings */
+
+/* True when large objects may have mappings of their own. */
+bool hak_page_policy_may_map(void);
+
+/* Makes one mapping of a part of a range, as page tables are moved. */
+void hak_page_policy_make_one_mapping(struct hak_range *range, uintptr_t start, size_t bytes);
+
+/* Gives up all that splits mappings; false when there was nothing. */
+bool hak_page_policy_merge_mappings(void);
+/* 1 while a background thread ends the periods. */
+extern HAK_ATOMIC(uint32_t) hak_page_policy_has_background;
+
+/* Ends a period: units that lay free through all of it go back, if they are `least_bytes` together. Returns the bytes. */
+size_t hak_page_policy_end_period(uint64_t least_bytes);
 
 #endif

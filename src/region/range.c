@@ -1,6 +1,7 @@
 /* Ranges: reserving them, committing SuperSlabs and metadata, and finding what lies at an address. */
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/page_policy.h"
 #include "region/region.h"
 #include "region/units.h"
 
@@ -15,6 +16,7 @@ enum table {
     PAGE_MAP,
     SUPER_SLABS,
     UNIT_HINTS,
+    HUGE_BITS,
     PARTIAL_INDEX,
     RECORDS, /* from here on in steps */
     BIT_ROWS,
@@ -28,6 +30,7 @@ static size_t table_bytes(enum table table, size_t super_slabs) {
     case PAGE_MAP: return units;
     case SUPER_SLABS: return super_slabs * sizeof(struct hak_super_slab);
     case UNIT_HINTS: return HAK_UNIT_HINTS * groups * sizeof(uint64_t);
+    case HUGE_BITS: return groups * sizeof(uint64_t);
     case PARTIAL_INDEX: return groups * HAK_CLASS_LIMIT * sizeof(uint64_t);
     case RECORDS: return units * sizeof(struct hak_slab);
     case BIT_ROWS: return units * HAK_SLAB_MAX_WORDS * sizeof(uint64_t);
@@ -94,6 +97,7 @@ static struct hak_range *make_range(uint32_t super_slabs) {
     range->page_map = is_first ? hak_page_map : (void *)(metadata + offsets[PAGE_MAP]);
     range->super_slabs = (void *)(metadata + offsets[SUPER_SLABS]);
     range->unit_hints = (void *)(metadata + offsets[UNIT_HINTS]);
+    range->huge = (void *)(metadata + offsets[HUGE_BITS]);
     range->partial_index = (void *)(metadata + offsets[PARTIAL_INDEX]);
     range->slabs = (void *)(metadata + offsets[RECORDS]);
     range->bit_rows = (void *)(metadata + offsets[BIT_ROWS]);
@@ -109,16 +113,17 @@ static void discard_range(struct hak_range *range) {
 }
 
 /* A range as large as allowed: the steps get smaller, and stay below a quarter of the limit on address space, which the
- * program needs for other things too. At the end, a single SuperSlab. */
-static struct hak_range *make_largest_range(void) {
+ * program needs for other things too. At the end, a single SuperSlab. NULL when it would be less than `least` SuperSlabs. */
+static struct hak_range *make_largest_range(uint32_t least) {
     static const size_t steps[] = {64 * HAK_GIB, HAK_GIB, 64 * HAK_MIB, 16 * HAK_MIB, 4 * HAK_MIB};
     size_t limit = hak_os_address_space_limit();
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        if (steps[i] > limit / 4) continue;
-        struct hak_range *range = make_range((uint32_t)(steps[i] / HAK_SUPER_SLAB_BYTES));
+        uint32_t super_slabs = (uint32_t)(steps[i] / HAK_SUPER_SLAB_BYTES);
+        if (steps[i] > limit / 4 || super_slabs < least) continue;
+        struct hak_range *range = make_range(super_slabs);
         if (range != NULL) return range;
     }
-    return make_range(1);
+    return least <= 1 ? make_range(1) : NULL;
 }
 
 /* Gives the range the number of the first free place: false when another thread took it, or none is left. */
@@ -134,7 +139,7 @@ bool hak_region_initialize(void) {
     /* There is one already in a child whose parent forked in the middle of this. */
     struct hak_range *range = hak_region_range(0);
     if (range == NULL) {
-        range = make_largest_range();
+        range = make_largest_range(1);
         if (range == NULL) return false;
         publish_range(range, 0);
     }
@@ -142,8 +147,8 @@ bool hak_region_initialize(void) {
     return true;
 }
 
-static struct hak_range *add_range(uint32_t number) {
-    struct hak_range *range = make_largest_range();
+struct hak_range *hak_region_add_range(uint32_t number, uint32_t super_slabs) {
+    struct hak_range *range = make_largest_range(super_slabs);
     if (range == NULL) return NULL;
     uintptr_t end = range->start + (uintptr_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES;
     bool usable = true;
@@ -157,25 +162,34 @@ static struct hak_range *add_range(uint32_t number) {
     return usable && number < HAK_RANGE_LIMIT ? hak_region_range(number) : NULL;
 }
 
-/* Commits the next `count` SuperSlabs of a range and takes their numbers, the lowest in *first: false when the range is used up,
- * or memory is. */
-static bool grow_range(struct hak_range *range, uint32_t count, uint32_t *first) {
-    *first = hak_atomic_load(&range->super_slab_count, relaxed);
-    do {
-        if (count > range->super_slab_limit - *first || !ensure_metadata(range, *first + count)) return false;
-        void *start = (void *)(range->start + (uintptr_t)*first * HAK_SUPER_SLAB_BYTES);
-        if (!hak_os_commit(start, (size_t)count * HAK_SUPER_SLAB_BYTES)) return false;
-        /* Release pairs with the acquire loads of super_slab_count: records up to it can be read. */
-    } while (!hak_atomic_cas(&range->super_slab_count, first, *first + count, release, relaxed));
-    return true;
+bool hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {
+    uint32_t first = *count_now;
+    if (count > range->super_slab_limit - first || !ensure_metadata(range, first + count)) return false;
+    void *start = (void *)(range->start + (uintptr_t)first * HAK_SUPER_SLAB_BYTES);
+    size_t bytes = (size_t)count * HAK_SUPER_SLAB_BYTES;
+    if (!hak_os_commit(start, bytes) && !(hak_page_policy_merge_mappings() && hak_os_commit(start, bytes)))
+        return false;
+    /* Release pairs with the acquire loads of super_slab_count: records up to it can be read. */
+    return hak_atomic_cas(&range->super_slab_count, count_now, first + count, release, relaxed);
 }
 
-struct hak_range *hak_region_new_super_slabs(uint32_t count, uint32_t *first) {
+/* Commits the next SuperSlab of a range: false when the range is used up, or memory is. */
+static bool grow_by_one(struct hak_range *range, uint32_t *number) {
+    uint32_t tried;
+    *number = hak_atomic_load(&range->super_slab_count, relaxed);
+    do {
+        tried = *number;
+        if (hak_region_grow(range, number, 1)) return true;
+    } while (*number != tried);
+    return false;
+}
+
+struct hak_range *hak_region_new_super_slab(uint32_t *number) {
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
         struct hak_range *range = hak_region_range(i);
-        if (range == NULL && count == 1) range = add_range(i);
+        if (range == NULL) range = hak_region_add_range(i, 1);
         if (range == NULL) return NULL;
-        if (grow_range(range, count, first)) return range;
+        if (grow_by_one(range, number)) return range;
     }
     return NULL;
 }
@@ -220,7 +234,7 @@ struct hak_place hak_region_find(uintptr_t address) {
     place.kind = HAK_PLACE_RUN;
     place.slab = &range->slabs[unit];
     place.start = hak_region_start_of(range, place.slab);
-    place.bytes = (size_t)hak_atomic_load(&place.slab->run_units, relaxed) << HAK_UNIT_SHIFT;
+    place.bytes = hak_atomic_load(&place.slab->run_pages, relaxed) * hak_os_page_bytes();
     return place;
 }
 

@@ -48,6 +48,7 @@ struct hak_range {
     struct hak_super_slab *super_slabs;
     /* Hints, a bit per SuperSlab: it may have a run of 2^i free units, or (the last) dirty units. */
     HAK_ATOMIC(uint64_t) (*unit_hints)[HAK_UNIT_HINTS]; /* [SuperSlab / 64][hint] */
+    HAK_ATOMIC(uint64_t) *huge;                         /* [SuperSlab / 64]: a bit per SuperSlab; page_policy.c */
     /* The pool's set of partial slabs; see pool/partial_set.h. */
     HAK_ATOMIC(uint32_t) (*partial_rows)[HAK_CLASS_LIMIT];  /* [SuperSlab][class]: a bit per unit */
     HAK_ATOMIC(uint64_t) (*partial_index)[HAK_CLASS_LIMIT]; /* [SuperSlab / 64][class]: hint, a bit per SuperSlab */
@@ -73,18 +74,21 @@ enum hak_unit_source {
 };
 
 /* `count` adjacent units within one SuperSlab, starting at a multiple of `alignment` units; both 1..32. Returns the record of
- * the first, with its `range` set, or NULL when the source has none. The memory is zero where it is fresh: *zero is set to
- * whether all of it is, unless `zero` is NULL. */
-struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool *zero);
+ * the first, with its `range` set, or NULL when the source has none. With `clear` the memory is zero: where it is dirty it
+ * is made so. */
+struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear);
 
-/* `count` adjacent units, more than a SuperSlab has: whole SuperSlabs, and the lower part of one more; new ones if the ranges
- * there are have room. Otherwise as hak_region_acquire. */
-struct hak_slab *hak_region_acquire_span(uint32_t count, bool *zero);
+/* Any number of adjacent units, across the borders of SuperSlabs, at an address that is a multiple of `alignment` units: the
+ * lowest that are free, or, at the upper end of a range, with SuperSlabs made for it. Otherwise as hak_region_acquire. */
+struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, bool clear);
 
 /* Gives units back, dirty, that were acquired. Their page map bytes must be HAK_CLASS_NONE. */
 void hak_region_release(struct hak_slab *first, uint32_t count);
 
-/* Tries to take the `count` units that follow a run of `have` units. */
+/* Gives units back whose memory has moved elsewhere: they read as zero. */
+void hak_region_release_fresh(struct hak_slab *first, uint32_t count);
+
+/* Tries to take the `count` units that follow a run of `have` units: free ones, and SuperSlabs made for it. */
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
 
 /* Writes the class of adjacent units into the page map. */
@@ -137,8 +141,8 @@ bool hak_region_covers(uintptr_t address);
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 
 /* Gives dirty units back to the kernel, from the top: at least `want` of them (a SuperSlab's are not divided), or all there
- * are. Returns the bytes. */
-size_t hak_region_purge_units(uint64_t want);
+ * are. Without `all`, SuperSlabs whose huge pages are worth more are passed over. Returns the bytes. */
+size_t hak_region_purge_units(uint64_t want, bool all);
 
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);

@@ -12,9 +12,10 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     slab->next = slab->previous = NULL;
     slab->claimed_word = 0;
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, 0));
-    hak_atomic_store(&slab->run_units, 0, relaxed);
+    hak_atomic_store(&slab->run_pages, 0, relaxed);
     hak_atomic_store(&slab->scan_word, 0, relaxed);
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    hak_atomic_store(&slab->sweeps, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
     /* Word 0 is claimed from the start: a slab of at most 64 blocks needs no write to the line of its bits. Release: a
      * purger who still takes the units for the slab they were, and claims some of these bits, sees in the page map that
@@ -53,6 +54,7 @@ static bool claim_word(struct hak_slab *slab) {
         /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
         if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
             hak_atomic_store(&slab->purged_pages, 0, relaxed);
+        if (HAK_UNLIKELY(hak_atomic_load(&slab->sweeps, relaxed) != 0)) hak_atomic_store(&slab->sweeps, 0, relaxed);
         return true;
     }
     return false;

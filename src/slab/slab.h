@@ -51,14 +51,14 @@ struct hak_slab {
     struct hak_slab *next, *previous;  /* holder: its list of partial slabs */
     HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every claim */
     HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
-    HAK_ATOMIC(uint32_t) run_units;    /* relaxed: of a page run; 0 for a small slab */
+    HAK_ATOMIC(uint32_t) run_pages;    /* relaxed: of a page run; 0 for a small slab */
     uint16_t block_count;
     HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claimed last */
     HAK_ATOMIC(uint8_t) size_class; /* relaxed: late readers check it against what they hold */
     uint8_t word_count;             /* of bits */
     uint8_t claimed_word;           /* holder */
     HAK_ATOMIC(uint8_t) range;      /* relaxed: number of the region's range the units lie in */
-    uint8_t unused;
+    HAK_ATOMIC(uint8_t) sweeps;     /* hint: sweeps by the background thread since the last claim, up to 2 */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
 

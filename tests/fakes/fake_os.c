@@ -10,11 +10,17 @@
 
 #include "base/bits.h"
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
 struct fake_os fake_os = {
     .page_bytes = 4096,
     .address_space_limit = SIZE_MAX,
     .address_space_room = SIZE_MAX,
     .grows_in_place = true,
+    .mapping_limit = 65530,
+    .fences_left = SIZE_MAX,
 };
 struct hak_os_counters hak_os_counters;
 
@@ -195,14 +201,64 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     return record(FAKE_REMAP, moved, new_bytes, true);
 }
 
-void hak_os_refuse_huge_pages(void *start, size_t bytes) { area_of(start, bytes); }
+bool hak_os_move_pages(void *start, size_t bytes, void *target) {
+    area_of(start, bytes);
+    if (!is_granted(FAKE_MOVE)) {
+        if (munmap(target, bytes) != 0) stop("munmap failed");
+        cut_area(area_of(target, bytes), (uintptr_t)target, bytes);
+        return record(FAKE_MOVE, start, bytes, false);
+    }
+    area_of(target, bytes);
+    if (mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target) == MAP_FAILED)
+        stop("mremap failed");
+    return record(FAKE_MOVE, start, bytes, true);
+}
+
+static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {
+    area_of(start, bytes);
+    return record(kind, start, bytes, is_granted(kind));
+}
+
+bool hak_os_purge_lazily(void *start, size_t bytes) { return advise(FAKE_LAZY_PURGE, start, bytes); }
+bool hak_os_populate(void *start, size_t bytes) { return advise(FAKE_POPULATE, start, bytes); }
+bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(FAKE_HUGE, start, bytes); }
+bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO_HUGE, start, bytes); }
+void hak_os_break_huge_page(void *page) { advise(FAKE_BREAK, page, fake_os.page_bytes); }
+
+size_t hak_os_resident_bytes(void *start, size_t bytes) {
+    area_of(start, bytes);
+    return fake_os.resident_bytes;
+}
+
+bool hak_os_has_huge_pages(void) { return fake_os.has_huge_pages; }
+size_t hak_os_mapping_limit(void) { return fake_os.mapping_limit; }
 
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
 
+bool hak_fence_threads(void) {
+    if (fake_os.between_fences != NULL) fake_os.between_fences();
+    return fake_os.fences_left == 0 ? false : (fake_os.fences_left--, true);
+}
+
 /* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
 
+bool hak_os_start_thread(void (*run)(void)) {
+    if (fake_os.refuses_threads) return false;
+    fake_os.thread = run;
+    return true;
+}
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    (void)word, (void)expected;
+    fake_os.waits++;
+    fake_os.waited_ms = most_ms;
+    if (fake_os.at_wait != NULL) fake_os.at_wait();
+}
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
+    (void)word;
+    fake_os.wakes++;
+}
 void hak_os_yield(void) {}
 
 void hak_os_write(int descriptor, const char *text, size_t length) {

@@ -19,6 +19,12 @@ enum fake_call_kind {
     FAKE_UNMAP,
     FAKE_PURGE,
     FAKE_REMAP,
+    FAKE_MOVE,
+    FAKE_HUGE,    /* asked for */
+    FAKE_NO_HUGE, /* refused */
+    FAKE_BREAK,
+    FAKE_POPULATE,
+    FAKE_LAZY_PURGE,
     FAKE_KIND_COUNT,
     FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
 };
@@ -38,13 +44,23 @@ struct fake_os {
     size_t address_space_limit; /* as the kernel tells it; SIZE_MAX */
     size_t address_space_room;  /* what can be mapped before it refuses; SIZE_MAX */
     bool grows_in_place;        /* a remap without target may succeed in growing; true */
+    bool has_huge_pages;        /* the kernel gives them; false */
+    size_t mapping_limit;       /* as the kernel tells it; 65530 */
+    size_t resident_bytes;      /* of every part that is asked about; 0 */
     uint64_t clock_ms;          /* stands still; 0 */
-    bool is_privileged;         /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
+    bool refuses_threads;
+    void (*at_wait)(void);        /* called by each wait, instead of waiting; NULL */
+    size_t fences_left;           /* fences in all threads before the kernel refuses one; SIZE_MAX */
+    void (*between_fences)(void); /* called before each, for what another thread does there; NULL */
+    bool is_privileged;           /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
 
     /* What happened. The record stops when it is full; the counts go on. */
     struct fake_call calls[FAKE_CALL_LIMIT];
     size_t call_count[FAKE_KIND_COUNT + 1]; /* [kind], refused ones too; [FAKE_ANY] is also the length of calls */
     size_t refused_count;
+    void (*thread)(void); /* the last one started: not run, but by the test */
+    size_t waits, wakes;
+    uint64_t waited_ms; /* of the last wait */
     size_t mapped_bytes;
     char output[FAKE_OUTPUT_BYTES]; /* written to whatever descriptor, terminated */
     size_t output_length;

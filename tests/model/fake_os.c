@@ -15,7 +15,7 @@ static _Alignas(65536) char small[SMALL_BYTES];
 static size_t granules_used, small_used;
 
 void fake_os_reset(void) {
-    fake_os = (struct fake_os){4096, (size_t)16 << 20, -1, -1, -1, false, false, 0, 0, 0};
+    fake_os = (struct fake_os){4096, (size_t)16 << 20, -1, -1, -1, false, false, false, NULL, 0, 0, 0};
     granules_used = small_used = 0;
 }
 
@@ -87,9 +87,31 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target)
     return false;
 }
 
+bool hak_os_move_pages(void *start, size_t bytes, void *target) {
+    (void)start, (void)bytes, (void)target;
+    return false;
+}
+
 void hak_os_name(void *start, size_t bytes, const char *name) { (void)start, (void)bytes, (void)name; }
-void hak_os_refuse_huge_pages(void *start, size_t bytes) { (void)start, (void)bytes; }
+bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
+bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
+bool hak_os_populate(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
+bool hak_os_purge_lazily(void *start, size_t bytes) { return (void)start, (void)bytes, !fake_os.refuses_purge; }
+void hak_os_break_huge_page(void *page) { (void)page; }
+size_t hak_os_resident_bytes(void *start, size_t bytes) { return (void)start, bytes; }
+bool hak_os_has_huge_pages(void) { return true; }
+size_t hak_os_mapping_limit(void) { return 65530; }
 void hak_os_yield(void) {}
+bool hak_os_start_thread(void (*run)(void)) {
+    if (fake_os.refuses_threads) return false;
+    fake_os.thread = run;
+    return true;
+}
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+    (void)most_ms;
+    model_futex_wait(word, expected);
+}
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
 bool hak_os_is_privileged(void) { return true; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }

@@ -90,8 +90,8 @@ static void fork_in_slow_path(void) {
 /* ---- what the other thread is at ------------------------------------------------------------------------------- */
 
 static void refill_and_flush(void) {
-    struct hak_heap *heap = hak_thread_heap = library_heaps[1];
-    hak_front_refill(heap, PAIR);
+    hak_thread_heap = library_heaps[1];
+    hak_front_refill(PAIR);
     hak_front_purge();
 }
 static void put_and_retire(void) {
@@ -118,11 +118,10 @@ static void leave(void) {
     take(1, heap, TRIPLE);
 }
 static void use_runs(void) {
-    bool zero;
-    void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, &zero);
+    void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
     struct hak_place place = hak_region_find((uintptr_t)start);
     hak_large_free(&place);
-    hak_region_purge_units(UINT64_MAX);
+    hak_region_purge_units(UINT64_MAX, true);
 }
 
 /* ---- mappings ----------------------------------------------------------------------------------------------------- */
@@ -130,8 +129,7 @@ static void use_runs(void) {
 static struct hak_place mapping;
 
 static struct hak_place map(void) {
-    bool zero;
-    void *start = hak_large_alloc((size_t)4 << 20, HAK_ALIGNMENT, &zero);
+    void *start = hak_large_alloc((size_t)4 << 20, HAK_ALIGNMENT, false);
     model_assert(start != NULL, "there is memory");
     return hak_region_find((uintptr_t)start);
 }

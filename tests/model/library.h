@@ -10,6 +10,7 @@
 
 #include "base/counters.h"
 #include "base/knobs.h"
+#include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
 #include "observe/stats.h"
@@ -34,6 +35,8 @@ struct fake_os {
     size_t address_space_limit; /* hak_os_address_space_limit */
     int reserves_left, commits_left, maps_left;
     bool refuses_purge, refuses_unmap;
+    bool refuses_threads;
+    void (*thread)(void); /* the last one started; for the harness to run */
     unsigned unmap_count, purge_count;
     uint64_t clock_ms;
 };
@@ -65,6 +68,12 @@ uint32_t library_check(void);
 
 /* The child's side of a fork. */
 void library_in_child(void);
+
+/* What is static in front/background.c. */
+void library_background_sleep(void);
+void library_background_period(void);
+void library_background_start(void);
+void library_background_run(void);
 
 /* The heap that hak_thread_attach finds. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));

@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { AREAS = 64, PLACES = 4096, MESSAGES = 8192, WORDS = 8192, RECORDS = 16384, SC_EVENTS = 256, NONE = 0xffff };
+enum { AREAS = 64, PLACES = 4096, MESSAGES = 8192, WORDS = 16384, RECORDS = 32768, SC_EVENTS = 256, NONE = 0xffff };
 
 static const uint32_t time_step = 1u << 16;
 
@@ -183,7 +183,7 @@ static struct place *place_of(const volatile void *address) {
 }
 
 static struct word *word_of(uintptr_t address) {
-    for (unsigned i = hash(address, 13);; i = (i + 1) % WORDS) {
+    for (unsigned i = hash(address, 14);; i = (i + 1) % WORDS) {
         if (words[i].generation != generation) {
             if (++word_count > WORDS * 3 / 4)
                 model_fail("more than %d words of plain data in one execution", WORDS * 3 / 4);
@@ -824,6 +824,35 @@ void model_fence(struct model_site *site) {
     if (is_release(order)) view_copy(&threads[self].released, current, location_count);
     acquired->clock[self] = ++current->clock[self];
     model_step(MODEL_STEP_OPERATION, site);
+}
+
+bool model_refuses_fences;
+
+/* As the system call does it: the other thread, interrupted between two of its operations, sees what the caller has done, and
+ * the caller what that thread has. Their later accesses are not ordered by it, hence the new times. */
+static void fence_with(unsigned self, unsigned other) {
+    struct view *mine = &threads[self].current, *theirs = &threads[other].current;
+    view_join(theirs, &threads[other].acquired, location_count);
+    view_join(theirs, mine, location_count);
+    view_join(mine, theirs, location_count);
+    view_join(&threads[other].acquired, theirs, location_count);
+    view_join(&threads[self].acquired, mine, location_count);
+    view_copy(&threads[other].released, theirs, location_count);
+    threads[other].acquired.clock[other] = ++theirs->clock[other];
+    threads[self].acquired.clock[self] = ++mine->clock[self];
+}
+
+bool model_fence_threads(struct model_site *site) {
+    if (model_refuses_fences) return false;
+    if (!model_now.running) return true;
+    model_fence(site);
+    for (unsigned i = 0; site->entry->order == MODEL_ORDER_seq_cst && i < model_now.thread_count; i++) {
+        if (i == model_now.thread) continue;
+        model_switch_point();
+        fence_with(model_now.thread, i);
+    }
+    view_copy(&threads[model_now.thread].released, &threads[model_now.thread].current, location_count);
+    return true;
 }
 
 /* ---- what -fsanitize=thread compiles plain accesses to; no runtime of it is linked ---------------------------- */

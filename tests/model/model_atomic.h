@@ -50,6 +50,11 @@ uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned siz
 bool model_cas(struct model_site *site, volatile void *address, unsigned size, void *expected, uint64_t desired);
 void model_fence(struct model_site *site);
 
+/* A fence in all threads: each of the others runs one at some moment of the call. Weakened, it is one of the caller's. False
+ * when model_refuses_fences is set. */
+bool model_fence_threads(struct model_site *site);
+extern bool model_refuses_fences;
+
 /* What memory holds, whoever writes there at the same time. */
 uint64_t model_peek(const volatile void *address, unsigned size);
 
@@ -150,6 +155,7 @@ __asm__(".set memcpy, __tsan_memcpy\n.set memmove, __tsan_memmove\n.set memset, 
 #define hak_atomic_fetch_and(location, value, order) MODEL_RMW_AT(MODEL_AT, MODEL_FETCH_AND, location, value, order)
 #define hak_atomic_cas(location, expected, desired, success, failure)                                                  \
     MODEL_CAS_AT(MODEL_AT, location, expected, desired, success, failure)
+#define hak_fence_threads() model_fence_threads(MODEL_SITE(MODEL_FENCE, seq_cst, relaxed))
 #define hak_atomic_fence(order) model_fence(MODEL_SITE(MODEL_FENCE, order, relaxed))
 
 #endif

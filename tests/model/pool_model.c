@@ -162,7 +162,7 @@ static void check_heaps(void) {
     model_assert(in_use == 2 && heaps <= 3, "two heaps are in use");
 }
 
-MODEL_HARNESS(heap_list, setup_heaps, check_heaps, come_and_go, come, come);
+MODEL_HARNESS_BOUNDED(heap_list, 1, 2, setup_heaps, check_heaps, come_and_go, come, come);
 
 /* ---- kept empty slabs ------------------------------------------------------------------------------------------ */
 
@@ -180,4 +180,4 @@ static void purge_and_take(void) {
     take(TRIPLE);
 }
 
-MODEL_HARNESS(pool_kept, setup_kept, check_taken, put_both_own, purge_and_take);
+MODEL_HARNESS_BOUNDED(pool_kept, 1, 2, setup_kept, check_taken, put_both_own, purge_and_take);

@@ -73,13 +73,16 @@ static void setup_many(void) {
 
 static void put_last_take_other(void) {
     *(uint64_t *)blocks[0] = 0;
-    hak_pool_put(library_heaps[0], MANY, blocks, 1);
-    uint32_t count = hak_pool_take(library_heaps[0], FEWER, many + 128, 64);
+    struct hak_heap *heap = library_heaps[0];
+    if (!hak_heap_begin_slow_path(heap)) heap = NULL;
+    hak_pool_put(heap, MANY, blocks, 1);
+    uint32_t count = hak_pool_take(heap, FEWER, many + 128, 64);
+    if (heap != NULL) hak_heap_end_slow_path(heap);
     for (uint32_t i = 0; i < count; i += 8) library_touch_new(many[127 - i]);
     for (uint32_t i = 0; i < count; i += 8) library_touch(many[127 - i]);
 }
 
-MODEL_HARNESS(purge_second_word, setup_many, NULL, put_last_take_other, purge);
+MODEL_HARNESS_BOUNDED(purge_second_word, 1, 3, setup_many, NULL, put_last_take_other, purge);
 
 /* Heap 0 holds the slab. */
 static void setup_held(void) {
@@ -90,7 +93,9 @@ static void setup_held(void) {
 
 static void take_and_flush(void) {
     take(PAIR);
+    if (!hak_heap_begin_slow_path(own_heap())) return;
     hak_heap_flush(own_heap());
+    hak_heap_end_slow_path(own_heap());
 }
 
-MODEL_HARNESS(purge_held, setup_held, check_taken, take_and_flush, put_first, purge);
+MODEL_HARNESS_BOUNDED(purge_held, 1, 2, setup_held, check_taken, take_and_flush, put_first, purge);

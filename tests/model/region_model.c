@@ -26,9 +26,8 @@ static void touch_units(struct hak_slab *first, uint32_t count) {
 }
 
 static struct hak_slab *acquire(uint32_t count, enum hak_unit_source source) {
-    bool zero;
-    struct hak_slab *first = hak_region_acquire(count, 1, source, &zero);
-    if (first != NULL && zero) check_zero(first, count);
+    struct hak_slab *first = hak_region_acquire(count, 1, source, true);
+    if (first != NULL) check_zero(first, count);
     if (first != NULL) touch_units(first, count);
     return first;
 }
@@ -67,7 +66,7 @@ static struct hak_slab *given[2];
 static void setup_given(void) {
     library_start(1, 1, 2, 0);
     reset_had();
-    for (uint32_t i = 0; i < 2; i++) given[i] = hak_region_acquire(1, 1, HAK_UNITS_FREE, NULL);
+    for (uint32_t i = 0; i < 2; i++) given[i] = hak_region_acquire(1, 1, HAK_UNITS_FREE, false);
 }
 
 static void give_first(void) {
@@ -85,7 +84,7 @@ static void give_both(void) {
 static void take_dirty(void) { keep(acquire(1, HAK_UNITS_DIRTY), 1); }
 static void take_free(void) { keep(acquire(1, HAK_UNITS_FREE), 1); }
 static void take_two(void) { keep(acquire(2, HAK_UNITS_FREE), 2); }
-static void purge_units(void) { hak_region_purge_units(UINT64_MAX); }
+static void purge_units(void) { hak_region_purge_units(UINT64_MAX, true); }
 static void purge_and_take(void) {
     purge_units();
     take_free();
@@ -98,12 +97,21 @@ MODEL_HARNESS(units_run, setup_given, check_two, give_first, give_second, take_t
 MODEL_HARNESS(units_purge, setup_given, check_two, give_both, purge_units, take_free);
 MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_take);
 
+/* A SuperSlab without memory begins to be used, and is made a huge page: its other units are dirty from then on. */
+static void setup_begin(void) {
+    library_start(1, 1, 32, 0);
+    reset_had();
+    hak_knobs.huge_page_mode = HAK_HUGE_ON;
+}
+static void check_begin(void) { check_units(32); }
+
+MODEL_HARNESS(units_begin, setup_begin, check_begin, take_free, take_two, purge_units);
+
 /* Spans cross from one SuperSlab into the next: the last unit of the first, and the second, are given back. */
 static void setup_span(void) {
     library_start(2, 2, 32, 0);
     reset_had();
-    bool zero;
-    struct hak_slab *all = hak_region_acquire_span(64, &zero);
+    struct hak_slab *all = hak_region_acquire_span(64, 1, false);
     given[0] = all;
     given[1] = all + 32;
 }
@@ -118,9 +126,8 @@ static void give_upper(void) {
     hak_region_release(given[1], 2);
 }
 static void take_span(void) {
-    bool zero;
-    struct hak_slab *first = hak_region_acquire_span(33, &zero);
-    if (first != NULL && zero) check_zero(first, 33);
+    struct hak_slab *first = hak_region_acquire_span(33, 1, true);
+    if (first != NULL) check_zero(first, 33);
     if (first != NULL) touch_units(first, 33);
     for (uint32_t i = 0; i < 2; i++) had[2 * i + model_thread()] = NULL;
     if (first == NULL) return;
@@ -202,8 +209,7 @@ static struct hak_place mapping;
 static uint32_t freed_count[MODEL_THREADS];
 
 static struct hak_place place_of_mapping(void) {
-    bool zero;
-    void *start = hak_large_alloc(MAPPING_BYTES, HAK_ALIGNMENT, &zero);
+    void *start = hak_large_alloc(MAPPING_BYTES, HAK_ALIGNMENT, false);
     model_assert(start != NULL, "there is memory");
     *(uint64_t *)start = model_thread();
     return hak_region_find((uintptr_t)start);
@@ -265,8 +271,7 @@ static void setup_run(void) {
     library_start(1, 1, 2, 0);
     reset_had();
     for (uint32_t i = 0; i < MODEL_THREADS; i++) freed_count[i] = 0;
-    bool zero;
-    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, &zero));
+    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false));
     model_assert(run.kind == HAK_PLACE_RUN && run.bytes == 2 * HAK_UNIT_BYTES, "a run is found");
 }
 
@@ -276,4 +281,42 @@ static void check_run(void) {
     check_units(2);
 }
 
+/* The page behind the last one of a run is purged, while the run is freed and its unit used, or grows over it. */
+enum { PAGE = 4096 };
+
+static void setup_tail(void) {
+    setup_run();
+    hak_large_free(&run);
+    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES - PAGE, HAK_ALIGNMENT, false));
+    model_assert(run.bytes == 2 * HAK_UNIT_BYTES - PAGE, "a run ends with a page");
+}
+static void purge_tail(void) { hak_large_purge_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab)); }
+static void use_last_page(struct hak_slab *first) {
+    *(uint64_t *)(hak_region_start_of(hak_ranges[0], first) + 2 * HAK_UNIT_BYTES - PAGE) = 1;
+}
+static void free_and_use(void) {
+    freed_count[0] += hak_large_free(&run);
+    struct hak_slab *first = hak_region_acquire(2, 1, HAK_UNITS_FREE, false);
+    if (first != NULL) use_last_page(first);
+    keep(first, 2);
+}
+static void alloc_and_use(void) {
+    void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
+    if (start == NULL) return;
+    struct hak_place place = hak_region_find((uintptr_t)start);
+    if (place.kind == HAK_PLACE_RUN) use_last_page(place.slab);
+    if (place.kind == HAK_PLACE_RUN) keep(place.slab, 2);
+}
+static void grow_and_use(void) {
+    if (hak_large_resize(&run, 2 * HAK_UNIT_BYTES) != NULL) use_last_page(run.slab);
+    freed_count[0] += hak_large_free(&run);
+}
+static void check_tail(void) {
+    model_assert(freed_count[0] == 1, "a run is freed");
+    check_units(2);
+}
+
+MODEL_HARNESS(run_tail, setup_tail, check_tail, free_and_use, purge_tail);
+MODEL_HARNESS(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
+MODEL_HARNESS(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
 MODEL_HARNESS(run_twice, setup_run, check_run, free_run_twice, free_run_twice, take_two);

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HARNESSES = 64 };
+enum { HARNESSES = 128 };
 
 static const char production[] = "src/";
 

@@ -3,6 +3,8 @@
  * contents; everything can be freed, with the counters adding up; and once the kernel gives memory again, all works again. */
 #include "heap_fixture.h"
 
+#include "region/page_policy.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -100,11 +102,18 @@ static void free_all(void) {
     UNIT_CHECK(snapshot.total.live_blocks == 0);
 }
 
+static uint64_t huge_pages, lazy_purge; /* knobs */
+
 /* In a process of its own. */
 static _Noreturn void run_refusing(enum fake_call_kind kind, size_t first, size_t last) {
     struct hak_snapshot snapshot;
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, HAK_MIB, relaxed);
     hak_atomic_store(&hak_knobs.mapping_cache_bytes, 4 * HAK_MIB, relaxed);
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed); /* spans, and mappings */
+    hak_atomic_store(&hak_knobs.huge_page_mode, huge_pages, relaxed);
+    hak_atomic_store(&hak_knobs.prefault_mode, huge_pages != HAK_HUGE_OFF, relaxed);
+    hak_atomic_store(&hak_knobs.lazy_purge_mode, lazy_purge, relaxed);
+    fake_os.has_huge_pages = true;
     fake_os.address_space_limit = 64 * HAK_MIB - 1; /* ranges of 4 MiB: several of them */
     fake_os.grows_in_place = false;
     fake_os.clock_ms = 1000;
@@ -180,6 +189,25 @@ static void from_each_unmap_on(void **state) {
     (void)state;
     sweep(FAKE_UNMAP, true, 3);
 }
+static void huge_pages_refused(void **state) {
+    (void)state;
+    huge_pages = HAK_HUGE_ON;
+    sweep(FAKE_HUGE, false, 3);
+    sweep(FAKE_HUGE, true, 3);
+    sweep(FAKE_NO_HUGE, true, 3);
+    sweep(FAKE_BREAK, true, 3);
+    sweep(FAKE_POPULATE, true, 3);
+}
+static void lazy_purges_refused(void **state) {
+    (void)state;
+    lazy_purge = 1;
+    sweep(FAKE_LAZY_PURGE, false, 3);
+    sweep(FAKE_LAZY_PURGE, true, 3);
+}
+static void from_each_move_on(void **state) {
+    (void)state;
+    sweep(FAKE_MOVE, true, 0);
+}
 static void from_each_remap_on(void **state) {
     (void)state;
     sweep(FAKE_REMAP, true, 1);
@@ -188,4 +216,5 @@ static void from_each_remap_on(void **state) {
 UNIT_MAIN(cmocka_unit_test(undisturbed), cmocka_unit_test(each_call), cmocka_unit_test(from_each_call_on),
           cmocka_unit_test(from_each_map_on), cmocka_unit_test(from_each_commit_on),
           cmocka_unit_test(from_each_purge_on), cmocka_unit_test(from_each_unmap_on),
-          cmocka_unit_test(from_each_remap_on))
+          cmocka_unit_test(huge_pages_refused), cmocka_unit_test(lazy_purges_refused),
+          cmocka_unit_test(from_each_move_on), cmocka_unit_test(from_each_remap_on))

@@ -54,6 +54,9 @@ static void accepted(void **state) {
     }
     assert_int_equal(parse("HAKMEM_HELP=1", NULL).help, 1);
     assert_int_equal(parse("HAKMEM_HELP=0", NULL).help, 0);
+    assert_int_equal(parse("HAKMEM_THP=off", NULL).huge_pages, 0);
+    assert_int_equal(parse("HAKMEM_THP=auto", NULL).huge_pages, 1);
+    assert_int_equal(parse("HAKMEM_THP=on", NULL).huge_pages, 2);
     assert_int_equal(parse("HAKMEM_STATS=text", NULL).stats, HAK_STATS_TEXT);
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
@@ -79,6 +82,10 @@ static void refused(void **state) {
         {"HAKMEM_HELP=2", "0 or 1"},
         {"HAKMEM_HELP=10", "0 or 1"},
         {"HAKMEM_HELP=yes", "0 or 1"},
+        {"HAKMEM_THP", "off, auto or on"},
+        {"HAKMEM_THP=", "off, auto or on"},
+        {"HAKMEM_THP=1", "off, auto or on"},
+        {"HAKMEM_THP=offs", "off, auto or on"},
         {"HAKMEM_PREWARM", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=K", "a number of bytes, such as 4096 or 64K"},

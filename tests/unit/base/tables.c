@@ -34,7 +34,7 @@ static void options(void **state) {
 
 static void knobs(void **state) {
     (void)state;
-    static const char *const units[] = {"_bytes", "_ns", "_ms", "_count", "_slots", "_slabs", NULL};
+    static const char *const units[] = {"_bytes", "_ns", "_ms", "_count", "_slots", "_slabs", "_share", "_mode", NULL};
 #define HAK_KNOB(name, initial, lowest, highest, text)                                                                 \
     assert_true(hak_knob(name) == (uint64_t)(initial));                                                                \
     assert_in_range(initial, lowest, highest);                                                                         \

@@ -126,11 +126,61 @@ static void remapping(void **state) {
     assert_int_equal(mapped(), before);
 }
 
+/* Pages move, the addresses they come from stay. */
+static void moving_pages(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    uint64_t before = mapped();
+    char *start = hak_os_map(8 * page, page), *target = hak_os_reserve(4 * page, page);
+    for (int i = 0; i < 8; i++) start[(size_t)i * page] = (char)(i + 1);
+    assert_true(hak_os_move_pages(start + 2 * page, 4 * page, target));
+    for (int i = 0; i < 4; i++) assert_int_equal(target[(size_t)i * page], i + 3);
+    assert_int_equal(start[page], 2);
+    assert_true(is_zero(start + 2 * page, 4 * page));
+    assert_int_equal(start[6 * page], 7);
+    assert_int_equal(mapped() - before, 12 * page);
+    assert_true(hak_os_unmap(target, 4 * page));
+    assert_true(hak_os_unmap(start, 8 * page));
+    assert_int_equal(mapped(), before);
+}
+
+static void populating(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(8 * page, page);
+    assert_int_equal(hak_os_resident_bytes(start, 8 * page), 0);
+    start[page] = 1;
+    assert_int_equal(hak_os_resident_bytes(start, 8 * page), page);
+    if (hak_os_populate(start + 4 * page, 3 * page)) /* since Linux 5.14 */
+        assert_int_equal(hak_os_resident_bytes(start, 8 * page), 4 * page);
+    uint64_t purged_before = purged();
+    assert_true(hak_os_purge_lazily(start, 2 * page));
+    assert_int_equal(purged() - purged_before, 2 * page);
+    assert_true(start[page] == 0 || start[page] == 1);
+    assert_true(hak_os_unmap(start, 8 * page));
+}
+
+/* A huge page where there are any; when it is broken, its other pages keep their contents. */
+static void huge_pages(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes(), huge = (size_t)2 << 20;
+    char *start = hak_os_map(huge, huge);
+    if (hak_os_has_huge_pages()) assert_true(hak_os_ask_for_huge_pages(start, huge));
+    memset(start, 1, huge);
+    hak_os_refuse_huge_pages(start, huge);
+    hak_os_break_huge_page(start + 3 * page);
+    assert_true(hak_os_purge(start + 3 * page, page));
+    for (size_t i = 0; i < 8; i++) assert_int_equal(start[i * page], i != 3);
+    assert_int_equal(hak_os_resident_bytes(start, 8 * page), 8 * page); /* we have just read it */
+    assert_true(hak_os_unmap(start, huge));
+    assert_in_range(hak_os_mapping_limit(), 1000, SIZE_MAX);
+}
+
 /* A refusal changes nothing, errno least of all, and is counted as a call. */
 static void refusals(void **state) {
     (void)state;
     size_t page = hak_os_page_bytes();
-    char *start = hak_os_map(2 * page, page);
+    char *start = hak_os_map(2 * page, page), *target = hak_os_reserve(page, page);
     assert_true(hak_os_unmap(start + page, page));
     uint64_t mapped_before = mapped(), purged_before = purged(), calls_before = calls();
     errno = 1234;
@@ -140,11 +190,17 @@ static void refusals(void **state) {
     assert_false(hak_os_purge(start + page, page));
     assert_false(hak_os_unmap(start + 1, page));
     assert_false(hak_os_remap(start + page, page, 2 * page, NULL));
+    assert_false(hak_os_move_pages(start + page, page, target));
+    assert_false(hak_os_populate(start + page, page));
+    assert_false(hak_os_purge_lazily(start + page, page));
+    assert_false(hak_os_ask_for_huge_pages(start + page, page));
+    assert_int_equal(hak_os_resident_bytes(start + page, page), 0);
+    hak_os_break_huge_page(start + page);
     hak_os_refuse_huge_pages(start + page, page);
     assert_int_equal(errno, 1234);
     assert_int_equal(mapped(), mapped_before);
     assert_int_equal(purged(), purged_before);
-    assert_true(calls() - calls_before >= 7);
+    assert_true(calls() - calls_before >= 13);
 }
 
 static void address_space(void **state) {
@@ -239,5 +295,6 @@ static void messages(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
+          cmocka_unit_test(moving_pages), cmocka_unit_test(populating), cmocka_unit_test(huge_pages),
           cmocka_unit_test(refusals), cmocka_unit_test(address_space), cmocka_unit_test(clock_moves),
           cmocka_unit_test(files), cmocka_unit_test(facts), cmocka_unit_test(messages))

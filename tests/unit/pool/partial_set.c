@@ -12,8 +12,8 @@ static void start_with_limit(size_t limit) {
 
 /* A slab of one unit, ready for the set. */
 static struct hak_slab *make_slab(uint32_t size_class) {
-    struct hak_slab *slab = hak_region_acquire(1, 1, HAK_UNITS_FREE, NULL);
-    if (slab == NULL) slab = hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, NULL);
+    struct hak_slab *slab = hak_region_acquire(1, 1, HAK_UNITS_FREE, false);
+    if (slab == NULL) slab = hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
     assert_non_null(slab);
     struct hak_range *range = hak_region_range_of_record(slab);
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,

@@ -150,7 +150,7 @@ static void at_random(void **state) {
     }
     for (int i = 0; i < 2; i++) hak_heap_flush(heaps[i]);
     uint32_t super_slabs = (uint32_t)hak_region_sums().super_slabs;
-    hak_region_purge_units(UINT64_MAX);
+    hak_region_purge_units(UINT64_MAX, true);
     for (uint32_t i = 0; i < super_slabs; i++)
         assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
 }

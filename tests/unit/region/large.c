@@ -9,15 +9,14 @@
 #include "region/large.h"
 #include "region/mapping_cache.h"
 
+/* Runs up to 2 MiB, mappings above. */
 static void start(void) {
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
 }
 
-static char *alloc(size_t bytes) {
-    bool zero;
-    return hak_large_alloc(bytes, HAK_ALIGNMENT, &zero);
-}
+static char *alloc(size_t bytes) { return hak_large_alloc(bytes, HAK_ALIGNMENT, false); }
 
 static struct hak_place place_of(const char *block) {
     struct hak_place place = hak_region_find((uintptr_t)block);
@@ -52,52 +51,74 @@ static void kinds(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct hak_place place = place_of(alloc(sizes[i]));
         assert_int_equal(place.kind, HAK_PLACE_RUN);
-        assert_int_equal(place.bytes, hak_align_up(sizes[i], HAK_UNIT_BYTES));
+        assert_int_equal(place.bytes, hak_align_up(sizes[i], 4096));
     }
     struct hak_place place = place_of(alloc(limit + 1));
     assert_int_equal(place.kind, HAK_PLACE_MAPPING);
     assert_int_equal(place.bytes, limit + 4096);
     assert_int_equal(place.start % HAK_GRANULE_BYTES, 0);
-    hak_atomic_store(&hak_knobs.run_limit_bytes, HAK_SUPER_SLAB_BYTES, relaxed);
-    assert_int_equal(place_of(alloc(HAK_SUPER_SLAB_BYTES)).kind, HAK_PLACE_RUN);
-    assert_int_equal(place_of(alloc(HAK_SUPER_SLAB_BYTES + 1)).kind, HAK_PLACE_MAPPING);
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 32 * HAK_MIB, relaxed);
+    assert_int_equal(place_of(alloc(32 * HAK_MIB)).kind, HAK_PLACE_RUN);
+    assert_int_equal(place_of(alloc(32 * HAK_MIB + 1)).kind, HAK_PLACE_MAPPING);
+    hak_atomic_store(&hak_knobs.run_limit_bytes, HAK_MIB / 2, relaxed);
+    assert_int_equal(place_of(alloc(HAK_MIB / 2)).kind, HAK_PLACE_RUN);
+    assert_int_equal(place_of(alloc(HAK_MIB / 2 + 1)).kind, HAK_PLACE_MAPPING);
 }
 
-static void alignments(void **state) {
-    (void)state;
-    bool zero;
-    start();
-    for (size_t alignment = 16; alignment <= 64 * HAK_MIB; alignment *= 2) {
-        char *small = hak_large_alloc(100, alignment, &zero), *large = hak_large_alloc(3 * HAK_MIB, alignment, &zero);
+static void check_alignments(void) {
+    for (size_t alignment = 16; alignment <= HAK_GIB; alignment *= 2) {
+        char *small = hak_large_alloc(100, alignment, true), *large = hak_large_alloc(3 * HAK_MIB, alignment, true);
         assert_non_null(small);
         assert_non_null(large);
         assert_int_equal((uintptr_t)small % alignment, 0);
         assert_int_equal((uintptr_t)large % alignment, 0);
+        assert_int_equal(small[99], 0);
+        assert_int_equal(large[3 * HAK_MIB - 1], 0);
         fill(small, 100);
         fill(large, 3 * HAK_MIB);
         assert_true(free_block(small));
         assert_true(free_block(large));
     }
-    assert_null(hak_large_alloc(100, (size_t)1 << 62, &zero));
-    assert_null(hak_large_alloc(PTRDIFF_MAX, 16, &zero));
+    assert_null(hak_large_alloc(100, (size_t)1 << 62, false));
+    assert_null(hak_large_alloc(PTRDIFF_MAX, 16, false));
 }
 
-static void zero_is_known(void **state) {
+static void alignments(void **state) {
     (void)state;
-    bool zero = false;
     start();
-    char *run = hak_large_alloc(100000, 16, &zero), *mapping;
-    assert_true(zero);
-    fill(run, 100000);
-    assert_true(free_block(run));
-    assert_ptr_equal(hak_large_alloc(100000, 16, &zero), run);
-    assert_false(zero);
-    mapping = hak_large_alloc(2 * HAK_MIB, 16, &zero);
-    assert_true(zero);
-    fill(mapping, 2 * HAK_MIB);
+    check_alignments();
+}
+static void alignments_of_spans(void **state) {
+    (void)state;
+    start();
+    fake_os_refuse(FAKE_MAP, 1, SIZE_MAX);
+    check_alignments();
+}
+
+/* What is asked to be zero is zero; what the kernel gave so is not touched for it. */
+static void cleared(void **state) {
+    (void)state;
+    start();
+    for (size_t bytes = 100000; bytes < 10 * HAK_MIB; bytes *= 4) {
+        char *block = hak_large_alloc(bytes, 16, true);
+        for (size_t i = 0; i < bytes; i += 999) assert_int_equal(block[i], 0);
+        fill(block, bytes);
+        assert_true(free_block(block));
+        assert_ptr_equal(alloc(bytes), block);
+        check(block, bytes);
+        assert_true(free_block(block));
+        assert_ptr_equal(hak_large_alloc(bytes, 16, true), block);
+        for (size_t i = 0; i < bytes; i += 4096) assert_int_equal(block[i], 0);
+        fill(block, bytes);
+        assert_true(free_block(block));
+    }
+    /* A kept mapping that can't be purged is written to. */
+    char *mapping = alloc(5 * HAK_MIB);
+    fill(mapping, 5 * HAK_MIB);
     assert_true(free_block(mapping));
-    assert_ptr_equal(hak_large_alloc(2 * HAK_MIB, 16, &zero), mapping);
-    assert_false(zero);
+    fake_os_refuse(FAKE_PURGE, 1, SIZE_MAX);
+    assert_ptr_equal(hak_large_alloc(5 * HAK_MIB, 16, true), mapping);
+    for (size_t i = 0; i < 5 * HAK_MIB; i += 4096) assert_int_equal(mapping[i], 0);
 }
 
 static void freeing_twice(void **state) {
@@ -116,15 +137,18 @@ static void freeing_twice(void **state) {
 static void steady_state_makes_no_calls(void **state) {
     (void)state;
     start();
-    char *first = alloc(2 * HAK_MIB);
-    assert_true(free_block(first));
-    fake_os_forget();
-    for (int i = 0; i < 100; i++) {
-        char *block = alloc(2 * HAK_MIB);
-        assert_ptr_equal(block, first);
-        assert_true(free_block(block));
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 32 * HAK_MIB, relaxed);
+    for (size_t bytes = 2 * HAK_MIB; bytes <= 64 * HAK_MIB; bytes *= 2) {
+        char *first = alloc(bytes);
+        assert_true(free_block(first));
+        fake_os_forget();
+        for (int i = 0; i < 100; i++) {
+            char *block = alloc(bytes);
+            assert_ptr_equal(block, first);
+            assert_true(free_block(block));
+        }
+        assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
     }
-    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
 }
 
 static void resizing_runs(void **state) {
@@ -141,17 +165,92 @@ static void resizing_runs(void **state) {
     assert_null(resize(run, 6 * HAK_UNIT_BYTES)); /* in the way */
     assert_ptr_equal(resize(run, HAK_UNIT_BYTES + 1), run);
     check(run, HAK_UNIT_BYTES + 1);
+    assert_int_equal(place_of(run).bytes, HAK_UNIT_BYTES + 4096);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 4096), run); /* within its units */
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES), run);
     assert_int_equal(place_of(run).bytes, 2 * HAK_UNIT_BYTES);
     assert_int_equal(hak_region_find((uintptr_t)run + 2 * HAK_UNIT_BYTES).kind, HAK_PLACE_FOREIGN);
     assert_ptr_equal(alloc(3 * HAK_UNIT_BYTES), run + 2 * HAK_UNIT_BYTES);
     assert_null(resize(run, HAK_SMALL_MAX)); /* better copied */
     assert_null(resize(run, PTRDIFF_MAX));
     assert_int_equal(place_of(run).bytes, 2 * HAK_UNIT_BYTES);
-    /* Into SuperSlabs that follow, if they are there. */
+    /* Into SuperSlabs made for it. */
     char *last = alloc(HAK_UNIT_BYTES);
-    assert_null(resize(last, 40 * HAK_UNIT_BYTES));
-    char *other = alloc(HAK_SUPER_SLAB_BYTES / 2);
-    assert_non_null(other);
+    assert_ptr_equal(resize(last, 40 * HAK_UNIT_BYTES), last);
+    assert_int_equal(place_of(last).bytes, 40 * HAK_UNIT_BYTES);
+    fill(last, 40 * HAK_UNIT_BYTES);
+}
+
+/* What lies behind the last page of a run goes back on request, once, and is there again when the run grows. */
+static void tails(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(2 * HAK_UNIT_BYTES);
+    memset(run, 7, 2 * HAK_UNIT_BYTES);
+    assert_true(free_block(run));
+    assert_ptr_equal(alloc(HAK_UNIT_BYTES + 5000), run);
+    struct hak_range *range = hak_region_range(0);
+    fake_os_refuse(FAKE_PURGE, 1, 1);
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
+    assert_int_equal(hak_large_purge_tail(range, 0), HAK_UNIT_BYTES - 8192);
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
+    assert_int_equal(hak_large_purge_tail(range, 1), 0);
+    for (size_t i = 0; i < 2 * HAK_UNIT_BYTES; i += 512) assert_int_equal(run[i], i < HAK_UNIT_BYTES + 8192 ? 7 : 0);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 1), run);
+    run[2 * HAK_UNIT_BYTES - 1] = 1;
+    assert_int_equal(hak_large_purge_tail(range, 0), 0); /* there is none */
+    assert_int_equal(run[2 * HAK_UNIT_BYTES - 1], 1);
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 4096), run);
+    assert_int_equal(hak_large_purge_tail(range, 0), 4096);
+    assert_int_equal(run[2 * HAK_UNIT_BYTES - 1], 0);
+    assert_true(free_block(run));
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
+}
+
+/* A long run that can't grow where it is becomes a mapping: its pages move, its units are free and zero. */
+static void runs_become_mappings(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(HAK_MIB), *next = alloc(HAK_MIB / 4);
+    assert_ptr_equal(next, run + HAK_MIB);
+    fill(run, HAK_MIB);
+    char *moved = resize(run, 3 * HAK_MIB / 2 + 1);
+    assert_non_null(moved);
+    struct hak_place place = place_of(moved);
+    assert_int_equal(place.kind, HAK_PLACE_MAPPING);
+    assert_int_equal(place.bytes, 3 * HAK_MIB / 2 + 4096);
+    check(moved, HAK_MIB);
+    assert_int_equal(moved[place.bytes - 1], 0);
+    assert_int_equal(hak_region_find((uintptr_t)run).kind, HAK_PLACE_FOREIGN);
+    assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
+    assert_ptr_equal(hak_large_alloc(HAK_MIB, 16, true), run);
+    for (size_t i = 0; i < HAK_MIB; i += 4096) assert_int_equal(run[i], 0);
+    assert_true(free_block(moved));
+    assert_true(free_block(run));
+    assert_true(free_block(next));
+}
+
+/* Whichever of its calls is refused, the run keeps its contents, and no mapping is left over. */
+static void refused_moves_of_runs(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(HAK_MIB), *next = alloc(HAK_MIB / 4), *other = alloc(5 * HAK_MIB);
+    assert_ptr_equal(next, run + HAK_MIB);
+    fill(run, HAK_MIB);
+    assert_true(free_block(other)); /* the leaf is there */
+    hak_mapping_cache_purge();
+    size_t mapped = fake_os.mapped_bytes;
+    static const enum fake_call_kind kinds[] = {FAKE_RESERVE, FAKE_RESERVE, FAKE_MOVE, FAKE_REMAP};
+    for (size_t i = 0; i < 4; i++) {
+        fake_os_refuse(kinds[i], i == 1 ? 2 : 1, SIZE_MAX);
+        assert_null(resize(run, 2 * HAK_MIB));
+        fake_os_refuse_nothing();
+        check(run, HAK_MIB);
+        assert_int_equal(place_of(run).bytes, HAK_MIB);
+        assert_int_equal(fake_os.mapped_bytes, mapped);
+        assert_int_equal(hak_atomic_load(&hak_mapping_count, relaxed), 0);
+    }
+    assert_non_null(resize(run, 2 * HAK_MIB));
 }
 
 static void resizing_mappings(void **state) {
@@ -177,6 +276,8 @@ static void resizing_mappings(void **state) {
     assert_true(hak_region_covers((uintptr_t)moved + 9 * HAK_MIB - 1));
     assert_null(resize(moved, 100)); /* better copied */
     assert_int_equal(place_of(moved).bytes, 9 * HAK_MIB);
+    assert_ptr_equal(resize(moved, 100000), moved); /* never copied */
+    assert_int_equal(place_of(moved).bytes, 102400);
     assert_true(free_block(moved));
 }
 
@@ -219,11 +320,20 @@ static void runs_in_place_of_mappings(void **state) {
     assert_ptr_equal(resize(block, HAK_MIB), block);
     check(block, HAK_MIB);
     assert_true(free_block(block));
-    bool zero;
-    assert_null(hak_large_alloc(5 * HAK_MIB, 4 * HAK_MIB, &zero));
     fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
     assert_ptr_equal(alloc(6 * HAK_MIB), block);
     assert_null(alloc(6 * HAK_MIB));
+}
+
+/* And mappings where there is no room for a run. */
+static void mappings_in_place_of_runs(void **state) {
+    (void)state;
+    start();
+    fake_os_refuse(FAKE_COMMIT, 1, SIZE_MAX);
+    char *block = alloc(HAK_MIB);
+    assert_int_equal(place_of(block).kind, HAK_PLACE_MAPPING);
+    fill(block, HAK_MIB);
+    assert_true(free_block(block));
 }
 
 /* Without memory for the directory's leaf a mapping could not be found again. */
@@ -237,7 +347,9 @@ static void no_leaf(void **state) {
     assert_int_equal(place_of(alloc(5 * HAK_MIB)).kind, HAK_PLACE_MAPPING);
 }
 
-UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(zero_is_known),
-          cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
-          cmocka_unit_test(resizing_runs), cmocka_unit_test(resizing_mappings), cmocka_unit_test(refused_resizes),
-          cmocka_unit_test(runs_in_place_of_mappings), cmocka_unit_test(no_leaf))
+UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
+          cmocka_unit_test(cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
+          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(runs_become_mappings),
+          cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
+          cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
+          cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))

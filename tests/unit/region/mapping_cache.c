@@ -54,12 +54,50 @@ static void bounded(void **state) {
         assert_true(hak_mapping_cache_bytes() <= 8 * HAK_MIB);
     }
     assert_int_equal(fake_os.mapped_bytes, 8 * HAK_MIB);
-    uintptr_t too_large = map(5 * HAK_MIB); /* more than half of the limit */
-    hak_mapping_cache_put(too_large, 5 * HAK_MIB);
+    uintptr_t too_large = map(9 * HAK_MIB); /* more than all others together may have */
+    hak_mapping_cache_put(too_large, 9 * HAK_MIB);
     assert_int_equal(fake_os.mapped_bytes, 8 * HAK_MIB);
     set_limit(0);
     hak_mapping_cache_put(map(HAK_MIB), HAK_MIB);
     assert_int_equal(fake_os.mapped_bytes, 8 * HAK_MIB);
+}
+
+/* Up to 64 MiB whatever the heap; of a larger heap a quarter. */
+static void bounded_by_a_share(void **state) {
+    (void)state;
+    uintptr_t first = map(64 * HAK_MIB), second = map(64 * HAK_MIB), third = map(65 * HAK_MIB);
+    hak_mapping_cache_put(third, 65 * HAK_MIB);
+    hak_mapping_cache_put(first, 64 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 64 * HAK_MIB);
+    uintptr_t heap = map(HAK_MIB);
+    hak_directory_set(heap, hak_entry_for_mapping(512 * HAK_MIB));
+    hak_mapping_cache_put(second, 64 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 128 * HAK_MIB);
+    hak_directory_set(heap, hak_entry_for_mapping(16 * HAK_GIB));
+    uintptr_t fourth = map(256 * HAK_MIB), fifth = map(257 * HAK_MIB);
+    hak_mapping_cache_put(fifth, 257 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 128 * HAK_MIB);
+    hak_mapping_cache_put(fourth, 256 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 256 * HAK_MIB);
+}
+
+/* What has been kept through a whole period goes at its end. */
+static void ageing(void **state) {
+    (void)state;
+    uintptr_t old = map(4 * HAK_MIB), used = map(8 * HAK_MIB);
+    hak_mapping_cache_put(old, 4 * HAK_MIB);
+    hak_mapping_cache_put(used, 8 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_age(), 0);
+    assert_int_equal(take(8 * HAK_MIB), used);
+    hak_mapping_cache_put(used, 8 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_age(), 4 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 8 * HAK_MIB);
+    fake_os_refuse(FAKE_UNMAP, 1, 1);
+    assert_int_equal(hak_mapping_cache_age(), 0);
+    assert_int_equal(hak_mapping_cache_bytes(), 8 * HAK_MIB); /* and looks new */
+    assert_int_equal(hak_mapping_cache_age(), 0);
+    assert_int_equal(hak_mapping_cache_age(), 8 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_age(), 0);
 }
 
 static void more_than_it_has_places(void **state) {
@@ -120,5 +158,6 @@ static void large_pages(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(what_fits), cmocka_unit_test(the_smallest_that_fits), cmocka_unit_test(bounded),
-          cmocka_unit_test(more_than_it_has_places), cmocka_unit_test(purging), cmocka_unit_test(refused_unmaps),
-          cmocka_unit_test(refused_unmaps_and_remaps), cmocka_unit_test(large_pages))
+          cmocka_unit_test(bounded_by_a_share), cmocka_unit_test(ageing), cmocka_unit_test(more_than_it_has_places),
+          cmocka_unit_test(purging), cmocka_unit_test(refused_unmaps), cmocka_unit_test(refused_unmaps_and_remaps),
+          cmocka_unit_test(large_pages))

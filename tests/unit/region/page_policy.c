@@ -1,8 +1,10 @@
-/* region/page_policy.h: what lay free through a whole period goes back, and what exceeds a bound at once. */
+/* region/page_policy.h: what lay free through a whole period goes back, and what exceeds a bound at once; which memory is asked for
+ * ahead, as huge pages or populated; how many mappings that may cost. */
 #include "unit.h"
 
 #include "base/knobs.h"
 #include "fake_os.h"
+#include "region/directory.h"
 #include "region/page_policy.h"
 #include "region/region.h"
 
@@ -10,8 +12,8 @@ static struct hak_slab *start(void) {
     fake_os.clock_ms = 5000;
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
-    struct hak_slab *slab = hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, NULL);
-    assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, NULL), slab + 32);
+    struct hak_slab *slab = hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false);
+    assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false), slab + 32);
     fake_os_forget();
     return slab;
 }
@@ -62,7 +64,7 @@ static void use(void **state) {
     release(slab, 32);
     for (int i = 0; i < 50; i++) {
         fake_os.clock_ms += period_ms / 2;
-        assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_DIRTY, NULL), slab);
+        assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_DIRTY, false), slab);
         release(slab, 32);
     }
     assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
@@ -77,4 +79,246 @@ static void standing_clock(void **state) {
     assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(use), cmocka_unit_test(standing_clock))
+/* ---- Growing -------------------------------------------------------------------------------------------------------- */
+
+/* A heap of so many SuperSlabs, all taken by slabs. */
+static struct hak_slab *grow(uint32_t super_slabs) {
+    struct hak_slab *first = NULL;
+    for (uint32_t i = 0; i < super_slabs * 32; i++) {
+        struct hak_slab *slab = hak_region_acquire(1, 1, HAK_UNITS_DIRTY, false);
+        if (slab == NULL) slab = hak_region_acquire(1, 1, HAK_UNITS_FREE, false);
+        if (slab == NULL) slab = hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
+        assert_non_null(slab);
+        if (i == 0) first = slab;
+    }
+    return first;
+}
+
+static void start_growing(void) {
+    fake_os.has_huge_pages = true;
+    fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES;
+    hak_size_class_initialize();
+    assert_true(hak_region_initialize());
+    fake_os_forget();
+}
+
+static uint64_t count_of(enum fake_call_kind kind) { return fake_os.call_count[kind]; }
+
+static void huge_pages_for_dense_growth(void **state) {
+    (void)state;
+    start_growing();
+    grow(8);
+    assert_int_equal(count_of(FAKE_HUGE), 0); /* the heap is small */
+    grow(12);
+    assert_int_equal(count_of(FAKE_HUGE), 12);
+    grow(1);
+    assert_int_equal(count_of(FAKE_HUGE), 12); /* the sample */
+    grow(64 - 21);
+    assert_int_equal(count_of(FAKE_HUGE), 12 + 43 - 2);
+    grow(3 * 64);
+    assert_int_equal(count_of(FAKE_HUGE), 12 + 43 - 2 + 3 * 63);
+    assert_int_equal(count_of(FAKE_POPULATE), 0);
+    assert_int_equal(dirty(), 0);
+}
+
+/* What is left of a huge page is dirty, and goes back when it is not used; then it is a huge page no more. */
+static void rest_of_a_huge_page(void **state) {
+    (void)state;
+    start_growing();
+    grow(8);
+    struct hak_slab *slab = hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    assert_int_equal(dirty(), 31);
+    assert_ptr_equal(hak_region_acquire(28, 1, HAK_UNITS_DIRTY, false), slab + 1);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, false), 0); /* too little to give the huge page up for */
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 3 * HAK_UNIT_BYTES);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+    assert_int_equal(count_of(FAKE_BREAK), 1);
+    hak_region_release(slab, 29);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, false), 29 * HAK_UNIT_BYTES);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1); /* known */
+    assert_int_equal(count_of(FAKE_BREAK), 1);
+    assert_ptr_equal(hak_region_acquire(1, 1, HAK_UNITS_FREE, false), slab); /* growth once more */
+    assert_int_equal(count_of(FAKE_HUGE), 2);
+    hak_region_release(slab, 1);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, false), HAK_SUPER_SLAB_BYTES);
+    assert_int_equal(count_of(FAKE_BREAK), 1); /* a whole one needn't be broken */
+}
+
+static void holes_break_huge_pages(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *slab = grow(9) + 8 * 32;
+    uintptr_t page = hak_region_start_of(hak_region_range(0), slab) + 4096;
+    assert_true(hak_region_purge_pages(page, 4096));
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+    assert_int_equal(count_of(FAKE_BREAK), 1);
+    assert_true(hak_region_purge_pages(page, 4096));
+    assert_int_equal(count_of(FAKE_BREAK), 1);
+}
+
+static void no_huge_pages_for_sparse_heaps(void **state) {
+    (void)state;
+    start_growing();
+    fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES / 2;
+    grow(40);
+    assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_POPULATE), 0);
+    fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES;
+    struct hak_slab *slab = grow(1);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    fake_os.resident_bytes = 0;
+    hak_region_release(slab, 32);
+    hak_region_purge_units(UINT64_MAX, true);
+    assert_ptr_equal(grow(1), slab);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);          /* it was dense once */
+    hak_region_acquire(8, 1, HAK_UNITS_NEW_SUPER, false); /* not for slabs */
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+}
+
+static void none_when_memory_is_tight(void **state) {
+    (void)state;
+    start_growing();
+    hak_atomic_store(&hak_memory_is_tight, true, relaxed);
+    hak_atomic_store(&hak_knobs.lazy_purge_mode, 1, relaxed);
+    hak_region_release(grow(20), 32);
+    hak_region_purge_units(UINT64_MAX, true);
+    assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_POPULATE) + count_of(FAKE_LAZY_PURGE), 0);
+    assert_int_equal(count_of(FAKE_PURGE), 1);
+}
+
+/* Without huge pages: windows of one part in 32 of the heap. */
+static void fault_ahead(void **state) {
+    (void)state;
+    start_growing();
+    fake_os.has_huge_pages = false;
+    grow(8);
+    assert_int_equal(count_of(FAKE_POPULATE), 0);
+    fake_os_forget();
+    struct hak_slab *slab = hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
+    const struct fake_call *call = &fake_os.calls[fake_os.call_count[FAKE_ANY] - 1];
+    assert_int_equal(call->kind, FAKE_POPULATE);
+    assert_int_equal(call->bytes, 8 * HAK_UNIT_BYTES);
+    assert_int_equal(call->start, hak_region_start_of(hak_region_range(0), slab));
+    assert_int_equal(dirty(), 7);
+    grow(56);
+    fake_os_forget();
+    hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
+    assert_int_equal(fake_os.calls[fake_os.call_count[FAKE_ANY] - 1].bytes, HAK_SUPER_SLAB_BYTES);
+    fake_os_refuse(FAKE_POPULATE, 1, 1);
+    uint64_t before = dirty();
+    hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
+    assert_int_equal(dirty(), before);
+    hak_atomic_store(&hak_knobs.fault_ahead_share, 0, relaxed);
+    fake_os_forget();
+    hak_region_acquire(1, 1, HAK_UNITS_NEW_SUPER, false);
+    assert_int_equal(count_of(FAKE_POPULATE), 0);
+}
+
+static void modes(void **state) {
+    (void)state;
+    start_growing();
+    hak_page_policy_configure(HAK_HUGE_ON, 0, 0);
+    grow(6);
+    assert_int_equal(count_of(FAKE_HUGE), 6);
+    hak_page_policy_configure(HAK_HUGE_OFF, 1, 0);
+    grow(2);
+    assert_int_equal(count_of(FAKE_HUGE), 6);
+    assert_int_equal(count_of(FAKE_POPULATE), 2);
+    hak_page_policy_configure(HAK_HUGE_OFF, 0, 0);
+    grow(20);
+    assert_int_equal(count_of(FAKE_HUGE), 6);
+}
+
+/* Purged lazily, units count as fresh; but what is to be zero is made so. */
+static void lazy_purges(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *slab = grow(1);
+    char *memory = (char *)hak_region_start_of(hak_region_range(0), slab);
+    memory[100] = 1;
+    hak_atomic_store(&hak_knobs.lazy_purge_mode, 1, relaxed);
+    hak_region_release(slab, 32);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), HAK_SUPER_SLAB_BYTES);
+    assert_int_equal(count_of(FAKE_LAZY_PURGE), 1);
+    assert_int_equal(dirty(), 0);
+    assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_FREE, true), slab);
+    assert_int_equal(memory[100], 0);
+    assert_true(hak_region_purge_pages((uintptr_t)memory, 4096)); /* holes read as zero: at once */
+    assert_int_equal(count_of(FAKE_PURGE), 1);
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------------------- */
+
+enum { FIXED_MAPPINGS = 256 };
+
+static void borders_within_the_budget(void **state) {
+    (void)state;
+    start_growing();
+    fake_os.mapping_limit = 2 * (FIXED_MAPPINGS + 4);
+    struct hak_slab *first = grow(100);
+    uint64_t asked = count_of(FAKE_HUGE);
+    assert_int_equal(asked, 12 + 15);      /* two stretches, two borders each; then no more of them */
+    for (uint32_t i = 9; i < 19; i += 2) { /* holes inside of a stretch: all of it is given up at once */
+        hak_region_release(first + i * 32, 4);
+        hak_region_purge_units(UINT64_MAX, true);
+    }
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+    assert_int_equal(count_of(FAKE_BREAK), 1);
+}
+
+static void large_objects_within_the_budget(void **state) {
+    (void)state;
+    start_growing();
+    fake_os.mapping_limit = 2 * (FIXED_MAPPINGS + 3);
+    uintptr_t at = (uintptr_t)1 << 40;
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(hak_page_policy_may_map());
+        hak_directory_set(at + i * HAK_GRANULE_BYTES, hak_entry_for_mapping(4096));
+    }
+    assert_false(hak_page_policy_may_map());
+    hak_directory_set(at, HAK_ENTRY_NONE);
+    assert_true(hak_page_policy_may_map());
+}
+
+/* The kernel has no mapping left for a SuperSlab beside huge ones: they are given up. */
+static void merging(void **state) {
+    (void)state;
+    start_growing();
+    assert_false(hak_page_policy_merge_mappings());
+    grow(30);
+    fake_os_forget();
+    fake_os_refuse(FAKE_COMMIT, 1, 1);
+    grow(1);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+    assert_int_equal(count_of(FAKE_COMMIT), 2);
+    assert_int_equal(fake_os.calls[1].bytes, 64 * HAK_GIB);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    fake_os_refuse(FAKE_NO_HUGE, 1, 1);
+    assert_false(hak_page_policy_merge_mappings());
+    assert_true(hak_page_policy_merge_mappings());
+    assert_false(hak_page_policy_merge_mappings());
+}
+
+/* A part of a range whose page tables are moved is one mapping. */
+static void one_mapping(void **state) {
+    (void)state;
+    start_growing();
+    grow(12);
+    struct hak_range *range = hak_region_range(0);
+    fake_os_forget();
+    hak_page_policy_make_one_mapping(range, range->start, 8 * HAK_SUPER_SLAB_BYTES);
+    hak_page_policy_make_one_mapping(range, range->start + 8 * HAK_SUPER_SLAB_BYTES, 4 * HAK_SUPER_SLAB_BYTES);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 0);
+    hak_page_policy_make_one_mapping(range, range->start + 7 * HAK_SUPER_SLAB_BYTES, HAK_SUPER_SLAB_BYTES + 1);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+    assert_int_equal(fake_os.calls[0].bytes, 2 * HAK_SUPER_SLAB_BYTES);
+    hak_page_policy_make_one_mapping(range, range->start + 7 * HAK_SUPER_SLAB_BYTES, HAK_SUPER_SLAB_BYTES + 1);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+}
+
+UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(use), cmocka_unit_test(standing_clock),
+          cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_of_a_huge_page),
+          cmocka_unit_test(holes_break_huge_pages), cmocka_unit_test(no_huge_pages_for_sparse_heaps),
+          cmocka_unit_test(none_when_memory_is_tight), cmocka_unit_test(fault_ahead), cmocka_unit_test(modes),
+          cmocka_unit_test(lazy_purges), cmocka_unit_test(borders_within_the_budget),
+          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))

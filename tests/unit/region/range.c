@@ -15,7 +15,7 @@ static bool start_with_limit(size_t limit) {
 }
 
 static struct hak_slab *acquire(uint32_t units, enum hak_unit_source source) {
-    return hak_region_acquire(units, 1, source, NULL);
+    return hak_region_acquire(units, 1, source, false);
 }
 
 /* ---- How much is reserved ------------------------------------------------------------------------------------------ */
@@ -106,7 +106,7 @@ static void super_slabs_from_the_bottom(void **state) {
     for (uint32_t i = 0; i < 2 * SUPER_SLABS_PER_METADATA_STEP + 1; i++) {
         uint32_t number = UINT32_MAX;
         fake_os_forget();
-        assert_ptr_equal(hak_region_new_super_slabs(1, &number), range);
+        assert_ptr_equal(hak_region_new_super_slab(&number), range);
         assert_int_equal(number, i);
         assert_int_equal(fake_os.calls[fake_os.call_count[FAKE_ANY] - 1].start,
                          range->start + i * HAK_SUPER_SLAB_BYTES);
@@ -127,11 +127,11 @@ static void refused_growth(void **state) {
     uint32_t number;
     for (size_t call = 1; call <= 4; call++) { /* records, bit rows, partial rows, the SuperSlab */
         fake_os_refuse(FAKE_COMMIT, call, SIZE_MAX);
-        assert_null(hak_region_new_super_slabs(1, &number));
+        assert_null(hak_region_new_super_slab(&number));
         assert_int_equal(hak_region_sums().super_slabs, 0);
     }
     fake_os_refuse_nothing();
-    assert_non_null(hak_region_new_super_slabs(1, &number));
+    assert_non_null(hak_region_new_super_slab(&number));
     assert_int_equal(number, 0);
 }
 
@@ -184,8 +184,7 @@ static void no_range_is_left(void **state) {
     size_t before = fake_os.mapped_bytes;
     assert_null(acquire(32, HAK_UNITS_NEW_SUPER));
     assert_null(acquire(1, HAK_UNITS_NEW_SUPER));
-    bool zero;
-    assert_null(hak_region_acquire_span(40, &zero));
+    assert_null(hak_region_acquire_span(40, 1, false));
     assert_int_equal(fake_os.mapped_bytes, before);
     struct hak_slab *last = &hak_region_range(HAK_RANGE_LIMIT - 1)->slabs[0];
     hak_region_release(last, 32);
@@ -205,8 +204,8 @@ static void expect_place(uintptr_t address, enum hak_place_kind kind, uintptr_t 
 static void check_places(void) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_size_class *facts = &hak_size_classes[i];
-        struct hak_slab *slab = hak_region_acquire(facts->unit_count, facts->unit_count, HAK_UNITS_FREE, NULL);
-        if (slab == NULL) slab = hak_region_acquire(facts->unit_count, facts->unit_count, HAK_UNITS_NEW_SUPER, NULL);
+        struct hak_slab *slab = hak_region_acquire(facts->unit_count, facts->unit_count, HAK_UNITS_FREE, false);
+        if (slab == NULL) slab = hak_region_acquire(facts->unit_count, facts->unit_count, HAK_UNITS_NEW_SUPER, false);
         assert_non_null(slab);
         hak_region_mark(slab, facts->unit_count, i, i);
         uintptr_t start = hak_region_start_of(hak_region_range_of_record(slab), slab);
@@ -244,8 +243,8 @@ static void places_in_runs(void **state) {
     assert_ptr_equal(next, run + 5);
     hak_region_mark(run, 5, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
     hak_region_mark(next, 1, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
-    hak_atomic_store(&run->run_units, 5, relaxed);
-    hak_atomic_store(&next->run_units, 1, relaxed);
+    hak_atomic_store(&run->run_pages, 5 * HAK_UNIT_BYTES / 4096, relaxed);
+    hak_atomic_store(&next->run_pages, HAK_UNIT_BYTES / 4096, relaxed);
     uintptr_t start = hak_region_start_of(hak_region_range(0), run);
     for (uint32_t i = 0; i < 5; i++)
         expect_place(start + i * HAK_UNIT_BYTES + 99, HAK_PLACE_RUN, start, 5 * HAK_UNIT_BYTES);

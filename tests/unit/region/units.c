@@ -12,7 +12,7 @@ static void start(void) {
 }
 
 static struct hak_slab *acquire(uint32_t units, uint32_t alignment, enum hak_unit_source source) {
-    return hak_region_acquire(units, alignment, source, NULL);
+    return hak_region_acquire(units, alignment, source, false);
 }
 
 static uint32_t unit_of(const struct hak_slab *slab) { return hak_region_unit_of(hak_region_range(0), slab); }
@@ -58,26 +58,24 @@ static void counts_and_alignments(void **state) {
     assert_null(acquire(1, 32, HAK_UNITS_FREE));
 }
 
-/* Runs are found across the border of dirty and fresh units. Whether memory is zero is known. */
+/* Runs are found across the border of dirty and fresh units. What is to be zero is written to only where it is dirty. */
 static void zero_memory(void **state) {
     (void)state;
-    bool zero = false;
     start();
-    struct hak_slab *slab = hak_region_acquire(4, 1, HAK_UNITS_NEW_SUPER, &zero);
-    assert_true(zero);
-    memory_of(slab)[4 * HAK_UNIT_BYTES - 1] = 1;
+    struct hak_slab *slab = hak_region_acquire(4, 1, HAK_UNITS_NEW_SUPER, true);
+    memory_of(slab)[0] = memory_of(slab)[3 * HAK_UNIT_BYTES] = memory_of(slab)[4 * HAK_UNIT_BYTES - 1] = 1;
     hak_region_release(slab, 4);
-    assert_ptr_equal(hak_region_acquire(2, 1, HAK_UNITS_FREE, &zero), slab);
-    assert_false(zero);
-    assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, &zero), slab + 2); /* two of each kind */
-    assert_false(zero);
-    assert_int_equal(memory_of(slab)[4 * HAK_UNIT_BYTES - 1], 1);
-    assert_ptr_equal(hak_region_acquire(2, 1, HAK_UNITS_FREE, &zero), slab + 6);
-    assert_true(zero);
+    assert_ptr_equal(hak_region_acquire(2, 1, HAK_UNITS_FREE, false), slab);
+    assert_int_equal(memory_of(slab)[0], 1);
+    memory_of(slab)[5 * HAK_UNIT_BYTES] = 2; /* known to be fresh: believed to be zero */
+    assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, true), slab + 2); /* two of each kind */
+    assert_int_equal(memory_of(slab)[3 * HAK_UNIT_BYTES], 0);
+    assert_int_equal(memory_of(slab)[4 * HAK_UNIT_BYTES - 1], 0);
+    assert_int_equal(memory_of(slab)[5 * HAK_UNIT_BYTES], 2);
+    memory_of(slab)[4 * HAK_UNIT_BYTES - 1] = 1;
     hak_region_release(slab + 2, 4);
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 4 * HAK_UNIT_BYTES);
-    assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, &zero), slab + 2);
-    assert_true(zero);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 4 * HAK_UNIT_BYTES);
+    assert_ptr_equal(hak_region_acquire(4, 1, HAK_UNITS_FREE, false), slab + 2);
     assert_int_equal(memory_of(slab)[4 * HAK_UNIT_BYTES - 1], 0);
 }
 
@@ -92,7 +90,7 @@ static void purging_exactly(void **state) {
     hak_region_release(slab + 31, 1);
     assert_int_equal(dirty(), 5);
     fake_os_forget();
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 5 * HAK_UNIT_BYTES);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 5 * HAK_UNIT_BYTES);
     assert_int_equal(dirty(), 0);
     static const uint32_t runs[3][2] = {{2, 3}, {9, 1}, {31, 1}};
     assert_int_equal(fake_os.call_count[FAKE_ANY], 3);
@@ -105,7 +103,7 @@ static void purging_exactly(void **state) {
         bool released = (i >= 2 && i < 5) || i == 9 || i == 31;
         assert_int_equal(memory_of(slab)[i * HAK_UNIT_BYTES], !released);
     }
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), 0);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 0);
     assert_null(acquire(1, 1, HAK_UNITS_DIRTY)); /* they are fresh now */
     assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 2);
 }
@@ -117,7 +115,7 @@ static void refused_purge(void **state) {
     hak_region_release(slab + 1, 1);
     hak_region_release(slab + 3, 1);
     fake_os_refuse(FAKE_PURGE, 1, 1);
-    assert_int_equal(hak_region_purge_units(UINT64_MAX), HAK_UNIT_BYTES);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), HAK_UNIT_BYTES);
     assert_int_equal(dirty(), 1);
     assert_ptr_equal(acquire(1, 1, HAK_UNITS_DIRTY), slab + 1);
     assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), slab + 3);
@@ -133,13 +131,31 @@ static void extending(void **state) {
     assert_ptr_equal(next, run + 6);
     assert_false(hak_region_extend(run, 6, 1));
     hak_region_release(next, 1);
-    assert_false(hak_region_extend(run, 6, 27)); /* beyond the last SuperSlab */
     assert_true(hak_region_extend(run, 6, 26));
     assert_int_equal(dirty(), 0);
     struct hak_slab *second = acquire(1, 1, HAK_UNITS_NEW_SUPER);
     assert_ptr_equal(second, run + 32);
     assert_false(hak_region_extend(run, 32, 1));
     assert_true(hak_region_extend(run, 33, 31)); /* over the border */
+}
+
+/* The last run of a range grows as long as the range does. */
+static void extending_into_new_super_slabs(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *run = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    fake_os_forget();
+    assert_true(hak_region_extend(run, 32, 40)); /* all of it new */
+    assert_int_equal(hak_region_sums().super_slabs, 3);
+    assert_int_equal(fake_os.call_count[FAKE_COMMIT], 1);
+    assert_true(hak_region_extend(run, 72, 100)); /* a part is there */
+    assert_int_equal(hak_region_sums().super_slabs, 6);
+    assert_ptr_equal(acquire(20, 1, HAK_UNITS_FREE), run + 172);
+    assert_false(hak_region_extend(run, 172, 1));
+    assert_false(hak_region_extend(run, 172, HAK_FIRST_RANGE_UNITS));
+    assert_false(hak_region_extend(run, 0, HAK_FIRST_RANGE_UNITS + 1));
+    assert_true(hak_region_extend(run + 172, 20, HAK_FIRST_RANGE_UNITS - 192)); /* to the very end */
+    assert_false(hak_region_extend(run, HAK_FIRST_RANGE_UNITS, 1));
 }
 
 /* A failed extension gives back what it had already taken in the SuperSlabs before. */
@@ -150,29 +166,74 @@ static void extending_all_or_nothing(void **state) {
     assert_ptr_equal(second, run + 32);
     assert_false(hak_region_extend(run, 1, 32));
     assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), run + 1);
+    fake_os_refuse(FAKE_COMMIT, 1, SIZE_MAX);
+    assert_false(hak_region_extend(second, 1, 100));
+    assert_int_equal(hak_region_sums().super_slabs, 2);
+    assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), second + 1);
 }
+
+static struct hak_slab *span(uint32_t count) { return hak_region_acquire_span(count, 1, false); }
 
 static void spans(void **state) {
     (void)state;
-    bool zero = false;
     start();
     struct hak_slab *one = acquire(1, 1, HAK_UNITS_NEW_SUPER);
-    struct hak_slab *span = hak_region_acquire_span(70, &zero);
-    assert_int_equal(unit_of(span), 32);
-    assert_true(zero);
-    assert_int_equal(hak_region_sums().super_slabs, 4);
-    memory_of(span)[70 * HAK_UNIT_BYTES - 1] = 1;
-    assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), one + 1);
-    assert_ptr_equal(acquire(26, 1, HAK_UNITS_FREE), span + 70); /* the rest of its last SuperSlab */
-    hak_region_release(span, 70);
+    struct hak_slab *first = span(70);
+    assert_ptr_equal(first, one + 1); /* the free end of the range, and SuperSlabs for the rest */
+    assert_int_equal(hak_region_sums().super_slabs, 3);
+    memory_of(first)[70 * HAK_UNIT_BYTES - 1] = 1;
+    assert_ptr_equal(acquire(25, 1, HAK_UNITS_FREE), first + 70); /* the rest of its last SuperSlab */
+    hak_region_release(first, 70);
     assert_int_equal(dirty(), 70);
-    assert_ptr_equal(hak_region_acquire_span(64, &zero), span);
-    assert_false(zero);
+    assert_ptr_equal(span(64), first);
     assert_int_equal(dirty(), 6);
     fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
-    assert_null(hak_region_acquire_span(33, &zero));
+    assert_null(span(33));
     fake_os_refuse_nothing();
-    assert_ptr_equal(acquire(6, 1, HAK_UNITS_DIRTY), span + 64);
+    assert_ptr_equal(acquire(6, 1, HAK_UNITS_DIRTY), first + 64);
+}
+
+/* The lowest free units that are adjacent, whatever SuperSlabs they are in. */
+static void spans_in_address_order(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *all = span(70 * 64 * 32); /* several words of hints */
+    hak_region_release(all + 5, 40);
+    hak_region_release(all + 100, 39);
+    hak_region_release(all + 1000, 200);
+    hak_region_release(all + 66 * 64 * 32 + 7, 300);
+    assert_ptr_equal(span(41), all + 1000);
+    assert_ptr_equal(span(40), all + 5);
+    assert_ptr_equal(span(35), all + 100);
+    assert_ptr_equal(span(160), all + 66 * 64 * 32 + 7);
+    assert_ptr_equal(span(159), all + 1041);
+    assert_ptr_equal(span(141), all + 70 * 64 * 32);
+    assert_ptr_equal(span(140), all + 66 * 64 * 32 + 167);
+}
+
+static void aligned_spans(void **state) {
+    (void)state;
+    start();
+    acquire(3, 1, HAK_UNITS_NEW_SUPER);
+    for (uint32_t alignment = 1; alignment <= 1024; alignment *= 2) {
+        struct hak_slab *slab = hak_region_acquire_span(40, alignment, false);
+        assert_int_equal((uintptr_t)memory_of(slab) % (alignment * HAK_UNIT_BYTES), 0);
+        memory_of(slab)[40 * HAK_UNIT_BYTES - 1] = 1;
+        struct hak_slab *second = hak_region_acquire_span(1, alignment, false);
+        assert_int_equal((uintptr_t)memory_of(second) % (alignment * HAK_UNIT_BYTES), 0);
+        hak_region_release(slab, 40);
+        assert_ptr_equal(hak_region_acquire_span(40, alignment, false), slab);
+    }
+}
+
+static void moved_units_are_fresh(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    hak_region_release_fresh(slab + 4, 3);
+    assert_int_equal(dirty(), 0);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 0);
+    assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 4);
 }
 
 /* The search for a run is bounded where there may be one, but none is aligned as wanted; the last resort is not. */
@@ -223,7 +284,7 @@ static void at_random(void **state) {
         held[at].slab = slab;
         held[at].count = count;
         total_held += count;
-        if (round % 500 == 0) hak_region_purge_units(UINT64_MAX);
+        if (round % 500 == 0) hak_region_purge_units(UINT64_MAX, true);
     }
     uint64_t free_units = 0;
     for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++) {
@@ -236,5 +297,6 @@ static void at_random(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(zero_memory),
           cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
-          cmocka_unit_test(extending_all_or_nothing), cmocka_unit_test(spans), cmocka_unit_test(last_resort),
-          cmocka_unit_test(at_random))
+          cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
+          cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(aligned_spans),
+          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))

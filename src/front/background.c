@@ -1,0 +1,159 @@
+#include "front/background.h"
+
+#include "base/knobs.h"
+#include "front/process.h"
+#include "os/os.h"
+#include "pool/drain.h"
+#include "pool/purge.h"
+#include "region/mapping_cache.h"
+#include "region/page_policy.h"
+
+HAK_ATOMIC(uint32_t) hak_background_state;
+
+enum {
+    LEAST_PERIOD_MS = 334,      /* three wake-ups a second */
+    LEAST_SUPER_SLABS = 4,      /* of a process with several threads */
+    LEAST_SUPER_SLABS_ONE = 32, /* of one with one */
+    MISSES_AFTER_REFUSAL = 1 << 16,
+    FEW_MISSES = 1000, /* in a period: what the program does costs more than a purge */
+    PERIODS_TO_PURGE_ALL = 2,
+    PERIODS_TO_SLEEP = 4,
+    RECHECK_MS = 10000, /* where the kernel has no fences in all threads, a miss may go unnoticed */
+};
+
+/* Batches: while the program is busy, nothing less is worth a system call; when it rests, nothing less than the second. */
+static const uint64_t busy_batch_bytes = 8 << 20, idle_batch_bytes = 64 << 10;
+
+static HAK_ATOMIC(uint32_t) misses_to_skip; /* after a refusal */
+
+/* Of the background thread. */
+static uint64_t misses_seen;  /* by all heaps, at the last look */
+static uint32_t idle_periods; /* without a miss */
+
+/* ---- Looking ------------------------------------------------------------------------------------------------------- */
+
+/* All that a heap's thread has done but for hits. */
+static uint64_t misses_of(const struct hak_heap *heap) {
+    return hak_atomic_load(&heap->slow_paths, relaxed) + hak_atomic_load(&heap->counters.large_allocs, relaxed) +
+           hak_atomic_load(&heap->counters.large_frees, relaxed);
+}
+
+static uint64_t count_misses(void) {
+    uint64_t misses = 0;
+    /* Acquire pairs with make_heap. */
+    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next)
+        misses += misses_of(heap);
+    return misses;
+}
+
+/* Drains heaps whose threads have not missed for a period, once. */
+static void drain_idle_heaps(void) {
+    /* Acquire pairs with make_heap. */
+    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+        uint64_t misses = misses_of(heap);
+        if (misses != heap->swept_misses) {
+            heap->swept_misses = misses;
+            heap->swept_idle = false;
+        } else if (!heap->swept_idle) {
+            heap->swept_idle = true;
+            hak_heap_drain(heap);
+        }
+    }
+}
+
+/* The end of a period. False when there is nothing to wait for. */
+static bool end_period(void) {
+    uint64_t misses = count_misses(), recent = misses - misses_seen;
+    misses_seen = misses;
+    idle_periods = recent == 0 ? idle_periods + 1 : 0;
+    uint64_t least_bytes = recent < FEW_MISSES ? idle_batch_bytes : busy_batch_bytes;
+    drain_idle_heaps();
+    if (hak_purge_age() >= least_bytes) hak_purge_old();
+    if (idle_periods >= PERIODS_TO_PURGE_ALL) {
+        hak_region_purge_units(UINT64_MAX, true);
+        hak_mapping_cache_purge();
+    } else {
+        hak_page_policy_end_period(least_bytes);
+    }
+    return idle_periods < PERIODS_TO_SLEEP;
+}
+
+/* ---- Sleeping ------------------------------------------------------------------------------------------------------ */
+
+static void sleep_until_miss(void) {
+    uint32_t awake = HAK_BACKGROUND_AWAKE;
+    if (!hak_atomic_cas(&hak_background_state, &awake, HAK_BACKGROUND_ASLEEP, relaxed, relaxed)) return;
+    /* Either we see that somebody missed, or he sees that we sleep. */
+    bool fenced = hak_fence_threads();
+    if (count_misses() == misses_seen)
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_ASLEEP, fenced ? 0 : RECHECK_MS);
+    uint32_t asleep = HAK_BACKGROUND_ASLEEP;
+    hak_atomic_cas(&hak_background_state, &asleep, HAK_BACKGROUND_AWAKE, relaxed, relaxed);
+}
+
+void hak_background_wake(void) {
+    uint32_t asleep = HAK_BACKGROUND_ASLEEP;
+    if (hak_atomic_cas(&hak_background_state, &asleep, HAK_BACKGROUND_AWAKE, relaxed, relaxed))
+        hak_os_wake(&hak_background_state);
+}
+
+/* ---- Beginning and ending ------------------------------------------------------------------------------------------ */
+
+static void run_background(void) {
+    misses_seen = count_misses();
+    idle_periods = 0;
+    while (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_ENDING) {
+        uint64_t period_ms = hak_knob(decay_ms);
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE,
+                    period_ms < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : period_ms);
+        if (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING) break;
+        if (!end_period()) sleep_until_miss();
+    }
+    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    /* Release pairs with hak_background_start: the next such thread has what is this one's. */
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);
+}
+
+static bool is_due(void) {
+    if (hak_process_config()->background == 0) return false;
+    uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
+    if (skip > 0) {
+        hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
+        return false;
+    }
+    const struct hak_range *range = hak_region_range(0);
+    uint32_t super_slabs = range == NULL ? 0 : hak_atomic_load(&range->super_slab_count, relaxed);
+    bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) < 2;
+    return super_slabs >= (alone ? LEAST_SUPER_SLABS_ONE : LEAST_SUPER_SLABS);
+}
+
+static void start_thread(void) {
+    uint32_t none = HAK_BACKGROUND_NONE;
+    /* Acquire pairs with the end of run_background. */
+    if (!hak_atomic_cas(&hak_background_state, &none, HAK_BACKGROUND_AWAKE, acquire, relaxed)) return;
+    hak_atomic_store(&hak_page_policy_has_background, 1, relaxed);
+    if (hak_os_start_thread(run_background)) return;
+    hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
+    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
+}
+
+void hak_background_start(void) {
+    if (is_due()) start_thread();
+}
+
+void hak_background_thread_ended(void) {
+    if (hak_atomic_load(&hak_heaps_in_use, relaxed) != 0) return;
+    uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
+    while (state == HAK_BACKGROUND_AWAKE || state == HAK_BACKGROUND_ASLEEP)
+        if (hak_atomic_cas(&hak_background_state, &state, HAK_BACKGROUND_ENDING, relaxed, relaxed)) {
+            hak_os_wake(&hak_background_state);
+            return;
+        }
+}
+
+void hak_background_after_fork(void) {
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
+    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    hak_atomic_store(&misses_to_skip, 0, relaxed);
+}

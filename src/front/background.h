@@ -1,0 +1,42 @@
+/* The background thread: what lies free goes back to the kernel although the program makes no call.
+ *
+ * There is at most one in a process. It is started by a miss that allocates, once the process has 8 MiB of SuperSlabs and a second
+ * thread that uses the heap, or 64 MiB: programs that must have one thread only are small and early, as a rule. It is not started by
+ * a free: libc frees with locks held that pthread_create needs. While the program's threads miss it looks at the heap once per
+ * period (knob decay_ms, but three times a second at most); when they have not for four periods, and all that is free has gone
+ * back, it sleeps until the next miss wakes it. After a fork the child has none, until its own misses want one. It ends with the
+ * last thread that has a heap, so that it keeps no process alive. It allocates nothing.
+ *
+ *   B1  While it sleeps, all heaps are drained, so that the next free of any thread is a miss.
+ */
+#ifndef HAK_FRONT_BACKGROUND_H
+#define HAK_FRONT_BACKGROUND_H
+
+#include "base/atomic.h"
+#include "base/platform.h"
+
+enum { HAK_BACKGROUND_NONE, HAK_BACKGROUND_AWAKE, HAK_BACKGROUND_ASLEEP, HAK_BACKGROUND_ENDING };
+
+extern HAK_ATOMIC(uint32_t) hak_background_state;
+
+HAK_COLD void hak_background_start(void);
+HAK_COLD void hak_background_wake(void);
+
+/* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. */
+HAK_INLINE void hak_background_want(void) {
+    if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_NONE)) hak_background_start();
+}
+
+/* To be called by everything that counts as a miss, after it has been counted, with the compiler's order in between: the light
+ * side of the fence in all threads with which the background thread goes to sleep. */
+HAK_INLINE void hak_background_notice(void) {
+    if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ASLEEP)) hak_background_wake();
+}
+
+/* To be called when a thread has left its heap. */
+void hak_background_thread_ended(void);
+
+/* In a child after fork: there is no such thread. */
+void hak_background_after_fork(void);
+
+#endif

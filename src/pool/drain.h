@@ -1,0 +1,31 @@
+/* Drain: what another thread's heap keeps goes back, whether that thread runs, sleeps, or was stopped anywhere.
+ *
+ * The hit path knows nothing of it. It holds no lock and says nothing of what it is about to do; but
+ *
+ *   - a hit takes the topmost block of a bin if that lies at or above `base`, or puts one above it if there is room below
+ *     `limit`; it touches no other slot, and writes `top` only;
+ *   - a thread is in the middle of at most one hit.
+ *
+ * So a drainer raises `base` to the topmost block and takes the room away (`limit` is NULL); after a fence in all threads,
+ * every hit that begins sees that, and one that had begun before touches the topmost block of some bin, or the slot above.
+ * All other blocks below `base` are the drainer's. He leaves one block in a bin, because it can't be known whether a hit is
+ * on its way to it: a thread that sleeps in a system call may do so in a signal handler that interrupted a hit. Then he lowers
+ * `base` to that block, and the bin goes on with what is left. Its next free is a miss, which opens it again.
+ *
+ *   D1  No more than one block per class is left in a heap that was drained.
+ *
+ * What the slow paths keep (partial slabs, claimed blocks, empty slabs) is protected by H5. A drainer who finds the owner in a
+ * slow path asks him to do it at its end; one whom the kernel refuses the fence asks, too. Nobody waits.
+ */
+#ifndef HAK_POOL_DRAIN_H
+#define HAK_POOL_DRAIN_H
+
+#include "pool/heap.h"
+
+/* Drains a heap, or sees to it that its owner does; the caller's own heap may not be among those. */
+void hak_heap_drain(struct hak_heap *heap);
+
+/* The same with all heaps but `own`, which may be NULL. */
+void hak_heap_drain_others(const struct hak_heap *own);
+
+#endif

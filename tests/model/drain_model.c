@@ -1,0 +1,139 @@
+/* A heap drained by another thread, while its own hits and misses, or leaves. */
+#include "library.h"
+
+#include "front/front.h"
+#include "pool/drain.h"
+
+enum { SIZE = MANY * HAK_ALIGNMENT }; /* a request of this size is served by class MANY */
+
+static void *held[MODEL_THREADS][4];
+static uint32_t held_count[MODEL_THREADS];
+
+static void own(void *block) {
+    uint32_t t = model_thread();
+    if (block == NULL) return;
+    library_touch_new(block);
+    held[t][held_count[t]++] = block;
+}
+static void take(void) { own(hak_front_alloc(SIZE)); }
+static void give(void) {
+    uint32_t t = model_thread();
+    if (held_count[t] == 0) return;
+    void *block = held[t][--held_count[t]];
+    library_touch(block);
+    *(uint64_t *)block = 0;
+    hak_front_free(block);
+}
+
+static void start(uint32_t heaps, uint32_t cached) {
+    library_start(1, 1, 2, heaps);
+    hak_knobs.bin_first_slots = hak_knobs.bin_most_slots = 4;
+    fake_os.page_bytes = HAK_UNIT_BYTES / 8;
+    for (uint32_t t = 0; t < MODEL_THREADS; t++) held_count[t] = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        held[0][i] = library_take(library_heaps[0], MANY);
+        held_count[0]++;
+    }
+    for (uint32_t i = 0; i < cached; i++) library_cache(library_heaps[0], MANY, library_take(library_heaps[0], MANY));
+    model_name(&library_heaps[0]->busy, "busy");
+    model_name(&library_heaps[0]->drained, "drained");
+    model_name(&library_heaps[0]->in_use, "in use");
+    model_name(&library_heaps[0]->bins[MANY].base, "base");
+    model_name(&library_heaps[0]->bins[MANY].limit, "limit");
+}
+
+static void check(void) {
+    uint32_t live = 0;
+    for (uint32_t t = 0; t < MODEL_THREADS; t++) {
+        live += held_count[t];
+        for (uint32_t i = 0; i < held_count[t]; i++) library_touch(held[t][i]);
+    }
+    model_assert(library_check() == live, "every block is free, in a bin, or the program's");
+}
+
+static void check_drained(void) {
+    check();
+    hak_heap_drain(library_heaps[0]);
+    model_assert(hak_heap_cached(library_heaps[0], MANY) <= 1, "D1");
+    model_assert(library_heaps[0]->partial[MANY].first == NULL, "a drained heap holds no slab");
+}
+
+static void setup_full(void) { start(1, 4); }
+static void setup_three(void) { start(1, 3); }
+static void setup_one(void) { start(1, 1); }
+static void setup_empty(void) { start(1, 0); }
+static void setup_two_heaps(void) { start(2, 3); }
+static void setup_refused(void) {
+    start(1, 3);
+    model_refuses_fences = true;
+}
+
+static void be_owner(void) { hak_thread_heap = library_heaps[0]; }
+
+static void pop_pop(void) {
+    be_owner();
+    take();
+    take();
+}
+static void push_push(void) {
+    be_owner();
+    give();
+    give();
+}
+static void push_pop_pop(void) {
+    be_owner();
+    give();
+    take();
+    take();
+}
+static void refill_twice(void) {
+    be_owner();
+    hak_front_refill(PAIR);
+    hak_front_refill(TRIPLE);
+}
+static void drain(void) { hak_heap_drain(library_heaps[0]); }
+static void purge(void) { hak_front_purge(); }
+
+MODEL_HARNESS(drain_pop, setup_three, check_drained, pop_pop, drain);
+MODEL_HARNESS(drain_push, setup_one, check_drained, push_push, drain);
+MODEL_HARNESS(drain_push_full, setup_full, check_drained, push_push, drain);
+MODEL_HARNESS(drain_push_pop, setup_three, check_drained, push_pop_pop, drain);
+MODEL_HARNESS(drain_refill, setup_empty, check_drained, pop_pop, drain);
+MODEL_HARNESS(drain_slow_paths, setup_one, check_drained, refill_twice, drain);
+MODEL_HARNESS(drain_twice, setup_three, check_drained, push_pop_pop, drain, drain);
+MODEL_HARNESS(drain_purge, setup_three, check, pop_pop, purge);
+
+static void check_wanted(void) {
+    check();
+    hak_thread_heap = library_heaps[0];
+    hak_front_refill(PAIR);
+    model_assert(hak_heap_cached(library_heaps[0], MANY) == 0, "an owner does what is asked of him");
+}
+MODEL_HARNESS(drain_refused, setup_refused, check_wanted, push_pop_pop, drain);
+
+/* The thread ends, and another gets the heap. */
+static void leave(void) {
+    be_owner();
+    give();
+    hak_thread_heap = library_heaps[1];
+    hak_heap_release(library_heaps[0]);
+}
+static void come(void) {
+    struct hak_heap *heap = hak_thread_heap = hak_heap_acquire();
+    if (heap != NULL) take();
+}
+static void check_left(void) {
+    check();
+    model_assert(library_heaps[0]->in_use != HAK_HEAP_LEFT, "a heap that was left is taken apart");
+    model_assert(library_heaps[0]->drained == 0, "nobody has it");
+}
+static void leave_and_come(void) {
+    leave();
+    come();
+}
+static void drain_all(void) { hak_heap_drain_others(NULL); }
+MODEL_HARNESS(drain_new, setup_three, check_left, come, drain_all);
+MODEL_HARNESS(drain_leave, setup_two_heaps, check_left, leave, drain);
+MODEL_HARNESS_BOUNDED(drain_leave_twice, 1, 1, setup_two_heaps, check_left, leave, drain, drain);
+MODEL_HARNESS(drain_come, setup_two_heaps, check_left, leave_and_come, drain);
+MODEL_HARNESS_BOUNDED(drain_come_other, 1, 1, setup_two_heaps, check_left, leave, come, drain);
