@@ -148,7 +148,8 @@ def _report(
 ) -> Report:
     facts = record.machine
     load = f"load {facts.load[0]:.2f} before, {record.load_at_end[0]:.2f} after"
-    size = () if record.size == "full" else ("Short runs (less than 1 s and 10 M operations): they show little.",)
+    short = "all" if record.size == "sanity" else ", ".join(record.short_cases)
+    size = (f"Short runs (less than 1 s and 10 M operations), which show little: {short}.",) if short else ()
     cut = ("Interrupted: whole rounds only.",) if record.interrupted else ()
     return Report(
         title=title,

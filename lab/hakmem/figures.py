@@ -222,6 +222,8 @@ def _values(record: Record, case: str, variant: str, metric: str) -> list[float]
     for what, name, known in (("case", case, record.cases), ("variant", variant, record.variants)):
         if name not in known:
             raise FigureError(f"{record.id} has no {what} {name!r}; it has {', '.join(known)}")
+    if case in record.short_cases:
+        raise FigureError(f"{case!r} is of sanity size in {record.id}: it proves that it ran, nothing else")
     if metric not in record.metrics():
         raise FigureError(f"{record.id} has no metric {metric!r}; it has {', '.join(record.metrics())}")
     values = record.values(case, variant, metric)

@@ -78,7 +78,8 @@ class Record(_Model):
     settings: dict[str, str] = Field(description="the caller's, of hakmem and of its peers")
     machine: machine.Machine
     load_at_end: tuple[float, float, float]
-    size: Literal["full", "sanity"] = Field(description="full: every run >= 1 s or >= 10 M operations")
+    size: Literal["full", "sanity"] = Field(description="full: a case has >= 1 s or >= 10 M operations in every run")
+    short_cases: list[str] = Field(default=[], description="those of which a run was not of full size")
     rounds: int = Field(ge=1)
     warmup: int = Field(ge=0)
     interrupted: bool
@@ -123,6 +124,7 @@ def from_measurement(
     """A record of what was measured just now. `start` are the machine's facts before the first run."""
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     commit, clean = _commit()
+    short = measurement.short_cases()
     return Record(
         id=f"{now:%Y-%m-%d}-{slug or kind}",
         kind=kind,
@@ -133,7 +135,8 @@ def from_measurement(
         settings=process.caller_settings(),
         machine=start,
         load_at_end=os.getloadavg(),
-        size="full" if measurement.full_size() else "sanity",
+        size="sanity" if len(short) == len(measurement.cases) else "full",
+        short_cases=short,
         rounds=measurement.rounds,
         warmup=warmup,
         interrupted=measurement.interrupted,

@@ -126,8 +126,13 @@ class Measurement:
         }
         return [name for name in METRICS if name in seen] + sorted(seen - METRICS.keys())
 
-    def full_size(self) -> bool:
-        return all(s.full_size for by_variant in self.samples.values() for some in by_variant.values() for s in some)
+    def short_cases(self) -> list[str]:
+        """Those of which a run was not of full size."""
+        return [
+            name
+            for name, by_variant in self.samples.items()
+            if not all(sample.full_size for samples in by_variant.values() for sample in samples)
+        ]
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,13 @@ def test_a_record_that_proves_nothing_may_not_be_cited(
     assert findings(tmp_path, LINK) == [f"README.md:1: {expected}"]
 
 
+def test_a_short_case_of_a_full_record_may_not_be_cited(tmp_path: Path) -> None:
+    ledger.keep(record(short_cases=["mixed 400"]), tmp_path / "evidence")
+    expected = f"'mixed 400' is of sanity size in {ID}: it proves that it ran, nothing else"
+    assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
+    assert findings(tmp_path, f"See {LINK}") == []
+
+
 def test_a_damaged_record_is_found_whether_or_not_it_is_cited(tree: Path) -> None:
     path = tree / "evidence" / f"{ID}.json"
     plain = json.loads(path.read_text())

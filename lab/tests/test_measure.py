@@ -152,8 +152,8 @@ def test_full_size_is_said_of_all_runs_or_not_at_all() -> None:
     def behaviour(name: str, number: int) -> Sample:
         return Sample({"wall_s": 1.0}, "same", full_size=(name, number) != ("b", 1))
 
-    assert measure.measure([Scripted(behaviour)], variants("a"), 2, warmup=0).full_size()
-    assert not measure.measure([Scripted(behaviour)], variants("a", "b"), 2, warmup=0).full_size()
+    assert measure.measure([Scripted(behaviour)], variants("a"), 2, warmup=0).short_cases() == []
+    assert len(measure.measure([Scripted(behaviour)], variants("a", "b"), 2, warmup=0).short_cases()) == 1
 
 
 def test_variants_have_names_that_differ() -> None:
