@@ -79,7 +79,8 @@ static inline struct bench_trace bench_trace_open(const char *path) {
     if (header->checksum != trace_header_checksum(header)) {
         bench_refuse("%s: its header is damaged, or it was not completed", path);
     }
-    struct bench_trace trace = {.path = path, .header = header, .chunks = (const struct trace_chunk *)header + 1};
+    struct bench_trace trace = {.path = path, .header = header};
+    trace.chunks = (const struct trace_chunk *)(const void *)(header + 1);
     trace.chunk_count = header->chunk_count;
     trace.thread_count = header->thread_count;
     if (bytes != (trace.chunk_count + (size_t)1) * TRACE_CHUNK_BYTES) {
