@@ -6,6 +6,7 @@
 #include "os/os.h"
 #include "pool/partial_set.h"
 #include "pool/pool.h"
+#include "region/large.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
@@ -298,6 +299,7 @@ static void recover_range(struct hak_range *range, const struct hak_heap *own) {
     for (uint32_t unit = 0; unit < super_slabs * HAK_UNITS_PER_SUPER_SLAB;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+            if (size_class == HAK_CLASS_RUN_HEAD) hak_large_recover_run(&range->slabs[unit]);
             unit++;
             continue;
         }

@@ -103,7 +103,7 @@ static void end_change(struct hak_slab *run) {
     uint32_t state = run_busy;
     /* Release pairs with begin_change and free_run: what was purged was so before. Acquire pairs with free_run: the program is
      * done with the run. */
-    if (!hak_atomic_cas(&run->state, &state, run_live, release, acquire)) give_up_run(run, false);
+    if (!hak_atomic_cas(&run->state, &state, run_live, release, acquire) && state == run_freed) give_up_run(run, false);
 }
 
 static bool free_run(struct hak_slab *run) {
@@ -121,6 +121,12 @@ static bool free_run(struct hak_slab *run) {
     give_up_run(run, false);
     hak_page_policy_after_release();
     return true;
+}
+
+void hak_large_recover_run(struct hak_slab *run) {
+    uint32_t state = hak_atomic_load(&run->state, relaxed);
+    if (state == run_busy) hak_atomic_store(&run->state, run_live, relaxed);
+    else if (state == run_freed) give_up_run(run, false);
 }
 
 size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
@@ -171,13 +177,15 @@ static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes
  * part of one can't. */
 static void *move_run(const struct hak_place *place, size_t bytes) {
     if (place->bytes < LEAST_MOVED_BYTES || !hak_page_policy_may_map()) return NULL;
-    hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, place->bytes);
-    void *between = hak_os_reserve(place->bytes, HAK_GRANULE_BYTES);
-    if (between == NULL || !hak_os_move_pages((void *)place->start, place->bytes, between)) return NULL;
-    void *moved = move_mapping((uintptr_t)between, 0, place->bytes, hak_align_up(bytes, hak_os_page_bytes()));
+    /* With what lies behind its last page: the units are to be empty. */
+    size_t have_bytes = hak_align_up(place->bytes, HAK_UNIT_BYTES);
+    hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
+    void *between = hak_os_reserve(have_bytes, HAK_GRANULE_BYTES);
+    if (between == NULL || !hak_os_move_pages((void *)place->start, have_bytes, between)) return NULL;
+    void *moved = move_mapping((uintptr_t)between, 0, have_bytes, hak_align_up(bytes, hak_os_page_bytes()));
     if (moved != NULL) return moved;
     memcpy((void *)place->start, between, place->bytes);
-    hak_os_unmap(between, place->bytes);
+    hak_os_unmap(between, have_bytes);
     return NULL;
 }
 

@@ -33,4 +33,7 @@ size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
  * or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
 
+/* In a child after fork, for each run: nobody is at it any more. */
+void hak_large_recover_run(struct hak_slab *run);
+
 #endif

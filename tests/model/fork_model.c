@@ -124,6 +124,38 @@ static void use_runs(void) {
     hak_region_purge_units(UINT64_MAX, true);
 }
 
+static struct hak_place run;
+
+static void setup_run(void) {
+    setup();
+    run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES - 4096, HAK_ALIGNMENT, false));
+    model_assert(run.kind == HAK_PLACE_RUN, "there is memory");
+}
+static void purge_tail(void) { hak_large_purge_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab)); }
+static void fork_and_free(void) {
+    model_fork();
+    hak_thread_heap = library_heaps[0];
+    library_in_child();
+    model_assert(hak_large_free(&run), "a run can be freed");
+    void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
+    model_assert(start == (void *)run.start, "and its units used");
+    library_check();
+}
+
+static void free_and_fork(void) {
+    hak_large_free(&run);
+    model_fork();
+    hak_thread_heap = library_heaps[0];
+    library_in_child();
+    library_check();
+    /* Nobody waits for the other thread to give it up, unless it was about to. */
+    model_assert(hak_region_find(run.start).kind == HAK_PLACE_FOREIGN || run.slab->state == HAK_SLAB_NONE,
+                 "a run that was freed is gone");
+}
+
+MODEL_HARNESS(fork_run, setup_run, NULL, fork_and_free, purge_tail);
+MODEL_HARNESS(fork_freed_run, setup_run, NULL, free_and_fork, purge_tail);
+
 /* ---- mappings ----------------------------------------------------------------------------------------------------- */
 
 static struct hak_place mapping;
