@@ -3,14 +3,14 @@
  *     bench_replay TRACE REPEATS
  *
  * TRACE is a file in the format of trace.h that is not packed. Before the clock starts it is turned into steps for each
- * thread. Then these are gone through, REPEATS times, each recorded thread on one of its own, which begins with its first
- * event and ends after its last. All events happen in the recorded order: one thread at a time has the turn, and passes it
- * on where the recorded threads alternated.
+ * thread. Then these are gone through, REPEATS times, each recorded thread on one of its own, which begins with its
+ * first event and ends after its last. All events happen in the recorded order: one thread at a time has the turn, and
+ * passes it on where the recorded threads alternated.
  *
  * A byte in each page of a block is written, and its last; the first and the last are read again when it is freed or
- * reallocated, and those that will be written must be zero in a block from calloc. What is alive at the end of the trace
- * is freed after the clock has stopped. One operation is one call. The checksum folds the trace's own, the operations and
- * the number of blocks found damaged.
+ * reallocated, and those that will be written must be zero in a block from calloc. What is alive at the end of the
+ * trace is freed after the clock has stopped. One operation is one call. The checksum folds the trace's own, the
+ * operations and the number of blocks found damaged.
  *
  * Figures: `calls` and `turns`, how many of them one repeat has; `live_peak`, the most bytes that were alive, as they
  * were asked for; `heap_peak`, how much more memory was resident at the most than before the first step, with stacks

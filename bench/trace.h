@@ -5,19 +5,21 @@
  * TRACE_CHUNK_BYTES. A chunk belongs to one thread, and a thread's chunks follow each other in the order of the file.
  * Each begins to code anew, so that a trace can be read as far as it goes, wherever the program ended.
  *
- * A chunk holds events, each two variable-length integers (7 bits a byte, lowest first): an operand << 3 | kind, and a name.
+ * A chunk holds events, each two variable-length integers (7 bits a byte, lowest first): an operand << 3 | kind, and
+ * a name.
  *
  *     TURN                        0; the second integer is a ticket: what follows comes after all lower ones
  *     MALLOC, CALLOC              size; a block was returned
  *     ALIGNED                     size << 6 | shift; the same, aligned to 1 << shift bytes
  *     FREE                        0
  *     REALLOC                     0; begins: the name is free again, the block is not yet
- *     REALLOCATED                 size; ends the thread's REALLOC, or, without one, is realloc(NULL, size)'s; with name 0
- *                                 it failed, and the block keeps the name it had
+ *     REALLOCATED                 size; ends the thread's REALLOC, or, without one, is realloc(NULL, size)'s;
+ *                                 with name 0 it failed, and the block keeps the name it had
  *
  * T1  A name is a number other than 0 that no two living blocks share: its address divided by 8 in a recording.
  * T2  Tickets rise within a thread, and no two threads share one: sorted by ticket, turns are one sequence of events.
- * T3  In this sequence a block is freed after it was returned and its name returns after it was freed, by whatever thread.
+ * T3  In this sequence a block is freed after it was returned, and its name returns after it was freed, in whatever
+ *     threads.
  *
  * Names and tickets are coded as differences: a name to the one before it in the chunk (0 at first), in zigzag form
  * (the sign is the lowest bit); a ticket to the one before it, at first to that of the chunk.

@@ -1,15 +1,15 @@
 /* record: preloaded before a program's allocator, writes down what the program asks of it. See bench/trace.h.
  *
- * HAK_RECORD=PARENT:LIMIT:FOLDER says which processes are recorded: those whose parent is process PARENT, or all when it is
- * 0. Each program that a process runs has a file of its own, FOLDER/PID.N, of at most LIMIT bytes. What calls the recorder: the
- * program, for every function of the malloc family; what it calls: the next definition of the same function.
+ * HAK_RECORD=PARENT:LIMIT:FOLDER says which processes are recorded: those whose parent is process PARENT, or all when
+ * it is 0. Each program that a process runs has a file of its own, FOLDER/PID.N, of at most LIMIT bytes. The program
+ * calls the recorder, for every function of the malloc family; the recorder calls the next definition of it.
  *
- * R1  The file is mapped as a whole and shared, and its descriptor closed: an event is recorded once its bytes and the
- *     chunk's count are stored, however the program ends, and nothing the program does to its descriptors, its root
- *     or its user matters.
- * R2  A block is noted after it was returned, and before it is freed. Whoever learns of the block or gets its address next
- *     therefore finds `turn` where the noting thread found it, or later, and notes in a later turn (T3).
- * R3  A thread goes on with its turn as long as no other has begun one: it looks at one shared word and writes no other.
+ * R1  The file is mapped as a whole and shared, and no descriptor stays open: an event is recorded once its bytes and
+ *     the chunk's count are stored, however the program ends, and whatever it does to its descriptors, its root or
+ *     its user.
+ * R2  A block is noted after it was returned, and before it is freed. Whoever learns of the block or gets its address
+ *     next therefore finds `turn` where the noting thread found it, or later, and notes in a later turn (T3).
+ * R3  A thread goes on with its turn as long as no other has begun one: it looks at one shared word, and writes none.
  * R4  Memory of the recorder's own is the file, a page and thread-local; it never calls what it records.
  * R5  A child that forks finds the session's page wiped and the file not mapped, and begins a session or stays silent.
  */
@@ -31,7 +31,7 @@
 
 extern char **environ;
 
-/* ---- What is recorded: the next allocator ------------------------------------------------------------------------- */
+/* ---- What is recorded: the next allocator ------------------------------------------------------------------------ */
 
 static struct {
     void *(*malloc)(size_t);
@@ -147,8 +147,8 @@ static void read_command(struct trace_header *header) {
     }
 }
 
-/* The disk space of a stretch of chunks, asked for before they are written: a full disk is an error here, not a SIGBUS in
- * the program. One that has left its root or its user since the file was made goes on without. */
+/* The disk space of a stretch of chunks, asked for before they are written: a full disk is an error here, not a SIGBUS
+ * in the program. One that has left its root or its user since the file was made goes on without. */
 static bool reserve(uint32_t index) {
     int error = errno;
     int file = open(session->path, O_RDWR | O_CLOEXEC);
@@ -175,8 +175,8 @@ static bool map_file(void) {
         file = open(session->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     }
     if (file < 0) {
-        if (errno !=
-            ENOENT) { /* no folder: whoever recorded has gone, and this program outlived the one that was meant */
+        /* No folder: this program was started by one that outlived the recording. */
+        if (errno != ENOENT) {
             complain("can't create", session->path);
         }
         return false;
@@ -361,7 +361,7 @@ EXPORT void *calloc(size_t count, size_t bytes_each) {
 }
 
 EXPORT void free(void *block) {
-    if (block && !is_early(block)) {
+    if (block && !is_early(block) && is_ready()) {
         self.depth++;
         note(TRACE_FREE, 0, block);
         next.free(block);

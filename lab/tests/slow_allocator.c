@@ -1,5 +1,5 @@
-/* An allocator that is easy to catch: one list of blocks for all threads, the one freed last is the next to be returned,
- * and malloc and free linger on their way out. calloc and realloc call malloc as a program does. */
+/* An allocator that is easy to catch: one list of blocks for all threads, the one freed last is the next to be
+ * returned, and malloc and free linger on their way out. calloc and realloc call malloc as a program does. */
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>

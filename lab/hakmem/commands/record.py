@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 FILE = click.Path(dir_okay=False, path_type=Path)
-SMALLEST, LARGEST = 64 << 10, 64 << 30
+SMALLEST, LARGEST = 64 << 10, 4 << 30
 FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -15,7 +15,7 @@ def to_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
     number = value.rstrip("".join(FACTORS))
     factor = FACTORS.get(value[len(number) :])
     if not number.isdecimal() or factor is None or not SMALLEST <= int(number) * factor <= LARGEST:
-        raise click.BadParameter(f"{value!r}: expected a number of bytes, with K, M or G, from 64K to 64G")
+        raise click.BadParameter(f"{value!r}: expected a number of bytes, with K, M or G, from 64K to 4G")
     return int(number) * factor
 
 
