@@ -12,7 +12,6 @@
  * open, and the program's malloc is asked for one block and given it back. Needs Linux and a dynamic linker. */
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@ static void add_counters(struct hak_snapshot *snapshot, const struct hak_counter
 }
 
 static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) {
-    /* Acquire pairs with grow_range: records exist up to here. */
+    /* Acquire pairs with hak_region_grow: records exist up to here. */
     uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
     for (uint32_t unit = 0; unit < units;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);

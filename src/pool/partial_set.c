@@ -36,7 +36,7 @@ struct hak_slab *hak_partial_set_take(uint32_t size_class) {
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
         struct hak_range *range = hak_region_range(i);
         if (range == NULL) break;
-        /* Acquire pairs with grow_range: rows exist up to here. */
+        /* Acquire pairs with hak_region_grow: rows exist up to here. */
         uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
         for (uint32_t group = 0; group * 64 < super_slabs; group++) {
             uint64_t candidates = hak_atomic_load(&range->partial_index[group][size_class], relaxed);

@@ -118,7 +118,7 @@ static size_t purge_any(const struct view *view) { return for_each_hole(view, pu
 static size_t for_each_slab(struct hak_range *range, size_t (*visit)(const struct view *view),
                             size_t (*visit_run)(struct hak_range *range, uint32_t unit)) {
     size_t bytes = 0;
-    /* Acquire pairs with grow_range: records exist up to here. */
+    /* Acquire pairs with hak_region_grow: records exist up to here. */
     uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
     for (uint32_t unit = 0; unit < units;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
