@@ -56,15 +56,16 @@ static inline void bench_slots_churn(struct bench_slots *set, uint64_t iteration
     set->random = own.random;
 }
 
-/* Frees all blocks; returns the checksum over them. */
+/* Frees all blocks, so that all slots are empty; returns the checksum over them. */
 static inline uint64_t bench_slots_finish(struct bench_slots *set, bool every_page) {
     uint64_t checksum = 0;
     for (size_t i = 0; i < set->count; i++) {
-        const struct bench_slot *slot = &set->slots[i];
+        struct bench_slot *slot = &set->slots[i];
         if (slot->block) {
             checksum = every_page ? bench_fold_pages(checksum, slot->block, slot->bytes)
                                   : bench_fold_block(checksum, slot->block, slot->bytes);
             free(slot->block);
+            slot->block = NULL;
         }
     }
     return checksum;

@@ -3,7 +3,8 @@
 Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary,
 and its verdict stands alone; the intervals of the other metrics are widened for their number, so that a report of many
 verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the ratios
-of its single cases are widened for the number of allocators.
+of its single cases are widened for the number of allocators. Where the rounds are too few for intervals so wide to have
+ends, they stay those of single verdicts, and the report says which they are.
 """
 
 from __future__ import annotations
@@ -111,18 +112,35 @@ def report(
     if primary not in present:
         raise LabError(f"no figure {primary!r} to compare by; there are {', '.join(present)}")
     others = [name for name in dict.fromkeys(metrics) if name != primary and name in present]
-    wider = statistics.family_confidence(len(others) * max(1, len(record.variants) - 1) * len(record.cases))
+    wider = _each_of(len(others) * (len(record.variants) - 1) * len(record.cases), record.rounds)
     several = len(record.cases) > 1
     sections: list[Section] = []
     for name in [primary, *others]:
-        confidence = CONFIDENCE if name == primary else wider
+        confidence, notes = (CONFIDENCE, ()) if name == primary else (wider, (_holding(wider),))
         found = section(
-            record, metric(record, name), _series(record, name), chosen, confidence=confidence, mean=several
+            record,
+            metric(record, name),
+            _series(record, name),
+            chosen,
+            confidence=confidence,
+            mean=several,
+            notes=notes,
         )
         if found:
             sections.append(found)
     answer = _answer(sections[0]) if isinstance(sections[0], Comparison) else ()
     return _report(record, title, sections, answer, kept)
+
+
+def _each_of(verdicts: int, rounds: int) -> float:
+    """The confidence of each of so many verdicts; that of a single one where the rounds are too few for the family."""
+    each = statistics.family_confidence(max(1, verdicts))
+    return each if statistics.minimum_rounds(each) <= rounds else CONFIDENCE
+
+
+def _holding(confidence: float) -> str:
+    share = f"{confidence:.1%}".replace(".0%", "%")
+    return f"Each interval holds with {share}."
 
 
 def _series(record: Record, name: str) -> Figure:
@@ -195,11 +213,8 @@ def suite_report(
 ) -> Report:
     """Time and memory of all cases, each with a geometric mean, then those of the benchmarks' own figures."""
     chosen = choose_baseline(record, baseline)
-    each = statistics.family_confidence(max(1, len(record.variants) - 1))
-    if statistics.minimum_rounds(each) > record.rounds:
-        each = CONFIDENCE
-    share = f"{each:.1%}".replace(".0%", "%")
-    note = (f"Intervals of single cases hold with {share} each; the verdict is that on the geometric mean.",)
+    each = _each_of(len(record.variants) - 1, record.rounds)
+    note = (f"{_holding(each)} The verdict is that on the geometric mean.",)
     sections: list[Section] = []
     for of, figure in ((COST, cost(record)), (MEMORY, _series(record, "peak_rss_bytes"))):
         found = section(record, of, figure, chosen, confidence=each, mean=True, notes=note)

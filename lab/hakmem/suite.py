@@ -107,7 +107,7 @@ BENCHMARKS = (
     Benchmark("comprehensive", "bench_comprehensive 300000 1", "bench_comprehensive 20000 1"),
     Benchmark("stability", "bench_stability 2000000 4096 1", "bench_stability 20000 400 1"),
     Benchmark("mid", "bench_mid_large 12000000 1000 1", "bench_mid_large 50000 256 1"),
-    Benchmark("large", "bench_mid_large 36000 40 1 32768 8388608", "bench_mid_large 300 8 1 32768 8388608"),
+    Benchmark("large", "bench_mid_large 2000 40 1 32768 8388608 1", "bench_mid_large 300 8 1 32768 8388608 0.01"),
     Benchmark("realloc untouched", "bench_realloc 1 1073741824 150 1 1 untouched", REALLOC_SANITY + " untouched"),
     Benchmark("realloc touched", "bench_realloc 1 268435456 150 1 1 touched", REALLOC_SANITY + " touched"),
     Benchmark(

@@ -1,0 +1,68 @@
+"""What the commands that compare allocators on many cases have in common: their options, and the way to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hakmem import output
+
+if TYPE_CHECKING:
+    from hakmem.measure import Case, Variant
+
+
+def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds -n, --warmup, --with, --baseline, --sanity, --list and those of output.options, as arguments rounds,
+    warmup, names, baseline, sanity, only_list and files. The two words tell what the last two of the first row do."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = output.options(command)
+        for option in (
+            click.option("--list", "only_list", is_flag=True, help=of_list),
+            click.option("--sanity", is_flag=True, help=of_sanity),
+            click.option("--baseline", metavar="NAME", help="what ratios are to  [default: hakmem]"),
+            click.option(
+                "--with", "names", multiple=True, metavar="NAMES", help="allocators; `all`: every one that is installed"
+            ),
+            click.option(
+                "--warmup", type=click.IntRange(min=0), default=0, show_default=True, help="runs of each before them"
+            ),
+            click.option(
+                "-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="counted runs of each"
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def compare(
+    title: str,
+    cases: Sequence[Case],
+    variants: Sequence[Variant],
+    figures: Iterable[str],
+    *,
+    rounds: int,
+    warmup: int,
+    baseline: str | None,
+    files: dict[str, Any],
+    notes: Iterable[str] = (),
+) -> int:
+    """Measures, keeps and shows; `title` is the record's kind, too. Returns the exit status."""
+    from hakmem import comparison, ledger, machine, measure, progress
+
+    start = machine.facts()
+    with progress.shown() as on_step:
+        done = measure.measure(cases, variants, rounds, warmup=warmup, on_step=on_step)
+    done.notes += notes
+    record = ledger.from_measurement(done, title, warmup=warmup, start=start)
+    base = baseline or ("hakmem" if "hakmem" in record.variants else None)
+    output.finish(
+        record,
+        lambda kept: comparison.suite_report(record, title, baseline=base, figures=figures, kept=kept),
+        **files,
+    )
+    return 130 if done.interrupted else 1 if done.failures else 0
