@@ -255,7 +255,7 @@ def _nothing(text: bytes) -> bytes:
 
 PROGRAMS = (
     Program("python3", "python3", ((PYTHON,),), ("{exe}", "{inputs}/objects.py")),
-    Program("sqlite3", "python3", ((PYTHON,),), ("{exe}", "{inputs}/rows.py", "1000000")),
+    Program("sqlite3", "python3", ((PYTHON,),), ("{exe}", "{inputs}/rows.py", "500000")),
     Program(
         "gcc",
         "g++",
@@ -268,7 +268,7 @@ PROGRAMS = (
         "git",
         "git",
         (("git",),),
-        ("{python}", "{inputs}/git_passes.py", "{exe}", "{repository}", "3"),
+        ("{python}", "{inputs}/git_passes.py", "{exe}", "{repository}", "1"),
         processes=4,
         prepare=_git,
         set_up=_git_home,

@@ -117,7 +117,7 @@ def memcached(values: Mapping[str, str]) -> bytes:
     """Items of 20 B to 16 KiB, replaced, appended to, counted and deleted; more of them than its memory holds."""
     answers = bytearray()
     with connect(values["port"]) as client:
-        for batch in range(60):
+        for batch in range(90):
             request = bytearray()
             for i in range(batch * 1000, batch * 1000 + 1000):
                 data = b"v" * (20 + i * 7919 % 16000 if i % 16 == 0 else 20 + i * 31 % 900)
@@ -150,11 +150,11 @@ def nginx(values: Mapping[str, str]) -> bytes:
         return bytes(answer)
 
     statuses: list[bytes] = []
-    for _ in range(150):
+    for _ in range(500):
         answer = request(small * 100 + large + last)
         statuses += re.findall(rb"HTTP/1\.1 (\d+)", answer)
         bodies += len(answer)
-    for _ in range(1500):
+    for _ in range(5000):
         statuses += re.findall(rb"HTTP/1\.1 (\d+)", request(last))
     os.kill(int(Path(values["cwd"], "nginx.pid").read_text()), signal.SIGQUIT)
     return b"%d answers, %s" % (len(statuses), b" ".join(sorted(set(statuses))))

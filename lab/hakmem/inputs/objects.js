@@ -7,7 +7,7 @@ function tree(depth) {
 
 let seed = 12345;
 const live = new Array(2000).fill(Buffer.alloc(0));
-for (let i = 0; i < 150000; i++) {
+for (let i = 0; i < 400000; i++) {
     seed = (Math.imul(seed, 1103515245) + 12345) & 0x7fffffff;
     const block = Buffer.allocUnsafeSlow(16 + ((seed >> 8) % 8192));
     block[0] = seed & 255;
@@ -17,7 +17,7 @@ console.log("buffers", live.reduce((sum, block) => sum + block.length + block[0]
 
 const text = JSON.stringify([tree(15), Array.from({ length: 100000 }, (_, i) => "item " + ((i * 7919) % 100003))]);
 console.log("json", text.length, JSON.stringify(JSON.parse(text)) === text);
-for (let i = 0; i < 10; i++) {
+for (let i = 0; i < 20; i++) {
     const packed = zlib.deflateSync(text, { level: 1 });
     if (zlib.inflateSync(packed).toString() !== text) throw new Error("inflate");
 }

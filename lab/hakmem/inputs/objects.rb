@@ -15,7 +15,7 @@ puts "words #{words.size} #{words.keys.max} #{words.values.sum(&:size)}"
 
 seed = 12345
 live = Array.new(5000, "")
-800_000.times do
+1_600_000.times do
   seed = (seed * 1103515245 + 12345) & 0x7fffffff
   live[seed % 5000] = "x" * (16 + (seed >> 8) % 1024)
 end
