@@ -12,7 +12,7 @@ from dataclasses import replace
 from hakmem import native, programs, replays, suite
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
-from hakmem.measure import Case, Variant
+from hakmem.measure import CEILING, Case, Variant
 
 TRACES = "traces"
 PROGRAMS = "programs"
@@ -58,4 +58,4 @@ def listing() -> list[list[str]]:
 
 def ceiling() -> Variant:
     """BenchFast: an allocator that does almost nothing, and can't run a real program."""
-    return Variant("ceiling", Allocator("ceiling", native.program("libbenchfast.so")))
+    return Variant(CEILING, Allocator(CEILING, native.program("libbenchfast.so")))

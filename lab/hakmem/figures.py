@@ -7,7 +7,7 @@ A figure is an expression over one record:
     as +6.5 % (+1.2 to +9.0 %)
 
 Names with spaces stand in quotes. CASE "*" is all cases of the record, of which ratios are those of geometric means.
-BASELINE `best` is the best of all other variants in that case, `best(A, B)` of these. `.estimate`, `.low` and `.high`
+BASELINE `best` is the best of all other allocators in that case (the ceiling is none), `best(A, B)` of these. `.estimate`, `.low` and `.high`
 behind an expression take one number of it. In a table, the name `case` is the case of the row.
 
 In a table a column holds figures that were measured or values that somebody expects, and says which; a model that
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from hakmem import comparison, statistics, words
 from hakmem.errors import LabError
 from hakmem.ledger import Expected, Record
+from hakmem.measure import CEILING
 from hakmem.statistics import Interval, Verdict
 
 if sys.version_info >= (3, 11):
@@ -39,6 +40,8 @@ ARGUMENTS = {
     "ratio": ("CASE", "CANDIDATE", "BASELINE", "METRIC"),
     "change": ("CASE", "CANDIDATE", "BASELINE", "METRIC"),
 }
+BOUNDED = "Ratios are paired by round, with their 95 % intervals; bold is what these show to be worse."
+UNBOUNDED = "Ratios are paired by round, of which there are too few for intervals; bold is what was worse in every one."
 Find = Callable[[str], Record]  # by id; raises LabError when there is none that may be cited
 
 
@@ -232,7 +235,10 @@ def _values(record: Record, case: str, variant: str, metric: str) -> list[float]
     return values
 
 
-def _interval(record: Record, figure: Measured) -> Interval:
+Pairs = dict[str, tuple[list[float], list[float]]]  # per case: own values and the rival's, round by round
+
+
+def _pairs(record: Record, figure: Measured) -> Pairs:
     cases = _cases(record, figure)
     own = {case: _values(record, case, figure.variant, figure.metric) for case in cases}
     assert figure.rivals is not None
@@ -240,13 +246,30 @@ def _interval(record: Record, figure: Measured) -> Interval:
     theirs = {case: _values(record, case, rival, figure.metric) for case in cases}
     if min(min(values) for values in [*own.values(), *theirs.values()]) <= 0:
         raise FigureError(f"{record.id}: {figure.metric} has values that no ratio can be made of")
-    return statistics.geometric_mean_ratio({case: (own[case], theirs[case]) for case in cases})
+    return {case: (own[case], theirs[case]) for case in cases}
+
+
+def _interval(record: Record, figure: Measured) -> Interval:
+    return statistics.geometric_mean_ratio(_pairs(record, figure))
+
+
+def _is_worse(record: Record, figure: Measured) -> bool:
+    """What the interval shows; where the rounds are too few for one, what every round says."""
+    less_is_better = comparison.metric(record, figure.metric).less_is_better
+    pairs = _pairs(record, figure)
+    found = statistics.verdict(statistics.geometric_mean_ratio(pairs), less_is_better)
+    if found is not Verdict.UNDECIDED:
+        return found is Verdict.SLOWER
+    rounds = [
+        statistics.geometric_mean([own[i] / theirs[i] for own, theirs in pairs.values()]) for i in range(record.rounds)
+    ]
+    return min(rounds) > 1 if less_is_better else max(rounds) < 1
 
 
 def _best(record: Record, figure: Measured, cases: list[str]) -> str:
     """The rival with the best geometric mean of medians among those that have figures in all these cases."""
     means: dict[str, float] = {}
-    for name in figure.rivals or [name for name in record.variants if name != figure.variant]:
+    for name in figure.rivals or [name for name in record.variants if name not in (figure.variant, CEILING)]:
         if name not in record.variants:
             raise FigureError(f"{record.id} has no variant {name!r}; it has {', '.join(record.variants)}")
         found = [record.values(case, name, figure.metric) for case in cases]
@@ -268,7 +291,8 @@ def markdown(table: Table, find: Find, link: Callable[[str], str]) -> str:
     lines += ["", *(f"{provenance(find(name))} ([record]({link(name)}))." for name in table.records())]
     functions = {cell.function for column in table.columns if column.kind == "measured" for cell in column.cells}
     if functions - {"median"}:
-        lines.append("Ratios are paired by round, with their 95 % intervals; bold is what these show to be worse.")
+        fewest = min(find(name).rounds for name in table.records())
+        lines.append(BOUNDED if fewest >= statistics.minimum_rounds() else UNBOUNDED)
     for column in table.columns:
         if column.kind == "expected":
             lines.append(f"Nobody measured {column.title!r}: {column.cells[0].source}.")
@@ -278,12 +302,17 @@ def markdown(table: Table, find: Find, link: Callable[[str], str]) -> str:
 def _cell(cell: Measured | Expected, find: Find) -> str:
     if cell.kind == "expected":
         return words.amount(cell.amount, cell.unit)
+    if _has_failed(find(cell.record), cell):
+        return "failed"
     shown = text(cell, find)
     if cell.function == "median":
         return shown
-    record = find(cell.record)
-    less_is_better = comparison.metric(record, cell.metric).less_is_better
-    return f"**{shown}**" if statistics.verdict(_interval(record, cell), less_is_better) is Verdict.SLOWER else shown
+    return f"**{shown}**" if _is_worse(find(cell.record), cell) else shown
+
+
+def _has_failed(record: Record, cell: Measured) -> bool:
+    named = {cell.variant, *(cell.rivals or ())}
+    return any(failed.variant in named and failed.case in _cases(record, cell) for failed in record.failures)
 
 
 def provenance(record: Record) -> str:

@@ -44,6 +44,9 @@ METRICS = {
 }
 
 
+CEILING = "ceiling"  # the variant that is no allocator to compare with: it shows how much of a case is the case
+
+
 @dataclass(frozen=True)
 class Variant:
     """An allocator with settings of its own."""

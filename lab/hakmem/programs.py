@@ -100,7 +100,7 @@ class ProgramCase:
         return tuple(re.sub(r"\{(\w+)\}", lambda m: known.get(m[1], m[0]), word) for word in self.program.command)
 
     def supports(self, variant: Variant) -> bool:
-        return variant.name != "ceiling"  # it never gives memory back
+        return variant.name != CEILING  # it never gives memory back
 
     def run(self, variant: Variant) -> Sample:
         program = self.program

@@ -143,6 +143,37 @@ def test_a_mean_over_all_cases_and_what_is_worse(tree: Path) -> None:
     assert "| mean | 1.483 (1.483-1.484) | **1.414 (1.414-1.414)** |" in written
 
 
+def test_where_there_is_no_interval_what_every_round_says_is_worse(tmp_path: Path) -> None:
+    times = {"hakmem": [1.2, 1.3, 1.1], "quick": [1.0, 1.0, 1.0], "same": [1.25, 1.25, 1.25]}
+    ledger.keep(record({("hot", name, "wall_s"): of for name, of in times.items()}), tmp_path / "evidence")
+    columns = "".join(f'"{name}" = "ratio(case, hakmem, {name}, wall_s)"\n' for name in ("quick", "same"))
+    findings(tmp_path, f'<!-- table: {ID}\n[rows]\n"hot" = "hot"\n[columns]\n{columns}-->\n<!-- end -->\n')
+    claims.write(tmp_path)
+    written = (tmp_path / "README.md").read_text()
+    assert "| hot | **1.200** | 0.960 |" in written
+    assert "too few for intervals; bold is what was worse in every one" in written
+
+
+def test_a_cell_of_a_case_that_failed_says_so(tmp_path: Path) -> None:
+    values = {("hot", "hakmem", "wall_s"): [1.0] * 8, ("cold", "hakmem", "wall_s"): [1.0] * 8}
+    values |= {("hot", "frail", "wall_s"): [2.0] * 8}
+    failure = ledger.FailedRun(case="cold", variant="frail", round=1, reason="out of memory")
+    ledger.keep(record(values, failures=[failure]), tmp_path / "evidence")
+    rows = '"hot" = "hot"\n"cold" = "cold"\n'
+    table = f'[rows]\n{rows}[columns]\n"frail" = "ratio(case, hakmem, frail, wall_s)"\n'
+    findings(tmp_path, f"<!-- table: {ID}\n{table}-->\n<!-- end -->\n")
+    claims.write(tmp_path)
+    written = (tmp_path / "README.md").read_text()
+    assert "| hot | 0.500 (0.500-0.500) |" in written and "| cold | failed |" in written
+
+
+def test_the_best_rival_is_no_ceiling(tmp_path: Path) -> None:
+    times = {"hakmem": 2.0, "quick": 1.0, "ceiling": 0.5}
+    ledger.keep(record({("hot", name, "wall_s"): [of] * 8 for name, of in times.items()}), tmp_path / "evidence")
+    text = f"x <!-- figure: {ID} ratio(hot, hakmem, best, wall_s) -->2.000 (2.000-2.000)<!-- end --> {LINK}"
+    assert findings(tmp_path, text) == []
+
+
 def test_the_best_rival_is_that_of_the_metric(tmp_path: Path) -> None:
     values = {
         ("hot", name, metric): [factor] * 8
