@@ -220,8 +220,14 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._found: dict[str, Record] = {}  # tables ask for the same record in every cell
 
     def find(self, name: str) -> Record:
+        if name not in self._found:
+            self._found[name] = self._load(name)
+        return self._found[name]
+
+    def _load(self, name: str) -> Record:
         if not re.match(ledger.ID, name):
             raise LabError(f"{name!r} is no record's id")
         try:

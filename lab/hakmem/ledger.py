@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -107,11 +108,15 @@ class Record(_Model):
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
         """Empty when there is no such series: the variant failed that case."""
-        found = (s.values for s in self.series if (s.case, s.variant, s.metric) == (case, variant, metric))
-        return next(found, [])
+        return self.by_name.get((case, variant, metric), [])
+
+    @cached_property
+    def by_name(self) -> dict[tuple[str, str, str], list[float]]:
+        """Values by case, variant and metric."""
+        return {(one.case, one.variant, one.metric): one.values for one in self.series}
 
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys(one.metric for one in self.series))
+        return list(dict.fromkeys(metric for _, _, metric in self.by_name))
 
 
 # ---- Writing
