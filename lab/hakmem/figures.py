@@ -2,13 +2,14 @@
 
 A figure is an expression over one record:
 
-    median(CASE, VARIANT, METRIC)                 107 M/s ratio(CASE, CANDIDATE, BASELINE, METRIC)      1.065
-    (1.012-1.090): paired by round, with its 95 % interval change(CASE, CANDIDATE, BASELINE, METRIC)     the same ratio
-    as +6.5 % (+1.2 to +9.0 %)
+    median(CASE, VARIANT, METRIC)                 107 M/s
+    ratio(CASE, CANDIDATE, BASELINE, METRIC)      1.065 (1.012-1.090): paired by round, with its 95 % interval
+    change(CASE, CANDIDATE, BASELINE, METRIC)     the same ratio as +6.5 % (+1.2 to +9.0 %)
 
 Names with spaces stand in quotes. CASE "*" is all cases of the record, of which ratios are those of geometric means.
-BASELINE `best` is the best of all other allocators in that case (the ceiling is none), `best(A, B)` of these. `.estimate`, `.low` and `.high`
-behind an expression take one number of it. In a table, the name `case` is the case of the row.
+BASELINE `best` is the best of all other allocators in that case (the ceiling is none), `best(A, B)` of these.
+`.estimate`, `.low` and `.high` behind an expression take one number of it. In a table, the name `case` is the case of
+the row.
 
 In a table a column holds figures that were measured or values that somebody expects, and says which; a model that
 holds both in one column doesn't exist.

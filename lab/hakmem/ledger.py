@@ -116,7 +116,11 @@ class Record(_Model):
         return {(one.case, one.variant, one.metric): one.values for one in self.series}
 
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys(metric for _, _, metric in self.by_name))
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> list[str]:
+        return list(dict.fromkeys(one.metric for one in self.series))
 
 
 # ---- Writing

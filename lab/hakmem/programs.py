@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hakmem import native, process, servers
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Variant, values_of
+from hakmem.measure import CEILING, Sample, Variant, values_of
 
 INPUTS = Path(__file__).resolve().parent / "inputs"
 SYSTEM_PYTHON = "/usr/bin/python3"

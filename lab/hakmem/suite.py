@@ -101,7 +101,7 @@ BENCHMARKS = (
     Benchmark("bulk 1k", "bench_bulk 1000 10000 1 16 128", "bench_bulk 1000 1000 1 16 128"),
     Benchmark("bulk 100k", "bench_bulk 100000 100 1 16 128", "bench_bulk 100000 5 1 16 128"),
     Benchmark("rev 100k", "bench_bulk 100000 100 1 16 128 lifo", "bench_bulk 100000 5 1 16 128 lifo"),
-    Benchmark("bulk 50k L", "bench_bulk 50000 100 1 16 2048", "bench_bulk 50000 4 1 16 2048"),
+    Benchmark("bulk 50k L", "bench_bulk 50000 110 1 16 2048", "bench_bulk 50000 4 1 16 2048"),
     Benchmark("hot", "bench_tiny_hot 100000000 64", "bench_tiny_hot 5000000 64"),
     Benchmark("c6 heavy", "bench_c6_heavy 12000000 4096 1", "bench_c6_heavy 200000 1024 1"),
     Benchmark("comprehensive", "bench_comprehensive 300000 1", "bench_comprehensive 20000 1"),
