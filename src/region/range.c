@@ -190,6 +190,7 @@ struct hak_range *hak_region_new_super_slab(uint32_t *number) {
         if (range == NULL) range = hak_region_add_range(i, 1);
         if (range == NULL) return NULL;
         if (grow_by_one(range, number)) return range;
+        if (*number < range->super_slab_limit) return NULL; /* refused: a range more would cost memory, and give none */
     }
     return NULL;
 }

@@ -315,12 +315,15 @@ static uint32_t upper_end(const struct hak_range *range) {
     return 0;
 }
 
-static struct hak_slab *take_span_at_end(struct hak_range *range, uint32_t count, uint32_t alignment, bool clear) {
+/* When there is none, *has_room tells whether that is for lack of memory, not of addresses. */
+static struct hak_slab *take_span_at_end(struct hak_range *range, uint32_t count, uint32_t alignment, bool clear,
+                                         bool *has_room) {
     uint32_t limit = range->super_slab_limit * HAK_UNITS_PER_SUPER_SLAB, units;
     do {
         units = units_of(range);
         uint32_t unit = aligned_unit(range, upper_end(range), alignment);
-        if (unit > limit || count > limit - unit) return NULL;
+        *has_room = unit <= limit && count <= limit - unit;
+        if (!*has_room) return NULL;
         if (take_and_grow(range, unit, unit + count, clear)) return record_of(range, unit);
     } while (units_of(range) != units); /* another thread was faster */
     return NULL;
@@ -328,15 +331,16 @@ static struct hak_slab *take_span_at_end(struct hak_range *range, uint32_t count
 
 struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, bool clear) {
     struct hak_slab *record = NULL;
+    bool has_room = false;
     uint32_t ranges = 0;
     for (; ranges < HAK_RANGE_LIMIT && hak_region_range(ranges) != NULL && record == NULL; ranges++)
         record = take_span_from_range(hak_region_range(ranges), count, alignment, clear);
-    for (uint32_t i = 0; i < ranges && record == NULL; i++)
-        record = take_span_at_end(hak_region_range(i), count, alignment, clear);
-    if (record != NULL || ranges == HAK_RANGE_LIMIT) return record;
+    for (uint32_t i = 0; i < ranges && record == NULL && !has_room; i++)
+        record = take_span_at_end(hak_region_range(i), count, alignment, clear, &has_room);
+    if (record != NULL || has_room || ranges == HAK_RANGE_LIMIT) return record;
     uint32_t super_slabs = (uint32_t)(((uint64_t)count + alignment - 2) / HAK_UNITS_PER_SUPER_SLAB) + 1;
     struct hak_range *range = hak_region_add_range(ranges, super_slabs);
-    return range == NULL ? NULL : take_span_at_end(range, count, alignment, clear);
+    return range == NULL ? NULL : take_span_at_end(range, count, alignment, clear, &has_room);
 }
 
 void hak_region_release(struct hak_slab *first, uint32_t count) {

@@ -226,8 +226,7 @@ bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO
 void hak_os_break_huge_page(void *page) { advise(FAKE_BREAK, page, fake_os.page_bytes); }
 
 size_t hak_os_resident_bytes(void *start, size_t bytes) {
-    area_of(start, bytes);
-    return fake_os.resident_bytes;
+    return advise(FAKE_RESIDENT, start, bytes) ? fake_os.resident_bytes : 0;
 }
 
 bool hak_os_has_huge_pages(void) { return fake_os.has_huge_pages; }

@@ -91,6 +91,10 @@ __attribute__((unused)) static const struct {
     {"sched_getaffinity", SYS_sched_getaffinity},
     {"mbind", SYS_mbind},
     {"sysinfo", SYS_sysinfo},
+    {"mincore", SYS_mincore},
+    {"process_madvise", SYS_process_madvise},
+    {"clone", SYS_clone},
+    {"clone3", SYS_clone3},
 };
 
 __attribute__((unused)) static int errno_by_name(const char *name) {

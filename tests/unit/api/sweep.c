@@ -3,12 +3,15 @@
  * contents; everything can be freed, with the counters adding up; and once the kernel gives memory again, all works again. */
 #include "heap_fixture.h"
 
+#include "front/background.h"
+#include "front/front.h"
+#include "front/thread.h"
 #include "region/page_policy.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SLOTS = 160, OPERATIONS = 500, EXIT_NOTHING_REFUSED = 42 };
+enum { SLOTS = 160, OPERATIONS = 500, DENSE_BLOCKS = 640, EXIT_NOTHING_REFUSED = 42 };
 
 static struct live_block slots[SLOTS];
 static size_t refused_requests;
@@ -102,7 +105,76 @@ static void free_all(void) {
     UNIT_CHECK(snapshot.total.live_blocks == 0);
 }
 
+/* ---- A heap that grows, with two threads and the background thread -------------------------------------------------- */
+
+static struct hak_heap *other_heap;
+
+/* Goes on as the other thread. */
+static void change_threads(void) {
+    struct hak_heap *heap = hak_thread_attach();
+    if (heap == NULL) return;
+    if (other_heap == NULL) other_heap = hak_heap_acquire();
+    if (other_heap == NULL) return;
+    hak_thread_heap = other_heap;
+    other_heap = heap;
+}
+
+static size_t waits_left;
+
+static void end_after_some_periods(void) {
+    fake_os.clock_ms += 2000;
+    if (waits_left-- == 0) hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed);
+}
+
+/* The background thread, if there is one, has so many periods, and ends. */
+static void run_background(size_t periods) {
+    if (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_AWAKE) return;
+    waits_left = periods;
+    fake_os.at_wait = end_after_some_periods;
+    fake_os.thread();
+    fake_os.at_wait = NULL;
+    UNIT_CHECK(hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_NONE);
+}
+
+/* Grows by many blocks of one size, whose beginning is written, and of which every eighth stays until the end. */
+static void run_growing(uint64_t seed) {
+    static struct live_block dense[DENSE_BLOCKS];
+    change_threads();
+    for (int i = 0; i < DENSE_BLOCKS; i++) {
+        errno = 0;
+        dense[i] = (struct live_block){hak_malloc(HAK_SMALL_MAX), 64, (unsigned char)(2 * i + 1)};
+        if (dense[i].bytes == NULL) expect_refusal(NULL);
+        else block_fill(&dense[i]);
+    }
+    change_threads();
+    for (int i = 0; i < DENSE_BLOCKS; i++)
+        if (i % 8 != 0 && dense[i].bytes != NULL) free_block(&dense[i]);
+    run_background(seed % 2 == 0 ? 5 : 1);
+    change_threads();
+    run_script(seed);
+    hak_purge();
+    for (int i = 0; i < DENSE_BLOCKS; i += 8)
+        if (dense[i].bytes != NULL) free_block(&dense[i]);
+    run_background(2);
+}
+
+static void purge_both(void) {
+    hak_purge();
+    if (other_heap == NULL) return;
+    change_threads();
+    hak_purge();
+}
+
+/* ---- Refusals -------------------------------------------------------------------------------------------------------- */
+
 static uint64_t huge_pages, lazy_purge; /* knobs */
+static bool grows;
+static size_t fences = SIZE_MAX; /* granted */
+
+static void run(uint64_t seed) {
+    if (grows) run_growing(seed);
+    else run_script(seed);
+}
 
 /* In a process of its own. */
 static _Noreturn void run_refusing(enum fake_call_kind kind, size_t first, size_t last) {
@@ -111,28 +183,32 @@ static _Noreturn void run_refusing(enum fake_call_kind kind, size_t first, size_
     hak_atomic_store(&hak_knobs.mapping_cache_bytes, 4 * HAK_MIB, relaxed);
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed); /* spans, and mappings */
     hak_atomic_store(&hak_knobs.huge_page_mode, huge_pages, relaxed);
-    hak_atomic_store(&hak_knobs.prefault_mode, huge_pages != HAK_HUGE_OFF, relaxed);
+    hak_atomic_store(&hak_knobs.prefault_mode, huge_pages == HAK_HUGE_ON, relaxed);
     hak_atomic_store(&hak_knobs.lazy_purge_mode, lazy_purge, relaxed);
     fake_os.has_huge_pages = true;
-    fake_os.address_space_limit = 64 * HAK_MIB - 1; /* ranges of 4 MiB: several of them */
+    if (!grows) fake_os.address_space_limit = 64 * HAK_MIB - 1; /* ranges of 4 MiB: several of them */
+    hak_atomic_store(&hak_knobs.growth_floor_bytes, 0, relaxed);
+    fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES;
+    fake_os.fences_left = fences;
     fake_os.grows_in_place = false;
     fake_os.clock_ms = 1000;
     fake_os_refuse(kind, first, last);
-    run_script(1);
+    run(1);
     check_all();
-    bool refused = fake_os.refused_count > 0;
+    bool refused = fake_os.refused_count > 0 || fake_os.fences_left == 0;
     UNIT_CHECK(refused || refused_requests == 0);
     if (hak_malloc_usable_size(NULL) == 0 && hak_region_range(0) != NULL) check_equations(&snapshot);
     free_all();
-    hak_purge();
+    purge_both();
 
     fake_os_refuse_nothing();
+    fake_os.fences_left = SIZE_MAX;
     refused_requests = 0;
     run_script(2);
     UNIT_CHECK(refused_requests == 0);
     check_all();
     free_all();
-    hak_purge();
+    purge_both();
     check_equations(&snapshot);
     UNIT_CHECK(snapshot.total.slabs == 0 && snapshot.total.large_blocks == 0);
     exit(refused ? 0 : EXIT_NOTHING_REFUSED);
@@ -189,6 +265,10 @@ static void from_each_unmap_on(void **state) {
     (void)state;
     sweep(FAKE_UNMAP, true, 3);
 }
+static void from_each_reserve_on(void **state) {
+    (void)state;
+    sweep(FAKE_RESERVE, true, 10);
+}
 static void huge_pages_refused(void **state) {
     (void)state;
     huge_pages = HAK_HUGE_ON;
@@ -213,8 +293,44 @@ static void from_each_remap_on(void **state) {
     sweep(FAKE_REMAP, true, 1);
 }
 
+/* A heap that grows, is looked at, and gets huge pages or is populated ahead; and has a background thread. */
+static void growth_each_call(void **state) {
+    (void)state;
+    grows = true;
+    huge_pages = HAK_HUGE_AUTO;
+    sweep(FAKE_ANY, false, 100);
+}
+static void growth_from_each_call_on(void **state) {
+    (void)state;
+    grows = true;
+    huge_pages = HAK_HUGE_AUTO;
+    sweep(FAKE_ANY, true, 100);
+}
+static void growth_from_each_look_on(void **state) {
+    (void)state;
+    grows = true;
+    huge_pages = HAK_HUGE_AUTO;
+    sweep(FAKE_RESIDENT, true, 3);
+}
+static void growth_ahead_refused(void **state) {
+    (void)state;
+    grows = true;
+    sweep(FAKE_POPULATE, false, 3);
+    sweep(FAKE_POPULATE, true, 3);
+}
+static void from_each_fence_on(void **state) {
+    (void)state;
+    grows = true;
+    for (fences = 0; passes(FAKE_ANY, 0, 0);) fences++;
+    print_message("%zu fences\n", fences);
+    assert_true(fences > 3);
+}
+
 UNIT_MAIN(cmocka_unit_test(undisturbed), cmocka_unit_test(each_call), cmocka_unit_test(from_each_call_on),
           cmocka_unit_test(from_each_map_on), cmocka_unit_test(from_each_commit_on),
           cmocka_unit_test(from_each_purge_on), cmocka_unit_test(from_each_unmap_on),
           cmocka_unit_test(huge_pages_refused), cmocka_unit_test(lazy_purges_refused),
-          cmocka_unit_test(from_each_move_on), cmocka_unit_test(from_each_remap_on))
+          cmocka_unit_test(from_each_move_on), cmocka_unit_test(from_each_remap_on),
+          cmocka_unit_test(from_each_reserve_on), cmocka_unit_test(growth_each_call),
+          cmocka_unit_test(growth_from_each_call_on), cmocka_unit_test(growth_from_each_look_on),
+          cmocka_unit_test(growth_ahead_refused), cmocka_unit_test(from_each_fence_on))

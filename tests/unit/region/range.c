@@ -120,7 +120,8 @@ static void super_slabs_from_the_bottom(void **state) {
     assert_int_equal(hak_atomic_load(&range->metadata_super_slabs, relaxed), steps * SUPER_SLABS_PER_METADATA_STEP);
 }
 
-/* A refused commit loses nothing: the next attempt makes the same SuperSlab. */
+/* A refused commit loses nothing: the next attempt makes the same SuperSlab. It costs nothing either: a further range is made
+ * when there is no address left, not when there is no memory. */
 static void refused_growth(void **state) {
     (void)state;
     assert_true(start_with_limit(SIZE_MAX));
@@ -130,6 +131,14 @@ static void refused_growth(void **state) {
         assert_null(hak_region_new_super_slab(&number));
         assert_int_equal(hak_region_sums().super_slabs, 0);
     }
+    size_t before = fake_os.mapped_bytes;
+    for (size_t call = 1; call <= 20; call++) { /* the next one succeeds, if it is asked for */
+        fake_os_refuse(FAKE_COMMIT, 1, 1);
+        if (call % 2 == 0) assert_null(hak_region_new_super_slab(&number));
+        else assert_null(hak_region_acquire_span(40, 1, false));
+    }
+    assert_null(hak_region_range(1));
+    assert_int_equal(fake_os.mapped_bytes, before);
     fake_os_refuse_nothing();
     assert_non_null(hak_region_new_super_slab(&number));
     assert_int_equal(number, 0);

@@ -1,0 +1,154 @@
+"""huge_pages_always.py: where the system gives huge pages unasked, small programs stay small, and what is freed goes back.
+
+    huge_pages_always.py --lib LIBRARY --bench FOLDER
+
+Sets transparent_hugepage/enabled to `always` for some seconds, and back to what it was, however the test ends. Without the
+right to do so, it is skipped. Programs of FOLDER that use a few MiB must have the peak RSS and the page faults that they have
+without huge pages, and a tenth more at most. After a burst of 512 MiB, most of it freed, no more may stay resident than
+without huge pages, and the system must have the rest available: what was given back of a huge page that the kernel keeps whole
+is neither resident nor available.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SKIPPED = 77
+ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+SMALL = (
+    "bench_random_mixed 1000000 400 1",
+    "bench_random_mixed 1000000 8192 1",
+    "bench_tiny_hot 1000000 64",
+    "bench_mid_large 20000 40 1",
+)
+RUNS = 5
+BURST = "bench_idle_burst 4 536870912 95 8 trim"
+SMALL_LIMIT, BURST_LIMIT = 1.10, 1.03
+MOMENTS = ("8s", "trimmed")
+AVAILABLE_ALLOWANCE_MIB = 64  # other processes live, too
+ATTEMPTS = 5
+
+
+def current() -> str:
+    found = re.search(r"\[(\w+)\]", ENABLED.read_text())
+    assert found
+    return found[1]
+
+
+def put_back_at_the_end(mode: str) -> int:
+    """A process that nobody knows of sets the mode when this one is gone, or closes the descriptor."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        os.close(write_end)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.read(read_end, 1)
+        ENABLED.write_text(mode)
+        os._exit(0)
+    os.close(read_end)
+    os.waitpid(child, 0)
+    return write_end
+
+
+@contextlib.contextmanager
+def huge_pages(mode: str) -> Iterator[None]:
+    before = current()
+    descriptor = put_back_at_the_end(before)
+    try:
+        ENABLED.write_text(mode)
+        yield
+    finally:
+        ENABLED.write_text(before)
+        os.close(descriptor)
+
+
+def run(words: str, arguments: argparse.Namespace) -> tuple[str, int]:
+    """What the program says, and its page faults."""
+    program, *rest = words.split()
+    library = arguments.lib.resolve()
+    done = subprocess.Popen([arguments.bench / program, *rest], stdout=subprocess.PIPE, env={"LD_PRELOAD": str(library)})
+    assert done.stdout
+    output = done.stdout.read().decode()
+    _, status, usage = os.wait4(done.pid, 0)
+    done.returncode = os.waitstatus_to_exitcode(status)
+    allocator = re.search(r"^allocator (.+)$", output, re.MULTILINE)
+    if done.returncode != 0 or not allocator or Path(allocator[1]).resolve() != library:
+        raise SystemExit(f"{words}: exit status {done.returncode}\n{output}")
+    return output, usage.ru_minflt
+
+
+def small_figures(words: str, arguments: argparse.Namespace) -> tuple[float, float]:
+    """Medians of peak RSS in KiB and of page faults."""
+    runs = [run(words, arguments) for _ in range(RUNS)]
+    peaks = [int(re.search(r"^peak (\d+) KiB$", output, re.MULTILINE)[1]) for output, _ in runs]
+    return statistics.median(peaks), statistics.median(faults for _, faults in runs)
+
+
+def compare_small(words: str, before: tuple[float, float], after: tuple[float, float]) -> bool:
+    kept = all(now <= SMALL_LIMIT * then for then, now in zip(before, after))
+    print(f"{words}: peak {after[0]:.0f} KiB, {after[1]:.0f} faults; without huge pages {before[0]:.0f} KiB, "
+          f"{before[1]:.0f} faults: {'kept' if kept else 'BROKEN'}", flush=True)
+    return kept
+
+
+def burst(arguments: argparse.Namespace) -> dict[str, float]:
+    """Figures of a burst; those of bytes in MiB."""
+    output, _ = run(BURST, arguments)
+    found = re.findall(r"^figure (\S+) (\S+) (\S+)$", output, re.MULTILINE)
+    figures = {name: float(value) / ((1 << 20) if unit == "bytes" else 1) for name, value, unit in found}
+    for moment in MOMENTS:
+        figures[f"missing_{moment}"] = figures["available_before"] - figures[f"available_{moment}"]
+    print(f"{BURST}: " + "; ".join(
+        f"{moment}: {figures[f'over_limit_{moment}']:.3f} x the limit of {figures['page_limit']:.1f} MiB, and the system has "
+        f"{figures[f'missing_{moment}']:.0f} MiB less" for moment in MOMENTS), flush=True)
+    return figures
+
+
+def compare_bursts(before: dict[str, float], arguments: argparse.Namespace) -> bool:
+    for _ in range(ATTEMPTS):
+        after = burst(arguments)
+        if any(after[f"over_limit_{moment}"] > BURST_LIMIT * before[f"over_limit_{moment}"] for moment in MOMENTS):
+            return False
+        if all(after[f"missing_{moment}"] <= after[f"rss_{moment}"] + AVAILABLE_ALLOWANCE_MIB for moment in MOMENTS):
+            return True
+        time.sleep(1)  # perhaps it was somebody else
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lib", type=Path, required=True)
+    parser.add_argument("--bench", type=Path, required=True)
+    arguments = parser.parse_args()
+    if not os.access(ENABLED, os.R_OK | os.W_OK):
+        print(f"skipped: {ENABLED} can't be written by this user")
+        return SKIPPED
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with huge_pages("madvise"):
+        before = {words: small_figures(words, arguments) for words in SMALL}
+        limit = burst(arguments)
+    with huge_pages("always"):
+        kept = [compare_small(words, before[words], small_figures(words, arguments)) for words in SMALL]
+        kept.append(compare_bursts(limit, arguments))
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

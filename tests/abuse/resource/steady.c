@@ -1,0 +1,222 @@
+/* A program that goes on as before asks the kernel for nothing: no memory system call after the warm-up, of any thread, hakmem's
+ * own included; and that thread wakes up seldom, or never.
+ *
+ *     steady mixed OPERATIONS SLOTS        what bench_random_mixed does
+ *     steady threads OPERATIONS SLOTS      the same in two threads at once, with a heap that has a background thread
+ *     steady large SECONDS MIB             a block of so many MiB, its pages written, freed again
+ *     steady large_beside SECONDS MIB      the same where there is a background thread
+ *     steady background SECONDS            how often that thread wakes up, while the program is busy and while it rests
+ */
+#include "supervise.h"
+
+#include "bench_slots.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { THREADS = 2, MOST_WAKES_A_SECOND = 3 };
+
+static uint64_t amount; /* operations, or seconds */
+static uint64_t size;   /* slots, or MiB */
+
+/* ---- Operations ---- */
+
+static struct bench_slots make_slots(uint64_t count, uint64_t seed) {
+    struct bench_slots set = {.count = count, .sizes = bench_sizes(16, 1040), .random = bench_random_seeded(seed, 0)};
+    set.slots = bench_map(count, sizeof *set.slots);
+    return set;
+}
+
+/* A short run may need a SuperSlab more at any time, as it goes on growing. So there are free units to begin with, which need no
+ * system call. */
+static void spare_units(void) {
+    if (amount < 100000000) {
+        free(opaque_pointer(malloc(4 * MIB)));
+        malloc_trim(0);
+    }
+}
+
+/* A tenth, and enough for numbers of blocks to have been about as high as they get. */
+static uint64_t warm_up_operations(void) { return amount / 10 > 10000000 ? amount / 10 : 10000000; }
+
+static void mixed(void) {
+    spare_units();
+    struct bench_slots set = make_slots(size, 1);
+    bench_slots_churn(&set, warm_up_operations(), false);
+    supervised_forget();
+    bench_slots_churn(&set, amount, false);
+    expect_no_memory_calls("random mixed");
+}
+
+static pthread_barrier_t barrier; /* of all threads and the main thread */
+
+static void *churn(void *argument) {
+    struct bench_slots *set = argument;
+    bench_slots_churn(set, warm_up_operations(), false);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    bench_slots_churn(set, amount, false);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier); /* for ever: the end of a thread makes memory calls, for its stack */
+    return NULL;
+}
+
+static void threads(void) {
+    spare_units();
+    pthread_t thread;
+    static struct bench_slots sets[THREADS];
+    pthread_barrier_init(&barrier, NULL, THREADS + 1);
+    for (size_t i = 0; i < THREADS; i++) {
+        sets[i] = make_slots(size, i);
+        EXPECT(!pthread_create(&thread, NULL, churn, &sets[i]), "no thread");
+    }
+    pthread_barrier_wait(&barrier);
+    supervised_forget();
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    expect_no_memory_calls("random mixed in two threads");
+}
+
+/* ---- Large blocks ---- */
+
+static void use_blocks(void) {
+    size_t bytes = size * MIB;
+    for (uint64_t end_ns = now_ns() + amount * 1000000000u; now_ns() < end_ns;) {
+        volatile char *block = malloc(bytes);
+        EXPECT(block, "malloc(%zu)", bytes);
+        for (size_t i = 0; i < bytes; i += 4096) {
+            block[i] = 1;
+        }
+        free((void *)block);
+    }
+}
+
+static void large(void) {
+    use_blocks();
+    supervised_forget();
+    use_blocks();
+    expect_no_memory_calls("large blocks");
+}
+
+/* ---- With a background thread ---- */
+
+/* The thread of this process that is called hakmem; 0 when there is none yet. */
+static int find_background(void) {
+    int found = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    EXPECT(tasks, "/proc/self/task");
+    for (struct dirent *task; !found && (task = readdir(tasks));) {
+        char path[300];
+        char name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        if (file >= 0 && read(file, name, sizeof name - 1) > 0 && !strcmp(name, "hakmem\n")) {
+            found = atoi(task->d_name);
+        }
+        if (file >= 0) {
+            close(file);
+        }
+    }
+    closedir(tasks);
+    return found;
+}
+
+static atomic_bool resting, ending;
+
+static void *churn_or_rest(void *argument) {
+    struct bench_slots *set = argument;
+    while (!atomic_load(&ending)) {
+        if (atomic_load(&resting)) {
+            bench_sleep(0.01);
+        } else {
+            bench_slots_churn(set, 10000, false);
+        }
+    }
+    return NULL;
+}
+
+/* Two threads churn within a heap that is large enough. Returns the background thread. */
+static int start_churning(void) {
+    static struct bench_slots sets[THREADS];
+    pthread_t thread;
+    for (size_t i = 0; i < THREADS; i++) {
+        sets[i] = make_slots(50000, i);
+        EXPECT(!pthread_create(&thread, NULL, churn_or_rest, &sets[i]), "no thread");
+    }
+    int background;
+    while (!(background = find_background())) {
+        bench_sleep(0.01);
+    }
+    return background;
+}
+
+static void large_beside(void) {
+    start_churning();
+    bench_sleep(1);
+    atomic_store(&resting, true);
+    large();
+}
+
+static unsigned long count_wakes(int thread) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", thread);
+    return bench_kernel_kib(path, "\nvoluntary_ctxt_switches:");
+}
+
+/* Whether a thread waits for a futex, without a timeout. */
+static int is_asleep(int thread) {
+    char path[64];
+    char text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    if (file >= 0) {
+        close(file);
+    }
+    if (length <= 0) {
+        SKIP("%s can't be read", path);
+    }
+    unsigned long call;
+    unsigned long arguments[4];
+    int count = sscanf(text, "%lu %lx %lx %lx %lx", &call, &arguments[0], &arguments[1], &arguments[2], &arguments[3]);
+    return count == 5 && call == SYS_futex && arguments[3] == 0;
+}
+
+static void background(void) {
+    int thread = start_churning();
+    bench_sleep(1);
+    unsigned long before = count_wakes(thread);
+    uint64_t start_ns = now_ns();
+    bench_sleep((double)amount);
+    unsigned long wakes = count_wakes(thread) - before;
+    double seconds = (double)(now_ns() - start_ns) * 1e-9;
+    EXPECT((double)wakes <= MOST_WAKES_A_SECOND * seconds + 1, "busy: %lu wakes in %.1f s", wakes, seconds);
+    atomic_store(&resting, true);
+    while (!is_asleep(thread)) { /* the case's bound of time is that of this */
+        bench_sleep(0.05);
+    }
+    before = count_wakes(thread);
+    supervised_forget();
+    bench_sleep((double)amount);
+    wakes = count_wakes(thread) - before;
+    EXPECT(wakes == 0, "idle: %lu wakes in %lu s", wakes, (unsigned long)amount);
+    expect_no_memory_calls("idle");
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {{"mixed", mixed},
+                                             {"threads", threads},
+                                             {"large", large},
+                                             {"large_beside", large_beside},
+                                             {"background", background}};
+    if (argc < 3 || argc > 4) {
+        return run_case(1, argv, cases, COUNT_OF(cases), 1);
+    }
+    if (!is_supervised()) {
+        return run_supervised(argv, MEMORY_CALLS, 2 * GIB);
+    }
+    amount = strtoull(argv[2], NULL, 10);
+    size = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+    return run_case(argc, argv, cases, COUNT_OF(cases), 50 + (unsigned)(amount / 1000000));
+}
