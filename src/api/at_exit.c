@@ -1,9 +1,23 @@
-/* The end of the process: statistics, when HAKMEM_STATS asks for them. */
+/* What settings ask for at the beginning and at the end of the process: reports of crashes, statistics. */
 #include <unistd.h>
 
 #include "front/process.h"
+#include "front/thread.h"
+#include "observe/crash.h"
 #include "observe/stats.h"
 #include "os/os.h"
+
+/* ---- Crashes -------------------------------------------------------------------------------------------------------- */
+
+/* After the settings have been read, and before all else that may crash. */
+__attribute__((constructor(102))) static void catch_crashes(void) {
+    if (!hak_process_config()->crash) return;
+    struct hak_heap *heap = hak_process_initialize() ? hak_thread_attach() : NULL;
+    if (heap != NULL) hak_crash_enter_thread(heap);
+    hak_crash_install();
+}
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
 
 /* `pattern` with %p replaced by the process id. */
 static void add_path(struct hak_text *path, const char *pattern, int process_id) {

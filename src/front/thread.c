@@ -6,6 +6,7 @@
 #include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
+#include "observe/crash.h"
 #include "os/os.h"
 
 /* ThreadSanitizer takes its own thread state down in the last round of destructors. */
@@ -44,6 +45,7 @@ static void on_thread_exit(void *value) {
     struct hak_heap *heap = value;
     if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
     hak_thread_heap = &exited_heap;
+    if (hak_process_config()->crash) hak_crash_leave_thread(heap);
     hak_heap_release(heap);
     hak_background_thread_ended();
 }
@@ -64,6 +66,7 @@ static HAK_COLD struct hak_heap *give_heap(void) {
         hak_heap_release(heap);
         return NULL;
     }
+    if (hak_process_config()->crash) hak_crash_enter_thread(heap);
     if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
     return heap;
 }
