@@ -7,6 +7,7 @@
 #include "front/miss.h"
 #include "front/process.h"
 #include "observe/crash.h"
+#include "os/inspect.h"
 #include "os/os.h"
 
 /* ThreadSanitizer takes its own thread state down in the last round of destructors. */
@@ -66,6 +67,7 @@ static HAK_COLD struct hak_heap *give_heap(void) {
         hak_heap_release(heap);
         return NULL;
     }
+    hak_atomic_store(&heap->thread_id, (uint32_t)hak_os_thread_id(), relaxed);
     if (hak_process_config()->crash) hak_crash_enter_thread(heap);
     if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
     return heap;
