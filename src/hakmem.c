@@ -8,6 +8,8 @@
 
 /* os: the kernel. No policy. */
 #include "os/linux.c"
+#include "os/inspect.c"
+#include "os/signals.c"
 
 /* slab: blocks of one class, and their bits. */
 #include "slab/size_class.c"
@@ -30,6 +32,8 @@
 
 /* observe: a view of it all. */
 #include "observe/stats.c"
+#include "observe/address.c"
+#include "observe/crash.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"

@@ -1,9 +1,24 @@
-/* The end of the process: statistics, when HAKMEM_STATS asks for them. */
+/* What settings ask for at the beginning and at the end of the process: reports of crashes, statistics. */
 #include <unistd.h>
 
 #include "front/process.h"
+#include "front/thread.h"
+#include "observe/crash.h"
 #include "observe/stats.h"
 #include "os/os.h"
+#include "os/signals.h"
+
+/* ---- Crashes -------------------------------------------------------------------------------------------------------- */
+
+/* After the settings have been read, and before all else that may crash. */
+__attribute__((constructor(102))) static void catch_crashes(void) {
+    if (!hak_process_config()->crash) return;
+    struct hak_heap *heap = hak_process_initialize() ? hak_thread_attach() : NULL;
+    if (heap != NULL) hak_crash_enter_thread(heap);
+    hak_crash_install();
+}
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
 
 /* `pattern` with %p replaced by the process id. */
 static void add_path(struct hak_text *path, const char *pattern, int process_id) {
@@ -20,20 +35,34 @@ static void add_path(struct hak_text *path, const char *pattern, int process_id)
 /* Programs close standard error before they end (GNU's tools do): the one of the start is kept. */
 static int kept_stderr = -1;
 
-__attribute__((constructor)) static void keep_stderr(void) {
-    const struct hak_config *config = hak_process_config();
-    if (hak_process_initialize() && config->stats != HAK_STATS_OFF && config->stats_file == NULL)
-        kept_stderr = hak_os_duplicate(STDERR_FILENO);
+/* What they are written with. One thread does it at a time, and so it needs little of a stack, which may be a signal handler's. */
+static struct {
+    struct hak_snapshot snapshot;
+    char text[HAK_SNAPSHOT_TEXT_BYTES];
+    char path[4096];
+} stats;
+
+/* The process that writes them now; 0, or one that a parent has left behind: nobody does. */
+static HAK_ATOMIC(uint32_t) stats_writer;
+
+static bool begin_stats(void) {
+    uint32_t process = (uint32_t)hak_os_process_id(), other = hak_atomic_load(&stats_writer, relaxed);
+    /* Acquire pairs with end_stats. */
+    return other != process && hak_atomic_cas(&stats_writer, &other, process, acquire, relaxed);
+}
+
+static void end_stats(void) {
+    /* Release pairs with begin_stats: the next one may write where this one has. */
+    hak_atomic_store(&stats_writer, 0, release);
 }
 
 static void write_stats(const struct hak_config *config) {
-    char buffer[HAK_SNAPSHOT_TEXT_BYTES], path_buffer[4096];
-    struct hak_text text = hak_text_in(buffer, sizeof buffer), path = hak_text_in(path_buffer, sizeof path_buffer);
-    struct hak_snapshot snapshot;
+    struct hak_text text = hak_text_in(stats.text, sizeof stats.text),
+                    path = hak_text_in(stats.path, sizeof stats.path);
     int process_id = hak_os_process_id(), descriptor = kept_stderr;
-    hak_snapshot_take(&snapshot);
-    if (config->stats == HAK_STATS_JSON) hak_snapshot_write_json(&snapshot, process_id, &text);
-    else hak_snapshot_write_text(&snapshot, &text);
+    hak_snapshot_take(&stats.snapshot);
+    if (config->stats == HAK_STATS_JSON) hak_snapshot_write_json(&stats.snapshot, process_id, &text);
+    else hak_snapshot_write_text(&stats.snapshot, &text);
     if (config->stats_file != NULL) {
         add_path(&path, config->stats_file, process_id);
         descriptor = path.truncated ? -1 : hak_os_create_file(path.start);
@@ -45,10 +74,31 @@ static void write_stats(const struct hak_config *config) {
         }
     }
     hak_os_write(descriptor, text.start, text.length);
-    hak_os_close(descriptor);
+    if (descriptor != kept_stderr) hak_os_close(descriptor);
+}
+
+/* One that comes while statistics are being written is forgotten. */
+static void at_signal(void) {
+    if (!begin_stats()) return;
+    write_stats(hak_process_config());
+    end_stats();
+}
+
+__attribute__((constructor)) static void prepare_stats(void) {
+    static const char handled[] =
+        "hakmem: setting HAKMEM_STATS_SIGNAL ignored: the signal has a handler, or is ignored\n";
+    const struct hak_config *config = hak_process_config();
+    if (!hak_process_initialize() || (config->stats == HAK_STATS_OFF && config->stats_signal == 0)) return;
+    if (config->stats_file == NULL) kept_stderr = hak_os_duplicate(STDERR_FILENO);
+    if (config->stats_signal != 0 && !hak_os_on_signal((int)config->stats_signal, at_signal))
+        hak_os_write(STDERR_FILENO, handled, sizeof handled - 1);
 }
 
 __attribute__((destructor)) static void at_exit(void) {
     const struct hak_config *config = hak_process_config();
-    if (config->stats != HAK_STATS_OFF) write_stats(config);
+    uint32_t tries_left = 1000; /* another thread may be at it, or hang in it */
+    if (config->stats == HAK_STATS_OFF) return;
+    for (; !begin_stats(); hak_os_yield())
+        if (tries_left-- == 0) return;
+    write_stats(config);
 }

@@ -1,5 +1,6 @@
 #include "base/config.h"
 
+#include <signal.h>
 #include <string.h>
 
 struct option {
@@ -20,7 +21,7 @@ static const struct option option_table[] = {
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
 static const char *const kind_expected[] = {"0 or 1", "a number of bytes, such as 4096 or 64K", "off, auto or on",
-                                            "text or json[:FILE]"};
+                                            "text or json[:FILE]", "HUP, USR1, USR2 or 35 to 64"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -62,6 +63,35 @@ static bool parse_stats(const char *value, uint64_t *out, const char **file) {
     return true;
 }
 
+static const struct {
+    const char *name;
+    uint64_t number;
+} signal_names[] = {{"none", 0}, {"HUP", SIGHUP}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
+
+enum { SIGNAL_NAMES = sizeof signal_names / sizeof signal_names[0], REAL_TIME_FIRST = 35, REAL_TIME_LAST = 64 };
+
+/* A name, or a number that C libraries leave to programs. */
+static bool parse_signal(const char *value, uint64_t *out) {
+    for (size_t i = 1; i < SIGNAL_NAMES; i++) {
+        if (strcmp(value, signal_names[i].name) != 0) continue;
+        *out = signal_names[i].number;
+        return true;
+    }
+    uint64_t number;
+    if (!parse_bytes(value, &number) || number < REAL_TIME_FIRST || number > REAL_TIME_LAST) return false;
+    *out = number;
+    return true;
+}
+
+static void add_signal(struct hak_text *out, uint64_t number) {
+    for (size_t i = 0; i < SIGNAL_NAMES; i++)
+        if (signal_names[i].number == number) {
+            hak_text_add(out, "%s", signal_names[i].name);
+            return;
+        }
+    hak_text_add(out, "%lu", (unsigned long)number);
+}
+
 static bool parse_value(struct hak_config *config, const struct option *option, const char *value) {
     uint64_t *field = field_of(config, option);
     switch (option->kind) {
@@ -71,6 +101,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         return true;
     case HAK_OPTION_BYTES: return parse_bytes(value, field);
     case HAK_OPTION_MODE: return parse_mode(value, field);
+    case HAK_OPTION_SIGNAL: return parse_signal(value, field);
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
     }
     return false;
@@ -103,6 +134,7 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
 static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
     static const char *const formats[] = {"off", "text", "json"};
     if (option->kind == HAK_OPTION_MODE) hak_text_add(out, "%s", mode_names[value]);
+    else if (option->kind == HAK_OPTION_SIGNAL) add_signal(out, value);
     else if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
     else hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
 }

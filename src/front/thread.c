@@ -6,6 +6,8 @@
 #include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
+#include "observe/crash.h"
+#include "os/inspect.h"
 #include "os/os.h"
 
 /* ThreadSanitizer takes its own thread state down in the last round of destructors. */
@@ -44,6 +46,7 @@ static void on_thread_exit(void *value) {
     struct hak_heap *heap = value;
     if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
     hak_thread_heap = &exited_heap;
+    if (hak_process_config()->crash) hak_crash_leave_thread(heap);
     hak_heap_release(heap);
     hak_background_thread_ended();
 }
@@ -64,6 +67,8 @@ static HAK_COLD struct hak_heap *give_heap(void) {
         hak_heap_release(heap);
         return NULL;
     }
+    hak_atomic_store(&heap->thread_id, (uint32_t)hak_os_thread_id(), relaxed);
+    if (hak_process_config()->crash) hak_crash_enter_thread(heap);
     if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
     return heap;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "os/inspect.h"
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
@@ -86,6 +87,59 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
     snapshot->allocations = taken > total->cached_blocks ? taken - total->cached_blocks : 0;
 }
 
+/* ---- Threads ------------------------------------------------------------------------------------------------------ */
+
+/* What is told of a thread, beside its name. */
+#define THREAD_COUNTERS(row) row(refills) row(flushes) row(remote_frees) row(large_allocs) row(large_frees)
+
+static uint64_t cached_bytes_of(const struct hak_heap *heap) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        bytes += hak_heap_cached(heap, i) * hak_size_classes[i].block_bytes;
+    return bytes;
+}
+
+/* Names are what programs make them: nothing is left in them that would end a string or a line. */
+static void name_of(const struct hak_heap *heap, char name[HAK_THREAD_NAME_BYTES]) {
+    hak_os_thread_name((int)hak_atomic_load(&heap->thread_id, relaxed), name);
+    for (; *name != '\0'; name++)
+        if (*name < ' ' || *name > '~' || *name == '"' || *name == '\\') *name = '?';
+}
+
+/* Calls `write_row` for the first HAK_THREAD_ROWS threads; returns how many more there are. */
+static uint32_t for_each_thread(void (*write_row)(const struct hak_heap *heap, const char *name, struct hak_text *out),
+                                struct hak_text *out) {
+    uint32_t count = 0;
+    char name[HAK_THREAD_NAME_BYTES];
+    /* Acquire pairs with make_heap. */
+    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || count++ >= HAK_THREAD_ROWS) continue;
+        name_of(heap, name);
+        write_row(heap, name, out);
+    }
+    return count > HAK_THREAD_ROWS ? count - HAK_THREAD_ROWS : 0;
+}
+
+static void write_text_row(const struct hak_heap *heap, const char *name, struct hak_text *out) {
+    hak_text_add(out, "  %8u %-15s %8u %12lu", hak_atomic_load(&heap->thread_id, relaxed), name, heap->number,
+                 (unsigned long)cached_bytes_of(heap));
+#define ROW(counter) hak_text_add(out, " %12lu", (unsigned long)hak_atomic_load(&heap->counters.counter, relaxed));
+    THREAD_COUNTERS(ROW)
+#undef ROW
+    hak_text_add(out, "\n");
+}
+
+static void write_json_row(const struct hak_heap *heap, const char *name, struct hak_text *out) {
+    bool is_first = out->start[out->length - 1] == '[';
+    hak_text_add(out, "%s\n  {\"id\": %u, \"name\": \"%s\", \"heap\": %u, \"cached_bytes\": %lu", is_first ? "" : ",",
+                 hak_atomic_load(&heap->thread_id, relaxed), name, heap->number, (unsigned long)cached_bytes_of(heap));
+#define ROW(counter)                                                                                                   \
+    hak_text_add(out, ", \"" #counter "\": %lu", (unsigned long)hak_atomic_load(&heap->counters.counter, relaxed));
+    THREAD_COUNTERS(ROW)
+#undef ROW
+    hak_text_add(out, "}");
+}
+
 /* ---- Writing it ----------------------------------------------------------------------------------------------------- */
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
@@ -104,6 +158,13 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_tex
                      (unsigned long)stats->slabs, (unsigned long)stats->live_blocks,
                      (unsigned long)stats->cached_blocks, (unsigned long)stats->free_blocks);
     }
+    hak_text_add(out, "  %8s %-15s %8s %12s", "thread", "name", "heap", "cached bytes");
+#define ROW(counter) hak_text_add(out, " %12s", #counter);
+    THREAD_COUNTERS(ROW)
+#undef ROW
+    hak_text_add(out, "\n");
+    uint32_t left_out = for_each_thread(write_text_row, out);
+    if (left_out > 0) hak_text_add(out, "  and %u threads more\n", left_out);
 }
 
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out) {
@@ -126,5 +187,7 @@ void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id
                      (unsigned long)stats->free_blocks);
         separator = ",";
     }
-    hak_text_add(out, "]}\n");
+    hak_text_add(out, "],\n \"threads\": [");
+    uint32_t left_out = for_each_thread(write_json_row, out);
+    hak_text_add(out, "],\n \"threads_left_out\": %u}\n", left_out);
 }

@@ -32,6 +32,10 @@ void hak_snapshot_take(struct hak_snapshot *snapshot);
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out);
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out);
 
+/* Both end with a row for each thread that has a heap, as it is at this moment: of the first so many heaps, and how many are left
+ * out. */
+enum { HAK_THREAD_ROWS = 48 };
+
 /* Text for either fits in so many bytes. */
 enum { HAK_SNAPSHOT_TEXT_BYTES = 32 << 10 };
 

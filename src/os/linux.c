@@ -354,7 +354,12 @@ static _Noreturn void die(struct hak_text *message) {
     abort();
 }
 
+static HAK_ATOMIC(uintptr_t) complaint;
+
+uintptr_t hak_os_complaint(void) { return hak_atomic_load(&complaint, relaxed); }
+
 void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *address, size_t offset, size_t size) {
+    hak_atomic_store(&complaint, (uintptr_t)address, relaxed);
     char buffer[256];
     struct hak_text message = hak_text_in(buffer, sizeof buffer);
     hak_text_add(&message, "hakmem: %s(%p): ", function, (void *)(uintptr_t)address);

@@ -108,6 +108,9 @@ bool hak_os_is_privileged(void);
 
 int hak_os_process_id(void);
 
+/* The address of the misuse that this process has reported and is to be aborted for; 0 for none. */
+uintptr_t hak_os_complaint(void);
+
 /* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it works
  * before relocation is complete. */
 bool hak_os_has_thread_pointer(void);

@@ -66,6 +66,8 @@ struct hak_heap {
     uint64_t budget_bytes;          /* what bins may still grow by: slots times block size */
     uint64_t swept_misses;          /* background thread's: what it saw at its last look */
     bool swept_idle;                /* the same: it has drained the heap since */
+    HAK_ATOMIC(uint32_t) thread_id; /* relaxed: who has the heap, as the kernel numbers threads */
+    void *signal_stack;             /* made when first asked for, and kept; observe/crash.h */
     struct hak_heap *next;          /* const: the list of all heaps */
     struct hak_counters counters;
 };

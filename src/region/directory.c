@@ -103,3 +103,11 @@ void hak_directory_for_each_mapping(void (*visit)(uintptr_t start, size_t bytes,
         }
     }
 }
+
+bool hak_directory_is_table(uintptr_t address) {
+    for (size_t i = 0; i < (size_t)1 << ROOT_SHIFT; i++) {
+        uintptr_t leaf = (uintptr_t)leaf_of(i * LEAF_SPAN);
+        if (leaf != 0 && address - leaf < LEAF_COUNT * sizeof(directory_entry)) return true;
+    }
+    return address - (uintptr_t)root < sizeof root;
+}

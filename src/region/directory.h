@@ -38,6 +38,9 @@ extern HAK_ATOMIC(uint64_t) hak_mapping_bytes;
 /* The mapping that covers `address`: its start and bytes; false when there is none. */
 bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *bytes);
 
+/* True for an address in the tree itself. */
+bool hak_directory_is_table(uintptr_t address);
+
 /* Calls `visit` for every mapping. */
 void hak_directory_for_each_mapping(void (*visit)(uintptr_t start, size_t bytes, void *context), void *context);
 

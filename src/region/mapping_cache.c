@@ -140,3 +140,14 @@ void hak_mapping_cache_recover_after_fork(void) {
 }
 
 size_t hak_mapping_cache_bytes(void) { return hak_atomic_load(&kept_bytes, relaxed); }
+
+bool hak_mapping_cache_find(uintptr_t address, uintptr_t *start, size_t *bytes) {
+    for (uint32_t i = 0; i < PLACES; i++) {
+        uint64_t word = hak_atomic_load(&places[i], relaxed);
+        if (word == 0 || address - start_of(word) >= bytes_of(word)) continue;
+        *start = start_of(word);
+        *bytes = bytes_of(word);
+        return true;
+    }
+    return false;
+}

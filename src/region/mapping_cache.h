@@ -26,6 +26,9 @@ size_t hak_mapping_cache_purge(void);
 /* In a child after fork: counts again, whatever other threads were about to add or subtract. */
 void hak_mapping_cache_recover_after_fork(void);
 
+/* The kept mapping that covers `address`: its start and bytes; false when there is none. It may go at any moment. */
+bool hak_mapping_cache_find(uintptr_t address, uintptr_t *start, size_t *bytes);
+
 /* Bytes kept now. */
 size_t hak_mapping_cache_bytes(void);
 

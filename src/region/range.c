@@ -105,11 +105,15 @@ static struct hak_range *make_range(uint32_t super_slabs) {
     return range;
 }
 
+/* Where the tables of a range end, which begin with it. */
+static uintptr_t metadata_end(const struct hak_range *range) {
+    uintptr_t last = (uintptr_t)range->partial_rows + table_bytes(PARTIAL_ROWS, range->super_slab_limit);
+    return hak_align_up(last, hak_os_page_bytes());
+}
+
 static void discard_range(struct hak_range *range) {
-    size_t page = hak_os_page_bytes();
-    uintptr_t end = (uintptr_t)range->partial_rows + table_bytes(PARTIAL_ROWS, range->super_slab_limit);
     hak_os_unmap((void *)range->start, (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES);
-    hak_os_unmap(range, hak_align_up(end, page) - (uintptr_t)range);
+    hak_os_unmap(range, metadata_end(range) - (uintptr_t)range);
 }
 
 /* A range as large as allowed: the steps get smaller, and stay below a quarter of the limit on address space, which the
@@ -243,6 +247,16 @@ bool hak_region_covers(uintptr_t address) {
     uintptr_t start;
     size_t bytes;
     return hak_region_range_of(address) != NULL || hak_directory_find_mapping(address, &start, &bytes);
+}
+
+bool hak_region_is_metadata(uintptr_t address) {
+    if (address - (uintptr_t)hak_page_map < sizeof hak_page_map || hak_directory_is_table(address)) return true;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
+        uintptr_t start = (uintptr_t)hak_region_range(i);
+        if (start == 0) break;
+        if (address - start < metadata_end((const struct hak_range *)start) - start) return true;
+    }
+    return false;
 }
 
 struct hak_region_sums hak_region_sums(void) {

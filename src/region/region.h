@@ -137,6 +137,9 @@ struct hak_place hak_region_find(uintptr_t address);
 /* True when the address lies in a range or mapping. */
 bool hak_region_covers(uintptr_t address);
 
+/* True when it lies in the tables of a range, the directory among them. */
+bool hak_region_is_metadata(uintptr_t address);
+
 /* Units that are free and have memory. */
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 

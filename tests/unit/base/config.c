@@ -1,6 +1,7 @@
 /* base/config.h: what each setting takes, what it refuses and says, and what the help lists. */
 #include "unit.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +58,11 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_THP=off", NULL).huge_pages, 0);
     assert_int_equal(parse("HAKMEM_THP=auto", NULL).huge_pages, 1);
     assert_int_equal(parse("HAKMEM_THP=on", NULL).huge_pages, 2);
+    assert_int_equal(parse("HAKMEM_STATS_SIGNAL=HUP", NULL).stats_signal, SIGHUP);
+    assert_int_equal(parse("HAKMEM_STATS_SIGNAL=USR1", NULL).stats_signal, SIGUSR1);
+    assert_int_equal(parse("HAKMEM_STATS_SIGNAL=USR2", NULL).stats_signal, SIGUSR2);
+    assert_int_equal(parse("HAKMEM_STATS_SIGNAL=35", NULL).stats_signal, 35);
+    assert_int_equal(parse("HAKMEM_STATS_SIGNAL=64", NULL).stats_signal, 64);
     assert_int_equal(parse("HAKMEM_STATS=text", NULL).stats, HAK_STATS_TEXT);
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
@@ -108,6 +114,15 @@ static void refused(void **state) {
         {"HAKMEM_STATS=jsonl", "text or json[:FILE]"},
         {"HAKMEM_STATS=json:", "text or json[:FILE]"},
         {"HAKMEM_STATS=:file", "text or json[:FILE]"},
+        {"HAKMEM_STATS_SIGNAL", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=SIGUSR1", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=usr1", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=KILL", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=none", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=0", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=34", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=65", "HUP, USR1, USR2 or 35 to 64"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[256];
@@ -155,6 +170,7 @@ static void help_lists_all(void **state) {
     for (size_t i = 0; i < messages.length; i++) lines -= messages.start[i] == '\n';
     assert_int_equal(lines, 0);
     assert_non_null(strstr(messages.start, "HAKMEM_PREWARM   = 4096 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL = none (default none): "));
     assert_non_null(strstr(messages.start, "HAKMEM_STATS     = json:out.json (default off): "));
     assert_non_null(strstr(messages.start, "HAKMEM_HELP      = 0 (default 0): "));
 }

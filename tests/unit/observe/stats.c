@@ -2,6 +2,10 @@
 #include "heap_fixture.h"
 
 #include <ctype.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "front/thread.h"
 
 static struct hak_snapshot snapshot;
 static char buffer[HAK_SNAPSHOT_TEXT_BYTES];
@@ -132,7 +136,7 @@ static void json_of_nothing(void **state) {
     hak_snapshot_take(&snapshot);
     hak_snapshot_write_json(&snapshot, 1, &text);
     expect_balanced(buffer);
-    assert_non_null(strstr(buffer, "\"classes\": []}\n"));
+    assert_non_null(strstr(buffer, "\"classes\": [],\n \"threads\": [],\n \"threads_left_out\": 0}\n"));
 }
 
 static void plain_text(void **state) {
@@ -148,6 +152,44 @@ static void plain_text(void **state) {
     for (const char *at = buffer; *at != '\0'; at++) assert_true(isprint((unsigned char)*at) || *at == '\n');
 }
 
+/* More threads than rows, with long names and every figure at its longest. */
+static void many_threads(void **state) {
+    (void)state;
+    enum { THREADS = HAK_THREAD_ROWS + 5 };
+    assert_int_equal(prctl(PR_SET_NAME, "a\"b\\c\x80\tdefghi"), 0);
+    fill_snapshot();
+    hak_free(hak_malloc(1));
+    for (int i = 0; i < THREADS; i++) {
+        struct hak_heap *heap = i == 0 ? hak_thread_attach() : hak_heap_acquire();
+        memset(&heap->counters, 0xff, sizeof heap->counters);
+        hak_atomic_store(&heap->thread_id, i == 0 ? (uint32_t)getpid() : UINT32_MAX, relaxed);
+    }
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    hak_snapshot_write_json(&snapshot, 1, &text);
+    assert_false(text.truncated);
+    expect_balanced(buffer);
+    assert_non_null(strstr(buffer, "\"threads_left_out\": 5}"));
+    text = hak_text_in(buffer, sizeof buffer);
+    hak_snapshot_write_text(&snapshot, &text);
+    assert_false(text.truncated);
+    assert_non_null(strstr(buffer, "  and 5 threads more\n"));
+    for (const char *at = buffer; *at != '\0'; at++) assert_true(isprint((unsigned char)*at) || *at == '\n');
+}
+
+static void one_thread(void **state) {
+    (void)state;
+    assert_int_equal(prctl(PR_SET_NAME, "a\"b\\c\x80\td"), 0);
+    hak_free(hak_malloc(100000));
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    hak_snapshot_take(&snapshot);
+    hak_snapshot_write_json(&snapshot, 1, &text);
+    char expected[128];
+    snprintf(expected, sizeof expected, "{\"id\": %d, \"name\": \"a?b?c??d\", \"heap\": 1, \"cached_bytes\": 0",
+             (int)getpid());
+    assert_non_null(strstr(buffer, expected));
+    assert_non_null(strstr(buffer, "\"large_allocs\": 1, \"large_frees\": 1}],"));
+}
+
 UNIT_MAIN(cmocka_unit_test(an_empty_heap), cmocka_unit_test(counting), cmocka_unit_test(at_random),
           cmocka_unit_test(as_the_caller_knows_it), cmocka_unit_test(json), cmocka_unit_test(json_of_nothing),
-          cmocka_unit_test(plain_text))
+          cmocka_unit_test(plain_text), cmocka_unit_test(many_threads), cmocka_unit_test(one_thread))

@@ -1,0 +1,150 @@
+#include "observe/address.h"
+
+#include "os/os.h"
+#include "region/mapping_cache.h"
+
+/* ---- Finding --------------------------------------------------------------------------------------------------------- */
+
+static bool is_free_block(const struct hak_range *range, const struct hak_place *place, uint32_t index) {
+    HAK_ATOMIC(uint64_t) *bits = hak_region_bits_of(range, place->slab, place->size_class);
+    uint64_t word = hak_atomic_load(&bits[index / 64], relaxed);
+    if (hak_owned_peek(&place->slab->claimed_word) == index / 64) word |= hak_owned_peek(&place->slab->claimed);
+    return (word >> (index % 64) & 1) != 0;
+}
+
+static bool is_in_record(const struct hak_heap *heap, uintptr_t address) {
+    return address - (uintptr_t)heap < HAK_HEAP_BYTES;
+}
+
+/* Its owner may be using the bin: nothing outside of the heap's own memory is read, whatever its pointers say. */
+static bool is_in_bin(const struct hak_heap *heap, uint32_t size_class, uintptr_t block) {
+    const struct hak_bin *bin = &heap->bins[size_class];
+    void **top = hak_owned_peek(&bin->top), **slot = hak_atomic_load(&bin->base, relaxed);
+    for (; slot < top && is_in_record(heap, (uintptr_t)slot); slot++)
+        if ((uintptr_t)hak_owned_peek(slot) == block) return true;
+    return false;
+}
+
+static const struct hak_heap *heap_with_block(uint32_t size_class, uintptr_t block) {
+    /* Acquire pairs with make_heap. */
+    const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire);
+    while (heap != NULL && !is_in_bin(heap, size_class, block)) heap = heap->next;
+    return heap;
+}
+
+static const struct hak_heap *heap_at(uintptr_t address) {
+    /* Acquire pairs with make_heap. */
+    const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire);
+    while (heap != NULL && !is_in_record(heap, address)) heap = heap->next;
+    return heap;
+}
+
+/* `place` is a block of a slab. */
+static struct hak_address find_small(const struct hak_range *range, const struct hak_place *place, uintptr_t address) {
+    struct hak_address found = {.kind = HAK_ADDRESS_LIVE, .start = place->start, .bytes = place->bytes};
+    uint32_t offset = (uint32_t)(address - hak_region_start_of(range, place->slab));
+    uint32_t index = hak_block_index(offset, hak_size_classes[place->size_class].reciprocal);
+    if (is_free_block(range, place, index)) {
+        uint64_t purged = hak_atomic_load(&place->slab->purged_pages, relaxed);
+        found.kind = HAK_ADDRESS_FREE;
+        found.is_purged = (purged >> (offset / hak_os_page_bytes()) & 1) != 0;
+        return found;
+    }
+    const struct hak_heap *heap = heap_with_block(place->size_class, place->start);
+    if (heap == NULL) return found;
+    found.kind = HAK_ADDRESS_CACHED;
+    found.heap = heap->number;
+    return found;
+}
+
+static struct hak_address find_large(const struct hak_place *place, uintptr_t address) {
+    bool is_behind = address - place->start >= place->bytes;
+    return (struct hak_address){.kind = is_behind ? HAK_ADDRESS_BEHIND : HAK_ADDRESS_LIVE,
+                                .is_large = true,
+                                .start = place->start,
+                                .bytes = place->bytes};
+}
+
+/* In a range, and in no block. */
+static struct hak_address find_between(const struct hak_range *range, uintptr_t address) {
+    uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
+    uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, bit = unit % HAK_UNITS_PER_SUPER_SLAB;
+    /* Acquire pairs with hak_region_grow: records exist up to here. */
+    if (super_slab >= hak_atomic_load(&range->super_slab_count, acquire))
+        return (struct hak_address){.kind = HAK_ADDRESS_RESERVED};
+    uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+    if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+        uint64_t free_units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+        return (struct hak_address){.kind = HAK_ADDRESS_EMPTY, .is_purged = (free_units >> (32 + bit) & 1) != 0};
+    }
+    const struct hak_size_class *facts = &hak_size_classes[size_class];
+    uintptr_t slab_start = hak_region_start_of(range, &range->slabs[unit & ~(facts->unit_count - 1)]);
+    return (struct hak_address){.kind = HAK_ADDRESS_BEHIND,
+                                .start = slab_start + (uintptr_t)(facts->block_count - 1) * facts->block_bytes,
+                                .bytes = facts->block_bytes};
+}
+
+static struct hak_address find_outside(uintptr_t address) {
+    struct hak_address found = {.kind = HAK_ADDRESS_FOREIGN};
+    const struct hak_heap *heap = heap_at(address);
+    if (heap != NULL) {
+        found.kind = HAK_ADDRESS_HEAP;
+        found.heap = heap->number;
+    } else if (hak_mapping_cache_find(address, &found.start, &found.bytes)) {
+        found.kind = HAK_ADDRESS_KEPT;
+        found.is_large = true;
+    } else if (hak_region_is_metadata(address)) {
+        found.kind = HAK_ADDRESS_METADATA;
+    }
+    return found;
+}
+
+struct hak_address hak_address_find(uintptr_t address) {
+    const struct hak_range *range = hak_region_range_of(address);
+    struct hak_place place = hak_region_find(address);
+    switch (place.kind) {
+    case HAK_PLACE_SMALL: return find_small(range, &place, address);
+    case HAK_PLACE_RUN:
+    case HAK_PLACE_MAPPING: return find_large(&place, address);
+    case HAK_PLACE_FOREIGN: break;
+    }
+    return range == NULL ? find_outside(address) : find_between(range, address);
+}
+
+/* ---- Describing ------------------------------------------------------------------------------------------------------- */
+
+static void describe_block(const struct hak_address *found, uintptr_t address, const char *state,
+                           struct hak_text *out) {
+    const char *size = found->is_large ? "large " : "";
+    if (address == found->start) hak_text_add(out, "the start of a %s%sblock of %zu bytes", state, size, found->bytes);
+    else
+        hak_text_add(out, "%zu bytes into a %s%sblock of %zu bytes at %p", (size_t)(address - found->start), state,
+                     size, found->bytes, (void *)found->start);
+}
+
+static void describe_behind(const struct hak_address *found, uintptr_t address, struct hak_text *out) {
+    size_t distance = address - found->start - found->bytes;
+    if (found->is_large)
+        hak_text_add(out, "%zu bytes behind the end of a large block of %zu bytes at %p", distance, found->bytes,
+                     (void *)found->start);
+    else hak_text_add(out, "in no block: behind the last one of a slab of blocks of %zu bytes", found->bytes);
+}
+
+void hak_address_describe(const struct hak_address *found, uintptr_t address, struct hak_text *out) {
+    switch (found->kind) {
+    case HAK_ADDRESS_FOREIGN: hak_text_add(out, "not hakmem's"); break;
+    case HAK_ADDRESS_LIVE: describe_block(found, address, "live ", out); break;
+    case HAK_ADDRESS_FREE: describe_block(found, address, "free ", out); break;
+    case HAK_ADDRESS_CACHED:
+        describe_block(found, address, "free ", out);
+        hak_text_add(out, ", in the cache of heap %u", found->heap);
+        break;
+    case HAK_ADDRESS_BEHIND: describe_behind(found, address, out); break;
+    case HAK_ADDRESS_KEPT: describe_block(found, address, "free ", out); break;
+    case HAK_ADDRESS_EMPTY: hak_text_add(out, "free memory of the heap, in no block"); break;
+    case HAK_ADDRESS_RESERVED: hak_text_add(out, "address space reserved for the heap, not in use yet"); break;
+    case HAK_ADDRESS_METADATA: hak_text_add(out, "in hakmem's tables"); break;
+    case HAK_ADDRESS_HEAP: hak_text_add(out, "in hakmem's record of heap %u", found->heap); break;
+    }
+    if (found->is_purged) hak_text_add(out, ", given back to the kernel or not used yet");
+}

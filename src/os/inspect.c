@@ -1,0 +1,143 @@
+#include "os/inspect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/format.h"
+
+/* ---- Mappings ------------------------------------------------------------------------------------------------------ */
+
+/* The number in base 16 at *text, which is moved behind it and the character that follows. */
+static uint64_t take_hex(const char **text) {
+    uint64_t number = 0;
+    for (;; (*text)++) {
+        char c = **text;
+        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a') + 10
+                                                : 16;
+        if (digit == 16) break;
+        number = number * 16 + digit;
+    }
+    if (**text != '\0') (*text)++;
+    return number;
+}
+
+/* The words that follow, up to `count` of them, are passed over with the blanks behind. */
+static const char *skip_words(const char *text, uint32_t count) {
+    for (; count > 0; count--) {
+        text += strcspn(text, " ");
+        text += strspn(text, " ");
+    }
+    return text;
+}
+
+/* START-END RIGHTS OFFSET DEVICE INODE NAME */
+static struct hak_os_mapping parse_mapping(const char *line) {
+    struct hak_os_mapping mapping = {.start = take_hex(&line)};
+    mapping.end = take_hex(&line);
+    for (uint32_t i = 0; i < 4 && *line != '\0'; i++) mapping.rights[i] = *line++;
+    line = skip_words(line, 1);
+    mapping.offset = take_hex(&line);
+    mapping.name = skip_words(line, 2);
+    return mapping;
+}
+
+/* Splits what is read into lines. */
+struct line_reader {
+    int descriptor;
+    size_t length; /* of what `text` holds */
+    bool skipping; /* the rest of a line that didn't fit */
+    char text[1024];
+};
+
+static bool visit_lines(struct line_reader *reader, bool (*visit)(const struct hak_os_mapping *mapping, void *context),
+                        void *context) {
+    char *line = reader->text, *end = reader->text + reader->length, *newline;
+    bool goes_on = true;
+    while (goes_on && (newline = memchr(line, '\n', (size_t)(end - line))) != NULL) {
+        *newline = '\0';
+        struct hak_os_mapping mapping = parse_mapping(line);
+        goes_on = reader->skipping || visit(&mapping, context);
+        reader->skipping = false;
+        line = newline + 1;
+    }
+    reader->length = (size_t)(end - line);
+    memmove(reader->text, line, reader->length);
+    if (!goes_on || reader->length < sizeof reader->text - 1) return goes_on;
+    /* The beginning of a line that is longer than the buffer. */
+    reader->text[reader->length] = '\0';
+    struct hak_os_mapping mapping = parse_mapping(reader->text);
+    goes_on = reader->skipping || visit(&mapping, context);
+    reader->skipping = true;
+    reader->length = 0;
+    return goes_on;
+}
+
+static ssize_t read_more(struct line_reader *reader) {
+    ssize_t got;
+    do got = read(reader->descriptor, reader->text + reader->length, sizeof reader->text - 1 - reader->length);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping, void *context), void *context) {
+    int saved_errno = errno;
+    struct line_reader reader;
+    reader.length = 0;
+    reader.skipping = false;
+    reader.descriptor = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (reader.descriptor >= 0) {
+        ssize_t got;
+        while ((got = read_more(&reader)) > 0) {
+            reader.length += (size_t)got;
+            if (!visit_lines(&reader, visit, context)) break;
+        }
+        close(reader.descriptor);
+    }
+    errno = saved_errno;
+    return reader.descriptor >= 0;
+}
+
+/* ---- Memory --------------------------------------------------------------------------------------------------------- */
+
+/* By way of a pipe: the kernel says EFAULT where there is nothing to read. */
+static bool read_by_pipe(uintptr_t from, void *to, size_t bytes) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    bool done =
+        write(ends[1], (const void *)from, bytes) == (ssize_t)bytes && read(ends[0], to, bytes) == (ssize_t)bytes;
+    close(ends[0]);
+    close(ends[1]);
+    return done;
+}
+
+bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) {
+    int saved_errno = errno;
+    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
+    bool done = process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
+    /* Old sandboxes refuse that call, and emulators don't know it. */
+    if (!done && errno != EFAULT) done = read_by_pipe(from, to, bytes);
+    errno = saved_errno;
+    return done;
+}
+
+/* ---- Threads -------------------------------------------------------------------------------------------------------- */
+
+int hak_os_thread_id(void) { return (int)syscall(SYS_gettid); }
+
+void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) {
+    int saved_errno = errno;
+    char path_buffer[64];
+    struct hak_text path = hak_text_in(path_buffer, sizeof path_buffer);
+    hak_text_add(&path, "/proc/self/task/%d/comm", thread);
+    int descriptor = open(path.start, O_RDONLY | O_CLOEXEC);
+    ssize_t length = descriptor < 0 ? 0 : read(descriptor, name, HAK_THREAD_NAME_BYTES - 1);
+    if (descriptor >= 0) close(descriptor);
+    name[length > 0 ? length : 0] = '\0';
+    name[strcspn(name, "\n")] = '\0';
+    errno = saved_errno;
+}

@@ -1,0 +1,252 @@
+"""Statistics as users ask for them: at exit, on a signal, as JSON that docs/statistics.schema.json describes.
+
+    statistics_output.py LIBRARY SCHEMA CASE
+
+The schema is a contract: what is written satisfies it, and nothing is written that it doesn't describe. It is checked by the few
+keywords of JSON Schema 2020-12 that it uses; any other keyword fails, because nobody would check it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 30
+Json = Any
+
+
+class Failure(Exception):
+    pass
+
+
+def expect(condition: object, message: str) -> None:
+    if not condition:
+        raise Failure(message)
+
+
+# ---- The schema ------------------------------------------------------------------------------------------------------
+
+TYPES = {"object": dict, "array": list, "string": str, "integer": int}
+ANNOTATIONS = {"$schema", "$defs", "title", "description"}
+
+
+def problems(value: Json, schema: Json, root: Json, where: str = "$") -> Iterator[str]:
+    """What is wrong with a value, and what it has that the schema doesn't describe."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix("#/$defs/")
+        schema = {**root["$defs"][name], **{key: word for key, word in schema.items() if key != "$ref"}}
+    for keyword, word in schema.items():
+        if keyword == "type":
+            if not isinstance(value, TYPES[word]) or isinstance(value, bool):
+                yield f"{where}: {value!r} is no {word}"
+                return
+        elif keyword == "minimum":
+            if value < word:
+                yield f"{where}: {value} < {word}"
+        elif keyword == "maximum":
+            if value > word:
+                yield f"{where}: {value} > {word}"
+        elif keyword == "pattern":
+            if not re.search(word, value):
+                yield f"{where}: {value!r} does not match {word}"
+        elif keyword == "required":
+            yield from (f"{where}: no {name}" for name in word if name not in value)
+        elif keyword == "properties":
+            for name, member in value.items():
+                if name in word:
+                    yield from problems(member, word[name], root, f"{where}.{name}")
+                else:
+                    yield f"{where}: {name} is not in docs/statistics.schema.json"
+        elif keyword == "items":
+            for index, item in enumerate(value):
+                yield from problems(item, word, root, f"{where}[{index}]")
+        elif keyword not in ANNOTATIONS:
+            yield f"{where}: {keyword} is a keyword that this test does not know"
+
+
+def checked(text: str, schema: Json) -> Json:
+    value = json.loads(text)
+    found = list(problems(value, schema, schema))
+    expect(not found, "; ".join(found))
+    total = sum(row["live"] for row in value["classes"]) + value["large_blocks"]
+    expect(total == value["live_blocks"], f"classes have {total} live blocks, all together {value['live_blocks']}")
+    expect(len({row["heap"] for row in value["threads"]}) == len(value["threads"]), "a heap has two threads")
+    expect(len(value["threads"]) <= value["heaps"], "more threads than heaps")
+    return value
+
+
+# ---- Programs that are run -------------------------------------------------------------------------------------------
+
+NAMED_THREADS = """
+import ctypes, os, signal, sys, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = (ctypes.c_void_p,)
+def work(name):
+    libc.prctl(15, name, 0, 0, 0)
+    blocks = [libc.malloc(size) for size in range(1, 40000, 100)]
+    for block in blocks[::2]:
+        libc.free(block)
+    ready.wait()
+    done.wait()
+ready, done = threading.Barrier(4), threading.Event()
+threads = [threading.Thread(target=work, args=(name,)) for name in (b"first", b'sec"o\\\\nd', b"\\xc3\\xa4third")]
+for thread in threads:
+    thread.start()
+ready.wait()
+"""
+WAIT_FOR_INPUT = """
+print("ready", flush=True)
+sys.stdin.readline()
+done.set()
+"""
+
+
+def environment(library: Path, **settings: str) -> dict[str, str]:
+    rest = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
+    return {**rest, "LD_PRELOAD": str(library), **{f"HAKMEM_{name}": value for name, value in settings.items()}}
+
+
+class Program:
+    """Python, which says when it is ready, and ends when it is told to."""
+
+    def __init__(self, library: Path, program: str, **settings: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-S", "-E", "-c", program + WAIT_FOR_INPUT], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        env=environment(library, **settings))
+        assert self.process.stdout is not None
+        expect(self.process.stdout.readline() == "ready\n", "it did not start")
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """Exit status and what it wrote to standard error."""
+        _, error = self.process.communicate("end\n", timeout=LIMIT_S)
+        return self.process.returncode, error
+
+
+def wait_for(path: Path) -> str:
+    """What is written to a file, when it is whole."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        text = path.read_text() if path.exists() else ""
+        if text.endswith("}\n"):
+            return text
+        time.sleep(0.002)
+    raise Failure(f"no statistics in {path}")
+
+
+# ---- Cases -----------------------------------------------------------------------------------------------------------
+
+
+def at_exit(library: Path, schema: Json, folder: Path) -> None:
+    for command in (["true"], ["ls", "/"], [sys.executable, "-c", "pass"]):
+        setting = f"json:{folder}/%p.json"
+        done = subprocess.run(command, env=environment(library, STATS=setting), capture_output=True, timeout=LIMIT_S)
+        expect(done.returncode == 0 and done.stderr == b"", f"{command}: {done}")
+        written = list(folder.glob("*.json"))
+        expect(len(written) == 1, f"{command} wrote {written}")
+        value = checked(written[0].read_text(), schema)
+        expect(value["pid"] == int(written[0].stem), f"{value['pid']} wrote {written[0]}")
+        written[0].unlink()
+
+
+def threads(library: Path, schema: Json, folder: Path) -> None:
+    """While they live: at the exit of the program they have gone."""
+    path = folder / "statistics"
+    program = Program(library, NAMED_THREADS, STATS=f"json:{path}", STATS_SIGNAL="USR1")
+    program.send(signal.SIGUSR1)
+    value = checked(wait_for(path), schema)
+    names = {row["name"]: row for row in value["threads"]}
+    expect({"first", "sec?o?nd", "??third"} <= set(names), f"threads are {sorted(names)}")
+    ids = {int(name) for name in os.listdir(f"/proc/{program.process.pid}/task")}
+    expect({row["id"] for row in value["threads"]} <= ids, f"{value['threads']} of {ids}")
+    expect(names["first"]["refills"] > 0 and names["first"]["cached_bytes"] > 0, f"{names['first']}")
+    expect(names["first"]["large_allocs"] > 0, f"{names['first']}")
+    expect(program.end() == (0, ""), "it did not end well")
+
+
+def on_signal(library: Path, schema: Json, folder: Path) -> None:
+    """Again and again, and at the end once more."""
+    path = folder / "statistics"
+    for name, number in (("USR2", signal.SIGUSR2), ("HUP", signal.SIGHUP), ("40", 40)):
+        program = Program(library, NAMED_THREADS, STATS=f"json:{path}", STATS_SIGNAL=name)
+        for _ in range(5):
+            program.send(number)
+            checked(wait_for(path), schema)
+            path.unlink()
+        expect(program.end() == (0, ""), "it did not end well")
+        checked(wait_for(path), schema)
+        path.unlink()
+
+
+def to_stderr(library: Path, schema: Json, folder: Path) -> None:
+    """Text, where nothing else was asked for; and not at the end."""
+    program = Program(library, "import sys, threading; done = threading.Event()", STATS_SIGNAL="USR2")
+    program.send(signal.SIGUSR2)
+    status, error = program.end()
+    expect(status == 0 and error.startswith("hakmem "), f"{status}, {error!r}")
+    expect(error.count(" statistics\n") == 1 and "  live_bytes " in error, error)
+    expect(re.search(r"^ +\d+ python\S* +\d+ +\d+", error, re.MULTILINE), error)
+
+
+def own_handler(library: Path, schema: Json, folder: Path) -> None:
+    """The program's handler is the one that counts; another signal is left alone."""
+    handles = "import signal, sys, threading; done = threading.Event(); " \
+              "signal.signal(signal.SIGUSR2, lambda *_: print('handled', file=sys.stderr, flush=True))"
+    program = Program(library, handles, STATS_SIGNAL="USR2")
+    program.send(signal.SIGUSR2)
+    expect(program.end() == (0, "handled\n"), "its handler was not called")
+    program = Program(library, "import sys, threading; done = threading.Event()", STATS_SIGNAL="USR2")
+    program.send(signal.SIGUSR1)
+    program.process.wait(LIMIT_S)
+    expect(program.process.returncode == -signal.SIGUSR1, f"it ended with {program.process.returncode}")
+    words = ["nohup", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGHUP)"]
+    done = subprocess.run(words, env=environment(library, STATS_SIGNAL="HUP"), capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+    expect(done.returncode == 0 and "HAKMEM_STATS_SIGNAL ignored" in done.stderr, f"{done}")
+
+
+def in_child(library: Path, schema: Json, folder: Path) -> None:
+    """A forked child writes its own."""
+    forks = "import os, sys, threading; done = threading.Event(); child = os.fork()\n" \
+            "if child == 0:\n    import signal\n    signal.sigtimedwait([], 0.0)\n" \
+            "    os.kill(os.getpid(), signal.SIGUSR2)\n    os._exit(0)\n" \
+            "os.waitpid(child, 0)\n"
+    program = Program(library, forks, STATS=f"json:{folder}/%p", STATS_SIGNAL="USR2")
+    expect(program.end() == (0, ""), "it did not end well")
+    written = sorted(folder.iterdir())
+    expect(len(written) == 2, f"{written}")
+    for path in written:
+        value = checked(path.read_text(), schema)
+        expect(value["pid"] == int(path.name), f"{value['pid']} wrote {path}")
+        expect(value["threads"][-1]["id"] == value["pid"], f"{value['threads']}")
+
+
+CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_stderr, "handler": own_handler,
+         "child": in_child}
+
+
+def main() -> int:
+    library, schema = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+    with tempfile.TemporaryDirectory(prefix="statistics-", dir=os.getcwd()) as folder:
+        try:
+            CASES[sys.argv[3]](library, schema, Path(folder))
+        except Failure as failure:
+            print(f"{sys.argv[3]}: {failure}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

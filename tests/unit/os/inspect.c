@@ -1,0 +1,137 @@
+/* os/inspect.h against the kernel this runs on. */
+#include "unit.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/inspect.h"
+
+struct sought {
+    uintptr_t address;
+    struct hak_os_mapping found;
+    size_t name_length;
+    uintptr_t last_end;
+    size_t count, most;
+};
+
+static bool look(const struct hak_os_mapping *mapping, void *context) {
+    struct sought *sought = context;
+    assert_true(mapping->start >= sought->last_end && mapping->end > mapping->start);
+    assert_int_equal(strlen(mapping->rights), 4);
+    sought->last_end = mapping->end;
+    if (sought->address >= mapping->start && sought->address < mapping->end) {
+        sought->found = *mapping;
+        sought->name_length = strlen(mapping->name);
+    }
+    return ++sought->count < sought->most;
+}
+
+static struct sought seek(const void *address, size_t most) {
+    struct sought sought = {.address = (uintptr_t)address, .most = most};
+    errno = 1234;
+    assert_true(hak_os_for_each_mapping(look, &sought));
+    assert_int_equal(errno, 1234);
+    return sought;
+}
+
+static void mappings(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *start = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_int_equal(mprotect(start + page, page, PROT_READ), 0);
+    struct sought sought = seek(start + page + 7, SIZE_MAX);
+    assert_int_equal(sought.found.start, (uintptr_t)start + page);
+    assert_int_equal(sought.found.end, (uintptr_t)start + 2 * page);
+    assert_string_equal(sought.found.rights, "r--p");
+    assert_int_equal(sought.found.offset, 0);
+    assert_int_equal(sought.name_length, 0);
+    sought = seek((void *)(uintptr_t)mappings, SIZE_MAX);
+    assert_int_equal(sought.found.rights[2], 'x');
+    assert_true(sought.name_length > strlen("/unit_os.inspect") - 1);
+    assert_true(sought.count > 5);
+    assert_int_equal(seek(start, 3).count, 3);
+}
+
+/* More lines than a buffer holds, and one that is longer than it. */
+static void long_lists_and_names(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char folder[] = "unit-inspect-XXXXXX", name[201], here[4096];
+    assert_non_null(getcwd(here, sizeof here));
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    for (int depth = 0; depth < 10; depth++) {
+        assert_int_equal(mkdir(name, 0700), 0);
+        assert_int_equal(chdir(name), 0);
+    }
+    FILE *file = fopen("file", "we");
+    for (size_t i = 0; i < 2 * page; i++) fputc('x', file);
+    fclose(file);
+    file = fopen("file", "re");
+    char *long_name = mmap(NULL, page, PROT_READ, MAP_PRIVATE, fileno(file), (off_t)page);
+    assert_ptr_not_equal(long_name, MAP_FAILED);
+    fclose(file);
+    char *many = mmap(NULL, 401 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 1; i < 400; i += 2) assert_int_equal(mprotect(many + i * page, page, PROT_READ), 0);
+    struct sought sought = seek(long_name, SIZE_MAX);
+    assert_int_equal(sought.found.start, (uintptr_t)long_name);
+    assert_int_equal(sought.found.offset, page);
+    assert_in_range(sought.name_length, 500, 1023);
+    assert_true(sought.count > 400);
+    for (size_t i = 1; i < 400; i += 38) {
+        sought = seek(many + i * page, SIZE_MAX);
+        assert_int_equal(sought.found.start, (uintptr_t)many + i * page);
+        assert_string_equal(sought.found.rights, "r--p");
+    }
+    assert_int_equal(unlink("file"), 0);
+    for (int depth = 0; depth < 10; depth++) {
+        assert_int_equal(chdir(".."), 0);
+        assert_int_equal(rmdir(name), 0);
+    }
+    assert_int_equal(chdir(here), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static void memory_that_may_not_be_there(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *start = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), copy[16];
+    memcpy(start + page - 16, "0123456789abcdef", 16);
+    assert_int_equal(mprotect(start + page, page, PROT_NONE), 0);
+    errno = 1234;
+    assert_true(hak_os_read_memory((uintptr_t)start + page - 16, copy, 16));
+    assert_memory_equal(copy, "0123456789abcdef", 16);
+    assert_false(hak_os_read_memory((uintptr_t)start + page - 15, copy, 16));
+    assert_false(hak_os_read_memory((uintptr_t)start + page, copy, 1));
+    assert_false(hak_os_read_memory(0, copy, 8));
+    assert_false(hak_os_read_memory(UINTPTR_MAX - 15, copy, 16));
+    assert_int_equal(errno, 1234);
+}
+
+static void threads(void **state) {
+    (void)state;
+    char name[HAK_THREAD_NAME_BYTES];
+    assert_int_equal(hak_os_thread_id(), syscall(SYS_gettid));
+    assert_int_equal(prctl(PR_SET_NAME, "a b) \"c"), 0);
+    errno = 1234;
+    hak_os_thread_name(hak_os_thread_id(), name);
+    assert_string_equal(name, "a b) \"c");
+    assert_int_equal(prctl(PR_SET_NAME, "longer than fifteen"), 0);
+    hak_os_thread_name(hak_os_thread_id(), name);
+    assert_string_equal(name, "longer than fif");
+    hak_os_thread_name(-1, name);
+    assert_string_equal(name, "");
+    assert_int_equal(errno, 1234);
+}
+
+UNIT_MAIN(cmocka_unit_test(mappings), cmocka_unit_test(long_lists_and_names),
+          cmocka_unit_test(memory_that_may_not_be_there), cmocka_unit_test(threads))
