@@ -203,6 +203,7 @@ void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
         hak_partial_set_add(slab);
         return;
     }
+    hak_slab_scan_from(slab, 0); /* others may have freed anywhere */
     slab->previous = NULL;
     slab->next = list->first;
     if (list->first != NULL) list->first->previous = slab;

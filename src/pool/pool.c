@@ -165,8 +165,9 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     if (state >> 2 != number_of(heap) || heap == NULL) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
     /* A word of ours may be complete together with claimed blocks. */
     uint64_t word = before | group->mask;
-    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap)) && slab->claimed_word == group->word) {
-        uint64_t claimed = hak_owned_get(&slab->claimed);
+    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
+        hak_slab_scan_from(slab, group->word);
+        uint64_t claimed = slab->claimed_word == group->word ? hak_owned_get(&slab->claimed) : 0;
         if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
         word |= claimed;
     }

@@ -53,7 +53,7 @@ struct hak_slab {
     HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
     HAK_ATOMIC(uint32_t) run_pages;    /* relaxed: of a page run; 0 for a small slab */
     uint16_t block_count;
-    HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claimed last */
+    HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claims next; below it, it has freed nothing */
     HAK_ATOMIC(uint8_t) size_class; /* relaxed: late readers check it against what they hold */
     uint8_t word_count;             /* of bits */
     uint8_t claimed_word;           /* holder */
@@ -79,6 +79,12 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
 /* Takes up to `want` free blocks, and writes them below `top`: top[-1] has the first, which within a word is the lowest.
  * Returns how many. The caller has the slab. Fewer than `want` means that none was left. */
 uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want);
+
+/* Tells that the holder has freed blocks of word `index`: the next claim looks there first, so that what was touched is used
+ * again before what was not. */
+HAK_INLINE void hak_slab_scan_from(struct hak_slab *slab, uint32_t index) {
+    if (index < hak_atomic_load(&slab->scan_word, relaxed)) hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
+}
 
 /* Sets the bits of claimed blocks again (S7). To be called before the slab changes hands. */
 void hak_slab_unclaim(struct hak_slab *slab);
