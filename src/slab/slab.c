@@ -26,16 +26,23 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     hak_atomic_store(&slab->state, state, relaxed);
 }
 
-/* Writes the blocks of `mask` below `top`, the lowest last. */
-static void write_blocks(const struct hak_slab *slab, size_t block_bytes, uint64_t mask, void **top) {
-    uint32_t first = hak_lowest_bit(mask), count = hak_bit_count(mask);
+/* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
+static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **top, uint32_t want) {
+    uint64_t claimed = hak_owned_get(&slab->claimed);
     uintptr_t word_start = slab->start + (size_t)slab->claimed_word * 64 * block_bytes;
-    if (mask >> first == hak_low_bits(count)) { /* neighbours: no look at the bits */
-        uintptr_t block = word_start + first * block_bytes;
-        for (uint32_t i = 1; i <= count; i++, block += block_bytes) *(top - i) = (void *)block;
-        return;
+    uint32_t first = hak_lowest_bit(claimed), run = hak_trailing_ones(claimed >> first), got = 0;
+    if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
+        got = run < want ? run : want;
+        uintptr_t last = word_start + (first + got - 1) * block_bytes;
+        void **out = top - got;
+        for (uint32_t i = 0; i < got; i++) out[i] = (void *)(last - i * block_bytes);
+        claimed &= ~(hak_low_bits(got) << first);
+    } else {
+        for (; claimed != 0 && got < want; claimed &= claimed - 1)
+            top[-1 - (ptrdiff_t)got++] = (void *)(word_start + hak_lowest_bit(claimed) * block_bytes);
     }
-    for (; mask != 0; mask &= mask - 1) *--top = (void *)(word_start + hak_lowest_bit(mask) * block_bytes);
+    hak_owned_set(&slab->claimed, claimed);
+    return got;
 }
 
 /* Claims the next word that has free blocks; false when none has. */
@@ -64,15 +71,8 @@ uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want) {
     size_t block_bytes = hak_size_classes[hak_atomic_load(&slab->size_class, relaxed)].block_bytes;
     uint32_t got = 0;
     while (got < want) {
-        uint64_t claimed = hak_owned_get(&slab->claimed);
-        if (claimed == 0) {
-            if (!claim_word(slab)) break;
-            continue;
-        }
-        uint64_t mask = hak_take_low_bits(claimed, want - got);
-        hak_owned_set(&slab->claimed, claimed & ~mask);
-        write_blocks(slab, block_bytes, mask, top - got);
-        got += hak_bit_count(mask);
+        if (hak_owned_get(&slab->claimed) == 0 && !claim_word(slab)) break;
+        got += take_claimed(slab, block_bytes, top - got, want - got);
     }
     return got;
 }

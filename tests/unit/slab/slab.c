@@ -98,6 +98,29 @@ static void freed_blocks_in_order(void **state) {
     for (int i = 0; i < 5; i++) assert_ptr_equal(blocks[i], block(expected[i]));
 }
 
+/* Any blocks of a word, any number wanted: the lowest ones, in order. */
+static void any_blocks_of_a_word(void **state) {
+    (void)state;
+    uint64_t random = 5;
+    for (uint32_t round = 0; round < 3000; round++) {
+        uint64_t freed = unit_random(&random);
+        if (round % 3 == 0) freed &= unit_random(&random);
+        if (round % 3 == 1) freed |= unit_random(&random) | unit_random(&random);
+        if (round % 3 == 2) freed = hak_low_bits(1 + round / 3 % 64) << round / 192 % 64;
+        make_slab(hak_size_class_of(1024));
+        take(64);
+        hak_slab_set_bits(&slab, 0, freed);
+        while (freed != 0) {
+            uint32_t want = 1 + unit_random(&random) % 64, left = hak_bit_count(freed);
+            uint32_t got = take(want);
+            assert_int_equal(got, want < left ? want : left);
+            for (uint32_t i = 0; i < got; i++, freed &= freed - 1)
+                assert_ptr_equal(blocks[i], block(hak_lowest_bit(freed)));
+        }
+        assert_int_equal(count_free(), 0);
+    }
+}
+
 /* The scan goes on where it was and comes round to words below. */
 static void words_below_are_found(void **state) {
     (void)state;
@@ -211,6 +234,6 @@ static void full_slabs_once(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(new_slabs_are_free), cmocka_unit_test(all_blocks_in_order),
           cmocka_unit_test(some_blocks_at_a_time), cmocka_unit_test(freed_blocks_in_order),
-          cmocka_unit_test(words_below_are_found), cmocka_unit_test(freeing_twice_shows),
-          cmocka_unit_test(a_claim_forgets_purged_pages), cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs),
-          cmocka_unit_test(full_slabs_once))
+          cmocka_unit_test(any_blocks_of_a_word), cmocka_unit_test(words_below_are_found),
+          cmocka_unit_test(freeing_twice_shows), cmocka_unit_test(a_claim_forgets_purged_pages),
+          cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs), cmocka_unit_test(full_slabs_once))
