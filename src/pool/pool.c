@@ -136,12 +136,10 @@ static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_AT
     if (heap != NULL && state == hak_slab_state(HAK_SLAB_HELD, heap->number)) {
         /* Ours, and nobody else can change that. The last one of the class stays: it will be wanted again. */
         if (heap->partial[size_class].count <= 1) return;
-        if (!hak_slab_bits_all_set(bits, block_count, slab->claimed_word, hak_owned_get(&slab->claimed))) return;
-        hak_slab_unclaim(slab);
-        if (!hak_slab_claim_all(slab)) return;
+        if (!hak_slab_is_empty(slab) || !hak_slab_claim_all(slab)) return;
         hak_heap_unlink(heap, slab);
         hak_pool_retire(heap, slab);
-    } else if (state == HAK_SLAB_POOLED && hak_slab_bits_all_set(bits, block_count, 0, 0) &&
+    } else if (state == HAK_SLAB_POOLED && hak_slab_bits_all_set(bits, block_count) &&
                hak_partial_set_remove(slab, size_class)) {
         if (hak_slab_claim_all(slab)) hak_pool_retire(heap, slab);
         else hak_partial_set_add(slab);
@@ -175,7 +173,7 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     uint64_t word = before | group->mask;
     if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
         hak_slab_scan_from(slab, group->word);
-        uint64_t claimed = slab->claimed_word == group->word ? hak_owned_get(&slab->claimed) : 0;
+        uint64_t claimed = hak_slab_claimed_in(slab, group->word);
         if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
         word |= claimed;
     }
@@ -216,6 +214,12 @@ HAK_INLINE struct put_group *group_of(struct put_batch *batch, struct hak_slab *
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
     uint32_t count = 0;
+    for (; count + 4 <= limit; count += 4, expected += 4 * step) {
+        void *const *next = blocks + count;
+        if ((uintptr_t)next[0] != expected || (uintptr_t)next[1] != expected + step ||
+            (uintptr_t)next[2] != expected + 2 * step || (uintptr_t)next[3] != expected + 3 * step)
+            break;
+    }
     for (; count < limit && (uintptr_t)blocks[count] == expected; count++) expected += step;
     return count;
 }

@@ -251,6 +251,26 @@ static void twice_around_a_claim(void **state) {
     expect_report(pool_catch_put(heap, c, blocks + 5, 1), HAK_MISUSE_DOUBLE_FREE, blocks[5], 0, 1024);
 }
 
+/* The blocks of a slab come back, and one of them once more when the slab is in use again but has not handed it out. */
+static void take_more(void *heap) {
+    static void *blocks[64];
+    pool_take(heap, CLASS_64, blocks, 64);
+}
+
+static void twice_into_the_tail(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    static void *blocks[300];
+    pool_take(heap, CLASS_64, blocks, 300);
+    hak_pool_put(heap, CLASS_64, blocks, 300);
+    hak_heap_flush(heap);
+    assert_ptr_equal(pool_take_one(heap, CLASS_64), blocks[0]);
+    expect_report(pool_catch_put(heap, CLASS_64, blocks + 200, 1), HAK_MISUSE_DOUBLE_FREE, blocks[200], 0, 64);
+    assert_null(pool_catch_put(other, CLASS_64, blocks + 71, 1)); /* the holder comes to it */
+    expect_report(fake_os_catch(take_more, heap), HAK_MISUSE_DOUBLE_FREE, blocks[71], 0, 64);
+}
+
 /* The slab is gone, and so is its class: the page map says so. */
 static void twice_after_the_slab(void **state) {
     (void)state;
@@ -404,8 +424,8 @@ UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_hea
           cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first),
           cmocka_unit_test(batches_in_any_order), cmocka_unit_test(at_random), cmocka_unit_test(twice_in_a_batch),
           cmocka_unit_test(twice_in_two_batches), cmocka_unit_test(twice_by_two_heaps),
-          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_after_the_slab),
-          cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
-          cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
-          cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
-          cmocka_unit_test(no_memory_to_commit))
+          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_into_the_tail),
+          cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
+          cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
+          cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(all_ranges_used_up),
+          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_commit))
