@@ -23,14 +23,8 @@ HAK_INLINE uint32_t hak_bit_count(uint64_t value) { return (uint32_t)__builtin_p
 /* The `count` lowest bits set; count is 0..64. */
 HAK_INLINE uint64_t hak_low_bits(uint32_t count) { return count >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1; }
 
-/* The set bits of `word` from the lowest up, at most `count` of them; word is not 0, count > 0. */
-HAK_INLINE uint64_t hak_take_low_bits(uint64_t word, uint32_t count) {
-    uint32_t first = hak_lowest_bit(word);
-    uint64_t from_first = word >> first, rest = word;
-    if ((from_first & hak_low_bits(count)) == hak_low_bits(count)) return hak_low_bits(count) << first; /* neighbours */
-    while (count-- > 0) rest &= rest - 1;
-    return word ^ rest;
-}
+/* How many bits are set from the lowest one up, before the first that is clear. */
+HAK_INLINE uint32_t hak_trailing_ones(uint64_t value) { return value == UINT64_MAX ? 64 : hak_lowest_bit(~value); }
 
 /* First position of `count` adjacent set bits, at a multiple of `alignment` (a power of two <= 32), or 32 when there is
  * none. count is 1..32. Doubling as in Hacker's Delight 6-2: after the loop a bit is set where a run of `count` begins. */

@@ -37,12 +37,21 @@ static void leave(struct hak_heap *heap) {
     hak_background_notice();
 }
 
+/* How many blocks a miss moves: as many as half the slots; all of them after another miss of the kind, as in phases in which
+ * a program only allocates or only frees. */
+static uint32_t batch_size(struct hak_heap *heap, uint32_t size_class, enum hak_miss kind) {
+    const struct hak_slots *slots = &heap->slots[size_class];
+    uint32_t all = (uint32_t)(slots->end - slots->start),
+             count = heap->last_miss[size_class] == kind ? all : (all + 1) / 2;
+    heap->last_miss[size_class] = (uint8_t)kind;
+    return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
+}
+
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     hak_heap_grow_bin(heap, size_class);
     void **base = heap->slots[size_class].start;
-    uint32_t slots = (uint32_t)(heap->slots[size_class].end - base), want = (slots + 1) / 2;
-    if (want > MOST_BLOCKS_PER_MISS) want = MOST_BLOCKS_PER_MISS;
+    uint32_t want = batch_size(heap, size_class, HAK_MISS_REFILL);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
@@ -61,12 +70,11 @@ bool hak_front_refill(uint32_t size_class) {
     return filled;
 }
 
-/* Makes room in an open bin that is full: more slots, or the oldest half goes back. */
+/* Makes room in an open bin that is full: more slots, or the oldest blocks go back. */
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
     if (hak_heap_grow_bin(heap, size_class)) return;
     void **base = heap->slots[size_class].start;
-    size_t have = hak_heap_cached(heap, size_class), count = (have + 1) / 2;
-    if (count > MOST_BLOCKS_PER_MISS) count = MOST_BLOCKS_PER_MISS;
+    size_t have = hak_heap_cached(heap, size_class), count = batch_size(heap, size_class, HAK_MISS_FLUSH);
     if (count == 0) return;
     hak_pool_put(heap, size_class, base, (uint32_t)count);
     memmove(base, base + count, (have - count) * sizeof(void *));

@@ -34,7 +34,7 @@ static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) 
         snapshot->classes[size_class].slabs++;
         snapshot->classes[size_class].free_blocks +=
             hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count) +
-            hak_bit_count(hak_owned_peek(&record->claimed));
+            hak_slab_count_claimed(record, block_count);
         unit += hak_size_classes[size_class].unit_count;
     }
 }

@@ -119,11 +119,11 @@ void hak_heap_give_up_slabs(struct hak_heap *heap) {
         struct hak_slab *slab;
         while ((slab = heap->partial[i].first) != NULL) {
             hak_heap_unlink(heap, slab);
-            hak_slab_unclaim(slab);
-            if (hak_slab_bits_all_set(slab->bits, slab->block_count, 0, 0) && hak_slab_claim_all(slab)) {
+            if (hak_slab_is_empty(slab) && hak_slab_claim_all(slab)) {
                 hak_pool_retire(heap, slab);
                 continue;
             }
+            hak_slab_unclaim(slab);
             /* Relaxed: the partial set hands it on. */
             hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
             hak_partial_set_add(slab);
@@ -203,6 +203,7 @@ void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
         hak_partial_set_add(slab);
         return;
     }
+    hak_slab_scan_from(slab, 0); /* others may have freed anywhere */
     slab->previous = NULL;
     slab->next = list->first;
     if (list->first != NULL) list->first->previous = slab;
@@ -243,7 +244,7 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_slots *slots = &heap->slots[size_class];
     size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
     size_t block_bytes = hak_size_classes[size_class].block_bytes;
-    if (have != 0 && have * block_bytes >= hak_knob(bin_most_bytes)) return false;
+    if (have != 0 && (have * block_bytes >= hak_knob(bin_most_bytes) || have >= hak_knob(bin_most_slots))) return false;
     size_t most = hak_knob(bin_most_bytes) / block_bytes, want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
     if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
     if (want > most) want = most;
@@ -267,7 +268,8 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
 /* Puts a small slab that nobody holds any more where it can be found, or declares it full. */
 static void recover_slab(struct hak_slab *slab) {
     hak_owned_set(&slab->claimed,
-                  0); /* of a heap that was busy: they may be in a bin as well, and are given up with it */
+                  0);       /* of a heap that was busy: they may be in a bin as well, and are given up with it */
+    hak_slab_unclaim(slab); /* the tail is in no bin */
     if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
         hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
     } else {

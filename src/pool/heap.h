@@ -39,6 +39,9 @@ HAK_INLINE void hak_bin_set_top(struct hak_bin *bin, void **top) { hak_owned_set
 /* in_use of a heap: left by its thread, but not taken apart yet; given up when a fork found it busy. */
 enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_LEFT, HAK_HEAP_GIVEN_UP };
 
+/* Misses that move blocks. */
+enum hak_miss { HAK_MISS_NONE, HAK_MISS_REFILL, HAK_MISS_FLUSH };
+
 struct hak_partial_list {
     struct hak_slab *first;
     uint32_t count;
@@ -54,6 +57,7 @@ struct hak_heap {
     uint32_t number;                      /* const: 1 and up; stands in the state of slabs */
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
     struct hak_slots slots[HAK_CLASS_LIMIT];
+    uint8_t last_miss[HAK_CLASS_LIMIT]; /* enum hak_miss */
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: retired here, or taken ahead */
     uint32_t empty_count;

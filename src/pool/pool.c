@@ -120,6 +120,14 @@ struct put_group {
 
 enum { PUT_GROUPS = 8 }; /* a power of two */
 
+/* What is put back at a time. */
+struct put_batch {
+    struct hak_heap *heap;
+    uint32_t size_class;
+    uint32_t used; /* groups, by bit */
+    struct put_group groups[PUT_GROUPS];
+};
+
 /* Some word of the slab's bits is, or may be, all set: `state` is what was seen then. Gives the slab up if it is empty and
  * can be had. If it is not ours, the record may be another slab's by now: nothing is believed that is not claimed first. */
 static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
@@ -128,12 +136,10 @@ static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_AT
     if (heap != NULL && state == hak_slab_state(HAK_SLAB_HELD, heap->number)) {
         /* Ours, and nobody else can change that. The last one of the class stays: it will be wanted again. */
         if (heap->partial[size_class].count <= 1) return;
-        if (!hak_slab_bits_all_set(bits, block_count, slab->claimed_word, hak_owned_get(&slab->claimed))) return;
-        hak_slab_unclaim(slab);
-        if (!hak_slab_claim_all(slab)) return;
+        if (!hak_slab_is_empty(slab) || !hak_slab_claim_all(slab)) return;
         hak_heap_unlink(heap, slab);
         hak_pool_retire(heap, slab);
-    } else if (state == HAK_SLAB_POOLED && hak_slab_bits_all_set(bits, block_count, 0, 0) &&
+    } else if (state == HAK_SLAB_POOLED && hak_slab_bits_all_set(bits, block_count) &&
                hak_partial_set_remove(slab, size_class)) {
         if (hak_slab_claim_all(slab)) hak_pool_retire(heap, slab);
         else hak_partial_set_add(slab);
@@ -165,8 +171,9 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     if (state >> 2 != number_of(heap) || heap == NULL) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
     /* A word of ours may be complete together with claimed blocks. */
     uint64_t word = before | group->mask;
-    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap)) && slab->claimed_word == group->word) {
-        uint64_t claimed = hak_owned_get(&slab->claimed);
+    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
+        hak_slab_scan_from(slab, group->word);
+        uint64_t claimed = hak_slab_claimed_in(slab, group->word);
         if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
         word |= claimed;
     }
@@ -174,51 +181,93 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
         retire_if_empty(heap, slab, bits, size_class, state);
 }
 
-/* The record of the slab of a block that is said to be of the class. */
-static struct hak_slab *slab_of(const void *block, uint32_t size_class) {
+/* The record of the slab of a block that is said to be of the class, and where the slab starts. */
+HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t unit_count, uintptr_t *start) {
     uintptr_t address = (uintptr_t)block;
     struct hak_range *range = hak_region_range(0);
     if (HAK_UNLIKELY(address - range->start >= (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES)) {
         range = hak_region_range_of(address);
         if (range == NULL) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "free", block, 0, 0);
     }
-    uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
-    const struct hak_size_class *facts = &hak_size_classes[size_class];
+    uintptr_t unit = (address - range->start) >> HAK_UNIT_SHIFT;
     /* A block freed twice may have left its slab for good, and the slab its class. */
     if (HAK_UNLIKELY(hak_atomic_load(&range->page_map[unit], relaxed) != size_class))
-        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, facts->block_bytes);
-    return &range->slabs[unit & ~(facts->unit_count - 1)];
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
+    unit &= ~((uintptr_t)unit_count - 1);
+    *start = range->start + (unit << HAK_UNIT_SHIFT);
+    return &range->slabs[unit];
+}
+
+/* The group for a word of a slab; another one that is in its place goes first. */
+HAK_INLINE struct put_group *group_of(struct put_batch *batch, struct hak_slab *slab, uint32_t word) {
+    uint32_t at = ((uintptr_t)slab / sizeof *slab + word) % PUT_GROUPS, bit = 1u << at;
+    struct put_group *group = &batch->groups[at];
+    if ((batch->used & bit) != 0) {
+        if (group->slab == slab && group->word == word) return group;
+        put_group(batch->heap, batch->size_class, group);
+    }
+    batch->used |= bit;
+    *group = (struct put_group){.slab = slab, .mask = 0, .word = word};
+    return group;
+}
+
+/* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
+HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
+    uint32_t count = 0;
+    for (; count + 4 <= limit; count += 4, expected += 4 * step) {
+        void *const *next = blocks + count;
+        if ((uintptr_t)next[0] != expected || (uintptr_t)next[1] != expected + step ||
+            (uintptr_t)next[2] != expected + 2 * step || (uintptr_t)next[3] != expected + 3 * step)
+            break;
+    }
+    for (; count < limit && (uintptr_t)blocks[count] == expected; count++) expected += step;
+    return count;
+}
+
+/* The first of `count` blocks has bit `bit` of a word of `size` bits. Returns the bits of it and its neighbours there that
+ * come next in the batch, in either direction: what was handed out together often comes back together. */
+HAK_INLINE uint64_t neighbours(void *const *blocks, uint32_t count, uint32_t bit, uint32_t size, uintptr_t block_bytes,
+                               uint32_t *length) {
+    *length = 1;
+    if (count > 1) {
+        uintptr_t next = (uintptr_t)blocks[1], up = (uintptr_t)blocks[0] + block_bytes,
+                  down = (uintptr_t)blocks[0] - block_bytes;
+        uint32_t above = size - 1 - bit;
+        if (next == up) {
+            *length += count_steps(blocks + 1, count - 1 < above ? count - 1 : above, up, block_bytes);
+        } else if (next == down) {
+            *length += count_steps(blocks + 1, count - 1 < bit ? count - 1 : bit, down, -block_bytes);
+            bit -= *length - 1;
+        }
+    }
+    return hak_low_bits(*length) << bit;
 }
 
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
     const struct hak_size_class facts = hak_size_classes[size_class];
-    const uintptr_t slab_bytes = (uintptr_t)facts.unit_count << HAK_UNIT_SHIFT;
-    struct put_group groups[PUT_GROUPS] = {{NULL, 0, 0}}, *group = &groups[0];
+    const uintptr_t block_bytes = facts.block_bytes, slab_bytes = facts.block_count * block_bytes;
+    struct put_batch batch;
+    struct put_group *group = NULL;
     struct hak_slab *slab = NULL;
     uintptr_t slab_start = UINTPTR_MAX; /* no block is in this slab */
-    for (uint32_t i = 0; i < count; i++) {
+    batch.heap = heap;
+    batch.size_class = size_class;
+    batch.used = 0;
+    for (uint32_t i = 0, length; i < count; i += length) {
         uintptr_t offset = (uintptr_t)blocks[i] - slab_start;
-        if (HAK_UNLIKELY(offset >= slab_bytes)) { /* not in the slab of the block before */
-            slab = slab_of(blocks[i], size_class);
-            slab_start = slab->start;
+        if (offset >= slab_bytes) { /* not in the slab of the block before */
+            slab = slab_of(blocks[i], size_class, facts.unit_count, &slab_start);
             offset = (uintptr_t)blocks[i] - slab_start;
         }
         uint32_t index = hak_block_index((uint32_t)offset, facts.reciprocal), word = index / 64;
-        if (HAK_UNLIKELY(index * facts.block_bytes != offset || index >= facts.block_count))
-            hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * facts.block_bytes,
-                       facts.block_bytes);
-        if (group->slab != slab || group->word != word) {
-            group = &groups[((uintptr_t)slab / sizeof *slab + word) % PUT_GROUPS];
-            if (group->slab != slab || group->word != word) {
-                if (group->slab != NULL) put_group(heap, size_class, group);
-                *group = (struct put_group){.slab = slab, .mask = 0, .word = word};
-            }
-        }
-        uint64_t bit = (uint64_t)1 << (index % 64);
-        if (HAK_UNLIKELY((group->mask & bit) != 0))
-            hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", blocks[i], 0, facts.block_bytes);
-        group->mask |= bit;
+        if (HAK_UNLIKELY(index * block_bytes != offset || offset >= slab_bytes))
+            hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * block_bytes, block_bytes);
+        if (group == NULL || group->slab != slab || group->word != word) group = group_of(&batch, slab, word);
+        uint32_t word_size = facts.block_count - word * 64 < 64 ? facts.block_count - word * 64 : 64;
+        uint64_t mask = neighbours(blocks + i, count - i, index % 64, word_size, block_bytes, &length);
+        if (HAK_UNLIKELY((group->mask & mask) != 0)) report_double_free(group, size_class, group->mask & mask);
+        group->mask |= mask;
     }
-    for (uint32_t i = 0; i < PUT_GROUPS; i++)
-        if (groups[i].slab != NULL) put_group(heap, size_class, &groups[i]);
+    for (; batch.used != 0; batch.used &= batch.used - 1)
+        put_group(heap, size_class, &batch.groups[hak_lowest_bit(batch.used)]);
 }

@@ -7,105 +7,151 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     slab->start = start;
     slab->block_count = (uint16_t)facts->block_count;
-    slab->word_count = (uint8_t)((facts->block_count + 63) / 64);
-    slab->bits = slab->word_count <= HAK_SLAB_INLINE_WORDS ? slab->inline_bits : bits_row;
+    slab->bits = hak_slab_word_count(slab) <= HAK_SLAB_INLINE_WORDS ? slab->inline_bits : bits_row;
     slab->next = slab->previous = NULL;
     slab->claimed_word = 0;
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, 0));
+    hak_owned_set(&slab->tail_word, 1);
     hak_atomic_store(&slab->run_pages, 0, relaxed);
     hak_atomic_store(&slab->scan_word, 0, relaxed);
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
     hak_atomic_store(&slab->sweeps, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
-    /* Word 0 is claimed from the start: a slab of at most 64 blocks needs no write to the line of its bits. Release: a
-     * purger who still takes the units for the slab they were, and claims some of these bits, sees in the page map that
-     * they are not. */
-    for (uint32_t i = 1; i < slab->word_count; i++)
-        hak_atomic_store(&slab->bits[i], hak_slab_word_mask(slab->block_count, i), release);
     /* Relaxed: the caller has the slab; whoever gets it next does so by way of hak_slab_announce_full or the partial set. */
     hak_atomic_store(&slab->state, state, relaxed);
 }
 
-/* Writes the blocks of `mask` below `top`, the lowest last. */
-static void write_blocks(const struct hak_slab *slab, size_t block_bytes, uint64_t mask, void **top) {
-    uint32_t first = hak_lowest_bit(mask), count = hak_bit_count(mask);
-    uintptr_t word_start = slab->start + (size_t)slab->claimed_word * 64 * block_bytes;
-    if (mask >> first == hak_low_bits(count)) { /* neighbours: no look at the bits */
-        uintptr_t block = word_start + first * block_bytes;
-        for (uint32_t i = 1; i <= count; i++, block += block_bytes) *(top - i) = (void *)block;
-        return;
-    }
-    for (; mask != 0; mask &= mask - 1) *--top = (void *)(word_start + hak_lowest_bit(mask) * block_bytes);
+/* Two addresses, which processors add and store at once. */
+typedef uintptr_t address_pair __attribute__((vector_size(2 * sizeof(uintptr_t)), aligned(sizeof(void *)), may_alias));
+
+/* Writes `count` blocks that are neighbours, from the last one down. */
+static void write_neighbours(void **out, uintptr_t last, size_t block_bytes, uint32_t count) {
+    address_pair pair = {last, last - block_bytes}, step = {2 * block_bytes, 2 * block_bytes};
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < count / 2; i++, pair -= step) ((address_pair *)(void *)out)[i] = pair;
+    if (count % 2 != 0) out[count - 1] = (void *)pair[0];
 }
 
-/* Claims the next word that has free blocks; false when none has. */
-static bool claim_word(struct hak_slab *slab) {
-    uint32_t index = hak_atomic_load(&slab->scan_word, relaxed);
-    for (uint32_t step = 0; step < slab->word_count; step++, index++) {
-        if (index >= slab->word_count) index = 0;
+/* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
+static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **top, uint32_t want) {
+    uint64_t claimed = hak_owned_get(&slab->claimed);
+    uintptr_t word_start = slab->start + (size_t)slab->claimed_word * 64 * block_bytes;
+    uint32_t first = hak_lowest_bit(claimed), run = hak_trailing_ones(claimed >> first), got = 0;
+    if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
+        got = run < want ? run : want;
+        write_neighbours(top - got, word_start + (first + got - 1) * block_bytes, block_bytes, got);
+        claimed &= ~(hak_low_bits(got) << first);
+    } else {
+        for (; claimed != 0 && got < want; claimed &= claimed - 1)
+            top[-1 - (ptrdiff_t)got++] = (void *)(word_start + hak_lowest_bit(claimed) * block_bytes);
+    }
+    hak_owned_set(&slab->claimed, claimed);
+    return got;
+}
+
+static HAK_COLD void report_double_free_in_tail(const struct hak_slab *slab, uint32_t index, uint64_t freed) {
+    size_t bytes = hak_size_classes[hak_atomic_load(&slab->size_class, relaxed)].block_bytes;
+    const void *block = (const void *)(slab->start + (index * 64 + hak_lowest_bit(freed)) * bytes);
+    hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, bytes);
+}
+
+/* The next word of the tail becomes `claimed`. */
+static void claim_from_tail(struct hak_slab *slab) {
+    uint32_t index = hak_owned_get(&slab->tail_word);
+    uint64_t freed = hak_atomic_load(&slab->bits[index], relaxed); /* and not handed out before */
+    if (HAK_UNLIKELY(freed != 0)) report_double_free_in_tail(slab, index, freed);
+    /* In this order: what is in the tail is in no bin, whenever a fork comes. */
+    hak_owned_set(&slab->tail_word, (uint8_t)(index + 1));
+    hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
+    slab->claimed_word = (uint8_t)index;
+    hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, index));
+}
+
+/* Claims the first of words `index`..`end` that has free blocks; false when none has. */
+static bool claim_from_bits(struct hak_slab *slab, uint32_t index, uint32_t end) {
+    for (; index < end; index++) {
         if (hak_atomic_load(&slab->bits[index], relaxed) == 0) continue;
         /* Acquire pairs with hak_slab_set_bits: the last user of a block is done with it. A purger may hold some of them
          * for a moment: what was set is what the caller gets (S1). */
         uint64_t word = hak_atomic_exchange(&slab->bits[index], 0, acquire);
         if (word == 0) continue;
+        hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
         slab->claimed_word = (uint8_t)index;
         hak_owned_set(&slab->claimed, word);
-        hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
-        /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
-        if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
-            hak_atomic_store(&slab->purged_pages, 0, relaxed);
-        if (HAK_UNLIKELY(hak_atomic_load(&slab->sweeps, relaxed) != 0)) hak_atomic_store(&slab->sweeps, 0, relaxed);
         return true;
     }
     return false;
+}
+
+/* Claims a word with free blocks; false when there is none. What was touched is used again before the tail is. */
+static bool claim_word(struct hak_slab *slab) {
+    uint32_t scan_word = hak_atomic_load(&slab->scan_word, relaxed), tail_word = hak_owned_get(&slab->tail_word);
+    if (!claim_from_bits(slab, scan_word, tail_word)) {
+        if (tail_word < hak_slab_word_count(slab)) claim_from_tail(slab);
+        else if (!claim_from_bits(slab, 0, scan_word)) return false;
+    }
+    /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
+    if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
+        hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    if (HAK_UNLIKELY(hak_atomic_load(&slab->sweeps, relaxed) != 0)) hak_atomic_store(&slab->sweeps, 0, relaxed);
+    return true;
 }
 
 uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want) {
     size_t block_bytes = hak_size_classes[hak_atomic_load(&slab->size_class, relaxed)].block_bytes;
     uint32_t got = 0;
     while (got < want) {
-        uint64_t claimed = hak_owned_get(&slab->claimed);
-        if (claimed == 0) {
-            if (!claim_word(slab)) break;
-            continue;
-        }
-        uint64_t mask = hak_take_low_bits(claimed, want - got);
-        hak_owned_set(&slab->claimed, claimed & ~mask);
-        write_blocks(slab, block_bytes, mask, top - got);
-        got += hak_bit_count(mask);
+        if (hak_owned_get(&slab->claimed) == 0 && !claim_word(slab)) break;
+        got += take_claimed(slab, block_bytes, top - got, want - got);
     }
     return got;
 }
 
 void hak_slab_unclaim(struct hak_slab *slab) {
     uint64_t claimed = hak_owned_get(&slab->claimed);
-    if (claimed == 0) return;
+    uint32_t tail_word = hak_owned_get(&slab->tail_word), word_count = hak_slab_word_count(slab);
     hak_owned_set(&slab->claimed, 0);
-    hak_slab_set_bits(slab, slab->claimed_word, claimed);
+    hak_owned_set(&slab->tail_word, (uint8_t)word_count);
+    if (claimed != 0) hak_slab_set_bits(slab, slab->claimed_word, claimed);
+    for (uint32_t i = tail_word; i < word_count; i++)
+        hak_slab_set_bits(slab, i, hak_slab_word_mask(slab->block_count, i));
 }
 
-bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t claimed_word, uint64_t claimed) {
-    for (uint32_t i = 0; i * 64 < block_count; i++) {
-        uint64_t word = hak_atomic_load(&bits[i], relaxed);
-        if (i == claimed_word) word |= claimed;
-        if (word != hak_slab_word_mask(block_count, i)) return false;
-    }
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
+    for (uint32_t i = 0; i * 64 < block_count; i++)
+        if (hak_atomic_load(&bits[i], relaxed) != hak_slab_word_mask(block_count, i)) return false;
+    return true;
+}
+
+/* A word of a slab of which no block is in use. */
+static uint64_t empty_word(const struct hak_slab *slab, uint32_t index) {
+    return hak_slab_word_mask(slab->block_count, index) & ~hak_slab_claimed_in(slab, index);
+}
+
+bool hak_slab_is_empty(struct hak_slab *slab) {
+    uint32_t tail_word = hak_owned_get(&slab->tail_word);
+    for (uint32_t i = 0; i < tail_word; i++)
+        if (hak_atomic_load(&slab->bits[i], relaxed) != empty_word(slab, i)) return false;
     return true;
 }
 
 bool hak_slab_claim_all(struct hak_slab *slab) {
-    HAK_ASSERT(hak_owned_get(&slab->claimed) == 0);
-    for (uint32_t i = 0; i < slab->word_count; i++) {
-        uint64_t all = hak_slab_word_mask(slab->block_count, i);
+    uint32_t tail_word = hak_owned_get(&slab->tail_word);
+    for (uint32_t i = 0; i < tail_word; i++) {
         /* Acquire pairs with hak_slab_set_bits: the units are used anew, after the last user of every block. */
         uint64_t word = hak_atomic_exchange(&slab->bits[i], 0, acquire);
-        if (word == all) continue;
+        if (word == empty_word(slab, i)) continue;
         /* Not empty after all: back with what was taken. seq_cst by way of hak_slab_set_bits, whose duties apply. */
         hak_slab_set_bits(slab, i, word);
-        while (i-- > 0) hak_slab_set_bits(slab, i, hak_slab_word_mask(slab->block_count, i));
+        while (i-- > 0) hak_slab_set_bits(slab, i, empty_word(slab, i));
         return false;
     }
     return true;
+}
+
+uint32_t hak_slab_count_claimed(const struct hak_slab *slab, uint32_t block_count) {
+    uint32_t before_tail = hak_owned_peek(&slab->tail_word) * 64u;
+    return hak_bit_count(hak_owned_peek(&slab->claimed)) + (before_tail < block_count ? block_count - before_tail : 0);
 }
 
 uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
@@ -115,9 +161,9 @@ uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
 }
 
 struct hak_full_slab hak_slab_announce_full(struct hak_slab *slab, uint32_t heap) {
-    HAK_ASSERT(hak_owned_get(&slab->claimed) == 0);
+    HAK_ASSERT(hak_slab_count_claimed(slab, slab->block_count) == 0);
     /* What the second look needs, while the record is ours: it may become another slab's before it. */
-    struct hak_full_slab full = {.slab = slab, .bits = slab->bits, .word_count = slab->word_count};
+    struct hak_full_slab full = {.slab = slab, .bits = slab->bits, .word_count = hak_slab_word_count(slab)};
     /* Release: who takes the slab over sees the holder's writes. The fence of S5 follows. */
     hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, heap), release);
     return full;

@@ -23,9 +23,10 @@
  *   S6  Records are never unmapped. Somebody late may look at the record of a slab that has become another slab: he has no
  *       block of it any more, so all he can do by S4 is to find a place for a slab that is FULL, which does no harm.
  *   S7  The holder claims a word of bits at a time, and keeps in `claimed` what it has not yet put into a bin: an atomic
- *       operation waits for all writes before it, and a program that is given memory writes a lot. Claimed blocks count as
- *       allocated, like those in bins. `claimed` is 0 whenever the slab changes hands; the bits of a
- *       record that is no slab are 0.
+ *       operation waits for all writes before it, and a program that is given memory writes a lot. Of a slab that was made
+ *       for it, the holder has claimed all words from the start; those from `tail_word` on are still complete, their bits 0.
+ *       Claimed blocks count as allocated, like those in bins. Nothing is claimed when the slab changes hands; the bits of
+ *       a record that is no slab are 0.
  */
 #ifndef HAK_SLAB_SLAB_H
 #define HAK_SLAB_SLAB_H
@@ -53,10 +54,10 @@ struct hak_slab {
     HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
     HAK_ATOMIC(uint32_t) run_pages;    /* relaxed: of a page run; 0 for a small slab */
     uint16_t block_count;
-    HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claimed last */
+    HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claims next; below it, it has freed nothing */
     HAK_ATOMIC(uint8_t) size_class; /* relaxed: late readers check it against what they hold */
-    uint8_t word_count;             /* of bits */
-    uint8_t claimed_word;           /* holder */
+    uint8_t claimed_word;           /* holder: the word it claimed last */
+    HAK_OWNED(uint8_t) tail_word;   /* holder: words from here on it has claimed all along (S7) */
     HAK_ATOMIC(uint8_t) range;      /* relaxed: number of the region's range the units lie in */
     HAK_ATOMIC(uint8_t) sweeps;     /* hint: sweeps by the background thread since the last claim, up to 2 */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
@@ -65,14 +66,16 @@ struct hak_slab {
 _Static_assert(offsetof(struct hak_slab, inline_bits) == 64, "what a refill reads is one line, the bits are the next");
 _Static_assert(sizeof(struct hak_slab) == 128, "two cache lines a unit of 64 KiB: 0.2 %");
 
+HAK_INLINE uint32_t hak_slab_word_count(const struct hak_slab *slab) { return (slab->block_count + 63u) / 64; }
+
 /* Valid bits of word `index` (S3). */
 HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
     uint32_t before = index * 64;
     return hak_low_bits(block_count - before < 64 ? block_count - before : 64);
 }
 
-/* Makes the record describe a slab of `size_class` at `start` with all blocks free, those of word 0 claimed for the caller
- * (S7), in `state`. The caller has the units. `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
+/* Makes the record describe a slab of `size_class` at `start` with all blocks free, claimed for the caller (S7), in `state`.
+ * The caller has the units. `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state);
 
@@ -80,16 +83,34 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
  * Returns how many. The caller has the slab. Fewer than `want` means that none was left. */
 uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want);
 
+/* Tells that the holder has freed blocks of word `index`: the next claim looks there first, so that what was touched is used
+ * again before what was not. */
+HAK_INLINE void hak_slab_scan_from(struct hak_slab *slab, uint32_t index) {
+    if (index < hak_atomic_load(&slab->scan_word, relaxed)) hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
+}
+
 /* Sets the bits of claimed blocks again (S7). To be called before the slab changes hands. */
 void hak_slab_unclaim(struct hak_slab *slab);
 
-/* True when all `block_count` bits are set, at this moment; those of `claimed`, in word `claimed_word`, count as set. Takes
- * what it needs by value, for callers that have put back their last block and may not read the record any more. */
-bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count, uint32_t claimed_word, uint64_t claimed);
+/* True when all `block_count` bits are set, at this moment. Takes what it needs by value, for callers that have put back
+ * their last block and may not read the record any more. */
+bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);
 
-/* Clears all bits of an empty slab: true, and by S2 the caller has the slab and its units. False, with all bits as they
- * were, when a block was not free. */
+/* True when all blocks are free or claimed, at this moment. The caller has the slab. */
+bool hak_slab_is_empty(struct hak_slab *slab);
+
+/* Claims what is left of an empty slab: true, and by S2 its units are the caller's too, who has the slab. False, with all
+ * bits as they were, when a block was not free. */
 bool hak_slab_claim_all(struct hak_slab *slab);
+
+/* The claimed blocks of a word. The caller has the slab. */
+HAK_INLINE uint64_t hak_slab_claimed_in(const struct hak_slab *slab, uint32_t index) {
+    if (index == slab->claimed_word) return hak_owned_get(&slab->claimed);
+    return index < hak_owned_get(&slab->tail_word) ? 0 : hak_slab_word_mask(slab->block_count, index);
+}
+
+/* Blocks that the holder has claimed and not yet taken; for anybody, who sees them in motion. */
+uint32_t hak_slab_count_claimed(const struct hak_slab *slab, uint32_t block_count);
 
 /* Set bits now. */
 uint32_t hak_slab_count_bits(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);

@@ -220,7 +220,7 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
         holders++;
         model_assert(slab->state == hak_slab_state(HAK_SLAB_HELD, heap->number), "a heap's slab is HELD by it");
     }
-    free_blocks += hak_bit_count(slab->claimed);
+    free_blocks += hak_slab_count_claimed(slab, slab->block_count);
     model_assert(holders + is_pooled == (kind != HAK_SLAB_FULL), "a slab that is not full is in one place");
     model_assert(kind != HAK_SLAB_FULL || free_blocks == 0, "a full slab has no free blocks");
     model_assert(kind == HAK_SLAB_POOLED ? is_pooled && is_hinted : !is_pooled, "a pooled slab is found");

@@ -59,8 +59,8 @@ MODEL_HARNESS(purge_two, setup_full, check_taken, put_first, put_second, purge);
 MODEL_HARNESS(purge_reclassed, setup_full, check_taken, put_both_take_other, purge);
 MODEL_HARNESS(purge_refill, setup_full, check_taken_and_one, take_pair, purge, put_first);
 
-/* A slab of 128 blocks, all but one of them free, comes back as one of 96: its second word is never claimed, the blocks of its
- * first word are where those of the former second word were. */
+/* A slab of 128 blocks, all but one of them free, comes back as one of 96: its second word is given back unused, the blocks
+ * of its first word are where those of the former second word were. */
 static void *many[128];
 
 static void setup_many(void) {
@@ -77,6 +77,7 @@ static void put_last_take_other(void) {
     if (!hak_heap_begin_slow_path(heap)) heap = NULL;
     hak_pool_put(heap, MANY, blocks, 1);
     uint32_t count = hak_pool_take(heap, FEWER, many + 128, 64);
+    if (heap != NULL) hak_heap_give_up_slabs(heap);
     if (heap != NULL) hak_heap_end_slow_path(heap);
     for (uint32_t i = 0; i < count; i += 8) library_touch_new(many[127 - i]);
     for (uint32_t i = 0; i < count; i += 8) library_touch(many[127 - i]);

@@ -127,7 +127,7 @@ MODEL_HARNESS(slab_full_renewed, setup_shared, NULL, hold_shared, free_all_and_r
 static void claim(uint32_t index) {
     blocks[index][0]++;
     hak_slab_set_bits(&slab, 0, 1u << index);
-    if (hak_slab_bits_all_set(slab.bits, BLOCKS, 0, 0) && hak_slab_claim_all(&slab)) {
+    if (hak_slab_bits_all_set(slab.bits, BLOCKS) && hak_slab_claim_all(&slab)) {
         claimer_count++;
         for (uint32_t i = 0; i < BLOCKS; i++) blocks[i][0] = 7;
     }

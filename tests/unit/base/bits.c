@@ -41,21 +41,15 @@ static void low_bits(void **state) {
     assert_true(hak_low_bits(64) == UINT64_MAX);
 }
 
-static void taking_low_bits(void **state) {
+static void trailing_ones(void **state) {
     (void)state;
     uint64_t random = 1;
-    for (int round = 0; round < 2000; round++) {
-        uint64_t word = unit_random(&random) & unit_random(&random), expected = 0;
-        uint32_t count = 0;
-        for (uint32_t i = 0; i < 64; i++) {
-            if ((word >> i & 1) == 0) continue;
-            expected |= (uint64_t)1 << i;
-            count++;
-            assert_true(hak_take_low_bits(word, count) == expected);
-        }
-        if (count > 0) assert_true(hak_take_low_bits(word, 64) == word);
+    for (uint32_t count = 0; count < 64; count++) {
+        uint64_t above = unit_random(&random) << count << 1; /* bit `count` is clear */
+        assert_int_equal(hak_trailing_ones(above | hak_low_bits(count)), count);
+        assert_int_equal(hak_trailing_ones(hak_low_bits(count)), count);
     }
-    assert_true(hak_take_low_bits(UINT64_MAX, 63) == UINT64_MAX >> 1);
+    assert_int_equal(hak_trailing_ones(UINT64_MAX), 64);
 }
 
 static uint32_t plain_find_run(uint32_t word, uint32_t count, uint32_t alignment) {
@@ -83,4 +77,4 @@ static void bit_runs(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(rounding), cmocka_unit_test(powers_of_two), cmocka_unit_test(low_bits),
-          cmocka_unit_test(taking_low_bits), cmocka_unit_test(bit_runs))
+          cmocka_unit_test(trailing_ones), cmocka_unit_test(bit_runs))

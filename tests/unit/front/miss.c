@@ -51,6 +51,30 @@ static void bins(void **state) {
     assert_ptr_equal(hak_malloc(64), first + 64);
 }
 
+/* A miss moves as many blocks as half the slots of a bin, and of several misses of one kind the others as many as all. */
+static void batches(void **state) {
+    (void)state;
+    static void *blocks[1000];
+    struct hak_heap *heap = hak_thread_attach();
+    uint32_t c = hak_size_class_of(1024), count = 0;
+    const struct hak_bin *bin = &heap->bins[c];
+    while (count < 500) blocks[count++] = hak_malloc(1024);
+    while (hak_heap_cached(heap, c) != 0) blocks[count++] = hak_malloc(1024);
+    size_t slots = (size_t)(bin->limit - bin->base);
+    assert_in_range(slots, 8, 64);
+    blocks[count++] = hak_malloc(1024);
+    assert_int_equal(hak_heap_cached(heap, c), slots - 1);
+    while (hak_heap_cached(heap, c) != slots) hak_free(blocks[--count]);
+    hak_free(blocks[--count]);
+    assert_int_equal(hak_heap_cached(heap, c), slots / 2 + 1);
+    while (hak_heap_cached(heap, c) != slots) hak_free(blocks[--count]);
+    hak_free(blocks[--count]);
+    assert_int_equal(hak_heap_cached(heap, c), 1);
+    while (hak_heap_cached(heap, c) != 0) blocks[count++] = hak_malloc(1024);
+    blocks[count++] = hak_malloc(1024);
+    assert_int_equal(hak_heap_cached(heap, c), slots / 2 - 1);
+}
+
 static void bins_grow_within_their_limits(void **state) {
     (void)state;
     static void *blocks[4000];
@@ -206,7 +230,7 @@ static void interior_pointers_at_the_flush(void **state) {
     expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 48, 48, 1024);
 }
 
-UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
-          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
-          cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
+UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bins_grow_within_their_limits),
+          cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
+          cmocka_unit_test(prewarming), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
           cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush))

@@ -38,7 +38,7 @@ static void start(void) {
 
 static uint32_t free_blocks(void) {
     const struct hak_slab *slab = hak_region_find((uintptr_t)blocks[0]).slab;
-    return hak_slab_count_bits(slab->bits, slab->block_count) + hak_bit_count(slab->claimed);
+    return hak_slab_count_bits(slab->bits, slab->block_count) + hak_slab_count_claimed(slab, slab->block_count);
 }
 static uint32_t slab_blocks(void) { return hak_size_classes[CLASS].block_count; }
 

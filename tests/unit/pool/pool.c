@@ -109,6 +109,46 @@ static void lowest_blocks_first(void **state) {
     }
 }
 
+static void swap(void **one, void **other) {
+    void *block = *one;
+    *one = *other;
+    *other = block;
+}
+
+static bool is_free(void *block) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    if (place.kind != HAK_PLACE_SMALL) return true; /* and so was its whole slab */
+    uint32_t index = (uint32_t)(((uintptr_t)block - place.slab->start) / place.bytes);
+    return hak_atomic_load(&place.slab->bits[index / 64], relaxed) >> index % 64 & 1;
+}
+
+/* A batch is put back in whatever order its blocks come: theirs are the bits that are set, and no other. */
+static void batches_in_any_order(void **state) {
+    (void)state;
+    enum { TAKEN = 256, LIVE = 8, COUNT = TAKEN - TAKEN / LIVE }; /* a block of every slab stays */
+    static void *taken[TAKEN], *blocks[COUNT];
+    uint64_t random = 3;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    for (uint32_t round = 0; round < 5 * HAK_SMALL_CLASS_COUNT; round++) {
+        uint32_t c = 1 + round / 5, order = round % 5, count = 0;
+        pool_take(heap, c, taken, TAKEN);
+        for (uint32_t i = 0; i < TAKEN; i++)
+            if (i % LIVE != 5) blocks[count++] = taken[order == 1 ? TAKEN - 1 - i : i];
+        for (uint32_t i = 0; order == 2 && i < COUNT; i += 2) swap(&blocks[i], &blocks[COUNT - 1 - i]);
+        for (uint32_t i = 1; order == 3 && i < COUNT; i += 2) swap(&blocks[i], &blocks[i - 1]);
+        for (uint32_t i = 0; order == 4 && i < COUNT; i++) swap(&blocks[i], &blocks[unit_random(&random) % COUNT]);
+        for (uint32_t at = 0, size; at < COUNT; at += size) {
+            size = 1 + unit_random(&random) % 64;
+            if (size > COUNT - at) size = COUNT - at;
+            hak_pool_put(heap, c, blocks + at, size);
+            for (uint32_t i = 0; i < COUNT; i++) assert_int_equal(is_free(blocks[i]), i < at + size);
+        }
+        for (uint32_t i = 0; i < TAKEN; i++)
+            if (i % LIVE == 5) assert_false(is_free(taken[order == 1 ? TAKEN - 1 - i : i]));
+    }
+}
+
 /* Any order, any size of batch: no block is handed out twice, and all slabs come back. */
 static void at_random(void **state) {
     (void)state;
@@ -209,6 +249,26 @@ static void twice_around_a_claim(void **state) {
     hak_pool_put(heap, c, blocks, 10);
     assert_ptr_equal(pool_take_one(heap, c), blocks[0]);
     expect_report(pool_catch_put(heap, c, blocks + 5, 1), HAK_MISUSE_DOUBLE_FREE, blocks[5], 0, 1024);
+}
+
+/* The blocks of a slab come back, and one of them once more when the slab is in use again but has not handed it out. */
+static void take_more(void *heap) {
+    static void *blocks[64];
+    pool_take(heap, CLASS_64, blocks, 64);
+}
+
+static void twice_into_the_tail(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    static void *blocks[300];
+    pool_take(heap, CLASS_64, blocks, 300);
+    hak_pool_put(heap, CLASS_64, blocks, 300);
+    hak_heap_flush(heap);
+    assert_ptr_equal(pool_take_one(heap, CLASS_64), blocks[0]);
+    expect_report(pool_catch_put(heap, CLASS_64, blocks + 200, 1), HAK_MISUSE_DOUBLE_FREE, blocks[200], 0, 64);
+    assert_null(pool_catch_put(other, CLASS_64, blocks + 71, 1)); /* the holder comes to it */
+    expect_report(fake_os_catch(take_more, heap), HAK_MISUSE_DOUBLE_FREE, blocks[71], 0, 64);
 }
 
 /* The slab is gone, and so is its class: the page map says so. */
@@ -361,9 +421,10 @@ static void no_memory_to_commit(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_heap),
-          cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first), cmocka_unit_test(at_random),
-          cmocka_unit_test(twice_in_a_batch), cmocka_unit_test(twice_in_two_batches),
-          cmocka_unit_test(twice_by_two_heaps), cmocka_unit_test(twice_around_a_claim),
+          cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first),
+          cmocka_unit_test(batches_in_any_order), cmocka_unit_test(at_random), cmocka_unit_test(twice_in_a_batch),
+          cmocka_unit_test(twice_in_two_batches), cmocka_unit_test(twice_by_two_heaps),
+          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_into_the_tail),
           cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
           cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
           cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(all_ranges_used_up),

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "fake_os.h"
 #include "slab/slab.h"
 
 enum { HEAP = 7, OTHER_HEAP = 9 };
@@ -39,7 +40,7 @@ static bool put(uint32_t index) {
 }
 
 static uint32_t count_free(void) {
-    return hak_slab_count_bits(slab.bits, slab.block_count) + hak_bit_count(slab.claimed);
+    return hak_slab_count_bits(slab.bits, slab.block_count) + hak_slab_count_claimed(&slab, slab.block_count);
 }
 
 static void new_slabs_are_free(void **state) {
@@ -48,13 +49,14 @@ static void new_slabs_are_free(void **state) {
         make_slab(i);
         assert_int_equal(slab.block_count, facts->block_count);
         assert_int_equal(count_free(), facts->block_count);
-        assert_true(hak_slab_bits_all_set(slab.bits, slab.block_count, slab.claimed_word, slab.claimed));
+        assert_true(hak_slab_is_empty(&slab));
+        assert_int_equal(hak_slab_count_bits(slab.bits, slab.block_count), 0); /* all of them are claimed */
         assert_ptr_equal(slab.bits, slab.block_count > 512 ? bits_row : slab.inline_bits);
-        assert_int_equal(slab.word_count, (slab.block_count + 63) / 64);
         hak_slab_unclaim(&slab);
-        assert_int_equal(slab.claimed, 0);
-        assert_true(hak_slab_bits_all_set(slab.bits, slab.block_count, 0, 0));
-        for (uint32_t word = 0; word < slab.word_count; word++) /* S3 */
+        assert_int_equal(hak_slab_count_claimed(&slab, slab.block_count), 0);
+        assert_true(hak_slab_is_empty(&slab));
+        assert_true(hak_slab_bits_all_set(slab.bits, slab.block_count));
+        for (uint32_t word = 0; word < hak_slab_word_count(&slab); word++) /* S3 */
             assert_true(hak_atomic_load(&slab.bits[word], relaxed) == hak_slab_word_mask(slab.block_count, word));
     }
 }
@@ -98,6 +100,29 @@ static void freed_blocks_in_order(void **state) {
     for (int i = 0; i < 5; i++) assert_ptr_equal(blocks[i], block(expected[i]));
 }
 
+/* Any blocks of a word, any number wanted: the lowest ones, in order. */
+static void any_blocks_of_a_word(void **state) {
+    (void)state;
+    uint64_t random = 5;
+    for (uint32_t round = 0; round < 3000; round++) {
+        uint64_t freed = unit_random(&random);
+        if (round % 3 == 0) freed &= unit_random(&random);
+        if (round % 3 == 1) freed |= unit_random(&random) | unit_random(&random);
+        if (round % 3 == 2) freed = hak_low_bits(1 + round / 3 % 64) << round / 192 % 64;
+        make_slab(hak_size_class_of(1024));
+        take(64);
+        hak_slab_set_bits(&slab, 0, freed);
+        while (freed != 0) {
+            uint32_t want = 1 + unit_random(&random) % 64, left = hak_bit_count(freed);
+            uint32_t got = take(want);
+            assert_int_equal(got, want < left ? want : left);
+            for (uint32_t i = 0; i < got; i++, freed &= freed - 1)
+                assert_ptr_equal(blocks[i], block(hak_lowest_bit(freed)));
+        }
+        assert_int_equal(count_free(), 0);
+    }
+}
+
 /* The scan goes on where it was and comes round to words below. */
 static void words_below_are_found(void **state) {
     (void)state;
@@ -116,14 +141,56 @@ static void freeing_twice_shows(void **state) {
     take(100);
     assert_true(put(99));
     assert_false(put(99));
-    assert_false(put(300)); /* never taken */
     assert_true(put(98));
+}
+
+/* Part of a slab was used, and is unclaimed: what was taken stays so. */
+static void unclaiming(void **state) {
+    (void)state;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        for (uint32_t taken = 0; taken <= facts->block_count; taken += 1 + taken / 2) {
+            make_slab(i);
+            if (taken > slab.block_count) continue;
+            take(taken);
+            assert_int_equal(hak_slab_is_empty(&slab), taken == 0);
+            assert_int_equal(hak_slab_claim_all(&slab), taken == 0);
+            if (taken == 0) continue;
+            for (uint32_t word = 0; word < hak_slab_word_count(&slab); word++) {
+                uint64_t mask = hak_slab_word_mask(slab.block_count, word);
+                uint64_t used = taken <= word * 64 ? 0 : hak_low_bits(taken - word * 64) & mask;
+                assert_true(hak_slab_claimed_in(&slab, word) == (mask & ~used));
+            }
+            hak_slab_unclaim(&slab);
+            assert_int_equal(count_free(), slab.block_count - taken);
+            assert_int_equal(hak_slab_count_bits(slab.bits, slab.block_count), slab.block_count - taken);
+            for (uint32_t b = 0; b < taken; b++) assert_true(put(b));
+            assert_true(hak_slab_bits_all_set(slab.bits, slab.block_count));
+        }
+    }
+}
+
+static void take_next(void *unused) {
+    (void)unused;
+    take(1);
+}
+
+/* A block that was not handed out is freed: its bit can't tell, but the claim of its word does. */
+static void freeing_what_is_claimed_shows(void **state) {
+    (void)state;
+    make_slab(hak_size_class_of(64));
+    take(64);
+    assert_true(put(100));
+    const struct fake_report *report = fake_os_catch(take_next, NULL);
+    assert_non_null(report);
+    assert_int_equal(report->kind, HAK_MISUSE_DOUBLE_FREE);
+    assert_int_equal(report->address, (uintptr_t)block(100));
+    assert_int_equal(report->size, 64);
 }
 
 static void a_claim_forgets_purged_pages(void **state) {
     (void)state;
     make_slab(1);
-    take(64); /* claimed from the start */
+    take(64); /* the word that was claimed */
     hak_atomic_store(&slab.purged_pages, 0xff, relaxed);
     take(1);
     assert_int_equal(hak_atomic_load(&slab.purged_pages, relaxed), 0);
@@ -137,13 +204,17 @@ static void claiming_all(void **state) {
         uint32_t last = slab.block_count - 1u;
         for (uint32_t missing = 0; missing <= last; missing += last / 3 + 1) { /* one block is not free */
             hak_atomic_fetch_and(&slab.bits[missing / 64], ~((uint64_t)1 << (missing % 64)), relaxed);
-            assert_false(hak_slab_bits_all_set(slab.bits, slab.block_count, 0, 0));
+            assert_false(hak_slab_bits_all_set(slab.bits, slab.block_count));
             assert_false(hak_slab_claim_all(&slab));
             assert_int_equal(count_free(), last);
             assert_true(put(missing));
         }
         assert_true(hak_slab_claim_all(&slab));
         assert_int_equal(count_free(), 0);
+        make_slab(i); /* as it is from the start, or with one block gone and come back */
+        if (i % 2) take(1), put(0);
+        assert_true(hak_slab_claim_all(&slab));
+        assert_int_equal(hak_slab_count_bits(slab.bits, slab.block_count), 0);
     }
 }
 
@@ -211,6 +282,7 @@ static void full_slabs_once(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(new_slabs_are_free), cmocka_unit_test(all_blocks_in_order),
           cmocka_unit_test(some_blocks_at_a_time), cmocka_unit_test(freed_blocks_in_order),
-          cmocka_unit_test(words_below_are_found), cmocka_unit_test(freeing_twice_shows),
-          cmocka_unit_test(a_claim_forgets_purged_pages), cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs),
-          cmocka_unit_test(full_slabs_once))
+          cmocka_unit_test(any_blocks_of_a_word), cmocka_unit_test(words_below_are_found),
+          cmocka_unit_test(freeing_twice_shows), cmocka_unit_test(unclaiming),
+          cmocka_unit_test(freeing_what_is_claimed_shows), cmocka_unit_test(a_claim_forgets_purged_pages),
+          cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs), cmocka_unit_test(full_slabs_once))
