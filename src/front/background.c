@@ -15,7 +15,8 @@ enum {
     LEAST_SUPER_SLABS = 4,      /* of a process with several threads */
     LEAST_SUPER_SLABS_ONE = 32, /* of one with one */
     MISSES_AFTER_REFUSAL = 1 << 16,
-    FEW_MISSES = 1000, /* in a period: what the program does costs more than a purge */
+    FEW_MISSES = 1000,            /* in a period: what the program does costs more than a purge */
+    BUSY_SWEEP_SUPER_SLABS = 256, /* 512 MiB in a period: some ms of time where there is nothing to do */
     PERIODS_TO_PURGE_ALL = 2,
     PERIODS_TO_SLEEP = 4,
     RECHECK_MS = 10000, /* where the kernel has no fences in all threads, a miss may go unnoticed */
@@ -68,7 +69,7 @@ static bool end_period(void) {
     idle_periods = recent == 0 ? idle_periods + 1 : 0;
     uint64_t least_bytes = recent < FEW_MISSES ? idle_batch_bytes : busy_batch_bytes;
     drain_idle_heaps();
-    if (hak_purge_age() >= least_bytes) hak_purge_old();
+    hak_purge_sweep(least_bytes, recent < FEW_MISSES ? UINT32_MAX : BUSY_SWEEP_SUPER_SLABS);
     if (idle_periods >= PERIODS_TO_PURGE_ALL) {
         hak_region_purge_units(UINT64_MAX, true);
         hak_mapping_cache_purge();

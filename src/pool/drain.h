@@ -25,7 +25,8 @@
 /* Drains a heap, or sees to it that its owner does; the caller's own heap may not be among those. */
 void hak_heap_drain(struct hak_heap *heap);
 
-/* The same with all heaps but `own`, which may be NULL. */
-void hak_heap_drain_others(const struct hak_heap *own);
+/* The same with all heaps but `own`, which may be NULL; the holes of slabs they hold go back to the kernel first. Returns their
+ * bytes. */
+size_t hak_heap_purge_others(const struct hak_heap *own);
 
 #endif

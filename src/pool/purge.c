@@ -5,6 +5,7 @@
 #include "pool/partial_set.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
+#include "region/page_policy.h"
 
 enum { OLD_SWEEPS = 2 };
 
@@ -16,6 +17,18 @@ struct view {
     HAK_ATOMIC(uint64_t) *bits;
     uint32_t unit, size_class;
 };
+
+static struct view view_of(struct hak_range *range, uint32_t unit, uint32_t size_class) {
+    struct hak_slab *slab = &range->slabs[unit];
+    return (struct view){.range = range,
+                         .slab = slab,
+                         .facts = &hak_size_classes[size_class],
+                         .bits = hak_region_bits_of(range, slab, size_class),
+                         .unit = unit,
+                         .size_class = size_class};
+}
+
+/* ---- Claiming what is free ------------------------------------------------------------------------------------------ */
 
 /* The bits of blocks `first`..`end` in word `index`. */
 static uint64_t mask_in_word(uint32_t first, uint32_t end, uint32_t index) {
@@ -59,17 +72,38 @@ static bool claim_blocks(const struct view *view, uint32_t first, uint32_t end) 
     return true;
 }
 
-static uint32_t blocks_before(size_t offset, const struct hak_size_class *facts) {
-    size_t blocks = (offset + facts->block_bytes - 1) / facts->block_bytes;
-    return blocks < facts->block_count ? (uint32_t)blocks : facts->block_count;
+/* A free block at this moment, or block_count when there is none. */
+static uint32_t free_block(const struct view *view) {
+    uint32_t count = view->facts->block_count;
+    for (uint32_t i = 0; i * 64 < count; i++) {
+        uint64_t word = hak_atomic_load(&view->bits[i], relaxed) & hak_slab_word_mask(count, i);
+        if (word != 0) return i * 64 + hak_lowest_bit(word);
+    }
+    return count;
 }
 
-/* Purges pages `first`..`end` of the slab, if no block in them is in use. */
+/* ---- Holes ---------------------------------------------------------------------------------------------------------- */
+
+/* The blocks that have a part in pages `first`..`end`: *block_first and up, below the result. None behind the last block. */
+static uint32_t blocks_in_pages(const struct view *view, uint32_t first, uint32_t end, uint32_t *block_first) {
+    size_t page = hak_os_page_bytes();
+    uint32_t count = view->facts->block_count,
+             block_end = hak_block_index((uint32_t)(end * page - 1), view->facts->reciprocal) + 1;
+    *block_first = hak_block_index((uint32_t)(first * page), view->facts->reciprocal);
+    return block_end < count ? block_end : count;
+}
+
+/* Purges pages `first`..`end` of the slab, if no block in them is in use. Who has a block has the slab's pages behind the last
+ * one, too, as far as there is nobody else to use them: for these, any block will do. */
 static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end) {
     size_t page = hak_os_page_bytes(), bytes = (end - first) * page;
-    uint32_t block_first = (uint32_t)(first * page / view->facts->block_bytes),
-             block_end = blocks_before(end * page, view->facts);
-    if (block_first >= block_end || !claim_blocks(view, block_first, block_end)) return 0;
+    uint32_t block_first, block_end = blocks_in_pages(view, first, end, &block_first);
+    if (block_first >= block_end) {
+        block_first = free_block(view);
+        block_end = block_first + 1;
+        if (block_first == view->facts->block_count) return 0;
+    }
+    if (!claim_blocks(view, block_first, block_end)) return 0;
     bool purged = hak_region_purge_pages(hak_region_start_of(view->range, view->slab) + first * page, bytes);
     if (purged) hak_atomic_fetch_or(&view->slab->purged_pages, hak_low_bits(end - first) << first, relaxed);
     return_blocks(view, block_first, block_end);
@@ -85,15 +119,16 @@ static size_t count_pages(const struct view *view, uint32_t first, uint32_t end)
 }
 
 static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
-    size_t page = hak_os_page_bytes(), bytes = 0;
-    uint32_t pages = (uint32_t)(view->facts->unit_count * HAK_UNIT_BYTES / page), first = 0;
+    size_t bytes = 0;
+    uint32_t pages = (uint32_t)(view->facts->unit_count * HAK_UNIT_BYTES / hak_os_page_bytes()), first = 0;
     uint64_t known = hak_atomic_load(&view->slab->purged_pages, relaxed);
+    if (free_block(view) == view->facts->block_count) return 0;
     for (uint32_t at = 0; at <= pages; at++) {
-        bool is_hole = false;
-        if (at < pages && (known >> at & 1) == 0) {
-            uint32_t block_first = (uint32_t)(at * page / view->facts->block_bytes);
-            uint32_t block_end = blocks_before((at + 1) * page, view->facts);
-            is_hole = block_first < block_end && are_free(view, block_first, block_end);
+        uint32_t block_first, block_end;
+        bool is_hole = at < pages && (known >> at & 1) == 0;
+        if (is_hole) {
+            block_end = blocks_in_pages(view, at, at + 1, &block_first);
+            is_hole = block_first >= block_end || are_free(view, block_first, block_end);
         }
         if (is_hole) continue;
         if (at > first) bytes += visit(view, first, at);
@@ -102,60 +137,146 @@ static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
     return bytes;
 }
 
-/* One sweep more without a claim; the holes count from the second one on. */
-static size_t age_slab(const struct view *view) {
-    uint8_t sweeps = hak_atomic_load(&view->slab->sweeps, relaxed);
-    if (sweeps < OLD_SWEEPS) hak_atomic_store(&view->slab->sweeps, (uint8_t)(sweeps + 1), relaxed);
-    return sweeps + 1 < OLD_SWEEPS ? 0 : for_each_hole(view, count_pages);
-}
-static size_t purge_old(const struct view *view) {
-    bool is_old = hak_atomic_load(&view->slab->sweeps, relaxed) >= OLD_SWEEPS;
-    return is_old ? for_each_hole(view, purge_pages) : 0;
-}
-static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
+/* ---- SuperSlabs ----------------------------------------------------------------------------------------------------- */
 
-/* `visit_run`, where it is not NULL, gets the first unit of each page run. */
-static size_t for_each_slab(struct hak_range *range, size_t (*visit)(const struct view *view),
-                            size_t (*visit_run)(struct hak_range *range, uint32_t unit)) {
+/* What to do with the slabs of a SuperSlab, and with the runs that begin in it, by their first unit. Returns bytes. */
+struct visitor {
+    size_t (*slab)(const struct view *view);
+    size_t (*run)(struct hak_range *range, uint32_t unit);
+};
+
+static size_t visit_super_slab(struct hak_range *range, uint32_t super_slab, const struct visitor *visitor) {
     size_t bytes = 0;
-    /* Acquire pairs with hak_region_grow: records exist up to here. */
-    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
-    for (uint32_t unit = 0; unit < units;) {
+    uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB, end = unit + HAK_UNITS_PER_SUPER_SLAB;
+    while (unit < end) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
-            if (size_class == HAK_CLASS_RUN_HEAD && visit_run != NULL) bytes += visit_run(range, unit);
+            if (size_class == HAK_CLASS_RUN_HEAD) bytes += visitor->run(range, unit);
             unit++;
             continue;
         }
-        const struct hak_size_class *facts = &hak_size_classes[size_class];
-        struct hak_slab *slab = &range->slabs[unit & ~(facts->unit_count - 1)];
-        struct view view = {.range = range,
-                            .slab = slab,
-                            .facts = facts,
-                            .unit = unit,
-                            .size_class = size_class,
-                            .bits = hak_region_bits_of(range, slab, size_class)};
-        bytes += visit(&view);
-        unit = (unit & ~(facts->unit_count - 1)) + facts->unit_count;
+        uint32_t units = hak_size_classes[size_class].unit_count;
+        unit &= ~(units - 1); /* the first ones may have been looked at before they were marked */
+        struct view view = view_of(range, unit, size_class);
+        bytes += visitor->slab(&view);
+        unit += units;
     }
     return bytes;
 }
 
-static size_t for_all_slabs(size_t (*visit)(const struct view *view),
-                            size_t (*visit_run)(struct hak_range *range, uint32_t unit)) {
+/* ---- Old holes ------------------------------------------------------------------------------------------------------ */
+
+static bool is_old(const struct hak_slab *record) { return hak_atomic_load(&record->sweeps, relaxed) >= OLD_SWEEPS; }
+
+/* One look more without a claim; true from the second one on. */
+static bool grow_old(struct hak_slab *record) {
+    uint8_t sweeps = hak_atomic_load(&record->sweeps, relaxed);
+    if (sweeps < OLD_SWEEPS) hak_atomic_store(&record->sweeps, (uint8_t)(sweeps + 1), relaxed);
+    return sweeps + 1 >= OLD_SWEEPS;
+}
+
+static size_t age_slab(const struct view *view) { return grow_old(view->slab) ? for_each_hole(view, count_pages) : 0; }
+static size_t age_run(struct hak_range *range, uint32_t unit) {
+    return grow_old(&range->slabs[unit]) ? hak_large_tail_bytes(range, unit) : 0;
+}
+
+static size_t count_old(const struct view *view) { return is_old(view->slab) ? for_each_hole(view, count_pages) : 0; }
+static size_t count_old_tail(struct hak_range *range, uint32_t unit) {
+    return is_old(&range->slabs[unit]) ? hak_large_tail_bytes(range, unit) : 0;
+}
+
+static size_t purge_old(const struct view *view) { return is_old(view->slab) ? for_each_hole(view, purge_pages) : 0; }
+static size_t purge_old_tail(struct hak_range *range, uint32_t unit) {
+    return is_old(&range->slabs[unit]) ? hak_large_purge_tail(range, unit) : 0;
+}
+
+/* `hole_bytes`, unless they and the free units of the SuperSlab are not worth its huge page. */
+static size_t worth_purging(const struct hak_range *range, uint32_t super_slab, size_t hole_bytes) {
+    uint32_t dirty_units = (uint32_t)hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+    size_t free_bytes = hole_bytes + hak_bit_count(dirty_units) * HAK_UNIT_BYTES;
+    return hak_page_policy_may_break(range, super_slab, free_bytes) ? hole_bytes : 0;
+}
+
+static size_t age_super_slab(struct hak_range *range, uint32_t super_slab) {
+    static const struct visitor age = {age_slab, age_run};
+    return worth_purging(range, super_slab, visit_super_slab(range, super_slab, &age));
+}
+
+static size_t purge_old_holes(struct hak_range *range, uint32_t super_slab) {
+    static const struct visitor count = {count_old, count_old_tail}, purge = {purge_old, purge_old_tail};
+    size_t bytes = worth_purging(range, super_slab, visit_super_slab(range, super_slab, &count));
+    return bytes == 0 ? 0 : visit_super_slab(range, super_slab, &purge);
+}
+
+/* ---- All SuperSlabs, or the next ones ------------------------------------------------------------------------------- */
+
+/* The next SuperSlab to look at. */
+struct cursor {
+    uint32_t range, super_slab;
+};
+
+/* Moves on to a SuperSlab that exists, the first one after the last; there is one. */
+static struct hak_range *range_at(struct cursor *cursor) {
+    for (;;) {
+        struct hak_range *range = cursor->range == HAK_RANGE_LIMIT ? NULL : hak_region_range(cursor->range);
+        /* Acquire pairs with hak_region_grow: records exist up to here. */
+        if (range != NULL && cursor->super_slab < hak_atomic_load(&range->super_slab_count, acquire)) return range;
+        cursor->range = range == NULL ? 0 : cursor->range + 1;
+        cursor->super_slab = 0;
+    }
+}
+
+/* Calls `visit` for `count` SuperSlabs from the cursor on. */
+static size_t visit_super_slabs(struct cursor *cursor, uint64_t count,
+                                size_t (*visit)(struct hak_range *range, uint32_t super_slab)) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
-        bytes += for_each_slab(hak_region_range(i), visit, visit_run);
+    for (; count > 0; count--, cursor->super_slab++) {
+        struct hak_range *range = range_at(cursor);
+        bytes += visit(range, cursor->super_slab);
+    }
     return bytes;
 }
 
-size_t hak_purge_age(void) { return for_all_slabs(age_slab, NULL); }
+static struct cursor next_to_sweep;
 
-size_t hak_purge_old(void) { return for_all_slabs(purge_old, NULL); }
+size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
+    uint64_t all = hak_region_sums().super_slabs, count = all < most_super_slabs ? all : most_super_slabs;
+    struct cursor from = next_to_sweep;
+    if (count == 0 || visit_super_slabs(&next_to_sweep, count, age_super_slab) < least_bytes * count / all) return 0;
+    return visit_super_slabs(&from, count, purge_old_holes);
+}
+
+static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
+
+size_t hak_purge_slab(struct hak_slab *slab) {
+    struct hak_range *range = hak_region_range_of_record(slab);
+    struct view view = view_of(range, hak_region_unit_of(range, slab), hak_atomic_load(&slab->size_class, relaxed));
+    return purge_any(&view);
+}
+
+static size_t purge_holes(struct hak_range *range, uint32_t super_slab) {
+    static const struct visitor purge = {purge_any, hak_large_purge_tail};
+    return visit_super_slab(range, super_slab, &purge);
+}
+
+static size_t purge_all_holes(void) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
+        struct hak_range *range = hak_region_range(i);
+        /* Acquire as in range_at. */
+        uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
+        for (uint32_t super_slab = 0; super_slab < super_slabs; super_slab++) bytes += purge_holes(range, super_slab);
+    }
+    return bytes;
+}
 
 size_t hak_purge_all(struct hak_heap *own) {
+    size_t bytes = 0;
+    bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) <= (own != NULL);
     if (own != NULL) hak_heap_flush(own);
-    hak_heap_drain_others(own);
-    return for_all_slabs(purge_any, hak_large_purge_tail) + hak_region_purge_units(UINT64_MAX, true) +
-           hak_mapping_cache_purge();
+    /* Threads that go on take new slabs when theirs have been drained, and have all free blocks of them: what has no memory by
+     * then needs no purge. */
+    if (!alone) bytes += purge_all_holes();
+    bytes += hak_heap_purge_others(own);
+    return bytes + purge_all_holes() + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
 }

@@ -1,17 +1,21 @@
-/* Purge: all free memory goes back to the kernel, on request. */
+/* Purge: free memory goes back to the kernel, on request, or when it has lain free for a while. */
 #ifndef HAK_POOL_PURGE_H
 #define HAK_POOL_PURGE_H
 
 #include "pool/heap.h"
 
-/* Gives back free units, kept mappings, and the pages inside slabs that hold no block in use, whoever holds the slabs, while
- * other threads go on. `own` (NULL for none), which the caller has, is flushed first, and all other heaps are drained. Returns
- * the bytes given back. */
+/* Gives back free units, kept mappings, and the pages inside slabs and behind runs that hold no block in use, whoever holds
+ * the slabs, while other threads go on. `own` (NULL for none), which the caller has, is flushed first, and all other heaps are
+ * drained. Returns the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
-/* Old holes: whole pages without a block in use, in slabs from which nothing was taken between two sweeps. The first function
- * makes a sweep and returns their bytes; the second gives them back. For one thread at a time. */
-size_t hak_purge_age(void);
-size_t hak_purge_old(void);
+/* Gives back the holes of a slab that the caller has. Returns their bytes. */
+size_t hak_purge_slab(struct hak_slab *slab);
+
+/* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes: whole pages
+ * without a block in use, in slabs from which nothing was taken between two such looks, and behind runs as old. Not if they
+ * are less than `least_bytes`, in proportion where it looks at a part only; nor those of a SuperSlab whose huge page is worth
+ * more. Returns the bytes. For one thread at a time. */
+size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs);
 
 #endif

@@ -26,6 +26,7 @@ static void set_bytes_of_run(struct hak_slab *run, size_t bytes) {
     size_t page = hak_os_page_bytes();
     hak_atomic_store(&run->run_pages, (uint32_t)((bytes + page - 1) / page), relaxed);
     hak_atomic_store(&run->purged_pages, 0, relaxed);
+    hak_atomic_store(&run->sweeps, 0, relaxed);
 }
 
 static size_t bytes_of_run(const struct hak_slab *run) {
@@ -129,13 +130,23 @@ void hak_large_recover_run(struct hak_slab *run) {
     else if (state == run_freed) give_up_run(run, false);
 }
 
-size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
-    struct hak_slab *run = &range->slabs[unit];
+static size_t tail_bytes_of(const struct hak_slab *run) {
+    size_t bytes = bytes_of_run(run);
+    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
+}
+
+size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit) {
+    const struct hak_slab *run = &range->slabs[unit];
     if (hak_atomic_load(&run->state, relaxed) != run_live || hak_atomic_load(&run->purged_pages, relaxed) != 0)
         return 0;
-    if (!begin_change(run)) return 0;
-    size_t bytes = bytes_of_run(run), tail_bytes = hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
-    uintptr_t tail = hak_region_start_of(range, run) + bytes;
+    return tail_bytes_of(run);
+}
+
+size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
+    struct hak_slab *run = &range->slabs[unit];
+    if (hak_large_tail_bytes(range, unit) == 0 || !begin_change(run)) return 0;
+    size_t tail_bytes = tail_bytes_of(run);
+    uintptr_t tail = hak_region_start_of(range, run) + bytes_of_run(run);
     bool purged = tail_bytes != 0 && hak_page_policy_purge(range, tail, tail_bytes, false);
     if (purged) hak_atomic_store(&run->purged_pages, 1, relaxed);
     end_change(run);

@@ -25,8 +25,9 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
  * freed it. */
 bool hak_large_free(const struct hak_place *place);
 
-/* Gives back the pages behind the last one of a page run, in its last unit, if `unit` is where a run begins. Returns the
- * bytes. Any thread may, at any time. */
+/* The pages behind the last one of a page run, in its last unit, if `unit` is where a run begins, and they have not gone back: the
+ * first function returns their bytes, the second gives them back. Any thread may, at any time. */
+size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit);
 size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
 
 /* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its place,

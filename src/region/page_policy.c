@@ -149,8 +149,8 @@ static HAK_ATOMIC(bool) was_ever_lazy;
 
 bool hak_page_policy_was_ever_lazy(void) { return hak_atomic_load(&was_ever_lazy, relaxed); }
 
-bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, uint32_t free_units) {
-    return free_units >= HAK_UNITS_PER_SUPER_SLAB / 8 || !is_huge(range, super_slab);
+bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes) {
+    return free_bytes >= HAK_SUPER_SLAB_BYTES / 8 || !is_huge(range, super_slab);
 }
 
 /* The stretch of huge SuperSlabs around one: refusing all of it adds no border. */

@@ -44,8 +44,8 @@ void hak_page_policy_after_taking(uint64_t dirty_units_left);
  * afterwards `may_be_lazy`. */
 bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy);
 
-/* True when a SuperSlab has no huge page, or enough free units to give it up for. */
-bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, uint32_t free_units);
+/* True when a SuperSlab has no huge page, or an eighth of it is free: enough to give the huge page up for. */
+bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes);
 
 /* True when free units that count as fresh may have old contents. */
 bool hak_page_policy_was_ever_lazy(void);

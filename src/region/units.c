@@ -372,7 +372,7 @@ void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_clas
 static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, bool all) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint32_t dirty = (uint32_t)hak_atomic_load(word, relaxed);
-    if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty))) return 0;
+    if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
     /* Acquire pairs with add_units: nobody writes to this memory any more. */
     uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, acquire), left = before & DIRTY_BITS;
     if (left == 0) return 0;

@@ -131,7 +131,7 @@ static void leave_and_come(void) {
     leave();
     come();
 }
-static void drain_all(void) { hak_heap_drain_others(NULL); }
+static void drain_all(void) { hak_heap_purge_others(NULL); }
 MODEL_HARNESS(drain_new, setup_three, check_left, come, drain_all);
 MODEL_HARNESS(drain_leave, setup_two_heaps, check_left, leave, drain);
 MODEL_HARNESS_BOUNDED(drain_leave_twice, 1, 1, setup_two_heaps, check_left, leave, drain, drain);

@@ -63,8 +63,9 @@ void library_background_run(void) { run_background(); }
 
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
-static void set_class(uint32_t size_class, uint32_t blocks, uint32_t units) {
+static void set_class(uint32_t size_class, uint32_t blocks, uint32_t units, uint32_t most_bytes) {
     uint32_t bytes = (uint32_t)hak_align_down(units * HAK_UNIT_BYTES / blocks, HAK_ALIGNMENT);
+    if (bytes > most_bytes) bytes = most_bytes;
     hak_size_classes[size_class] = (struct hak_size_class){
         bytes, blocks, units, (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes)};
 }
@@ -92,6 +93,7 @@ void library_reset(void) {
     hak_background_state = HAK_BACKGROUND_AWAKE; /* so that misses have nothing to do with it */
     hak_page_policy_has_background = 0;
     misses_seen = idle_periods = misses_to_skip = 0;
+    next_to_sweep = (struct cursor){0, 0};
     period_start_ms = fewest_dirty_units = 0;
     border_count = 0;
     was_ever_lazy = hak_memory_is_tight = false;
@@ -108,11 +110,12 @@ void library_reset(void) {
     hak_thread_heap = &no_heap;
     model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);
     memset(hak_size_classes, 0, sizeof hak_size_classes);
-    set_class(PAIR, 2, 1);
-    set_class(TRIPLE, 3, 1);
-    set_class(WIDE, 2, 2);
-    set_class(MANY, 128, 1);
-    set_class(FEWER, 96, 1);
+    set_class(PAIR, 2, 1, UINT32_MAX);
+    set_class(TRIPLE, 3, 1, UINT32_MAX);
+    set_class(WIDE, 2, 2, UINT32_MAX);
+    set_class(MANY, 128, 1, UINT32_MAX);
+    set_class(FEWER, 96, 1, UINT32_MAX);
+    set_class(SHORT, 2, 1, HAK_UNIT_BYTES / 4);
 }
 
 void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t heaps) {

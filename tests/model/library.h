@@ -24,8 +24,8 @@
 #include "region/page_policy.h"
 #include "region/units.h"
 
-/* Classes, by what a slab has: 2 or 3 blocks in a unit, 2 blocks in two units, 128 or 96 blocks in a unit. */
-enum { PAIR = 1, TRIPLE, WIDE, MANY, FEWER, CLASSES };
+/* Classes, by what a slab has: 2 or 3 blocks in a unit, 2 blocks in two units, 128 or 96 blocks in a unit, 2 in half of one. */
+enum { PAIR = 1, TRIPLE, WIDE, MANY, FEWER, SHORT, CLASSES };
 
 /* ---- the kernel --------------------------------------------------------------------------------------------- */
 

@@ -100,3 +100,19 @@ static void take_and_flush(void) {
 }
 
 MODEL_HARNESS_BOUNDED(purge_held, 1, 2, setup_held, check_taken, take_and_flush, put_first, purge);
+
+/* The second page of a slab is behind its blocks, one of which is in use. It comes back as a slab of pairs. */
+static void setup_short(void) {
+    start(1, 2);
+    for (uint32_t i = 0; i < 2; i++) blocks[i] = library_take(library_heaps[1], SHORT);
+    library_put(library_heaps[1], SHORT, blocks[1]);
+    hak_heap_release(library_heaps[1]);
+}
+
+static void put_short_take_pairs(void) {
+    library_put(own_heap(), SHORT, blocks[0]);
+    take(PAIR);
+    take(PAIR);
+}
+
+MODEL_HARNESS(purge_behind, setup_short, check_taken, put_short_take_pairs, purge);

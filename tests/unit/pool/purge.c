@@ -22,8 +22,8 @@ static void mark_purged(uintptr_t start, size_t bytes, unsigned char *pages) {
     }
 }
 
-/* One slab of every class, some of its blocks freed: a page goes back if and only if no block in it is in use, and it
- * holds a part of a block at all. */
+/* One slab of every class, some of its blocks freed: a page goes back if and only if no block in it is in use; behind the last
+ * block too. */
 static void purge_holes_of_all_classes(size_t page_bytes) {
     static void *blocks[4096];
     static bool is_free[4096];
@@ -53,7 +53,7 @@ static void purge_holes_of_all_classes(size_t page_bytes) {
         size_t expected = 0;
         for (size_t page = 0; page < slab_bytes / page_bytes; page++) {
             size_t first = page * page_bytes / bytes, last = ((page + 1) * page_bytes - 1) / bytes;
-            bool free_page = first < count;
+            bool free_page = true;
             for (size_t i = first; i <= last && i < count; i++) free_page = free_page && is_free[i];
             assert_int_equal(purged[page], free_page);
             expected += free_page * page_bytes;
@@ -169,6 +169,103 @@ static void bins(void **state) {
     assert_int_equal(*(char *)block, 0);
 }
 
+/* ---- Sweeps --------------------------------------------------------------------------------------------------------- */
+
+enum { BIG = 32768, BIG_PER_SLAB = 8, BIG_PER_SUPER_SLAB = 64 };
+
+static void *big_blocks[4 * BIG_PER_SUPER_SLAB];
+
+static uint32_t big_class(void) { return hak_size_class_of(BIG); }
+
+static struct hak_heap *take_big_blocks(uint32_t super_slabs) {
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    pool_take(heap, big_class(), big_blocks, super_slabs * BIG_PER_SUPER_SLAB);
+    assert_int_equal(hak_region_sums().super_slabs, super_slabs);
+    return heap;
+}
+
+/* All but one of each slab. */
+static void put_most(struct hak_heap *heap, uint32_t super_slabs) {
+    for (uint32_t i = 0; i < super_slabs * BIG_PER_SUPER_SLAB; i++)
+        if (i % BIG_PER_SLAB != 0) pool_put_one(heap, big_class(), big_blocks[i]);
+    fake_os_forget();
+}
+
+static const size_t holes_of_slab = (BIG_PER_SLAB - 1) * BIG;
+static const size_t holes_of_super_slab = (BIG_PER_SLAB - 1) * BIG * (BIG_PER_SUPER_SLAB / BIG_PER_SLAB);
+
+static size_t sweep(uint64_t least_bytes) { return hak_purge_sweep(least_bytes, UINT32_MAX); }
+
+static void old_holes(void **state) {
+    (void)state;
+    assert_int_equal(sweep(0), 0);
+    struct hak_heap *heap = take_big_blocks(2);
+    put_most(heap, 2);
+    assert_int_equal(sweep(0), 0); /* seen for the first time */
+    pool_take_one(heap, big_class());
+    size_t holes = 2 * holes_of_super_slab - holes_of_slab;
+    assert_int_equal(sweep(holes + 1), 0);
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+    assert_int_equal(sweep(holes), holes); /* but for the slab that was taken from */
+    assert_int_equal(fake_os.call_count[FAKE_PURGE], 15);
+    assert_int_equal(sweep(0), 0);
+    hak_heap_flush(heap); /* what the heap had claimed */
+    assert_int_equal(sweep(0), holes_of_slab - BIG);
+    assert_int_equal(sweep(0), 0);
+}
+
+static void one_super_slab_at_a_time(void **state) {
+    (void)state;
+    put_most(take_big_blocks(4), 4);
+    for (int i = 0; i < 4; i++) assert_int_equal(hak_purge_sweep(0, 1), 0);
+    assert_int_equal(hak_purge_sweep(0, 1), holes_of_super_slab);
+    assert_int_equal(hak_purge_sweep(4 * holes_of_super_slab, 1), holes_of_super_slab);
+    assert_int_equal(hak_purge_sweep(4 * holes_of_super_slab + 4, 1), 0);
+    assert_int_equal(hak_purge_sweep(0, 2), holes_of_super_slab);
+    assert_int_equal(hak_purge_sweep(0, 2), holes_of_super_slab); /* after the last comes the first */
+    assert_int_equal(hak_purge_sweep(0, 2), 0);
+}
+
+/* A huge page is given up for an eighth of it, or when everything is asked for. */
+static void huge_pages(void **state) {
+    (void)state;
+    fake_os.has_huge_pages = true;
+    hak_atomic_store(&hak_knobs.huge_page_mode, 2, relaxed);
+    struct hak_heap *heap = take_big_blocks(2);
+    uint32_t put_count = HAK_SUPER_SLAB_BYTES / 8 / BIG;
+    for (uint32_t i = 0; i < put_count - 1; i++) pool_put_one(heap, big_class(), big_blocks[i]);
+    pool_put_one(heap, big_class(), big_blocks[BIG_PER_SUPER_SLAB]);
+    fake_os_forget();
+    for (int i = 0; i < 3; i++) assert_int_equal(sweep(0), 0);
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+    pool_put_one(heap, big_class(), big_blocks[put_count]);
+    assert_int_equal(sweep(0), put_count * BIG);
+    assert_int_equal(fake_os.call_count[FAKE_BREAK], 1);
+    assert_int_equal(hak_purge_all(NULL), BIG);
+    assert_int_equal(fake_os.call_count[FAKE_BREAK], 2);
+}
+
+static void behind_runs(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_range *range = hak_region_range(0);
+    char *run = hak_large_alloc(40000, 16, false);
+    run[39999] = 1;
+    assert_int_equal(sweep(0), 0);
+    assert_int_equal(sweep(HAK_UNIT_BYTES - 40960 + 1), 0);
+    assert_int_equal(sweep(HAK_UNIT_BYTES - 40960), HAK_UNIT_BYTES - 40960);
+    assert_int_equal(sweep(0), 0);
+    assert_int_equal(hak_large_tail_bytes(range, 0), 0);
+    assert_int_equal(run[39999], 1);
+    struct hak_place place = hak_region_find((uintptr_t)run);
+    assert_ptr_equal(hak_large_resize(&place, 36864), run); /* a new end */
+    assert_int_equal(hak_large_tail_bytes(range, 0), HAK_UNIT_BYTES - 36864);
+    assert_int_equal(sweep(0), 0);
+    assert_int_equal(sweep(0), HAK_UNIT_BYTES - 36864);
+}
+
 UNIT_MAIN(cmocka_unit_test(holes_in_pages_of_4_kib), cmocka_unit_test(holes_in_pages_of_16_kib),
           cmocka_unit_test(holes_in_pages_of_64_kib), cmocka_unit_test(refused), cmocka_unit_test(holes_come_and_go),
-          cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins))
+          cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins), cmocka_unit_test(old_holes),
+          cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages), cmocka_unit_test(behind_runs))
