@@ -109,6 +109,21 @@ static void lowest_blocks_first(void **state) {
     }
 }
 
+/* Words of a slab that the heap has freed into serve before words that nobody has touched. */
+static void touched_words_first(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    static void *blocks[20 * 64], *more[2 * 64 + 1];
+    pool_take(heap, 1, blocks, 20 * 64);
+    hak_pool_put(heap, 1, blocks + 7 * 64, 64);
+    hak_pool_put(heap, 1, blocks + 3 * 64, 64);
+    pool_take(heap, 1, more, 2 * 64 + 1);
+    assert_memory_equal(more, blocks + 3 * 64, 64 * sizeof(void *));
+    assert_memory_equal(more + 64, blocks + 7 * 64, 64 * sizeof(void *));
+    assert_ptr_equal(more[2 * 64], (char *)blocks[20 * 64 - 1] + 16);
+}
+
 /* Any order, any size of batch: no block is handed out twice, and all slabs come back. */
 static void at_random(void **state) {
     (void)state;
@@ -361,10 +376,11 @@ static void no_memory_to_commit(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_heap),
-          cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first), cmocka_unit_test(at_random),
-          cmocka_unit_test(twice_in_a_batch), cmocka_unit_test(twice_in_two_batches),
-          cmocka_unit_test(twice_by_two_heaps), cmocka_unit_test(twice_around_a_claim),
-          cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
-          cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
-          cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(all_ranges_used_up),
-          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_commit))
+          cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first),
+          cmocka_unit_test(touched_words_first), cmocka_unit_test(at_random), cmocka_unit_test(twice_in_a_batch),
+          cmocka_unit_test(twice_in_two_batches), cmocka_unit_test(twice_by_two_heaps),
+          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_after_the_slab),
+          cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
+          cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
+          cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
+          cmocka_unit_test(no_memory_to_commit))
