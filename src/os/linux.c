@@ -206,8 +206,9 @@ bool hak_os_has_huge_pages(void) {
     uint32_t known = hak_atomic_load(&answer, relaxed);
     if (HAK_LIKELY(known != UNKNOWN)) return known == YES;
     char text[64];
-    bool has = read_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", text, sizeof text) &&
-               number_in(text) == 2 * HAK_MIB &&
+    /* A huge page is what one page full of page-table entries maps. */
+    size_t huge_bytes = hak_os_page_bytes() / sizeof(uint64_t) * hak_os_page_bytes();
+    bool has = huge_bytes == 2 * HAK_MIB &&
                read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
                strstr(text, "[never]") == NULL;
     hak_atomic_store(&answer, has ? YES : NO, relaxed);

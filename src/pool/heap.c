@@ -40,6 +40,7 @@ static void make_blank(struct hak_heap *heap) {
     heap->budget_bytes = hak_knob(bin_budget_bytes);
     heap->exit_rounds = 0;
     heap->acquired_count = 0;
+    memset(heap->has_acquired, 0, sizeof heap->has_acquired);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
 }
 

@@ -8,10 +8,15 @@ static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? H
 
 /* ---- Acquiring and retiring slabs -------------------------------------------------------------------------------- */
 
+enum {
+    AHEAD_AFTER = 256,    /* slabs acquired: in a heap of 16 MiB, units taken ahead are few */
+    FEW_DIRTY_UNITS = 16, /* 1 MiB */
+};
+
 /* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is an
  * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. */
 static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
-    if (heap != NULL && units == 1 && heap->acquired_count >= 2 * HAK_EMPTY_SLABS && source != HAK_UNITS_NEW_SUPER) {
+    if (heap != NULL && units == 1 && heap->acquired_count >= AHEAD_AFTER && source != HAK_UNITS_NEW_SUPER) {
         struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, false);
         if (first != NULL) {
             for (uint32_t i = HAK_EMPTY_SLABS; --i > 0;) {
@@ -25,6 +30,15 @@ static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, en
     return hak_region_acquire(units, units, source, false);
 }
 
+/* A class of which the heap has had no slab may stay small, and would keep the memory of a whole dirty unit from others: it gets
+ * a fresh one, of which it touches what it needs. Not when dirty ones abound. */
+static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32_t size_class) {
+    uint32_t units = hak_size_classes[size_class].unit_count;
+    if (heap == NULL || heap->has_acquired[size_class]) return NULL;
+    if (hak_atomic_load(&hak_dirty_units, relaxed) >= FEW_DIRTY_UNITS) return NULL;
+    return hak_region_acquire(units, units, HAK_UNITS_FRESH, false);
+}
+
 /* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap. */
 static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class) {
     uint32_t units = hak_size_classes[size_class].unit_count;
@@ -36,8 +50,9 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
         hak_atomic_store(&slab->state, state, relaxed);
         return slab;
     }
-    if (heap != NULL) heap->acquired_count++;
-    if (heap != NULL && units == 1 && heap->empty_count > 0) {
+    if ((slab = units_for_first_slab(heap, size_class)) != NULL) {
+        HAK_COUNT(heap, slabs_fresh, 1);
+    } else if (heap != NULL && units == 1 && heap->empty_count > 0) {
         slab = heap->empty_slabs[--heap->empty_count];
         HAK_COUNT(heap, slabs_own_empty, 1);
     } else if ((slab = units_for_slab(heap, units, HAK_UNITS_DIRTY)) != NULL) {
@@ -50,6 +65,10 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
         HAK_COUNT(heap, slabs_fresh, 1);
     } else {
         return NULL;
+    }
+    if (heap != NULL) {
+        heap->acquired_count++;
+        heap->has_acquired[size_class] = true;
     }
     struct hak_range *range = hak_region_range_of_record(slab);
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,

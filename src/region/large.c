@@ -35,12 +35,13 @@ static size_t bytes_of_run(const struct hak_slab *run) {
 
 static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
     uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
-    static const enum hak_unit_source sources[] = {HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER, HAK_UNITS_LAST_RESORT};
+    static const enum hak_unit_source sources[] = {HAK_UNITS_DIRTY, HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER,
+                                                   HAK_UNITS_LAST_RESORT};
     struct hak_slab *run = NULL;
     if (units > HAK_UNITS_PER_SUPER_SLAB || unit_alignment > HAK_UNITS_PER_SUPER_SLAB)
         run = hak_region_acquire_span(units, unit_alignment, clear);
     else
-        for (uint32_t i = 0; run == NULL && i < 3; i++)
+        for (size_t i = 0; run == NULL && i < sizeof sources / sizeof sources[0]; i++)
             run = hak_region_acquire(units, unit_alignment, sources[i], clear);
     if (run == NULL) return NULL;
     set_bytes_of_run(run, bytes);

@@ -13,7 +13,6 @@ void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t 
     hak_atomic_store(&hak_knobs.prefault_mode, prefault, relaxed);
     hak_atomic_store(&hak_knobs.lazy_purge_mode, lazy_purge, relaxed);
     hak_os_has_huge_pages();
-    hak_os_mapping_limit();
 }
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------- */
@@ -23,9 +22,13 @@ static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
 enum { OTHER_MAPPINGS = 256 };
 
+/* No kernel is set to allow less than twice as many. The limit is in a file, which a program in a sandbox must not open. */
+enum { FEW_MAPPINGS = 1024 };
+
 static bool fits_budget(uint64_t more) {
     uint64_t have = hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed);
-    return have + OTHER_MAPPINGS + more <= hak_os_mapping_limit() / 2;
+    uint64_t want = have + OTHER_MAPPINGS + more;
+    return want <= FEW_MAPPINGS || want <= hak_os_mapping_limit() / 2;
 }
 
 bool hak_page_policy_may_map(void) { return fits_budget(1); }

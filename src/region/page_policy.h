@@ -31,7 +31,7 @@ enum { HAK_HUGE_OFF, HAK_HUGE_AUTO, HAK_HUGE_ON }; /* knob huge_page_mode */
 /* Memory is scarce: no fault-ahead, no huge pages, no lazy purging. Set by whoever watches. */
 extern HAK_ATOMIC(bool) hak_memory_is_tight;
 
-/* Settings, before main; also asks the kernel what it allows, while files can be read. */
+/* Settings, before main; also asks the kernel for huge pages, while files can be read. */
 void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge);
 
 /* ---- Giving back */

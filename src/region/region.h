@@ -67,6 +67,7 @@ bool hak_region_initialize(void);
 
 /* Where units come from. */
 enum hak_unit_source {
+    HAK_UNITS_FRESH,       /* without memory, in a SuperSlab that exists; bounded scan */
     HAK_UNITS_DIRTY,       /* given back by a slab or run; bounded scan */
     HAK_UNITS_FREE,        /* dirty or fresh, in a SuperSlab that exists; bounded scan */
     HAK_UNITS_NEW_SUPER,   /* a SuperSlab made now */

@@ -177,6 +177,9 @@ static struct hak_slab *take_from_new(uint32_t count) {
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear) {
     struct request request = {count, alignment, clear, DIRTY_BITS, HAK_DIRTY_HINT, DIRTY_SCAN_LIMIT};
     switch (source) {
+    case HAK_UNITS_FRESH:
+        request = (struct request){count, alignment, clear, FRESH_BITS, 0, SCAN_LIMIT};
+        return search(&request);
     case HAK_UNITS_DIRTY: return search(&request);
     case HAK_UNITS_FREE: return search_free(count, alignment, clear);
     case HAK_UNITS_NEW_SUPER: return take_from_new(count);

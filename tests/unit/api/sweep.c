@@ -275,7 +275,7 @@ static void huge_pages_refused(void **state) {
     sweep(FAKE_HUGE, false, 3);
     sweep(FAKE_HUGE, true, 3);
     sweep(FAKE_NO_HUGE, true, 3);
-    sweep(FAKE_BREAK, true, 3);
+    sweep(FAKE_BREAK, true, 2);
     sweep(FAKE_POPULATE, true, 3);
 }
 static void lazy_purges_refused(void **state) {

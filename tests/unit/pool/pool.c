@@ -37,18 +37,21 @@ static void the_five_stages(void **state) {
     assert_int_equal(POOL_COUNTER(heap, slabs_retired), 1);
     assert_int_equal(heap->partial[c].count, 1);
     void *block_64 = pool_take_one(heap, CLASS_64);
-    expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 1, 1}); /* the heap's own empty slab, for another class */
+    expect_stages(heap, &(const uint64_t[5]){0, 0, 0, 2, 1}); /* the first of a class may be little used: a fresh one */
+    pool_take(heap, c, blocks, 65);
+    expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 2, 1}); /* the heap's own empty slab */
+    hak_pool_put(heap, c, blocks, 65);
 
     hak_heap_flush(heap); /* the slab of 1024 goes to the region, dirty; that of 64 to the pool */
     assert_ptr_not_equal(pool_take_one(other, CLASS_64), block_64);
     expect_stages(other, &(const uint64_t[5]){0, 1, 0, 0, 0}); /* a partial slab */
     uint64_t system_calls = fake_os.call_count[FAKE_ANY];
-    pool_take_one(other, c);
-    expect_stages(other, &(const uint64_t[5]){0, 1, 1, 0, 0}); /* an empty one of the pool, of any class before */
-    pool_take_one(other, CLASS_64 + 1);
-    expect_stages(other, &(const uint64_t[5]){0, 1, 1, 1, 0});
+    pool_take(other, c, blocks, 64);
+    expect_stages(other, &(const uint64_t[5]){0, 1, 0, 1, 0});
+    pool_take(other, c, blocks, 64);
+    expect_stages(other, &(const uint64_t[5]){0, 1, 1, 1, 0}); /* an empty one of the pool, of any class before */
     assert_int_equal(fake_os.call_count[FAKE_ANY], system_calls);
-    expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 1, 1});
+    expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 2, 1});
 }
 
 /* Without a heap: no own slabs, and counts in the shared record. */
@@ -147,6 +150,21 @@ static void batches_in_any_order(void **state) {
         for (uint32_t i = 0; i < TAKEN; i++)
             if (i % LIVE == 5) assert_false(is_free(taken[order == 1 ? TAKEN - 1 - i : i]));
     }
+}
+
+/* Words of a slab that the heap has freed into serve before words that nobody has touched. */
+static void touched_words_first(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    static void *blocks[20 * 64], *more[2 * 64 + 1];
+    pool_take(heap, 1, blocks, 20 * 64);
+    hak_pool_put(heap, 1, blocks + 7 * 64, 64);
+    hak_pool_put(heap, 1, blocks + 3 * 64, 64);
+    pool_take(heap, 1, more, 2 * 64 + 1);
+    assert_memory_equal(more, blocks + 3 * 64, 64 * sizeof(void *));
+    assert_memory_equal(more + 64, blocks + 7 * 64, 64 * sizeof(void *));
+    assert_ptr_equal(more[2 * 64], (char *)blocks[20 * 64 - 1] + 16);
 }
 
 /* Any order, any size of batch: no block is handed out twice, and all slabs come back. */
@@ -422,10 +440,11 @@ static void no_memory_to_commit(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_heap),
           cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first),
-          cmocka_unit_test(batches_in_any_order), cmocka_unit_test(at_random), cmocka_unit_test(twice_in_a_batch),
-          cmocka_unit_test(twice_in_two_batches), cmocka_unit_test(twice_by_two_heaps),
-          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_into_the_tail),
-          cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
-          cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
-          cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(all_ranges_used_up),
-          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_commit))
+          cmocka_unit_test(batches_in_any_order), cmocka_unit_test(touched_words_first), cmocka_unit_test(at_random),
+          cmocka_unit_test(twice_in_a_batch), cmocka_unit_test(twice_in_two_batches),
+          cmocka_unit_test(twice_by_two_heaps), cmocka_unit_test(twice_around_a_claim),
+          cmocka_unit_test(twice_into_the_tail), cmocka_unit_test(twice_after_the_slab),
+          cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
+          cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
+          cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
+          cmocka_unit_test(no_memory_to_commit))

@@ -249,12 +249,28 @@ static void lazy_purges(void **state) {
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------- */
 
-enum { FIXED_MAPPINGS = 256 };
+/* Of these the policy sets 256 aside; so many fit any limit. */
+enum { FIXED_MAPPINGS = 1024 };
+
+static void use_mappings(void) {
+    for (uintptr_t i = 0; i < FIXED_MAPPINGS - 256; i++)
+        hak_directory_set(((uintptr_t)1 << 41) + i * HAK_GRANULE_BYTES, hak_entry_for_mapping(4096));
+}
+
+static void few_mappings_fit(void **state) {
+    (void)state;
+    start_growing();
+    fake_os.mapping_limit = 1; /* nobody asks */
+    assert_true(hak_page_policy_may_map());
+    use_mappings();
+    assert_false(hak_page_policy_may_map());
+}
 
 static void borders_within_the_budget(void **state) {
     (void)state;
     start_growing();
     fake_os.mapping_limit = 2 * (FIXED_MAPPINGS + 4);
+    use_mappings();
     struct hak_slab *first = grow(100);
     uint64_t asked = count_of(FAKE_HUGE);
     assert_int_equal(asked, 12 + 15);      /* two stretches, two borders each; then no more of them */
@@ -270,6 +286,7 @@ static void large_objects_within_the_budget(void **state) {
     (void)state;
     start_growing();
     fake_os.mapping_limit = 2 * (FIXED_MAPPINGS + 3);
+    use_mappings();
     uintptr_t at = (uintptr_t)1 << 40;
     for (uint32_t i = 0; i < 3; i++) {
         assert_true(hak_page_policy_may_map());
@@ -320,5 +337,6 @@ UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(use
           cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_of_a_huge_page),
           cmocka_unit_test(holes_break_huge_pages), cmocka_unit_test(no_huge_pages_for_sparse_heaps),
           cmocka_unit_test(none_when_memory_is_tight), cmocka_unit_test(fault_ahead), cmocka_unit_test(modes),
-          cmocka_unit_test(lazy_purges), cmocka_unit_test(borders_within_the_budget),
-          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
+          cmocka_unit_test(lazy_purges), cmocka_unit_test(few_mappings_fit),
+          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
+          cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
