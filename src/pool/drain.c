@@ -1,6 +1,7 @@
 #include "pool/drain.h"
 
 #include "pool/pool.h"
+#include "region/page_policy.h"
 
 /* Where the blocks of the bins began before the drain. */
 struct lowest {
@@ -53,7 +54,9 @@ static bool drain(struct hak_heap *heap) {
 
 void hak_heap_drain(struct hak_heap *heap) {
     if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || !hak_heap_try_drain(heap)) return;
-    if (!drain(heap)) hak_atomic_store(&heap->drain_wanted, 1, relaxed);
+    /* While memory is tight the owner has the slots of his bins to give up, too. */
+    if (!drain(heap) || hak_atomic_load(&hak_memory_is_tight, relaxed))
+        hak_atomic_store(&heap->drain_wanted, 1, relaxed);
     hak_heap_end_drain(heap);
 }
 

@@ -1,6 +1,7 @@
 #include "slab/slab.h"
 
 #include "base/check.h"
+#include "base/counters.h"
 
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state) {
@@ -38,6 +39,14 @@ static void write_blocks(const struct hak_slab *slab, size_t block_bytes, uint64
     for (; mask != 0; mask &= mask - 1) *--top = (void *)(word_start + hak_lowest_bit(mask) * block_bytes);
 }
 
+/* Blocks of the slab are about to be used, or the slab is about to be something else: what was purged of it gets memory again. */
+static void forget_purged_pages(struct hak_slab *slab) {
+    uint64_t pages = hak_atomic_load(&slab->purged_pages, relaxed);
+    if (HAK_LIKELY(pages == 0)) return;
+    hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    hak_count_growth(hak_bit_count(pages));
+}
+
 /* Claims the next word that has free blocks; false when none has. */
 static bool claim_word(struct hak_slab *slab) {
     uint32_t index = hak_atomic_load(&slab->scan_word, relaxed);
@@ -52,8 +61,7 @@ static bool claim_word(struct hak_slab *slab) {
         hak_owned_set(&slab->claimed, word);
         hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
         /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
-        if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
-            hak_atomic_store(&slab->purged_pages, 0, relaxed);
+        forget_purged_pages(slab);
         if (HAK_UNLIKELY(hak_atomic_load(&slab->sweeps, relaxed) != 0)) hak_atomic_store(&slab->sweeps, 0, relaxed);
         return true;
     }
@@ -105,6 +113,7 @@ bool hak_slab_claim_all(struct hak_slab *slab) {
         while (i-- > 0) hak_slab_set_bits(slab, i, hak_slab_word_mask(slab->block_count, i));
         return false;
     }
+    forget_purged_pages(slab);
     return true;
 }
 

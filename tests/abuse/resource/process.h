@@ -91,6 +91,8 @@ __attribute__((unused)) static const struct {
     {"sched_getaffinity", SYS_sched_getaffinity},
     {"mbind", SYS_mbind},
     {"sysinfo", SYS_sysinfo},
+    {"openat", SYS_openat},
+    {"read", SYS_read},
 };
 
 __attribute__((unused)) static int errno_by_name(const char *name) {
