@@ -4,12 +4,14 @@
 /* base: text, settings, counters, knobs. No system calls, no memory. */
 #include "base/format.c"
 #include "base/config.c"
+#include "base/counters.c"
 #include "base/knobs.c"
 
 /* os: the kernel. No policy. */
 #include "os/linux.c"
 #include "os/inspect.c"
 #include "os/signals.c"
+#include "os/memory_limit.c"
 
 /* slab: blocks of one class, and their bits. */
 #include "slab/size_class.c"
@@ -37,6 +39,7 @@
 
 /* front: what a thread touches. */
 #include "front/miss.c"
+#include "front/tight.c"
 #include "front/background.c"
 #include "front/process.c"
 #include "front/thread.c"

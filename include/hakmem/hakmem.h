@@ -83,15 +83,17 @@ struct hak_statistics {
     uint64_t free_bytes;   /* free blocks inside slabs */
     uint64_t large_blocks; /* blocks with page runs or mappings of their own; also counted in live_* */
     uint64_t large_bytes;
-    uint64_t slabs;           /* slabs that belong to a size class */
-    uint64_t super_slabs;     /* SuperSlabs made so far */
-    uint64_t mapped_bytes;    /* address space held: reservations and mappings */
-    uint64_t committed_bytes; /* of it, SuperSlabs, and mappings of live blocks */
-    uint64_t purged_bytes;    /* given back to the kernel so far, in total */
-    uint64_t metadata_bytes;  /* committed for records of slabs; heaps, 128 KiB each, come on top */
-    uint64_t remote_frees;    /* blocks freed into slabs that the freeing thread did not hold, so far */
-    uint64_t system_calls;    /* memory system calls so far */
-    uint64_t heaps;           /* thread heaps that exist, in use or waiting for a thread */
+    uint64_t slabs;              /* slabs that belong to a size class */
+    uint64_t super_slabs;        /* SuperSlabs made so far */
+    uint64_t mapped_bytes;       /* address space held: reservations and mappings */
+    uint64_t committed_bytes;    /* of it, SuperSlabs, and mappings of live blocks */
+    uint64_t purged_bytes;       /* given back to the kernel so far, in total */
+    uint64_t metadata_bytes;     /* committed for records of slabs; heaps, 128 KiB each, come on top */
+    uint64_t remote_frees;       /* blocks freed into slabs that the freeing thread did not hold, so far */
+    uint64_t system_calls;       /* memory system calls so far */
+    uint64_t heaps;              /* thread heaps that exist, in use or waiting for a thread */
+    uint64_t memory_limit_bytes; /* of the control group that is nearest to its limit, as last seen; 0 for none */
+    uint64_t tight_count;        /* times that memory has become tight: next to no room below that limit, or stalls */
 };
 
 /* Fills *stats. size is sizeof(struct hak_statistics) as the caller knows it; no more is written, and what an older library

@@ -10,6 +10,7 @@
 #include "base/knobs.h"
 #include "front/miss.h"
 #include "front/process.h"
+#include "front/tight.h"
 #include "observe/stats.h"
 #include "os/os.h"
 
@@ -61,7 +62,9 @@ void *hak_realloc(void *block, size_t size) {
         return stays ? block : move_block(&place, size);
     }
     void *resized = hak_large_resize(&place, size);
-    return resized != NULL ? resized : move_block(&place, size);
+    if (resized == NULL) return move_block(&place, size);
+    hak_tight_notice();
+    return resized;
 }
 
 void *hak_reallocarray(void *block, size_t count, size_t size) {

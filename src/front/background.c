@@ -2,6 +2,7 @@
 
 #include "base/knobs.h"
 #include "front/process.h"
+#include "front/tight.h"
 #include "os/os.h"
 #include "pool/drain.h"
 #include "pool/purge.h"
@@ -67,6 +68,12 @@ static bool end_period(void) {
     uint64_t misses = count_misses(), recent = misses - misses_seen;
     misses_seen = misses;
     idle_periods = recent == 0 ? idle_periods + 1 : 0;
+    /* A program that has one thread may rely on which descriptor is the lowest free one. It looks itself, as it grows. */
+    if (hak_atomic_load(&hak_heaps_in_use, relaxed) > 1) hak_tight_check();
+    if (hak_atomic_load(&hak_memory_is_tight, relaxed)) {
+        hak_purge_all(NULL);
+        return idle_periods < PERIODS_TO_SLEEP;
+    }
     uint64_t least_bytes = recent < FEW_MISSES ? idle_batch_bytes : busy_batch_bytes;
     drain_idle_heaps();
     hak_purge_sweep(least_bytes, recent < FEW_MISSES ? UINT32_MAX : BUSY_SWEEP_SUPER_SLABS);

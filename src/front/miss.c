@@ -7,6 +7,7 @@
 #include "front/background.h"
 #include "front/process.h"
 #include "front/thread.h"
+#include "front/tight.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
 
@@ -92,6 +93,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
     hak_background_want();
+    hak_tight_notice();
     return block;
 }
 
@@ -114,6 +116,7 @@ void *hak_front_alloc_miss(size_t size) {
         block = alloc_small(heap, size_class);
         leave(heap);
         hak_background_want();
+        hak_tight_notice();
         if (HAK_LIKELY(block != NULL)) return block;
     }
     if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return out_of_memory();

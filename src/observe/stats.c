@@ -6,6 +6,7 @@
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
+#include "region/page_policy.h"
 
 /* ---- Taking a snapshot -------------------------------------------------------------------------------------------- */
 
@@ -83,6 +84,8 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
     total->purged_bytes = hak_atomic_load(&hak_os_counters.purged_bytes, relaxed);
     total->system_calls = hak_atomic_load(&hak_os_counters.system_calls, relaxed);
     total->remote_frees = snapshot->remote_frees;
+    total->memory_limit_bytes = hak_atomic_load(&hak_memory_limit_bytes, relaxed);
+    total->tight_count = hak_atomic_load(&hak_memory_tight_count, relaxed);
     uint64_t taken = snapshot->refilled_blocks + snapshot->large_allocs;
     snapshot->allocations = taken > total->cached_blocks ? taken - total->cached_blocks : 0;
 }

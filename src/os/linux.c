@@ -324,6 +324,15 @@ void hak_os_write(int descriptor, const char *text, size_t length) {
 
 int hak_os_create_file(const char *path) { return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }
 
+int hak_os_open_file(const char *path) { return open(path, O_RDONLY | O_CLOEXEC); }
+
+size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
+    ssize_t length;
+    do length = read(descriptor, buffer, bytes);
+    while (length < 0 && errno == EINTR);
+    return length < 0 ? 0 : (size_t)length;
+}
+
 void hak_os_close(int descriptor) { close(descriptor); }
 
 int hak_os_duplicate(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 100); }

@@ -1,7 +1,7 @@
 /* The kernel, as hakmem needs it: address space, pages, messages, facts. No policy: who calls decides when and how much.
  *
  * One contract for all: addresses and sizes are multiples of hak_os_page_bytes(); a refusal is returned, never fatal;
- * errno is left as it was, but by those that open, duplicate and close files; every function may be called from any
+ * errno is left as it was, but by those that open, read, duplicate and close files; every function may be called from any
  * thread. Memory functions count themselves in hak_os_counters. Tests link tests/fakes/fake_os.c instead, which records
  * calls and fails on script.
  */
@@ -98,6 +98,12 @@ void hak_os_write(int descriptor, const char *text, size_t length);
 
 /* Opens `path` for writing, emptied, closed on exec. Returns a descriptor, or -1. */
 int hak_os_create_file(const char *path);
+
+/* Opens `path` for reading, closed on exec. Returns a descriptor, or -1. */
+int hak_os_open_file(const char *path);
+
+/* Reads up to `bytes`; returns how many, 0 at the end of the file and when it can't be read. */
+size_t hak_os_read(int descriptor, void *buffer, size_t bytes);
 void hak_os_close(int descriptor);
 
 /* A second descriptor for the same file, out of the way of the program's, closed on exec. -1 when there is none. */

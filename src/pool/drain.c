@@ -2,6 +2,7 @@
 
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "region/page_policy.h"
 
 enum { TRIES = 3 };
 
@@ -69,12 +70,14 @@ static bool drain(struct hak_heap *heap, size_t *purged_bytes) {
     return true;
 }
 
-/* Once more while the owner is in a slow path, which is over soon if he runs; then he is asked. */
+/* Once more while the owner is in a slow path, which is over soon if he runs; then he is asked. While memory is tight he is
+ * asked anyway: the slots of his bins are his to give up. */
 static void drain_or_ask(struct hak_heap *heap, uint32_t tries, size_t *purged_bytes) {
     for (bool done = false; !done && tries > 0; tries--) {
         if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || !hak_heap_try_drain(heap)) return;
         done = drain(heap, purged_bytes);
-        if (!done && tries == 1) hak_atomic_store(&heap->drain_wanted, 1, relaxed);
+        if ((!done && tries == 1) || hak_atomic_load(&hak_memory_is_tight, relaxed))
+            hak_atomic_store(&heap->drain_wanted, 1, relaxed);
         hak_heap_end_drain(heap);
     }
 }

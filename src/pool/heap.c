@@ -29,7 +29,8 @@ static void set_bin(struct hak_bin *bin, void **base, size_t filled, void **limi
     hak_atomic_store(&bin->limit, limit, relaxed);
 }
 
-static void make_blank(struct hak_heap *heap) {
+/* Empty bins without slots, which begin small again. */
+static void blank_bins(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         if (heap->slots[i].start == NULL) continue; /* as memory comes from the kernel: H3 */
         heap->slots[i] = (struct hak_slots){NULL, NULL};
@@ -38,6 +39,10 @@ static void make_blank(struct hak_heap *heap) {
     heap->slots_next = (void **)(void *)(heap + 1);
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     heap->budget_bytes = hak_knob(bin_budget_bytes);
+}
+
+static void make_blank(struct hak_heap *heap) {
+    blank_bins(heap);
     heap->exit_rounds = 0;
     heap->acquired_count = 0;
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
@@ -133,8 +138,17 @@ void hak_heap_give_up_slabs(struct hak_heap *heap) {
     while (heap->empty_count > 0) hak_region_release(heap->empty_slabs[--heap->empty_count], 1);
 }
 
+/* No free hits a bin any more, not even in a signal handler. */
+static void shut_bins(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&heap->bins[i].limit, NULL, relaxed);
+    hak_signal_fence();
+}
+
 void hak_heap_flush(struct hak_heap *heap) {
+    bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
+    if (is_tight) shut_bins(heap);
     flush_bins(heap);
+    if (is_tight) blank_bins(heap);
     hak_heap_give_up_slabs(heap);
     hak_page_policy_after_release();
 }
@@ -252,6 +266,7 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     if ((want - have) * block_bytes > heap->budget_bytes) want = have;
     if (have == 0 && want < LEAST_SLOTS) want = LEAST_SLOTS; /* every class can keep something, whatever the budget */
     if (want <= have || (size_t)(heap->slots_end - heap->slots_next) < want + 1) return false;
+    if (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed)) return false;
     size_t cost = (want - have) * block_bytes;
     void **base = heap->slots_next + 1; /* H2 */
     base[-1] = NULL;

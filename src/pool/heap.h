@@ -138,7 +138,8 @@ HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_cla
 void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* Gives what the heap keeps back: blocks in bins to their slabs; partial slabs to the pool, empty ones to the region. The
- * bins are the owner's, so this is for him, or for heaps that have none. */
+ * bins are the owner's, so this is for him, or for heaps that have none. While memory is tight the bins lose their
+ * slots, too, and get no more than the first ones again. */
 void hak_heap_flush(struct hak_heap *heap);
 
 /* The same without the bins. */
@@ -154,7 +155,7 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);
 /* The second look at slabs that were declared full: those that are not are held again. */
 void hak_heap_recheck_full(struct hak_heap *heap);
 
-/* More slots for an open bin: at most twice as many. Blocks in it stay. False when a limit is reached. */
+/* More slots for an open bin: at most twice as many. Blocks in it stay. False when a limit is reached, or memory is tight. */
 bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,

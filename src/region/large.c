@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/counters.h"
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
@@ -55,6 +56,7 @@ static void *map_block(size_t bytes, size_t alignment) {
     void *start = hak_os_map(bytes, alignment);
     if (start == NULL) return NULL;
     if (hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
+        hak_count_growth(bytes / hak_os_page_bytes());
         hak_page_policy_begin_mapping(start, bytes);
         return start;
     }
@@ -86,7 +88,10 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
 
 /* The caller has the run, and gives up its units; `moved` says that they have no memory any more. */
 static void give_up_run(struct hak_slab *run, bool moved) {
-    uint32_t units = units_for(bytes_of_run(run));
+    size_t bytes = bytes_of_run(run), whole_bytes = hak_align_up(bytes, HAK_UNIT_BYTES);
+    uint32_t units = units_for(bytes);
+    if (hak_atomic_load(&run->purged_pages, relaxed) != 0)
+        hak_count_growth((whole_bytes - bytes) / hak_os_page_bytes());
     hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
     hak_atomic_store(&run->run_pages, 0, relaxed);
     hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
@@ -167,6 +172,11 @@ bool hak_large_free(const struct hak_place *place) {
 
 /* ---- Resizing ----------------------------------------------------------------------------------------------------- */
 
+/* A mapping has grown. */
+static void count_larger(size_t have_bytes, size_t bytes) {
+    if (bytes > have_bytes) hak_count_growth((bytes - have_bytes) / hak_os_page_bytes());
+}
+
 /* Moves a mapping to a place with more room, by changing page tables. `entry_bytes` is what the directory says of it, 0 for
  * nothing: then it has no entry if the move fails. */
 static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes, size_t bytes) {
@@ -178,7 +188,10 @@ static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes
     }
     /* The entry goes before the addresses do: another thread may get them at once. */
     if (entry_bytes != 0) hak_directory_set(start, HAK_ENTRY_NONE);
-    if (hak_os_remap((void *)start, have_bytes, bytes, target)) return target;
+    if (hak_os_remap((void *)start, have_bytes, bytes, target)) {
+        count_larger(have_bytes, bytes);
+        return target;
+    }
     if (entry_bytes != 0) hak_directory_set(start, hak_entry_for_mapping(entry_bytes));
     hak_directory_replace((uintptr_t)target, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE);
     return NULL;
@@ -240,6 +253,7 @@ static void *resize_mapping(const struct hak_place *place, size_t bytes) {
     if (bytes == place->bytes) return (void *)place->start;
     if (bytes <= HAK_SMALL_MAX) return NULL;
     if (hak_os_remap((void *)place->start, place->bytes, bytes, NULL)) {
+        count_larger(place->bytes, bytes);
         hak_directory_set(place->start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
         return (void *)place->start;
     }

@@ -3,6 +3,7 @@
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/page_policy.h"
 #include "region/region.h"
 
 enum { PLACES = 64 };
@@ -59,7 +60,7 @@ static void push_out(void) {
 }
 
 static uint64_t limit_bytes(void) {
-    uint64_t limit = hak_knob(mapping_cache_bytes);
+    uint64_t limit = hak_atomic_load(&hak_memory_is_tight, relaxed) ? 0 : hak_knob(mapping_cache_bytes);
     if (limit <= SMALL_CACHE_BYTES) return limit;
     uint64_t heap = hak_region_sums().committed_bytes + hak_atomic_load(&hak_mapping_bytes, relaxed);
     uint64_t share = heap / 4 > SMALL_CACHE_BYTES ? heap / 4 : SMALL_CACHE_BYTES;

@@ -7,6 +7,7 @@
 #include "region/region.h"
 
 HAK_ATOMIC(bool) hak_memory_is_tight;
+HAK_ATOMIC(uint64_t) hak_memory_tight_count, hak_memory_limit_bytes;
 
 void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge) {
     hak_atomic_store(&hak_knobs.huge_page_mode, huge_pages, relaxed);
@@ -186,11 +187,12 @@ void hak_page_policy_after_taking(uint64_t dirty_units_left) {
 }
 
 void hak_page_policy_after_release(void) {
+    bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
     uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
-             limit = hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
+             limit = is_tight ? 0 : hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
     uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
     if (dirty_units > limit && now_ms >= hak_atomic_load(&next_sweep_ms, relaxed) &&
-        hak_region_purge_units(dirty_units - limit / 2, false) == 0)
+        hak_region_purge_units(dirty_units - limit / 2, is_tight) == 0)
         hak_atomic_store(&next_sweep_ms, now_ms + hak_knob(decay_ms), relaxed);
     if (hak_atomic_load(&hak_page_policy_has_background, relaxed) != 0) return;
     if (now_ms - start_ms < hak_knob(decay_ms)) return;

@@ -28,8 +28,10 @@ struct hak_range;
 
 enum { HAK_HUGE_OFF, HAK_HUGE_AUTO, HAK_HUGE_ON }; /* knob huge_page_mode */
 
-/* Memory is scarce: no fault-ahead, no huge pages, no lazy purging. Set by whoever watches. */
+/* Memory is scarce: no fault-ahead, no huge pages, no lazy purging, nothing kept for later. Set by whoever watches (front/tight.h),
+ * who also says how often it was, and what the least limit is that he knows, or 0. */
 extern HAK_ATOMIC(bool) hak_memory_is_tight;
+extern HAK_ATOMIC(uint64_t) hak_memory_tight_count, hak_memory_limit_bytes;
 
 /* Settings, before main; also asks the kernel for huge pages, while files can be read. */
 void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/counters.h"
 #include "os/os.h"
 #include "region/page_policy.h"
 
@@ -58,8 +59,13 @@ static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t uni
         if (hint_holds(before | units, hint) && !hint_holds(before, hint)) hint_set(range, hint, super_slab);
 }
 
+/* Units are used that had no memory. */
+static void count_growth(uint32_t units) { hak_count_growth(units * (HAK_UNIT_BYTES / hak_os_page_bytes())); }
+
 static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
-    uint32_t dirty_taken = hak_bit_count((before ^ after) & DIRTY_BITS);
+    uint32_t dirty_taken = hak_bit_count((before ^ after) & DIRTY_BITS),
+             fresh_taken = hak_bit_count((before ^ after) & FRESH_BITS);
+    if (fresh_taken != 0) count_growth(fresh_taken);
     if (dirty_taken == 0) return;
     hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed) - dirty_taken);
     /* Other hints are cleared by the search that finds them wrong. */
@@ -84,6 +90,7 @@ static void make_dirty(struct hak_range *range, uint32_t super_slab, uint32_t co
     /* Relaxed: a change of the word as it lies there hands on what others have released. */
     uint64_t units = (hak_atomic_fetch_and(&range->super_slabs[super_slab].free_units, ~mask, relaxed) & mask) >> 32;
     if (units == 0) return;
+    count_growth(hak_bit_count(units));
     hak_atomic_fetch_add(&hak_dirty_units, hak_bit_count(units), relaxed);
     add_units(range, super_slab, units);
 }
@@ -169,6 +176,7 @@ static struct hak_slab *take_from_new(uint32_t count) {
     uint32_t super_slab;
     struct hak_range *range = hak_region_new_super_slab(&super_slab);
     if (range == NULL) return NULL;
+    count_growth(count);
     if (count < 32) add_units(range, super_slab, FRESH_BITS & ~(hak_low_bits(count) << 32));
     begin_use(range, super_slab, count);
     return record_of(range, super_slab * HAK_UNITS_PER_SUPER_SLAB);
@@ -299,6 +307,7 @@ static bool take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, 
     if (limit == end) return true;
     uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
     if (hak_region_grow(range, &count_now, more)) {
+        count_growth(end - (unit < limit ? limit : unit));
         add_fresh(range, units, unit);
         add_fresh(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB);
         return true;

@@ -1,6 +1,7 @@
 #include "slab/slab.h"
 
 #include "base/check.h"
+#include "base/counters.h"
 
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state) {
@@ -30,6 +31,14 @@ static void write_neighbours(void **out, uintptr_t last, size_t block_bytes, uin
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < count / 2; i++, pair -= step) ((address_pair *)(void *)out)[i] = pair;
     if (count % 2 != 0) out[count - 1] = (void *)pair[0];
+}
+
+/* Blocks of the slab are about to be used, or the slab is about to be something else: what was purged of it gets memory again. */
+static void forget_purged_pages(struct hak_slab *slab) {
+    uint64_t pages = hak_atomic_load(&slab->purged_pages, relaxed);
+    if (HAK_LIKELY(pages == 0)) return;
+    hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    hak_count_growth(hak_bit_count(pages));
 }
 
 /* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
@@ -91,8 +100,7 @@ static bool claim_word(struct hak_slab *slab) {
         else if (!claim_from_bits(slab, 0, scan_word)) return false;
     }
     /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
-    if (HAK_UNLIKELY(hak_atomic_load(&slab->purged_pages, relaxed) != 0))
-        hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    forget_purged_pages(slab);
     if (HAK_UNLIKELY(hak_atomic_load(&slab->sweeps, relaxed) != 0)) hak_atomic_store(&slab->sweeps, 0, relaxed);
     return true;
 }
@@ -146,6 +154,7 @@ bool hak_slab_claim_all(struct hak_slab *slab) {
         while (i-- > 0) hak_slab_set_bits(slab, i, empty_word(slab, i));
         return false;
     }
+    forget_purged_pages(slab);
     return true;
 }
 

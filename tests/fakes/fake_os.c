@@ -21,6 +21,7 @@ struct fake_os fake_os = {
     .grows_in_place = true,
     .mapping_limit = 65530,
     .fences_left = SIZE_MAX,
+    .read_bytes = SIZE_MAX,
 };
 struct hak_os_counters hak_os_counters;
 
@@ -269,11 +270,49 @@ void hak_os_write(int descriptor, const char *text, size_t length) {
     fake_os.output[fake_os.output_length] = '\0';
 }
 
+static struct fake_opened { const char *rest; /* NULL: not open */ } opened[4];
+
+enum { FIRST_DESCRIPTOR = 1000, OPENED_LIMIT = sizeof opened / sizeof opened[0] };
+
+static struct fake_opened *opened_of(int descriptor) {
+    size_t i = (size_t)descriptor - FIRST_DESCRIPTOR;
+    if (i >= OPENED_LIMIT || opened[i].rest == NULL) stop("not an open descriptor");
+    return &opened[i];
+}
+
+int hak_os_open_file(const char *path) {
+    if (fake_os.at_open != NULL) fake_os.at_open(path);
+    if (++fake_os.file_calls == fake_os.refused_file_call) return errno = EMFILE, -1;
+    for (const struct fake_file *file = fake_os.files; file != NULL && file->path != NULL; file++)
+        for (int i = 0; strcmp(file->path, path) == 0 && i < OPENED_LIMIT; i++) {
+            if (opened[i].rest != NULL) continue;
+            opened[i].rest = file->text;
+            fake_os.open_count++;
+            return FIRST_DESCRIPTOR + i;
+        }
+    return errno = ENOENT, -1;
+}
+
+size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
+    struct fake_opened *file = opened_of(descriptor);
+    if (++fake_os.file_calls == fake_os.refused_file_call) return errno = EIO, 0;
+    size_t length = strlen(file->rest);
+    if (length > bytes) length = bytes;
+    if (length > fake_os.read_bytes) length = fake_os.read_bytes;
+    memcpy(buffer, file->rest, length);
+    file->rest += length;
+    return length;
+}
+
 int hak_os_create_file(const char *path) {
     (void)path;
     return -1;
 }
-void hak_os_close(int descriptor) { (void)descriptor; }
+void hak_os_close(int descriptor) {
+    if (descriptor < FIRST_DESCRIPTOR) return;
+    opened_of(descriptor)->rest = NULL;
+    fake_os.open_count--;
+}
 int hak_os_duplicate(int descriptor) { return descriptor; }
 bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
 int hak_os_process_id(void) { return (int)getpid(); }

@@ -37,6 +37,11 @@ struct fake_call {
     bool done;
 };
 
+/* A file that can be read. */
+struct fake_file {
+    const char *path, *text;
+};
+
 enum { FAKE_CALL_LIMIT = 1 << 16, FAKE_OUTPUT_BYTES = 1 << 16 };
 
 struct fake_os {
@@ -50,10 +55,14 @@ struct fake_os {
     size_t resident_bytes;      /* of every part that is asked about; 0 */
     uint64_t clock_ms;          /* stands still; 0 */
     bool refuses_threads;
-    void (*at_wait)(void);        /* called by each wait, instead of waiting; NULL */
-    size_t fences_left;           /* fences in all threads before the kernel refuses one; SIZE_MAX */
-    void (*between_fences)(void); /* called before each, for what another thread does there; NULL */
-    bool is_privileged;           /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
+    void (*at_wait)(void);             /* called by each wait, instead of waiting; NULL */
+    size_t fences_left;                /* fences in all threads before the kernel refuses one; SIZE_MAX */
+    void (*between_fences)(void);      /* called before each, for what another thread does there; NULL */
+    bool is_privileged;                /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
+    const struct fake_file *files;     /* those there are, up to one without a path; NULL: none */
+    size_t refused_file_call;          /* number of the call that is refused, of those that open and read; 0: none */
+    size_t read_bytes;                 /* that a read gives at most; SIZE_MAX */
+    void (*at_open)(const char *path); /* called by each; NULL */
 
     /* What happened. The record stops when it is full; the counts go on. */
     struct fake_call calls[FAKE_CALL_LIMIT];
@@ -62,6 +71,8 @@ struct fake_os {
     void (*thread)(void); /* the last one started: not run, but by the test */
     size_t waits, wakes;
     uint64_t waited_ms; /* of the last wait */
+    size_t file_calls;  /* that open and read */
+    size_t open_count;  /* descriptors that are not closed */
     size_t mapped_bytes;
     char output[FAKE_OUTPUT_BYTES]; /* written to whatever descriptor, terminated */
     size_t output_length;

@@ -1,6 +1,7 @@
 /* The library's sources, which harnesses run, as one unit: so what is static in them can be put back. */
 #include "base/format.c"
 #include "base/config.c"
+#include "base/counters.c"
 #include "base/knobs.c"
 
 #include "slab/size_class.c"
@@ -31,6 +32,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "observe/stats.c"
 
 #include "front/miss.c"
+#include "front/tight.c"
 
 #include <pthread.h>
 #include "front/background.c"
@@ -53,9 +55,21 @@ struct hak_heap *hak_thread_attach(void) {
     return heap->number == 0 || hak_atomic_load(&heap->busy, relaxed) != 0 ? NULL : heap;
 }
 
+/* In place of os/memory_limit.c: a limit that is never near. */
+void hak_memory_groups_find(struct hak_memory_groups *groups) { groups->version = 0; }
+struct hak_memory_use hak_memory_use(const struct hak_memory_groups *groups) {
+    return (struct hak_memory_use){.limit_bytes = 64 * HAK_MIB, .used_bytes = groups->version};
+}
+uint64_t hak_memory_stall_us(const struct hak_memory_groups *groups) { return groups->version; }
+
 const char *hak_version(void) { return ""; }
 
 void library_in_child(void) { in_child(); }
+void library_let_look(void) {
+    is_looking = 0;
+    hak_pages_to_look = 0;
+}
+uint64_t library_growth_seen(void) { return seen.grown_bytes; }
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
 void library_background_start(void) { start_thread(); }
@@ -97,6 +111,10 @@ void library_reset(void) {
     period_start_ms = fewest_dirty_units = 0;
     border_count = 0;
     was_ever_lazy = hak_memory_is_tight = false;
+    hak_memory_tight_count = hak_memory_limit_bytes = 0;
+    is_looking = 1; /* so that nobody looks, unless the harness wants it */
+    memset(&seen, 0, sizeof seen);
+    hak_pages_to_look = UINT32_MAX;
     largest_mapping = 0;
     hak_mapping_count = hak_mapping_bytes = 0;
     memset(places, 0, sizeof places);

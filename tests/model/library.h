@@ -13,6 +13,7 @@
 #include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
+#include "front/tight.h"
 #include "observe/stats.h"
 #include "os/os.h"
 #include "pool/partial_set.h"
@@ -74,6 +75,10 @@ void library_background_sleep(void);
 void library_background_period(void);
 void library_background_start(void);
 void library_background_run(void);
+
+/* Lets threads look how tight memory is, at once; how many bytes of growth they have seen. */
+void library_let_look(void);
+uint64_t library_growth_seen(void);
 
 /* The heap that hak_thread_attach finds. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));

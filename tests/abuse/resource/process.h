@@ -95,6 +95,8 @@ __attribute__((unused)) static const struct {
     {"process_madvise", SYS_process_madvise},
     {"clone", SYS_clone},
     {"clone3", SYS_clone3},
+    {"openat", SYS_openat},
+    {"read", SYS_read},
 };
 
 __attribute__((unused)) static int errno_by_name(const char *name) {

@@ -3,6 +3,7 @@
  *     refuse memory CALLS ERRNO     CALLS get memory: malloc serves from what it has or gives NULL and ENOMEM
  *     refuse give_back CALLS ERRNO  CALLS give memory back: it is kept and used again, errno is kept, calloc is zero
  *     refuse huge CALLS ERRNO       the same for blocks with mappings of their own
+ *     refuse files CALLS ERRNO      CALLS get at files: nothing is known of limits, and that is all
  */
 #include "process.h"
 
@@ -173,8 +174,25 @@ static void huge(void) {
     }
 }
 
+/* ---- Calls that get at files ---- */
+
+static void files(void) {
+    refuse_calls(calls, code);
+    errno = 1234;
+    live_make();
+    EXPECT(errno == 1234, "malloc changed errno");
+    for (size_t s = 1; s < COUNT_OF(sizes); s++) {
+        churn(sizes[s], 64 * MIB);
+    }
+    for (size_t i = 0; i < LIVE; i++) {
+        live_check(i, live[i].size);
+        free(live[i].block);
+    }
+}
+
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {{"memory", memory}, {"give_back", give_back}, {"huge", huge}};
+    static const struct test_case cases[] = {
+        {"memory", memory}, {"give_back", give_back}, {"huge", huge}, {"files", files}};
     if (argc == 4) {
         calls = argv[2];
         code = errno_by_name(argv[3]);

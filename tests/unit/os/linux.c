@@ -241,12 +241,19 @@ static void files(void **state) {
     hak_os_write(second, "lost", 4); /* closed: nothing to be done */
     assert_int_equal(errno, 1234);
 
-    FILE *file = fopen(path, "re");
-    assert_non_null(file);
-    assert_int_equal(fread(text, 1, sizeof text - 1, file), 3);
-    fclose(file);
-    unlink(path);
+    descriptor = hak_os_open_file(path);
+    assert_true(descriptor >= 0);
+    assert_int_not_equal(fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
+    assert_int_equal(write(descriptor, "x", 1), -1);
+    assert_int_equal(hak_os_read(descriptor, text, 2), 2);
+    assert_int_equal(hak_os_read(descriptor, text + 2, 9), 1);
+    assert_int_equal(hak_os_read(descriptor, text, 9), 0);
     assert_string_equal(text, "new");
+    hak_os_close(descriptor);
+    assert_int_equal(hak_os_read(descriptor, text, 9), 0);
+    assert_int_equal(hak_os_open_file("/no/such/folder/file"), -1);
+
+    unlink(path);
     assert_int_equal(hak_os_create_file("/no/such/folder/file"), -1);
     assert_int_equal(hak_os_duplicate(second), -1);
 }
