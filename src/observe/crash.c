@@ -190,7 +190,7 @@ static void say_signal(void) {
     const struct hak_os_signal *arrived = crash.arrived;
     struct hak_text text = begin_text();
     char name[HAK_THREAD_NAME_BYTES];
-    int thread = hak_os_thread_id(), process = hak_os_process_id();
+    int thread = (int)hak_os_thread_id(), process = hak_os_process_id();
     hak_os_thread_name(thread, name);
     hak_text_add(&text, "hakmem: %s", arrived->name);
     if (arrived->cause == HAK_SIGNAL_ACCESS) hak_text_add(&text, " at %p", (void *)arrived->address);
