@@ -91,6 +91,8 @@ __attribute__((unused)) static const struct {
     {"sched_getaffinity", SYS_sched_getaffinity},
     {"mbind", SYS_mbind},
     {"sysinfo", SYS_sysinfo},
+    {"process_vm_readv", SYS_process_vm_readv},
+    {"rt_tgsigqueueinfo", SYS_rt_tgsigqueueinfo},
 };
 
 __attribute__((unused)) static int errno_by_name(const char *name) {
