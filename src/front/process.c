@@ -6,7 +6,6 @@
 #include "front/background.h"
 #include "front/front.h"
 #include "front/thread.h"
-#include "os/inspect.h"
 #include "front/tight.h"
 #include "os/os.h"
 #include "region/page_policy.h"
@@ -80,7 +79,7 @@ static void in_child(void) {
     bool others = false;
     hak_background_after_fork();
     hak_tight_after_fork();
-    if (own != NULL) hak_atomic_store(&own->thread_id, (uint32_t)hak_os_thread_id(), relaxed);
+    if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);
     /* Who was starting the process is not here: the next miss starts it. */
     if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
     if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;

@@ -7,7 +7,6 @@
 #include "front/miss.h"
 #include "front/process.h"
 #include "observe/crash.h"
-#include "os/inspect.h"
 #include "os/os.h"
 
 /* ThreadSanitizer takes its own thread state down in the last round of destructors. */
@@ -61,13 +60,13 @@ static HAK_COLD struct hak_heap *give_heap(void) {
     if (heap == NULL) heap = hak_heap_acquire();
     else if (!hak_heap_is_known(heap)) heap = NULL;
     if (heap == NULL) return NULL;
+    hak_atomic_store(&heap->thread_id, hak_os_thread_id(), relaxed);
     hak_thread_heap = heap; /* before pthread_setspecific, which may allocate */
     if (pthread_setspecific(key, heap) != 0) {
         hak_thread_heap = &exited_heap;
         hak_heap_release(heap);
         return NULL;
     }
-    hak_atomic_store(&heap->thread_id, (uint32_t)hak_os_thread_id(), relaxed);
     if (hak_process_config()->crash) hak_crash_enter_thread(heap);
     if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
     return heap;

@@ -190,13 +190,15 @@ static void say_signal(void) {
     const struct hak_os_signal *arrived = crash.arrived;
     struct hak_text text = begin_text();
     char name[HAK_THREAD_NAME_BYTES];
-    int thread = hak_os_thread_id(), process = hak_os_process_id();
+    int thread = (int)hak_os_thread_id(), process = hak_os_process_id();
     hak_os_thread_name(thread, name);
     hak_text_add(&text, "hakmem: %s", arrived->name);
     if (arrived->cause == HAK_SIGNAL_ACCESS) hak_text_add(&text, " at %p", (void *)arrived->address);
     else if (arrived->cause == HAK_SIGNAL_NOWHERE) hak_text_add(&text, " at an address that no memory can have");
     else if (arrived->sender != process) hak_text_add(&text, " from process %d", arrived->sender);
-    hak_text_add(&text, " in thread %d (%s) of process %d\n", thread, name, process);
+    hak_text_add(&text, " in thread %d", thread);
+    if (name[0] != '\0') hak_text_add(&text, " (%s)", name);
+    hak_text_add(&text, " of process %d\n", process);
     end_text(&text);
 }
 

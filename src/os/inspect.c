@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -126,8 +125,6 @@ bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) {
 }
 
 /* ---- Threads -------------------------------------------------------------------------------------------------------- */
-
-int hak_os_thread_id(void) { return (int)syscall(SYS_gettid); }
 
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) {
     int saved_errno = errno;

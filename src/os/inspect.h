@@ -24,9 +24,6 @@ bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping,
 /* Copies memory that may not be there. False, with `to` in any state, when it can't be read. */
 bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes);
 
-/* The calling thread, as the kernel numbers it. */
-int hak_os_thread_id(void);
-
 /* What a thread of this process is called; empty when that can't be told. */
 enum { HAK_THREAD_NAME_BYTES = 16 }; /* with the terminating NUL */
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]);

@@ -113,6 +113,7 @@ int hak_os_duplicate(int descriptor);
 bool hak_os_is_privileged(void);
 
 int hak_os_process_id(void);
+uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts */
 
 /* The address of the misuse that this process has reported and is to be aborted for; 0 for none. */
 uintptr_t hak_os_complaint(void);

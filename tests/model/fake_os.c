@@ -114,8 +114,8 @@ void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms
     model_futex_wait(word, expected);
 }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
-int hak_os_thread_id(void) { return 1; }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }
 bool hak_os_is_privileged(void) { return true; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
+uint32_t hak_os_thread_id(void) { return 0; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }

@@ -97,6 +97,8 @@ __attribute__((unused)) static const struct {
     {"clone3", SYS_clone3},
     {"openat", SYS_openat},
     {"read", SYS_read},
+    {"process_vm_readv", SYS_process_vm_readv},
+    {"rt_tgsigqueueinfo", SYS_rt_tgsigqueueinfo},
 };
 
 __attribute__((unused)) static int errno_by_name(const char *name) {
