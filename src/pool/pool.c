@@ -132,20 +132,18 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
 
 /* Blocks of one word of a slab's bits, gathered so that one atomic operation frees them all. */
 struct put_group {
-    struct hak_slab *slab;
+    uintptr_t key; /* the address of the slab's record plus the number of the word; 0 for none */
     uint64_t mask;
-    uint32_t word;
 };
 
 enum { PUT_GROUPS = 8 }; /* a power of two */
 
-/* What is put back at a time. */
-struct put_batch {
-    struct hak_heap *heap;
-    uint32_t size_class;
-    uint32_t used; /* groups, by bit */
-    struct put_group groups[PUT_GROUPS];
-};
+/* Records lie at multiples of their size, so that a key tells both. */
+_Static_assert(HAK_SLAB_MAX_WORDS <= sizeof(struct hak_slab), "a word's number is less than the alignment of records");
+static struct hak_slab *slab_of_group(const struct put_group *group) {
+    return (struct hak_slab *)hak_align_down(group->key, sizeof(struct hak_slab));
+}
+static uint32_t word_of_group(const struct put_group *group) { return group->key % sizeof(struct hak_slab); }
 
 /* Some word of the slab's bits is, or may be, all set: `state` is what was seen then. Gives the slab up if it is empty and
  * can be had. If it is not ours, the record may be another slab's by now: nothing is believed that is not claimed first. */
@@ -166,14 +164,16 @@ static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_AT
 }
 
 static HAK_COLD void report_double_free(const struct put_group *group, uint32_t size_class, uint64_t free_already) {
-    size_t index = group->word * 64 + hak_lowest_bit(free_already), bytes = hak_size_classes[size_class].block_bytes;
-    hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(group->slab->start + index * bytes), 0, bytes);
+    size_t index = word_of_group(group) * 64 + hak_lowest_bit(free_already),
+           bytes = hak_size_classes[size_class].block_bytes;
+    hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(slab_of_group(group)->start + index * bytes), 0, bytes);
 }
 
 static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group) {
-    struct hak_slab *slab = group->slab;
+    struct hak_slab *slab = slab_of_group(group);
+    uint32_t index = word_of_group(group);
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
-    uint64_t before = hak_slab_set_bits(slab, group->word, group->mask);
+    uint64_t before = hak_slab_set_bits(slab, index, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
     uint32_t state;
     if (HAK_UNLIKELY(hak_slab_take_over_full(slab, number_of(heap), &state))) {
@@ -191,12 +191,12 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     /* A word of ours may be complete together with claimed blocks. */
     uint64_t word = before | group->mask;
     if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
-        hak_slab_scan_from(slab, group->word);
-        uint64_t claimed = hak_slab_claimed_in(slab, group->word);
+        hak_slab_scan_from(slab, index);
+        uint64_t claimed = hak_slab_claimed_in(slab, index);
         if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
         word |= claimed;
     }
-    if (word == hak_slab_word_mask(hak_size_classes[size_class].block_count, group->word))
+    if (word == hak_slab_word_mask(hak_size_classes[size_class].block_count, index))
         retire_if_empty(heap, slab, bits, size_class, state);
 }
 
@@ -217,19 +217,6 @@ HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint
     return &range->slabs[unit];
 }
 
-/* The group for a word of a slab; another one that is in its place goes first. */
-HAK_INLINE struct put_group *group_of(struct put_batch *batch, struct hak_slab *slab, uint32_t word) {
-    uint32_t at = ((uintptr_t)slab / sizeof *slab + word) % PUT_GROUPS, bit = 1u << at;
-    struct put_group *group = &batch->groups[at];
-    if ((batch->used & bit) != 0) {
-        if (group->slab == slab && group->word == word) return group;
-        put_group(batch->heap, batch->size_class, group);
-    }
-    batch->used |= bit;
-    *group = (struct put_group){.slab = slab, .mask = 0, .word = word};
-    return group;
-}
-
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
     uint32_t count = 0;
@@ -243,50 +230,57 @@ HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t e
     return count;
 }
 
-/* The first of `count` blocks has bit `bit` of a word of `size` bits. Returns the bits of it and its neighbours there that
- * come next in the batch, in either direction: what was handed out together often comes back together. */
-HAK_INLINE uint64_t neighbours(void *const *blocks, uint32_t count, uint32_t bit, uint32_t size, uintptr_t block_bytes,
-                               uint32_t *length) {
-    *length = 1;
-    if (count > 1) {
-        uintptr_t next = (uintptr_t)blocks[1], up = (uintptr_t)blocks[0] + block_bytes,
-                  down = (uintptr_t)blocks[0] - block_bytes;
-        uint32_t above = size - 1 - bit;
-        if (next == up) {
-            *length += count_steps(blocks + 1, count - 1 < above ? count - 1 : above, up, block_bytes);
-        } else if (next == down) {
-            *length += count_steps(blocks + 1, count - 1 < bit ? count - 1 : bit, down, -block_bytes);
-            bit -= *length - 1;
-        }
-    }
-    return hak_low_bits(*length) << bit;
+/* The first of `count` blocks is the one of bit `index` % 64 in its word. How many of the next ones are its neighbours in the
+ * word: upwards, or, when the result is negative, downwards. */
+static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, uint32_t count, uint32_t index,
+                                                          const struct hak_size_class *facts) {
+    uintptr_t first = (uintptr_t)blocks[0], step = facts->block_bytes;
+    uint32_t below = index % 64, above = 63 - below, left = count - 1;
+    if (above > facts->block_count - 1 - index) above = facts->block_count - 1 - index;
+    if ((uintptr_t)blocks[1] > first)
+        return (int32_t)count_steps(blocks + 1, left < above ? left : above, first + step, step);
+    return -(int32_t)count_steps(blocks + 1, left < below ? left : below, first - step, -step);
 }
 
+/* In one pass: blocks that were handed out together often come back together, up or down, and then cost a comparison each. */
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    const struct hak_size_class facts = hak_size_classes[size_class];
-    const uintptr_t block_bytes = facts.block_bytes, slab_bytes = facts.block_count * block_bytes;
-    struct put_batch batch;
-    struct put_group *group = NULL;
-    struct hak_slab *slab = NULL;
-    uintptr_t slab_start = UINTPTR_MAX; /* no block is in this slab */
-    batch.heap = heap;
-    batch.size_class = size_class;
-    batch.used = 0;
-    for (uint32_t i = 0, length; i < count; i += length) {
+    const struct hak_size_class *facts = &hak_size_classes[size_class];
+    const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
+    struct put_group groups[PUT_GROUPS] = {{0, 0}}, *group = &groups[0];
+    uintptr_t slab = 0, slab_start = UINTPTR_MAX; /* no block is in this slab */
+    for (uint32_t i = 0; i < count; i++) {
         uintptr_t offset = (uintptr_t)blocks[i] - slab_start;
         if (offset >= slab_bytes) { /* not in the slab of the block before */
-            slab = slab_of(blocks[i], size_class, facts.unit_count, &slab_start);
+            slab = (uintptr_t)slab_of(blocks[i], size_class, facts->unit_count, &slab_start);
             offset = (uintptr_t)blocks[i] - slab_start;
         }
-        uint32_t index = hak_block_index((uint32_t)offset, facts.reciprocal), word = index / 64;
+        uint32_t index = hak_block_index((uint32_t)offset, facts->reciprocal);
         if (HAK_UNLIKELY(index * block_bytes != offset || offset >= slab_bytes))
             hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * block_bytes, block_bytes);
-        if (group == NULL || group->slab != slab || group->word != word) group = group_of(&batch, slab, word);
-        uint32_t word_size = facts.block_count - word * 64 < 64 ? facts.block_count - word * 64 : 64;
-        uint64_t mask = neighbours(blocks + i, count - i, index % 64, word_size, block_bytes, &length);
+        uintptr_t key = slab + index / 64;
+        if (group->key != key) {
+            group = &groups[(key / sizeof(struct hak_slab) + key) % PUT_GROUPS];
+            if (group->key != key) {
+                __builtin_prefetch((const void *)slab);
+                __builtin_prefetch(((const struct hak_slab *)slab)->inline_bits);
+                if (group->key != 0) put_group(heap, size_class, group);
+                *group = (struct put_group){.key = key, .mask = 0};
+            }
+        }
+        uint64_t mask = (uint64_t)1 << index % 64;
+        if (i + 1 < count) {
+            uintptr_t distance = (uintptr_t)blocks[i + 1] - (uintptr_t)blocks[i];
+            if (distance == block_bytes || distance == -block_bytes) {
+                int32_t more = count_neighbours(blocks + i, count - i, index, facts);
+                uint32_t lowest = index % 64 - (more < 0 ? (uint32_t)-more : 0);
+                uint32_t length = more < 0 ? (uint32_t)-more : (uint32_t)more;
+                mask = hak_low_bits(length + 1) << lowest;
+                i += length;
+            }
+        }
         if (HAK_UNLIKELY((group->mask & mask) != 0)) report_double_free(group, size_class, group->mask & mask);
         group->mask |= mask;
     }
-    for (; batch.used != 0; batch.used &= batch.used - 1)
-        put_group(heap, size_class, &batch.groups[hak_lowest_bit(batch.used)]);
+    for (uint32_t i = 0; i < PUT_GROUPS; i++)
+        if (groups[i].key != 0) put_group(heap, size_class, &groups[i]);
 }
