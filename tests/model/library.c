@@ -56,6 +56,7 @@ struct hak_heap *hak_thread_attach(void) {
 const char *hak_version(void) { return ""; }
 
 void library_in_child(void) { in_child(); }
+void library_purge_holes(void) { purge_all_holes(); }
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
 void library_background_start(void) { start_thread(); }

@@ -75,6 +75,9 @@ void library_background_period(void);
 void library_background_start(void);
 void library_background_run(void);
 
+/* And in pool/purge.c. */
+void library_purge_holes(void);
+
 /* The heap that hak_thread_attach finds. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
 
