@@ -235,8 +235,8 @@ static void undisturbed(void **state) {
 }
 
 static void sweep(enum fake_call_kind kind, bool from_there_on, size_t at_least) {
-    size_t call = 1;
-    while (passes(kind, call, from_there_on ? SIZE_MAX : call)) call++;
+    size_t call = 1, step = grows && kind == FAKE_ANY ? 3 : 1; /* growth repeats itself */
+    while (passes(kind, call, from_there_on ? SIZE_MAX : call)) call += step;
     print_message("%zu calls\n", call - 1);
     assert_true(call > at_least); /* or the script has lost its point */
 }
