@@ -30,6 +30,7 @@
 
 /* observe: a view of it all. */
 #include "observe/stats.c"
+#include "observe/landmarks.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"

@@ -58,6 +58,7 @@ static HAK_COLD struct hak_heap *give_heap(void) {
     if (heap == NULL) heap = hak_heap_acquire();
     else if (!hak_heap_is_known(heap)) heap = NULL;
     if (heap == NULL) return NULL;
+    hak_atomic_store(&heap->thread_id, hak_os_thread_id(), relaxed);
     hak_thread_heap = heap; /* before pthread_setspecific, which may allocate */
     if (pthread_setspecific(key, heap) != 0) {
         hak_thread_heap = &exited_heap;

@@ -331,6 +331,8 @@ bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
 
 int hak_os_process_id(void) { return (int)getpid(); }
 
+uint32_t hak_os_thread_id(void) { return (uint32_t)syscall(SYS_gettid); }
+
 bool hak_os_has_thread_pointer(void) {
     uintptr_t pointer = 1;
 #if defined(__x86_64__)

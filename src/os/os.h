@@ -107,6 +107,7 @@ int hak_os_duplicate(int descriptor);
 bool hak_os_is_privileged(void);
 
 int hak_os_process_id(void);
+uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts */
 
 /* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it works
  * before relocation is complete. */

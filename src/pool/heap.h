@@ -61,6 +61,7 @@ struct hak_heap {
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */
+    HAK_ATOMIC(uint32_t) thread_id; /* relaxed: who got it last, for readers outside of the process */
     uint32_t exit_rounds;           /* thread-specific destructors run so far */
     void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
     uint64_t budget_bytes;          /* what bins may still grow by: slots times block size */

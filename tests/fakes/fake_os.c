@@ -278,6 +278,7 @@ void hak_os_close(int descriptor) { (void)descriptor; }
 int hak_os_duplicate(int descriptor) { return descriptor; }
 bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
 int hak_os_process_id(void) { return (int)getpid(); }
+uint32_t hak_os_thread_id(void) { return (uint32_t)gettid(); }
 bool hak_os_has_thread_pointer(void) { return true; }
 
 /* ---- Complaints ------------------------------------------------------------------------------------------------------ */

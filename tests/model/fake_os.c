@@ -114,4 +114,5 @@ void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
 bool hak_os_is_privileged(void) { return true; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
+uint32_t hak_os_thread_id(void) { return 0; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }

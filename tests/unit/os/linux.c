@@ -254,6 +254,7 @@ static void files(void **state) {
 static void facts(void **state) {
     (void)state;
     assert_int_equal(hak_os_process_id(), getpid());
+    assert_int_equal(hak_os_thread_id(), gettid());
     assert_true(hak_os_has_thread_pointer());
     assert_false(hak_os_is_privileged());
     hak_os_yield();
