@@ -274,6 +274,30 @@ def test_the_sum_is_what_the_kernel_says_elsewhere(tmp_path: Path) -> None:
             assert abs(sum(cause.bytes for cause in found.causes) - resident) <= MOST_UNKNOWN * resident
 
 
+def test_the_process_is_as_it_was(tmp_path: Path) -> None:
+    """Not a page more, nor a page table, nor a fault of its own."""
+
+    def state(pid: int) -> list[str]:
+        status = Path(f"/proc/{pid}/status").read_text()
+        counted = re.findall(
+            r"^(?:VmSize|VmPTE|VmHWM|State|Threads|nonvoluntary_ctxt_switches|VmSwap):.*$", status, re.MULTILINE
+        )
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        return [
+            *counted,
+            *(line for line in rollup if not line.startswith("Pss")),
+            Path(f"/proc/{pid}/stat").read_text(),
+        ]
+
+    with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:
+        step()
+        pid = step().pid
+        before = state(pid)
+        for _ in range(3):
+            explain.of_process(pid)
+        assert state(pid) == before
+
+
 # ---- Processes that don't hold still ---------------------------------------------------------------------------------
 
 CHURN = (
