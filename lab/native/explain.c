@@ -151,7 +151,7 @@ static void write_heaps(FILE *out, const struct heap_view *view) {
 static void write_classes(FILE *out, const struct heap_view *view) {
     const char *separator = "";
     fprintf(out, ",\n \"classes\": [");
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+    for (uint32_t i = 1; i < HAK_CLASS_LIMIT; i++) {
         const struct class_tally *tally = &view->classes[i];
         if (tally->slabs == 0) {
             continue;

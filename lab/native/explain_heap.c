@@ -187,7 +187,7 @@ static size_t first_kept(const struct heap_view *view, uint64_t address) {
 
 static void look_at_bins(struct heap_view *view, uint64_t address, const char *memory) {
     const struct hak_heap *heap = (const void *)memory;
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+    for (size_t i = 0; i < sizeof heap->bins / sizeof heap->bins[0]; i++) {
         uint64_t base = address_of(hak_atomic_load(&heap->bins[i].base, relaxed)) - address,
                  top = address_of(hak_owned_peek(&heap->bins[i].top)) - address;
         if (base < sizeof *heap || base >= top || top > HAK_HEAP_BYTES || (base | top) % sizeof(void *) != 0) {
@@ -431,15 +431,15 @@ static uint32_t explain_run(struct heap_view *view, uint64_t start, const struct
     return (uint32_t)((end - start) >> HAK_UNIT_SHIFT);
 }
 
-/* A slab's units are all of its class. */
+/* A slab's units are all of its class, which is one of blocks. */
 static bool is_whole_slab(const struct super_slab_view *super, uint32_t unit, uint32_t size_class) {
-    uint32_t count = hak_size_classes[size_class].unit_count;
+    uint32_t count = size_class < HAK_CLASS_LIMIT ? hak_size_classes[size_class].unit_count : 0;
     for (uint32_t i = 0; i < count; i++) {
         if (unit % count != 0 || super->classes[unit + i] != size_class) {
             return false;
         }
     }
-    return true;
+    return count != 0;
 }
 
 /* From the first unit on that no run from below covers; returns how many units of the next SuperSlabs one covers. */
@@ -453,7 +453,7 @@ static uint32_t explain_units(struct heap_view *view, const struct hak_range *ra
             explain_free_unit(view, super, unit++);
         } else if (size_class == HAK_CLASS_RUN_HEAD) {
             unit += explain_run(view, start, record, range_end);
-        } else if (size_class <= HAK_SMALL_CLASS_COUNT && is_whole_slab(super, unit, size_class)) {
+        } else if (is_whole_slab(super, unit, size_class)) {
             uint64_t words[HAK_SLAB_MAX_WORDS] = {0};
             bool is_inline = hak_size_classes[size_class].block_count <= HAK_SLAB_INLINE_WORDS * 64;
             uint64_t row = (uint64_t)number * HAK_UNITS_PER_SUPER_SLAB + unit;
@@ -561,9 +561,13 @@ static void count_owned(struct heap_view *view) {
 }
 
 static void bound_rounding(struct heap_view *view) {
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        uint64_t bytes = hak_size_classes[i].block_bytes, waste = bytes - hak_size_classes[i - 1].block_bytes - (i > 1);
-        view->rounding_most += view->classes[i].live * waste / bytes;
+    for (uint32_t i = 1; i < HAK_CLASS_LIMIT; i++) {
+        uint64_t bytes = hak_size_classes[i].block_bytes;
+        if (bytes != 0) {
+            uint64_t below = hak_size_classes[hak_size_class_of(bytes) - 1].block_bytes,
+                     least = below == 0 ? 0 : below + 1;
+            view->rounding_most += view->classes[i].live * (bytes - least) / bytes;
+        }
     }
     view->rounding_most += view->live_mappings_count * (view->process->page_bytes - 1);
 }
