@@ -36,6 +36,7 @@
 #include "observe/stats.c"
 #include "observe/address.c"
 #include "observe/crash.c"
+#include "observe/landmarks.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"

@@ -25,6 +25,7 @@ COMMANDS = {
     "baseline": "hakmem and glibc on the suite, with the machine's facts",
     "bisect": "find the commit that made a benchmark slower",
     "hot": "where a command's time goes: functions, kernel, faults",
+    "explain": "where a process's resident memory is: causes that add up",
     "record": "write a trace of a command's calls of malloc",
     "replay": "replay a trace under any allocator",
     "peers": "fetch, build and list the allocators to compare with",

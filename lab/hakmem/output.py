@@ -59,15 +59,15 @@ def finish(
     shown = report(kept)
     taken = False
     if json_file:
-        taken |= _write(json_file, ledger.dump(record))
+        taken |= write(json_file, ledger.dump(record))
     if markdown_file:
         from hakmem.report import markdown
 
-        taken |= _write(markdown_file, markdown.render(shown))
+        taken |= write(markdown_file, markdown.render(shown))
     if html_file:
         from hakmem.report import html
 
-        taken |= _write(html_file, html.render(shown))
+        taken |= write(html_file, html.render(shown))
     if not taken:
         from hakmem.report import text
 
@@ -76,7 +76,7 @@ def finish(
         raise not_kept
 
 
-def _write(file: Path, text: str) -> bool:
+def write(file: Path, text: str) -> bool:
     """True when it went to standard output."""
     if str(file) == "-":
         sys.stdout.write(text)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from hakmem import statistics
-from hakmem.report.model import Case, Comparison, Course, Entry, Line, Report, Section, Table
+from hakmem.report.model import Case, Comparison, Course, Entry, Line, Report, Section, Share, Shares, Table
 
 NAMES = (
     "glibc", "hakmem", "mimalloc", "jemalloc", "tcmalloc", "snmalloc", "rpmalloc", "hardened_malloc", "scudo",
@@ -88,6 +88,18 @@ def report(*sections: Section, **changes: object) -> Report:
     return Report(**{**plain, **changes})  # type: ignore[arg-type]
 
 
+SHARES = Shares(
+    "resident memory",
+    "B",
+    1e8,
+    (
+        Share("live blocks", 6.2e7, 0, (("in slabs", 5e7), ("page runs", 1.2e7))),
+        Share("stacks", 3.9e7, 1),
+        Share("unknown", -1e6, 2),
+    ),
+    ("The process went on while it was looked at.",),
+)
+
 EFFECTS = Table("effects", ("switch", "factor"), (("K1", "1.035"), ("K1 with K2", "0.844")), ("Corrected for 3.",))
 
 REPORTS = {
@@ -100,5 +112,6 @@ REPORTS = {
     "one value": report(comparison(1, 1, rounds=1, noise=0.0)),
     "equal values": report(memory(allocators=2, cases=1, rounds=6)),
     "courses": report(course(), Course("knob", "", (Line("threshold", (0.0,), (7.0,)),), "step", ""), EFFECTS),
+    "shares": report(SHARES, EFFECTS),
     "nothing": report(Course("RSS", "B", (Line("glibc", (), ()),)), Table("empty", ("a",), ())),
 }

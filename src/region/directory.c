@@ -2,13 +2,14 @@
 
 #include "os/os.h"
 
-enum { LEAF_SHIFT = 15, ROOT_SHIFT = 48 - HAK_GRANULE_SHIFT - LEAF_SHIFT };
+enum { LEAF_SHIFT = HAK_DIRECTORY_LEAF_SHIFT, ROOT_SHIFT = HAK_DIRECTORY_ROOT_SHIFT };
 
 typedef HAK_ATOMIC(uint64_t) directory_entry;
 #define LEAF_COUNT ((size_t)1 << LEAF_SHIFT)
 #define LEAF_SPAN ((uintptr_t)1 << (HAK_GRANULE_SHIFT + LEAF_SHIFT)) /* 64 GiB of addresses */
 
 static HAK_ATOMIC(directory_entry *) root[1u << ROOT_SHIFT];
+const void *const hak_directory_root = root;
 static HAK_ATOMIC(size_t) largest_mapping; /* ever made, in bytes: how far to look back */
 
 HAK_ATOMIC(uint64_t) hak_mapping_count;

@@ -31,6 +31,10 @@ bool hak_directory_set(uintptr_t address, uint64_t entry);
 /* Replaces `expected`; false when the entry was something else: then somebody else was faster. */
 bool hak_directory_replace(uintptr_t address, uint64_t expected, uint64_t entry);
 
+/* For readers outside of the process: the root, with 2^ROOT_SHIFT pointers to leaves of 2^LEAF_SHIFT entries each, or NULL. */
+enum { HAK_DIRECTORY_LEAF_SHIFT = 15, HAK_DIRECTORY_ROOT_SHIFT = 48 - HAK_GRANULE_SHIFT - HAK_DIRECTORY_LEAF_SHIFT };
+extern const void *const hak_directory_root;
+
 /* All mappings that have an entry. */
 extern HAK_ATOMIC(uint64_t) hak_mapping_count;
 extern HAK_ATOMIC(uint64_t) hak_mapping_bytes;

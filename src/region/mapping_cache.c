@@ -6,24 +6,22 @@
 #include "region/page_policy.h"
 #include "region/region.h"
 
-enum { PLACES = 64 };
+enum { PLACES = HAK_KEPT_MAPPINGS };
 
-/* A mapping in a word: whether it was there when the period began, its granule, its pages. 0 is none. */
-enum { PAGE_BITS = 36 };
-#define PAGE_COUNT_MASK (((uint64_t)1 << PAGE_BITS) - 1)
-#define AGED ((uint64_t)1 << 63)
+#define AGED HAK_KEPT_AGED
 
 #define SMALL_CACHE_BYTES (64 * HAK_MIB)
 
 static HAK_ATOMIC(uint64_t) places[PLACES];
+const void *const hak_kept_mappings = places;
 static HAK_ATOMIC(uint64_t) kept_bytes;
 static HAK_ATOMIC(uint32_t) oldest; /* a place to push out of next; a clock's hand */
 
 static uint64_t word_of(uintptr_t start, size_t bytes) {
-    return (uint64_t)(start >> HAK_GRANULE_SHIFT) << PAGE_BITS | bytes / hak_os_page_bytes();
+    return (uint64_t)(start >> HAK_GRANULE_SHIFT) << HAK_KEPT_PAGE_BITS | bytes / hak_os_page_bytes();
 }
-static uintptr_t start_of(uint64_t word) { return (uintptr_t)((word & ~AGED) >> PAGE_BITS) << HAK_GRANULE_SHIFT; }
-static size_t bytes_of(uint64_t word) { return (word & PAGE_COUNT_MASK) * hak_os_page_bytes(); }
+static uintptr_t start_of(uint64_t word) { return hak_kept_start(word); }
+static size_t bytes_of(uint64_t word) { return hak_kept_pages(word) * hak_os_page_bytes(); }
 
 static bool keep(uintptr_t start, size_t bytes) {
     for (uint32_t i = 0; i < PLACES; i++) {

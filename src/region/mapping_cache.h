@@ -8,7 +8,8 @@
 #ifndef HAK_REGION_MAPPING_CACHE_H
 #define HAK_REGION_MAPPING_CACHE_H
 
-#include "base/platform.h"
+#include "base/bits.h"
+#include "region/directory.h"
 
 /* Takes a mapping that has no directory entry any more. */
 void hak_mapping_cache_put(uintptr_t start, size_t bytes);
@@ -28,6 +29,17 @@ void hak_mapping_cache_recover_after_fork(void);
 
 /* The kept mapping that covers `address`: its start and bytes; false when there is none. It may go at any moment. */
 bool hak_mapping_cache_find(uintptr_t address, uintptr_t *start, size_t *bytes);
+/* A mapping in a word: whether it was there when the period began, its granule, its pages. 0 is none. */
+enum { HAK_KEPT_MAPPINGS = 64, HAK_KEPT_PAGE_BITS = 36 };
+#define HAK_KEPT_AGED ((uint64_t)1 << 63)
+
+HAK_INLINE uintptr_t hak_kept_start(uint64_t word) {
+    return (uintptr_t)((word & ~HAK_KEPT_AGED) >> HAK_KEPT_PAGE_BITS) << HAK_GRANULE_SHIFT;
+}
+HAK_INLINE size_t hak_kept_pages(uint64_t word) { return word & hak_low_bits(HAK_KEPT_PAGE_BITS); }
+
+/* For readers outside of the process: the places, HAK_KEPT_MAPPINGS words. */
+extern const void *const hak_kept_mappings;
 
 /* Bytes kept now. */
 size_t hak_mapping_cache_bytes(void);

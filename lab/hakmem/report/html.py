@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hakmem.report import grid, markdown, plots
 from hakmem.report.grid import Grid
-from hakmem.report.model import Comparison, Course, Report, Section
+from hakmem.report.model import Comparison, Course, Report, Section, Shares
 
 MOST_RATIOS = 60  # that a plot of ratios stays readable with; beyond that it shows those of the mean
 MOST_OPEN = 4  # cases whose runs are shown without being asked for
@@ -59,6 +59,10 @@ def render(report: Report) -> str:
 def _part(section: Section, name: str) -> Part:
     if isinstance(section, Comparison):
         return _comparison(section, name)
+    if isinstance(section, Shares):
+        drawn = (plots.shares(section, name),) if section.whole > 0 else ()
+        rows = tuple(markdown.shares_rows(section))
+        return Part(section.title, "", section.notes, drawn, columns=markdown.SHARE_COLUMNS, rows=rows)
     if isinstance(section, Course):
         drawn = (plots.course(section, name),) if any(line.values for line in section.lines) else ()
         rows = tuple((line.name, *markdown.course_row(line.values, section.unit)) for line in section.lines)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hakmem import words
 from hakmem.report import grid
-from hakmem.report.model import Comparison, Course, Report, Section
+from hakmem.report.model import Comparison, Course, Report, Section, Shares
 
 
 def render(report: Report) -> str:
@@ -33,6 +33,8 @@ def section(one: Section) -> Iterator[str]:
     elif isinstance(one, Course):
         rows = [[line.name, *course_row(line.values, one.unit)] for line in one.lines]
         yield table(COURSE_COLUMNS, rows)
+    elif isinstance(one, Shares):
+        yield table(SHARE_COLUMNS, shares_rows(one))
     else:
         yield table(one.columns, one.rows, one.words)
     yield from one.notes
@@ -46,6 +48,26 @@ def course_row(values: Sequence[float], unit: str) -> list[str]:
     if not values:
         return [grid.NOTHING] * 4
     return [words.amount(value, unit) for value in (values[0], min(values), max(values), values[-1])]
+
+
+SHARE_COLUMNS = ("", "amount", "share")
+
+
+def shares_rows(one: Shares) -> list[tuple[str, ...]]:
+    """Each share and, below it, its parts; at the end the whole."""
+    rows = []
+    for share in one.shares:
+        rows.append((share.name, *_share(share.value, one)))
+        rows += [(f"{INDENT}{name}", *_share(value, one)) for name, value in share.parts]
+    return [*rows, ("together", words.amount(one.whole, one.unit), "")]
+
+
+def _share(value: float, one: Shares) -> tuple[str, str]:
+    sign = "-" if value < 0 else ""
+    return sign + words.amount(abs(value), one.unit), f"{value / one.whole:.1%}" if one.whole else grid.NOTHING
+
+
+INDENT = "\N{NO-BREAK SPACE}" * 4  # that HTML and markdown keep
 
 
 def subtitle(one: Section) -> str:

@@ -1,6 +1,8 @@
 """What a report says, without how it looks. Commands fill it in; text.py, markdown.py and html.py show it.
 
-A section is a Comparison (one metric of several allocators), a Course (values over time) or a Table (anything else).
+A section is a Comparison | Course | Shares | Table
+(one metric of several allocators), a Course (values over time), Shares (a whole and its
+parts) or a Table (anything else).
 """
 
 from __future__ import annotations
@@ -80,6 +82,25 @@ class Course:
 
 
 @dataclass(frozen=True)
+class Share:
+    name: str
+    value: float
+    group: int = 0  # shares of one group look alike
+    parts: tuple[tuple[str, float], ...] = ()  # named parts of it
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A whole, and shares that add up to it."""
+
+    title: str
+    unit: str
+    whole: float
+    shares: tuple[Share, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Table:
     title: str
     columns: tuple[str, ...]
@@ -88,7 +109,7 @@ class Table:
     words: int = 1  # how many columns, from the left, hold words; the others hold figures
 
 
-Section: TypeAlias = Comparison | Course | Table
+Section: TypeAlias = Comparison | Course | Shares | Table
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from matplotlib.transforms import blended_transform_factory
 from hakmem import words
 from hakmem.report import canvas, grid
 from hakmem.report.canvas import COLOURS, FONT, WIDTH
-from hakmem.report.model import Case, Comparison, Course, Entry
+from hakmem.report.model import Case, Comparison, Course, Entry, Shares
 from hakmem.statistics import Interval, Verdict, summary
 
 ROW = 24  # height of an allocator
@@ -240,6 +240,37 @@ def _apart(values: Sequence[float], least: float, high: float) -> list[float]:
         places[index] = min(places[index], ceiling)
         ceiling = places[index] - least
     return places
+
+
+# ---- Shares --------------------------------------------------------------------------------------------------------
+
+GROUPS = (0, 2, 1)  # colours
+
+
+def shares(section: Shares, name: str) -> str:
+    """A bar for each share, as long as it is of the whole; named on the left, with its amount on the right."""
+    left = canvas.margin(share.name for share in section.shares) + 10
+    beside: dict[str, Any] = {"va": "center_baseline"}
+    with canvas.styled():
+        figure = canvas.figure(len(section.shares) * ROW)
+        axes = canvas.axes(figure, left, WIDTH - FIGURES - RIGHT)
+        across = blended_transform_factory(figure.transFigure, axes.transData)
+        said = []
+        for place, share in enumerate(section.shares):
+            part = share.value / section.whole
+            colour = COLOURS[f"series-{GROUPS[share.group % len(GROUPS)]}"]
+            axes.barh(place, abs(part), 0.64, color=colour)
+            amount = ("-" if share.value < 0 else "") + words.amount(abs(share.value), section.unit)
+            said.append(f"{share.name}: {amount}, {part:.1%}")
+            axes.text((left - 10) / WIDTH, place, canvas.short(share.name), ha="right", transform=across, **beside)
+            axes.text(1 - FIGURES / WIDTH, place, f"{amount}, {part:.1%}", transform=across, **beside)
+        axes.set_xlim(0, max(abs(share.value) / section.whole for share in section.shares) or 1)
+        axes.set_ylim(len(section.shares) - 0.5, -0.5)
+        axes.yaxis.set_major_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda mark, _: f"{mark:.0%}"))
+        axes.grid(axis="x")
+        axes.set_xlabel(f"of {words.amount(section.whole, section.unit)}")
+        return canvas.svg(figure, name, section.title, "; ".join(said))
 
 
 # ---- Values --------------------------------------------------------------------------------------------------------

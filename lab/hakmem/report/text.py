@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hakmem.report import grid, markdown
 from hakmem.report.grid import Cell
-from hakmem.report.model import Comparison, Course, Report, Section
+from hakmem.report.model import Comparison, Course, Report, Section, Shares
 from hakmem.statistics import Verdict
 
 STYLES: dict[Verdict | None, str] = {
@@ -69,10 +69,36 @@ def _section(console: Console, section: Section) -> None:
     elif isinstance(section, Course):
         rows = [(line.name, *markdown.course_row(line.values, section.unit)) for line in section.lines]
         _table(console, markdown.COURSE_COLUMNS, [tuple(map(Cell, row)) for row in rows], 1)
+    elif isinstance(section, Shares):
+        _shares(console, section)
     else:
         _table(console, section.columns, [tuple(map(Cell, row)) for row in section.rows], section.words)
     for note in section.notes:
         _print(console, escape(note))
+
+
+BAR = 40  # characters of a bar of the whole
+EIGHTHS = ("", *(chr(0x2590 - eighth) for eighth in range(1, 8)))  # of a character, from the left
+GROUPS = ("blue", "cyan", "yellow")
+
+
+def _shares(console: Console, section: Shares) -> None:
+    table = RichTable(box=None, show_edge=False, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
+    for number in range(4):
+        table.add_column(justify="right" if number in (1, 2) else "left", no_wrap=True)
+    looks = [look for share in section.shares for look in (share, *[None] * len(share.parts))]
+    for row, share in zip(markdown.shares_rows(section), [*looks, None], strict=True):
+        style = GROUPS[share.group % len(GROUPS)] if share else ""
+        bar = _bar(abs(share.value) / section.whole) if share and section.whole else ""
+        is_part = row[0].startswith(markdown.INDENT)
+        cells = [Text(cell.replace(markdown.INDENT, "    "), "dim" if is_part else "") for cell in row]
+        table.add_row(*cells, Text(bar, style))
+    console.print(table)
+
+
+def _bar(share: float) -> str:
+    eighths = round(min(share, 1) * BAR * 8)
+    return "\N{FULL BLOCK}" * (eighths // 8) + EIGHTHS[eighths % 8]
 
 
 def _table(

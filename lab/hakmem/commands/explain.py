@@ -1,0 +1,79 @@
+"""hakmem explain: where a process's resident memory is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hakmem.explain import Explanation
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--after", "seconds", type=click.FloatRange(min=0), help="Explain the command so many seconds after.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@click.option("--json", "json_file", type=FILE, metavar="FILE", help="What was measured; - for standard output.")
+@click.option("--markdown", "markdown_file", type=FILE, metavar="FILE", help="Tables; - for standard output.")
+@click.option("--html", "html_file", type=FILE, metavar="FILE", help="One self-contained page with plots.")
+@click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)
+def command(
+    seconds: float | None,
+    settings: tuple[str, ...],
+    json_file: Path | None,
+    markdown_file: Path | None,
+    html_file: Path | None,
+    words: tuple[str, ...],
+) -> None:
+    """Splits the resident memory of a process on hakmem into causes that add up.
+
+    A running process is only read, not stopped; a command is run on hakmem and explained at its end, or after a while.
+    """
+    import datetime
+    import json
+    import shlex
+    import sys
+
+    from hakmem import explain, output
+    from hakmem.errors import LabError
+
+    if len(words) == 1 and words[0].isdecimal():
+        if seconds is not None or settings:
+            raise LabError("--after and --set are for commands, not for a running process")
+        found = explain.of_process(int(words[0]))
+    else:
+        found = _of_command(words, seconds, settings)
+    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+    shown = explain.report(found, f"hakmem {shlex.join(['explain', *words])}", date)
+    taken = False
+    if json_file:
+        taken |= output.write(json_file, json.dumps(found.plain(), indent=1) + "\n")
+    if markdown_file:
+        from hakmem.report import markdown
+
+        taken |= output.write(markdown_file, markdown.render(shown))
+    if html_file:
+        from hakmem.report import html
+
+        taken |= output.write(html_file, html.render(shown))
+    if not taken:
+        from hakmem.report import text
+
+        text.write(shown, sys.stdout)
+
+
+def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...]) -> Explanation:
+    from hakmem import explain, native, takeover
+    from hakmem import settings as known_settings
+    from hakmem.commands.run import callers_environment
+
+    library = native.library()
+    environment = {**callers_environment(), **known_settings.parse(settings, library)}
+    file, ready = takeover.prepare(words, library, environment, children=True)
+    del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
+    if seconds is None:
+        return explain.at_end(file, words[1:], ready)
+    return explain.after(seconds, file, words[1:], ready)

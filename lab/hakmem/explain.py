@@ -1,0 +1,241 @@
+"""Where a process's resident memory is: what lab/native/explain.c measured, in causes that add up.
+
+Each cause is measured for itself. What is missing in their sum, or too much, is a line of its own: unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hakmem import native, words
+from hakmem.errors import LabError
+from hakmem.report.model import Report, Share, Shares, Table
+
+MOST_UNKNOWN = 0.02  # of resident memory; beyond that the explanation is none
+MOST_PARTS = 6  # of a cause that are named
+
+Plain: TypeAlias = dict[str, Any]
+Part: TypeAlias = tuple[str, int]
+
+# What hakmem's bytes are there for: a cause, and what makes it up, as the native program names it.
+OWN: dict[str, tuple[tuple[str, str], ...]] = {
+    "live blocks": (
+        ("live_small", "in slabs"),
+        ("live_runs", "page runs"),
+        ("live_mappings", "own mappings"),
+    ),
+    "rounding behind blocks": (("remainders", ""),),
+    "free blocks in slabs": (("free_blocks", ""),),
+    "front caches": (("cached", ""),),
+    "empty slabs kept by threads": (("kept_units", ""),),
+    "awaiting purge": (("dirty_units", ""),),
+    "lazily freed": (("lazily_freed", ""),),
+    "huge-page bloat": (("huge_bloat", ""),),
+    "large cache": (("large_cache", ""),),
+    "metadata": (("metadata", ""),),
+}
+
+STACKS, PROGRAM, FILES, OTHER = "stacks", "program and libraries", "files and shared memory", "other mappings"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Cause:
+    name: str
+    bytes: int
+    is_own: bool  # hakmem's
+    parts: tuple[Part, ...] = ()  # the largest first; some of it may be in none
+
+
+@dataclass(frozen=True)
+class Explanation:
+    pid: int
+    name: str
+    hakmem: str  # its version
+    resident: int
+    causes: tuple[Cause, ...]
+    classes: tuple[Plain, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def unknown(self) -> int:
+        """Less than 0 when the causes are more than there is: the process went on while it was looked at."""
+        return self.resident - sum(cause.bytes for cause in self.causes)
+
+    @property
+    def error(self) -> float:
+        """What is unknown as a share of all."""
+        return abs(self.unknown) / self.resident if self.resident else 0.0
+
+    def bytes_of(self, name: str) -> int:
+        return next(cause.bytes for cause in self.causes if cause.name == name)
+
+    def plain(self) -> Plain:
+        return {**asdict(self), UNKNOWN: self.unknown}
+
+
+# ---- Measuring -------------------------------------------------------------------------------------------------------
+
+
+def of_process(pid: int) -> Explanation:
+    """Of a running process, which isn't stopped for it."""
+    done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True)
+    _check(done)
+    return explanation(_parsed(done.stdout))
+
+
+def at_end(file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Explanation:
+    """Runs a program, and explains it when it is about to end. Its input and output are the caller's."""
+    ready = dict(environment)
+    preload = ready.pop("LD_PRELOAD", "")
+    with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
+        result = Path(folder, "result")
+        command = [str(native.helper("explain")), "--at-end", str(result), preload, str(file), *arguments]
+        _check(subprocess.run(command, env=ready, stderr=subprocess.PIPE))
+        return explanation(_parsed(result.read_bytes()))
+
+
+def after(seconds: float, file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Explanation:
+    """Starts a program, explains it after a while, and lets it go on to its end."""
+    with subprocess.Popen([file, *arguments], env=dict(environment)) as child:
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return of_process(child.pid)
+    raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
+
+
+def _check(done: subprocess.CompletedProcess[bytes]) -> None:
+    if done.returncode != 0:
+        said = os.fsdecode(done.stderr or b"").strip().splitlines()
+        raise LabError(said[-1] if said else f"explain ended with {done.returncode}")
+
+
+def _parsed(text: bytes) -> Plain:
+    found: Plain = json.loads(text.decode(errors="replace"))
+    return found
+
+
+# ---- From bytes to causes --------------------------------------------------------------------------------------------
+
+
+def explanation(measured: Plain) -> Explanation:
+    return Explanation(
+        pid=measured["pid"],
+        name=measured["name"],
+        hakmem=measured["hakmem"],
+        resident=measured["resident"],
+        causes=(*_own_causes(measured), *_foreign_causes(measured)),
+        classes=tuple(measured["classes"]),
+        notes=tuple(_notes(measured)),
+    )
+
+
+def _own_causes(measured: Plain) -> Iterator[Cause]:
+    bytes_of: dict[str, int] = measured["causes"]
+    for name, made_of in OWN.items():
+        parts = [(said, bytes_of[key]) for key, said in made_of if said]
+        if name == "front caches":
+            parts = _by_thread(measured, "cached")
+        elif name == "empty slabs kept by threads":
+            parts = _by_thread(measured, "kept_units")
+        yield Cause(name, sum(bytes_of[key] for key, _ in made_of), True, _largest(parts))
+
+
+def _by_thread(measured: Plain, key: str) -> list[Part]:
+    names = {thread["id"]: thread["name"] for thread in measured["threads"]}
+    parts: dict[str, int] = defaultdict(int)
+    for heap in measured["heaps"]:
+        thread = heap["thread"]
+        if not heap["has_thread"]:
+            parts["no thread"] += heap[key]
+        else:
+            parts[f"thread {thread} {names.get(thread, '(ended)')}"] += heap[key]
+    return list(parts.items())
+
+
+def _foreign_causes(measured: Plain) -> Iterator[Cause]:
+    parts: dict[str, dict[str, int]] = {kind: defaultdict(int) for kind in (STACKS, PROGRAM, FILES, OTHER)}
+    for mapping, kind, name in _kinds(measured["mappings"], measured["threads"]):
+        parts[kind][name] += mapping["foreign"]
+    for kind, named in parts.items():
+        yield Cause(kind, sum(named.values()), False, _largest(named.items()))
+
+
+def _kinds(mappings: Sequence[Plain], threads: Sequence[Plain]) -> Iterator[tuple[Plain, str, str]]:
+    """Each mapping, what it is, and a name to sum it under."""
+    with_code = {mapping["name"] for mapping in mappings if mapping["inode"] and "x" in mapping["permissions"]}
+    pointers = {thread["stack_pointer"]: thread["name"] for thread in threads if thread["stack_pointer"]}
+    before: Plain = {"end": 0, "name": "", "inode": 0}
+    for mapping in mappings:
+        name: str = mapping["name"]
+        owner = next((own for at, own in pointers.items() if mapping["start"] <= at < mapping["end"]), None)
+        if mapping["inode"]:
+            is_program = name in with_code and not mapping["permissions"].endswith("s")
+            yield mapping, PROGRAM if is_program else FILES, name
+        elif name.startswith("[stack") or "stack" in name or owner is not None:
+            yield mapping, STACKS, name if name.startswith("[stack") else f"of {owner}" if owner else name
+        elif not name and before["name"] in with_code and before["end"] == mapping["start"]:
+            yield mapping, PROGRAM, before["name"]  # variables of the file before it
+        elif name in ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"):
+            yield mapping, PROGRAM, name
+        else:
+            yield mapping, OTHER, name or "without a name"
+        before = mapping
+
+
+def _largest(parts: Iterable[Part]) -> tuple[Part, ...]:
+    ordered = sorted((part for part in parts if part[1]), key=lambda part: (-part[1], part[0]))
+    rest = sum(size for _, size in ordered[MOST_PARTS:])
+    return (*ordered[:MOST_PARTS], *([("the rest", rest)] if rest else []))
+
+
+def _notes(measured: Plain) -> Iterator[str]:
+    most = words.amount(measured["rounding_most"], "B")
+    yield (
+        "Rounding inside blocks is not known, because hakmem doesn't record what was asked for: "
+        f"it is a part of live blocks, at most {most} by their sizes."
+    )
+    if not measured["sees_huge_pages"]:
+        yield (
+            "This kernel is older than 6.7: huge pages are those that hakmem asked for and that have all their "
+            "memory, and pages of zeros count as memory."
+        )
+    if measured["copies"] > 1:
+        yield f"The process has {measured['copies']} copies of hakmem; this is their sum."
+
+
+# ---- To be shown -----------------------------------------------------------------------------------------------------
+
+
+def report(of: Explanation, command: str, date: str = "") -> Report:
+    shares = [Share(one.name, one.bytes, 0 if one.is_own else 1, one.parts) for one in of.causes if one.bytes]
+    unknown = Share(UNKNOWN, of.unknown, 2)
+    size = words.amount(of.resident, "B")
+    summary = [f"{size} resident; {of.error:.2%} of it is unknown"]
+    if of.error > MOST_UNKNOWN:
+        summary.append("That is more than it should be: the process changed while it was looked at. Try again.")
+    rows = tuple(
+        (words.amount(one["block_bytes"], "B"), f"{one['slabs']:,}", f"{one['live_blocks']:,}")
+        + tuple(words.amount(one[key], "B") for key in ("live", "free", "cached"))
+        for one in of.classes
+    )
+    columns = ("blocks of", "slabs", "live blocks", "live", "free", "in front caches")
+    return Report(
+        title=f"{of.name} (process {of.pid}) on hakmem {of.hakmem}",
+        command=command,
+        sections=(
+            Shares("resident memory", "B", of.resident, (*shares, unknown), of.notes),
+            Table("blocks by size", columns, rows, ("Resident bytes, but for the first three columns.",)),
+        ),
+        summary=tuple(summary),
+        date=date,
+    )

@@ -1,0 +1,650 @@
+"""`hakmem explain`: programs whose heaps are known are explained right; others get one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from compiled import compile_c
+from hakmem import explain, native, programs, servers
+from hakmem.errors import LabError
+from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
+
+MIB = 1 << 20
+QUIET = {"HAKMEM_BACKGROUND": "0", "HAKMEM_THP": "off"}
+
+# A program that does a step at each line of its input, says so, and waits for the next.
+STEPS = """
+#define _GNU_SOURCE
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+static char input[16], output[64];
+static void next(const char *done) {
+    if (write(1, done, strlen(done)) < 0 || write(1, "\\n", 1) < 0 || read(0, input, 1) <= 0) _exit(0);
+}
+"""
+
+
+@contextlib.contextmanager
+def running(
+    program: Path, settings: Mapping[str, str] = QUIET, preload: bool = True
+) -> Iterator[Callable[[], Explanation]]:
+    """Yields a function that lets it do a step and explains it then."""
+    preloads = {"LD_PRELOAD": str(native.library())} if preload else {}
+    child = subprocess.Popen(
+        [program], env={**preloads, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert child.stdin and child.stdout
+    stdin, stdout = child.stdin, child.stdout
+
+    def step() -> Explanation:
+        if step_count:
+            stdin.write(b"\n")
+        step_count.append(stdout.readline())
+        assert step_count[-1], "the program has ended"
+        return explain.of_process(child.pid)
+
+    step_count: list[bytes] = []
+    try:
+        yield step
+    finally:
+        child.kill()
+        child.wait()
+        stdin.close()
+        stdout.close()
+
+
+def adds_up(found: Explanation) -> Explanation:
+    assert found.error <= MOST_UNKNOWN, found.plain()
+    return found
+
+
+def part(found: Explanation, cause: str, name: str) -> int:
+    parts = next(one.parts for one in found.causes if one.name == cause)
+    return sum(size for said, size in parts if name in said)
+
+
+# ---- Heaps that are known --------------------------------------------------------------------------------------------
+
+BLOCKS = (
+    STEPS
+    + """
+static char *blocks[1000];
+int main(void) {
+    next("nothing");
+    for (int i = 0; i < 1000; i++) memset(blocks[i] = malloc(4096), 1, 4096);
+    next("live");
+    for (int i = 0; i < 1000; i++) if (i % 2) free(blocks[i]);
+    next("half");
+    for (int i = 0; i < 1000; i++) if (i % 2 == 0) free(blocks[i]);
+    next("none");
+    malloc_trim(0);
+    next("trimmed");
+}
+"""
+)
+
+
+def of_4096(found: Explanation) -> dict[str, int]:
+    return next((one for one in found.classes if one["block_bytes"] == 4096), {"live": 0, "free": 0, "cached": 0})
+
+
+def test_blocks_are_live_then_free_then_gone(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:
+        nothing = adds_up(step())
+        live = adds_up(step())
+        assert of_4096(live)["live"] == 1000 * 4096
+        assert of_4096(live)["free"] + of_4096(live)["cached"] == 0  # not touched
+        assert live.bytes_of("live blocks") - nothing.bytes_of("live blocks") == 1000 * 4096
+        half = adds_up(step())
+        assert of_4096(half)["live"] == 500 * 4096
+        assert of_4096(half)["free"] + of_4096(half)["cached"] == 500 * 4096
+        assert half.bytes_of("front caches") >= of_4096(half)["cached"] > 0
+        none = adds_up(step())
+        left = none.bytes_of("awaiting purge") + none.bytes_of("empty slabs kept by threads")
+        assert of_4096(none)["free"] + of_4096(none)["cached"] + left >= 1000 * 4096
+        assert left > 0 and of_4096(none)["live"] == 0
+        trimmed = adds_up(step())
+        assert trimmed.resident <= none.resident - 1000 * 4096 + 256 * 1024
+        assert trimmed.bytes_of("awaiting purge") == 0
+
+
+LARGE = (
+    STEPS
+    + """
+int main(void) {
+    char *run = malloc((1 << 20) + 5), *mapping = malloc(64 << 20);
+    memset(run, 1, (1 << 20) + 5);
+    memset(mapping, 1, 32 << 20);
+    next("live");
+    free(run);
+    free(mapping);
+    next("free");
+}
+"""
+)
+
+
+def test_large_objects(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "large", LARGE)) as step:
+        live = adds_up(step())
+        page = os.sysconf("SC_PAGESIZE")
+        assert part(live, "live blocks", "page runs") == MIB + page
+        assert part(live, "live blocks", "own mappings") == 32 * MIB
+        assert live.bytes_of("large cache") == 0
+        free = adds_up(step())
+        assert part(free, "live blocks", "own mappings") == 0
+        assert free.bytes_of("large cache") == 32 * MIB
+        assert free.bytes_of("awaiting purge") >= MIB
+
+
+THREADS = (
+    STEPS
+    + """
+static pthread_barrier_t barrier;
+static void *work(void *unused) {
+    prctl(PR_SET_NAME, "worker bee");
+    void *blocks[64];
+    for (int i = 0; i < 64; i++) memset(blocks[i] = malloc(1024), 1, 1024);
+    for (int i = 0; i < 64; i++) free(blocks[i]);
+    pthread_barrier_wait(&barrier);
+    pause();
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_barrier_wait(&barrier);
+    usleep(100000);
+    next("cached");
+}
+"""
+)
+
+
+def test_front_caches_and_stacks_have_their_threads_names(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "threads", THREADS, "-pthread")) as step:
+        found = adds_up(step())
+        assert part(found, "front caches", "worker bee") >= 8 * 1024
+        assert part(found, STACKS, "worker bee") > 0
+        assert part(found, STACKS, "[stack]") > 0
+
+
+def test_a_forked_child_s_cache_is_its_own(tmp_path: Path) -> None:
+    source = (
+        STEPS
+        + """
+    int main(void) {
+        void *block = malloc(1024);
+        memset(block, 1, 1024);
+        free(block);
+        if (fork()) { read(0, input, 1); return 0; }
+        sprintf(output, "%d", (int)getpid());
+        next(output);
+    }
+    """
+    )
+    program = compile_c(tmp_path / "fork", source)
+    child = subprocess.Popen(
+        [program], env={"LD_PRELOAD": str(native.library()), **QUIET}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout
+    pid = int(child.stdout.readline())
+    try:
+        found = adds_up(explain.of_process(pid))
+        assert found.pid == pid and part(found, "front caches", f"thread {pid} fork") > 0
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        child.kill()
+        child.communicate()
+
+
+def test_what_is_freed_lazily(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "lazy", BLOCKS), {**QUIET, "HAKMEM_LAZY_PURGE": "1"}) as step:
+        for _ in range(4):
+            adds_up(step())
+        found = adds_up(step())
+        assert found.bytes_of("lazily freed") >= 900 * 4096
+
+
+HUGE = (
+    STEPS
+    + """
+int main(void) {
+    memset(malloc(20000), 1, 20000);
+    next("touched");
+}
+"""
+)
+
+
+def test_huge_pages_hold_more_than_lives_in_them(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "huge", HUGE), {**QUIET, "HAKMEM_THP": "on"}) as step:
+        found = adds_up(step())
+        if found.resident < 2 * MIB + MIB // 2:
+            pytest.skip("the kernel gives no huge pages")
+        assert found.bytes_of("huge-page bloat") >= 2 * MIB - 512 * 1024
+        assert found.bytes_of("awaiting purge") == 0
+
+
+def test_without_the_newer_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLAIN_WITHOUT_SCAN", "1")
+    with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:
+        step()
+        live = adds_up(step())
+        assert of_4096(live)["live"] == 1000 * 4096
+        assert any("older than 6.7" in note for note in live.notes)
+
+
+def test_a_static_program_without_symbols(tmp_path: Path) -> None:
+    root = native.checkout()
+    if root is None:
+        pytest.skip("the archive is not part of the package")
+    archive = root / "build/release/libhakmem.a"
+    static = compile_c(tmp_path / "static", BLOCKS, "-static", "-s", "-Wl,-u,malloc", str(archive), "-pthread")
+    with running(static, preload=False) as step:
+        adds_up(step())
+        assert of_4096(adds_up(step()))["live"] == 1000 * 4096
+
+
+def test_the_sum_is_what_the_kernel_says_elsewhere(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:
+        for _ in range(5):
+            found = step()
+            rollup = Path(f"/proc/{found.pid}/smaps_rollup").read_text()
+            resident = int(re.search(r"^Rss: +(\d+) kB$", rollup, re.MULTILINE)[1]) * 1024  # type: ignore[index]
+            assert abs(sum(cause.bytes for cause in found.causes) - resident) <= MOST_UNKNOWN * resident
+
+
+def test_the_process_is_as_it_was(tmp_path: Path) -> None:
+    """Not a page more, nor a page table, nor a fault of its own."""
+
+    def state(pid: int) -> list[str]:
+        status = Path(f"/proc/{pid}/status").read_text()
+        counted = re.findall(
+            r"^(?:VmSize|VmPTE|VmHWM|State|Threads|nonvoluntary_ctxt_switches|VmSwap):.*$", status, re.MULTILINE
+        )
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        return [
+            *counted,
+            *(line for line in rollup if not line.startswith("Pss")),
+            Path(f"/proc/{pid}/stat").read_text(),
+        ]
+
+    with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:
+        step()
+        pid = step().pid
+        before = state(pid)
+        for _ in range(3):
+            explain.of_process(pid)
+        assert state(pid) == before
+
+
+# ---- Processes that don't hold still ---------------------------------------------------------------------------------
+
+CHURN = (
+    STEPS
+    + """
+static void *churn(void *seed) {
+    static __thread char *blocks[4096];
+    unsigned long random = (unsigned long)seed;
+    for (;;) {
+        random = random * 6364136223846793005 + 1442695040888963407;
+        char **slot = &blocks[random >> 52];
+        free(*slot);
+        size_t size = (random >> 20 & 1023) == 0 ? 3 << 20 : random >> 30 & 8191;
+        *slot = malloc(size);
+        if (*slot && size) memset(*slot, 1, size < 65536 ? size : 65536);
+    }
+    return NULL;
+}
+int main(void) {
+    pthread_t threads[4];
+    for (long i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, (void *)i);
+    usleep(300000);
+    for (;;) next("churning");
+}
+"""
+)
+
+
+def test_a_busy_process_is_read_without_harm(tmp_path: Path) -> None:
+    with running(compile_c(tmp_path / "churn", CHURN, "-pthread"), {}) as step:
+        errors = sorted(step().error for _ in range(20))
+        assert errors[len(errors) // 2] <= 0.1, errors
+        step()
+
+
+# What looks like hakmem's landmarks and isn't. FILL fills in the structure.
+PRETENDS = (
+    STEPS
+    + """
+#include <stdint.h>
+__asm__(".pushsection .note.hakmem, \\"a\\", %note\\n.balign 4\\n.long 7, 8, 0x68616b31\\n.asciz \\"hakmem\\"\\n"
+        ".balign 4\\n.quad landmarks - .\\n.popsection\\n");
+__attribute__((used)) struct { char version[24]; uint32_t layout[64]; } landmarks = {"99.1.2"};
+int main(void) { next("here"); }
+"""
+)
+
+
+def test_another_version_is_not_explained(tmp_path: Path) -> None:
+    with (
+        running(compile_c(tmp_path / "other", PRETENDS), preload=False) as step,
+        pytest.raises(LabError, match=r"runs on hakmem 99\.1\.2, and this explains \d"),
+    ):
+        step()
+
+
+def test_another_layout_is_not_explained(tmp_path: Path) -> None:
+    version = subprocess.run([native.helper("explain"), "--version"], capture_output=True, text=True).stdout.strip()
+    with (
+        running(compile_c(tmp_path / "other", PRETENDS.replace("99.1.2", version)), preload=False) as step,
+        pytest.raises(LabError, match="another build of hakmem"),
+    ):
+        step()
+
+
+# The structures of a real heap, overwritten with random bytes where they can be written: nothing may crash or hang.
+SPOILED = (
+    STEPS
+    + """
+#include <stdint.h>
+#include <sys/mman.h>
+int main(int count, char **arguments) {
+    (void)count, (void)arguments;
+    void *blocks[2000];
+    for (int i = 0; i < 2000; i++) blocks[i] = malloc((size_t)i * 17 % 40000);
+    blocks[0] = malloc(40 << 20);
+    free(malloc(50 << 20));
+    (void)blocks;
+    uint64_t starts[64], ends[64], random = SEED;
+    int found = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    static char buffer[4096];
+    setvbuf(maps, buffer, _IOFBF, sizeof buffer);
+    while (found < 64 && fgets(line, sizeof line, maps)) {
+        if (!strstr(line, "rw-p") || !strstr(line, "hakmem-metadata")) continue;
+        found += sscanf(line, "%lx-%lx", &starts[found], &ends[found]) == 2;
+    }
+    next("whole");
+    for (int i = 0; i < found; i++)
+        for (uint64_t at = starts[i]; at < ends[i] && at < starts[i] + (1 << 20); at += 8) {
+            random = random * 6364136223846793005 + 1442695040888963407;
+            if ((random >> 40) % SPARSE == 0) *(volatile uint64_t *)at = random >> (random >> 58);
+        }
+    next("spoiled");
+}
+"""
+)
+
+
+@pytest.mark.parametrize("sparse", [1, 3, 50])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_spoiled_heap_ends_in_an_answer(tmp_path: Path, seed: int, sparse: int) -> None:
+    source = SPOILED.replace("SEED", str(seed)).replace("SPARSE", str(sparse))
+    with running(compile_c(tmp_path / "spoiled", source)) as step:
+        adds_up(step())
+        found = step()
+        assert all(cause.bytes >= 0 for cause in found.causes)
+
+
+# ---- What can't be explained -----------------------------------------------------------------------------------------
+
+
+def test_one_line_for_what_can_t_be_explained() -> None:
+    with pytest.raises(LabError, match=r"^there is no process 4194305$"):
+        explain.of_process(4194305)
+    with subprocess.Popen(["sleep", "60"], env={"PATH": os.defpath}) as child:
+        time.sleep(0.2)
+        with pytest.raises(LabError, match=rf"^process {child.pid} does not run on hakmem$"):
+            explain.of_process(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(LabError, match="has no memory: it has ended"):
+            explain.of_process(child.pid)
+
+
+def test_another_user_s_process() -> None:
+    if os.geteuid() != 0:
+        with pytest.raises(LabError, match=r"^process 1 may not be read: "):
+            explain.of_process(1)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        helper = shutil.copy(native.helper("explain"), folder)
+        done = subprocess.run([helper, str(os.getpid())], user=65534, group=65534, extra_groups=[], capture_output=True)
+    assert done.returncode == 2
+    assert re.match(rb"^process \d+ may not be read: .*\n$", done.stderr)
+
+
+# ---- Causes ----------------------------------------------------------------------------------------------------------
+
+
+def mapping(name: str, resident: int, start: int = 0, permissions: str = "rw-p", inode: int = 0) -> dict[str, object]:
+    span = {"start": start, "end": start + 0x1000, "permissions": permissions, "inode": inode}
+    return {**span, "name": name, "resident": resident, "foreign": resident}
+
+
+MEASURED = {
+    "pid": 7,
+    "name": "program",
+    "hakmem": "1.2.3",
+    "copies": 1,
+    "resident": 1000,
+    "page_bytes": 4096,
+    "sees_huge_pages": True,
+    "rounding_most": 17,
+    "causes": {name: 0 for parts in explain.OWN.values() for name, _ in parts} | {"live_small": 500, "cached": 90},
+    "classes": [{"block_bytes": 16, "slabs": 1, "live_blocks": 9, "live": 144, "free": 1, "cached": 2}],
+    "heaps": [
+        {"number": 1, "thread": 7, "has_thread": True, "cached": 60, "kept_units": 0},
+        {"number": 2, "thread": 8, "has_thread": True, "cached": 30, "kept_units": 0},
+    ],
+    "threads": [{"id": 7, "stack_pointer": 0x9010, "name": "main"}],
+    "mappings": [
+        mapping("/bin/program", 10, 0x1000, "r-xp", 5),
+        mapping("/bin/program", 20, 0x2000, "rw-p", 5),
+        mapping("", 30, 0x3000),
+        mapping("", 40, 0x5000),
+        mapping("/data/file", 50, 0x6000, "r--p", 6),
+        mapping("/dev/zero (deleted)", 60, 0x7000, "rw-s", 7),
+        mapping("", 70, 0x9000),
+        mapping("[heap]", 80, 0xB000),
+    ],
+}
+
+
+def test_causes_of_what_is_not_hakmem_s() -> None:
+    found = explain.explanation(MEASURED)
+    assert [found.bytes_of(name) for name in (PROGRAM, FILES, STACKS, OTHER)] == [60, 110, 70, 120]
+    assert part(found, STACKS, "of main") == 70
+    assert part(found, OTHER, "[heap]") == 80
+    assert next(cause.parts for cause in found.causes if cause.name == "front caches") == (
+        ("thread 7 main", 60),
+        ("thread 8 (ended)", 30),
+    )
+    assert found.unknown == 1000 - 950
+    assert found.error == 0.05
+
+
+def test_all_three_forms_say_the_same() -> None:
+    from io import StringIO
+
+    from hakmem.report import html, markdown, text
+
+    shown = explain.report(explain.explanation(MEASURED), "hakmem explain 7", "2026-01-02")
+    file = StringIO()
+    text.write(shown, file)
+    for form in (file.getvalue(), markdown.render(shown), html.render(shown)):
+        assert "live blocks" in form and "500 B" in form and "50.0%" in form and "thread 7 main" in form
+        assert "5.00% of it is unknown" in form and "Try again" in form
+
+
+# ---- As a user types it ----------------------------------------------------------------------------------------------
+
+
+def hakmem(*options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hakmem", "explain", *(str(word) for word in options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_command_at_its_end(tmp_path: Path) -> None:
+    file, page = tmp_path / "found.json", tmp_path / "page.html"
+    script = "import sys; x = [bytes(100) for i in range(100000)]; print(sys.argv[1:])"
+    done = hakmem("--json", file, "--html", page, "--", sys.executable, "-c", script, "a", "b")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert done.stdout.startswith("['a', 'b']\n") and "live blocks" in done.stdout
+    plain = json.loads(file.read_text())
+    assert abs(plain["unknown"]) <= MOST_UNKNOWN * plain["resident"]
+    assert "<svg" in page.read_text() and "http://" not in page.read_text().replace("http://www.w3.org", "")
+
+
+def test_a_command_that_is_killed_is_explained() -> None:
+    done = hakmem("--", "sh", "-c", "kill -9 $$")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "on hakmem" in done.stdout
+
+
+def test_a_command_after_a_while() -> None:
+    done = hakmem("--after", "0.3", "--", "sh", "-c", "sleep 0.6; echo end")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "on hakmem" in done.stdout and "end\n" in done.stdout
+
+
+def test_mistakes_are_one_line() -> None:
+    for options, said in (
+        (["4194305"], "there is no process 4194305"),
+        (["--after", "1", "7"], "--after and --set are for commands"),
+        (["--", "no-such-command"], "command not found"),
+        (["--after", "5", "--", "true"], "true ended before the 5 s were over"),
+    ):
+        done = hakmem(*options)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert said in done.stderr and done.stderr.startswith("hakmem: ") and done.stderr.count("\n") == 1
+
+
+# ---- Real programs, at five moments ----------------------------------------------------------------------------------
+
+MOMENTS = 5
+
+
+@contextlib.contextmanager
+def started(name: str) -> Iterator[tuple[int, threading.Thread | None]]:
+    """The program at work, with somebody who talks to it if it is a server."""
+    program = programs.by_name(name)
+    paths = programs.installed(program)
+    if paths is None:
+        pytest.skip(f"{name} is not installed: {program.package}")
+    with tempfile.TemporaryDirectory() as work:
+        os.chmod(work, 0o755)
+        cwd = Path(work, "run")
+        cwd.mkdir()
+        cwd.chmod(0o777)
+        values = {"exe": paths[0], "inputs": str(programs.INPUTS), "python": programs.PYTHON, "work": work}
+        values |= program.prepare(values) if program.prepare else {}
+        values |= {"cwd": str(cwd), "port": servers.free_port()}
+        if program.set_up:
+            program.set_up(values)
+        words = [part for word in program.command for part in programs._words(word, values)]
+        environment = {**programs.environment(cwd), "LD_PRELOAD": str(native.library())}
+        child = subprocess.Popen(
+            words,
+            env=environment,
+            cwd=cwd,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        client = None
+        if program.drive:
+            client = threading.Thread(target=_talk, args=(program.drive, values), daemon=True)
+            client.start()
+        try:
+            yield child.pid, client
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            if client:
+                client.join(30)
+
+
+def _talk(drive: Callable[[Mapping[str, str]], bytes], values: Mapping[str, str]) -> None:
+    with contextlib.suppress(OSError, LabError):
+        drive(values)
+
+
+def _largest_of(pid: int) -> int:
+    """The process or one of its children, whichever has most memory of its own."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+    def own(one: int) -> int:
+        try:
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
+            return int(re.search(r"^Private_Dirty: +(\d+)", rollup, re.MULTILINE)[1])  # type: ignore[index]
+        except (OSError, TypeError):
+            return -1
+
+    return max([pid, *map(int, children)], key=own)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "first_s", "step_s"),
+    [
+        ("python3", 0.4, 0.15),
+        ("node", 0.4, 0.15),
+        ("redis", 1.0, 0.5),
+        ("postgres", 1.2, 0.25),
+    ],
+)
+def test_real_programs(name: str, first_s: float, step_s: float) -> None:
+    found: list[Explanation] = []
+    with started(name) as (pid, _):
+        time.sleep(first_s)
+        for _ in range(2 * MOMENTS):
+            with contextlib.suppress(LabError):  # a child may have ended
+                found.append(explain.of_process(_largest_of(pid)))
+            if len(found) == MOMENTS:
+                break
+            time.sleep(step_s)
+    assert len(found) == MOMENTS
+    for one in found:
+        print(f"{name} {one.name}: {one.resident / MIB:.1f} MiB, unknown {one.unknown / one.resident:+.3%}")
+        adds_up(one)
+
+
+@pytest.mark.slow
+def test_idle_after_a_burst() -> None:
+    command = [native.program("bench_idle_burst"), "2", str(256 * MIB), "95", "10"]
+    environment = {**os.environ, "LD_PRELOAD": str(native.library())}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
+        time.sleep(0.5)
+        found = []
+        for _ in range(MOMENTS):
+            found.append(explain.of_process(child.pid))
+            time.sleep(1.5)
+        child.kill()
+    for one in found:
+        print(f"idle burst: {one.resident / MIB:.1f} MiB, unknown {one.unknown / one.resident:+.3%}")
+        adds_up(one)

@@ -1,0 +1,40 @@
+/* Landmarks: where a reader outside of the process finds the heap, and how he knows that he was compiled to read this one.
+ *
+ * An ELF note, of the owner "hakmem" and the type HAK_LANDMARKS_NOTE, holds the distance from that number to the record below.
+ * Notes are mapped with the file they are in, and outlive strip and static linking. The process itself reads none of this.
+ *
+ * The reader is lab/native/explain.c; docs/decisions/0030-explain-from-outside.md has the reasons.
+ */
+#ifndef HAK_OBSERVE_LANDMARKS_H
+#define HAK_OBSERVE_LANDMARKS_H
+
+#include "pool/heap.h"
+
+enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT = 24 };
+
+/* Sizes, offsets and constants that a reader relies on, as they were compiled. */
+#define HAK_LAYOUT                                                                                                     \
+    {                                                                                                                  \
+        sizeof(struct hak_range), offsetof(struct hak_range, page_map), offsetof(struct hak_range, partial_index),     \
+            sizeof(struct hak_super_slab), sizeof(struct hak_slab), offsetof(struct hak_slab, claimed),                \
+            offsetof(struct hak_slab, purged_pages), offsetof(struct hak_slab, run_pages),                             \
+            offsetof(struct hak_slab, claimed_word), offsetof(struct hak_slab, inline_bits), HAK_SLAB_MAX_WORDS,       \
+            sizeof(struct hak_heap), offsetof(struct hak_heap, number), offsetof(struct hak_heap, empty_slabs),        \
+            offsetof(struct hak_heap, in_use), offsetof(struct hak_heap, thread_id), offsetof(struct hak_heap, next),  \
+            HAK_HEAP_BYTES, HAK_CLASS_LIMIT, HAK_SMALL_CLASS_COUNT, HAK_RANGE_LIMIT, HAK_UNIT_SHIFT,                   \
+            HAK_DIRECTORY_LEAF_SHIFT, HAK_KEPT_MAPPINGS                                                                \
+    }
+
+struct hak_landmarks {
+    char version[HAK_VERSION_BYTES]; /* first, and of fixed length: what follows is another version's affair */
+    uint32_t layout[HAK_LAYOUT_COUNT];
+    const void *ranges;        /* hak_ranges */
+    const void *heaps;         /* hak_heaps */
+    const void *page_map;      /* hak_page_map */
+    const void *directory;     /* hak_directory_root */
+    const void *kept_mappings; /* hak_kept_mappings */
+};
+
+extern const struct hak_landmarks hak_landmarks;
+
+#endif
