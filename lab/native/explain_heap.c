@@ -278,10 +278,7 @@ static uint64_t counted_of_block(const struct slab_view *slab, uint32_t block) {
 /* Which blocks are free; claimed ones are, for their holder (S7). */
 static void read_blocks(struct slab_view *slab, const struct hak_slab *record, const uint64_t *words) {
     for (uint32_t i = 0; i < slab->facts->block_count; i++) {
-        uint64_t word = words[i / 64];
-        if (record->claimed_word == i / 64) {
-            word |= hak_owned_peek(&record->claimed);
-        }
+        uint64_t word = words[i / 64] | hak_slab_claimed_in(record, slab->facts->block_count, i / 64);
         slab->blocks[i] = (word >> i % 64 & 1) != 0 ? BLOCK_FREE : BLOCK_LIVE;
     }
 }

@@ -8,7 +8,7 @@
 static bool is_free_block(const struct hak_range *range, const struct hak_place *place, uint32_t index) {
     HAK_ATOMIC(uint64_t) *bits = hak_region_bits_of(range, place->slab, place->size_class);
     uint64_t word = hak_atomic_load(&bits[index / 64], relaxed);
-    if (hak_owned_peek(&place->slab->claimed_word) == index / 64) word |= hak_owned_peek(&place->slab->claimed);
+    word |= hak_slab_claimed_in(place->slab, hak_size_classes[place->size_class].block_count, index / 64);
     return (word >> (index % 64) & 1) != 0;
 }
 

@@ -10,7 +10,7 @@
 
 #include "pool/heap.h"
 
-enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT = 24 };
+enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT = 25 };
 
 /* Sizes, offsets and constants that a reader relies on, as they were compiled. */
 #define HAK_LAYOUT                                                                                                     \
@@ -18,8 +18,9 @@ enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT
         sizeof(struct hak_range), offsetof(struct hak_range, page_map), offsetof(struct hak_range, partial_index),     \
             sizeof(struct hak_super_slab), sizeof(struct hak_slab), offsetof(struct hak_slab, claimed),                \
             offsetof(struct hak_slab, purged_pages), offsetof(struct hak_slab, run_pages),                             \
-            offsetof(struct hak_slab, claimed_word), offsetof(struct hak_slab, inline_bits), HAK_SLAB_MAX_WORDS,       \
-            sizeof(struct hak_heap), offsetof(struct hak_heap, number), offsetof(struct hak_heap, empty_slabs),        \
+            offsetof(struct hak_slab, claimed_word), offsetof(struct hak_slab, tail_word),                             \
+            offsetof(struct hak_slab, inline_bits), HAK_SLAB_MAX_WORDS, sizeof(struct hak_heap),                       \
+            offsetof(struct hak_heap, number), offsetof(struct hak_heap, empty_slabs),                                 \
             offsetof(struct hak_heap, in_use), offsetof(struct hak_heap, thread_id), offsetof(struct hak_heap, next),  \
             HAK_HEAP_BYTES, HAK_CLASS_LIMIT, HAK_SMALL_CLASS_COUNT, HAK_RANGE_LIMIT, HAK_UNIT_SHIFT,                   \
             HAK_DIRECTORY_LEAF_SHIFT, HAK_KEPT_MAPPINGS                                                                \

@@ -192,7 +192,7 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     uint64_t word = before | group->mask;
     if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
         hak_slab_scan_from(slab, index);
-        uint64_t claimed = hak_slab_claimed_in(slab, index);
+        uint64_t claimed = hak_slab_claimed_in(slab, slab->block_count, index);
         if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
         word |= claimed;
     }

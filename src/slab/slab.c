@@ -10,7 +10,7 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     slab->block_count = (uint16_t)facts->block_count;
     slab->bits = hak_slab_word_count(slab) <= HAK_SLAB_INLINE_WORDS ? slab->inline_bits : bits_row;
     slab->next = slab->previous = NULL;
-    slab->claimed_word = 0;
+    hak_owned_set(&slab->claimed_word, 0);
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, 0));
     hak_owned_set(&slab->tail_word, 1);
     hak_atomic_store(&slab->run_pages, 0, relaxed);
@@ -44,7 +44,7 @@ static void forget_purged_pages(struct hak_slab *slab) {
 /* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
 static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **top, uint32_t want) {
     uint64_t claimed = hak_owned_get(&slab->claimed);
-    uintptr_t word_start = slab->start + (size_t)slab->claimed_word * 64 * block_bytes;
+    uintptr_t word_start = slab->start + (size_t)hak_owned_get(&slab->claimed_word) * 64 * block_bytes;
     uint32_t first = hak_lowest_bit(claimed), run = hak_trailing_ones(claimed >> first), got = 0;
     if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
         got = run < want ? run : want;
@@ -72,7 +72,7 @@ static void claim_from_tail(struct hak_slab *slab) {
     /* In this order: what is in the tail is in no bin, whenever a fork comes. */
     hak_owned_set(&slab->tail_word, (uint8_t)(index + 1));
     hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
-    slab->claimed_word = (uint8_t)index;
+    hak_owned_set(&slab->claimed_word, (uint8_t)index);
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, index));
 }
 
@@ -85,7 +85,7 @@ static bool claim_from_bits(struct hak_slab *slab, uint32_t index, uint32_t end)
         uint64_t word = hak_atomic_exchange(&slab->bits[index], 0, acquire);
         if (word == 0) continue;
         hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
-        slab->claimed_word = (uint8_t)index;
+        hak_owned_set(&slab->claimed_word, (uint8_t)index);
         hak_owned_set(&slab->claimed, word);
         return true;
     }
@@ -120,7 +120,7 @@ void hak_slab_unclaim(struct hak_slab *slab) {
     uint32_t tail_word = hak_owned_get(&slab->tail_word), word_count = hak_slab_word_count(slab);
     hak_owned_set(&slab->claimed, 0);
     hak_owned_set(&slab->tail_word, (uint8_t)word_count);
-    if (claimed != 0) hak_slab_set_bits(slab, slab->claimed_word, claimed);
+    if (claimed != 0) hak_slab_set_bits(slab, hak_owned_get(&slab->claimed_word), claimed);
     for (uint32_t i = tail_word; i < word_count; i++)
         hak_slab_set_bits(slab, i, hak_slab_word_mask(slab->block_count, i));
 }
@@ -133,7 +133,7 @@ bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count) {
 
 /* A word of a slab of which no block is in use. */
 static uint64_t empty_word(const struct hak_slab *slab, uint32_t index) {
-    return hak_slab_word_mask(slab->block_count, index) & ~hak_slab_claimed_in(slab, index);
+    return hak_slab_word_mask(slab->block_count, index) & ~hak_slab_claimed_in(slab, slab->block_count, index);
 }
 
 bool hak_slab_is_empty(struct hak_slab *slab) {

@@ -54,12 +54,12 @@ struct hak_slab {
     HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
     HAK_ATOMIC(uint32_t) run_pages;    /* relaxed: of a page run; 0 for a small slab */
     uint16_t block_count;
-    HAK_ATOMIC(uint8_t) scan_word;  /* hint: where the holder claims next; below it, it has freed nothing */
-    HAK_ATOMIC(uint8_t) size_class; /* relaxed: late readers check it against what they hold */
-    uint8_t claimed_word;           /* holder: the word it claimed last */
-    HAK_OWNED(uint8_t) tail_word;   /* holder: words from here on it has claimed all along (S7) */
-    HAK_ATOMIC(uint8_t) range;      /* relaxed: number of the region's range the units lie in */
-    HAK_ATOMIC(uint8_t) sweeps;     /* hint: sweeps by the background thread since the last claim, up to 2 */
+    HAK_ATOMIC(uint8_t) scan_word;   /* hint: where the holder claims next; below it, it has freed nothing */
+    HAK_ATOMIC(uint8_t) size_class;  /* relaxed: late readers check it against what they hold */
+    HAK_OWNED(uint8_t) claimed_word; /* holder: the word it claimed last */
+    HAK_OWNED(uint8_t) tail_word;    /* holder: words from here on it has claimed all along (S7) */
+    HAK_ATOMIC(uint8_t) range;       /* relaxed: number of the region's range the units lie in */
+    HAK_ATOMIC(uint8_t) sweeps;      /* hint: sweeps by the background thread since the last claim, up to 2 */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
 
@@ -103,10 +103,10 @@ bool hak_slab_is_empty(struct hak_slab *slab);
  * bits as they were, when a block was not free. */
 bool hak_slab_claim_all(struct hak_slab *slab);
 
-/* The claimed blocks of a word. The caller has the slab. */
-HAK_INLINE uint64_t hak_slab_claimed_in(const struct hak_slab *slab, uint32_t index) {
-    if (index == slab->claimed_word) return hak_owned_get(&slab->claimed);
-    return index < hak_owned_get(&slab->tail_word) ? 0 : hak_slab_word_mask(slab->block_count, index);
+/* The claimed blocks of word `index` of a slab of `block_count`. The caller has the slab; anybody else sees them in motion. */
+HAK_INLINE uint64_t hak_slab_claimed_in(const struct hak_slab *slab, uint32_t block_count, uint32_t index) {
+    if (index == hak_owned_peek(&slab->claimed_word)) return hak_owned_peek(&slab->claimed);
+    return index < hak_owned_peek(&slab->tail_word) ? 0 : hak_slab_word_mask(block_count, index);
 }
 
 /* Blocks that the holder has claimed and not yet taken; for anybody, who sees them in motion. */
