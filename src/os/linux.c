@@ -166,7 +166,6 @@ bool hak_os_purge_lazily(void *start, size_t bytes) {
     return done;
 }
 
-bool hak_os_offer(void *start, size_t bytes) { return hak_os_purge_lazily(start, bytes) && hak_fence_threads(); }
 bool hak_os_reclaim(void *start, size_t bytes) { return advise(start, bytes, MADV_PAGEOUT); }
 bool hak_os_populate(void *start, size_t bytes) { return advise(start, bytes, MADV_POPULATE_WRITE); }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_HUGEPAGE); }

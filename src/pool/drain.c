@@ -54,13 +54,13 @@ static void keep_pages(const struct hak_block_pages *pages) {
     }
 }
 
-/* D2. The block in `slot` is out of reach of hits that have not begun. */
+/* D2. The block in `slot` is out of reach of hits that begin. */
 static void purge_left_block(const struct hak_bin *bin, void **slot) {
     if (hak_owned_peek(&bin->top) != slot + 1) return;
     struct hak_block_pages pages = hak_purge_claim_around(*slot);
-    if (pages.bytes != 0 && hak_region_may_offer(pages.start)) {
-        bool offered = hak_region_offer_pages(pages.start, pages.bytes);
-        if (offered && hak_owned_peek(&bin->top) == slot + 1) hak_region_reclaim_pages(pages.start, pages.bytes);
+    if (pages.bytes != 0 && hak_region_offer_pages(pages.start, pages.bytes)) {
+        if (hak_fence_threads() && hak_owned_peek(&bin->top) == slot + 1)
+            hak_region_reclaim_pages(pages.start, pages.bytes);
         else keep_pages(&pages);
     }
     hak_purge_return_around(&pages);
@@ -76,9 +76,10 @@ static void purge_left_blocks(struct hak_heap *heap) {
         left.at[i] = base;
         hak_atomic_store(&bin->base, base + 1, relaxed);
     }
+    bool closed = hak_fence_threads();
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         if (left.at[i] == NULL) continue;
-        purge_left_block(&heap->bins[i], left.at[i]);
+        if (closed) purge_left_block(&heap->bins[i], left.at[i]);
         hak_atomic_store(&heap->bins[i].base, left.at[i], relaxed);
     }
 }

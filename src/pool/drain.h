@@ -13,7 +13,7 @@
  * `base` to that block, and the bin goes on with what is left. Its next free is a miss, which opens it again.
  *
  *   D1  No more than one block per class is left in a heap that was drained.
- *   D2  Pages of such a block, if no other block in use has a part in them, go back to the kernel, but what is written to them does not. Only a hit that began before the bins
+ *   D2  Pages of such a block, if no other block in use has a part in them, go back to the kernel, but what is written to them does not. Only a hit that began before all bins
  *       were closed can still take the block, if its thread was stopped in the middle of it; it says so (`top`) before the
  *       program writes. So the pages are offered first, which takes nothing away: what is written from then on, the kernel keeps.
  *       If `top` says after a fence that nobody has taken the block, nothing was written before, and the kernel is told to

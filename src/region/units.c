@@ -435,9 +435,9 @@ bool hak_region_purge_pages(uintptr_t start, size_t bytes) {
     return hak_page_policy_purge(hak_region_range_of(start), start, bytes, false);
 }
 
-bool hak_region_may_offer(uintptr_t start) { return hak_page_policy_may_offer(hak_region_range_of(start), start); }
-
-bool hak_region_offer_pages(uintptr_t start, size_t bytes) { return hak_os_offer((void *)start, bytes); }
+bool hak_region_offer_pages(uintptr_t start, size_t bytes) {
+    return hak_page_policy_offer(hak_region_range_of(start), start, bytes);
+}
 
 void hak_region_reclaim_pages(uintptr_t start, size_t bytes) { hak_os_reclaim((void *)start, bytes); }
 

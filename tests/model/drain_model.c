@@ -162,8 +162,3 @@ MODEL_HARNESS(drain_pages_given, setup_pages, check, take_pair_and_give, drain);
 /* The page has a part of another block, which is free; or not any more. */
 static void take_pair_without_heap(void) { own(library_take(NULL, PAIR)); }
 MODEL_HARNESS_BOUNDED(drain_around, 1, 2, setup_page, check, take_pair, drain, take_pair_without_heap);
-static void take_two_pairs(void) {
-    take_pair();
-    take_pair();
-}
-MODEL_HARNESS(drain_page, setup_page, check, take_two_pairs, drain);

@@ -109,7 +109,6 @@ bool hak_os_purge_lazily(void *start, size_t bytes) {
     offered_word = *offered;
     return true;
 }
-bool hak_os_offer(void *start, size_t bytes) { return hak_os_purge_lazily(start, bytes); }
 bool hak_os_reclaim(void *start, size_t bytes) {
     (void)bytes;
     if (offered == start && *offered == offered_word) *offered = 0;
