@@ -18,7 +18,6 @@ enum {
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,            /* in a period: what the program does costs more than a purge */
     BUSY_SWEEP_SUPER_SLABS = 256, /* 512 MiB in a period: some ms of time where there is nothing to do */
-    IDLE_DRAINS = 3,
     PERIODS_TO_PURGE_ALL = 2,
     PERIODS_TO_SLEEP = 4,
     RECHECK_MS = 10000, /* where the kernel has no fences in all threads, a miss may go unnoticed */
@@ -49,17 +48,16 @@ static uint64_t count_misses(void) {
     return misses;
 }
 
-/* Drains heaps whose threads have not missed for a period; and again, when what lies around the blocks that are left has gone
- * back (D2). */
+/* Drains heaps whose threads have not missed for a period, once. */
 static void drain_idle_heaps(void) {
     /* Acquire pairs with make_heap. */
     for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
         uint64_t misses = misses_of(heap);
         if (misses != heap->swept_misses) {
             heap->swept_misses = misses;
-            heap->idle_drains = 0;
-        } else if (heap->idle_drains < IDLE_DRAINS) {
-            heap->idle_drains++;
+            heap->swept_idle = false;
+        } else if (!heap->swept_idle) {
+            heap->swept_idle = true;
             hak_heap_drain(heap);
         }
     }

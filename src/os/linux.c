@@ -25,9 +25,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT 21
-#endif
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
@@ -166,7 +163,6 @@ bool hak_os_purge_lazily(void *start, size_t bytes) {
     return done;
 }
 
-bool hak_os_reclaim(void *start, size_t bytes) { return advise(start, bytes, MADV_PAGEOUT); }
 bool hak_os_populate(void *start, size_t bytes) { return advise(start, bytes, MADV_POPULATE_WRITE); }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_HUGEPAGE); }
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_NOHUGEPAGE); }

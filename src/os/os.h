@@ -56,10 +56,6 @@ bool hak_os_move_pages(void *start, size_t bytes, void *target);
 /* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on refusal. */
 bool hak_os_purge_lazily(void *start, size_t bytes);
 
-/* Takes memory now that was given back lazily and has not been written to since. False on refusal, or where the kernel does not know
- * the call. */
-bool hak_os_reclaim(void *start, size_t bytes);
-
 /* Gives a part that is readable and writable memory now, in place of a fault for each page. False on refusal, or where the kernel
  * doesn't know the call. */
 bool hak_os_populate(void *start, size_t bytes);

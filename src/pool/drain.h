@@ -13,11 +13,6 @@
  * `base` to that block, and the bin goes on with what is left. Its next free is a miss, which opens it again.
  *
  *   D1  No more than one block per class is left in a heap that was drained.
- *   D2  Pages of such a block, if no other block in use has a part in them, go back to the kernel, but what is written to them does not. Only a hit that began before all bins
- *       were closed can still take the block, if its thread was stopped in the middle of it; it says so (`top`) before the
- *       program writes. So the pages are offered first, which takes nothing away: what is written from then on, the kernel keeps.
- *       If `top` says after a fence that nobody has taken the block, nothing was written before, and the kernel is told to
- *       take what is not written to. If somebody has, all of the pages are written to.
  *
  * What the slow paths keep (partial slabs, claimed blocks, empty slabs) is protected by H5. A drainer who finds the owner in a
  * slow path asks him to do it at its end; one whom the kernel refuses the fence asks, too. Nobody waits.

@@ -71,7 +71,7 @@ struct hak_heap {
     void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
     uint64_t budget_bytes;          /* what bins may still grow by: slots times block size */
     uint64_t swept_misses;          /* background thread's: what it saw at its last look */
-    uint32_t idle_drains;           /* the same: how often it has drained the heap since */
+    bool swept_idle;                /* the same: it has drained the heap since */
     void *signal_stack;             /* made when first asked for, and kept; observe/crash.h */
     struct hak_heap *next;          /* const: the list of all heaps */
     struct hak_counters counters;

@@ -137,40 +137,6 @@ static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
     return bytes;
 }
 
-/* ---- Around a block ------------------------------------------------------------------------------------------------- */
-
-static struct view view_of_slab(struct hak_slab *slab) {
-    struct hak_range *range = hak_region_range_of_record(slab);
-    return view_of(range, hak_region_unit_of(range, slab), hak_atomic_load(&slab->size_class, relaxed));
-}
-
-struct hak_block_pages hak_purge_claim_around(const void *block) {
-    struct hak_place place = hak_region_find((uintptr_t)block);
-    struct view view = view_of_slab(place.slab);
-    size_t page = hak_os_page_bytes(), offset = place.start - hak_region_start_of(view.range, view.slab);
-    uint32_t first = (uint32_t)(offset / page), end = (uint32_t)((offset + place.bytes - 1) / page) + 1;
-    struct hak_block_pages pages = {.slab = view.slab};
-    pages.end = blocks_in_pages(&view, first, end, &pages.first);
-    pages.block = hak_block_index((uint32_t)offset, view.facts->reciprocal);
-    if (pages.first < pages.block && !claim_blocks(&view, pages.first, pages.block)) {
-        pages.first = pages.block;
-        first++;
-    }
-    if (pages.block + 1 < pages.end && !claim_blocks(&view, pages.block + 1, pages.end)) {
-        pages.end = pages.block + 1;
-        end--;
-    }
-    pages.start = hak_region_start_of(view.range, view.slab) + first * page;
-    pages.bytes = end > first ? (end - first) * page : 0;
-    return pages;
-}
-
-void hak_purge_return_around(const struct hak_block_pages *pages) {
-    struct view view = view_of_slab(pages->slab);
-    if (pages->first < pages->block) return_blocks(&view, pages->first, pages->block);
-    if (pages->block + 1 < pages->end) return_blocks(&view, pages->block + 1, pages->end);
-}
-
 /* ---- SuperSlabs ----------------------------------------------------------------------------------------------------- */
 
 /* What to do with the slabs of a SuperSlab, and with the runs that begin in it, by their first unit. Returns bytes. */
@@ -283,7 +249,8 @@ size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
 static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
 
 size_t hak_purge_slab(struct hak_slab *slab) {
-    struct view view = view_of_slab(slab);
+    struct hak_range *range = hak_region_range_of_record(slab);
+    struct view view = view_of(range, hak_region_unit_of(range, slab), hak_atomic_load(&slab->size_class, relaxed));
     return purge_any(&view);
 }
 
@@ -309,8 +276,7 @@ size_t hak_purge_all(struct hak_heap *own) {
     if (own != NULL) hak_heap_flush(own);
     /* Threads that go on take new slabs when theirs have been drained, and have all free blocks of them: what has no memory by
      * then needs no purge. */
-    if (!alone) bytes += purge_all_holes() + hak_heap_purge_others(own);
-    bytes += purge_all_holes() + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
-    /* Once more, because a block that is left in a bin may be alone in its pages only now. */
-    return alone ? bytes : bytes + hak_heap_purge_others(own);
+    if (!alone) bytes += purge_all_holes();
+    bytes += hak_heap_purge_others(own);
+    return bytes + purge_all_holes() + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
 }

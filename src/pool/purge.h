@@ -9,18 +9,6 @@
  * drained. Returns the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
-/* Pages that a block has a part in, and no other block in use. */
-struct hak_block_pages {
-    uintptr_t start;
-    size_t bytes; /* 0: there are none */
-    struct hak_slab *slab;
-    uint32_t first, block, end; /* blocks first..end of the slab are claimed, but for the block itself */
-};
-
-/* Finds these of a small block that is allocated, and claims what else has a part in them; then gives that back. */
-struct hak_block_pages hak_purge_claim_around(const void *block);
-void hak_purge_return_around(const struct hak_block_pages *pages);
-
 /* Gives back the holes of a slab that the caller has. Returns their bytes. */
 size_t hak_purge_slab(struct hak_slab *slab);
 

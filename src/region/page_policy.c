@@ -179,12 +179,6 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
     hak_atomic_store(&was_ever_lazy, true, relaxed);
     return hak_os_purge_lazily((void *)start, bytes);
 }
-bool hak_page_policy_offer(const struct hak_range *range, uintptr_t start, size_t bytes) {
-    uint32_t super_slab = (uint32_t)((start - range->start) / HAK_SUPER_SLAB_BYTES);
-    return !hak_atomic_load(&hak_memory_is_tight, relaxed) && !is_huge(range, super_slab) &&
-           hak_os_purge_lazily((void *)start, bytes);
-}
-
 HAK_ATOMIC(uint32_t) hak_page_policy_has_background;
 
 void hak_page_policy_after_taking(uint64_t dirty_units_left) {

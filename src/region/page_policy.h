@@ -46,10 +46,6 @@ void hak_page_policy_after_taking(uint64_t dirty_units_left);
  * afterwards `may_be_lazy`. */
 bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy);
 
-/* Lets the kernel take memory that is not written to any more; not out of a huge
- * page, nor while memory is scarce, when it would do so at once. False when it may not. */
-bool hak_page_policy_offer(const struct hak_range *range, uintptr_t start, size_t bytes);
-
 /* True when a SuperSlab has no huge page, or an eighth of it is free: enough to give the huge page up for. */
 bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes);
 

@@ -151,11 +151,6 @@ size_t hak_region_purge_units(uint64_t want, bool all);
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);
 
-/* Pages that have no contents, but may be written to at any moment. What was offered and is not written to afterwards goes back with
- * the second call. False when nothing is to be taken away there. */
-bool hak_region_offer_pages(uintptr_t start, size_t bytes);
-void hak_region_reclaim_pages(uintptr_t start, size_t bytes);
-
 /* In a child after fork: free units are found and counted again, whatever other threads were about to do. */
 void hak_region_recover_after_fork(void);
 

@@ -435,12 +435,6 @@ bool hak_region_purge_pages(uintptr_t start, size_t bytes) {
     return hak_page_policy_purge(hak_region_range_of(start), start, bytes, false);
 }
 
-bool hak_region_offer_pages(uintptr_t start, size_t bytes) {
-    return hak_page_policy_offer(hak_region_range_of(start), start, bytes);
-}
-
-void hak_region_reclaim_pages(uintptr_t start, size_t bytes) { hak_os_reclaim((void *)start, bytes); }
-
 void hak_region_recover_after_fork(void) {
     uint64_t dirty_units = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {

@@ -221,7 +221,6 @@ static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {
 }
 
 bool hak_os_purge_lazily(void *start, size_t bytes) { return advise(FAKE_LAZY_PURGE, start, bytes); }
-bool hak_os_reclaim(void *start, size_t bytes) { return advise(FAKE_RECLAIM, start, bytes); }
 bool hak_os_populate(void *start, size_t bytes) { return advise(FAKE_POPULATE, start, bytes); }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(FAKE_HUGE, start, bytes); }
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO_HUGE, start, bytes); }

@@ -26,7 +26,6 @@ enum fake_call_kind {
     FAKE_POPULATE,
     FAKE_LAZY_PURGE,
     FAKE_RESIDENT,
-    FAKE_RECLAIM,
     FAKE_KIND_COUNT,
     FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
 };

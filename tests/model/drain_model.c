@@ -100,8 +100,8 @@ MODEL_HARNESS(drain_push_full, setup_full, check_drained, push_push, drain);
 MODEL_HARNESS(drain_push_pop, setup_three, check_drained, push_pop_pop, drain);
 MODEL_HARNESS(drain_refill, setup_empty, check_drained, pop_pop, drain);
 MODEL_HARNESS(drain_slow_paths, setup_one, check_drained, refill_twice, drain);
-MODEL_HARNESS_BOUNDED(drain_twice, 1, 2, setup_three, check_drained, push_pop_pop, drain, drain);
-MODEL_HARNESS_BOUNDED(drain_purge, 1, 2, setup_three, check, pop_pop, purge);
+MODEL_HARNESS(drain_twice, setup_three, check_drained, push_pop_pop, drain, drain);
+MODEL_HARNESS(drain_purge, setup_three, check, pop_pop, purge);
 
 static void check_wanted(void) {
     check();
@@ -137,28 +137,3 @@ MODEL_HARNESS(drain_leave, setup_two_heaps, check_left, leave, drain);
 MODEL_HARNESS_BOUNDED(drain_leave_twice, 1, 1, setup_two_heaps, check_left, leave, drain, drain);
 MODEL_HARNESS(drain_come, setup_two_heaps, check_left, leave_and_come, drain);
 MODEL_HARNESS_BOUNDED(drain_come_other, 1, 1, setup_two_heaps, check_left, leave, come, drain);
-
-/* A block of whole pages, which are offered to the kernel. */
-static void start_with_pages(size_t page_bytes) {
-    library_start(1, 1, 2, 1);
-    hak_knobs.bin_first_slots = hak_knobs.bin_most_slots = 4;
-    fake_os.page_bytes = page_bytes;
-    for (uint32_t t = 0; t < MODEL_THREADS; t++) held_count[t] = 0;
-    library_cache(library_heaps[0], PAIR, library_take(library_heaps[0], PAIR));
-    model_name(&library_heaps[0]->bins[PAIR].base, "base");
-    model_name(&library_heaps[0]->bins[PAIR].top, "top");
-}
-static void setup_pages(void) { start_with_pages(HAK_UNIT_BYTES / 4); }
-static void setup_page(void) { start_with_pages(HAK_UNIT_BYTES); }
-static void take_pair(void) { own(hak_front_alloc(PAIR * HAK_ALIGNMENT)); }
-static void take_pair_and_give(void) {
-    take_pair();
-    give();
-    take_pair();
-}
-MODEL_HARNESS(drain_pages, setup_pages, check, take_pair, drain);
-MODEL_HARNESS(drain_pages_given, setup_pages, check, take_pair_and_give, drain);
-
-/* The page has a part of another block, which is free; or not any more. */
-static void take_pair_without_heap(void) { own(library_take(NULL, PAIR)); }
-MODEL_HARNESS_BOUNDED(drain_around, 1, 2, setup_page, check, take_pair, drain, take_pair_without_heap);

@@ -98,23 +98,7 @@ void hak_os_name(void *start, size_t bytes, const char *name) { (void)start, (vo
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_populate(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
-
-/* What was offered, and what its first word was then: all that is written there. */
-static uint64_t *offered, offered_word;
-
-bool hak_os_purge_lazily(void *start, size_t bytes) {
-    (void)bytes;
-    if (fake_os.refuses_purge) return false;
-    offered = start;
-    offered_word = *offered;
-    return true;
-}
-bool hak_os_reclaim(void *start, size_t bytes) {
-    (void)bytes;
-    if (offered == start && *offered == offered_word) *offered = 0;
-    return true;
-}
-
+bool hak_os_purge_lazily(void *start, size_t bytes) { return (void)start, (void)bytes, !fake_os.refuses_purge; }
 void hak_os_break_huge_page(void *page) { (void)page; }
 size_t hak_os_resident_bytes(void *start, size_t bytes) { return (void)start, bytes; }
 bool hak_os_has_huge_pages(void) { return true; }

@@ -70,7 +70,6 @@ void library_let_look(void) {
     hak_pages_to_look = 0;
 }
 uint64_t library_growth_seen(void) { return seen.grown_bytes; }
-void library_purge_holes(void) { purge_all_holes(); }
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
 void library_background_start(void) { start_thread(); }

@@ -79,8 +79,6 @@ void library_background_run(void);
 /* Lets threads look how tight memory is, at once; how many bytes of growth they have seen. */
 void library_let_look(void);
 uint64_t library_growth_seen(void);
-/* And in pool/purge.c. */
-void library_purge_holes(void);
 
 /* The heap that hak_thread_attach finds. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));

@@ -2,8 +2,6 @@
  * can't. Other threads act where the fake kernel's fences are. */
 #include "pool_fixture.h"
 
-#include <string.h>
-
 #include "front/front.h"
 #include "pool/drain.h"
 
@@ -192,70 +190,6 @@ static void all_but_own(void **state) {
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
 }
 
-/* D2 */
-enum { WIDE_BYTES = 8192 };
-
-static char *wide;
-
-static void start_wide(void) {
-    pool_start(SIZE_MAX);
-    heap = hak_heap_acquire();
-    uint32_t c = hak_size_class_of(WIDE_BYTES);
-    assert_true(hak_heap_grow_bin(heap, c));
-    struct hak_bin *bin = &heap->bins[c];
-    for (int i = 0; i < 3; i++) {
-        *bin->top = wide = pool_take_one(heap, c);
-        hak_bin_set_top(bin, bin->top + 1);
-    }
-    fake_os_forget();
-}
-static void take_wide(void) {
-    struct hak_bin *bin = &heap->bins[hak_size_class_of(WIDE_BYTES)];
-    hak_bin_set_top(bin, bin->top - 1);
-    memset(wide, 1, WIDE_BYTES);
-}
-static size_t cached_wide(void) { return hak_heap_cached(heap, hak_size_class_of(WIDE_BYTES)); }
-
-static void pages_of_the_last_block(void **state) {
-    (void)state;
-    start_wide();
-    hak_heap_drain(heap);
-    assert_int_equal(cached_wide(), 1);
-    assert_int_equal(fake_os.call_count[FAKE_LAZY_PURGE], 1);
-    assert_int_equal(fake_os.call_count[FAKE_RECLAIM], 1);
-    assert_int_equal(fake_os.calls[fake_os.call_count[FAKE_ANY] - 1].start, (uintptr_t)wide);
-    assert_int_equal(fake_os.calls[fake_os.call_count[FAKE_ANY] - 1].bytes, WIDE_BYTES);
-}
-
-/* A hit that had begun before the drain takes the block: at fence 2, before its pages are offered; at fence 3, after. */
-static void last_block_taken(void **state) {
-    (void)state;
-    for (int at = 2; at <= 3; at++) {
-        start_wide();
-        fence = 0, act_at = at, act = take_wide;
-        fake_os.between_fences = at_fence;
-        hak_heap_drain(heap);
-        fake_os.between_fences = NULL;
-        assert_int_equal(cached_wide(), 0);
-        assert_int_equal(fake_os.call_count[FAKE_LAZY_PURGE], at == 3);
-        assert_int_equal(fake_os.call_count[FAKE_RECLAIM], 0);
-        for (int i = 0; i < WIDE_BYTES; i++) assert_int_equal(wide[i], 1);
-    }
-}
-
-/* The kernel can't tell any more whether it was taken. */
-static void no_fence_for_the_last_block(void **state) {
-    (void)state;
-    start_wide();
-    fake_os.fences_left = 3;
-    hak_heap_drain(heap);
-    assert_int_equal(fake_os.call_count[FAKE_LAZY_PURGE], 1);
-    assert_int_equal(fake_os.call_count[FAKE_RECLAIM], 0);
-    assert_int_equal(cached_wide(), 1);
-    fake_os.fences_left = SIZE_MAX;
-}
-
 UNIT_MAIN(cmocka_unit_test(asleep), cmocka_unit_test(opened_with_blocks), cmocka_unit_test(meanwhile),
           cmocka_unit_test(popped_below), cmocka_unit_test(owner_in_slow_path), cmocka_unit_test(no_fence),
-          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own), cmocka_unit_test(pages_of_the_last_block),
-          cmocka_unit_test(last_block_taken), cmocka_unit_test(no_fence_for_the_last_block))
+          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own))
