@@ -76,7 +76,7 @@ void *hak_reallocarray(void *block, size_t count, size_t size) {
 /* ---- Alignment ---------------------------------------------------------------------------------------------------- */
 
 /* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie at
- * multiples of `alignment`; HAK_CLASS_NONE when there is none. */
+ * multiples of `alignment`; HAK_CLASS_NONE when there is none. So do those of the class that may serve it (hak_widest_of_group). */
 static uint32_t aligned_class(size_t alignment, size_t size) {
     if (alignment > HAK_SMALL_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
     uint32_t size_class = hak_size_class_of(size < alignment ? alignment : size);

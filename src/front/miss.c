@@ -13,6 +13,9 @@
 
 HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
+/* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
+enum { SLABS_TO_OPEN = 4 };
+
 enum { MOST_BLOCKS_PER_MISS = 64 }; /* so that no single call takes long, however large a bin is */
 
 static HAK_COLD void *out_of_memory(void) {
@@ -48,6 +51,22 @@ static uint32_t batch_size(struct hak_heap *heap, uint32_t size_class, enum hak_
     return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
 }
 
+/* A class takes a slab, of which a program with a few blocks of every size fills little: such sizes share the slabs of the widest
+ * class of their group. When a heap has several, what blocks have too much costs more than slabs that are not full, and
+ * each class of the group gets its own, for good. */
+static void open_group(uint32_t widest) {
+    for (uint32_t i = widest - HAK_GROUP_CLASSES + 1; i < widest; i++) {
+        size_t last = hak_size_classes[i].block_bytes / HAK_ALIGNMENT;
+        for (size_t at = hak_size_classes[i - 1].block_bytes / HAK_ALIGNMENT + 1; at <= last; at++)
+            hak_front_serve(at, i);
+    }
+}
+
+static bool is_closed_group(uint32_t size_class) {
+    return size_class > HAK_SINGLE_CLASS_COUNT && hak_widest_of_group(size_class) == size_class &&
+           hak_front_class_of(hak_size_classes[size_class - 1].block_bytes) == size_class;
+}
+
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     hak_heap_grow_bin(heap, size_class);
@@ -55,6 +74,8 @@ static bool refill(struct hak_heap *heap, uint32_t size_class) {
     uint32_t want = batch_size(heap, size_class, HAK_MISS_REFILL);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
+    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && is_closed_group(size_class))
+        open_group(size_class);
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + got);
     HAK_COUNT(heap, refills, 1);
@@ -110,7 +131,7 @@ void *hak_front_alloc_miss(size_t size) {
     if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false);
     struct hak_heap *heap = enter();
     if (HAK_UNLIKELY(heap == NULL) && !hak_process_initialize()) return out_of_memory();
-    uint32_t size_class = hak_size_class_of(size);
+    uint32_t size_class = hak_front_class_of(size);
     void *block;
     if (HAK_LIKELY(heap != NULL)) {
         block = alloc_small(heap, size_class);
@@ -186,8 +207,9 @@ size_t hak_front_prewarm(size_t max_bytes) {
     struct hak_heap *heap = hak_thread_attach();
     if (heap == NULL) return 0;
     size_t blocks = 0;
-    uint32_t last = hak_size_class_of(max_bytes < HAK_SMALL_MAX ? max_bytes : HAK_SMALL_MAX);
+    uint32_t last = hak_front_class_of(max_bytes < HAK_SMALL_MAX ? max_bytes : HAK_SMALL_MAX);
     for (uint32_t i = 1; i <= last; i++) {
+        if (hak_front_class_of(hak_size_classes[i].block_bytes) != i) continue;
         hak_front_refill(i);
         blocks += hak_heap_cached(heap, i);
     }

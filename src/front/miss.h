@@ -5,6 +5,17 @@
 #include "front/front.h"
 #include "region/large.h"
 
+/* From now on sizes of (index - 1) * 16 + 1 .. index * 16 are served by this class. */
+HAK_INLINE void hak_front_serve(size_t index, uint32_t size_class) {
+    hak_owned_set(&hak_bin_offsets[index], (uint16_t)(size_class * sizeof(struct hak_bin)));
+}
+
+/* The class that serves a size now; size <= HAK_SMALL_MAX. Not before the process is initialised. */
+HAK_INLINE uint32_t hak_front_class_of(size_t size) {
+    size_t index = (size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT;
+    return (uint32_t)(hak_owned_peek(&hak_bin_offsets[index]) / sizeof(struct hak_bin));
+}
+
 /* Fills the calling thread's bin of a class if it is empty; false when it stays so. */
 bool hak_front_refill(uint32_t size_class);
 

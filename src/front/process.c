@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "front/background.h"
-#include "front/front.h"
+#include "front/miss.h"
 #include "front/thread.h"
 #include "front/tight.h"
 #include "os/os.h"
@@ -35,7 +35,7 @@ static void read_settings(void) {
 
 static void fill_bin_offsets(void) {
     for (size_t i = 0; i < sizeof hak_bin_offsets / sizeof hak_bin_offsets[0]; i++)
-        hak_owned_set(&hak_bin_offsets[i], (uint16_t)(hak_size_class_of(i * HAK_ALIGNMENT) * sizeof(struct hak_bin)));
+        hak_front_serve(i, hak_widest_of_group(hak_size_class_of(i * HAK_ALIGNMENT)));
 }
 
 _Static_assert(HAK_CLASS_LIMIT * sizeof(struct hak_bin) <= UINT16_MAX, "bin offsets fit their table");

@@ -46,6 +46,7 @@ static void make_blank(struct hak_heap *heap) {
     heap->exit_rounds = 0;
     heap->acquired_count = 0;
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
+    memset(heap->slab_counts, 0, sizeof heap->slab_counts);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
 }
 

@@ -63,6 +63,8 @@ struct hak_heap {
     uint32_t empty_count;
     uint32_t acquired_count;            /* slabs acquired since the thread got the heap */
     bool has_acquired[HAK_CLASS_LIMIT]; /* a slab of the class, since then */
+    uint8_t
+        slab_counts[HAK_CLASS_LIMIT]; /* slabs acquired less slabs retired, 0..255; a guess: others retire slabs too */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */

@@ -69,6 +69,7 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
     if (heap != NULL) {
         heap->acquired_count++;
         heap->has_acquired[size_class] = true;
+        if (heap->slab_counts[size_class] < UINT8_MAX) heap->slab_counts[size_class]++;
     }
     struct hak_range *range = hak_region_range_of_record(slab);
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
@@ -78,8 +79,9 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
 }
 
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
-    uint32_t units = hak_size_classes[hak_atomic_load(&slab->size_class, relaxed)].unit_count;
+    uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
+    if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
     hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
     if (heap != NULL && units == 1 && heap->empty_count < HAK_EMPTY_SLABS) {

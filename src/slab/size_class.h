@@ -2,7 +2,8 @@
  *
  * Classes 1..HAK_SMALL_CLASS_COUNT are small: blocks of 16 to 32768 bytes from slabs. Sizes go in steps of 16 up to 256, and
  * in steps of 1/8 of the power of two below above, so that a block is less than 16 bytes or 12.5 % larger than its
- * request. Class 0 means "no block here"; the classes above the small ones mark units that are no slab. One byte names any
+ * request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while there are few of them
+ * (front/miss.c). Class 0 means "no block here"; the classes above the small ones mark units that are no slab. One byte names any
  * of them, so that the page map needs one byte per unit.
  */
 #ifndef HAK_SLAB_SIZE_CLASS_H
@@ -22,6 +23,11 @@ enum {
     HAK_CLASS_RUN_HEAD,                                   /* first unit of a page run */
     HAK_CLASS_RUN_BODY,                                   /* its other units */
     HAK_CLASS_LIMIT,
+};
+
+enum {
+    HAK_SINGLE_CLASS_COUNT = HAK_FINE_CLASS_COUNT + 2 * 8, /* 16 .. 1024; the others are in groups */
+    HAK_GROUP_CLASSES = 4, /* the sizes from a power of two to 1.5 times it, or from there to the next */
 };
 
 struct hak_size_class {
@@ -44,6 +50,13 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
     uint32_t magnitude = hak_highest_bit(size - 1); /* 2^magnitude < size <= 2^(magnitude + 1); 8 at least */
     uint32_t eighth = (uint32_t)((size - 1) >> (magnitude - 3)) & 7;
     return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
+}
+
+/* The class that serves a size of `size_class` while its group is closed. Whatever power of two divides the block size of a class
+ * of the group divides that of the widest. */
+HAK_INLINE uint32_t hak_widest_of_group(uint32_t size_class) {
+    if (size_class <= HAK_SINGLE_CLASS_COUNT) return size_class;
+    return (size_class - 1) / HAK_GROUP_CLASSES * HAK_GROUP_CLASSES + HAK_GROUP_CLASSES;
 }
 
 #define HAK_RECIPROCAL_SHIFT 35 /* the largest with which the reciprocal of 16 fits 32 bits */

@@ -176,6 +176,34 @@ static void prewarming(void **state) {
     assert_true(hak_thread_prewarm(SIZE_MAX) > count);
 }
 
+/* Sizes above 1 KiB share the widest class of their group, until there are many of them. */
+static void groups_open(void **state) {
+    (void)state;
+    enum { COUNT = 1000 };
+    static void *many[COUNT];
+    struct hak_snapshot snapshot;
+    assert_int_equal(hak_malloc_usable_size(many[0] = hak_malloc(1000)), 1024);
+    hak_free(many[0]);
+    for (int i = 0; i < COUNT; i++) many[i] = hak_malloc(1100);
+    assert_int_equal(hak_malloc_usable_size(many[0]), 1536);
+    assert_int_equal(hak_malloc_usable_size(many[4 * 42]), 1536);
+    assert_int_equal(hak_malloc_usable_size(many[COUNT - 1]), 1152);
+    for (size_t size = 1025; size <= 1536; size += 128) {
+        many[0] = hak_realloc(many[0], size);
+        hak_free(many[0]);
+        many[0] = hak_malloc(size);
+        assert_int_equal(hak_malloc_usable_size(many[0]), size + 127);
+    }
+    void *other = hak_malloc(1537);
+    assert_int_equal(hak_malloc_usable_size(other), 2048); /* another group */
+    hak_free(other);
+    hak_free_sized(many[1], 1100); /* of the widest class, though its size has another by now */
+    for (int i = 0; i < COUNT; i++)
+        if (i != 1) hak_free(many[i]);
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
 static void misuse_at_once(void **state) {
     (void)state;
     char *block = hak_malloc(64), *run = hak_malloc(100000), *mapping = hak_malloc(3 * HAK_MIB);
@@ -232,5 +260,6 @@ static void interior_pointers_at_the_flush(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush))
+          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
+          cmocka_unit_test(interior_pointers_at_the_flush))

@@ -84,6 +84,20 @@ static void block_index_is_a_division(void **state) {
     }
 }
 
+/* Whatever a class of a group can serve, the widest can: sizes, and alignments, for which an aligned request picks the class. */
+static void the_widest_serves_its_group(void **state) {
+    (void)state;
+    hak_size_class_initialize();
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        uint32_t widest = hak_widest_of_group(i), bytes = hak_size_classes[i].block_bytes;
+        assert_in_range(widest, i, HAK_SMALL_CLASS_COUNT);
+        assert_true(bytes <= 1024 ? widest == i : widest % HAK_GROUP_CLASSES == 0);
+        assert_in_range(hak_size_classes[widest].block_bytes, bytes, bytes + bytes / 2);
+        assert_int_equal(hak_size_classes[widest].block_bytes % (bytes & -bytes), 0);
+    }
+}
+
 UNIT_MAIN(cmocka_unit_test(every_size_has_a_class), cmocka_unit_test(the_64_byte_class),
           cmocka_unit_test(the_1024_byte_class), cmocka_unit_test(largest_classes),
-          cmocka_unit_test(slabs_of_every_class), cmocka_unit_test(block_index_is_a_division))
+          cmocka_unit_test(slabs_of_every_class), cmocka_unit_test(block_index_is_a_division),
+          cmocka_unit_test(the_widest_serves_its_group))
