@@ -158,7 +158,7 @@ static void unclaiming(void **state) {
             for (uint32_t word = 0; word < hak_slab_word_count(&slab); word++) {
                 uint64_t mask = hak_slab_word_mask(slab.block_count, word);
                 uint64_t used = taken <= word * 64 ? 0 : hak_low_bits(taken - word * 64) & mask;
-                assert_true(hak_slab_claimed_in(&slab, word) == (mask & ~used));
+                assert_true(hak_slab_claimed_in(&slab, slab.block_count, word) == (mask & ~used));
             }
             hak_slab_unclaim(&slab);
             assert_int_equal(count_free(), slab.block_count - taken);
