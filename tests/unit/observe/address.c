@@ -56,7 +56,7 @@ static void small_blocks(void **state) {
 static void claimed_blocks(void **state) {
     (void)state;
     char *first = hak_malloc(1100);
-    const struct hak_size_class *facts = &hak_size_classes[hak_size_class_of(1100)];
+    const struct hak_size_class *facts = &hak_size_classes[hak_size_class_of(hak_malloc_usable_size(first))];
     uint32_t counts[HAK_ADDRESS_HEAP + 1] = {0};
     char *slab = (char *)hak_align_down((uintptr_t)first, HAK_UNIT_BYTES);
     for (uint32_t i = 0; i < facts->block_count; i++) counts[find(slab + i * facts->block_bytes).kind]++;
