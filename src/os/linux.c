@@ -324,16 +324,17 @@ void hak_os_write(int descriptor, const char *text, size_t length) {
 
 int hak_os_create_file(const char *path) { return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }
 
-int hak_os_open_file(const char *path) { return open(path, O_RDONLY | O_CLOEXEC); }
+/* These three are asked for in the middle of a malloc, which is no cancellation point; libc's functions are. */
+int hak_os_open_file(const char *path) { return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); }
 
 size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     ssize_t length;
-    do length = read(descriptor, buffer, bytes);
+    do length = (ssize_t)syscall(SYS_read, descriptor, buffer, bytes);
     while (length < 0 && errno == EINTR);
     return length < 0 ? 0 : (size_t)length;
 }
 
-void hak_os_close(int descriptor) { close(descriptor); }
+void hak_os_close(int descriptor) { syscall(SYS_close, descriptor); }
 
 int hak_os_duplicate(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 100); }
 

@@ -10,6 +10,7 @@
 
 /* ---- Text files, line by line ---------------------------------------------------------------------------------------- */
 
+/* Lines and paths are static: threads have small stacks, and one caller at a time looks. */
 enum { LINE_BYTES = 1024, NAME_BYTES = 32 };
 
 struct reader {
@@ -87,7 +88,7 @@ static bool parse_number(const char *text, uint64_t *number) {
 /* `path_length` says which group. */
 static void open_in_group(struct reader *reader, const struct hak_memory_groups *groups, size_t path_length,
                           const char *name) {
-    char path[HAK_GROUP_PATH_BYTES + NAME_BYTES];
+    static char path[HAK_GROUP_PATH_BYTES + NAME_BYTES];
     memcpy(path, groups->path, path_length);
     path[path_length] = '/';
     memcpy(path + path_length + 1, name, strlen(name) + 1);
@@ -138,7 +139,7 @@ static uint64_t limit_of(const struct hak_memory_groups *groups, size_t path_len
  * controller, else "0::/path". Returns the version. */
 static uint32_t find_own_group(char *group, size_t capacity) {
     struct reader reader;
-    char line[LINE_BYTES];
+    static char line[LINE_BYTES];
     uint32_t version = 0;
     open_reader(&reader, "/proc/self/cgroup");
     while (version != 1 && next_line(&reader, line, sizeof line)) {
@@ -191,7 +192,7 @@ static bool set_path(struct hak_memory_groups *groups, const char *point, const 
  * of the mount's path; the version is 0 when there is no mount. */
 static size_t find_folder(struct hak_memory_groups *groups, const char *group) {
     struct reader reader;
-    char line[LINE_BYTES];
+    static char line[LINE_BYTES];
     const char *root, *point;
     size_t mount_length = 0;
     uint32_t version = groups->version;
@@ -224,7 +225,7 @@ static void find_limits(struct hak_memory_groups *groups, size_t mount_length) {
 
 void hak_memory_groups_find(struct hak_memory_groups *groups) {
     int saved_errno = errno;
-    char group[HAK_GROUP_PATH_BYTES];
+    static char group[HAK_GROUP_PATH_BYTES];
     groups->limit_count = 0;
     groups->path_length = 0;
     groups->version = find_own_group(group, sizeof group);

@@ -28,7 +28,8 @@ struct hak_memory_groups {
     char path[HAK_GROUP_PATH_BYTES]; /* of the folder of the own group, or of the uppermost one that can be seen */
 };
 
-/* Finds the groups and the limits they have now. */
+/* Finds the groups and the limits they have now. Callers of this and of the functions below see to it that there is one at a
+ * time. */
 void hak_memory_groups_find(struct hak_memory_groups *groups);
 
 /* What is used of a limit; `limit_bytes` 0: there is none, or it can't be read. */

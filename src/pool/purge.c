@@ -260,14 +260,8 @@ static size_t purge_holes(struct hak_range *range, uint32_t super_slab) {
 }
 
 static size_t purge_all_holes(void) {
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
-        struct hak_range *range = hak_region_range(i);
-        /* Acquire as in range_at. */
-        uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, acquire);
-        for (uint32_t super_slab = 0; super_slab < super_slabs; super_slab++) bytes += purge_holes(range, super_slab);
-    }
-    return bytes;
+    struct cursor from = {0, 0};
+    return visit_super_slabs(&from, hak_region_sums().super_slabs, purge_holes);
 }
 
 size_t hak_purge_all(struct hak_heap *own) {
