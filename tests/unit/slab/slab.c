@@ -148,7 +148,7 @@ static void freeing_twice_shows(void **state) {
 static void unclaiming(void **state) {
     (void)state;
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        for (uint32_t taken = 0; taken <= facts->block_count; taken += 1 + taken / 2) {
+        for (uint32_t taken = 0; taken <= hak_size_classes[i].block_count; taken += 1 + taken / 2) {
             make_slab(i);
             if (taken > slab.block_count) continue;
             take(taken);
