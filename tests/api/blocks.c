@@ -434,5 +434,5 @@ int main(int argc, char **argv) {
         {"realloc_contents", realloc_contents},
         {"realloc_growth", realloc_growth},
     };
-    return run_case(argc, argv, cases, COUNT_OF(cases), 50);
+    return run_case(argc, argv, cases, COUNT_OF(cases), 120);
 }
