@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "exec.h"
 #include "explain_heap.h"
 #include "hakmem/hakmem.h"
 
@@ -212,19 +213,13 @@ static void explain(pid_t id, FILE *out) {
 
 /* ---- A command, at its end ---------------------------------------------------------------------------------------- */
 
-/* The reason travels through a pipe that exec closes; what comes through the other one says that somebody watches. */
+/* What comes through `ready` says that somebody watches. */
 static _Noreturn void start(const char *preload, char **command, int ready, int failure) {
     char go;
     if (read(ready, &go, 1) != 1) {
         _exit(126);
     }
-    if (*preload) {
-        setenv("LD_PRELOAD", preload, 1);
-    }
-    execvp(command[0], command);
-    int reason = errno;
-    ssize_t written = write(failure, &reason, sizeof reason);
-    _exit(written == sizeof reason ? 127 : 126);
+    exec_or_report(preload, command, failure);
 }
 
 static bool is_stopping(int signal) {

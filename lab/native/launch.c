@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "exec.h"
+
 static long long now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -31,16 +33,9 @@ static long long now_ns(void) {
 
 static long long microseconds(struct timeval time) { return time.tv_sec * 1000000LL + time.tv_usec; }
 
-/* The reason travels through a pipe that exec closes, so that a command that ends with 127 by itself is told apart. */
 static _Noreturn void start(const char *preload, char **command, int failure) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (*preload) {
-        setenv("LD_PRELOAD", preload, 1);
-    }
-    execvp(command[0], command);
-    int reason = errno;
-    ssize_t written = write(failure, &reason, sizeof reason);
-    _exit(written == sizeof reason ? 127 : 126);
+    exec_or_report(preload, command, failure);
 }
 
 int main(int count, char **arguments) {

@@ -58,7 +58,7 @@ void *hak_realloc(void *block, size_t size) {
     struct hak_place place = hak_front_place_of(block, "realloc");
     /* In place while it fits and at most half of it would be wasted. */
     if (place.kind == HAK_PLACE_SMALL) {
-        bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= 4 * HAK_ALIGNMENT);
+        bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
         return stays ? block : move_block(&place, size);
     }
     void *resized = hak_large_resize(&place, size);

@@ -20,8 +20,8 @@
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
 
 /* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is initialised:
- * bin 0 is always empty. Written by who initialises the process, and by
- * who opens a group of classes, perhaps two at once, who write the same; who reads the old offset gets a larger block. */
+ * bin 0 is always empty. Written by who initialises the process, and by who opens a group of classes, perhaps two at once,
+ * who write the same; who reads the old offset gets a larger block. */
 extern HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
 /* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/format.h"
+#include "os/os.h"
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------ */
 
@@ -76,11 +77,8 @@ static bool visit_lines(struct line_reader *reader, bool (*visit)(const struct h
     return goes_on;
 }
 
-static ssize_t read_more(struct line_reader *reader) {
-    ssize_t got;
-    do got = read(reader->descriptor, reader->text + reader->length, sizeof reader->text - 1 - reader->length);
-    while (got < 0 && errno == EINTR);
-    return got;
+static size_t read_more(struct line_reader *reader) {
+    return hak_os_read(reader->descriptor, reader->text + reader->length, sizeof reader->text - 1 - reader->length);
 }
 
 bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping, void *context), void *context) {
@@ -88,14 +86,14 @@ bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping,
     struct line_reader reader;
     reader.length = 0;
     reader.skipping = false;
-    reader.descriptor = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    reader.descriptor = hak_os_open_file("/proc/self/maps");
     if (reader.descriptor >= 0) {
-        ssize_t got;
+        size_t got;
         while ((got = read_more(&reader)) > 0) {
-            reader.length += (size_t)got;
+            reader.length += got;
             if (!visit_lines(&reader, visit, context)) break;
         }
-        close(reader.descriptor);
+        hak_os_close(reader.descriptor);
     }
     errno = saved_errno;
     return reader.descriptor >= 0;
@@ -131,10 +129,10 @@ void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) {
     char path_buffer[64];
     struct hak_text path = hak_text_in(path_buffer, sizeof path_buffer);
     hak_text_add(&path, "/proc/self/task/%d/comm", thread);
-    int descriptor = open(path.start, O_RDONLY | O_CLOEXEC);
-    ssize_t length = descriptor < 0 ? 0 : read(descriptor, name, HAK_THREAD_NAME_BYTES - 1);
-    if (descriptor >= 0) close(descriptor);
-    name[length > 0 ? length : 0] = '\0';
+    int descriptor = hak_os_open_file(path.start);
+    size_t length = descriptor < 0 ? 0 : hak_os_read(descriptor, name, HAK_THREAD_NAME_BYTES - 1);
+    if (descriptor >= 0) hak_os_close(descriptor);
+    name[length] = '\0';
     name[strcspn(name, "\n")] = '\0';
     errno = saved_errno;
 }

@@ -184,13 +184,12 @@ size_t hak_os_resident_bytes(void *start, size_t bytes) {
 
 /* The beginning of a small file, as text. False when it can't be read. */
 static bool read_file(const char *path, char *text, size_t capacity) {
-    int saved_errno = errno, descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = descriptor < 0 ? -1 : read(descriptor, text, capacity - 1);
-    if (descriptor >= 0) close(descriptor);
+    int saved_errno = errno, descriptor = hak_os_open_file(path);
+    size_t length = descriptor < 0 ? 0 : hak_os_read(descriptor, text, capacity - 1);
+    if (descriptor >= 0) hak_os_close(descriptor);
     errno = saved_errno;
-    if (length <= 0) return false;
     text[length] = '\0';
-    return true;
+    return length > 0;
 }
 
 /* The number a text begins with. strtoul needs a locale, which there isn't before the program is relocated. */

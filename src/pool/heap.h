@@ -61,10 +61,9 @@ struct hak_heap {
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: retired here, or taken ahead */
     uint32_t empty_count;
-    uint32_t acquired_count;            /* slabs acquired since the thread got the heap */
-    bool has_acquired[HAK_CLASS_LIMIT]; /* a slab of the class, since then */
-    uint8_t
-        slab_counts[HAK_CLASS_LIMIT]; /* slabs acquired less slabs retired, 0..255; a guess: others retire slabs too */
+    uint32_t acquired_count;              /* slabs acquired since the thread got the heap */
+    bool has_acquired[HAK_CLASS_LIMIT];   /* a slab of the class, since then */
+    uint8_t slab_counts[HAK_CLASS_LIMIT]; /* acquired less retired, 0..255; a guess: others retire slabs, too */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */

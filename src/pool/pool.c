@@ -39,6 +39,28 @@ static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32
     return hak_region_acquire(units, units, HAK_UNITS_FRESH, false);
 }
 
+/* Units that were a slab before: their memory is there. */
+static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
+    if (heap != NULL && units == 1 && heap->empty_count > 0) {
+        HAK_COUNT(heap, slabs_own_empty, 1);
+        return heap->empty_slabs[--heap->empty_count];
+    }
+    struct hak_slab *slab = units_for_slab(heap, units, HAK_UNITS_DIRTY);
+    if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
+    return slab;
+}
+
+static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t units) {
+    struct hak_slab *slab = units_for_slab(heap, units, HAK_UNITS_FREE);
+    if (slab == NULL && (slab = units_for_slab(heap, units, HAK_UNITS_NEW_SUPER)) != NULL) {
+        HAK_COUNT(heap, slabs_super, 1);
+        return slab;
+    }
+    if (slab == NULL) slab = units_for_slab(heap, units, HAK_UNITS_LAST_RESORT);
+    if (slab != NULL) HAK_COUNT(heap, slabs_fresh, 1);
+    return slab;
+}
+
 /* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap. */
 static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class) {
     uint32_t units = hak_size_classes[size_class].unit_count;
@@ -50,22 +72,9 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
         hak_atomic_store(&slab->state, state, relaxed);
         return slab;
     }
-    if ((slab = units_for_first_slab(heap, size_class)) != NULL) {
-        HAK_COUNT(heap, slabs_fresh, 1);
-    } else if (heap != NULL && units == 1 && heap->empty_count > 0) {
-        slab = heap->empty_slabs[--heap->empty_count];
-        HAK_COUNT(heap, slabs_own_empty, 1);
-    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_DIRTY)) != NULL) {
-        HAK_COUNT(heap, slabs_pool_empty, 1);
-    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_FREE)) != NULL) {
-        HAK_COUNT(heap, slabs_fresh, 1);
-    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_NEW_SUPER)) != NULL) {
-        HAK_COUNT(heap, slabs_super, 1);
-    } else if ((slab = units_for_slab(heap, units, HAK_UNITS_LAST_RESORT)) != NULL) {
-        HAK_COUNT(heap, slabs_fresh, 1);
-    } else {
-        return NULL;
-    }
+    if ((slab = units_for_first_slab(heap, size_class)) != NULL) HAK_COUNT(heap, slabs_fresh, 1);
+    else if ((slab = used_units(heap, units)) == NULL) slab = unused_units(heap, units);
+    if (slab == NULL) return NULL;
     if (heap != NULL) {
         heap->acquired_count++;
         heap->has_acquired[size_class] = true;

@@ -6,13 +6,9 @@
 #include "region/page_policy.h"
 #include "region/region.h"
 
-enum { PLACES = HAK_KEPT_MAPPINGS };
-
-#define AGED HAK_KEPT_AGED
-
 #define SMALL_CACHE_BYTES (64 * HAK_MIB)
 
-static HAK_ATOMIC(uint64_t) places[PLACES];
+static HAK_ATOMIC(uint64_t) places[HAK_KEPT_MAPPINGS];
 const void *const hak_kept_mappings = places;
 static HAK_ATOMIC(uint64_t) kept_bytes;
 static HAK_ATOMIC(uint32_t) oldest; /* a place to push out of next; a clock's hand */
@@ -20,11 +16,10 @@ static HAK_ATOMIC(uint32_t) oldest; /* a place to push out of next; a clock's ha
 static uint64_t word_of(uintptr_t start, size_t bytes) {
     return (uint64_t)(start >> HAK_GRANULE_SHIFT) << HAK_KEPT_PAGE_BITS | bytes / hak_os_page_bytes();
 }
-static uintptr_t start_of(uint64_t word) { return hak_kept_start(word); }
 static size_t bytes_of(uint64_t word) { return hak_kept_pages(word) * hak_os_page_bytes(); }
 
 static bool keep(uintptr_t start, size_t bytes) {
-    for (uint32_t i = 0; i < PLACES; i++) {
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t none = 0;
         if (hak_atomic_load(&places[i], relaxed) != 0) continue;
         hak_atomic_fetch_add(&kept_bytes, bytes, relaxed);
@@ -52,9 +47,9 @@ static bool give_back(uintptr_t start, size_t bytes) {
 
 /* Gives back what the hand points at. */
 static void push_out(void) {
-    uint32_t place = hak_atomic_fetch_add(&oldest, 1, relaxed) % PLACES;
+    uint32_t place = hak_atomic_fetch_add(&oldest, 1, relaxed) % HAK_KEPT_MAPPINGS;
     uint64_t word = hak_atomic_load(&places[place], relaxed);
-    if (take_place(place, word)) give_back(start_of(word), bytes_of(word));
+    if (take_place(place, word)) give_back(hak_kept_start(word), bytes_of(word));
 }
 
 static uint64_t limit_bytes(void) {
@@ -71,15 +66,16 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
         give_back(start, bytes);
         return;
     }
-    for (uint32_t i = 0; i < PLACES && hak_atomic_load(&kept_bytes, relaxed) + bytes > limit; i++) push_out();
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS && hak_atomic_load(&kept_bytes, relaxed) + bytes > limit; i++)
+        push_out();
     if (hak_atomic_load(&kept_bytes, relaxed) + bytes > limit || !keep(start, bytes)) give_back(start, bytes);
 }
 
-/* The place of the smallest mapping of at least `bytes`; PLACES when there is none of at most `most_bytes`. */
+/* The place of the smallest mapping of at least `bytes`; HAK_KEPT_MAPPINGS when there is none of at most `most_bytes`. */
 static uint32_t best_place(size_t bytes, size_t most_bytes, uint64_t *word) {
-    uint32_t best = PLACES;
+    uint32_t best = HAK_KEPT_MAPPINGS;
     size_t best_bytes = most_bytes;
-    for (uint32_t i = 0; i < PLACES; i++) {
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t candidate = hak_atomic_load(&places[i], relaxed);
         if (candidate == 0 || bytes_of(candidate) < bytes || bytes_of(candidate) > best_bytes) continue;
         best = i;
@@ -95,9 +91,9 @@ void *hak_mapping_cache_take(size_t bytes) {
     if (kept == 0) return NULL;
     uint32_t place = best_place(bytes, bytes + bytes / 4, &word);
     bool over_limit = kept > limit_bytes(); /* the kernel refuses to take memory: any will do */
-    if (place == PLACES && over_limit) place = best_place(0, SIZE_MAX, &word);
-    if (place == PLACES || !take_place(place, word)) return NULL;
-    uintptr_t start = start_of(word);
+    if (place == HAK_KEPT_MAPPINGS && over_limit) place = best_place(0, SIZE_MAX, &word);
+    if (place == HAK_KEPT_MAPPINGS || !take_place(place, word)) return NULL;
+    uintptr_t start = hak_kept_start(word);
     size_t have = bytes_of(word);
     if (have < bytes || have > bytes + bytes / 4) {
         if (!hak_os_remap((void *)start, have, bytes, NULL)) {
@@ -114,37 +110,38 @@ void *hak_mapping_cache_take(size_t bytes) {
 size_t hak_mapping_cache_age(void) {
     size_t bytes = 0;
     if (hak_atomic_load(&kept_bytes, relaxed) == 0) return 0;
-    for (uint32_t i = 0; i < PLACES; i++) {
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t word = hak_atomic_load(&places[i], relaxed);
         /* Relaxed: a change of the word as it lies there hands on what keep has released. */
-        if ((word & AGED) == 0 && word != 0) hak_atomic_cas(&places[i], &word, word | AGED, relaxed, relaxed);
-        else if (take_place(i, word) && give_back(start_of(word), bytes_of(word))) bytes += bytes_of(word);
+        if ((word & HAK_KEPT_AGED) == 0 && word != 0)
+            hak_atomic_cas(&places[i], &word, word | HAK_KEPT_AGED, relaxed, relaxed);
+        else if (take_place(i, word) && give_back(hak_kept_start(word), bytes_of(word))) bytes += bytes_of(word);
     }
     return bytes;
 }
 
 size_t hak_mapping_cache_purge(void) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < PLACES; i++) {
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t word = hak_atomic_load(&places[i], relaxed);
-        if (take_place(i, word) && give_back(start_of(word), bytes_of(word))) bytes += bytes_of(word);
+        if (take_place(i, word) && give_back(hak_kept_start(word), bytes_of(word))) bytes += bytes_of(word);
     }
     return bytes;
 }
 
 void hak_mapping_cache_recover_after_fork(void) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < PLACES; i++) bytes += bytes_of(hak_atomic_load(&places[i], relaxed));
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) bytes += bytes_of(hak_atomic_load(&places[i], relaxed));
     hak_atomic_store(&kept_bytes, bytes, relaxed);
 }
 
 size_t hak_mapping_cache_bytes(void) { return hak_atomic_load(&kept_bytes, relaxed); }
 
 bool hak_mapping_cache_find(uintptr_t address, uintptr_t *start, size_t *bytes) {
-    for (uint32_t i = 0; i < PLACES; i++) {
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t word = hak_atomic_load(&places[i], relaxed);
-        if (word == 0 || address - start_of(word) >= bytes_of(word)) continue;
-        *start = start_of(word);
+        if (word == 0 || address - hak_kept_start(word) >= bytes_of(word)) continue;
+        *start = hak_kept_start(word);
         *bytes = bytes_of(word);
         return true;
     }

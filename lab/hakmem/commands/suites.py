@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds -n, --warmup, --with, --baseline, --sanity, --list and those of output.options, as arguments rounds,
-    warmup, names, baseline, sanity, only_list and files. The two words tell what the last two of the first row do."""
+    warmup, names, baseline, sanity, only_list and files. `of_sanity` and `of_list`: what --help says of these."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         command = output.options(command)
