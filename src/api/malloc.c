@@ -174,13 +174,12 @@ static void print_stats(void) {
  * are accepted and mean nothing. 1 for a parameter that is known. */
 static int set_parameter(int parameter, int value) {
     enum { MXFAST = 1, TRIM_THRESHOLD = -1, TOP_PAD = -2, MMAP_THRESHOLD = -3, ARENA_MAX = -8 };
-    if (parameter == TRIM_THRESHOLD && value >= 0)
-        hak_atomic_store(&hak_knobs.dirty_limit_bytes, (uint64_t)value, relaxed);
+    if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_set(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;
         if (limit > 32 * HAK_MIB) limit = 32 * HAK_MIB;
-        hak_atomic_store(&hak_knobs.run_limit_bytes, limit, relaxed);
+        hak_knob_set(HAK_KNOB_run_limit_bytes, limit);
     }
     return parameter == MXFAST || (parameter <= TRIM_THRESHOLD && parameter >= ARENA_MAX);
 }

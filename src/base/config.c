@@ -20,8 +20,12 @@ static const struct option option_table[] = {
 
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
-static const char *const kind_expected[] = {"0 or 1", "a number of bytes, such as 4096 or 64K", "off, auto or on",
-                                            "text or json[:FILE]", "HUP, USR1, USR2 or 35 to 64"};
+static const char *const kind_expected[] = {"0 or 1",
+                                            "a number of bytes, such as 4096 or 64K",
+                                            "off, auto or on",
+                                            "text or json[:FILE]",
+                                            "HUP, USR1, USR2 or 35 to 64",
+                                            "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -92,6 +96,29 @@ static void add_signal(struct hak_text *out, uint64_t number) {
     hak_text_add(out, "%lu", (unsigned long)number);
 }
 
+_Static_assert(HAK_KNOB_COUNT <= 64, "a bit for each knob");
+
+static bool parse_knobs(const char *value, struct hak_config *config) {
+    uint64_t given = 0, values[HAK_KNOB_COUNT] = {0};
+    for (;; value++) {
+        size_t name_length = strcspn(value, "=:"), length = strcspn(value, ":");
+        enum hak_knob_number knob = hak_knob_find(value, name_length);
+        char number[24];
+        if (knob == HAK_KNOB_COUNT || value[name_length] != '=' || length - name_length > sizeof number) return false;
+        memcpy(number, value + name_length + 1, length - name_length - 1);
+        number[length - name_length - 1] = '\0';
+        const struct hak_knob_row *row = &hak_knob_table[knob];
+        if (!parse_bytes(number, &values[knob]) || values[knob] < row->lowest || values[knob] > row->highest)
+            return false;
+        given |= UINT64_C(1) << knob;
+        value += length;
+        if (*value == '\0') break;
+    }
+    config->knobs = given;
+    memcpy(config->knob_values, values, sizeof values);
+    return true;
+}
+
 static bool parse_value(struct hak_config *config, const struct option *option, const char *value) {
     uint64_t *field = field_of(config, option);
     switch (option->kind) {
@@ -102,6 +129,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
     case HAK_OPTION_BYTES: return parse_bytes(value, field);
     case HAK_OPTION_MODE: return parse_mode(value, field);
     case HAK_OPTION_SIGNAL: return parse_signal(value, field);
+    case HAK_OPTION_KNOBS: return parse_knobs(value, config);
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
     }
     return false;
@@ -135,6 +163,7 @@ static void add_value(struct hak_text *out, const struct option *option, uint64_
     static const char *const formats[] = {"off", "text", "json"};
     if (option->kind == HAK_OPTION_MODE) hak_text_add(out, "%s", mode_names[value]);
     else if (option->kind == HAK_OPTION_SIGNAL) add_signal(out, value);
+    else if (option->kind == HAK_OPTION_KNOBS) hak_text_add(out, "%s", value == 0 ? "none" : "as below");
     else if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
     else hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
 }
@@ -149,5 +178,12 @@ void hak_config_help(const struct hak_config *config, struct hak_text *out) {
         hak_text_add(out, " (default ");
         add_value(out, option, option->fallback, NULL);
         hak_text_add(out, "): %s\n", option->help);
+    }
+    hak_text_add(out, "hakmem: knobs (value, default, bounds, meaning)\n");
+    for (size_t i = 0; i < HAK_KNOB_COUNT; i++) {
+        const struct hak_knob_row *row = &hak_knob_table[i];
+        uint64_t value = config->knobs >> i & 1 ? config->knob_values[i] : row->initial;
+        hak_text_add(out, "  %-19s = %lu (default %lu, %lu to %lu): %s\n", row->name, (unsigned long)value,
+                     (unsigned long)row->initial, (unsigned long)row->lowest, (unsigned long)row->highest, row->text);
     }
 }

@@ -7,6 +7,7 @@
 #define HAK_BASE_CONFIG_H
 
 #include "base/format.h"
+#include "base/knobs.h"
 
 enum hak_option_kind {
     HAK_OPTION_BOOL,   /* 0 or 1 */
@@ -14,6 +15,7 @@ enum hak_option_kind {
     HAK_OPTION_MODE,   /* off, auto, on */
     HAK_OPTION_STATS,  /* text, json, or either with :FILE */
     HAK_OPTION_SIGNAL, /* HUP, USR1, USR2, or the number of a real-time signal */
+    HAK_OPTION_KNOBS,  /* NAME=NUMBER, several with colons between them */
 };
 
 enum hak_stats_format { HAK_STATS_OFF, HAK_STATS_TEXT, HAK_STATS_JSON };
@@ -22,14 +24,15 @@ struct hak_config {
 #define HAK_OPTION(field, name, kind, fallback, help) uint64_t field;
 #include "base/config.def"
 #undef HAK_OPTION
-    const char *stats_file; /* points into the environment; NULL for standard error */
+    uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
+    const char *stats_file;               /* points into the environment; NULL for standard error */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its
  * default. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
 
-/* One line per setting: name, default, value, help. */
+/* One line per setting, and per knob: name, value, default, help. */
 void hak_config_help(const struct hak_config *config, struct hak_text *out);
 
 #endif

@@ -1,7 +1,38 @@
 #include "base/knobs.h"
 
+#include <string.h>
+
 struct hak_knobs hak_knobs = {
 #define HAK_KNOB(name, initial, lowest, highest, text) .name = (initial),
 #include "base/knobs.def"
 #undef HAK_KNOB
 };
+
+const struct hak_knob_row hak_knob_table[HAK_KNOB_COUNT] = {
+#define HAK_KNOB(name, initial, lowest, highest, text) {#name, initial, lowest, highest, text},
+#include "base/knobs.def"
+#undef HAK_KNOB
+};
+
+static HAK_ATOMIC(uint64_t) *const knob_places[HAK_KNOB_COUNT] = {
+#define HAK_KNOB(name, initial, lowest, highest, text) &hak_knobs.name,
+#include "base/knobs.def"
+#undef HAK_KNOB
+};
+
+enum hak_knob_number hak_knob_find(const char *name, size_t length) {
+    uint32_t number = 0;
+    while (number < HAK_KNOB_COUNT &&
+           (strlen(hak_knob_table[number].name) != length || memcmp(hak_knob_table[number].name, name, length) != 0))
+        number++;
+    return (enum hak_knob_number)number;
+}
+
+uint64_t hak_knob_get(enum hak_knob_number number) { return hak_atomic_load(knob_places[number], relaxed); }
+
+bool hak_knob_set(enum hak_knob_number number, uint64_t value) {
+    const struct hak_knob_row *row = &hak_knob_table[number];
+    if (value < row->lowest || value > row->highest) return false;
+    hak_atomic_store(knob_places[number], value, relaxed);
+    return true;
+}

@@ -16,4 +16,29 @@ extern struct hak_knobs hak_knobs;
 
 #define hak_knob(name) hak_atomic_load(&hak_knobs.name, relaxed)
 
+/* ---- By number, for what treats all alike ---- */
+
+enum hak_knob_number {
+#define HAK_KNOB(name, initial, lowest, highest, text) HAK_KNOB_##name,
+#include "base/knobs.def"
+#undef HAK_KNOB
+    HAK_KNOB_COUNT
+};
+
+struct hak_knob_row {
+    const char *name;
+    uint64_t initial, lowest, highest;
+    const char *text;
+};
+
+extern const struct hak_knob_row hak_knob_table[HAK_KNOB_COUNT];
+
+/* HAK_KNOB_COUNT when there is none of this name, which need not end with a NUL. */
+enum hak_knob_number hak_knob_find(const char *name, size_t length);
+
+uint64_t hak_knob_get(enum hak_knob_number number);
+
+/* False, and nothing changes, when the value is out of bounds. */
+bool hak_knob_set(enum hak_knob_number number, uint64_t value);
+
 #endif

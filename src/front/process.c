@@ -20,10 +20,12 @@ static struct hak_config settings;
 static char stats_file[4096]; /* copied: programs that show a title in ps write over their environment */
 
 static void read_settings(void) {
-    char buffer[4096];
+    char buffer[8192];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
     hak_page_policy_configure(settings.huge_pages, settings.prefault, settings.lazy_purge);
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (settings.knobs >> i & 1) hak_knob_set((enum hak_knob_number)i, settings.knob_values[i]);
     if (settings.help) hak_config_help(&settings, &messages);
     if (settings.stats_file != NULL) {
         struct hak_text copy = hak_text_in(stats_file, sizeof stats_file);

@@ -64,6 +64,11 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=35", NULL).stats_signal, 35);
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=64", NULL).stats_signal, 64);
     assert_int_equal(parse("HAKMEM_STATS=text", NULL).stats, HAK_STATS_TEXT);
+    struct hak_config knobs = parse("HAKMEM_KNOBS=decay_ms=10:mapping_cache_bytes=1M", NULL);
+    assert_string_equal(messages.start, "");
+    assert_int_equal(knobs.knobs, 1 << HAK_KNOB_decay_ms | 1 << HAK_KNOB_mapping_cache_bytes);
+    assert_int_equal(knobs.knob_values[HAK_KNOB_decay_ms], 10);
+    assert_int_equal(knobs.knob_values[HAK_KNOB_mapping_cache_bytes], 1 << 20);
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
     assert_int_equal(config.stats, HAK_STATS_JSON);
@@ -76,6 +81,9 @@ static void last_one_counts(void **state) {
     assert_int_equal(parse("HAKMEM_PREWARM=1", "HAKMEM_PREWARM=2").prewarm_bytes, 2);
     assert_int_equal(parse("HAKMEM_PREWARM=1", "HAKMEM_PREWARM=x").prewarm_bytes, 1);
     assert_null(parse("HAKMEM_STATS=json:file", "HAKMEM_STATS=json").stats_file);
+    struct hak_config config = parse("HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=decay_ms=60:held_slabs=0");
+    assert_int_equal(config.knobs, 1 << HAK_KNOB_decay_ms);
+    assert_int_equal(config.knob_values[HAK_KNOB_decay_ms], 50);
 }
 
 static void refused(void **state) {
@@ -123,6 +131,19 @@ static void refused(void **state) {
         {"HAKMEM_STATS_SIGNAL=0", "HUP, USR1, USR2 or 35 to 64"},
         {"HAKMEM_STATS_SIGNAL=34", "HUP, USR1, USR2 or 35 to 64"},
         {"HAKMEM_STATS_SIGNAL=65", "HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_KNOBS", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_m=100", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=9", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=3600001", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10:", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10::held_slabs=4", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=:decay_ms=10", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=100000000000000000000000000000",
+         "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[256];
@@ -157,19 +178,28 @@ static void one_line_each(void **state) {
 
 static void help_lists_all(void **state) {
     (void)state;
-    struct hak_config config = parse("HAKMEM_PREWARM=4K", "HAKMEM_STATS=json:out.json");
+    struct hak_config config = parse("HAKMEM_KNOBS=decay_ms=50", "HAKMEM_STATS=json:out.json");
     hak_config_help(&config, &messages);
     assert_false(messages.truncated);
-    size_t lines = 1; /* the heading */
+    size_t lines = 2; /* the headings */
 #define HAK_OPTION(field, name, kind, fallback, help)                                                                  \
     assert_non_null(strstr(messages.start, "  " name));                                                                \
     assert_non_null(strstr(messages.start, "): " help "\n"));                                                          \
     lines++;
 #include "base/config.def"
 #undef HAK_OPTION
+#define HAK_KNOB(name, initial, lowest, highest, text)                                                                 \
+    assert_non_null(strstr(messages.start, "  " #name " "));                                                           \
+    assert_non_null(strstr(messages.start, "): " text "\n"));                                                          \
+    lines++;
+#include "base/knobs.def"
+#undef HAK_KNOB
     for (size_t i = 0; i < messages.length; i++) lines -= messages.start[i] == '\n';
     assert_int_equal(lines, 0);
-    assert_non_null(strstr(messages.start, "HAKMEM_PREWARM   = 4096 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_PREWARM   = 0 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_KNOBS     = as below (default none): "));
+    assert_non_null(strstr(messages.start, "decay_ms            = 50 (default 1000, 10 to 3600000): "));
+    assert_non_null(strstr(messages.start, "held_slabs          = 16 (default 16, 1 to 4096): "));
     assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL = none (default none): "));
     assert_non_null(strstr(messages.start, "HAKMEM_STATS     = json:out.json (default off): "));
     assert_non_null(strstr(messages.start, "HAKMEM_HELP      = 0 (default 0): "));
