@@ -117,6 +117,7 @@ BENCHMARKS = (
     Benchmark("larson 2", "larson 1 8 1000 5000 100 4141 2", "larson 0.1 8 1000 5000 10 4141 2", "threads"),
     Benchmark("larson 4", "larson 1 8 1000 5000 100 4141 4", "larson 0.1 8 1000 5000 10 4141 4", "threads"),
     Benchmark("larson 16", "larson 1 8 1000 5000 100 4141 16", "larson 0.1 8 1000 5000 10 4141 16", "threads"),
+    Benchmark("larson 64", "larson 1 8 1000 5000 100 4141 64", "larson 0.1 8 1000 5000 10 4141 64", "threads"),
     Benchmark("remote", "bench_remote 2 1 64", "bench_remote 2 0.1 64", "threads"),
     Benchmark("churn", "bench_thread_churn 10000 2 1000 1", "bench_thread_churn 200 2 1000 1", "threads"),
     Benchmark("latency", "bench_latency 10000000 10000 1 1", "bench_latency 100000 1000 1 1", "tail", TAIL),
@@ -151,6 +152,15 @@ BENCHMARKS = (
         "bench_idle_burst 2 16777216 95 0.1 busy trim",
         "memory",
         ("over_limit_trimmed",),
+        by_wall=True,
+    ),
+    Benchmark("tight", "bench_tight 167772160 9 1", "bench_tight 4194304 9 1", "memory", ("rss_peak", "rss_end")),
+    Benchmark(
+        "soak",
+        "bench_soak 3 67108864 1 4",
+        "bench_soak 0.1 4194304 1 2",
+        "memory",
+        ("rss_end", "mappings_most"),
         by_wall=True,
     ),
 )
