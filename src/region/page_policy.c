@@ -186,6 +186,10 @@ void hak_page_policy_after_taking(uint64_t dirty_units_left) {
         hak_atomic_store(&fewest_dirty_units, dirty_units_left, relaxed);
 }
 
+/* By so many units per SuperSlab the heap of a program that does the same all the time goes up and down: such a program
+ * needs no system calls. A sixteenth of a heap at most. */
+enum { FEW_IDLE_UNITS = HAK_UNITS_PER_SUPER_SLAB / 16 };
+
 void hak_page_policy_after_release(void) {
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
     uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
@@ -199,7 +203,8 @@ void hak_page_policy_after_release(void) {
     /* One thread ends the period. */
     if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
     uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
-    if (idle_units > 0 && start_ms != 0) hak_region_purge_units(idle_units, false);
+    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_sums().super_slabs)
+        hak_region_purge_units(idle_units, false);
     hak_mapping_cache_age();
 }
 

@@ -56,6 +56,28 @@ static void decay(void **state) {
     assert_true(dirty() <= 3);
 }
 
+/* What a program's heap goes up and down by is not worth a system call. */
+static void few_units_stay(void **state) {
+    (void)state;
+    struct hak_slab *slab = start();
+    uint64_t super_slabs = hak_region_sums().super_slabs, period_ms = hak_knob(decay_ms), few = super_slabs * 2 - 1;
+    assert_int_equal(HAK_UNITS_PER_SUPER_SLAB / 16, 2);
+    release(slab, (uint32_t)few - 1);
+    for (int i = 0; i < 5; i++) {
+        fake_os.clock_ms += 2 * period_ms;
+        assert_ptr_equal(hak_region_acquire(1, 1, HAK_UNITS_DIRTY, false), slab);
+        release(slab, 1);
+    }
+    assert_int_equal(dirty(), few - 1);
+    assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
+    release(slab + few - 1, 2); /* one more than few: goes when it has lain idle */
+    for (int i = 0; i < 2; i++) {
+        fake_os.clock_ms += 2 * period_ms;
+        release(slab + few + 1 + i, 1);
+    }
+    assert_true(fake_os.call_count[FAKE_PURGE] > 0);
+}
+
 /* What is taken and released again within a period stays. */
 static void use(void **state) {
     (void)state;
@@ -333,10 +355,10 @@ static void one_mapping(void **state) {
     assert_int_equal(count_of(FAKE_NO_HUGE), 1);
 }
 
-UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(use), cmocka_unit_test(standing_clock),
-          cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_of_a_huge_page),
-          cmocka_unit_test(holes_break_huge_pages), cmocka_unit_test(no_huge_pages_for_sparse_heaps),
-          cmocka_unit_test(none_when_memory_is_tight), cmocka_unit_test(fault_ahead), cmocka_unit_test(modes),
-          cmocka_unit_test(lazy_purges), cmocka_unit_test(few_mappings_fit),
-          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
-          cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
+UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(few_units_stay), cmocka_unit_test(use),
+          cmocka_unit_test(standing_clock), cmocka_unit_test(huge_pages_for_dense_growth),
+          cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(holes_break_huge_pages),
+          cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
+          cmocka_unit_test(fault_ahead), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
+          cmocka_unit_test(few_mappings_fit), cmocka_unit_test(borders_within_the_budget),
+          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
