@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hakmem import comparison, settings, statistics, suite, words
+from hakmem import catalogue, comparison, settings, statistics, suite, words
 from hakmem.allocators import OWN, Allocator, hakmem
 from hakmem.errors import LabError
 from hakmem.ledger import Record, VariantFacts
@@ -65,10 +65,13 @@ def matrix(words: Sequence[str]) -> tuple[list[Variant], list[str]]:
 
 
 def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
-    """A benchmark of the suite, or a group of them, by name; else a command."""
-    name = " ".join(words[1:] if words[:1] == ("bench",) else words)
-    if suite.is_known(name):
-        return [*suite.resolve([name], "sanity" if sanity else "full")]
+    """After the word `bench`, cases of `hakmem bench` by name or group, several with commas between them; a benchmark
+    or a group of the suite goes without the word; else a command."""
+    size = "sanity" if sanity else "full"
+    if words[:1] == ("bench",):
+        return catalogue.choose([" ".join(words[1:])], size)[0]
+    if suite.is_known(" ".join(words)):
+        return [*suite.resolve([" ".join(words)], size)]
     if not words:
         raise LabError("nothing to run: expected `-- COMMAND [ARGUMENT...]` or the name of a benchmark")
     if words[0].startswith("-"):

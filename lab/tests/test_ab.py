@@ -88,6 +88,10 @@ def test_what_is_run_is_a_benchmark_by_name_or_a_command() -> None:
     assert isinstance(named, BenchCase) and named.name == "mixed 400"
     assert ab.cases(("bench", "mixed 400"), sanity=False) == [named]
     assert ab.cases(("mixed", "400"), sanity=True) != [named]
+    several = ab.cases(("bench", "mixed", "400,replay", "git"), sanity=False)
+    assert [case.name for case in several] == ["mixed 400", "replay git"]
+    with pytest.raises(LabError, match="no case 'nosuch'"):
+        ab.cases(("bench", "nosuch"), sanity=False)
     assert len(ab.cases(("threads",), sanity=True)) > 1
     (command,) = ab.cases(("python3", "-c", "pass"), sanity=False)
     assert command == CommandCase(("python3", "-c", "pass"))

@@ -18,7 +18,7 @@ from hakmem.errors import LabError
 @click.option("--threshold", default=1.0, show_default=True, metavar="PERCENT", type=click.FloatRange(0, 100))
 @click.option("--sanity", is_flag=True, help="short benchmarks: they prove that they run, nothing else")
 @output.options
-@click.argument("what", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]... | BENCHMARK", type=click.UNPROCESSED)
+@click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | bench NAME,...", type=click.UNPROCESSED)
 def command(
     a: str | None,
     b: str | None,
