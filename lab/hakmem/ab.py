@@ -22,8 +22,10 @@ from hakmem.report.model import Report, Section, Table
 from hakmem.statistics import Decision, Effect, Interval
 
 FEWEST_ROUNDS = 10  # for a decision
+FEWEST_COUNTED = 6  # of instructions, which vary little; an interval needs six
 OTHERS = ("cpu_s", "minor_faults")  # shown, without a decision
 MEMORY = "peak_rss_bytes"
+COUNT = "instructions"
 
 
 # ---- What is compared ------------------------------------------------------------------------------------------------
@@ -83,7 +85,10 @@ def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
 
 
 def time_of(record: Record, case: str) -> str:
-    """The metric that tells how fast a case was: throughput where it counts its operations, else wall time."""
+    """The metric that tells how fast a case was: instructions where they were counted, throughput where it counts its
+    operations, else wall time."""
+    if all(record.values(case, variant, COUNT) for variant in record.variants):
+        return COUNT
     counted = all(record.values(case, variant, "operations_per_s") for variant in record.variants)
     return "operations_per_s" if counted else "wall_s"
 
@@ -104,6 +109,7 @@ def decide(record: Record, threshold: float) -> list[Decided]:
     found: list[Decided] = []
     for case in record.cases:
         time = time_of(record, case)
+        fewest = FEWEST_COUNTED if time == COUNT else FEWEST_ROUNDS
         for name in (time, MEMORY, *OTHERS):
             values_a, values_b = record.values(case, a, name), record.values(case, b, name)
             if not values_a or not values_b:
@@ -113,7 +119,7 @@ def decide(record: Record, threshold: float) -> list[Decided]:
             decision = None
             if ratio is not None and name in (time, MEMORY):
                 decision = statistics.decision(ratio, threshold, metric.less_is_better)
-                decision = decision if record.rounds >= FEWEST_ROUNDS else Decision.UNDECIDED
+                decision = decision if record.rounds >= fewest else Decision.UNDECIDED
             found.append(Decided(case, metric, ratio, decision))
     return found
 
@@ -139,7 +145,8 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
     summary: list[str] = []
     decided = [] if switches else decide(record, threshold)
     for case in record.cases:
-        metrics = [comparison.metric(record, name) for name in (time_of(record, case), MEMORY)]
+        names = [name for name in (time_of(record, case), MEMORY) if name in record.metrics()]
+        metrics = [comparison.metric(record, name) for name in names]
         if switches:
             sections += [_effects_table(record, case, metric, switches) for metric in metrics]
         else:
@@ -149,7 +156,7 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
             summary += [f"{case}, {one.metric.title}: {one.decision.value}" for one in mine if one.decision]
         sections += [_values_table(record, case, metric) for metric in metrics]
     title = "matrix of " + ", ".join(switches) if switches else "A/B"
-    base = comparison.report(record, title, kept=kept)
+    base = comparison.report(record, title, primary=COUNT if COUNT in record.metrics() else "wall_s", kept=kept)
     notes = tuple(f"{name}: {_described(facts)}" for name, facts in record.variants.items())
     return replace(base, sections=tuple(sections), summary=tuple(summary), notes=(*notes, *base.notes))
 

@@ -39,6 +39,7 @@ METRICS = {
         Metric("minor_faults", "page faults", "faults"),
         Metric("major_faults", "major page faults", "faults"),
         Metric("operations_per_s", "throughput", "1/s", less_is_better=False),
+        Metric("instructions", "instructions in user mode", "instructions"),
         Metric("measured_s", "time of the measured part", "s"),
     )
 }

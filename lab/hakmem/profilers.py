@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,10 +140,12 @@ def parse_stat(text: str) -> dict[str, float]:
 # ---- callgrind -------------------------------------------------------------------------------------------------------
 
 
-def count_instructions(command: Sequence[str], allocator: Allocator, folder: Path) -> Recording:
+def count_instructions(
+    command: Sequence[str], allocator: Allocator, folder: Path, settings: Mapping[str, str] | None = None
+) -> Recording:
     output = f"--callgrind-out-file={folder}/%p.callgrind"
     tool = ["valgrind", "--quiet", "--tool=callgrind", "--trace-children=yes", output]
-    run = process.run(command, allocator, tool=tool)
+    run = process.run(command, allocator, settings, tool=tool)
     counts: Counter[tuple[str, str]] = Counter()
     for file in sorted(folder.glob("*.callgrind*")):
         text = file.read_text(errors="replace")

@@ -16,6 +16,7 @@ from hakmem.errors import LabError
 @click.option("--matrix", multiple=True, metavar="NAME=V,V...", help="instead: every combination of several switches")
 @click.option("-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each side")
 @click.option("--threshold", default=1.0, show_default=True, metavar="PERCENT", type=click.FloatRange(0, 100))
+@click.option("--instructions", is_flag=True, help="count instructions (by callgrind) in place of time and memory")
 @click.option("--sanity", is_flag=True, help="short benchmarks: they prove that they run, nothing else")
 @output.options
 @click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | bench NAME,...", type=click.UNPROCESSED)
@@ -25,6 +26,7 @@ def command(
     matrix: tuple[str, ...],
     rounds: int,
     threshold: float,
+    instructions: bool,
     sanity: bool,
     what: tuple[str, ...],
     **files: str | None,
@@ -37,7 +39,7 @@ def command(
 
     Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
     """
-    from hakmem import ab, ledger, machine, measure, progress
+    from hakmem import ab, counted, ledger, machine, measure, progress
 
     while matrix and what and re.match(r"\w+=", what[0]):  # --matrix A=0,1 B=0,1
         matrix, what = (*matrix, what[0]), what[1:]
@@ -52,6 +54,7 @@ def command(
         if (variants[0].allocator, variants[0].settings) == (variants[1].allocator, variants[1].settings):
             raise LabError("A and B are the same: nothing to decide")
     cases = ab.cases(what, sanity=sanity)
+    cases = counted.counted(cases) if instructions else cases
     start = machine.facts()
     with progress.shown() as on_step:
         done = measure.measure(cases, variants, rounds, on_step=on_step)

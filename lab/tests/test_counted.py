@@ -1,0 +1,51 @@
+"""Instruction counts as a measurement: what is counted, what is refused, and what A/B makes of them."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from hakmem import ab, allocators, counted, measure, native, programs, suite
+from hakmem.errors import LabError
+from hakmem.measure import CommandCase
+from hakmem.statistics import Decision
+from test_ab import decisions, record
+
+VALGRIND = pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
+
+
+def test_a_server_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted.profilers, "choose", lambda wanted: None)
+    (bench,) = counted.counted(suite.resolve(["hot"]))
+    assert bench.name == "hot" and bench.command == suite.resolve(["hot"])[0].command
+    with pytest.raises(LabError, match="redis: its instructions can't be counted"):
+        counted.counted([programs.ProgramCase(row, []) for row in programs.PROGRAMS if row.name == "redis"])
+
+
+def test_counts_decide_with_six_rounds() -> None:
+    values = {
+        ("case", side, "instructions"): [count + i for i in range(6)] for side, count in (("a", 1e9), ("b", 1.02e9))
+    }
+    assert decisions(record(values, kind="ab")) == {"instructions": Decision.NO_GO}
+    few = {key: some[:5] for key, some in values.items()}
+    assert decisions(record(few, kind="ab")) == {"instructions": Decision.UNDECIDED}
+    assert "instructions in user mode: NO-GO" in " ".join(ab.report(record(values, kind="ab"), 0.01).summary)
+
+
+@VALGRIND
+def test_counts_what_a_command_executes() -> None:
+    variant = measure.variants([allocators.hakmem()])[0]
+    few, more = (CommandCase(("python3", "-c", f"for i in range({n}): str(i)")) for n in (1000, 101000))
+    one, other = (counted.CountedCase(case).run(variant).values["instructions"] for case in (few, more))
+    assert 1e7 < other - one < 1e9
+    with pytest.raises(LabError, match="ended with 3 under callgrind"):
+        counted.CountedCase(CommandCase(("python3", "-c", "exit(3)"))).run(variant)
+
+
+@VALGRIND
+def test_the_same_benchmark_has_nearly_the_same_count() -> None:
+    (case,) = counted.counted(suite.resolve(["mixed 400"], "sanity"))
+    samples = [case.run(measure.variants([allocators.hakmem()])[0]) for _ in range(2)]
+    first, second = (sample.values["instructions"] for sample in samples)
+    assert abs(first / second - 1) < 0.002 and samples[0].digest == samples[1].digest
+    assert native.program("bench_random_mixed").name in case.command[0]
