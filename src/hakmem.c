@@ -39,6 +39,7 @@
 #include "observe/address.c"
 #include "observe/crash.c"
 #include "observe/landmarks.c"
+#include "observe/probes.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"
