@@ -11,6 +11,7 @@
 #include "os/linux.c"
 #include "os/inspect.c"
 #include "os/signals.c"
+#include "os/channel.c"
 #include "os/memory_limit.c"
 
 /* slab: blocks of one class, and their bits. */
@@ -34,13 +35,17 @@
 
 /* observe: a view of it all. */
 #include "observe/stats.c"
+#include "observe/metrics.c"
 #include "observe/address.c"
 #include "observe/crash.c"
 #include "observe/landmarks.c"
+#include "observe/probes.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"
 #include "front/tight.c"
+#include "front/requests.c"
+#include "front/service.c"
 #include "front/background.c"
 #include "front/process.c"
 #include "front/thread.c"

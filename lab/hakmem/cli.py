@@ -26,6 +26,8 @@ COMMANDS = {
     "bisect": "find the commit that made a benchmark slower",
     "hot": "where a command's time goes: functions, kernel, faults",
     "explain": "where a process's resident memory is: causes that add up",
+    "ctl": "ask and steer a running process: statistics, purge, knobs",
+    "top": "a live view of processes on hakmem",
     "record": "write a trace of a command's calls of malloc",
     "replay": "replay a trace under any allocator",
     "peers": "fetch, build and list the allocators to compare with",

@@ -1,7 +1,9 @@
-/* What settings ask for at the beginning and at the end of the process: reports of crashes, statistics. */
+/* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics. */
 #include <unistd.h>
 
+#include "front/background.h"
 #include "front/process.h"
+#include "front/service.h"
 #include "front/thread.h"
 #include "observe/crash.h"
 #include "observe/stats.h"
@@ -18,19 +20,14 @@ __attribute__((constructor(102))) static void catch_crashes(void) {
     hak_crash_install();
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
+/* ---- The service ---------------------------------------------------------------------------------------------------- */
 
-/* `pattern` with %p replaced by the process id. */
-static void add_path(struct hak_text *path, const char *pattern, int process_id) {
-    for (; *pattern != '\0'; pattern++) {
-        if (pattern[0] == '%' && pattern[1] == 'p') {
-            hak_text_add(path, "%d", process_id);
-            pattern++;
-        } else {
-            hak_text_add(path, "%c", *pattern);
-        }
-    }
+/* By the last constructor here: what this library needs is initialised by now. */
+__attribute__((constructor)) static void start_service(void) {
+    if (hak_service_is_wanted() && hak_process_initialize()) hak_background_want();
 }
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
 
 /* Programs close standard error before they end (GNU's tools do): the one of the start is kept. */
 static int kept_stderr = -1;
@@ -64,7 +61,7 @@ static void write_stats(const struct hak_config *config) {
     if (config->stats == HAK_STATS_JSON) hak_snapshot_write_json(&stats.snapshot, process_id, &text);
     else hak_snapshot_write_text(&stats.snapshot, &text);
     if (config->stats_file != NULL) {
-        add_path(&path, config->stats_file, process_id);
+        hak_config_add_path(&path, config->stats_file, process_id);
         descriptor = path.truncated ? -1 : hak_os_create_file(path.start);
         if (descriptor < 0) {
             text.length = 0;

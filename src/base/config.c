@@ -25,13 +25,15 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "off, auto or on",
                                             "text or json[:FILE]",
                                             "HUP, USR1, USR2 or 35 to 64",
-                                            "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"};
+                                            "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
+                                            "0, 1 or auto",
+                                            "the name of a file"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
 }
 
-static bool parse_bytes(const char *value, uint64_t *out) {
+bool hak_config_parse_number(const char *value, uint64_t *out) {
     uint64_t number = 0;
     const char *at = value;
     for (; *at >= '0' && *at <= '9'; at++) {
@@ -55,6 +57,19 @@ static bool parse_mode(const char *value, uint64_t *out) {
         return true;
     }
     return false;
+}
+
+static bool parse_choice(const char *value, uint64_t *out) {
+    if (strcmp(value, "auto") == 0) *out = HAK_CHOICE_AUTO;
+    else if ((value[0] == '0' || value[0] == '1') && value[1] == '\0') *out = (uint64_t)(value[0] - '0');
+    else return false;
+    return true;
+}
+
+static bool parse_file(const char *value, uint64_t *out, const char **file) {
+    *out = value[0] != '\0';
+    *file = value;
+    return *out != 0;
 }
 
 static bool parse_stats(const char *value, uint64_t *out, const char **file) {
@@ -82,7 +97,7 @@ static bool parse_signal(const char *value, uint64_t *out) {
         return true;
     }
     uint64_t number;
-    if (!parse_bytes(value, &number) || number < REAL_TIME_FIRST || number > REAL_TIME_LAST) return false;
+    if (!hak_config_parse_number(value, &number) || number < REAL_TIME_FIRST || number > REAL_TIME_LAST) return false;
     *out = number;
     return true;
 }
@@ -108,7 +123,7 @@ static bool parse_knobs(const char *value, struct hak_config *config) {
         memcpy(number, value + name_length + 1, length - name_length - 1);
         number[length - name_length - 1] = '\0';
         const struct hak_knob_row *row = &hak_knob_table[knob];
-        if (!parse_bytes(number, &values[knob]) || values[knob] < row->lowest || values[knob] > row->highest)
+        if (!hak_config_parse_number(number, &values[knob]) || values[knob] < row->lowest || values[knob] > row->highest)
             return false;
         given |= UINT64_C(1) << knob;
         value += length;
@@ -126,13 +141,26 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         if ((value[0] != '0' && value[0] != '1') || value[1] != '\0') return false;
         *field = (uint64_t)(value[0] - '0');
         return true;
-    case HAK_OPTION_BYTES: return parse_bytes(value, field);
+    case HAK_OPTION_BYTES: return hak_config_parse_number(value, field);
     case HAK_OPTION_MODE: return parse_mode(value, field);
     case HAK_OPTION_SIGNAL: return parse_signal(value, field);
     case HAK_OPTION_KNOBS: return parse_knobs(value, config);
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
+    case HAK_OPTION_CHOICE: return parse_choice(value, field);
+    case HAK_OPTION_FILE: return parse_file(value, field, &config->metrics_name);
     }
     return false;
+}
+
+void hak_config_add_path(struct hak_text *path, const char *pattern, int process_id) {
+    for (; *pattern != '\0'; pattern++) {
+        if (pattern[0] == '%' && pattern[1] == 'p') {
+            hak_text_add(path, "%d", process_id);
+            pattern++;
+        } else {
+            hak_text_add(path, "%c", *pattern);
+        }
+    }
 }
 
 static const struct option *find_option(const char *name, size_t length) {
@@ -159,24 +187,37 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
     return config;
 }
 
-static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
+/* `config` has the names of files. */
+static void add_value(struct hak_text *out, const struct option *option, uint64_t value,
+                      const struct hak_config *config) {
     static const char *const formats[] = {"off", "text", "json"};
-    if (option->kind == HAK_OPTION_MODE) hak_text_add(out, "%s", mode_names[value]);
-    else if (option->kind == HAK_OPTION_SIGNAL) add_signal(out, value);
-    else if (option->kind == HAK_OPTION_KNOBS) hak_text_add(out, "%s", value == 0 ? "none" : "as below");
-    else if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
-    else hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
+    switch (option->kind) {
+    case HAK_OPTION_MODE: hak_text_add(out, "%s", mode_names[value]); break;
+    case HAK_OPTION_SIGNAL: add_signal(out, value); break;
+    case HAK_OPTION_STATS:
+        hak_text_add(out, "%s", formats[value]);
+        if (config->stats_file != NULL) hak_text_add(out, ":%s", config->stats_file);
+        break;
+    case HAK_OPTION_FILE: hak_text_add(out, "%s", value == 0 ? "none" : config->metrics_name); break;
+    case HAK_OPTION_KNOBS: hak_text_add(out, "%s", value == 0 ? "none" : "as below"); break;
+    case HAK_OPTION_CHOICE:
+        if (value == HAK_CHOICE_AUTO) hak_text_add(out, "auto");
+        else hak_text_add(out, "%lu", (unsigned long)value);
+        break;
+    case HAK_OPTION_BOOL:
+    case HAK_OPTION_BYTES: hak_text_add(out, "%lu", (unsigned long)value); break;
+    }
 }
 
 void hak_config_help(const struct hak_config *config, struct hak_text *out) {
+    static const struct hak_config no_files = {.stats_file = NULL};
     hak_text_add(out, "hakmem: settings (value, default, meaning)\n");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         const struct option *option = &option_table[i];
         hak_text_add(out, "  %-16s = ", option->name);
-        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset),
-                  config->stats_file);
+        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset), config);
         hak_text_add(out, " (default ");
-        add_value(out, option, option->fallback, NULL);
+        add_value(out, option, option->fallback, &no_files);
         hak_text_add(out, "): %s\n", option->help);
     }
     hak_text_add(out, "hakmem: knobs (value, default, bounds, meaning)\n");

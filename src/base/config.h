@@ -16,7 +16,11 @@ enum hak_option_kind {
     HAK_OPTION_STATS,  /* text, json, or either with :FILE */
     HAK_OPTION_SIGNAL, /* HUP, USR1, USR2, or the number of a real-time signal */
     HAK_OPTION_KNOBS,  /* NAME=NUMBER, several with colons between them */
+    HAK_OPTION_CHOICE, /* 0, 1, auto */
+    HAK_OPTION_FILE,   /* the name of a file */
 };
+
+enum { HAK_CHOICE_AUTO = 2 };
 
 enum hak_stats_format { HAK_STATS_OFF, HAK_STATS_TEXT, HAK_STATS_JSON };
 
@@ -26,11 +30,18 @@ struct hak_config {
 #undef HAK_OPTION
     uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
     const char *stats_file;               /* points into the environment; NULL for standard error */
+    const char *metrics_name;             /* points into the environment, where there is one */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its
  * default. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
+
+/* A decimal number, with K, M or G for powers of 1024, and nothing else. */
+bool hak_config_parse_number(const char *value, uint64_t *out);
+
+/* The name of a file in a setting, with %p replaced by the process id. */
+void hak_config_add_path(struct hak_text *path, const char *pattern, int process_id);
 
 /* One line per setting, and per knob: name, value, default, help. */
 void hak_config_help(const struct hak_config *config, struct hak_text *out);

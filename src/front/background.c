@@ -2,6 +2,8 @@
 
 #include "base/knobs.h"
 #include "front/process.h"
+#include "front/service.h"
+#include "front/thread.h"
 #include "front/tight.h"
 #include "os/os.h"
 #include "pool/drain.h"
@@ -108,6 +110,8 @@ void hak_background_wake(void) {
 /* ---- Beginning and ending ------------------------------------------------------------------------------------------ */
 
 static void run_background(void) {
+    hak_thread_refuse_heap(); /* or it would wait for itself to end */
+    hak_service_start();
     misses_seen = count_misses();
     idle_periods = 0;
     while (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_ENDING) {
@@ -117,6 +121,7 @@ static void run_background(void) {
         if (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING) break;
         if (!end_period()) sleep_until_miss();
     }
+    hak_service_stop();
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     /* Release pairs with hak_background_start: the next such thread has what is this one's. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);
@@ -129,6 +134,7 @@ static bool is_due(void) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
+    if (hak_service_is_wanted()) return true;
     const struct hak_range *range = hak_region_range(0);
     uint32_t super_slabs = range == NULL ? 0 : hak_atomic_load(&range->super_slab_count, relaxed);
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) < 2;
@@ -140,7 +146,7 @@ static void start_thread(void) {
     /* Acquire pairs with the end of run_background. */
     if (!hak_atomic_cas(&hak_background_state, &none, HAK_BACKGROUND_AWAKE, acquire, relaxed)) return;
     hak_atomic_store(&hak_page_policy_has_background, 1, relaxed);
-    if (hak_os_start_thread(run_background)) return;
+    if (hak_os_start_thread(run_background, NULL)) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);

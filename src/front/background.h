@@ -5,7 +5,8 @@
  * a free: libc frees with locks held that pthread_create needs. While the program's threads miss it looks at the heap once per
  * period (knob decay_ms, but three times a second at most); when they have not for four periods, and all that is free has gone
  * back, it sleeps until the next miss wakes it. After a fork the child has none, until its own misses want one. It ends with the
- * last thread that has a heap, so that it keeps no process alive. It allocates nothing.
+ * last thread that has a heap, so that it keeps no process alive. It allocates nothing. It has the service with it (front/service.h): where a
+ * setting asks for that one, it is started whatever the size of the process is.
  *
  *   B1  While it sleeps, all heaps are drained, so that the next free of any thread is a miss.
  */

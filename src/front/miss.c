@@ -113,7 +113,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (HAK_UNLIKELY(block == NULL)) return out_of_memory();
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
-    hak_background_want();
+    if (HAK_LIKELY(heap != NULL)) hak_background_want();
     hak_tight_notice();
     return block;
 }

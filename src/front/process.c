@@ -5,6 +5,7 @@
 
 #include "front/background.h"
 #include "front/miss.h"
+#include "front/service.h"
 #include "front/thread.h"
 #include "front/tight.h"
 #include "os/os.h"
@@ -17,7 +18,15 @@ enum { START_NONE, START_RUNNING, START_DONE };
 static HAK_ATOMIC(uint32_t) start_state = START_NONE;
 static struct hak_config settings;
 
-static char stats_file[4096]; /* copied: programs that show a title in ps write over their environment */
+/* Names are copied: programs that show a title in ps write over their environment. */
+static char stats_file[4096], metrics_name[4096];
+
+static const char *keep_name(const char *name, char *copy, size_t capacity) {
+    if (name == NULL) return NULL;
+    struct hak_text text = hak_text_in(copy, capacity);
+    hak_text_add(&text, "%s", name);
+    return copy;
+}
 
 static void read_settings(void) {
     char buffer[8192];
@@ -27,11 +36,8 @@ static void read_settings(void) {
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
         if (settings.knobs >> i & 1) hak_knob_set((enum hak_knob_number)i, settings.knob_values[i]);
     if (settings.help) hak_config_help(&settings, &messages);
-    if (settings.stats_file != NULL) {
-        struct hak_text copy = hak_text_in(stats_file, sizeof stats_file);
-        hak_text_add(&copy, "%s", settings.stats_file);
-        settings.stats_file = stats_file;
-    }
+    settings.stats_file = keep_name(settings.stats_file, stats_file, sizeof stats_file);
+    settings.metrics_name = keep_name(settings.metrics_name, metrics_name, sizeof metrics_name);
     if (messages.length != 0) hak_os_write(STDERR_FILENO, messages.start, messages.length);
 }
 
@@ -80,6 +86,7 @@ static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     bool others = false;
     hak_background_after_fork();
+    hak_service_after_fork();
     hak_tight_after_fork();
     if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);
     /* Who was starting the process is not here: the next miss starts it. */

@@ -77,6 +77,8 @@ void hak_thread_abandon_heap(void) {
     pthread_setspecific(key, NULL);
 }
 
+void hak_thread_refuse_heap(void) { hak_thread_heap = &exited_heap; }
+
 struct hak_heap *hak_thread_attach(void) {
     struct hak_heap *heap = hak_thread_heap;
     if (HAK_UNLIKELY(heap->number == 0)) heap = give_heap();

@@ -15,4 +15,7 @@ struct hak_heap *hak_thread_attach(void);
 /* In a child after fork: the calling thread has no heap any more, and gets another at its next miss. */
 void hak_thread_abandon_heap(void);
 
+/* The calling thread, which is hakmem's own, gets no heap, whatever libc asks for in it. */
+void hak_thread_refuse_heap(void);
+
 #endif

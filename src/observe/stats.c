@@ -148,7 +148,7 @@ static void write_json_row(const struct hak_heap *heap, const char *name, struct
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());
-#define HAK_TOTAL(field) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
+#define HAK_TOTAL(field, kind, text) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
 #include "observe/totals.def"
 #undef HAK_TOTAL
 #define HAK_COUNTER(name, text) hak_text_add(out, "  %-20s %16lu  %s\n", #name, (unsigned long)snapshot->name, text);
@@ -174,7 +174,7 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_tex
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out) {
     hak_text_add(out, "{\"hakmem\": \"%s\", \"pid\": %d, \"allocations\": %lu", hak_version(), process_id,
                  (unsigned long)snapshot->allocations);
-#define HAK_TOTAL(field) hak_text_add(out, ",\n \"%s\": %lu", #field, (unsigned long)snapshot->total.field);
+#define HAK_TOTAL(field, kind, text) hak_text_add(out, ",\n \"%s\": %lu", #field, (unsigned long)snapshot->total.field);
 #include "observe/totals.def"
 #undef HAK_TOTAL
 #define HAK_COUNTER(name, text) hak_text_add(out, ",\n \"%s\": %lu", #name, (unsigned long)snapshot->name);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -16,6 +17,7 @@
 
 #include "base/bits.h"
 #include "base/format.h"
+#include "os/channel.h"
 #include "os/os.h"
 
 /* Constants newer than the oldest headers hakmem builds with. */
@@ -255,41 +257,46 @@ bool hak_fence_threads(void) {
 }
 #endif
 
-static sigset_t creators_mask;
+static sigset_t creators_mask; /* for the thread that begins next; it may start another itself */
 
 static void *run_thread(void *run) {
     union {
         void *pointer;
         void (*function)(void);
     } start = {.pointer = run};
+    sigset_t mask = creators_mask;
     prctl(PR_SET_NAME, "hakmem");
     start.function();
     /* If it is the last thread, the process exits now, and its exit handlers run here. */
-    pthread_sigmask(SIG_SETMASK, &creators_mask, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     return NULL;
 }
 
-bool hak_os_start_thread(void (*run)(void)) {
+bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     enum { STACK_BYTES = 256 << 10 }; /* touched as used: some 8 KiB */
     int saved_errno = errno;
     pthread_attr_t attributes;
     pthread_t thread;
-    sigset_t all;
+    sigset_t all, mask;
     union {
         void (*function)(void);
         void *pointer;
     } start = {.function = run};
     if (pthread_attr_init(&attributes) != 0) return false;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (joinable == NULL) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &creators_mask);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    creators_mask = mask;
     bool started = pthread_create(&thread, &attributes, run_thread, start.pointer) == 0;
-    pthread_sigmask(SIG_SETMASK, &creators_mask, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     pthread_attr_destroy(&attributes);
+    if (started && joinable != NULL) *joinable = (uintptr_t)thread;
     errno = saved_errno;
     return started;
 }
+
+void hak_os_join_thread(uintptr_t thread) { pthread_join((pthread_t)thread, NULL); }
 
 /* Numbers of linux/futex.h, which musl-gcc does not find. */
 enum { WAIT_PRIVATE = 0 | 128, WAKE_PRIVATE = 1 | 128 };
@@ -309,16 +316,42 @@ void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
 
 void hak_os_yield(void) { sched_yield(); }
 
-void hak_os_write(int descriptor, const char *text, size_t length) {
-    int saved_errno = errno;
+static bool write_all(int descriptor, const char *text, size_t length) {
     while (length > 0) {
         ssize_t written = write(descriptor, text, length);
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) break;
+        if (written <= 0) return false;
         text += written;
         length -= (size_t)written;
     }
+    return true;
+}
+
+void hak_os_write(int descriptor, const char *text, size_t length) {
+    int saved_errno = errno;
+    if (!write_all(descriptor, text, length) && descriptor == STDERR_FILENO && errno == EBADF) {
+        int borrowed = hak_os_channel_stderr();
+        if (borrowed >= 0) {
+            write_all(borrowed, text, length);
+            hak_os_close(borrowed);
+        }
+    }
     errno = saved_errno;
+}
+
+bool hak_os_replace_file(const char *path, const char *text, size_t length) {
+    int saved_errno = errno;
+    char buffer[4096];
+    struct hak_text beside = hak_text_in(buffer, sizeof buffer);
+    hak_text_add(&beside, "%s.%d.part", path, hak_os_process_id());
+    unlink(beside.start); /* of a process that had this number before, and was killed */
+    int descriptor = beside.truncated ? -1 : open(beside.start, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    bool done = descriptor >= 0 && write_all(descriptor, text, length);
+    if (descriptor >= 0 && close(descriptor) != 0) done = false;
+    done = done && rename(beside.start, path) == 0;
+    if (!done && descriptor >= 0) unlink(beside.start);
+    errno = saved_errno;
+    return done;
 }
 
 int hak_os_create_file(const char *path) { return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }

@@ -83,8 +83,10 @@ size_t hak_os_address_space_limit(void);
 /* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
 uint64_t hak_os_clock_ms(void);
 
-/* Starts a thread named hakmem, with a small stack and all signals blocked, which ends when `run` returns. False on refusal. */
-bool hak_os_start_thread(void (*run)(void));
+/* Starts a thread named hakmem, with a small stack and all signals blocked, which ends when `run` returns. It is to be joined if
+ * `joinable` is given. False on refusal. */
+bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable);
+void hak_os_join_thread(uintptr_t joinable);
 
 /* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. */
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms);
@@ -98,6 +100,10 @@ void hak_os_write(int descriptor, const char *text, size_t length);
 
 /* Opens `path` for writing, emptied, closed on exec. Returns a descriptor, or -1. */
 int hak_os_create_file(const char *path);
+
+/* Puts a file with this text in the place of `path`, whoever reads it meanwhile: he sees the old one or this one, whole. False when
+ * that can't be: `path` is as it was. */
+bool hak_os_replace_file(const char *path, const char *text, size_t length);
 
 /* Opens `path` for reading, closed on exec. Returns a descriptor, or -1. */
 int hak_os_open_file(const char *path);

@@ -22,6 +22,9 @@ struct fake_os fake_os = {
     .mapping_limit = 65530,
     .fences_left = SIZE_MAX,
     .read_bytes = SIZE_MAX,
+    .is_filtered = true,
+    .may_answer = true,
+    .send_bytes = SIZE_MAX,
 };
 struct hak_os_counters hak_os_counters;
 
@@ -244,11 +247,13 @@ bool hak_fence_threads(void) {
 
 /* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
 
-bool hak_os_start_thread(void (*run)(void)) {
+bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     if (fake_os.refuses_threads) return false;
-    fake_os.thread = run;
+    *(joinable == NULL ? &fake_os.thread : &fake_os.service) = run;
+    if (joinable != NULL) *joinable = 1;
     return true;
 }
+void hak_os_join_thread(uintptr_t joinable) { fake_os.joins += joinable; }
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
     (void)word, (void)expected;
     fake_os.waits++;
@@ -304,6 +309,13 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return length;
 }
 
+bool hak_os_replace_file(const char *path, const char *text, size_t length) {
+    if (fake_os.refuses_files) return false;
+    snprintf(fake_os.replaced_path, sizeof fake_os.replaced_path, "%s", path);
+    hak_os_write(0, text, length);
+    return true;
+}
+
 int hak_os_create_file(const char *path) {
     (void)path;
     return -1;
@@ -319,6 +331,34 @@ int hak_os_process_id(void) { return (int)getpid(); }
 uint32_t hak_os_thread_id(void) { return (uint32_t)gettid(); }
 uintptr_t hak_os_complaint(void) { return 0; }
 bool hak_os_has_thread_pointer(void) { return true; }
+
+/* ---- os/channel.h ---------------------------------------------------------------------------------------------------- */
+
+bool hak_os_is_filtered(void) { return fake_os.is_filtered; }
+bool hak_os_channel_open(void) { return fake_os.has_channel; }
+bool hak_os_channel_may_answer(void) { return fake_os.may_answer; }
+
+size_t hak_os_channel_receive(char *buffer, size_t bytes, uint64_t most_ms) {
+    fake_os.channel_wait_ms = most_ms;
+    if (fake_os.at_wait != NULL) fake_os.at_wait();
+    if (fake_os.requests == NULL || *fake_os.requests == NULL) return 0;
+    size_t length = strlen(*fake_os.requests);
+    if (length > bytes) stop("a request longer than the buffer: cut it in pieces");
+    memcpy(buffer, *fake_os.requests++, length);
+    return length;
+}
+
+bool hak_os_channel_send(const char *text, size_t length, uint64_t deadline_ms) {
+    if (deadline_ms <= fake_os.clock_ms) stop("no time to answer");
+    bool done = length <= fake_os.send_bytes;
+    if (!done) length = fake_os.send_bytes;
+    fake_os.send_bytes -= length;
+    hak_os_write(0, text, length);
+    return done;
+}
+
+void hak_os_channel_drop(void) { fake_os.drops++; }
+void hak_os_channel_interrupt(void) { fake_os.interrupts++; }
 
 /* ---- Complaints ------------------------------------------------------------------------------------------------------ */
 

@@ -10,6 +10,7 @@
 #define FAKE_OS_H
 
 #include "base/check.h"
+#include "os/channel.h"
 #include "os/os.h"
 
 enum fake_call_kind {
@@ -63,12 +64,22 @@ struct fake_os {
     size_t refused_file_call;          /* number of the call that is refused, of those that open and read; 0: none */
     size_t read_bytes;                 /* that a read gives at most; SIZE_MAX */
     void (*at_open)(const char *path); /* called by each; NULL */
+    bool is_filtered;                  /* a sandbox filters system calls: no service is started unasked; true */
+    bool has_channel;                  /* the kernel has what it takes; false */
+    bool may_answer;                   /* no filter came since; true */
+    const char *const *requests;       /* what comes in, one at each wait, up to NULL; then waits end without any */
+    size_t send_bytes;                 /* that anybody reads of answers, together; SIZE_MAX */
+    bool refuses_files;                /* to be replaced */
 
     /* What happened. The record stops when it is full; the counts go on. */
     struct fake_call calls[FAKE_CALL_LIMIT];
     size_t call_count[FAKE_KIND_COUNT + 1]; /* [kind], refused ones too; [FAKE_ANY] is also the length of calls */
     size_t refused_count;
-    void (*thread)(void); /* the last one started: not run, but by the test */
+    void (*thread)(void);  /* the last one started: not run, but by the test */
+    void (*service)(void); /* the same, of those to be joined */
+    size_t joins, interrupts, drops;
+    uint64_t channel_wait_ms; /* the last time it had to wait for requests */
+    char replaced_path[256];  /* the last file; its text is output */
     size_t waits, wakes;
     uint64_t waited_ms; /* of the last wait */
     size_t file_calls;  /* that open and read */

@@ -5,11 +5,14 @@
 
 #include <string.h>
 
+#include "os/channel.h"
 #include "os/inspect.h"
 
 enum { GRANULES = 12, SMALL_BYTES = 8 << 20 };
 
 struct fake_os fake_os;
+HAK_ATOMIC(uint32_t) fake_os_service;
+static HAK_ATOMIC(uint32_t) interrupts;
 struct hak_os_counters hak_os_counters;
 
 static _Alignas(HAK_GRANULE_BYTES) char granules[GRANULES][HAK_GRANULE_BYTES];
@@ -17,8 +20,10 @@ static _Alignas(65536) char small[SMALL_BYTES];
 static size_t granules_used, small_used;
 
 void fake_os_reset(void) {
-    fake_os = (struct fake_os){4096, (size_t)16 << 20, -1, -1, -1, false, false, false, NULL, 0, 0, 0};
+    fake_os = (struct fake_os){
+        4096, (size_t)16 << 20, -1, -1, -1, false, false, false, NULL, 0, 0, 0, NULL, false, false, false};
     granules_used = small_used = 0;
+    interrupts = fake_os_service = 0;
 }
 
 static bool refuses(int *left) {
@@ -104,10 +109,20 @@ size_t hak_os_resident_bytes(void *start, size_t bytes) { return (void)start, by
 bool hak_os_has_huge_pages(void) { return true; }
 size_t hak_os_mapping_limit(void) { return 65530; }
 void hak_os_yield(void) {}
-bool hak_os_start_thread(void (*run)(void)) {
+bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     if (fake_os.refuses_threads) return false;
-    fake_os.thread = run;
+    if (joinable != NULL) {
+        *joinable = 1;
+        fake_os.service = run;
+        hak_atomic_store(&fake_os_service, 1, release);
+    } else {
+        fake_os.thread = run;
+    }
     return true;
+}
+void hak_os_join_thread(uintptr_t joinable) {
+    (void)joinable;
+    while (hak_atomic_load(&fake_os_service, acquire) != 0) hak_cpu_relax();
 }
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
     (void)most_ms;
@@ -115,7 +130,30 @@ void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms
 }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }
-bool hak_os_is_privileged(void) { return true; }
+bool hak_os_is_privileged(void) { return !fake_os.has_service; }
+int hak_os_process_id(void) { return 1; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
 uint32_t hak_os_thread_id(void) { return 0; }
+bool hak_os_replace_file(const char *path, const char *text, size_t length) {
+    return (void)path, (void)text, (void)length, true;
+}
+
+/* A channel nobody asks anything by: waits end when they are interrupted. The kernel orders what goes through a pipe. */
+bool hak_os_is_filtered(void) { return false; }
+bool hak_os_channel_open(void) { return !fake_os.refuses_channel; }
+bool hak_os_channel_may_answer(void) { return !fake_os.gets_filter; }
+bool hak_os_channel_send(const char *text, size_t length, uint64_t deadline_ms) {
+    return (void)text, (void)length, (void)deadline_ms, true;
+}
+void hak_os_channel_drop(void) {}
+size_t hak_os_channel_receive(char *buffer, size_t bytes, uint64_t most_ms) {
+    (void)buffer, (void)bytes, (void)most_ms;
+    if (fake_os.gets_filter) return 0;
+    model_futex_wait(&interrupts, 0);
+    return hak_atomic_exchange(&interrupts, 0, acquire) & 0;
+}
+void hak_os_channel_interrupt(void) {
+    hak_atomic_store(&interrupts, 1, release);
+    model_futex_wake(&interrupts, 1);
+}
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }

@@ -34,6 +34,15 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "front/miss.c"
 #include "front/tight.c"
 
+/* What the service answers and writes. */
+#include "front/requests.h"
+#include "observe/metrics.h"
+void hak_request_answer(char *line, struct hak_answer *answer) { (void)line, (void)answer; }
+void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_text *out) {
+    (void)snapshot, (void)out;
+}
+#include "front/service.c"
+
 #include <pthread.h>
 #include "front/background.c"
 #define pthread_atfork(prepare, parent, child) ((void)(child)) /* mutants run in children */
@@ -48,6 +57,7 @@ static struct hak_heap no_heap;
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
 void hak_thread_initialize(void) {}
+void hak_thread_refuse_heap(void) {}
 void hak_thread_abandon_heap(void) { hak_thread_heap = &no_heap; }
 
 struct hak_heap *hak_thread_attach(void) {
@@ -65,6 +75,10 @@ uint64_t hak_memory_stall_us(const struct hak_memory_groups *groups) { return gr
 const char *hak_version(void) { return ""; }
 
 void library_in_child(void) { in_child(); }
+void library_let_serve(void) {
+    settings.ctl = 1;
+    fake_os.has_service = true;
+}
 void library_let_look(void) {
     is_looking = 0;
     hak_pages_to_look = 0;
@@ -125,6 +139,10 @@ void library_reset(void) {
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;
+    settings.ctl = 0;
+    service_state = SERVICE_NONE;
+    service_thread = 0;
+    service.line_length = 0;
     hak_thread_heap = &no_heap;
     model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);
     memset(hak_size_classes, 0, sizeof hak_size_classes);

@@ -13,6 +13,7 @@
 #include "front/background.h"
 #include "front/miss.h"
 #include "front/process.h"
+#include "front/service.h"
 #include "front/tight.h"
 #include "observe/stats.h"
 #include "os/os.h"
@@ -40,8 +41,12 @@ struct fake_os {
     void (*thread)(void); /* the last one started; for the harness to run */
     unsigned unmap_count, purge_count;
     uint64_t clock_ms;
+    void (*service)(void); /* the last one started that is to be joined */
+    bool has_service;      /* one is allowed */
+    bool refuses_channel, gets_filter;
 };
 extern struct fake_os fake_os;
+extern HAK_ATOMIC(uint32_t) fake_os_service; /* 1 from its start on; 0 again when it has ended */
 void fake_os_reset(void);
 
 /* ---- the library --------------------------------------------------------------------------------------------- */
@@ -75,6 +80,9 @@ void library_background_sleep(void);
 void library_background_period(void);
 void library_background_start(void);
 void library_background_run(void);
+
+/* The service is allowed. */
+void library_let_serve(void);
 
 /* Lets threads look how tight memory is, at once; how many bytes of growth they have seen. */
 void library_let_look(void);

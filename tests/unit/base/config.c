@@ -58,6 +58,12 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_THP=off", NULL).huge_pages, 0);
     assert_int_equal(parse("HAKMEM_THP=auto", NULL).huge_pages, 1);
     assert_int_equal(parse("HAKMEM_THP=on", NULL).huge_pages, 2);
+    assert_int_equal(parse("HAKMEM_CTL=0", NULL).ctl, 0);
+    assert_int_equal(parse("HAKMEM_CTL=1", NULL).ctl, 1);
+    assert_int_equal(parse("HAKMEM_CTL=auto", NULL).ctl, HAK_CHOICE_AUTO);
+    struct hak_config with_file = parse("HAKMEM_METRICS_FILE=/x/%p.prom", NULL);
+    assert_int_equal(with_file.metrics_file, 1);
+    assert_string_equal(with_file.metrics_name, "/x/%p.prom");
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=HUP", NULL).stats_signal, SIGHUP);
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=USR1", NULL).stats_signal, SIGUSR1);
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=USR2", NULL).stats_signal, SIGUSR2);
@@ -122,6 +128,10 @@ static void refused(void **state) {
         {"HAKMEM_STATS=jsonl", "text or json[:FILE]"},
         {"HAKMEM_STATS=json:", "text or json[:FILE]"},
         {"HAKMEM_STATS=:file", "text or json[:FILE]"},
+        {"HAKMEM_CTL=", "0, 1 or auto"},
+        {"HAKMEM_CTL=2", "0, 1 or auto"},
+        {"HAKMEM_CTL=on", "0, 1 or auto"},
+        {"HAKMEM_METRICS_FILE=", "the name of a file"},
         {"HAKMEM_STATS_SIGNAL", "HUP, USR1, USR2 or 35 to 64"},
         {"HAKMEM_STATS_SIGNAL=", "HUP, USR1, USR2 or 35 to 64"},
         {"HAKMEM_STATS_SIGNAL=SIGUSR1", "HUP, USR1, USR2 or 35 to 64"},
@@ -202,9 +212,18 @@ static void help_lists_all(void **state) {
     assert_non_null(strstr(messages.start, "held_slabs          = 16 (default 16, 1 to 4096): "));
     assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL = none (default none): "));
     assert_non_null(strstr(messages.start, "HAKMEM_STATS     = json:out.json (default off): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_CTL       = auto (default auto): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_METRICS_FILE = none (default none): "));
     assert_non_null(strstr(messages.start, "HAKMEM_HELP      = 0 (default 0): "));
 }
 
-UNIT_MAIN(cmocka_unit_test(defaults), cmocka_unit_test(accepted), cmocka_unit_test(last_one_counts),
-          cmocka_unit_test(refused), cmocka_unit_test(unknown), cmocka_unit_test(one_line_each),
-          cmocka_unit_test(help_lists_all))
+static void paths(void **state) {
+    (void)state;
+    struct hak_text path = hak_text_in(buffer, sizeof buffer);
+    hak_config_add_path(&path, "%p/a%pb%%p%", 12);
+    assert_string_equal(path.start, "12/a12b%12%");
+}
+
+UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
+          cmocka_unit_test(last_one_counts), cmocka_unit_test(refused), cmocka_unit_test(unknown),
+          cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))

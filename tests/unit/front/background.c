@@ -72,8 +72,11 @@ static void refused(void **state) {
 
 static size_t periods, periods_at_sleep, most_periods;
 static void (*program)(void); /* in each period */
+static struct hak_heap *programs_heap;
 
+/* One thread is both: the program's has a heap. */
 static void wait_for_it(void) {
+    hak_thread_heap = programs_heap;
     if (thread_state() == HAK_BACKGROUND_AWAKE) assert_true(fake_os.waited_ms >= 334);
     if (thread_state() == HAK_BACKGROUND_ASLEEP) periods_at_sleep = periods;
     if (thread_state() == HAK_BACKGROUND_ASLEEP || ++periods > most_periods)
@@ -85,8 +88,10 @@ static void run(size_t most, void (*what)(void)) {
     periods = periods_at_sleep = 0;
     most_periods = most;
     program = what;
+    programs_heap = hak_thread_heap;
     fake_os.at_wait = wait_for_it;
     fake_os.thread();
+    hak_thread_heap = programs_heap;
     fake_os.at_wait = NULL;
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
 }

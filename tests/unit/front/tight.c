@@ -384,7 +384,9 @@ static void as_often_as_needed(void **state) {
 
 static size_t periods;
 static void (*in_period)(void);
+static struct hak_heap *programs_heap;
 static void wait_for_it(void) {
+    hak_thread_heap = programs_heap; /* one thread is both */
     if (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ASLEEP || ++periods > 20)
         hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed);
     else if (in_period != NULL) in_period();
@@ -393,6 +395,7 @@ static void run_background(void (*each)(void)) {
     assert_non_null(fake_os.thread);
     in_period = each;
     periods = 0;
+    programs_heap = hak_thread_heap;
     fake_os.at_wait = wait_for_it;
     fake_os.thread();
 }

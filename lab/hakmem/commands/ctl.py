@@ -1,0 +1,39 @@
+"""hakmem ctl: asks and steers a running process."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.01), default=10.0, help="Seconds to wait.")
+@click.argument("pid", type=click.IntRange(min=1), metavar="PID")
+@click.argument("words", nargs=-1, metavar="[REQUEST...]")
+def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
+    """Asks the process PID, which runs on hakmem, or tells it something, while it goes on.
+
+    \b
+    stats [text|json]   statistics of this moment
+    metrics             the same as OpenMetrics text
+    explain             where its resident memory is, as hakmem explain
+    purge               give all free memory back to the kernel
+    knobs               numbers that can be set, with their bounds
+    set KNOB=VALUE      set one
+    help                what this process's hakmem knows; also without a request
+
+    The process must be yours, or you root. It answers by a thread of its own, which it has when it uses much
+    memory, or was started with HAKMEM_CTL=1.
+    """
+    import sys
+
+    from hakmem import ctl
+
+    if words == ("explain",):
+        from hakmem import explain
+        from hakmem.report import text
+
+        text.write(explain.report(explain.of_process(pid), f"hakmem explain {pid}"), sys.stdout)
+        return
+    if any(not word.isprintable() for word in words):
+        raise click.UsageError("a request is made of plain words")
+    sys.stdout.write(ctl.ask(pid, " ".join(words) or "help", timeout_s))

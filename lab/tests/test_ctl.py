@@ -1,0 +1,398 @@
+"""`hakmem ctl` and `hakmem top`: processes that answer; for those that can't, one line, and they come to no harm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hakmem import cli, ctl, native, top
+from hakmem.errors import LabError
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="takes another user")
+WAIT = "import sys\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+
+
+@contextlib.contextmanager
+def running(
+    program: str = WAIT, preload: bool = True, prefix: tuple[str, ...] = (), **settings: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Python, which is let go on and must end well."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
+    environment = {**others, **{f"HAKMEM_{name}": value for name, value in settings.items()}}
+    if preload:
+        environment["LD_PRELOAD"] = str(native.library())
+    child = subprocess.Popen(
+        [*prefix, sys.executable, "-S", "-E", "-c", program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin and child.stdout
+    try:
+        assert child.stdout.readline() == "ready\n"
+        yield child
+        if child.poll() is None:
+            child.send_signal(signal.SIGCONT)
+            child.stdin.write("end\n")
+            child.stdin.close()
+            assert child.wait(20) == 0, "it came to harm"
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+@contextlib.contextmanager
+def answering(**options: str) -> Iterator[subprocess.Popen[str]]:
+    with running(CTL="1", **options) as child:
+        wait_for_thread(child.pid)
+        yield child
+
+
+def wait_for_thread(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while ctl.find_channel(pid) is None:
+        assert time.monotonic() < deadline, "it has no control thread"
+        time.sleep(0.01)
+
+
+def stop(child: subprocess.Popen[str]) -> None:
+    child.send_signal(signal.SIGSTOP)
+    while any("T (stopped)" not in task.read_text() for task in Path(f"/proc/{child.pid}/task").glob("*/status")):
+        time.sleep(0.01)
+
+
+def says(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Exit status, output, error."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    printed = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.out, printed.err
+
+
+def refuses(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line it says, and nothing else."""
+    status, out, error = says(capsys, *words)
+    assert status == 2 and out == "" and error.count("\n") == 1, (status, out, error)
+    return error
+
+
+# ---- Answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering() as child:
+        status, out, error = says(capsys, "ctl", child.pid, "stats", "json")
+        assert (status, error) == (0, "") and json.loads(out)["pid"] == child.pid
+        assert says(capsys, "ctl", child.pid, "stats")[1].startswith("hakmem ")
+        assert says(capsys, "ctl", child.pid, "set", "decay_ms=300")[1] == "decay_ms: 1000 -> 300\n"
+        assert "decay_ms = 300 (default 1000" in says(capsys, "ctl", child.pid, "knobs")[1]
+        assert says(capsys, "ctl", child.pid, "purge")[1].endswith(" bytes given back\n")
+        assert "purge: " in says(capsys, "ctl", child.pid)[1]  # help
+        assert "resident" in says(capsys, "ctl", child.pid, "explain")[1]
+        assert "knows no nonsense" in refuses(capsys, "ctl", child.pid, "nonsense")
+        assert "expected a number from 10 to" in refuses(capsys, "ctl", child.pid, "set", "decay_ms=1")
+
+
+def test_a_large_process_answers_unasked() -> None:
+    with running("blocks = [bytes(1000) for _ in range(80000)]\n" + WAIT) as child:
+        wait_for_thread(child.pid)
+        assert json.loads(ctl.ask(child.pid, "stats json"))["live_blocks"] > 80000
+
+
+def test_purge_gives_memory_back() -> None:
+    program = "blocks = [bytes(1000) for _ in range(50000)]\ndel blocks[::]\n" + WAIT
+    with answering_program(program) as child:
+        before = int(ctl.ask(child.pid, "purge").split()[0])
+        assert before >= 0 and int(ctl.ask(child.pid, "purge").split()[0]) <= before
+        stats = json.loads(ctl.ask(child.pid, "stats json"))
+        assert stats["purged_bytes"] > 40 << 20
+
+
+@contextlib.contextmanager
+def answering_program(program: str) -> Iterator[subprocess.Popen[str]]:
+    with running(program, CTL="1") as child:
+        wait_for_thread(child.pid)
+        yield child
+
+
+def test_many_ask_at_once() -> None:
+    wrong: list[str] = []
+
+    def ask_often(pid: int) -> None:
+        for _ in range(20):
+            try:
+                if json.loads(ctl.ask(pid, "stats json"))["pid"] != pid:
+                    wrong.append("another's answer")
+            except Exception as error:
+                wrong.append(str(error))
+
+    with answering() as child:
+        threads = [threading.Thread(target=ask_often, args=(child.pid,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_who_asks_and_goes_away_leaves_no_trace() -> None:
+    with answering() as child:
+        channel = ctl.find_channel(child.pid)
+        assert channel
+        with open(channel / str(ctl.REQUEST_WRITE), "wb", buffering=0) as requests:
+            for _ in range(5):
+                requests.write(b"gone metrics\n")
+        assert ctl.ask(child.pid, "set decay_ms=300") == "decay_ms: 1000 -> 300\n"
+
+
+@pytest.mark.skipif(not ROOT, reason="makes namespaces")
+def test_a_process_in_namespaces_of_its_own_answers() -> None:
+    """As in a container: other process ids, no network, another root of /proc."""
+    prefix = ("unshare", "--pid", "--net", "--mount-proc", "--uts", "--ipc", "--fork")
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no namespaces here")
+    with running(prefix=prefix, CTL="1", preload=True) as child:
+        tasks = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        inner = int(tasks[0])
+        wait_for_thread(inner)
+        assert json.loads(ctl.ask(inner, "stats json"))["pid"] == 1
+
+
+# ---- None ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_process(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering() as child:
+        stop(child)
+        assert f"is stopped and can't answer; kill -CONT {child.pid}" in refuses(capsys, "ctl", child.pid, "stats")
+        child.send_signal(signal.SIGCONT)
+        ctl.ask(child.pid, "stats")
+
+
+def test_a_process_that_hangs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in a way that doesn't show. The request is taken back, and not carried out later."""
+    with answering() as child:
+        stop(child)
+        monkeypatch.setattr(ctl, "state", lambda pid: "S")
+        began = time.monotonic()
+        error = refuses(capsys, "ctl", "--timeout", "0.3", child.pid, "set", "decay_ms=500")
+        assert "did not answer in time; the request has been taken back" in error
+        assert time.monotonic() - began < 5
+        child.send_signal(signal.SIGCONT)
+        assert "decay_ms = 1000 " in ctl.ask(child.pid, "knobs")
+
+
+def test_a_process_that_is_always_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    import fcntl
+
+    with answering() as child:
+        channel = ctl.find_channel(child.pid)
+        assert channel
+        with open(channel / str(ctl.ANSWER_READ), "rb", buffering=0) as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert "asked by somebody else" in refuses(capsys, "ctl", "--timeout", "0.2", child.pid, "stats")
+
+
+def test_a_process_that_dies_meanwhile(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering() as child:
+        stop(child)
+        monkeypatch.setattr(ctl, "state", lambda pid: "S")
+        threading.Timer(0.3, child.kill).start()
+        assert "ended before it answered" in refuses(capsys, "ctl", child.pid, "stats")
+        child.wait()
+
+
+def test_no_process_and_a_dead_one(capsys: pytest.CaptureFixture[str]) -> None:
+    child = subprocess.Popen(["true"])
+    time.sleep(0.2)
+    assert "has ended" in refuses(capsys, "ctl", child.pid, "stats")  # a zombie
+    child.wait()
+    assert f"there is no process {child.pid}" in refuses(capsys, "ctl", child.pid, "stats")
+
+
+def test_not_hakmems(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(preload=False) as child:
+        assert "is not on hakmem" in refuses(capsys, "ctl", child.pid, "stats")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "it is small; started with HAKMEM_CTL=1 it has one"),
+        ({"CTL": "0"}, "it was started with HAKMEM_CTL=0"),
+        ({"CTL": "1", "BACKGROUND": "0"}, "it was started with HAKMEM_BACKGROUND=0"),
+    ],
+)
+def test_no_control_thread(capsys: pytest.CaptureFixture[str], settings: dict[str, str], why: str) -> None:
+    with running(**settings) as child:
+        time.sleep(0.2)
+        assert f"is on hakmem, but has no control thread: {why}" in refuses(capsys, "ctl", child.pid, "stats")
+
+
+def asked_by(user: int, pid: int) -> str:
+    """What a process of that user is told."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            try:
+                said = ctl.ask(pid, "stats")
+            except LabError as error:
+                said = str(error)
+            os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading) as text:
+        return text.read()
+
+
+@needs_root
+def test_another_users() -> None:
+    with answering() as child:
+        assert "belongs to root: only that user and root may ask it" in asked_by(65534, child.pid)
+        ctl.ask(child.pid, "stats")
+
+
+@needs_root
+@pytest.mark.parametrize("dumpable", [1, 0])
+def test_the_same_user_may_unless_undumpable(dumpable: int) -> None:
+    prctl = {"x86_64": 157, "aarch64": 167}.get(platform.machine())
+    if prctl is None or not shutil.which("perl") or not shutil.which("setpriv"):
+        pytest.skip("no way to run it")
+    program = f"$| = 1; syscall({prctl}, 4, {dumpable}, 0, 0, 0); print qq(ready\\n); <STDIN>"
+    # setpriv itself must not have threads: it gives up its rights by calls that are each thread's own.
+    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    words += ["env", "HAKMEM_CTL=1", f"LD_PRELOAD={native.library()}", "perl", "-e", program]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as child:
+        assert child.stdout and child.stdout.readline() == b"ready\n"
+        wait_for_thread(child.pid)
+        said = asked_by(65534, child.pid)
+        assert said.startswith("hakmem ") if dumpable else "can't be looked into by you" in said or "only" in said
+        assert ctl.ask(child.pid, "stats").startswith("hakmem ")  # root
+    assert child.returncode == 0
+
+
+def test_a_filtered_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """Under a filter it has no control thread unasked; asked for, it has."""
+    program = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+code = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000), 8)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 1, ctypes.addressof(code)), 16)
+assert libc.prctl(22, 2, program, 0, 0) == 0
+os.environ["FILTERED"] = "1"
+os.execv(sys.executable, [sys.executable, "-S", "-c", "blocks = [bytes(1000) for _ in range(80000)]\\n" + WAIT])
+""".replace("WAIT", repr(WAIT))
+    with running(program) as child:
+        time.sleep(0.5)
+        assert "its system calls are filtered" in refuses(capsys, "ctl", child.pid, "stats")
+    with running(program, CTL="1") as child:
+        wait_for_thread(child.pid)
+        ctl.ask(child.pid, "stats")
+
+
+# ---- Metrics ---------------------------------------------------------------------------------------------------------
+
+
+def families(text: str) -> dict[str, float]:
+    """Samples without labels, by name, as a stock parser reads them."""
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.labels
+    }
+
+
+def test_metrics_are_read_by_a_stock_parser() -> None:
+    with answering_program("blocks = [bytes(1000) for _ in range(10000)]\n" + WAIT) as child:
+        stats = json.loads(ctl.ask(child.pid, "stats json"))
+        values = families(ctl.ask(child.pid, "metrics"))
+        assert values["hakmem_live_bytes"] == pytest.approx(stats["live_bytes"], rel=0.01)
+        assert values["hakmem_refills_total"] >= stats["refills"] > 0
+        assert values["hakmem_purged_bytes_total"] >= stats["purged_bytes"]
+        text = ctl.ask(child.pid, "metrics")
+        blocks = next(one for one in text_string_to_metric_families(text) if one.name == "hakmem_class_blocks")
+        assert {sample.labels["state"] for sample in blocks.samples} == {"live", "cached", "free"}
+
+
+def test_metrics_file_is_whole_at_every_moment(tmp_path: Path) -> None:
+    with running(CTL="1", METRICS_FILE=str(tmp_path / "%p.prom")) as child:
+        file = tmp_path / f"{child.pid}.prom"
+        wait_for_thread(child.pid)
+        ctl.ask(child.pid, "set metrics_ms=100")
+        deadline, written = time.monotonic() + 20, set()
+        while len(written) < 5 and time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                text = file.read_text()
+                assert families(text)["hakmem_heaps"] >= 1
+                written.add(file.stat().st_mtime_ns)
+        assert len(written) >= 5
+        stop(child)
+        assert [path for path in tmp_path.iterdir() if path.suffix != ".part"] == [file]
+
+
+def test_metrics_file_that_cannot_be_written(tmp_path: Path) -> None:
+    with running(METRICS_FILE=str(tmp_path / "no" / "file")) as child:
+        wait_for_thread(child.pid)
+        ctl.ask(child.pid, "stats")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- Top -------------------------------------------------------------------------------------------------------------
+
+
+def test_top_lists_processes_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering() as child, running() as small:
+        time.sleep(0.2)
+        status, out, error = says(capsys, "top", "--interval", "0.2")
+        assert (status, error) == (0, "")
+        rows = {line.split()[0]: line for line in out.splitlines() if line and line.split()[0].isdecimal()}
+        assert "MiB" in rows[str(child.pid)] and "/s" in rows[str(child.pid)]
+        assert "no control thread" in out and str(small.pid) in rows
+
+
+def test_top_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering_program("blocks = [bytes(1000) for _ in range(10000)]\n" + WAIT) as child:
+        status, out, _ = says(capsys, "top", child.pid, "--interval", "0.2")
+        assert status == 0 and "blocks of" in out and "thread" in out and "1.12 KiB" in out
+    assert "there is no process" in refuses(capsys, "top", child.pid)
+
+
+def test_top_refuses_what_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(preload=False) as child:
+        assert "is not on hakmem" in refuses(capsys, "top", child.pid)
+
+
+def test_rates_are_of_the_time_between() -> None:
+    row = {"classes": [], "threads": [], "threads_left_out": 0, "large_blocks": 0, "large_bytes": 0}
+    figures = dict.fromkeys(("live_bytes", "free_bytes", "cached_bytes", "purged_bytes", *top.MISSES), 0)
+    first = top.Sample(1, "x", 10.0, 1 << 20, {**row, **figures})
+    second = top.Sample(1, "x", 12.0, 3 << 20, {**row, **figures, "purged_bytes": 4 << 20, "refills": 500})
+    from rich.console import Console
+
+    console = Console(width=160)
+    with console.capture() as shown:
+        console.print(top.processes({1: second}, {1: first}))
+    assert "+1.00 MiB/s" in shown.get() and "2.00 MiB/s" in shown.get() and "250/s" in shown.get()

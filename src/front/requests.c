@@ -1,0 +1,142 @@
+#include "front/requests.h"
+
+#include <string.h>
+
+#include "base/config.h"
+#include "base/knobs.h"
+#include "observe/metrics.h"
+#include "observe/stats.h"
+#include "os/os.h"
+#include "pool/purge.h"
+
+/* One thread answers requests. */
+static struct hak_snapshot answered;
+
+/* ---- Answers ---------------------------------------------------------------------------------------------------------- */
+
+bool hak_answer_make_room(struct hak_answer *answer, size_t bytes) {
+    if (answer->text.capacity - answer->text.length > bytes) return !answer->is_lost;
+    if (!answer->is_lost) answer->is_lost = !answer->send(answer->text.start, answer->text.length);
+    answer->text = hak_text_in(answer->text.start, answer->text.capacity);
+    return !answer->is_lost;
+}
+
+static void say_ok(struct hak_answer *answer) { hak_text_add(&answer->text, "ok\n"); }
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------------- */
+
+static void tell_stats(const char *form, struct hak_answer *answer) {
+    bool is_json = strcmp(form, "json") == 0;
+    if (!is_json && form[0] != '\0' && strcmp(form, "text") != 0) {
+        hak_text_add(&answer->text, "error: stats takes text or json, not %s\n", form);
+        return;
+    }
+    say_ok(answer);
+    hak_answer_make_room(answer, HAK_SNAPSHOT_TEXT_BYTES);
+    hak_snapshot_take(&answered);
+    if (is_json) hak_snapshot_write_json(&answered, hak_os_process_id(), &answer->text);
+    else hak_snapshot_write_text(&answered, &answer->text);
+}
+
+static void tell_metrics(const char *nothing, struct hak_answer *answer) {
+    (void)nothing;
+    say_ok(answer);
+    hak_answer_make_room(answer, HAK_SNAPSHOT_TEXT_BYTES);
+    hak_snapshot_take(&answered);
+    hak_snapshot_write_metrics(&answered, &answer->text);
+}
+
+/* ---- Purging ---------------------------------------------------------------------------------------------------------- */
+
+static void purge_all(const char *nothing, struct hak_answer *answer) {
+    (void)nothing;
+    size_t bytes = hak_purge_all(NULL);
+    say_ok(answer);
+    hak_text_add(&answer->text, "%zu bytes given back\n", bytes);
+}
+
+/* ---- Knobs ------------------------------------------------------------------------------------------------------------ */
+
+static void tell_knobs(const char *nothing, struct hak_answer *answer) {
+    (void)nothing;
+    say_ok(answer);
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) {
+        const struct hak_knob_row *row = &hak_knob_table[i];
+        hak_text_add(&answer->text, "%s = %lu (default %lu, %lu to %lu): %s\n", row->name,
+                     (unsigned long)hak_knob_get((enum hak_knob_number)i), (unsigned long)row->initial,
+                     (unsigned long)row->lowest, (unsigned long)row->highest, row->text);
+    }
+}
+
+static void set_knob(const char *assignment, struct hak_answer *answer) {
+    size_t length = strcspn(assignment, "=");
+    enum hak_knob_number knob = hak_knob_find(assignment, length);
+    uint64_t value;
+    if (assignment[length] != '=') {
+        hak_text_add(&answer->text, "error: set takes KNOB=VALUE\n");
+        return;
+    }
+    if (knob == HAK_KNOB_COUNT) {
+        hak_text_add(&answer->text, "error: there is no knob in %s; `knobs` lists them\n", assignment);
+        return;
+    }
+    unsigned long before = hak_knob_get(knob);
+    const struct hak_knob_row *row = &hak_knob_table[knob];
+    if (!hak_config_parse_number(assignment + length + 1, &value) || !hak_knob_set(knob, value)) {
+        hak_text_add(&answer->text, "error: %s: expected a number from %lu to %lu, such as 4096 or 64K\n", assignment,
+                     (unsigned long)row->lowest, (unsigned long)row->highest);
+        return;
+    }
+    say_ok(answer);
+    hak_text_add(&answer->text, "%s: %lu -> %lu\n", row->name, before, (unsigned long)value);
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------------ */
+
+static void tell_requests(const char *nothing, struct hak_answer *answer);
+
+static const struct request_kind {
+    const char *name;
+    const char *takes; /* empty: nothing */
+    void (*carry_out)(const char *rest, struct hak_answer *answer);
+    const char *text;
+} request_table[] = {
+    {"stats", "text|json", tell_stats, "statistics of this moment"},
+    {"metrics", "", tell_metrics, "the same as OpenMetrics text"},
+    {"purge", "", purge_all, "give all free memory back to the kernel"},
+    {"knobs", "", tell_knobs, "numbers that can be set, with their bounds"},
+    {"set", "KNOB=VALUE", set_knob, "set one"},
+    {"help", "", tell_requests, "this list"},
+};
+
+enum { REQUEST_COUNT = sizeof request_table / sizeof request_table[0] };
+
+static void tell_requests(const char *nothing, struct hak_answer *answer) {
+    (void)nothing;
+    say_ok(answer);
+    for (size_t i = 0; i < REQUEST_COUNT; i++)
+        hak_text_add(&answer->text, "%s%s%s: %s\n", request_table[i].name, request_table[i].takes[0] == '\0' ? "" : " ",
+                     request_table[i].takes, request_table[i].text);
+}
+
+static void carry_out(char *line, struct hak_answer *answer) {
+    size_t length = strcspn(line, " ");
+    char *rest = line[length] == '\0' ? line + length : line + length + 1;
+    line[length] = '\0';
+    for (size_t i = 0; i < REQUEST_COUNT; i++) {
+        const struct request_kind *kind = &request_table[i];
+        if (strcmp(kind->name, line) != 0) continue;
+        if (kind->takes[0] == '\0' && rest[0] != '\0')
+            hak_text_add(&answer->text, "error: %s takes nothing, not %s\n", line, rest);
+        else kind->carry_out(rest, answer);
+        return;
+    }
+    hak_text_add(&answer->text, "error: this hakmem knows no %s; `help` lists what it does\n", line);
+}
+
+void hak_request_answer(char *line, struct hak_answer *answer) {
+    carry_out(line, answer);
+    hak_answer_make_room(answer, sizeof "end\n");
+    hak_text_add(&answer->text, "end\n");
+    hak_answer_make_room(answer, answer->text.capacity);
+}

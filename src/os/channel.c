@@ -1,0 +1,191 @@
+#include "os/channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/format.h"
+#include "os/os.h"
+
+/* Numbers and constants newer than the oldest headers hakmem builds with; the numbers are the same on all processors. */
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE (1U << 1)
+#endif
+
+enum { STATUS_BYTES = 4096, ROOM_WAIT_MS = 100 };
+
+static HAK_ATOMIC(uint32_t) serving_thread; /* 0: none */
+
+/* Of the serving thread. */
+static int status = -1; /* its /proc/.../status, opened and not read yet: what is read is made when it is read */
+static uint64_t filters_at_opening; /* seccomp filters */
+
+/* ---- Filters -------------------------------------------------------------------------------------------------------- */
+
+bool hak_os_is_filtered(void) {
+    int saved_errno = errno;
+    bool is_filtered = prctl(PR_GET_SECCOMP) > 0; /* -1: the kernel has no filters */
+    errno = saved_errno;
+    return is_filtered;
+}
+
+static void open_status(void) {
+    char buffer[64];
+    struct hak_text path = hak_text_in(buffer, sizeof buffer);
+    hak_text_add(&path, "/proc/self/task/%u/status", hak_os_thread_id());
+    status = hak_os_open_file(path.start);
+}
+
+/* The number in a line of `text` that begins with `name`. False when there is none. */
+static bool find_number(const char *text, const char *name, uint64_t *number) {
+    const char *at = strstr(text, name);
+    if (at == NULL) return false;
+    *number = 0;
+    for (at += strlen(name); *at >= '0' && *at <= '9'; at++) *number = *number * 10 + (uint64_t)(*at - '0');
+    return true;
+}
+
+/* Reads the status to its end. False when it doesn't say how many filters there are. */
+static bool count_filters(uint64_t *count) {
+    char text[STATUS_BYTES];
+    size_t length = 0, got = 0;
+    if (status < 0) return false;
+    while (length < sizeof text - 1 && (got = hak_os_read(status, text + length, sizeof text - 1 - length)) > 0)
+        length += got;
+    text[length] = '\0';
+    if (length == 0 || (length == sizeof text - 1 && strstr(text, "\nSeccomp:\t") == NULL)) return false;
+    uint64_t mode;
+    *count = 0;
+    if (!find_number(text, "\nSeccomp:\t", &mode) || mode == 0) return true;
+    return find_number(text, "\nSeccomp_filters:\t", count);
+}
+
+bool hak_os_channel_may_answer(void) {
+    uint64_t filters;
+    if (!count_filters(&filters) || filters != filters_at_opening) return false;
+    hak_os_close(status);
+    open_status();
+    return status >= 0;
+}
+
+/* ---- Opening -------------------------------------------------------------------------------------------------------- */
+
+static bool make_pipe(int read_end, int write_end, int flags) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | flags) != 0) return false;
+    bool done = dup3(ends[0], read_end, O_CLOEXEC) >= 0 && dup3(ends[1], write_end, O_CLOEXEC) >= 0;
+    hak_os_close(ends[0]);
+    hak_os_close(ends[1]);
+    return done;
+}
+
+/* The numbers that a program's standard files have are taken by what can't be written to. So what this thread has to complain of does not
+ * end up in a file of its own, and hak_os_write knows. */
+static bool take_standard_files(void) {
+    bool done = true;
+    for (int i = STDIN_FILENO; i <= STDERR_FILENO; i++)
+        done = done && dup3(HAK_CHANNEL_REQUEST_READ, i, O_CLOEXEC) >= 0;
+    return done;
+}
+
+static bool open_channel(void) {
+    /* A new table without any of the descriptors, in one step. */
+    if (syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) != 0) return false;
+    if (!make_pipe(HAK_CHANNEL_REQUEST_READ, HAK_CHANNEL_REQUEST_WRITE, 0)) return false;
+    if (!make_pipe(HAK_CHANNEL_ANSWER_READ, HAK_CHANNEL_ANSWER_WRITE, O_NONBLOCK)) return false;
+    if (!take_standard_files()) return false;
+    open_status();
+    if (!count_filters(&filters_at_opening)) return false;
+    hak_os_close(status);
+    open_status();
+    return status >= 0;
+}
+
+bool hak_os_channel_open(void) {
+    int saved_errno = errno;
+    bool done = open_channel();
+    if (done) prctl(PR_SET_NAME, HAK_CHANNEL_THREAD); /* last: who sees the name finds the pipes */
+    hak_atomic_store(&serving_thread, hak_os_thread_id(), relaxed);
+    errno = saved_errno;
+    return done;
+}
+
+/* ---- Serving -------------------------------------------------------------------------------------------------------- */
+
+static bool wait_for(int descriptor, short event, uint64_t most_ms) {
+    struct pollfd one = {.fd = descriptor, .events = event};
+    struct timespec time = {.tv_sec = (time_t)(most_ms / 1000), .tv_nsec = (long)(most_ms % 1000) * 1000000};
+    return syscall(SYS_ppoll, &one, 1, &time, NULL, 0) > 0;
+}
+
+size_t hak_os_channel_receive(char *buffer, size_t bytes, uint64_t most_ms) {
+    int saved_errno = errno;
+    size_t length = 0;
+    if (most_ms == 0 || wait_for(HAK_CHANNEL_REQUEST_READ, POLLIN, most_ms))
+        length = hak_os_read(HAK_CHANNEL_REQUEST_READ, buffer, bytes);
+    errno = saved_errno;
+    return length;
+}
+
+bool hak_os_channel_send(const char *text, size_t length, uint64_t deadline_ms) {
+    int saved_errno = errno;
+    while (length > 0) {
+        ssize_t written = write(HAK_CHANNEL_ANSWER_WRITE, text, length);
+        if (written < 0 && (errno != EAGAIN || hak_os_clock_ms() >= deadline_ms)) break;
+        if (written < 0) {
+            wait_for(HAK_CHANNEL_ANSWER_WRITE, POLLOUT, ROOM_WAIT_MS);
+        } else {
+            text += written;
+            length -= (size_t)written;
+        }
+    }
+    errno = saved_errno;
+    return length == 0;
+}
+
+void hak_os_channel_drop(void) {
+    int saved_errno = errno;
+    char buffer[4096];
+    while (hak_os_read(HAK_CHANNEL_ANSWER_READ, buffer, sizeof buffer) > 0) {
+    }
+    errno = saved_errno;
+}
+
+void hak_os_channel_interrupt(void) {
+    int saved_errno = errno;
+    char buffer[64];
+    struct hak_text path = hak_text_in(buffer, sizeof buffer);
+    hak_text_add(&path, "/proc/self/task/%u/fd/%d", hak_atomic_load(&serving_thread, relaxed),
+                 HAK_CHANNEL_REQUEST_WRITE);
+    int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path.start, O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0);
+    if (descriptor >= 0) {
+        hak_os_write(descriptor, "\n", 1);
+        hak_os_close(descriptor);
+    }
+    errno = saved_errno;
+}
+
+/* ---- Standard error -------------------------------------------------------------------------------------------------- */
+
+int hak_os_channel_stderr(void) {
+    if (hak_atomic_load(&serving_thread, relaxed) != hak_os_thread_id()) return -1;
+    int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (process < 0) return -1;
+    int descriptor = (int)syscall(SYS_pidfd_getfd, process, STDERR_FILENO, 0);
+    hak_os_close(process);
+    return descriptor;
+}
