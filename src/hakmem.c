@@ -3,9 +3,10 @@
 
 /* base: text, settings, counters, knobs. No system calls, no memory. */
 #include "base/format.c"
+#include "base/knobs.c"
+#include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
-#include "base/knobs.c"
 
 /* os: the kernel. No policy. */
 #include "os/linux.c"
@@ -37,6 +38,14 @@
 #include "observe/address.c"
 #include "observe/crash.c"
 #include "observe/landmarks.c"
+
+/* control: which way the knobs are turned. */
+#include "control/bandit.c"
+#include "control/rating.c"
+#include "control/trial.c"
+#include "control/phase.c"
+#include "control/reward.c"
+#include "control/life_cycle.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/profile.h"
+
 struct option {
     const char *name;
     enum hak_option_kind kind;
@@ -25,7 +27,11 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "off, auto or on",
                                             "text or json[:FILE]",
                                             "HUP, USR1, USR2 or 35 to 64",
-                                            "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"};
+                                            "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
+                                            "a number of milliseconds, 334 to 3600000",
+                                            "profile, balanced, speed, memory or latency",
+                                            "a profile: " HAK_PROFILE_NAMES,
+                                            "a file"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -46,11 +52,24 @@ static bool parse_bytes(const char *value, uint64_t *out) {
     return true;
 }
 
-static const char *const mode_names[] = {"off", "auto", "on"};
+enum { LEAST_MS = 334, MOST_MS = 3600000 };
 
-static bool parse_mode(const char *value, uint64_t *out) {
-    for (size_t i = 0; i < sizeof mode_names / sizeof mode_names[0]; i++) {
-        if (strcmp(value, mode_names[i]) != 0) continue;
+static bool parse_ms(const char *value, uint64_t *out) {
+    uint64_t number;
+    for (const char *at = value; *at != '\0'; at++)
+        if (*at < '0' || *at > '9') return false;
+    if (!parse_bytes(value, &number) || number < LEAST_MS || number > MOST_MS) return false;
+    *out = number;
+    return true;
+}
+
+/* Lists of words end with NULL; a value is the number of its word. */
+static const char *const mode_names[] = {"off", "auto", "on", NULL};
+static const char *const goal_names[] = {"profile", "balanced", "speed", "memory", "latency", NULL};
+
+static bool parse_word(const char *value, const char *const *words, uint64_t *out) {
+    for (size_t i = 0; words[i] != NULL; i++) {
+        if (strcmp(value, words[i]) != 0) continue;
         *out = i;
         return true;
     }
@@ -127,10 +146,19 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         *field = (uint64_t)(value[0] - '0');
         return true;
     case HAK_OPTION_BYTES: return parse_bytes(value, field);
-    case HAK_OPTION_MODE: return parse_mode(value, field);
+    case HAK_OPTION_MODE: return parse_word(value, mode_names, field);
+    case HAK_OPTION_GOAL: return parse_word(value, goal_names, field);
+    case HAK_OPTION_MS: return parse_ms(value, field);
     case HAK_OPTION_SIGNAL: return parse_signal(value, field);
     case HAK_OPTION_KNOBS: return parse_knobs(value, config);
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
+    case HAK_OPTION_PROFILE:
+        return parse_word(value, hak_profile_names, field) || parse_word(value, hak_profile_aliases, field);
+    case HAK_OPTION_FILE:
+        if (value[0] == '\0') return false;
+        config->policy_file = value;
+        *field = 1;
+        return true;
     }
     return false;
 }
@@ -143,7 +171,7 @@ static const struct option *find_option(const char *name, size_t length) {
 }
 
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages) {
-    struct hak_config config = {.stats_file = NULL};
+    struct hak_config config = {.stats_file = NULL, .policy_file = NULL};
     for (size_t i = 0; i < OPTION_COUNT; i++) *field_of(&config, &option_table[i]) = option_table[i].fallback;
     for (; environment != NULL && *environment != NULL; environment++) {
         const char *variable = *environment;
@@ -159,9 +187,14 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
     return config;
 }
 
-static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
+static void add_value(struct hak_text *out, const struct option *option, uint64_t value,
+                      const struct hak_config *config) {
     static const char *const formats[] = {"off", "text", "json"};
+    const char *file = config == NULL ? NULL : config->stats_file;
     if (option->kind == HAK_OPTION_MODE) hak_text_add(out, "%s", mode_names[value]);
+    else if (option->kind == HAK_OPTION_GOAL) hak_text_add(out, "%s", goal_names[value]);
+    else if (option->kind == HAK_OPTION_PROFILE) hak_text_add(out, "%s", hak_profile_names[value]);
+    else if (option->kind == HAK_OPTION_FILE) hak_text_add(out, "%s", value == 0 ? "none" : config->policy_file);
     else if (option->kind == HAK_OPTION_SIGNAL) add_signal(out, value);
     else if (option->kind == HAK_OPTION_KNOBS) hak_text_add(out, "%s", value == 0 ? "none" : "as below");
     else if (option->kind != HAK_OPTION_STATS) hak_text_add(out, "%lu", (unsigned long)value);
@@ -173,8 +206,7 @@ void hak_config_help(const struct hak_config *config, struct hak_text *out) {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         const struct option *option = &option_table[i];
         hak_text_add(out, "  %-16s = ", option->name);
-        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset),
-                  config->stats_file);
+        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset), config);
         hak_text_add(out, " (default ");
         add_value(out, option, option->fallback, NULL);
         hak_text_add(out, "): %s\n", option->help);

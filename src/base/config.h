@@ -16,7 +16,14 @@ enum hak_option_kind {
     HAK_OPTION_STATS,  /* text, json, or either with :FILE */
     HAK_OPTION_SIGNAL, /* HUP, USR1, USR2, or the number of a real-time signal */
     HAK_OPTION_KNOBS,  /* NAME=NUMBER, several with colons between them */
+    HAK_OPTION_MS,     /* a decimal number of milliseconds */
+    HAK_OPTION_GOAL,   /* enum hak_goal */
+    HAK_OPTION_PROFILE, /* the name or the alias of a row of profile.def */
+    HAK_OPTION_FILE,   /* a path; the value is 1 when there is one */
 };
+
+/* What the controller is to save (control/reward.h). */
+enum hak_goal { HAK_GOAL_OF_PROFILE, HAK_GOAL_BALANCED, HAK_GOAL_SPEED, HAK_GOAL_MEMORY, HAK_GOAL_LATENCY };
 
 enum hak_stats_format { HAK_STATS_OFF, HAK_STATS_TEXT, HAK_STATS_JSON };
 
@@ -26,6 +33,7 @@ struct hak_config {
 #undef HAK_OPTION
     uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
     const char *stats_file;               /* points into the environment; NULL for standard error */
+    const char *policy_file;              /* the same; NULL for none */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its
