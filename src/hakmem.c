@@ -46,6 +46,8 @@
 #include "control/phase.c"
 #include "control/reward.c"
 #include "control/life_cycle.c"
+#include "control/policy.c"
+#include "control/ace.c"
 
 /* front: what a thread touches. */
 #include "front/miss.c"

@@ -1,6 +1,7 @@
 /* What settings ask for at the beginning and at the end of the process: reports of crashes, statistics. */
 #include <unistd.h>
 
+#include "control/ace.h"
 #include "front/process.h"
 #include "front/thread.h"
 #include "observe/crash.h"
@@ -38,7 +39,7 @@ static int kept_stderr = -1;
 /* What they are written with. One thread does it at a time, and so it needs little of a stack, which may be a signal handler's. */
 static struct {
     struct hak_snapshot snapshot;
-    char text[HAK_SNAPSHOT_TEXT_BYTES];
+    char text[HAK_SNAPSHOT_TEXT_BYTES + HAK_ACE_TEXT_BYTES];
     char path[4096];
 } stats;
 
@@ -61,8 +62,15 @@ static void write_stats(const struct hak_config *config) {
                     path = hak_text_in(stats.path, sizeof stats.path);
     int process_id = hak_os_process_id(), descriptor = kept_stderr;
     hak_snapshot_take(&stats.snapshot);
-    if (config->stats == HAK_STATS_JSON) hak_snapshot_write_json(&stats.snapshot, process_id, &text);
-    else hak_snapshot_write_text(&stats.snapshot, &text);
+    if (config->stats == HAK_STATS_JSON) {
+        hak_snapshot_write_json(&stats.snapshot, process_id, &text);
+        hak_text_add(&text, ",\n ");
+        hak_ace_write_json(&text);
+        hak_text_add(&text, "}\n");
+    } else {
+        hak_snapshot_write_text(&stats.snapshot, &text);
+        hak_ace_write_text(&text);
+    }
     if (config->stats_file != NULL) {
         add_path(&path, config->stats_file, process_id);
         descriptor = path.truncated ? -1 : hak_os_create_file(path.start);

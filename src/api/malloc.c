@@ -167,6 +167,7 @@ static void print_stats(void) {
     struct hak_snapshot snapshot;
     hak_snapshot_take(&snapshot);
     hak_snapshot_write_text(&snapshot, &text);
+    hak_ace_write_text(&text);
     hak_os_write(STDERR_FILENO, text.start, text.length);
 }
 

@@ -10,7 +10,6 @@ enum {
     PAIRS_PER_STRATEGY = 2,
     FIRST_PATIENCE = 1, /* slow periods that costs must have risen for */
     MOST_PATIENCE = 64,
-    PINNED = UINT32_MAX, /* patience */
 };
 
 static const double worth_a_canary = 0.02; /* a guess at what an arm saves, as a share of the cost */
@@ -32,13 +31,13 @@ void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimensi
 
 /* ---- Moves and pulls ------------------------------------------------------------------------------------------------ */
 
-static struct hak_move put(struct hak_life_cycle *cycle, uint32_t arm, enum hak_why why, double evidence) {
+static struct hak_move put(struct hak_life_cycle *cycle, uint32_t arm, enum hak_why why, double gain) {
     uint32_t dimension = cycle->focus, from = cycle->in_force[dimension];
     HAK_ASSERT(arm < cycle->dimensions[dimension].arm_count); /* Y1 */
     cycle->in_force[dimension] = (uint8_t)arm;
     cycle->pull_periods = 0;
     cycle->pull_cost = 0;
-    return (struct hak_move){from != arm, dimension, from, arm, why, evidence};
+    return (struct hak_move){.is_made = from != arm, .dimension = dimension, .from = from, .to = arm, .why = why, .gain = gain};
 }
 
 /* True when a pull is complete; then its mean cost is in `pull_cost`. */
@@ -71,7 +70,7 @@ static void learn(struct hak_life_cycle *cycle, uint32_t done) {
 
 static void stay_frozen(struct hak_life_cycle *cycle, double cost, uint32_t eligible) {
     cycle->frozen_cost += cost;
-    if (++cycle->frozen_periods < cycle->slow_periods || cycle->patience == PINNED) return;
+    if (++cycle->frozen_periods < cycle->slow_periods) return;
     double mean = cycle->frozen_cost / cycle->frozen_periods;
     cycle->frozen_periods = 0;
     cycle->frozen_cost = 0;
@@ -87,10 +86,15 @@ static void stay_frozen(struct hak_life_cycle *cycle, double cost, uint32_t elig
 
 static bool toss(struct hak_life_cycle *cycle) { return (hak_next_random(&cycle->random) >> 32 & 1) != 0; }
 
+static struct hak_move put_in_trial(struct hak_life_cycle *cycle, uint32_t arm, enum hak_why why) {
+    struct hak_move move = put(cycle, arm, why, hak_trial_gain(&cycle->trial));
+    move.odds = hak_trial_evidence(&cycle->trial);
+    return move;
+}
+
 static struct hak_move begin_half(struct hak_life_cycle *cycle) {
     bool candidate = cycle->candidate_first != cycle->is_second_half;
-    return put(cycle, candidate ? cycle->candidate : cycle->chosen[cycle->focus], HAK_WHY_CANARY,
-               hak_trial_evidence(&cycle->trial));
+    return put_in_trial(cycle, candidate ? cycle->candidate : cycle->chosen[cycle->focus], HAK_WHY_CANARY);
 }
 
 static struct hak_move begin_pair(struct hak_life_cycle *cycle) {
@@ -114,22 +118,16 @@ static struct hak_move end_canary(struct hak_life_cycle *cycle, bool keep) {
         cycle->kept_any = true;
         cycle->patience = FIRST_PATIENCE;
     }
-    struct hak_move move = put(cycle, cycle->chosen[focus], keep ? HAK_WHY_KEEP : HAK_WHY_ROLL_BACK,
-                               hak_trial_evidence(&cycle->trial));
+    struct hak_move move = put_in_trial(cycle, cycle->chosen[focus], keep ? HAK_WHY_KEEP : HAK_WHY_ROLL_BACK);
+    move.is_made = true; /* said in any case */
     cycle->done |= (uint32_t)1 << focus;
     cycle->state = HAK_LEARN;
     cycle->focus = cycle->dimension_count;
     return move;
 }
 
-/* The end of a canary is said in any case, also when the arm is in force already. */
-static struct hak_move said(struct hak_move move) {
-    move.is_made = true;
-    return move;
-}
-
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
-    if (cycle->canary_left-- <= 1) return said(end_canary(cycle, false)); /* Y3 */
+    if (cycle->canary_left-- <= 1) return end_canary(cycle, false); /* Y3 */
     if (!add_to_pull(cycle, cost)) return (struct hak_move){0};
     if (!cycle->is_second_half) {
         cycle->pair_cost = cycle->pull_cost;
@@ -139,7 +137,7 @@ static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     double first = cycle->pair_cost, second = cycle->pull_cost;
     enum hak_verdict verdict = cycle->candidate_first ? hak_trial_add(&cycle->trial, second, first)
                                                       : hak_trial_add(&cycle->trial, first, second);
-    return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : said(end_canary(cycle, verdict == HAK_VERDICT_KEEP));
+    return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
 }
 
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm) {
@@ -151,8 +149,8 @@ void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32
 
 /* ---- LEARN ---------------------------------------------------------------------------------------------------------- */
 
-static struct hak_move leave_focus(struct hak_life_cycle *cycle, double evidence) {
-    struct hak_move move = put(cycle, cycle->chosen[cycle->focus], HAK_WHY_END, evidence);
+static struct hak_move leave_focus(struct hak_life_cycle *cycle, double gain) {
+    struct hak_move move = put(cycle, cycle->chosen[cycle->focus], HAK_WHY_END, gain);
     cycle->done |= (uint32_t)1 << cycle->focus;
     cycle->focus = cycle->dimension_count;
     return move;
@@ -252,10 +250,4 @@ void hak_life_cycle_pause(struct hak_life_cycle *cycle) {
     cycle->candidate_first = false; /* a canary goes on with what is in force, as a bandit does; matches begin anew */
     if (cycle->focus < cycle->dimension_count && cycle->dimensions[cycle->focus].is_rated && cycle->state == HAK_LEARN)
         cycle->focus = cycle->dimension_count;
-}
-
-void hak_life_cycle_pin(struct hak_life_cycle *cycle) {
-    hak_life_cycle_pause(cycle);
-    freeze(cycle);
-    cycle->patience = PINNED;
 }

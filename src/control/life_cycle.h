@@ -60,7 +60,8 @@ struct hak_move {
     bool is_made;
     uint32_t dimension, from, to;
     enum hak_why why;
-    double evidence; /* EXPLORE, END: how much less it cost, as a share; CANARY, KEEP, ROLL_BACK: of the trial */
+    double gain; /* how much less the arm that was in force has cost than the first one, or the candidate, as a share */
+    double odds; /* for the candidate: hak_trial_evidence; 0 outside of trials */
 };
 
 void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimension *dimensions, uint32_t count,
@@ -75,8 +76,5 @@ void hak_life_cycle_pause(struct hak_life_cycle *cycle);
 
 /* Begins the canary of an arm. */
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm);
-
-/* Nothing is learned any more: FROZEN at these arms for good. */
-void hak_life_cycle_pin(struct hak_life_cycle *cycle);
 
 #endif

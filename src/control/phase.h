@@ -11,7 +11,7 @@
 
 #include "base/platform.h"
 
-enum { HAK_PHASES = 8, HAK_SIGNATURE_PARTS = 5 };
+enum { HAK_PHASES = 8, HAK_SIGNATURE_PARTS = 4 };
 
 struct hak_signature {
     double parts[HAK_SIGNATURE_PARTS]; /* base 2 */

@@ -47,6 +47,7 @@ static void *give(size_t bytes, size_t alignment) {
 }
 
 size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
+size_t hak_os_build_id(unsigned char *id, size_t capacity) { return (void)id, (void)capacity, 0; }
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
 void *hak_os_reserve(size_t bytes, size_t alignment) {

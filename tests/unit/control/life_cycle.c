@@ -218,19 +218,6 @@ static void pauses(void **state) {
     assert_int_equal(cycle.chosen[0], 3);
 }
 
-static void pinned(void **state) {
-    (void)state;
-    begin();
-    for (int i = 0; i < 7; i++) period(ALL);
-    hak_life_cycle_pin(&cycle);
-    best[0] = 4;
-    for (int i = 0; i < 100 * SLOW_PERIODS; i++) {
-        base_cost = i % 1000 < 500 ? 0.01 : 1;
-        assert_false(period(ALL).is_made);
-        assert_int_equal(cycle.in_force[0], 1);
-    }
-}
-
 static void any_cost(void **state) { /* Y1, Y2 */
     (void)state;
     static const double costs[] = {0, 1, 0.5, -1, 1e-320, 1e308, NAN, INFINITY, -INFINITY};
@@ -260,4 +247,4 @@ UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), 
           cmocka_unit_test(delayed_effects), cmocka_unit_test(only_what_is_eligible), cmocka_unit_test(learns_again),
           cmocka_unit_test(less_and_less_in_vain), cmocka_unit_test(keeps_a_good_one),
           cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(no_proof_no_change), cmocka_unit_test(pauses),
-          cmocka_unit_test(pinned), cmocka_unit_test(any_cost))
+          cmocka_unit_test(any_cost))

@@ -6,7 +6,7 @@
 static struct hak_phases phases;
 
 static enum hak_phase_change see(double first, double last) {
-    struct hak_signature signature = {.parts = {first, 1, 2, 3, last}};
+    struct hak_signature signature = {.parts = {first, 1, 2, last}};
     return hak_phases_see(&phases, &signature);
 }
 
