@@ -75,8 +75,8 @@ struct learned {
     uint32_t classes[CLASS_DIMENSIONS]; /* 0: none */
 };
 
-static struct hak_ace_settings settings;
-static uint64_t start[KNOBS]; /* where the knobs stand when main begins */
+static struct hak_ace_settings configured;
+static uint64_t first_values[KNOBS]; /* where the knobs stand when main begins */
 static uint64_t first_most_slots, first_most_bytes;
 
 /* The background thread's. */
@@ -193,7 +193,7 @@ static void show_state(void) {
 static uint64_t knob_value(uint32_t dimension, uint32_t arm) {
     const struct knob_dimension *knob = &knob_dimensions[dimension - CLASS_DIMENSIONS];
     const struct hak_knob_row *row = &hak_knob_table[knob->knob];
-    uint64_t value = start[dimension - CLASS_DIMENSIONS];
+    uint64_t value = first_values[dimension - CLASS_DIMENSIONS];
     if (dimension == RATED) return hak_strategy_bytes(arm);
     for (uint32_t i = dimensions[dimension].first; i > arm; i--) value /= knob->factor;
     for (uint32_t i = dimensions[dimension].first; i < arm && value <= row->highest; i++) value *= knob->factor;
@@ -361,13 +361,13 @@ static void see_whose_knobs(void) { /* A2 */
 }
 
 static void begin_phase(struct learned *learned) {
-    uint64_t slow_periods = settings.slow_ms / settings.fast_ms;
+    uint64_t slow_periods = configured.slow_ms / configured.fast_ms;
     memset(learned, 0, sizeof *learned);
     hak_life_cycle_begin(&learned->cycle, dimensions, COUNT, slow_periods == 0 ? 1 : (uint32_t)slow_periods,
                          ace.phases.period + 1);
     for (uint32_t i = 0; i < COUNT; i++) {
         uint32_t arm = dimensions[i].first;
-        if (i == RATED) arm = hak_strategy_of(start[RATED - CLASS_DIMENSIONS]);
+        if (i == RATED) arm = hak_strategy_of(first_values[RATED - CLASS_DIMENSIONS]);
         learned->cycle.chosen[i] = learned->cycle.in_force[i] = (uint8_t)arm;
     }
 }
@@ -378,7 +378,7 @@ static void begin(void) {
     ace.begun_ms = hak_os_clock_ms();
     ace.begun_ticks = hak_ticks();
     ace.own = ((uint32_t)1 << COUNT) - 1;
-    memcpy(ace.value, start, sizeof start);
+    memcpy(ace.value, first_values, sizeof first_values);
     hak_phases_begin(&ace.phases);
     hak_rating_begin(&ace.rating);
     for (uint32_t i = 0; i < HAK_PHASES; i++) begin_phase(&ace.learned[i]);
@@ -394,7 +394,7 @@ static void control(const struct sums *from, const struct sums *to) {
     const double now[] = {costs.miss, costs.kernel, costs.kept};
     for (uint32_t i = 0; i < 3; i++) ace.mean_costs[i] += (now[i] - ace.mean_costs[i]) * (change == HAK_PHASE_SAME ? 0.125 : 1);
     struct learned *learned = &ace.learned[ace.phases.current];
-    double cost = hak_cost_by_goal(&costs, settings.goal);
+    double cost = hak_cost_by_goal(&costs, configured.goal);
     see_whose_knobs();
     if (change == HAK_PHASE_NEW || change == HAK_PHASE_KNOWN) {
         hak_life_cycle_pause(&ace.learned[before].cycle);
@@ -414,22 +414,24 @@ static void control(const struct sums *from, const struct sums *to) {
 /* ---- From the background thread ------------------------------------------------------------------------------------- */
 
 void hak_ace_configure(const struct hak_ace_settings *given) {
-    settings = *given;
-    for (uint32_t i = 0; i < KNOBS; i++) start[i] = hak_knob_get(knob_dimensions[i].knob);
+    configured = *given;
+    for (uint32_t i = 0; i < KNOBS; i++) first_values[i] = hak_knob_get(knob_dimensions[i].knob);
+    first_most_slots = hak_knob(bin_most_slots);
+    first_most_bytes = hak_knob(bin_most_bytes);
 }
 
-static bool is_acting(void) { return settings.is_enabled && !settings.is_pinned; }
+static bool is_acting(void) { return configured.is_enabled && !configured.is_pinned; }
 
 uint64_t hak_ace_wait_ms(uint64_t most_ms) {
-    bool is_learning = is_acting() && (!ace.has_begun || ace.learned[ace.phases.current].cycle.state != HAK_FROZEN);
-    return is_learning && settings.fast_ms < most_ms ? settings.fast_ms : most_ms;
+    bool is_trying = ace.has_begun && ace.has_sums && ace.learned[ace.phases.current].cycle.focus < COUNT;
+    return is_trying && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
 }
 
 void hak_ace_step(void) {
     static struct sums now;
     if (!is_acting()) return;
     if (!ace.has_begun) begin();
-    if (ace.has_sums && hak_os_clock_ms() - ace.last.now_ms < settings.fast_ms / 4 * 3) return;
+    if (ace.has_sums && hak_os_clock_ms() - ace.last.now_ms < configured.fast_ms / 4 * 3) return;
     take_sums(&now);
     hak_atomic_store(&hak_miss_sample_mask, SAMPLE_MASK, relaxed);
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed), had_sums = ace.has_sums;
@@ -450,8 +452,9 @@ void hak_ace_rest(void) {
 void hak_ace_after_fork(void) {
     if (!ace.has_begun) return;
     for (uint32_t i = 0; i < KNOBS; i++) /* A3. What is no arm, somebody else has set. */
-        for (uint32_t arm = 0, knob = knob_dimensions[i].knob; arm < dimensions[CLASS_DIMENSIONS + i].arm_count; arm++)
-            if (hak_knob_get(knob) == knob_value(CLASS_DIMENSIONS + i, arm)) hak_knob_set(knob, start[i]);
+        for (uint32_t arm = 0; arm < dimensions[CLASS_DIMENSIONS + i].arm_count; arm++)
+            if (hak_knob_get(knob_dimensions[i].knob) == knob_value(CLASS_DIMENSIONS + i, arm))
+                hak_knob_set(knob_dimensions[i].knob, first_values[i]);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     ace.has_begun = false;
@@ -461,16 +464,16 @@ void hak_ace_after_fork(void) {
 
 static const char *const state_names[] = {"learn", "canary", "frozen"};
 static const char *const why_names[] = {"explore", "canary", "keep", "roll back", "end", "phase"};
-static const char *const goal_names[] = {"balanced", "balanced", "speed", "memory", "latency"};
+static const char *const names_of_goals[] = {"balanced", "balanced", "speed", "memory", "latency"};
 
-static const char *name_of(uint32_t dimension) {
+static const char *name_of_dimension(uint32_t dimension) {
     return dimension < CLASS_DIMENSIONS || dimension >= COUNT
                ? "class_slots"
                : hak_knob_table[knob_dimensions[dimension - CLASS_DIMENSIONS].knob].name;
 }
 
 static const char *state_name(void) {
-    return !settings.is_enabled ? "off" : settings.is_pinned ? "pinned" : state_names[hak_atomic_load(&shown.state, relaxed) % 3];
+    return !configured.is_enabled ? "off" : configured.is_pinned ? "pinned" : state_names[hak_atomic_load(&shown.state, relaxed) % 3];
 }
 
 /* Calls `write` for the last `most` events, oldest first. */
@@ -485,7 +488,7 @@ static void write_text_event(const struct event *event, bool is_first, struct ha
     (void)is_first;
     int gain = hak_atomic_load(&event->gain, relaxed);
     hak_text_add(out, "  %10lu ms  %-10s %-20s", (unsigned long)hak_atomic_load(&event->ms, relaxed),
-                 why_names[hak_atomic_load(&event->why, relaxed) % 6], name_of(hak_atomic_load(&event->dimension, relaxed)));
+                 why_names[hak_atomic_load(&event->why, relaxed) % 6], name_of_dimension(hak_atomic_load(&event->dimension, relaxed)));
     uint32_t block_bytes = hak_atomic_load(&event->block_bytes, relaxed);
     if (block_bytes != 0) hak_text_add(out, " (%u)", block_bytes);
     hak_text_add(out, " %lu -> %lu, gain %s%d/1000, odds %u\n", (unsigned long)hak_atomic_load(&event->from, relaxed),
@@ -496,7 +499,7 @@ static void write_text_event(const struct event *event, bool is_first, struct ha
 void hak_ace_write_text(struct hak_text *out) {
     enum { LAST_EVENTS = 16 };
     hak_text_add(out, "  control: %s, goal %s, profile %s, phase %u of %u, %u kept, %u rolled back\n", state_name(),
-                 goal_names[settings.goal], hak_profile_names[settings.profile], hak_atomic_load(&shown.phase, relaxed),
+                 names_of_goals[configured.goal], hak_profile_names[configured.profile], hak_atomic_load(&shown.phase, relaxed),
                  hak_atomic_load(&shown.phase_count, relaxed), hak_atomic_load(&shown.kept, relaxed),
                  hak_atomic_load(&shown.rolled_back, relaxed));
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
@@ -510,7 +513,7 @@ static void write_json_event(const struct event *event, bool is_first, struct ha
     int gain = hak_atomic_load(&event->gain, relaxed);
     hak_text_add(out, "%s\n   {\"ms\": %lu, \"phase\": %u, \"why\": \"%s\", \"knob\": \"%s\", \"block_bytes\": %u", is_first ? "" : ",",
                  (unsigned long)hak_atomic_load(&event->ms, relaxed), hak_atomic_load(&event->phase, relaxed),
-                 why_names[hak_atomic_load(&event->why, relaxed) % 6], name_of(hak_atomic_load(&event->dimension, relaxed)),
+                 why_names[hak_atomic_load(&event->why, relaxed) % 6], name_of_dimension(hak_atomic_load(&event->dimension, relaxed)),
                  hak_atomic_load(&event->block_bytes, relaxed));
     hak_text_add(out, ", \"from\": %lu, \"to\": %lu, \"gain_permille\": %s%d, \"odds\": %u}",
                  (unsigned long)hak_atomic_load(&event->from, relaxed), (unsigned long)hak_atomic_load(&event->to, relaxed),
@@ -557,7 +560,7 @@ static void write_json_settings(struct hak_text *out) {
 
 void hak_ace_write_json(struct hak_text *out) {
     hak_text_add(out, "\"control\": {\"state\": \"%s\", \"goal\": \"%s\", \"profile\": \"%s\", ", state_name(),
-                 goal_names[settings.goal], hak_profile_names[settings.profile]);
+                 names_of_goals[configured.goal], hak_profile_names[configured.profile]);
     hak_text_add(out, "\"phase\": %u, \"phases\": %u, \"kept\": %u, \"rolled_back\": %u,\n  ",
                  hak_atomic_load(&shown.phase, relaxed), hak_atomic_load(&shown.phase_count, relaxed),
                  hak_atomic_load(&shown.kept, relaxed), hak_atomic_load(&shown.rolled_back, relaxed));

@@ -22,7 +22,7 @@ struct hak_ace_settings {
 /* Before main, after the knobs have been set as profile and policy say. */
 void hak_ace_configure(const struct hak_ace_settings *settings);
 
-/* How long the background thread, which wants to sleep for so long, may sleep. */
+/* How long the background thread, which wants to sleep for so long, may sleep: less only while arms are being tried. */
 uint64_t hak_ace_wait_ms(uint64_t most_ms);
 
 /* To be called when the thread wakes up: does something when a period is over. */

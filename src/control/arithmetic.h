@@ -43,8 +43,8 @@ HAK_INLINE double hak_exp2(double power) {
 
 HAK_INLINE double hak_square_root(double value) {
     if (!(value > 1e-300)) return 0;
-    double root = hak_exp2(hak_log2(value) / 2);
-    return (root + value / root) / 2;
+    double guess = hak_exp2(hak_log2(value) / 2);
+    return (guess + value / guess) / 2;
 }
 
 /* The next of a sequence of numbers that looks random: splitmix64. */

@@ -21,14 +21,14 @@ double hak_signature_distance(const struct hak_signature *a, const struct hak_si
 
 void hak_phases_begin(struct hak_phases *phases) { memset(phases, 0, sizeof *phases); }
 
-static enum hak_phase_change enter(struct hak_phases *phases, uint32_t phase, enum hak_phase_change change) {
+static enum hak_phase_change enter_phase(struct hak_phases *phases, uint32_t phase, enum hak_phase_change change) {
     phases->current = phase;
     phases->last_seen[phase] = phases->period;
     phases->is_away = false;
     return change;
 }
 
-static enum hak_phase_change enter_new(struct hak_phases *phases, const struct hak_signature *signature) {
+static enum hak_phase_change enter_new_phase(struct hak_phases *phases, const struct hak_signature *signature) {
     uint32_t phase = phases->count;
     if (phases->count < HAK_PHASES) phases->count++;
     else
@@ -36,16 +36,16 @@ static enum hak_phase_change enter_new(struct hak_phases *phases, const struct h
             if (phases->last_seen[i] < phases->last_seen[phase]) phase = i;
     phases->signatures[phase] = *signature;
     HAK_ASSERT(phase < phases->count && phases->count <= HAK_PHASES); /* G1 */
-    return enter(phases, phase, HAK_PHASE_NEW);
+    return enter_phase(phases, phase, HAK_PHASE_NEW);
 }
 
 enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak_signature *signature) {
     phases->period++;
-    if (phases->count == 0) return enter_new(phases, signature);
+    if (phases->count == 0) return enter_new_phase(phases, signature);
     struct hak_signature *own = &phases->signatures[phases->current];
     if (hak_signature_distance(own, signature) <= reach) {
         for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++) own->parts[i] += pace * (signature->parts[i] - own->parts[i]);
-        return enter(phases, phases->current, HAK_PHASE_SAME);
+        return enter_phase(phases, phases->current, HAK_PHASE_SAME);
     }
     uint32_t nearest = 0;
     for (uint32_t i = 1; i < phases->count; i++)
@@ -53,8 +53,8 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
             hak_signature_distance(&phases->signatures[nearest], signature))
             nearest = i;
     if (hak_signature_distance(&phases->signatures[nearest], signature) <= reach)
-        return enter(phases, nearest, HAK_PHASE_KNOWN);
-    if (phases->is_away) return enter_new(phases, signature);
+        return enter_phase(phases, nearest, HAK_PHASE_KNOWN);
+    if (phases->is_away) return enter_new_phase(phases, signature);
     phases->is_away = true;
     return HAK_PHASE_AWAY;
 }

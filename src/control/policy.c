@@ -30,7 +30,7 @@ static bool take_number(const char **at, uint64_t *number) {
     return *at != start;
 }
 
-static bool take_hex(const char **at, uint32_t digits, uint64_t *number) {
+static bool take_digits(const char **at, uint32_t digits, uint64_t *number) {
     *number = 0;
     for (; digits > 0; digits--, ++*at) {
         const char *digit = **at == '\0' ? NULL : strchr("0123456789abcdef", **at);
@@ -46,7 +46,7 @@ static const char *check_program(const char **at, const struct hak_policy_progra
     if (!take(at, "program ")) return damaged;
     for (size_t i = 0; i < program->build_id_bytes; i++) {
         uint64_t byte;
-        if (!take_hex(at, 2, &byte) || byte != program->build_id[i]) return "made for another program";
+        if (!take_digits(at, 2, &byte) || byte != program->build_id[i]) return "made for another program";
     }
     return program->build_id_bytes > 0 && take(at, "\n") ? NULL : "made for another program";
 }
@@ -75,7 +75,7 @@ static bool take_class(const char **at, struct hak_policy *policy) {
 /* What comes after "end". */
 static bool is_whole(const char *at, const char *text, size_t length) {
     uint64_t sum;
-    if (take(&at, " ") && (!take_hex(&at, 16, &sum) || sum != hak_policy_sum(text, length))) return false;
+    if (take(&at, " ") && (!take_digits(&at, 16, &sum) || sum != hak_policy_sum(text, length))) return false;
     return strcmp(at, "\n") == 0;
 }
 

@@ -8,11 +8,11 @@ static const double small_heap_bytes = 16 << 20;
 static double share(double part, double whole) { return whole > 0 ? hak_clamp(part / whole, 0, 1) : 0; }
 
 struct hak_costs hak_costs_of(const struct hak_period *period) {
-    double cpu_ns = (double)period->cpu_ns, kept_bytes = (double)period->kept_bytes;
+    double cpu_ns = (double)period->cpu_ns, kept = (double)period->kept_bytes;
     return (struct hak_costs){
         .miss = share((double)period->miss_ns, cpu_ns),
         .kernel = share((double)period->kernel_ns, cpu_ns),
-        .kept = share(kept_bytes, kept_bytes + (double)period->used_bytes + small_heap_bytes),
+        .kept = share(kept, kept + (double)period->used_bytes + small_heap_bytes),
     };
 }
 
