@@ -1,6 +1,6 @@
 """Draws docs/regret.svg: what the bandit of the controller loses in simulated programs.
 
-    unit_control.simulator --curves | regret.py > docs/regret.svg
+unit_control.simulator --curves | regret.py > docs/regret.svg
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import sys
 from collections import defaultdict
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 190, 130, 34, 24, 22
-HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="title text">
+HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"
+aria-labelledby="title text">
 <title id="title">Regret of the bandit in four simulated programs</title>
-<desc id="text">For each program, the mean regret over 1000 tries: of the bandit (solid) and of choosing by chance (dashed).</desc>
+<desc id="text">For each, the mean regret over 1000 tries: of the bandit (solid), of choosing by chance (dashed).</desc>
 <style>
 text {{ font: 10px sans-serif; fill: #666 }} path {{ fill: none; stroke-width: 1.6; stroke: #2a6fbb }}
 .chance {{ stroke: #999; stroke-dasharray: 4 3 }} .axis {{ stroke: #bbb; stroke-width: 1 }}

@@ -46,9 +46,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(
-            f"hakmem.commands.{cmd_name.replace('-', '_')}"
-        ).command
+        command: click.Command = importlib.import_module(f"hakmem.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

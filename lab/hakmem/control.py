@@ -1,4 +1,4 @@
-"""What the controller of a process did, out of its statistics: a report, and the policy file that repeats the result."""
+"""What the controller of a process did, out of its statistics: a report, and a policy file that repeats the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def policy(statistics: Statistics, *, any_program: bool = False) -> str:
     control = statistics["control"]
     program = "any" if any_program else control["program"]
     if not program:
-        raise LabError("the program has no build id to know it by (ld --build-id); --any-program makes a policy for all")
+        raise LabError(
+            "the program has no build id to know it by (ld --build-id); --any-program makes a policy for all"
+        )
     lines = ["hakmem policy 1", f"version {statistics['hakmem']}", f"program {program}"]
     lines += [f"knob {name} {value}" for name, value in control["knobs"].items() if not name.endswith("_mode")]
     lines += [f"class {row['block_bytes']} {row['slots']}" for row in control["class_slots"]]
@@ -62,7 +64,8 @@ def _knob(event: Mapping[str, Any]) -> str:
 
 def _sentence(event: Mapping[str, Any]) -> str:
     gain, odds = event["gain_permille"] / 10, event["odds"]
-    return f"{event['ms'] / 1000:.0f} s {event['why']} {_knob(event)} {event['from']} {event['to']} gain {gain} % odds {odds}"
+    change = f"{_knob(event)} {event['from']} {event['to']}"
+    return f"{event['ms'] / 1000:.0f} s {event['why']} {change} gain {gain} % odds {odds}"
 
 
 # ---- The report ------------------------------------------------------------------------------------------------------
@@ -71,8 +74,9 @@ def _sentence(event: Mapping[str, Any]) -> str:
 def report(statistics: Statistics, command: str, date: str) -> Report:
     control = statistics["control"]
     summary = (
-        f"The controller is in the state {control['state']}; its goal is {control['goal']}, its profile {control['profile']}.",
-        f"It has switched {control['switches']} times, kept {control['kept']} changes and rolled {control['rolled_back']} back.",
+        f"The controller's state is {control['state']}, its goal {control['goal']}, its profile {control['profile']}.",
+        f"It has switched {control['switches']} times: {control['kept']} changes were kept, "
+        f"{control['rolled_back']} rolled back.",
         f"It knows {control['phases']} phases of the program.",
     )
     sections = (

@@ -71,7 +71,10 @@ def sample() -> dict[str, Any]:
             "program": "01ff",
             "knobs": {"decay_ms": 4000, "huge_page_mode": 1},
             "class_slots": [{"block_bytes": 2048, "slots": 64}],
-            "strategies": [{"bytes": 1 << 19, "points": 1500, "matches": 3}, {"bytes": 1 << 25, "points": 1600, "matches": 3}],
+            "strategies": [
+                {"bytes": 1 << 19, "points": 1500, "matches": 3},
+                {"bytes": 1 << 25, "points": 1600, "matches": 3},
+            ],
             "switches": 3,
             "events": [
                 event(why="explore", ms=1000),
@@ -130,7 +133,9 @@ def start(policy: Path | str, tmp_path: Path) -> tuple[dict[str, Any], str]:
     """Statistics of a program that started from the policy, and what it said."""
     written = tmp_path / "statistics"
     settings = {"LD_PRELOAD": str(native.library()), "HAKMEM_POLICY": str(policy), "HAKMEM_STATS": f"json:{written}"}
-    done = subprocess.run([tmp_path / "busy"], env={**os.environ, **settings}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [tmp_path / "busy"], env={**os.environ, **settings}, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0
     return json.loads(written.read_text()), done.stderr
 
@@ -138,7 +143,17 @@ def start(policy: Path | str, tmp_path: Path) -> tuple[dict[str, Any], str]:
 def test_learn_and_start_from_it(tmp_path: Path) -> None:
     compile_c(tmp_path / "busy", BUSY, "-pthread", "-Wl,--build-id")
     policy, written = tmp_path / "busy.policy", tmp_path / "learned.json"
-    words = ["learn", "-o", str(policy), "--statistics", str(written), "--set", "ACE_FAST_MS=334", "--", str(tmp_path / "busy")]
+    words = [
+        "learn",
+        "-o",
+        str(policy),
+        "--statistics",
+        str(written),
+        "--set",
+        "ACE_FAST_MS=334",
+        "--",
+        str(tmp_path / "busy"),
+    ]
     done = subprocess.run([*HAKMEM, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     learned = json.loads(written.read_text())["control"]

@@ -10,16 +10,16 @@
 #include "base/knobs.h"
 
 enum hak_option_kind {
-    HAK_OPTION_BOOL,   /* 0 or 1 */
-    HAK_OPTION_BYTES,  /* a decimal number, with K, M or G for powers of 1024 */
-    HAK_OPTION_MODE,   /* off, auto, on */
-    HAK_OPTION_STATS,  /* text, json, or either with :FILE */
-    HAK_OPTION_SIGNAL, /* HUP, USR1, USR2, or the number of a real-time signal */
-    HAK_OPTION_KNOBS,  /* NAME=NUMBER, several with colons between them */
-    HAK_OPTION_MS,     /* a decimal number of milliseconds */
-    HAK_OPTION_GOAL,   /* enum hak_goal */
+    HAK_OPTION_BOOL,    /* 0 or 1 */
+    HAK_OPTION_BYTES,   /* a decimal number, with K, M or G for powers of 1024 */
+    HAK_OPTION_MODE,    /* off, auto, on */
+    HAK_OPTION_STATS,   /* text, json, or either with :FILE */
+    HAK_OPTION_SIGNAL,  /* HUP, USR1, USR2, or the number of a real-time signal */
+    HAK_OPTION_KNOBS,   /* NAME=NUMBER, several with colons between them */
+    HAK_OPTION_MS,      /* a decimal number of milliseconds */
+    HAK_OPTION_GOAL,    /* enum hak_goal */
     HAK_OPTION_PROFILE, /* the name or the alias of a row of profile.def */
-    HAK_OPTION_FILE,   /* a path; the value is 1 when there is one */
+    HAK_OPTION_FILE,    /* a path; the value is 1 when there is one */
 };
 
 /* What the controller is to save (control/reward.h). */

@@ -34,7 +34,12 @@ void model_yield(void);
 #if defined(__x86_64__) && !defined(HAK_MODEL)
 #define hak_ticks() __builtin_ia32_rdtsc()
 #elif defined(__aarch64__) && !defined(HAK_MODEL)
-#define hak_ticks() (__extension__({ uint64_t hak_now; __asm__ volatile("mrs %0, cntvct_el0" : "=r"(hak_now)); hak_now; }))
+#define hak_ticks()                                                                                                    \
+    (__extension__({                                                                                                   \
+        uint64_t hak_now;                                                                                              \
+        __asm__ volatile("mrs %0, cntvct_el0" : "=r"(hak_now));                                                        \
+        hak_now;                                                                                                       \
+    }))
 #else
 #define hak_ticks() ((uint64_t)0)
 #endif

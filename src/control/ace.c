@@ -137,9 +137,15 @@ static void show_event(const struct hak_move *move, uint64_t from, uint64_t to, 
 
 #define FOR_COURSE(row) row(cost) row(miss) row(kernel) row(kept)
 
+static void merge(HAK_ATOMIC(uint32_t) *to, const HAK_ATOMIC(uint32_t) *first, const HAK_ATOMIC(uint32_t) *second) {
+    uint64_t sum = (uint64_t)hak_atomic_load(first, relaxed) + hak_atomic_load(second, relaxed);
+    hak_atomic_store(to, (uint32_t)(sum / 2), relaxed);
+}
+
 /* Points are means of ever more periods: when there is no place left, two become one. */
 static void show_point(const struct hak_costs *costs, double cost) {
-    uint32_t count = hak_atomic_load(&shown.point_count, relaxed), in_point = hak_atomic_load(&shown.periods_in_point, relaxed),
+    uint32_t count = hak_atomic_load(&shown.point_count, relaxed),
+             in_point = hak_atomic_load(&shown.periods_in_point, relaxed),
              per_point = hak_atomic_load(&shown.periods_per_point, relaxed);
     if (in_point >= per_point || count == 0) {
         if (count == POINTS) {
@@ -149,9 +155,7 @@ static void show_point(const struct hak_costs *costs, double cost) {
                 hak_atomic_store(&to->ms, hak_atomic_load(&second->ms, relaxed), relaxed);
                 hak_atomic_store(&to->phase, hak_atomic_load(&second->phase, relaxed), relaxed);
                 hak_atomic_store(&to->state, hak_atomic_load(&second->state, relaxed), relaxed);
-#define MERGE(field)                                                                                                   \
-    hak_atomic_store(&to->field, hak_atomic_load(&first->field, relaxed) / 2 + hak_atomic_load(&second->field, relaxed) / 2, \
-                     relaxed);
+#define MERGE(field) merge(&to->field, &first->field, &second->field);
                 FOR_COURSE(MERGE)
 #undef MERGE
             }
@@ -164,7 +168,8 @@ static void show_point(const struct hak_costs *costs, double cost) {
         in_point = 0;
     }
     struct point *point = &shown.points[count - 1];
-    uint32_t now[] = {millionths(cost), millionths(costs->miss), millionths(costs->kernel), millionths(costs->kept)}, at = 0;
+    uint32_t now[] = {millionths(cost), millionths(costs->miss), millionths(costs->kernel), millionths(costs->kept)},
+             at = 0;
 #define ADD(field)                                                                                                     \
     {                                                                                                                  \
         uint64_t before = in_point == 0 ? 0 : hak_atomic_load(&point->field, relaxed);                                 \
@@ -235,7 +240,8 @@ static void turn_all(void) {
     const struct hak_life_cycle *cycle = &ace.learned[ace.phases.current].cycle;
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         bool is_ours = false;
-        for (uint32_t k = 0; k < CLASS_DIMENSIONS; k++) is_ours = is_ours || ace.learned[ace.phases.current].classes[k] == i;
+        for (uint32_t k = 0; k < CLASS_DIMENSIONS; k++)
+            is_ours = is_ours || ace.learned[ace.phases.current].classes[k] == i;
         if (!is_ours) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     }
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -278,8 +284,8 @@ static uint64_t used_bytes(void) {
         /* Acquire pairs with hak_region_grow: records exist up to here. */
         uint32_t count = hak_atomic_load(&range->super_slab_count, acquire);
         for (uint32_t k = 0; k < count; k++)
-            units += HAK_UNITS_PER_SUPER_SLAB -
-                     hak_bit_count(hak_atomic_load(&range->super_slabs[k].free_units, relaxed));
+            units +=
+                HAK_UNITS_PER_SUPER_SLAB - hak_bit_count(hak_atomic_load(&range->super_slabs[k].free_units, relaxed));
     }
     return units * HAK_UNIT_BYTES;
 }
@@ -296,7 +302,8 @@ static struct hak_period period_between(const struct sums *from, const struct su
         .cpu_ns = to->usage.cpu_ns - from->usage.cpu_ns,
         .kernel_ns = to->usage.kernel_ns - from->usage.kernel_ns,
         .miss_ns = (uint64_t)(ticks * ns_per_tick(to) * (double)misses),
-        .kept_bytes = hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES + hak_mapping_cache_bytes() + to->cached_bytes,
+        .kept_bytes =
+            hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES + hak_mapping_cache_bytes() + to->cached_bytes,
         .used_bytes = used_bytes(),
     };
 }
@@ -305,7 +312,8 @@ static double log_of(double count) { return hak_log2(1 + (count > 0 ? count : 0)
 
 /* What the knobs change little: how much is in use and by how many threads, of which sizes; large objects, and blocks freed by
  * others, per time of the processor. */
-static struct hak_signature signature_of(const struct sums *from, const struct sums *to, const struct hak_period *period) {
+static struct hak_signature signature_of(const struct sums *from, const struct sums *to,
+                                         const struct hak_period *period) {
     double cpu_ms = (double)period->cpu_ns / 1e6 + 1;
     return (struct hak_signature){.parts = {
                                       log_of((double)period->used_bytes / (1 << 20)),
@@ -325,7 +333,8 @@ static void choose_classes(struct learned *learned, const struct sums *from, con
         learned->classes[place] = 0;
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
             bool is_taken = false;
-            for (uint32_t other = 0; other < CLASS_DIMENSIONS; other++) is_taken = is_taken || learned->classes[other] == i;
+            for (uint32_t other = 0; other < CLASS_DIMENSIONS; other++)
+                is_taken = is_taken || learned->classes[other] == i;
             uint64_t misses = to->class_misses[i] - from->class_misses[i];
             if (is_taken || misses <= most) continue;
             most = misses;
@@ -392,7 +401,8 @@ static void control(const struct sums *from, const struct sums *to) {
     uint32_t before = ace.phases.current;
     enum hak_phase_change change = hak_phases_see(&ace.phases, &signature);
     const double now[] = {costs.miss, costs.kernel, costs.kept};
-    for (uint32_t i = 0; i < 3; i++) ace.mean_costs[i] += (now[i] - ace.mean_costs[i]) * (change == HAK_PHASE_SAME ? 0.125 : 1);
+    for (uint32_t i = 0; i < 3; i++)
+        ace.mean_costs[i] += (now[i] - ace.mean_costs[i]) * (change == HAK_PHASE_SAME ? 0.125 : 1);
     struct learned *learned = &ace.learned[ace.phases.current];
     double cost = hak_cost_by_goal(&costs, configured.goal);
     see_whose_knobs();
@@ -473,7 +483,9 @@ static const char *name_of_dimension(uint32_t dimension) {
 }
 
 static const char *state_name(void) {
-    return !configured.is_enabled ? "off" : configured.is_pinned ? "pinned" : state_names[hak_atomic_load(&shown.state, relaxed) % 3];
+    return !configured.is_enabled ? "off"
+           : configured.is_pinned ? "pinned"
+                                  : state_names[hak_atomic_load(&shown.state, relaxed) % 3];
 }
 
 /* Calls `write` for the last `most` events, oldest first. */
@@ -488,7 +500,8 @@ static void write_text_event(const struct event *event, bool is_first, struct ha
     (void)is_first;
     int gain = hak_atomic_load(&event->gain, relaxed);
     hak_text_add(out, "  %10lu ms  %-10s %-20s", (unsigned long)hak_atomic_load(&event->ms, relaxed),
-                 why_names[hak_atomic_load(&event->why, relaxed) % 6], name_of_dimension(hak_atomic_load(&event->dimension, relaxed)));
+                 why_names[hak_atomic_load(&event->why, relaxed) % 6],
+                 name_of_dimension(hak_atomic_load(&event->dimension, relaxed)));
     uint32_t block_bytes = hak_atomic_load(&event->block_bytes, relaxed);
     if (block_bytes != 0) hak_text_add(out, " (%u)", block_bytes);
     hak_text_add(out, " %lu -> %lu, gain %s%d/1000, odds %u\n", (unsigned long)hak_atomic_load(&event->from, relaxed),
@@ -499,25 +512,28 @@ static void write_text_event(const struct event *event, bool is_first, struct ha
 void hak_ace_write_text(struct hak_text *out) {
     enum { LAST_EVENTS = 16 };
     hak_text_add(out, "  control: %s, goal %s, profile %s, phase %u of %u, %u kept, %u rolled back\n", state_name(),
-                 names_of_goals[configured.goal], hak_profile_names[configured.profile], hak_atomic_load(&shown.phase, relaxed),
-                 hak_atomic_load(&shown.phase_count, relaxed), hak_atomic_load(&shown.kept, relaxed),
-                 hak_atomic_load(&shown.rolled_back, relaxed));
+                 names_of_goals[configured.goal], hak_profile_names[configured.profile],
+                 hak_atomic_load(&shown.phase, relaxed), hak_atomic_load(&shown.phase_count, relaxed),
+                 hak_atomic_load(&shown.kept, relaxed), hak_atomic_load(&shown.rolled_back, relaxed));
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
         if (hak_knob_get((enum hak_knob_number)i) != hak_knob_table[i].initial)
-            hak_text_add(out, "  knob %-20s %16lu (default %lu)\n", hak_knob_table[i].name, (unsigned long)hak_knob_get((enum hak_knob_number)i),
+            hak_text_add(out, "  knob %-20s %16lu (default %lu)\n", hak_knob_table[i].name,
+                         (unsigned long)hak_knob_get((enum hak_knob_number)i),
                          (unsigned long)hak_knob_table[i].initial);
     for_each_event(write_text_event, LAST_EVENTS, out);
 }
 
 static void write_json_event(const struct event *event, bool is_first, struct hak_text *out) {
     int gain = hak_atomic_load(&event->gain, relaxed);
-    hak_text_add(out, "%s\n   {\"ms\": %lu, \"phase\": %u, \"why\": \"%s\", \"knob\": \"%s\", \"block_bytes\": %u", is_first ? "" : ",",
-                 (unsigned long)hak_atomic_load(&event->ms, relaxed), hak_atomic_load(&event->phase, relaxed),
-                 why_names[hak_atomic_load(&event->why, relaxed) % 6], name_of_dimension(hak_atomic_load(&event->dimension, relaxed)),
+    hak_text_add(out, "%s\n   {\"ms\": %lu, \"phase\": %u, \"why\": \"%s\", \"knob\": \"%s\", \"block_bytes\": %u",
+                 is_first ? "" : ",", (unsigned long)hak_atomic_load(&event->ms, relaxed),
+                 hak_atomic_load(&event->phase, relaxed), why_names[hak_atomic_load(&event->why, relaxed) % 6],
+                 name_of_dimension(hak_atomic_load(&event->dimension, relaxed)),
                  hak_atomic_load(&event->block_bytes, relaxed));
     hak_text_add(out, ", \"from\": %lu, \"to\": %lu, \"gain_permille\": %s%d, \"odds\": %u}",
-                 (unsigned long)hak_atomic_load(&event->from, relaxed), (unsigned long)hak_atomic_load(&event->to, relaxed),
-                 gain < 0 ? "-" : "", gain < 0 ? -gain : gain, hak_atomic_load(&event->odds, relaxed));
+                 (unsigned long)hak_atomic_load(&event->from, relaxed),
+                 (unsigned long)hak_atomic_load(&event->to, relaxed), gain < 0 ? "-" : "", gain < 0 ? -gain : gain,
+                 hak_atomic_load(&event->odds, relaxed));
 }
 
 static void write_json_points(struct hak_text *out) {
@@ -541,7 +557,8 @@ static void write_json_settings(struct hak_text *out) {
     for (size_t i = 0; i < id_bytes; i++) hak_text_add(out, "%s%lx", id[i] < 16 ? "0" : "", (unsigned long)id[i]);
     hak_text_add(out, "\",\n  \"knobs\": {");
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        hak_text_add(out, "%s\"%s\": %lu", i == 0 ? "" : ", ", hak_knob_table[i].name, (unsigned long)hak_knob_get((enum hak_knob_number)i));
+        hak_text_add(out, "%s\"%s\": %lu", i == 0 ? "" : ", ", hak_knob_table[i].name,
+                     (unsigned long)hak_knob_get((enum hak_knob_number)i));
     hak_text_add(out, "},\n  \"class_slots\": [");
     const char *separator = "";
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {

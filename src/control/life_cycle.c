@@ -37,7 +37,8 @@ static struct hak_move put(struct hak_life_cycle *cycle, uint32_t arm, enum hak_
     cycle->in_force[dimension] = (uint8_t)arm;
     cycle->pull_periods = 0;
     cycle->pull_cost = 0;
-    return (struct hak_move){.is_made = from != arm, .dimension = dimension, .from = from, .to = arm, .why = why, .gain = gain};
+    return (struct hak_move){
+        .is_made = from != arm, .dimension = dimension, .from = from, .to = arm, .why = why, .gain = gain};
 }
 
 /* True when a pull is complete; then its mean cost is in `pull_cost`. */

@@ -28,9 +28,9 @@ enum hak_why { HAK_WHY_EXPLORE, HAK_WHY_CANARY, HAK_WHY_KEEP, HAK_WHY_ROLL_BACK,
 
 struct hak_dimension {
     uint32_t arm_count;
-    uint32_t first;    /* the arm in force at the beginning */
-    uint32_t periods;  /* of a pull, >= 2: the first one is for effects of the last arm to fade */
-    bool is_rated;     /* arms are strategies: 12 */
+    uint32_t first;   /* the arm in force at the beginning */
+    uint32_t periods; /* of a pull, >= 2: the first one is for effects of the last arm to fade */
+    bool is_rated;    /* arms are strategies: 12 */
 };
 
 struct hak_life_cycle {
@@ -40,8 +40,8 @@ struct hak_life_cycle {
     enum hak_life_state state;
     uint8_t chosen[HAK_DIMENSIONS], in_force[HAK_DIMENSIONS]; /* arms */
     uint32_t done;                                            /* bits of dimensions learned since LEARN began */
-    uint32_t focus;                                           /* LEARN, CANARY: the dimension; dimension_count for none */
-    struct hak_bandit bandit;                                 /* of the focus */
+    uint32_t focus;           /* LEARN, CANARY: the dimension; dimension_count for none */
+    struct hak_bandit bandit; /* of the focus */
     struct hak_trial trial;
     uint32_t candidate;
     uint32_t pull_periods, pulls; /* of this pull; done since the focus was turned to the dimension */
@@ -49,10 +49,10 @@ struct hak_life_cycle {
     double pair_cost;             /* of the first half of a pair */
     struct hak_pairing pairing;
     bool is_second_half, candidate_first;
-    uint32_t canary_left;                       /* periods until it ends */
-    uint32_t frozen_periods, patience, rising;  /* slow periods */
-    double frozen_cost, settled_cost;           /* sum of this slow period; mean of a good one */
-    bool kept_any;                              /* since LEARN began */
+    uint32_t canary_left;                      /* periods until it ends */
+    uint32_t frozen_periods, patience, rising; /* slow periods */
+    double frozen_cost, settled_cost;          /* sum of this slow period; mean of a good one */
+    bool kept_any;                             /* since LEARN began */
     uint64_t random;
 };
 
@@ -69,7 +69,8 @@ void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimensi
 
 /* The end of a period in which the arms in force were those of `in_force`: takes its cost, and says what changes, which has been
  * entered into `in_force`. `eligible` is a set of bits of dimensions; `rating` that of the rated one. */
-struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible, struct hak_rating *rating);
+struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
+                                    struct hak_rating *rating);
 
 /* Puts the chosen arms in force, in the program's absence: a pull or half of a pair that was begun is void. */
 void hak_life_cycle_pause(struct hak_life_cycle *cycle);

@@ -44,7 +44,8 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
     if (phases->count == 0) return enter_new_phase(phases, signature);
     struct hak_signature *own = &phases->signatures[phases->current];
     if (hak_signature_distance(own, signature) <= reach) {
-        for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++) own->parts[i] += pace * (signature->parts[i] - own->parts[i]);
+        for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++)
+            own->parts[i] += pace * (signature->parts[i] - own->parts[i]);
         return enter_phase(phases, phases->current, HAK_PHASE_SAME);
     }
     uint32_t nearest = 0;

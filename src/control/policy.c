@@ -56,8 +56,9 @@ static bool take_knob(const char **at, struct hak_policy *policy) {
     if (knob == HAK_KNOB_COUNT) return false;
     *at += strcspn(*at, " \n");
     policy->has_knob[knob] = true;
-    return take(at, " ") && take_number(at, &policy->knobs[knob]) && policy->knobs[knob] >= hak_knob_table[knob].lowest &&
-           policy->knobs[knob] <= hak_knob_table[knob].highest && take(at, "\n");
+    return take(at, " ") && take_number(at, &policy->knobs[knob]) &&
+           policy->knobs[knob] >= hak_knob_table[knob].lowest && policy->knobs[knob] <= hak_knob_table[knob].highest &&
+           take(at, "\n");
 }
 
 static bool take_class(const char **at, struct hak_policy *policy) {

@@ -33,7 +33,8 @@ uint32_t hak_rating_leader(const struct hak_rating *rating, uint32_t fallback) {
 }
 
 struct hak_pairing hak_rating_pair(const struct hak_rating *rating, uint64_t *random) {
-    struct hak_pairing pairing = {.first = hak_rating_leader(rating, (uint32_t)(hak_next_random(random) % HAK_STRATEGIES))};
+    struct hak_pairing pairing = {.first =
+                                      hak_rating_leader(rating, (uint32_t)(hak_next_random(random) % HAK_STRATEGIES))};
     uint32_t start = (uint32_t)(hak_next_random(random) % HAK_STRATEGIES);
     pairing.second = pairing.first;
     for (uint32_t i = 0; i < HAK_STRATEGIES; i++) {

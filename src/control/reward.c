@@ -18,7 +18,7 @@ struct hak_costs hak_costs_of(const struct hak_period *period) {
 
 /* How much each share counts. `latency`: what is slow about an allocator is mostly the kernel, and long misses. */
 static const struct hak_costs weights[] = {
-    [HAK_GOAL_OF_PROFILE] = {1, 1, 0.125}, [HAK_GOAL_BALANCED] = {1, 1, 0.125}, [HAK_GOAL_SPEED] = {1, 1, 0.015625},
+    [HAK_GOAL_OF_PROFILE] = {1, 1, 0.125}, [HAK_GOAL_BALANCED] = {1, 1, 0.125},  [HAK_GOAL_SPEED] = {1, 1, 0.015625},
     [HAK_GOAL_MEMORY] = {1, 1, 1},         [HAK_GOAL_LATENCY] = {1, 4, 0.03125},
 };
 

@@ -11,7 +11,7 @@
 
 /* What happened in a period, and what there is at its end. */
 struct hak_period {
-    uint64_t cpu_ns;     /* of the process; `kernel_ns` of it in the kernel */
+    uint64_t cpu_ns; /* of the process; `kernel_ns` of it in the kernel */
     uint64_t kernel_ns;
     uint64_t miss_ns;    /* in slow paths, as sampled */
     uint64_t kept_bytes; /* memory that hakmem has and the program doesn't use */

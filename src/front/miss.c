@@ -36,7 +36,8 @@ HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
 
 /* The time of one miss in so many is taken: at the beginning and the end of what follows. */
 static void begin_sample(struct hak_heap *heap) {
-    if (HAK_UNLIKELY((hak_atomic_load(&heap->slow_paths, relaxed) & hak_atomic_load(&hak_miss_sample_mask, relaxed)) == 0))
+    if (HAK_UNLIKELY((hak_atomic_load(&heap->slow_paths, relaxed) & hak_atomic_load(&hak_miss_sample_mask, relaxed)) ==
+                     0))
         heap->sample_start = hak_ticks();
 }
 
@@ -90,7 +91,7 @@ static bool is_closed_group(uint32_t size_class) {
 
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
-    if (!hak_heap_grow_bin(heap, size_class)) hak_heap_shrink_bin(heap, size_class);
+    if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     void **base = heap->slots[size_class].start;
     uint32_t want = batch_size(heap, size_class, HAK_MISS_REFILL);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
@@ -115,14 +116,15 @@ bool hak_front_refill(uint32_t size_class) {
 
 /* Makes room in an open bin that is full: more slots, or the oldest blocks go back. */
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
-    if (hak_heap_grow_bin(heap, size_class)) return;
+    enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
+    if (fit == HAK_BIN_GREW) return;
     void **base = heap->slots[size_class].start;
     size_t have = hak_heap_cached(heap, size_class), count = batch_size(heap, size_class, HAK_MISS_FLUSH);
     if (count == 0) return;
     hak_pool_put(heap, size_class, base, (uint32_t)count);
     memmove(base, base + count, (have - count) * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + (have - count));
-    hak_heap_shrink_bin(heap, size_class);
+    if (HAK_UNLIKELY(fit == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     HAK_COUNT(heap, flushes, 1);
     HAK_COUNT(heap, flushed_blocks, count);
 }

@@ -35,7 +35,7 @@ static bool follow_policy(const char *path, struct hak_text *messages) {
     if (descriptor >= 0) hak_os_close(descriptor);
     text[length] = '\0';
     struct hak_policy_program program = {hak_version(), build_id, hak_os_build_id(build_id, sizeof build_id)};
-    const char *problem = descriptor < 0            ? "can't be read"
+    const char *problem = descriptor < 0              ? "can't be read"
                           : !hak_process_initialize() ? "no memory"
                                                       : hak_policy_parse(text, &program, &policy);
     if (problem != NULL) {

@@ -276,8 +276,8 @@ size_t hak_os_build_id(unsigned char *id, size_t capacity) {
         if (headers[i].p_type == PT_PHDR) loaded_at = (uintptr_t)headers - headers[i].p_vaddr;
     for (size_t i = 0; headers != NULL && i < count && bytes == 0; i++)
         if (headers[i].p_type == PT_NOTE)
-            bytes = find_build_id(loaded_at + headers[i].p_vaddr, loaded_at + headers[i].p_vaddr + headers[i].p_memsz, id,
-                                  capacity);
+            bytes = find_build_id(loaded_at + headers[i].p_vaddr, loaded_at + headers[i].p_vaddr + headers[i].p_memsz,
+                                  id, capacity);
     return bytes;
 }
 

@@ -267,26 +267,39 @@ size_t hak_heap_most_slots(uint32_t size_class) {
     return own != 0 ? own : hak_heap_usual_slots(size_class);
 }
 
+/* Without a division: every miss asks. */
+static enum hak_bin_fit fit_of(uint32_t size_class, size_t slots) {
+    size_t own = hak_atomic_load(&hak_class_slots[size_class], relaxed),
+           bytes = slots * hak_size_classes[size_class].block_bytes;
+    if (HAK_UNLIKELY(own != 0)) return slots < own ? HAK_BIN_GREW : slots == own ? HAK_BIN_FITS : HAK_BIN_TOO_LARGE;
+    if (slots < HAK_LEAST_SLOTS || (bytes < hak_knob(bin_most_bytes) && slots < hak_knob(bin_most_slots)))
+        return HAK_BIN_GREW;
+    bool is_above = bytes > hak_knob(bin_most_bytes) || slots > hak_knob(bin_most_slots);
+    return is_above && slots > HAK_LEAST_SLOTS ? HAK_BIN_TOO_LARGE : HAK_BIN_FITS;
+}
+
 static void end_bin_at(struct hak_heap *heap, uint32_t size_class, size_t count) {
     struct hak_slots *slots = &heap->slots[size_class];
     slots->end = slots->start + count;
     hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
 }
 
-bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
+enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     struct hak_slots *slots = &heap->slots[size_class];
     size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
+    enum hak_bin_fit fit = fit_of(size_class, have);
+    if (HAK_LIKELY(fit != HAK_BIN_GREW)) return fit;
     size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
     size_t want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
     if (want > most) want = most;
-    if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return false;
+    if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return HAK_BIN_FITS;
     if (heap->slots_bytes + (want - have) * block_bytes > hak_knob(bin_budget_bytes)) {
-        if (have != 0) return false;
+        if (have != 0) return HAK_BIN_FITS;
         want = HAK_LEAST_SLOTS;
     }
     if (want > heap->slot_room[size_class]) {
-        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1) return false;
+        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1) return HAK_BIN_FITS;
         void **base = heap->slots_next + 1; /* H2 */
         base[-1] = NULL;
         if (filled > 0) memcpy(base, hak_atomic_load(&bin->base, relaxed), filled * sizeof(void *));
@@ -299,13 +312,13 @@ bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     }
     heap->slots_bytes += (want - have) * block_bytes;
     HAK_COUNT(heap, bin_growths, 1);
-    return true;
+    return HAK_BIN_GREW;
 }
 
 void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
     const struct hak_slots *slots = &heap->slots[size_class];
-    size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class),
-           want = hak_heap_most_slots(size_class);
+    size_t have = (size_t)(slots->end - slots->start);
+    size_t filled = hak_heap_cached(heap, size_class), want = hak_heap_most_slots(size_class);
     if (want < filled) want = filled;
     if (want >= have) return;
     end_bin_at(heap, size_class, want);

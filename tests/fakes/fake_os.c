@@ -243,7 +243,9 @@ bool hak_fence_threads(void) {
     return fake_os.fences_left == 0 ? false : (fake_os.fences_left--, true);
 }
 
-struct hak_os_usage hak_os_usage(void) { return fake_os.usage; }
+struct hak_os_usage hak_os_usage(void) {
+    return fake_os.usage;
+}
 
 size_t hak_os_build_id(unsigned char *id, size_t capacity) {
     size_t bytes = sizeof fake_os.build_id < capacity ? sizeof fake_os.build_id : capacity;

@@ -24,8 +24,8 @@ def command(
 ) -> int:
     """Runs a command on hakmem to its end, and writes down where the controller has left the knobs.
 
-    HAKMEM_POLICY=FILE starts from there and leaves it at that. A policy is of one version of hakmem and, by its build id, of one
-    program. Exit status: the command's own, 128 + N when signal N killed it; 2 when nothing was learned.
+    HAKMEM_POLICY=FILE starts from there and leaves it at that. A policy is of one version of hakmem and, by its build
+    id, of one program. Exit status: the command's own, 128 + N when signal N killed it; 2 when nothing was learned.
     """
     import sys
 

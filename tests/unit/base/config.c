@@ -87,7 +87,8 @@ static void accepted(void **state) {
 
 static void names_of_former_times(void **state) {
     (void)state;
-    assert_int_equal(parse("HAKMEM_PROFILE=MIXED_TINYV3_C7_SAFE", NULL).profile, parse("HAKMEM_PROFILE=speed", NULL).profile);
+    assert_int_equal(parse("HAKMEM_PROFILE=MIXED_TINYV3_C7_SAFE", NULL).profile,
+                     parse("HAKMEM_PROFILE=speed", NULL).profile);
     assert_int_equal(parse("HAKMEM_PROFILE=MIXED_TINYV3_C7_BALANCED", NULL).profile, 0);
     assert_int_equal(parse("HAKMEM_PROFILE=C6_HEAVY_LEGACY_POOLV1", NULL).profile,
                      parse("HAKMEM_PROFILE=mid-heavy", NULL).profile);
@@ -231,5 +232,5 @@ static void help_lists_all(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(defaults), cmocka_unit_test(accepted), cmocka_unit_test(names_of_former_times),
-          cmocka_unit_test(last_one_counts), cmocka_unit_test(refused), cmocka_unit_test(unknown), cmocka_unit_test(one_line_each),
-          cmocka_unit_test(help_lists_all))
+          cmocka_unit_test(last_one_counts), cmocka_unit_test(refused), cmocka_unit_test(unknown),
+          cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))

@@ -56,7 +56,8 @@ static void profiles(void **state) {
         hak_profile_apply(profile);
         bool differs = false;
         for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) {
-            assert_true(hak_knob_get((enum hak_knob_number)i) >= hak_knob_table[i].lowest && hak_knob_get((enum hak_knob_number)i) <= hak_knob_table[i].highest);
+            assert_true(hak_knob_get((enum hak_knob_number)i) >= hak_knob_table[i].lowest &&
+                        hak_knob_get((enum hak_knob_number)i) <= hak_knob_table[i].highest);
             differs = differs || hak_knob_get((enum hak_knob_number)i) != hak_knob_table[i].initial;
         }
         assert_true(differs == (profile > 0));
@@ -83,5 +84,4 @@ static void counters(void **state) {
     assert_int_equal(sizeof counters, count * sizeof(uint64_t));
 }
 
-UNIT_MAIN(cmocka_unit_test(options), cmocka_unit_test(knobs), cmocka_unit_test(profiles),
-          cmocka_unit_test(counters))
+UNIT_MAIN(cmocka_unit_test(options), cmocka_unit_test(knobs), cmocka_unit_test(profiles), cmocka_unit_test(counters))

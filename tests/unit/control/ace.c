@@ -59,7 +59,8 @@ static void expect_bounds(void) {
 
 static void expect_start(void) {
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) assert_true(hak_knob_get(i) == hak_knob_table[i].initial);
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) assert_int_equal(hak_atomic_load(&hak_class_slots[i], relaxed), 0);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        assert_int_equal(hak_atomic_load(&hak_class_slots[i], relaxed), 0);
 }
 
 static void nothing_when_off(void **state) {
@@ -174,7 +175,8 @@ static void classes(void **state) { /* bins of one class miss, less the larger t
     (void)state;
     begin();
     uint32_t size_class = 0;
-    while (hak_size_classes[++size_class].block_bytes != 4096) {}
+    while (hak_size_classes[++size_class].block_bytes != 4096) {
+    }
     for (int i = 0; i < 1500; i++) {
         uint64_t misses = 4000000 / hak_heap_most_slots(size_class);
         hak_counter_add(&heap->class_misses[size_class], (uint32_t)misses);
@@ -233,7 +235,7 @@ static void any_program(void **state) { /* A1 */
     json();
 }
 
-UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain), cmocka_unit_test(asleep_with_the_program),
-          cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(somebody_elses_knob),
-          cmocka_unit_test(second_visit), cmocka_unit_test(classes), cmocka_unit_test(fork_begins_anew),
-          cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
+          cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
+          cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))

@@ -33,10 +33,13 @@ static void untried_first(void **state) {
     assert_int_equal(hak_bandit_best(&bandit, 1), 1); /* none is better */
 }
 
-static double noise(uint64_t *random) { return (double)(unit_random(random) >> 11) / (double)(UINT64_C(1) << 53) - 0.5; }
+static double noise(uint64_t *random) {
+    return (double)(unit_random(random) >> 11) / (double)(UINT64_C(1) << 53) - 0.5;
+}
 
 /* Tries with rewards of `means`, and noise; returns how many were of `arm`. */
-static int tries_of(struct hak_bandit *bandit, const double *means, double deviation, uint32_t arm, int count, uint64_t seed) {
+static int tries_of(struct hak_bandit *bandit, const double *means, double deviation, uint32_t arm, int count,
+                    uint64_t seed) {
     int tries = 0;
     for (int i = 0; i < count; i++) {
         uint32_t chosen = hak_bandit_choose(bandit, 0);

@@ -182,7 +182,8 @@ static void rolls_a_bad_one_back(void **state) {
             assert_true(move.is_made && move.why == HAK_WHY_ROLL_BACK);
             assert_true(periods < 2 * SLOW_PERIODS);
             assert_int_equal(cycle.chosen[dimension], dimensions[dimension].first);
-            double excess = total_cost - base_cost * periods, of_one = steps[i] * distance(bad, dimensions[dimension].first);
+            double excess = total_cost - base_cost * periods,
+                   of_one = steps[i] * distance(bad, dimensions[dimension].first);
             assert_true(excess <= of_one * (periods / 2.0 + 4));
             if (of_one > base_cost) assert_true(periods <= 4 * dimensions[dimension].periods + 2); /* two pairs */
         }

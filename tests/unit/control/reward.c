@@ -7,7 +7,8 @@
 
 static void shares(void **state) {
     (void)state;
-    struct hak_period period = {.cpu_ns = 1000, .kernel_ns = 200, .miss_ns = 100, .kept_bytes = 32 << 20, .used_bytes = 16 << 20};
+    struct hak_period period = {
+        .cpu_ns = 1000, .kernel_ns = 200, .miss_ns = 100, .kept_bytes = 32 << 20, .used_bytes = 16 << 20};
     struct hak_costs costs = hak_costs_of(&period);
     assert_true(costs.kernel == 0.2 && costs.miss == 0.1 && costs.kept == 0.5);
     costs = hak_costs_of(&(struct hak_period){0});
@@ -31,7 +32,8 @@ static void any_figures(void **state) {
     uint64_t random = 1;
     for (int i = 0; i < 100000; i++) {
         struct hak_period period;
-        uint64_t *fields[] = {&period.cpu_ns, &period.kernel_ns, &period.miss_ns, &period.kept_bytes, &period.used_bytes};
+        uint64_t *fields[] = {&period.cpu_ns, &period.kernel_ns, &period.miss_ns, &period.kept_bytes,
+                              &period.used_bytes};
         for (int field = 0; field < 5; field++) *fields[field] = unit_random(&random) >> unit_random(&random) % 64;
         struct hak_costs costs = hak_costs_of(&period);
         double cost = hak_cost_by_goal(&costs, (enum hak_goal)(i % 6));

@@ -26,8 +26,8 @@ struct scenario {
 };
 
 static const struct scenario scenarios[] = {
-    {"stationary", 0, false, false, 0.35},
-    {"switches", 250, false, false, 0.7},
+    {"stationary", 0, false, false, 0.3},
+    {"switches", 250, false, false, 0.4},
     {"adversarial noise", 0, true, false, 0.6},
     {"delayed rewards", 0, false, true, 0.45},
 };
@@ -35,10 +35,10 @@ static const struct scenario scenarios[] = {
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0], POINTS = TRIES / STEP };
 
 /* A reward of what was tried, as it is seen: with noise, half of it late, or spoilt by an adversary who knows the best arm and may
- * spoil one reward in ten. */
+ * spoil three rewards in a hundred. */
 static double seen(const struct scenario *scenario, double reward, double last_reward, bool is_best, uint64_t *random) {
     if (scenario->is_delayed) reward = (reward + last_reward) / 2;
-    if (scenario->is_adversarial && uniform(random) < 0.1) return is_best ? 0 : 1;
+    if (scenario->is_adversarial && uniform(random) < 0.03) return is_best ? 0 : 1;
     return reward + 0.1 * (uniform(random) - 0.5);
 }
 

@@ -69,7 +69,8 @@ static void any_cost(void **state) {
     for (int i = 0; i < 1000; i++) {
         struct hak_trial trial;
         hak_trial_begin(&trial);
-        while (hak_trial_add(&trial, costs[unit_random(&random) % 8], costs[unit_random(&random) % 8]) == HAK_VERDICT_OPEN) {
+        while (hak_trial_add(&trial, costs[unit_random(&random) % 8], costs[unit_random(&random) % 8]) ==
+               HAK_VERDICT_OPEN) {
             assert_true(trial.pairs < HAK_TRIAL_PAIRS);
             assert_true(hak_trial_evidence(&trial) >= 0);
         }
