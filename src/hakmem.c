@@ -3,9 +3,10 @@
 
 /* base: text, settings, counters, knobs. No system calls, no memory. */
 #include "base/format.c"
+#include "base/knobs.c"
+#include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
-#include "base/knobs.c"
 
 /* os: the kernel. No policy. */
 #include "os/linux.c"
@@ -41,9 +42,20 @@
 #include "observe/landmarks.c"
 #include "observe/probes.c"
 
+/* control: which way the knobs are turned. */
+#include "control/bandit.c"
+#include "control/rating.c"
+#include "control/trial.c"
+#include "control/phase.c"
+#include "control/reward.c"
+#include "control/life_cycle.c"
+#include "control/policy.c"
+#include "control/ace.c"
+
 /* front: what a thread touches. */
 #include "front/miss.c"
 #include "front/tight.c"
+#include "front/statistics.c"
 #include "front/requests.c"
 #include "front/service.c"
 #include "front/background.c"

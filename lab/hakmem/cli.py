@@ -28,6 +28,8 @@ COMMANDS = {
     "explain": "where a process's resident memory is: causes that add up",
     "ctl": "ask and steer a running process: statistics, purge, knobs",
     "top": "a live view of processes on hakmem",
+    "learn": "run a command, and write down what the controller has learned",
+    "tune-log": "what the controller did in a process, and why",
     "record": "write a trace of a command's calls of malloc",
     "replay": "replay a trace under any allocator",
     "peers": "fetch, build and list the allocators to compare with",
@@ -46,7 +48,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"hakmem.commands.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"hakmem.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -4,9 +4,9 @@
 #include "front/background.h"
 #include "front/process.h"
 #include "front/service.h"
+#include "front/statistics.h"
 #include "front/thread.h"
 #include "observe/crash.h"
-#include "observe/stats.h"
 #include "os/os.h"
 #include "os/signals.h"
 
@@ -35,7 +35,7 @@ static int kept_stderr = -1;
 /* What they are written with. One thread does it at a time, and so it needs little of a stack, which may be a signal handler's. */
 static struct {
     struct hak_snapshot snapshot;
-    char text[HAK_SNAPSHOT_TEXT_BYTES];
+    char text[HAK_STATISTICS_BYTES];
     char path[4096];
 } stats;
 
@@ -56,12 +56,11 @@ static void end_stats(void) {
 static void write_stats(const struct hak_config *config) {
     struct hak_text text = hak_text_in(stats.text, sizeof stats.text),
                     path = hak_text_in(stats.path, sizeof stats.path);
-    int process_id = hak_os_process_id(), descriptor = kept_stderr;
-    hak_snapshot_take(&stats.snapshot);
-    if (config->stats == HAK_STATS_JSON) hak_snapshot_write_json(&stats.snapshot, process_id, &text);
-    else hak_snapshot_write_text(&stats.snapshot, &text);
+    int descriptor = kept_stderr;
+    if (config->stats == HAK_STATS_JSON) hak_statistics_write_json(&stats.snapshot, &text);
+    else hak_statistics_write_text(&stats.snapshot, &text);
     if (config->stats_file != NULL) {
-        hak_config_add_path(&path, config->stats_file, process_id);
+        hak_config_add_path(&path, config->stats_file, hak_os_process_id());
         descriptor = path.truncated ? -1 : hak_os_create_file(path.start);
         if (descriptor < 0) {
             text.length = 0;

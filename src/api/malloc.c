@@ -11,7 +11,7 @@
 #include "front/miss.h"
 #include "front/process.h"
 #include "front/tight.h"
-#include "observe/stats.h"
+#include "front/statistics.h"
 #include "os/os.h"
 
 /* ---- malloc, free, calloc, realloc -------------------------------------------------------------------------------- */
@@ -162,11 +162,10 @@ static int trim(size_t pad) {
 }
 
 static void print_stats(void) {
-    char buffer[HAK_SNAPSHOT_TEXT_BYTES];
+    char buffer[HAK_STATISTICS_BYTES];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_snapshot snapshot;
-    hak_snapshot_take(&snapshot);
-    hak_snapshot_write_text(&snapshot, &text);
+    hak_statistics_write_text(&snapshot, &text);
     hak_os_write(STDERR_FILENO, text.start, text.length);
 }
 

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/profile.h"
+
 struct option {
     const char *name;
     enum hak_option_kind kind;
@@ -26,6 +28,9 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "text or json[:FILE]",
                                             "HUP, USR1, USR2 or 35 to 64",
                                             "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
+                                            "a number of milliseconds, 334 to 3600000",
+                                            "profile, balanced, speed, memory or latency",
+                                            "a profile: " HAK_PROFILE_NAMES,
                                             "0, 1 or auto",
                                             "the name of a file"};
 
@@ -48,11 +53,24 @@ bool hak_config_parse_number(const char *value, uint64_t *out) {
     return true;
 }
 
-static const char *const mode_names[] = {"off", "auto", "on"};
+enum { LEAST_MS = 334, MOST_MS = 3600000 };
 
-static bool parse_mode(const char *value, uint64_t *out) {
-    for (size_t i = 0; i < sizeof mode_names / sizeof mode_names[0]; i++) {
-        if (strcmp(value, mode_names[i]) != 0) continue;
+static bool parse_ms(const char *value, uint64_t *out) {
+    uint64_t number;
+    for (const char *at = value; *at != '\0'; at++)
+        if (*at < '0' || *at > '9') return false;
+    if (!hak_config_parse_number(value, &number) || number < LEAST_MS || number > MOST_MS) return false;
+    *out = number;
+    return true;
+}
+
+/* Lists of words end with NULL; a value is the number of its word. */
+static const char *const mode_names[] = {"off", "auto", "on", NULL};
+static const char *const goal_names[] = {"profile", "balanced", "speed", "memory", "latency", NULL};
+
+static bool parse_word(const char *value, const char *const *words, uint64_t *out) {
+    for (size_t i = 0; words[i] != NULL; i++) {
+        if (strcmp(value, words[i]) != 0) continue;
         *out = i;
         return true;
     }
@@ -64,12 +82,6 @@ static bool parse_choice(const char *value, uint64_t *out) {
     else if ((value[0] == '0' || value[0] == '1') && value[1] == '\0') *out = (uint64_t)(value[0] - '0');
     else return false;
     return true;
-}
-
-static bool parse_file(const char *value, uint64_t *out, const char **file) {
-    *out = value[0] != '\0';
-    *file = value;
-    return *out != 0;
 }
 
 static bool parse_stats(const char *value, uint64_t *out, const char **file) {
@@ -123,7 +135,8 @@ static bool parse_knobs(const char *value, struct hak_config *config) {
         memcpy(number, value + name_length + 1, length - name_length - 1);
         number[length - name_length - 1] = '\0';
         const struct hak_knob_row *row = &hak_knob_table[knob];
-        if (!hak_config_parse_number(number, &values[knob]) || values[knob] < row->lowest || values[knob] > row->highest)
+        if (!hak_config_parse_number(number, &values[knob]) || values[knob] < row->lowest ||
+            values[knob] > row->highest)
             return false;
         given |= UINT64_C(1) << knob;
         value += length;
@@ -142,12 +155,19 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         *field = (uint64_t)(value[0] - '0');
         return true;
     case HAK_OPTION_BYTES: return hak_config_parse_number(value, field);
-    case HAK_OPTION_MODE: return parse_mode(value, field);
+    case HAK_OPTION_MODE: return parse_word(value, mode_names, field);
+    case HAK_OPTION_GOAL: return parse_word(value, goal_names, field);
+    case HAK_OPTION_MS: return parse_ms(value, field);
     case HAK_OPTION_SIGNAL: return parse_signal(value, field);
     case HAK_OPTION_KNOBS: return parse_knobs(value, config);
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
+    case HAK_OPTION_PROFILE:
+        return parse_word(value, hak_profile_names, field) || parse_word(value, hak_profile_aliases, field);
     case HAK_OPTION_CHOICE: return parse_choice(value, field);
-    case HAK_OPTION_FILE: return parse_file(value, field, &config->metrics_name);
+    case HAK_OPTION_FILE:
+        if (value[0] == '\0') return false;
+        *field = (uintptr_t)value;
+        return true;
     }
     return false;
 }
@@ -187,43 +207,44 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
     return config;
 }
 
-/* `config` has the names of files. */
-static void add_value(struct hak_text *out, const struct option *option, uint64_t value,
-                      const struct hak_config *config) {
+/* `file` is that of statistics. */
+static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
     static const char *const formats[] = {"off", "text", "json"};
     switch (option->kind) {
     case HAK_OPTION_MODE: hak_text_add(out, "%s", mode_names[value]); break;
+    case HAK_OPTION_GOAL: hak_text_add(out, "%s", goal_names[value]); break;
+    case HAK_OPTION_PROFILE: hak_text_add(out, "%s", hak_profile_names[value]); break;
     case HAK_OPTION_SIGNAL: add_signal(out, value); break;
     case HAK_OPTION_STATS:
-        hak_text_add(out, "%s", formats[value]);
-        if (config->stats_file != NULL) hak_text_add(out, ":%s", config->stats_file);
+        hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
         break;
-    case HAK_OPTION_FILE: hak_text_add(out, "%s", value == 0 ? "none" : config->metrics_name); break;
+    case HAK_OPTION_FILE: hak_text_add(out, "%s", value == 0 ? "none" : hak_config_file(value)); break;
     case HAK_OPTION_KNOBS: hak_text_add(out, "%s", value == 0 ? "none" : "as below"); break;
     case HAK_OPTION_CHOICE:
         if (value == HAK_CHOICE_AUTO) hak_text_add(out, "auto");
         else hak_text_add(out, "%lu", (unsigned long)value);
         break;
     case HAK_OPTION_BOOL:
-    case HAK_OPTION_BYTES: hak_text_add(out, "%lu", (unsigned long)value); break;
+    case HAK_OPTION_BYTES:
+    case HAK_OPTION_MS: hak_text_add(out, "%lu", (unsigned long)value); break;
     }
 }
 
 void hak_config_help(const struct hak_config *config, struct hak_text *out) {
-    static const struct hak_config no_files = {.stats_file = NULL};
     hak_text_add(out, "hakmem: settings (value, default, meaning)\n");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         const struct option *option = &option_table[i];
         hak_text_add(out, "  %-16s = ", option->name);
-        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset), config);
+        add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset),
+                  config->stats_file);
         hak_text_add(out, " (default ");
-        add_value(out, option, option->fallback, &no_files);
+        add_value(out, option, option->fallback, NULL);
         hak_text_add(out, "): %s\n", option->help);
     }
     hak_text_add(out, "hakmem: knobs (value, default, bounds, meaning)\n");
     for (size_t i = 0; i < HAK_KNOB_COUNT; i++) {
         const struct hak_knob_row *row = &hak_knob_table[i];
-        uint64_t value = config->knobs >> i & 1 ? config->knob_values[i] : row->initial;
+        uint64_t value = config->knobs >> i & 1 ? config->knob_values[i] : hak_knob_get((enum hak_knob_number)i);
         hak_text_add(out, "  %-19s = %lu (default %lu, %lu to %lu): %s\n", row->name, (unsigned long)value,
                      (unsigned long)row->initial, (unsigned long)row->lowest, (unsigned long)row->highest, row->text);
     }

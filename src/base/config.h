@@ -10,17 +10,23 @@
 #include "base/knobs.h"
 
 enum hak_option_kind {
-    HAK_OPTION_BOOL,   /* 0 or 1 */
-    HAK_OPTION_BYTES,  /* a decimal number, with K, M or G for powers of 1024 */
-    HAK_OPTION_MODE,   /* off, auto, on */
-    HAK_OPTION_STATS,  /* text, json, or either with :FILE */
-    HAK_OPTION_SIGNAL, /* HUP, USR1, USR2, or the number of a real-time signal */
-    HAK_OPTION_KNOBS,  /* NAME=NUMBER, several with colons between them */
-    HAK_OPTION_CHOICE, /* 0, 1, auto */
-    HAK_OPTION_FILE,   /* the name of a file */
+    HAK_OPTION_BOOL,    /* 0 or 1 */
+    HAK_OPTION_BYTES,   /* a decimal number, with K, M or G for powers of 1024 */
+    HAK_OPTION_MODE,    /* off, auto, on */
+    HAK_OPTION_STATS,   /* text, json, or either with :FILE */
+    HAK_OPTION_SIGNAL,  /* HUP, USR1, USR2, or the number of a real-time signal */
+    HAK_OPTION_KNOBS,   /* NAME=NUMBER, several with colons between them */
+    HAK_OPTION_MS,      /* a decimal number of milliseconds */
+    HAK_OPTION_GOAL,    /* enum hak_goal */
+    HAK_OPTION_PROFILE, /* the name or the alias of a row of profile.def */
+    HAK_OPTION_CHOICE,  /* 0, 1, auto */
+    HAK_OPTION_FILE,    /* the name of a file, for hak_config_file */
 };
 
 enum { HAK_CHOICE_AUTO = 2 };
+
+/* What the controller is to save (control/reward.h). */
+enum hak_goal { HAK_GOAL_OF_PROFILE, HAK_GOAL_BALANCED, HAK_GOAL_SPEED, HAK_GOAL_MEMORY, HAK_GOAL_LATENCY };
 
 enum hak_stats_format { HAK_STATS_OFF, HAK_STATS_TEXT, HAK_STATS_JSON };
 
@@ -30,12 +36,14 @@ struct hak_config {
 #undef HAK_OPTION
     uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
     const char *stats_file;               /* points into the environment; NULL for standard error */
-    const char *metrics_name;             /* points into the environment, where there is one */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its
  * default. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
+
+/* The value of a setting that is the name of a file, which lies in the environment; NULL for none. */
+HAK_INLINE const char *hak_config_file(uint64_t value) { return (const char *)(uintptr_t)value; }
 
 /* A decimal number, with K, M or G for powers of 1024, and nothing else. */
 bool hak_config_parse_number(const char *value, uint64_t *out);

@@ -1,6 +1,7 @@
 #include "front/background.h"
 
 #include "base/knobs.h"
+#include "control/ace.h"
 #include "front/process.h"
 #include "front/service.h"
 #include "front/thread.h"
@@ -110,18 +111,26 @@ void hak_background_wake(void) {
 /* ---- Beginning and ending ------------------------------------------------------------------------------------------ */
 
 static void run_background(void) {
+    uint64_t waited_ms = 0;   /* of this period */
     hak_thread_refuse_heap(); /* or it would wait for itself to end */
     hak_service_start();
     misses_seen = count_misses();
     idle_periods = 0;
     while (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_ENDING) {
-        uint64_t period_ms = hak_knob(decay_ms);
-        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE,
-                    period_ms < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : period_ms);
+        uint64_t period_ms = hak_knob(decay_ms) < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : hak_knob(decay_ms);
+        uint64_t wait_ms = hak_ace_wait_ms(period_ms);
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, wait_ms);
         if (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING) break;
-        if (!end_period()) sleep_until_miss();
+        hak_ace_step();
+        waited_ms += wait_ms;
+        if (waited_ms < period_ms) continue;
+        waited_ms = 0;
+        if (end_period()) continue;
+        hak_ace_rest();
+        sleep_until_miss();
     }
     hak_service_stop();
+    hak_ace_rest();
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     /* Release pairs with hak_background_start: the next such thread has what is this one's. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);

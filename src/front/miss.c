@@ -32,6 +32,27 @@ static struct hak_heap *enter(void) {
     return HAK_LIKELY(heap != NULL) && HAK_LIKELY(hak_heap_begin_slow_path(heap)) ? heap : NULL;
 }
 
+HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
+
+/* The time of one miss in so many is taken: at the beginning and the end of what follows. */
+static void begin_sample(struct hak_heap *heap) {
+    if (HAK_UNLIKELY((hak_atomic_load(&heap->slow_paths, relaxed) & hak_atomic_load(&hak_miss_sample_mask, relaxed)) ==
+                     0))
+        heap->sample_start = hak_ticks();
+}
+
+static HAK_COLD void take_sample(struct hak_heap *heap) {
+    uint64_t ticks = hak_ticks() - heap->sample_start;
+    heap->sample_start = 0;
+    if (ticks > HAK_MISS_MOST_TICKS) return; /* the thread was elsewhere */
+    hak_counter_add(&heap->sampled_ticks, ticks);
+    hak_counter_add(&heap->sample_count, 1);
+}
+
+static void end_sample(struct hak_heap *heap) {
+    if (HAK_UNLIKELY(heap->sample_start != 0)) take_sample(heap);
+}
+
 static void leave(struct hak_heap *heap) {
     if (HAK_UNLIKELY(hak_atomic_load(&heap->drain_wanted, relaxed) != 0)) {
         hak_atomic_store(&heap->drain_wanted, 0, relaxed);
@@ -48,6 +69,7 @@ static uint32_t batch_size(struct hak_heap *heap, uint32_t size_class, enum hak_
     uint32_t all = (uint32_t)(slots->end - slots->start),
              count = heap->last_miss[size_class] == kind ? all : (all + 1) / 2;
     heap->last_miss[size_class] = (uint8_t)kind;
+    hak_counter_add(&heap->class_misses[size_class], 1);
     return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
 }
 
@@ -69,7 +91,7 @@ static bool is_closed_group(uint32_t size_class) {
 
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
-    hak_heap_grow_bin(heap, size_class);
+    if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     void **base = heap->slots[size_class].start;
     uint32_t want = batch_size(heap, size_class, HAK_MISS_REFILL);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
@@ -94,13 +116,15 @@ bool hak_front_refill(uint32_t size_class) {
 
 /* Makes room in an open bin that is full: more slots, or the oldest blocks go back. */
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
-    if (hak_heap_grow_bin(heap, size_class)) return;
+    enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
+    if (fit == HAK_BIN_GREW) return;
     void **base = heap->slots[size_class].start;
     size_t have = hak_heap_cached(heap, size_class), count = batch_size(heap, size_class, HAK_MISS_FLUSH);
     if (count == 0) return;
     hak_pool_put(heap, size_class, base, (uint32_t)count);
     memmove(base, base + count, (have - count) * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + (have - count));
+    if (HAK_UNLIKELY(fit == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     HAK_COUNT(heap, flushes, 1);
     HAK_COUNT(heap, flushed_blocks, count);
 }
@@ -134,7 +158,9 @@ void *hak_front_alloc_miss(size_t size) {
     uint32_t size_class = hak_front_class_of(size);
     void *block;
     if (HAK_LIKELY(heap != NULL)) {
+        begin_sample(heap);
         block = alloc_small(heap, size_class);
+        end_sample(heap);
         leave(heap);
         hak_background_want();
         hak_tight_notice();
@@ -173,11 +199,15 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
 
 static void free_small(void *block, uint32_t size_class) {
     struct hak_heap *heap = enter();
+    if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
     if (HAK_UNLIKELY(heap == NULL || !cache_block(heap, block, size_class))) {
         HAK_COUNT(heap, flushed_blocks, 1);
         hak_pool_put(heap, size_class, &block, 1);
     }
-    if (heap != NULL) leave(heap);
+    if (HAK_LIKELY(heap != NULL)) {
+        end_sample(heap);
+        leave(heap);
+    }
 }
 
 void hak_front_free_miss(void *block) {

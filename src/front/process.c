@@ -3,11 +3,15 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "base/profile.h"
+#include "control/ace.h"
+#include "control/policy.h"
 #include "front/background.h"
 #include "front/miss.h"
 #include "front/service.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "hakmem/hakmem.h"
 #include "os/os.h"
 #include "region/page_policy.h"
 
@@ -19,7 +23,7 @@ static HAK_ATOMIC(uint32_t) start_state = START_NONE;
 static struct hak_config settings;
 
 /* Names are copied: programs that show a title in ps write over their environment. */
-static char stats_file[4096], metrics_name[4096];
+static char stats_file[4096], metrics_file[4096];
 
 static const char *keep_name(const char *name, char *copy, size_t capacity) {
     if (name == NULL) return NULL;
@@ -28,16 +32,58 @@ static const char *keep_name(const char *name, char *copy, size_t capacity) {
     return copy;
 }
 
+/* Sets the knobs as a file says. False, and a line said, when it can't be followed. */
+static bool follow_policy(const char *path, struct hak_text *messages) {
+    static char text[HAK_POLICY_BYTES];
+    struct hak_policy policy;
+    unsigned char build_id[HAK_BUILD_ID_BYTES];
+    int descriptor = hak_os_open_file(path);
+    size_t length = 0, got = 1;
+    while (descriptor >= 0 && got != 0 && length < sizeof text - 1)
+        length += got = hak_os_read(descriptor, text + length, sizeof text - 1 - length);
+    if (descriptor >= 0) hak_os_close(descriptor);
+    text[length] = '\0';
+    struct hak_policy_program program = {hak_version(), build_id, hak_os_build_id(build_id, sizeof build_id)};
+    const char *problem = descriptor < 0              ? "can't be read"
+                          : !hak_process_initialize() ? "no memory"
+                                                      : hak_policy_parse(text, &program, &policy);
+    if (problem != NULL) {
+        hak_text_add(messages, "hakmem: setting HAKMEM_POLICY=%s ignored: %s\n", path, problem);
+        return false;
+    }
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (policy.has_knob[i]) hak_knob_set((enum hak_knob_number)i, policy.knobs[i]);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        hak_atomic_store(&hak_class_slots[i], policy.class_slots[i], relaxed);
+    return true;
+}
+
+static void set_knobs(struct hak_text *messages) {
+    enum hak_goal goal = hak_profile_apply(settings.profile);
+    bool is_pinned = settings.policy != 0 && follow_policy(hak_config_file(settings.policy), messages);
+    hak_page_policy_configure(settings.huge_pages, settings.prefault, settings.lazy_purge);
+    hak_ace_configure(&(struct hak_ace_settings){
+        .is_enabled = settings.ace != 0,
+        .is_pinned = is_pinned,
+        .goal = settings.goal == HAK_GOAL_OF_PROFILE ? goal : (enum hak_goal)settings.goal,
+        .profile = settings.profile,
+        .fast_ms = settings.ace_fast_ms,
+        .slow_ms = settings.ace_slow_ms,
+    });
+    /* Last: what is set by hand is not the controller's (A2). */
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (settings.knobs >> i & 1) hak_knob_set((enum hak_knob_number)i, settings.knob_values[i]);
+}
+
 static void read_settings(void) {
     char buffer[8192];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
-    hak_page_policy_configure(settings.huge_pages, settings.prefault, settings.lazy_purge);
-    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (settings.knobs >> i & 1) hak_knob_set((enum hak_knob_number)i, settings.knob_values[i]);
+    set_knobs(&messages);
     if (settings.help) hak_config_help(&settings, &messages);
     settings.stats_file = keep_name(settings.stats_file, stats_file, sizeof stats_file);
-    settings.metrics_name = keep_name(settings.metrics_name, metrics_name, sizeof metrics_name);
+    settings.metrics_file =
+        (uintptr_t)keep_name(hak_config_file(settings.metrics_file), metrics_file, sizeof metrics_file);
     if (messages.length != 0) hak_os_write(STDERR_FILENO, messages.start, messages.length);
 }
 
@@ -87,6 +133,7 @@ static void in_child(void) {
     bool others = false;
     hak_background_after_fork();
     hak_service_after_fork();
+    hak_ace_after_fork();
     hak_tight_after_fork();
     if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);
     /* Who was starting the process is not here: the next miss starts it. */

@@ -4,8 +4,8 @@
 
 #include "base/config.h"
 #include "base/knobs.h"
+#include "front/statistics.h"
 #include "observe/metrics.h"
-#include "observe/stats.h"
 #include "os/os.h"
 #include "pool/purge.h"
 
@@ -32,10 +32,9 @@ static void tell_stats(const char *form, struct hak_answer *answer) {
         return;
     }
     say_ok(answer);
-    hak_answer_make_room(answer, HAK_SNAPSHOT_TEXT_BYTES);
-    hak_snapshot_take(&answered);
-    if (is_json) hak_snapshot_write_json(&answered, hak_os_process_id(), &answer->text);
-    else hak_snapshot_write_text(&answered, &answer->text);
+    hak_answer_make_room(answer, HAK_STATISTICS_BYTES);
+    if (is_json) hak_statistics_write_json(&answered, &answer->text);
+    else hak_statistics_write_text(&answered, &answer->text);
 }
 
 static void tell_metrics(const char *nothing, struct hak_answer *answer) {
@@ -44,6 +43,13 @@ static void tell_metrics(const char *nothing, struct hak_answer *answer) {
     hak_answer_make_room(answer, HAK_SNAPSHOT_TEXT_BYTES);
     hak_snapshot_take(&answered);
     hak_snapshot_write_metrics(&answered, &answer->text);
+}
+
+static void tell_control(const char *nothing, struct hak_answer *answer) {
+    (void)nothing;
+    say_ok(answer);
+    hak_answer_make_room(answer, HAK_ACE_TEXT_BYTES);
+    hak_ace_write_text(&answer->text);
 }
 
 /* ---- Purging ---------------------------------------------------------------------------------------------------------- */
@@ -103,6 +109,7 @@ static const struct request_kind {
 } request_table[] = {
     {"stats", "text|json", tell_stats, "statistics of this moment"},
     {"metrics", "", tell_metrics, "the same as OpenMetrics text"},
+    {"control", "", tell_control, "the state of the controller, and its last changes with their reasons"},
     {"purge", "", purge_all, "give all free memory back to the kernel"},
     {"knobs", "", tell_knobs, "numbers that can be set, with their bounds"},
     {"set", "KNOB=VALUE", set_knob, "set one"},

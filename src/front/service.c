@@ -5,6 +5,7 @@
 #include "base/knobs.h"
 #include "front/process.h"
 #include "front/requests.h"
+#include "front/statistics.h"
 #include "front/thread.h"
 #include "observe/metrics.h"
 #include "os/channel.h"
@@ -12,7 +13,7 @@
 
 enum { SERVICE_NONE, SERVICE_STARTING, SERVICE_OPEN, SERVICE_REFUSED, SERVICE_ENDING };
 
-enum { MOST_ANSWER_MS = 5000, ANSWER_BYTES = HAK_SNAPSHOT_TEXT_BYTES + 1024 };
+enum { MOST_ANSWER_MS = 5000, ANSWER_BYTES = HAK_STATISTICS_BYTES + 1024 };
 
 static HAK_ATOMIC(uint32_t) service_state;
 static uintptr_t service_thread; /* of the background thread */
@@ -71,7 +72,7 @@ static uint64_t metrics_wait_ms(void) {
 static void write_metrics(void) {
     struct hak_text path = hak_text_in(service.path, sizeof service.path),
                     text = hak_text_in(service.answer, sizeof service.answer);
-    hak_config_add_path(&path, hak_process_config()->metrics_name, hak_os_process_id());
+    hak_config_add_path(&path, hak_config_file(hak_process_config()->metrics_file), hak_os_process_id());
     hak_snapshot_take(&service.snapshot);
     hak_snapshot_write_metrics(&service.snapshot, &text);
     if (!path.truncated) hak_os_replace_file(path.start, text.start, text.length);

@@ -193,5 +193,5 @@ void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id
     }
     hak_text_add(out, "],\n \"threads\": [");
     uint32_t left_out = for_each_thread(write_json_row, out);
-    hak_text_add(out, "],\n \"threads_left_out\": %u}\n", left_out);
+    hak_text_add(out, "],\n \"threads_left_out\": %u", left_out);
 }

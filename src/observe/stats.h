@@ -30,6 +30,7 @@ struct hak_snapshot {
 void hak_snapshot_take(struct hak_snapshot *snapshot);
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out);
+/* The object is left open: the caller may add members, and ends it. */
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out);
 
 /* Both end with a row for each thread that has a heap, as it is at this moment: of the first so many heaps, and how many are left

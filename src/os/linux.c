@@ -1,6 +1,7 @@
 /* os.h on Linux. */
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -238,6 +239,48 @@ uint64_t hak_os_clock_ms(void) {
     struct timespec now;
     if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) return 0;
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+struct hak_os_usage hak_os_usage(void) {
+    struct rusage usage;
+    int saved_errno = errno;
+    struct hak_os_usage answer = {0, 0};
+    if (syscall(SYS_getrusage, RUSAGE_SELF, &usage) == 0) {
+        answer.kernel_ns = (uint64_t)usage.ru_stime.tv_sec * 1000000000 + (uint64_t)usage.ru_stime.tv_usec * 1000;
+        answer.cpu_ns =
+            answer.kernel_ns + (uint64_t)usage.ru_utime.tv_sec * 1000000000 + (uint64_t)usage.ru_utime.tv_usec * 1000;
+    }
+    errno = saved_errno;
+    return answer;
+}
+
+/* Looks for a note of GNU's in a part of the program that is mapped. */
+static size_t find_build_id(uintptr_t at, uintptr_t end, unsigned char *id, size_t capacity) {
+    while (end - at >= sizeof(ElfW(Nhdr))) {
+        const ElfW(Nhdr) *note = (const void *)at;
+        uintptr_t name = at + sizeof *note, content = name + hak_align_up(note->n_namesz, 4);
+        if (content + note->n_descsz > end) return 0;
+        if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && memcmp((const void *)name, "GNU", 4) == 0) {
+            size_t bytes = note->n_descsz < capacity ? note->n_descsz : capacity;
+            memcpy(id, (const void *)content, bytes);
+            return bytes;
+        }
+        at = content + hak_align_up(note->n_descsz, 4);
+    }
+    return 0;
+}
+
+size_t hak_os_build_id(unsigned char *id, size_t capacity) {
+    const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
+    size_t count = getauxval(AT_PHNUM), bytes = 0;
+    uintptr_t loaded_at = 0;
+    for (size_t i = 0; headers != NULL && i < count; i++)
+        if (headers[i].p_type == PT_PHDR) loaded_at = (uintptr_t)headers - headers[i].p_vaddr;
+    for (size_t i = 0; headers != NULL && i < count && bytes == 0; i++)
+        if (headers[i].p_type == PT_NOTE)
+            bytes = find_build_id(loaded_at + headers[i].p_vaddr, loaded_at + headers[i].p_vaddr + headers[i].p_memsz,
+                                  id, capacity);
+    return bytes;
 }
 
 #ifdef __SANITIZE_THREAD__

@@ -83,6 +83,16 @@ size_t hak_os_address_space_limit(void);
 /* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
 uint64_t hak_os_clock_ms(void);
 
+/* Processor time of the process so far, all threads together: the sum, and what of it was the kernel's, as far as that is known. */
+struct hak_os_usage {
+    uint64_t cpu_ns, kernel_ns;
+};
+struct hak_os_usage hak_os_usage(void);
+
+/* The build id of the program, as its linker wrote it, up to `capacity` bytes; returns how many, 0 for a program without one. */
+enum { HAK_BUILD_ID_BYTES = 32 };
+size_t hak_os_build_id(unsigned char *id, size_t capacity);
+
 /* Starts a thread named hakmem, with a small stack and all signals blocked, which ends when `run` returns. It is to be joined if
  * `joinable` is given. False on refusal. */
 bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable);

@@ -17,7 +17,7 @@ HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
 static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
 
-enum { LEAST_SLOTS = 4 };
+HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
 _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
@@ -34,11 +34,12 @@ static void blank_bins(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         if (heap->slots[i].start == NULL) continue; /* as memory comes from the kernel: H3 */
         heap->slots[i] = (struct hak_slots){NULL, NULL};
+        heap->slot_room[i] = 0;
         set_bin(&heap->bins[i], NULL, 0, NULL);
     }
     heap->slots_next = (void **)(void *)(heap + 1);
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
-    heap->budget_bytes = hak_knob(bin_budget_bytes);
+    heap->slots_bytes = 0;
 }
 
 static void make_blank(struct hak_heap *heap) {
@@ -255,29 +256,73 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab) {
 
 /* ---- Bins --------------------------------------------------------------------------------------------------------- */
 
-bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
+size_t hak_heap_usual_slots(uint32_t size_class) {
+    size_t most = hak_knob(bin_most_bytes) / hak_size_classes[size_class].block_bytes;
+    if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
+    return most < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : most; /* every class can keep something */
+}
+
+size_t hak_heap_most_slots(uint32_t size_class) {
+    size_t own = hak_atomic_load(&hak_class_slots[size_class], relaxed);
+    return own != 0 ? own : hak_heap_usual_slots(size_class);
+}
+
+/* Without a division: every miss asks. */
+static enum hak_bin_fit fit_of(uint32_t size_class, size_t slots) {
+    size_t own = hak_atomic_load(&hak_class_slots[size_class], relaxed),
+           bytes = slots * hak_size_classes[size_class].block_bytes;
+    if (HAK_UNLIKELY(own != 0)) return slots < own ? HAK_BIN_GREW : slots == own ? HAK_BIN_FITS : HAK_BIN_TOO_LARGE;
+    if (slots < HAK_LEAST_SLOTS || (bytes < hak_knob(bin_most_bytes) && slots < hak_knob(bin_most_slots)))
+        return HAK_BIN_GREW;
+    bool is_above = bytes > hak_knob(bin_most_bytes) || slots > hak_knob(bin_most_slots);
+    return is_above && slots > HAK_LEAST_SLOTS ? HAK_BIN_TOO_LARGE : HAK_BIN_FITS;
+}
+
+static void end_bin_at(struct hak_heap *heap, uint32_t size_class, size_t count) {
+    struct hak_slots *slots = &heap->slots[size_class];
+    slots->end = slots->start + count;
+    hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
+}
+
+enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     struct hak_slots *slots = &heap->slots[size_class];
     size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
-    size_t block_bytes = hak_size_classes[size_class].block_bytes;
-    if (have != 0 && (have * block_bytes >= hak_knob(bin_most_bytes) || have >= hak_knob(bin_most_slots))) return false;
-    size_t most = hak_knob(bin_most_bytes) / block_bytes, want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
-    if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
+    enum hak_bin_fit fit = fit_of(size_class, have);
+    if (HAK_LIKELY(fit != HAK_BIN_GREW)) return fit;
+    size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
+    size_t want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
     if (want > most) want = most;
-    if ((want - have) * block_bytes > heap->budget_bytes) want = have;
-    if (have == 0 && want < LEAST_SLOTS) want = LEAST_SLOTS; /* every class can keep something, whatever the budget */
-    if (want <= have || (size_t)(heap->slots_end - heap->slots_next) < want + 1) return false;
-    if (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed)) return false;
-    size_t cost = (want - have) * block_bytes;
-    void **base = heap->slots_next + 1; /* H2 */
-    base[-1] = NULL;
-    if (filled > 0) memcpy(base, hak_atomic_load(&bin->base, relaxed), filled * sizeof(void *));
-    heap->slots_next = base + want;
-    heap->budget_bytes -= cost < heap->budget_bytes ? cost : heap->budget_bytes;
-    *slots = (struct hak_slots){base, base + want};
-    set_bin(bin, base, filled, slots->end);
+    if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return HAK_BIN_FITS;
+    if (heap->slots_bytes + (want - have) * block_bytes > hak_knob(bin_budget_bytes)) {
+        if (have != 0) return HAK_BIN_FITS;
+        want = HAK_LEAST_SLOTS;
+    }
+    if (want > heap->slot_room[size_class]) {
+        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1) return HAK_BIN_FITS;
+        void **base = heap->slots_next + 1; /* H2 */
+        base[-1] = NULL;
+        if (filled > 0) memcpy(base, hak_atomic_load(&bin->base, relaxed), filled * sizeof(void *));
+        heap->slots_next = base + want;
+        heap->slot_room[size_class] = (uint16_t)want;
+        *slots = (struct hak_slots){base, base + want};
+        set_bin(bin, base, filled, slots->end);
+    } else {
+        end_bin_at(heap, size_class, want);
+    }
+    heap->slots_bytes += (want - have) * block_bytes;
     HAK_COUNT(heap, bin_growths, 1);
-    return true;
+    return HAK_BIN_GREW;
+}
+
+void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
+    const struct hak_slots *slots = &heap->slots[size_class];
+    size_t have = (size_t)(slots->end - slots->start);
+    size_t filled = hak_heap_cached(heap, size_class), want = hak_heap_most_slots(size_class);
+    if (want < filled) want = filled;
+    if (want >= have) return;
+    end_bin_at(heap, size_class, want);
+    heap->slots_bytes -= (have - want) * hak_size_classes[size_class].block_bytes;
 }
 
 /* ---- fork ----------------------------------------------------------------------------------------------------------- */

@@ -57,7 +57,11 @@ struct hak_heap {
     uint32_t number;                      /* const: 1 and up; stands in the state of slabs */
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
     struct hak_slots slots[HAK_CLASS_LIMIT];
-    uint8_t last_miss[HAK_CLASS_LIMIT]; /* enum hak_miss */
+    uint16_t slot_room[HAK_CLASS_LIMIT]; /* slots that a bin has memory for, of which it may have fewer */
+    uint8_t last_miss[HAK_CLASS_LIMIT];  /* enum hak_miss */
+    HAK_ATOMIC(uint32_t) class_misses[HAK_CLASS_LIMIT]; /* owner; refills and flushes of a class so far */
+    HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;   /* owner; of slow paths whose time was taken */
+    uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: retired here, or taken ahead */
     uint32_t empty_count;
@@ -70,7 +74,7 @@ struct hak_heap {
     HAK_ATOMIC(uint32_t) thread_id; /* relaxed: who got it last, for readers outside of the process */
     uint32_t exit_rounds;           /* thread-specific destructors run so far */
     void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
-    uint64_t budget_bytes;          /* what bins may still grow by: slots times block size */
+    uint64_t slots_bytes;           /* sum over the bins of slots times block size */
     uint64_t swept_misses;          /* background thread's: what it saw at its last look */
     bool swept_idle;                /* the same: it has drained the heap since */
     void *signal_stack;             /* made when first asked for, and kept; observe/crash.h */
@@ -98,6 +102,11 @@ HAK_INLINE bool hak_heap_begin_slow_path(struct hak_heap *heap) {
 }
 
 enum { HAK_HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
+
+/* Time stamps of misses (front/miss.c). A miss's time is taken when its number has no bit in common with the mask: all ones take
+ * none. What took longer than the limit had lost the processor, and doesn't count. */
+extern HAK_ATOMIC(uint64_t) hak_miss_sample_mask;
+enum { HAK_MISS_MOST_TICKS = 1 << 20 };
 
 /* Counters of threads without a heap. */
 extern struct hak_counters hak_shared_counters;
@@ -156,8 +165,22 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);
 /* The second look at slabs that were declared full: those that are not are held again. */
 void hak_heap_recheck_full(struct hak_heap *heap);
 
-/* More slots for an open bin: at most twice as many. Blocks in it stay. False when a limit is reached, or memory is tight. */
-bool hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
+/* More slots for an open bin: at most twice as many. Blocks in it stay. FITS when a limit is reached, or memory is tight; TOO_LARGE
+ * when the bin has more slots than it may have now. */
+enum hak_bin_fit { HAK_BIN_FITS, HAK_BIN_GREW, HAK_BIN_TOO_LARGE };
+enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
+
+/* Slots that bins of a class may have, in place of what bin_most_slots and bin_most_bytes (knobs) allow; 0 for those. */
+extern HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
+
+enum { HAK_LEAST_SLOTS = 4, HAK_CLASS_MOST_SLOTS = 512 };
+
+/* Slots that a bin of a class may have; and what it would be by the knobs alone. */
+size_t hak_heap_most_slots(uint32_t size_class);
+size_t hak_heap_usual_slots(uint32_t size_class);
+
+/* Takes the slots that an open bin has above that, as far as there are no blocks in them. */
+HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,
  * by reading all records. Heaps that somebody had (H5) at the moment of the fork are given up with the blocks in their bins:

@@ -66,6 +66,10 @@ def problems(value: Json, schema: Json, root: Json, where: str = "$") -> Iterato
                     yield from problems(member, word[name], root, f"{where}.{name}")
                 else:
                     yield f"{where}: {name} is not in docs/statistics.schema.json"
+        elif keyword == "additionalProperties":
+            for name, member in value.items():
+                if name not in schema.get("properties", {}):
+                    yield from problems(member, word, root, f"{where}.{name}")
         elif keyword == "items":
             for index, item in enumerate(value):
                 yield from problems(item, word, root, f"{where}[{index}]")

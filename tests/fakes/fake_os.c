@@ -20,6 +20,7 @@ struct fake_os fake_os = {
     .address_space_room = SIZE_MAX,
     .grows_in_place = true,
     .mapping_limit = 65530,
+    .build_id = {1, 2, 3, 4},
     .fences_left = SIZE_MAX,
     .read_bytes = SIZE_MAX,
     .is_filtered = true,
@@ -243,6 +244,16 @@ uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
 bool hak_fence_threads(void) {
     if (fake_os.between_fences != NULL) fake_os.between_fences();
     return fake_os.fences_left == 0 ? false : (fake_os.fences_left--, true);
+}
+
+struct hak_os_usage hak_os_usage(void) {
+    return fake_os.usage;
+}
+
+size_t hak_os_build_id(unsigned char *id, size_t capacity) {
+    size_t bytes = sizeof fake_os.build_id < capacity ? sizeof fake_os.build_id : capacity;
+    memcpy(id, fake_os.build_id, bytes);
+    return bytes;
 }
 
 /* ---- os.h: all else ------------------------------------------------------------------------------------------------- */

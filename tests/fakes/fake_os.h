@@ -55,6 +55,8 @@ struct fake_os {
     size_t mapping_limit;       /* as the kernel tells it; 65530 */
     size_t resident_bytes;      /* of every part that is asked about; 0 */
     uint64_t clock_ms;          /* stands still; 0 */
+    struct hak_os_usage usage;  /* 0 */
+    unsigned char build_id[4];  /* 1, 2, 3, 4 */
     bool refuses_threads;
     void (*at_wait)(void);             /* called by each wait, instead of waiting; NULL */
     size_t fences_left;                /* fences in all threads before the kernel refuses one; SIZE_MAX */

@@ -52,6 +52,12 @@ static void *give(size_t bytes, size_t alignment) {
 }
 
 size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
+size_t hak_os_build_id(unsigned char *id, size_t capacity) { return (void)id, (void)capacity, 0; }
+int hak_os_open_file(const char *path) { return (void)path, -1; }
+size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
+    return (void)descriptor, (void)buffer, (void)bytes, 0;
+}
+void hak_os_close(int descriptor) { (void)descriptor; }
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
 void *hak_os_reserve(size_t bytes, size_t alignment) {

@@ -1,8 +1,9 @@
 /* The library's sources, which harnesses run, as one unit: so what is static in them can be put back. */
 #include "base/format.c"
+#include "base/knobs.c"
+#include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
-#include "base/knobs.c"
 
 #include "slab/size_class.c"
 #include "slab/slab.c"
@@ -73,6 +74,17 @@ struct hak_memory_use hak_memory_use(const struct hak_memory_groups *groups) {
 uint64_t hak_memory_stall_us(const struct hak_memory_groups *groups) { return groups->version; }
 
 const char *hak_version(void) { return ""; }
+
+/* In place of control/ace.c and control/policy.c: knobs that nobody turns. */
+void hak_ace_configure(const struct hak_ace_settings *given) { (void)given; }
+uint64_t hak_ace_wait_ms(uint64_t most_ms) { return most_ms; }
+void hak_ace_step(void) {}
+void hak_ace_rest(void) {}
+void hak_ace_after_fork(void) {}
+const char *hak_policy_parse(const char *text, const struct hak_policy_program *program, struct hak_policy *policy) {
+    (void)text, (void)program, (void)policy;
+    return "no policy";
+}
 
 void library_in_child(void) { in_child(); }
 void library_let_serve(void) {

@@ -11,9 +11,10 @@ import click
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@click.option("--profile", metavar="NAME", help="Where the knobs stand: short for --set PROFILE=NAME.")
 @click.option("--children/--no-children", default=True, help="Whether the programs it starts run on hakmem too.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
-def command(settings: tuple[str, ...], children: bool, words: tuple[str, ...]) -> NoReturn:
+def command(settings: tuple[str, ...], profile: str | None, children: bool, words: tuple[str, ...]) -> NoReturn:
     """Runs a command on hakmem, in place of this process: its terminal, signals and exit status are its own.
 
     Refuses with one line and exit status 2 when the command's malloc would not be hakmem's. Scripts are followed to
@@ -24,6 +25,8 @@ def command(settings: tuple[str, ...], children: bool, words: tuple[str, ...]) -
     from hakmem.errors import LabError
 
     library = native.library()
+    if profile is not None:
+        settings = (*settings, f"PROFILE={profile}")
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
     file, ready = takeover.prepare(words, library, environment, children=children)
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 
-static char buffer[8192];
+static char buffer[16384];
 static struct hak_text messages;
 
 static struct hak_config parse(const char *first, const char *second) {
@@ -62,8 +62,7 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_CTL=1", NULL).ctl, 1);
     assert_int_equal(parse("HAKMEM_CTL=auto", NULL).ctl, HAK_CHOICE_AUTO);
     struct hak_config with_file = parse("HAKMEM_METRICS_FILE=/x/%p.prom", NULL);
-    assert_int_equal(with_file.metrics_file, 1);
-    assert_string_equal(with_file.metrics_name, "/x/%p.prom");
+    assert_string_equal(hak_config_file(with_file.metrics_file), "/x/%p.prom");
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=HUP", NULL).stats_signal, SIGHUP);
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=USR1", NULL).stats_signal, SIGUSR1);
     assert_int_equal(parse("HAKMEM_STATS_SIGNAL=USR2", NULL).stats_signal, SIGUSR2);
@@ -75,11 +74,29 @@ static void accepted(void **state) {
     assert_int_equal(knobs.knobs, 1 << HAK_KNOB_decay_ms | 1 << HAK_KNOB_mapping_cache_bytes);
     assert_int_equal(knobs.knob_values[HAK_KNOB_decay_ms], 10);
     assert_int_equal(knobs.knob_values[HAK_KNOB_mapping_cache_bytes], 1 << 20);
+    assert_int_equal(parse("HAKMEM_ACE_ENABLED=0", NULL).ace, 0);
+    assert_int_equal(parse("HAKMEM_ACE_FAST_MS=334", NULL).ace_fast_ms, 334);
+    assert_int_equal(parse("HAKMEM_ACE_SLOW_MS=3600000", NULL).ace_slow_ms, 3600000);
+    assert_int_equal(parse("HAKMEM_GOAL=latency", NULL).goal, HAK_GOAL_LATENCY);
+    assert_int_equal(parse("HAKMEM_GOAL=balanced", NULL).goal, HAK_GOAL_BALANCED);
+    assert_int_equal(parse("HAKMEM_PROFILE=balanced", NULL).profile, 0);
+    assert_int_equal(parse("HAKMEM_PROFILE=speed", NULL).profile, 1);
+    assert_string_equal(hak_config_file(parse("HAKMEM_POLICY=/a", NULL).policy), "/a");
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
     assert_int_equal(config.stats, HAK_STATS_JSON);
     assert_string_equal(config.stats_file, "/a:b%p");
     assert_int_equal(config.help, 1);
+}
+
+static void names_of_former_times(void **state) {
+    (void)state;
+    assert_int_equal(parse("HAKMEM_PROFILE=MIXED_TINYV3_C7_SAFE", NULL).profile,
+                     parse("HAKMEM_PROFILE=speed", NULL).profile);
+    assert_int_equal(parse("HAKMEM_PROFILE=MIXED_TINYV3_C7_BALANCED", NULL).profile, 0);
+    assert_int_equal(parse("HAKMEM_PROFILE=C6_HEAVY_LEGACY_POOLV1", NULL).profile,
+                     parse("HAKMEM_PROFILE=mid-heavy", NULL).profile);
+    assert_string_equal(messages.start, "");
 }
 
 static void last_one_counts(void **state) {
@@ -154,6 +171,13 @@ static void refused(void **state) {
         {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=decay_ms=100000000000000000000000000000",
          "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_ACE_FAST_MS=333", "a number of milliseconds, 334 to 3600000"},
+        {"HAKMEM_ACE_FAST_MS=3600001", "a number of milliseconds, 334 to 3600000"},
+        {"HAKMEM_ACE_SLOW_MS=1K", "a number of milliseconds, 334 to 3600000"},
+        {"HAKMEM_GOAL=fast", "profile, balanced, speed, memory or latency"},
+        {"HAKMEM_PROFILE=", "a profile: balanced, speed, lean, mid-heavy, hardened"},
+        {"HAKMEM_PROFILE=mid_heavy", "a profile: balanced, speed, lean, mid-heavy, hardened"},
+        {"HAKMEM_POLICY=", "the name of a file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[256];
@@ -225,5 +249,5 @@ static void paths(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
-          cmocka_unit_test(last_one_counts), cmocka_unit_test(refused), cmocka_unit_test(unknown),
-          cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))
+          cmocka_unit_test(names_of_former_times), cmocka_unit_test(last_one_counts), cmocka_unit_test(refused),
+          cmocka_unit_test(unknown), cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))

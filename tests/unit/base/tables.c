@@ -6,6 +6,7 @@
 #include "base/config.h"
 #include "base/counters.h"
 #include "base/knobs.h"
+#include "base/profile.h"
 
 static bool explains(const char *text) {
     size_t length = strlen(text);
@@ -44,6 +45,30 @@ static void knobs(void **state) {
 #undef HAK_KNOB
 }
 
+static void profiles(void **state) {
+    (void)state;
+    char names[256] = "";
+    for (uint64_t profile = 0; hak_profile_names[profile] != NULL; profile++) {
+        if (profile > 0) strcat(names, ", ");
+        strcat(names, hak_profile_names[profile]);
+        assert_non_null(hak_profile_aliases[profile]);
+        for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) hak_knob_set((enum hak_knob_number)i, hak_knob_table[i].initial);
+        hak_profile_apply(profile);
+        bool differs = false;
+        for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) {
+            assert_true(hak_knob_get((enum hak_knob_number)i) >= hak_knob_table[i].lowest &&
+                        hak_knob_get((enum hak_knob_number)i) <= hak_knob_table[i].highest);
+            differs = differs || hak_knob_get((enum hak_knob_number)i) != hak_knob_table[i].initial;
+        }
+        assert_true(differs == (profile > 0));
+        assert_true(hak_knob(huge_page_mode) == 1 && hak_knob(prefault_mode) == 0 && hak_knob(lazy_purge_mode) == 0);
+    }
+    assert_string_equal(names, HAK_PROFILE_NAMES);
+#define HAK_PROFILE(name, alias, goal, values, help) assert_true(explains(help));
+#include "base/profile.def"
+#undef HAK_PROFILE
+}
+
 static void counters(void **state) {
     (void)state;
     static struct hak_counters counters;
@@ -59,4 +84,4 @@ static void counters(void **state) {
     assert_int_equal(sizeof counters, count * sizeof(uint64_t));
 }
 
-UNIT_MAIN(cmocka_unit_test(options), cmocka_unit_test(knobs), cmocka_unit_test(counters))
+UNIT_MAIN(cmocka_unit_test(options), cmocka_unit_test(knobs), cmocka_unit_test(profiles), cmocka_unit_test(counters))

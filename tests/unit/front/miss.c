@@ -251,6 +251,45 @@ static void misuse_at_the_flush(void **state) {
     expect_misuse(catch_call(flush, NULL), HAK_MISUSE_DOUBLE_FREE, "free", blocks[0], 0, 64);
 }
 
+static size_t slots_of(size_t size) {
+    const struct hak_slots *slots = &hak_thread_heap->slots[hak_front_class_of(size)];
+    return (size_t)(slots->end - slots->start);
+}
+
+/* Bins that may have less than they have get smaller at their next misses, also when there are only frees. */
+static void bins_shrink(void **state) {
+    (void)state;
+    static void *many[2000];
+    for (int i = 0; i < 2000; i++) many[i] = hak_malloc(64);
+    for (int i = 0; i < 1000; i++) hak_free(many[i]);
+    assert_int_equal(slots_of(64), 256);
+    hak_atomic_store(&hak_class_slots[hak_front_class_of(64)], 16, relaxed);
+    for (int i = 1000; i < 2000; i++) hak_free(many[i]);
+    assert_int_equal(slots_of(64), 16);
+    hak_atomic_store(&hak_class_slots[hak_front_class_of(64)], 0, relaxed);
+    for (int i = 0; i < 2000; i++) many[i] = hak_malloc(64);
+    for (int i = 0; i < 1000; i++) hak_free(many[i]);
+    assert_int_equal(slots_of(64), 256);
+    hak_atomic_store(&hak_class_slots[hak_front_class_of(64)], 16, relaxed);
+    for (int i = 0; i < 1000; i++) many[i] = hak_malloc(64);
+    assert_int_equal(slots_of(64), 16);
+}
+
+static void misses_are_counted_and_timed(void **state) {
+    (void)state;
+    void *block = hak_malloc(64); /* a miss */
+    uint32_t size_class = hak_front_class_of(64);
+    struct hak_heap *heap = hak_thread_heap;
+    assert_int_equal(hak_atomic_load(&heap->class_misses[size_class], relaxed), 1);
+    assert_int_equal(hak_atomic_load(&heap->sample_count, relaxed), 0); /* not unless asked for */
+    hak_atomic_store(&hak_miss_sample_mask, 0, relaxed);
+    for (int i = 0; i < 1000; i++) hak_malloc(64);
+    uint64_t misses = hak_atomic_load(&heap->slow_paths, relaxed) - 1;
+    assert_in_range(hak_atomic_load(&heap->sample_count, relaxed), misses - 1, misses);
+    assert_in_range(hak_atomic_load(&heap->sampled_ticks, relaxed), 1, misses * HAK_MISS_MOST_TICKS);
+    hak_free(block);
+}
+
 static void interior_pointers_at_the_flush(void **state) {
     (void)state;
     char *block = hak_malloc(1024);
@@ -262,4 +301,5 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bi
           cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
           cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(interior_pointers_at_the_flush))
+          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
+          cmocka_unit_test(misses_are_counted_and_timed))

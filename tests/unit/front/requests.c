@@ -3,8 +3,9 @@
 
 #include "base/knobs.h"
 #include "front/requests.h"
+#include "front/statistics.h"
 
-static char got[1 << 17], buffer[HAK_SNAPSHOT_TEXT_BYTES + 1024];
+static char got[1 << 17], buffer[HAK_STATISTICS_BYTES + 1024];
 static size_t got_length, sends, sends_left;
 
 static bool keep(const char *text, size_t length) {

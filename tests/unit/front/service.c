@@ -10,11 +10,10 @@
 
 static size_t waits, most_waits;
 
-static void settings(uint64_t ctl, const char *metrics_name) {
+static void settings(uint64_t ctl, const char *metrics_file) {
     struct hak_config *config = (struct hak_config *)(uintptr_t)hak_process_config();
     config->ctl = ctl;
-    config->metrics_file = metrics_name != NULL;
-    config->metrics_name = metrics_name;
+    config->metrics_file = (uintptr_t)metrics_file;
 }
 
 /* Of the service: time passes, and the program ends. */

@@ -111,11 +111,16 @@ static void expect_balanced(const char *text) {
     assert_false(quoted);
 }
 
+static void write_json(int process_id, struct hak_text *text) {
+    hak_snapshot_write_json(&snapshot, process_id, text);
+    hak_text_add(text, "}\n");
+}
+
 static void json(void **state) {
     (void)state;
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     fill_snapshot();
-    hak_snapshot_write_json(&snapshot, 123, &text);
+    write_json(123, &text);
     assert_false(text.truncated);
     expect_balanced(buffer);
     assert_non_null(strstr(buffer, "{\"hakmem\": \""));
@@ -133,7 +138,7 @@ static void json_of_nothing(void **state) {
     (void)state;
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     hak_snapshot_take(&snapshot);
-    hak_snapshot_write_json(&snapshot, 1, &text);
+    write_json(1, &text);
     expect_balanced(buffer);
     assert_non_null(strstr(buffer, "\"classes\": [],\n \"threads\": [],\n \"threads_left_out\": 0}\n"));
 }
@@ -172,7 +177,7 @@ static void many_threads(void **state) {
         hak_atomic_store(&heap->thread_id, i == 0 ? (uint32_t)getpid() : UINT32_MAX, relaxed);
     }
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
-    hak_snapshot_write_json(&snapshot, 1, &text);
+    write_json(1, &text);
     assert_false(text.truncated);
     expect_balanced(buffer);
     assert_non_null(strstr(buffer, "\"threads_left_out\": 5}"));
@@ -189,7 +194,7 @@ static void one_thread(void **state) {
     hak_free(hak_malloc(100000));
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     hak_snapshot_take(&snapshot);
-    hak_snapshot_write_json(&snapshot, 1, &text);
+    write_json(1, &text);
     char expected[128];
     snprintf(expected, sizeof expected, "{\"id\": %d, \"name\": \"a?b?c??d\", \"heap\": 1, \"cached_bytes\": 0",
              (int)getpid());

@@ -73,6 +73,61 @@ static void growing_bins(void **state) {
     assert_true(heap->slots_next <= heap->slots_end);
 }
 
+static size_t slots_of(const struct hak_heap *heap, uint32_t c) {
+    return (size_t)(heap->slots[c].end - heap->slots[c].start);
+}
+
+/* What is changed while a bin is in use. */
+static void limits_of_a_class(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(4096);
+    struct hak_bin *bin = &heap->bins[c];
+    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    }
+    size_t usual = slots_of(heap, c);
+    assert_int_equal(usual, hak_heap_usual_slots(c));
+    hak_atomic_store(&hak_class_slots[c], 64, relaxed);
+    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    }
+    assert_int_equal(slots_of(heap, c), 64);
+    assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
+    void **slots_next = heap->slots_next;
+    uint64_t slots_bytes = heap->slots_bytes;
+    hak_bin_set_top(bin, bin->base + 20); /* blocks stay */
+    hak_atomic_store(&hak_class_slots[c], 0, relaxed);
+    assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_TOO_LARGE);
+    hak_heap_shrink_bin(heap, c);
+    assert_int_equal(slots_of(heap, c), 20);
+    assert_ptr_equal(bin->limit, bin->base + 20);
+    hak_bin_set_top(bin, bin->base);
+    hak_heap_shrink_bin(heap, c);
+    assert_int_equal(slots_of(heap, c), usual);
+    assert_int_equal(heap->slots_bytes, slots_bytes - (64 - usual) * 4096);
+    hak_atomic_store(&hak_class_slots[c], 64, relaxed); /* again: in the same memory */
+    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    }
+    assert_int_equal(slots_of(heap, c), 64);
+    assert_ptr_equal(heap->slots_next, slots_next);
+    assert_int_equal(heap->slots_bytes, slots_bytes);
+}
+
+static void budget_in_use(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(1024);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, 16 << 10, relaxed);
+    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    }
+    assert_int_equal(slots_of(heap, c), 16);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed); /* of a heap that is in use */
+    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    }
+    assert_int_equal(slots_of(heap, c), hak_heap_usual_slots(c));
+}
+
 static void holding(void **state) {
     (void)state;
     enum { SLABS = 20, CLASS = 59 };
@@ -125,4 +180,5 @@ static void releasing(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_memory),
-          cmocka_unit_test(growing_bins), cmocka_unit_test(holding), cmocka_unit_test(releasing))
+          cmocka_unit_test(growing_bins), cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use),
+          cmocka_unit_test(holding), cmocka_unit_test(releasing))

@@ -1,0 +1,45 @@
+"""hakmem learn: a policy file from a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-o", "policy_file", type=FILE, metavar="FILE", help="[default: PROGRAM.policy]")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@click.option("--any-program", is_flag=True, help="A policy for every program, not only for this one.")
+@click.option("--statistics", "statistics_file", type=FILE, metavar="FILE", help="Keep them: tune-log shows them.")
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+def command(
+    policy_file: Path | None,
+    settings: tuple[str, ...],
+    any_program: bool,
+    statistics_file: Path | None,
+    words: tuple[str, ...],
+) -> int:
+    """Runs a command on hakmem to its end, and writes down where the controller has left the knobs.
+
+    HAKMEM_POLICY=FILE starts from there and leaves it at that. A policy is of one version of hakmem and, by its build
+    id, of one program. Exit status: the command's own, 128 + N when signal N killed it; 2 when nothing was learned.
+    """
+    import sys
+
+    from hakmem import control, learning, native, output
+    from hakmem import settings as known_settings
+    from hakmem.commands.run import callers_environment
+
+    library = native.library()
+    environment = {**callers_environment(), **known_settings.parse(settings, library)}
+    done = learning.learn(words, library, environment)
+    path = policy_file or Path(f"{Path(words[0]).name}.policy")
+    output.write(path, control.policy(done.statistics, any_program=any_program))
+    if statistics_file:
+        output.write(statistics_file, done.text)
+    made = done.statistics["control"]
+    print(f"hakmem: {path}: {made['kept']} changes kept, {made['rolled_back']} rolled back", file=sys.stderr)
+    return done.status if done.status >= 0 else 128 - done.status

@@ -1,0 +1,41 @@
+"""hakmem tune-log: what the controller of a process did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--markdown", "markdown_file", type=FILE, metavar="FILE", help="Tables; - for standard output.")
+@click.option("--html", "html_file", type=FILE, metavar="FILE", help="One self-contained page with plots.")
+@click.argument("file", type=FILE, metavar="STATISTICS")
+def command(markdown_file: Path | None, html_file: Path | None, file: Path) -> None:
+    """Shows which knobs were turned, when, and on what evidence, and what that did to the costs.
+
+    STATISTICS is what HAKMEM_STATS=json:FILE has written, at the end of a program or at a signal.
+    """
+    import datetime
+    import shlex
+    import sys
+
+    from hakmem import control, output
+
+    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+    shown = control.report(control.read(file), f"hakmem {shlex.join(['tune-log', str(file)])}", date)
+    taken = False
+    if markdown_file:
+        from hakmem.report import markdown
+
+        taken |= output.write(markdown_file, markdown.render(shown))
+    if html_file:
+        from hakmem.report import html
+
+        taken |= output.write(html_file, html.render(shown))
+    if not taken:
+        from hakmem.report import text
+
+        text.write(shown, sys.stdout)

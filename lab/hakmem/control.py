@@ -1,0 +1,129 @@
+"""What the controller of a process did, out of its statistics: a report, and a policy file that repeats the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hakmem.errors import LabError
+from hakmem.report.model import Course, Line, Report, Table
+
+Statistics = Mapping[str, Any]
+
+COSTS = {"cost_ppm": "cost by the goal", "miss_ppm": "slow paths", "kernel_ppm": "kernel", "kept_ppm": "memory kept"}
+SWITCHES = ("time", "phase", "why", "knob", "from", "to", "gain", "odds")
+
+
+def read(file: Path) -> Statistics:
+    """Statistics as HAKMEM_STATS=json writes them."""
+    try:
+        found = json.loads(file.read_text())
+    except OSError as error:
+        raise LabError(f"can't read {file}: {error.strerror}") from None
+    except ValueError:
+        raise LabError(f"{file}: no statistics of hakmem (HAKMEM_STATS=json:FILE writes them)") from None
+    if not isinstance(found, dict) or not isinstance(found.get("control"), dict):
+        raise LabError(f"{file}: no statistics of hakmem that tell of its controller")
+    return found
+
+
+# ---- The policy file -------------------------------------------------------------------------------------------------
+
+
+def fingerprint(text: str) -> int:
+    """FNV-1a, as control/policy.c has it."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def policy(statistics: Statistics, *, any_program: bool = False) -> str:
+    """The text that HAKMEM_POLICY takes: where the controller has left the knobs, and what it kept them for.
+
+    Knobs that have settings of their own are left to these."""
+    control = statistics["control"]
+    program = "any" if any_program else control["program"]
+    if not program:
+        raise LabError(
+            "the program has no build id to know it by (ld --build-id); --any-program makes a policy for all"
+        )
+    lines = ["hakmem policy 1", f"version {statistics['hakmem']}", f"program {program}"]
+    lines += [f"knob {name} {value}" for name, value in control["knobs"].items() if not name.endswith("_mode")]
+    lines += [f"class {row['block_bytes']} {row['slots']}" for row in control["class_slots"]]
+    lines += [f"evidence {_sentence(event)}" for event in control["events"] if event["why"] in ("keep", "roll back")]
+    text = "\n".join(lines) + "\n"
+    return f"{text}end {fingerprint(text):016x}\n"
+
+
+def _knob(event: Mapping[str, Any]) -> str:
+    return f"{event['knob']} of {event['block_bytes']} B" if event["block_bytes"] else str(event["knob"])
+
+
+def _sentence(event: Mapping[str, Any]) -> str:
+    gain, odds = event["gain_permille"] / 10, event["odds"]
+    change = f"{_knob(event)} {event['from']} {event['to']}"
+    return f"{event['ms'] / 1000:.0f} s {event['why']} {change} gain {gain} % odds {odds}"
+
+
+# ---- The report ------------------------------------------------------------------------------------------------------
+
+
+def report(statistics: Statistics, command: str, date: str) -> Report:
+    control = statistics["control"]
+    summary = (
+        f"The controller's state is {control['state']}, its goal {control['goal']}, its profile {control['profile']}.",
+        f"It has switched {control['switches']} times: {control['kept']} changes were kept, "
+        f"{control['rolled_back']} rolled back.",
+        f"It knows {control['phases']} phases of the program.",
+    )
+    sections = (
+        _costs(control["course"]),
+        _knobs(control["events"]),
+        Table("Switches", SWITCHES, tuple(_row(event) for event in control["events"]), words=4),
+        _strategies(control["strategies"]),
+    )
+    title = f"What hakmem {statistics['hakmem']} learned in process {statistics['pid']}"
+    return Report(title, command, sections, summary, date=date)
+
+
+def _costs(course: list[dict[str, Any]]) -> Course:
+    times = tuple(point["ms"] / 1000 for point in course)
+    lines = tuple(Line(name, times, tuple(point[key] / 1e4 for point in course)) for key, name in COSTS.items())
+    note = "Shares of the processor's time, and of memory; what the goal makes of them is the first line."
+    return Course("Costs", "%", lines, notes=(note,))
+
+
+def _knobs(events: list[dict[str, Any]]) -> Course:
+    """Each knob as a multiple of what it was at its first switch."""
+    values: dict[str, list[tuple[float, float]]] = {}
+    for event in events:
+        name, time = _knob(event), event["ms"] / 1000
+        steps = values.setdefault(name, [(time, event["from"])])
+        steps += [(time, steps[-1][1]), (time, event["to"])]
+    lines = tuple(
+        Line(name, tuple(time for time, _ in steps), tuple(value / (steps[0][1] or 1) for _, value in steps))
+        for name, steps in values.items()
+    )
+    return Course("Knobs", "x", lines, notes=("Multiples of where the knob stood before the first switch shown.",))
+
+
+def _row(event: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f"{event['ms'] / 1000:.1f} s",
+        str(event["phase"]),
+        str(event["why"]),
+        _knob(event),
+        str(event["from"]),
+        str(event["to"]),
+        f"{event['gain_permille'] / 10:.1f} %",
+        str(event["odds"]) if event["why"] in ("canary", "keep", "roll back") else "",
+    )
+
+
+def _strategies(strategies: list[dict[str, Any]]) -> Table:
+    ranked = sorted(strategies, key=lambda row: -row["points"])
+    rows = tuple((f"{row['bytes'] / (1 << 20):.2f} MiB", str(row["points"]), str(row["matches"])) for row in ranked)
+    return Table("Limits of page runs, by rating", ("largest run", "points", "matches"), rows)

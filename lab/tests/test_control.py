@@ -1,0 +1,183 @@
+"""What the controller did, as statistics tell it; policy files, and that the library takes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled import compile_c
+from hakmem import control, native
+from hakmem.errors import LabError
+from hakmem.report import html, markdown
+
+HAKMEM = [sys.executable, "-m", "hakmem"]
+
+# Two threads that allocate, so that there is a background thread, for some seconds.
+BUSY = """
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+static void *work(void *unused) {
+    static __thread char *blocks[40000];
+    time_t end = time(NULL) + 4;
+    while (time(NULL) < end) {
+        for (int i = 0; i < 40000; i++) blocks[i] = malloc(2000);
+        for (int i = 0; i < 40000; i++) free(blocks[i]);
+    }
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, work, NULL) != 0) return 1;
+    work(NULL);
+    return pthread_join(thread, NULL);
+}
+"""
+
+
+def event(**changes: Any) -> dict[str, Any]:
+    made = {
+        "ms": 1500,
+        "phase": 0,
+        "why": "keep",
+        "knob": "decay_ms",
+        "block_bytes": 0,
+        "from": 1000,
+        "to": 4000,
+        "gain_permille": 210,
+        "odds": 25,
+    }
+    return {**made, **changes}
+
+
+def sample() -> dict[str, Any]:
+    point = {"phase": 0, "state": "learn", "cost_ppm": 100000, "miss_ppm": 50000, "kernel_ppm": 20000, "kept_ppm": 1}
+    return {
+        "hakmem": "0.1.0",
+        "pid": 1,
+        "control": {
+            "state": "frozen",
+            "goal": "balanced",
+            "profile": "balanced",
+            "phase": 0,
+            "phases": 1,
+            "kept": 1,
+            "rolled_back": 1,
+            "program": "01ff",
+            "knobs": {"decay_ms": 4000, "huge_page_mode": 1},
+            "class_slots": [{"block_bytes": 2048, "slots": 64}],
+            "strategies": [
+                {"bytes": 1 << 19, "points": 1500, "matches": 3},
+                {"bytes": 1 << 25, "points": 1600, "matches": 3},
+            ],
+            "switches": 3,
+            "events": [
+                event(why="explore", ms=1000),
+                event(),
+                event(why="roll back", knob="class_slots", block_bytes=2048, **{"from": 16, "to": 16}),
+            ],
+            "course": [{"ms": 1000 * i, **point} for i in range(1, 5)],
+        },
+    }
+
+
+def test_a_policy_says_what_was_learned() -> None:
+    assert control.policy(sample()) == (
+        "hakmem policy 1\nversion 0.1.0\nprogram 01ff\nknob decay_ms 4000\nclass 2048 64\n"
+        "evidence 2 s keep decay_ms 1000 4000 gain 21.0 % odds 25\n"
+        "evidence 2 s roll back class_slots of 2048 B 16 16 gain 21.0 % odds 25\n"
+        f"end {control.fingerprint(control.policy(sample()).partition('end ')[0]):016x}\n"
+    )
+    assert "program any\n" in control.policy(sample(), any_program=True)
+
+
+def test_the_fingerprint_is_fnv_1a() -> None:
+    assert control.fingerprint("") == 0xCBF29CE484222325
+    assert control.fingerprint("a") == 0xAF63DC4C8601EC8C
+
+
+def test_a_program_without_build_id() -> None:
+    statistics = sample()
+    statistics["control"]["program"] = ""
+    with pytest.raises(LabError, match="no build id"):
+        control.policy(statistics)
+
+
+def test_the_report_has_switches_and_plots() -> None:
+    shown = control.report(sample(), "hakmem tune-log x", "today")
+    text = markdown.render(shown)
+    assert "class_slots of 2048 B" in text and "roll back" in text and "32.00 MiB" in text
+    assert html.render(shown).count('class="plot"') == 2
+
+
+def test_nothing_has_happened_yet() -> None:
+    statistics = sample()
+    statistics["control"].update(events=[], course=[], switches=0)
+    assert "<svg" not in html.render(control.report(statistics, "", ""))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"control": 1}', "no JSON"])
+def test_what_is_no_statistics(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    with pytest.raises(LabError, match="no statistics of hakmem"):
+        control.read(file)
+
+
+def start(policy: Path | str, tmp_path: Path) -> tuple[dict[str, Any], str]:
+    """Statistics of a program that started from the policy, and what it said."""
+    written = tmp_path / "statistics"
+    settings = {"LD_PRELOAD": str(native.library()), "HAKMEM_POLICY": str(policy), "HAKMEM_STATS": f"json:{written}"}
+    done = subprocess.run(
+        [tmp_path / "busy"], env={**os.environ, **settings}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    return json.loads(written.read_text()), done.stderr
+
+
+def test_learn_and_start_from_it(tmp_path: Path) -> None:
+    compile_c(tmp_path / "busy", BUSY, "-pthread", "-Wl,--build-id")
+    policy, written = tmp_path / "busy.policy", tmp_path / "learned.json"
+    words = [
+        "learn",
+        "-o",
+        str(policy),
+        "--statistics",
+        str(written),
+        "--set",
+        "ACE_FAST_MS=334",
+        "--",
+        str(tmp_path / "busy"),
+    ]
+    done = subprocess.run([*HAKMEM, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    learned = json.loads(written.read_text())["control"]
+    assert learned["course"], "the background thread has measured"
+
+    started, said = start(policy, tmp_path)
+    assert said == ""
+    assert started["control"]["state"] == "pinned"
+    assert started["control"]["knobs"] == learned["knobs"]
+    assert started["control"]["class_slots"] == learned["class_slots"]
+    assert started["control"]["switches"] == 0
+
+    text = policy.read_text()
+    for damaged, problem in (
+        (text.replace("knob decay_ms ", "knob decay_ms 1"), "damaged"),
+        (text[: len(text) // 2], "damaged"),
+        (text.replace("program ", "program 00"), "made for another program"),
+        ("", "not a policy"),
+    ):
+        policy.write_text(damaged)
+        started, said = start(policy, tmp_path)
+        assert said == f"hakmem: setting HAKMEM_POLICY={policy} ignored: {problem}\n"
+        assert started["control"]["state"] != "pinned"
+    assert "can't be read" in start(tmp_path / "absent", tmp_path)[1]
+    page = tmp_path / "page.html"
+    subprocess.run([*HAKMEM, "tune-log", "--html", str(page), str(written)], check=True, timeout=60)
+    assert "What hakmem" in page.read_text()

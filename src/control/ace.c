@@ -1,0 +1,590 @@
+#include "control/ace.h"
+
+#include <string.h>
+
+#include "base/knobs.h"
+#include "base/profile.h"
+#include "control/arithmetic.h"
+#include "control/life_cycle.h"
+#include "control/phase.h"
+#include "control/reward.h"
+#include "os/os.h"
+#include "pool/heap.h"
+#include "region/mapping_cache.h"
+#include "region/page_policy.h"
+
+/* What a dimension may save, and from which share of it on it is worth trying. */
+enum saving { SAVES_MISS, SAVES_KERNEL, SAVES_LARGE };
+
+static const double worth_miss = 0.02, worth_kernel = 0.03, worth_kept = 0.25;
+
+static const uint64_t worth_large = 16; /* page runs and mappings in a period */
+static const double worth_class = 0.1;  /* of the misses */
+
+enum {
+    CLASS_DIMENSIONS = 4, /* bins of the classes that miss most; then knobs, then the strategies */
+    CLASS_ARMS = 5,       /* half of the slots, all, 2, 4, 8 times as many */
+    EVENTS = 64,
+    POINTS = 64,
+    SAMPLE_MASK = 63, /* of 64 misses one is timed */
+    BUSY_SHARE = 16,  /* a program that takes less than this part of one processor is left alone */
+};
+
+struct knob_dimension {
+    enum hak_knob_number knob;
+    uint32_t factor;
+    enum saving saving;
+};
+
+static const struct knob_dimension knob_dimensions[] = {
+#define HAK_ARMS(name, arms, first, factor, periods, saving) {HAK_KNOB_##name, factor, SAVES_##saving},
+#include "control/arms.def"
+#undef HAK_ARMS
+    {HAK_KNOB_run_limit_bytes, 0, SAVES_LARGE},
+};
+
+enum {
+    KNOBS = sizeof knob_dimensions / sizeof knob_dimensions[0],
+    COUNT = CLASS_DIMENSIONS + KNOBS,
+    RATED = COUNT - 1,
+};
+_Static_assert((int)COUNT <= (int)HAK_DIMENSIONS, "all fit");
+
+static const struct hak_dimension dimensions[COUNT] = {
+    {CLASS_ARMS, 1, 2, false},
+    {CLASS_ARMS, 1, 2, false},
+    {CLASS_ARMS, 1, 2, false},
+    {CLASS_ARMS, 1, 2, false},
+#define HAK_ARMS(name, arms, first, factor, periods, saving) {arms, first, periods, false},
+#include "control/arms.def"
+#undef HAK_ARMS
+    {HAK_STRATEGIES, HAK_STRATEGIES - 1, 2, true},
+};
+
+/* Sums over heaps at some moment. */
+struct sums {
+    uint64_t misses, large, remote, sampled_ticks, samples, active_heaps;
+    uint64_t cached_bytes;
+    uint64_t class_misses[HAK_CLASS_LIMIT];
+    struct hak_os_usage usage;
+    uint64_t ticks, now_ms;
+};
+
+struct learned {
+    struct hak_life_cycle cycle;
+    uint32_t classes[CLASS_DIMENSIONS]; /* 0: none */
+};
+
+static struct hak_ace_settings configured;
+static uint64_t first_values[KNOBS]; /* where the knobs stand when main begins */
+static uint64_t first_most_slots, first_most_bytes;
+
+/* The background thread's. */
+static struct {
+    bool has_begun, has_sums;
+    uint64_t begun_ms, begun_ticks;
+    uint64_t value[KNOBS]; /* where the knobs were put */
+    uint32_t own;          /* bits of dimensions that nobody else turns (A2) */
+    struct sums last;
+    struct hak_phases phases;
+    struct learned learned[HAK_PHASES];
+    struct hak_rating rating;
+    double mean_costs[3];
+} ace;
+
+/* ---- What is shown ------------------------------------------------------------------------------------------------- */
+
+struct event {
+    HAK_ATOMIC(uint64_t) ms, from, to;
+    HAK_ATOMIC(uint32_t) dimension, block_bytes, why, phase;
+    HAK_ATOMIC(int32_t) gain; /* thousandths */
+    HAK_ATOMIC(uint32_t) odds;
+};
+struct point {
+    HAK_ATOMIC(uint64_t) ms;
+    HAK_ATOMIC(uint32_t) cost, miss, kernel, kept; /* millionths */
+    HAK_ATOMIC(uint32_t) phase, state;
+};
+
+static struct {
+    HAK_ATOMIC(uint32_t) event_count; /* so far */
+    struct event events[EVENTS];
+    HAK_ATOMIC(uint32_t) point_count;
+    struct point points[POINTS];
+    HAK_ATOMIC(uint32_t) periods_per_point, periods_in_point;
+    HAK_ATOMIC(uint32_t) state, phase, phase_count, kept, rolled_back;
+    HAK_ATOMIC(uint32_t) points_of_strategy[HAK_STRATEGIES], matches[HAK_STRATEGIES];
+} shown;
+
+static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, 1) * 1e6 + 0.5); }
+
+static void show_event(const struct hak_move *move, uint64_t from, uint64_t to, uint32_t block_bytes) {
+    uint32_t count = hak_atomic_load(&shown.event_count, relaxed);
+    struct event *event = &shown.events[count % EVENTS];
+    hak_atomic_store(&event->ms, hak_os_clock_ms() - ace.begun_ms, relaxed);
+    hak_atomic_store(&event->from, from, relaxed);
+    hak_atomic_store(&event->to, to, relaxed);
+    hak_atomic_store(&event->dimension, move->dimension, relaxed);
+    hak_atomic_store(&event->block_bytes, block_bytes, relaxed);
+    hak_atomic_store(&event->why, (uint32_t)move->why, relaxed);
+    hak_atomic_store(&event->phase, ace.phases.current, relaxed);
+    hak_atomic_store(&event->gain, (int32_t)(hak_clamp(move->gain, -1000, 1) * 1000), relaxed);
+    hak_atomic_store(&event->odds, (uint32_t)hak_clamp(move->odds, 0, 1e6), relaxed);
+    hak_atomic_store(&shown.event_count, count + 1, relaxed);
+    if (move->why == HAK_WHY_KEEP) hak_counter_add(&shown.kept, 1);
+    if (move->why == HAK_WHY_ROLL_BACK) hak_counter_add(&shown.rolled_back, 1);
+}
+
+#define FOR_COURSE(row) row(cost) row(miss) row(kernel) row(kept)
+
+static void merge(HAK_ATOMIC(uint32_t) *to, const HAK_ATOMIC(uint32_t) *first, const HAK_ATOMIC(uint32_t) *second) {
+    uint64_t sum = (uint64_t)hak_atomic_load(first, relaxed) + hak_atomic_load(second, relaxed);
+    hak_atomic_store(to, (uint32_t)(sum / 2), relaxed);
+}
+
+/* Points are means of ever more periods: when there is no place left, two become one. */
+static void show_point(const struct hak_costs *costs, double cost) {
+    uint32_t count = hak_atomic_load(&shown.point_count, relaxed),
+             in_point = hak_atomic_load(&shown.periods_in_point, relaxed),
+             per_point = hak_atomic_load(&shown.periods_per_point, relaxed);
+    if (in_point >= per_point || count == 0) {
+        if (count == POINTS) {
+            for (uint32_t i = 0; i < POINTS; i += 2) {
+                struct point *to = &shown.points[i / 2];
+                const struct point *first = &shown.points[i], *second = &shown.points[i + 1];
+                hak_atomic_store(&to->ms, hak_atomic_load(&second->ms, relaxed), relaxed);
+                hak_atomic_store(&to->phase, hak_atomic_load(&second->phase, relaxed), relaxed);
+                hak_atomic_store(&to->state, hak_atomic_load(&second->state, relaxed), relaxed);
+#define MERGE(field) merge(&to->field, &first->field, &second->field);
+                FOR_COURSE(MERGE)
+#undef MERGE
+            }
+            count = POINTS / 2;
+            per_point *= 2;
+            hak_atomic_store(&shown.periods_per_point, per_point, relaxed);
+        }
+        if (per_point == 0) hak_atomic_store(&shown.periods_per_point, 1, relaxed);
+        hak_atomic_store(&shown.point_count, ++count, relaxed);
+        in_point = 0;
+    }
+    struct point *point = &shown.points[count - 1];
+    uint32_t now[] = {millionths(cost), millionths(costs->miss), millionths(costs->kernel), millionths(costs->kept)},
+             at = 0;
+#define ADD(field)                                                                                                     \
+    {                                                                                                                  \
+        uint64_t before = in_point == 0 ? 0 : hak_atomic_load(&point->field, relaxed);                                 \
+        hak_atomic_store(&point->field, (uint32_t)((before * in_point + now[at++]) / (in_point + 1)), relaxed);        \
+    }
+    FOR_COURSE(ADD)
+#undef ADD
+    hak_atomic_store(&point->ms, hak_os_clock_ms() - ace.begun_ms, relaxed);
+    hak_atomic_store(&point->phase, ace.phases.current, relaxed);
+    hak_atomic_store(&point->state, (uint32_t)ace.learned[ace.phases.current].cycle.state, relaxed);
+    hak_atomic_store(&shown.periods_in_point, in_point + 1, relaxed);
+}
+
+static void show_state(void) {
+    hak_atomic_store(&shown.phase, ace.phases.current, relaxed);
+    hak_atomic_store(&shown.phase_count, ace.phases.count, relaxed);
+    hak_atomic_store(&shown.state, (uint32_t)ace.learned[ace.phases.current].cycle.state, relaxed);
+    for (uint32_t i = 0; i < HAK_STRATEGIES; i++) {
+        hak_atomic_store(&shown.points_of_strategy[i], (uint32_t)ace.rating.points[i], relaxed);
+        hak_atomic_store(&shown.matches[i], ace.rating.matches[i], relaxed);
+    }
+}
+
+/* ---- Turning the knobs ---------------------------------------------------------------------------------------------- */
+
+static uint64_t knob_value(uint32_t dimension, uint32_t arm) {
+    const struct knob_dimension *knob = &knob_dimensions[dimension - CLASS_DIMENSIONS];
+    const struct hak_knob_row *row = &hak_knob_table[knob->knob];
+    uint64_t value = first_values[dimension - CLASS_DIMENSIONS];
+    if (dimension == RATED) return hak_strategy_bytes(arm);
+    for (uint32_t i = dimensions[dimension].first; i > arm; i--) value /= knob->factor;
+    for (uint32_t i = dimensions[dimension].first; i < arm && value <= row->highest; i++) value *= knob->factor;
+    return value < row->lowest ? row->lowest : value > row->highest ? row->highest : value;
+}
+
+/* 0: as the knobs say. */
+static uint16_t class_value(uint32_t size_class, uint32_t arm) {
+    if (arm == 1) return 0;
+    size_t slots = hak_heap_usual_slots(size_class) << arm >> 1;
+    if (slots < HAK_LEAST_SLOTS) slots = HAK_LEAST_SLOTS;
+    return (uint16_t)(slots > HAK_CLASS_MOST_SLOTS ? HAK_CLASS_MOST_SLOTS : slots);
+}
+
+static void turn(uint32_t dimension, const struct hak_move *move) {
+    const struct learned *learned = &ace.learned[ace.phases.current];
+    uint32_t arm = move->to, bit = (uint32_t)1 << dimension;
+    if (dimension < CLASS_DIMENSIONS) {
+        uint32_t size_class = learned->classes[dimension];
+        if (size_class == 0) return;
+        size_t from = hak_heap_most_slots(size_class);
+        uint16_t value = class_value(size_class, arm);
+        hak_atomic_store(&hak_class_slots[size_class], value, relaxed);
+        size_t to = hak_heap_most_slots(size_class);
+        if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP)
+            show_event(move, from, to, hak_size_classes[size_class].block_bytes);
+        return;
+    }
+    uint32_t at = dimension - CLASS_DIMENSIONS;
+    if ((ace.own & bit) == 0) return;
+    uint64_t from = ace.value[at], to = knob_value(dimension, arm);
+    if (!hak_knob_set(knob_dimensions[at].knob, to)) return; /* A1 */
+    ace.value[at] = to;
+    if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
+}
+
+/* All as the current phase has it. */
+static void turn_all(void) {
+    const struct hak_life_cycle *cycle = &ace.learned[ace.phases.current].cycle;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        bool is_ours = false;
+        for (uint32_t k = 0; k < CLASS_DIMENSIONS; k++)
+            is_ours = is_ours || ace.learned[ace.phases.current].classes[k] == i;
+        if (!is_ours) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+    }
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct hak_move move = {.dimension = i, .to = cycle->in_force[i], .why = HAK_WHY_PHASE};
+        turn(i, &move);
+    }
+}
+
+/* ---- Measuring ------------------------------------------------------------------------------------------------------ */
+
+static void sum_heap(const struct hak_heap *heap, struct sums *sums) {
+    uint64_t misses = hak_atomic_load(&heap->slow_paths, relaxed);
+    sums->misses += misses;
+    sums->large += hak_atomic_load(&heap->counters.large_allocs, relaxed);
+    sums->remote += hak_atomic_load(&heap->counters.remote_frees, relaxed);
+    sums->sampled_ticks += hak_atomic_load(&heap->sampled_ticks, relaxed);
+    sums->samples += hak_atomic_load(&heap->sample_count, relaxed);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        sums->class_misses[i] += hak_atomic_load(&heap->class_misses[i], relaxed);
+        sums->cached_bytes += hak_heap_cached(heap, i) * hak_size_classes[i].block_bytes;
+    }
+    sums->active_heaps += hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE;
+}
+
+static void take_sums(struct sums *sums) {
+    memset(sums, 0, sizeof *sums);
+    /* Acquire pairs with make_heap. */
+    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next)
+        sum_heap(heap, sums);
+    sums->usage = hak_os_usage();
+    sums->ticks = hak_ticks();
+    sums->now_ms = hak_os_clock_ms();
+}
+
+/* Memory of SuperSlabs that is in use, from their words. */
+static uint64_t used_bytes(void) {
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
+        const struct hak_range *range = hak_region_range(i);
+        /* Acquire pairs with hak_region_grow: records exist up to here. */
+        uint32_t count = hak_atomic_load(&range->super_slab_count, acquire);
+        for (uint32_t k = 0; k < count; k++)
+            units +=
+                HAK_UNITS_PER_SUPER_SLAB - hak_bit_count(hak_atomic_load(&range->super_slabs[k].free_units, relaxed));
+    }
+    return units * HAK_UNIT_BYTES;
+}
+
+static double ns_per_tick(const struct sums *now) {
+    double ticks = (double)(now->ticks - ace.begun_ticks), ms = (double)(now->now_ms - ace.begun_ms);
+    return ticks > 0 && ms > 0 ? ms * 1e6 / ticks : 0;
+}
+
+static struct hak_period period_between(const struct sums *from, const struct sums *to) {
+    uint64_t samples = to->samples - from->samples, misses = to->misses - from->misses;
+    double ticks = samples == 0 ? 0 : (double)(to->sampled_ticks - from->sampled_ticks) / (double)samples;
+    return (struct hak_period){
+        .cpu_ns = to->usage.cpu_ns - from->usage.cpu_ns,
+        .kernel_ns = to->usage.kernel_ns - from->usage.kernel_ns,
+        .miss_ns = (uint64_t)(ticks * ns_per_tick(to) * (double)misses),
+        .kept_bytes =
+            hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES + hak_mapping_cache_bytes() + to->cached_bytes,
+        .used_bytes = used_bytes(),
+    };
+}
+
+static double log_of(double count) { return hak_log2(1 + (count > 0 ? count : 0)); }
+
+/* What the knobs change little: how much is in use and by how many threads, of which sizes; large objects, and blocks freed by
+ * others, per time of the processor. */
+static struct hak_signature signature_of(const struct sums *from, const struct sums *to,
+                                         const struct hak_period *period) {
+    double cpu_ms = (double)period->cpu_ns / 1e6 + 1;
+    return (struct hak_signature){.parts = {
+                                      log_of((double)period->used_bytes / (1 << 20)),
+                                      log_of((double)(to->large - from->large) / cpu_ms),
+                                      log_of((double)(to->remote - from->remote) / cpu_ms),
+                                      log_of((double)to->active_heaps),
+                                  }};
+}
+
+/* ---- Choosing ------------------------------------------------------------------------------------------------------- */
+
+/* The classes that miss most get the places of those that are as the knobs say. */
+static void choose_classes(struct learned *learned, const struct sums *from, const struct sums *to) {
+    for (uint32_t place = 0; place < CLASS_DIMENSIONS; place++) {
+        if (learned->cycle.chosen[place] != 1 || learned->cycle.focus == place) continue;
+        uint64_t most = (uint64_t)((double)(to->misses - from->misses) * worth_class);
+        learned->classes[place] = 0;
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+            bool is_taken = false;
+            for (uint32_t other = 0; other < CLASS_DIMENSIONS; other++)
+                is_taken = is_taken || learned->classes[other] == i;
+            uint64_t misses = to->class_misses[i] - from->class_misses[i];
+            if (is_taken || misses <= most) continue;
+            most = misses;
+            learned->classes[place] = i;
+        }
+    }
+}
+
+static uint32_t eligible_dimensions(const struct learned *learned, const struct sums *from, const struct sums *to) {
+    uint32_t eligible = 0;
+    double miss = ace.mean_costs[0], kernel = ace.mean_costs[1], kept = ace.mean_costs[2];
+    bool has_large = to->large - from->large >= worth_large;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        bool is_worth = false;
+        enum saving saving = i < CLASS_DIMENSIONS ? SAVES_MISS : knob_dimensions[i - CLASS_DIMENSIONS].saving;
+        if (i < CLASS_DIMENSIONS && learned->classes[i] == 0) continue;
+        if (saving == SAVES_MISS) is_worth = miss >= worth_miss;
+        else is_worth = (kernel >= worth_kernel || kept >= worth_kept) && (saving != SAVES_LARGE || has_large);
+        if (is_worth) eligible |= (uint32_t)1 << i;
+    }
+    return eligible & ace.own;
+}
+
+/* Bins of classes follow from what these two say. */
+static bool are_bins_own(void) {
+    return hak_knob(bin_most_slots) == first_most_slots && hak_knob(bin_most_bytes) == first_most_bytes;
+}
+
+static void see_whose_knobs(void) { /* A2 */
+    if (!are_bins_own()) ace.own &= ~(((uint32_t)1 << CLASS_DIMENSIONS) - 1);
+    for (uint32_t i = 0; i < KNOBS; i++)
+        if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
+}
+
+static void begin_phase(struct learned *learned) {
+    uint64_t slow_periods = configured.slow_ms / configured.fast_ms;
+    memset(learned, 0, sizeof *learned);
+    hak_life_cycle_begin(&learned->cycle, dimensions, COUNT, slow_periods == 0 ? 1 : (uint32_t)slow_periods,
+                         ace.phases.period + 1);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        uint32_t arm = dimensions[i].first;
+        if (i == RATED) arm = hak_strategy_of(first_values[RATED - CLASS_DIMENSIONS]);
+        learned->cycle.chosen[i] = learned->cycle.in_force[i] = (uint8_t)arm;
+    }
+}
+
+static void begin(void) {
+    memset(&ace, 0, sizeof ace);
+    ace.has_begun = true;
+    ace.begun_ms = hak_os_clock_ms();
+    ace.begun_ticks = hak_ticks();
+    ace.own = ((uint32_t)1 << COUNT) - 1;
+    memcpy(ace.value, first_values, sizeof first_values);
+    hak_phases_begin(&ace.phases);
+    hak_rating_begin(&ace.rating);
+    for (uint32_t i = 0; i < HAK_PHASES; i++) begin_phase(&ace.learned[i]);
+}
+
+/* Signatures come first: a change of phase is no effect of an arm. */
+static void control(const struct sums *from, const struct sums *to) {
+    struct hak_period period = period_between(from, to);
+    struct hak_costs costs = hak_costs_of(&period);
+    struct hak_signature signature = signature_of(from, to, &period);
+    uint32_t before = ace.phases.current;
+    enum hak_phase_change change = hak_phases_see(&ace.phases, &signature);
+    const double now[] = {costs.miss, costs.kernel, costs.kept};
+    for (uint32_t i = 0; i < 3; i++)
+        ace.mean_costs[i] += (now[i] - ace.mean_costs[i]) * (change == HAK_PHASE_SAME ? 0.125 : 1);
+    struct learned *learned = &ace.learned[ace.phases.current];
+    double cost = hak_cost_by_goal(&costs, configured.goal);
+    see_whose_knobs();
+    if (change == HAK_PHASE_NEW || change == HAK_PHASE_KNOWN) {
+        hak_life_cycle_pause(&ace.learned[before].cycle);
+        if (change == HAK_PHASE_NEW) begin_phase(learned);
+        hak_life_cycle_pause(&learned->cycle);
+        turn_all();
+    } else if (change == HAK_PHASE_SAME) {
+        choose_classes(learned, from, to);
+        struct hak_move move =
+            hak_life_cycle_step(&learned->cycle, cost, eligible_dimensions(learned, from, to), &ace.rating);
+        if (move.is_made) turn(move.dimension, &move);
+    }
+    show_point(&costs, cost);
+    show_state();
+}
+
+/* ---- From the background thread ------------------------------------------------------------------------------------- */
+
+void hak_ace_configure(const struct hak_ace_settings *given) {
+    configured = *given;
+    for (uint32_t i = 0; i < KNOBS; i++) first_values[i] = hak_knob_get(knob_dimensions[i].knob);
+    first_most_slots = hak_knob(bin_most_slots);
+    first_most_bytes = hak_knob(bin_most_bytes);
+}
+
+static bool is_acting(void) { return configured.is_enabled && !configured.is_pinned; }
+
+uint64_t hak_ace_wait_ms(uint64_t most_ms) {
+    bool is_trying = ace.has_begun && ace.has_sums && ace.learned[ace.phases.current].cycle.focus < COUNT;
+    return is_trying && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
+}
+
+void hak_ace_step(void) {
+    static struct sums now;
+    if (!is_acting()) return;
+    if (!ace.has_begun) begin();
+    if (ace.has_sums && hak_os_clock_ms() - ace.last.now_ms < configured.fast_ms / 4 * 3) return;
+    take_sums(&now);
+    hak_atomic_store(&hak_miss_sample_mask, SAMPLE_MASK, relaxed);
+    bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed), had_sums = ace.has_sums;
+    uint64_t elapsed_ms = now.now_ms - ace.last.now_ms, cpu_ns = now.usage.cpu_ns - ace.last.usage.cpu_ns;
+    if (is_tight) hak_ace_rest();
+    else if (had_sums && cpu_ns / 1000000 >= elapsed_ms / BUSY_SHARE) control(&ace.last, &now);
+    ace.last = now;
+    ace.has_sums = !is_tight;
+}
+
+void hak_ace_rest(void) {
+    if (!ace.has_begun || !ace.has_sums) return;
+    ace.has_sums = false;
+    hak_life_cycle_pause(&ace.learned[ace.phases.current].cycle);
+    turn_all();
+}
+
+void hak_ace_after_fork(void) {
+    if (!ace.has_begun) return;
+    for (uint32_t i = 0; i < KNOBS; i++) /* A3. What is no arm, somebody else has set. */
+        for (uint32_t arm = 0; arm < dimensions[CLASS_DIMENSIONS + i].arm_count; arm++)
+            if (hak_knob_get(knob_dimensions[i].knob) == knob_value(CLASS_DIMENSIONS + i, arm))
+                hak_knob_set(knob_dimensions[i].knob, first_values[i]);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+    hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
+    ace.has_begun = false;
+}
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
+
+static const char *const state_names[] = {"learn", "canary", "frozen"};
+static const char *const why_names[] = {"explore", "canary", "keep", "roll back", "end", "phase"};
+static const char *const names_of_goals[] = {"balanced", "balanced", "speed", "memory", "latency"};
+
+static const char *name_of_dimension(uint32_t dimension) {
+    return dimension < CLASS_DIMENSIONS || dimension >= COUNT
+               ? "class_slots"
+               : hak_knob_table[knob_dimensions[dimension - CLASS_DIMENSIONS].knob].name;
+}
+
+static const char *state_name(void) {
+    return !configured.is_enabled ? "off"
+           : configured.is_pinned ? "pinned"
+                                  : state_names[hak_atomic_load(&shown.state, relaxed) % 3];
+}
+
+/* Calls `write` for the last `most` events, oldest first. */
+static void for_each_event(void (*write)(const struct event *event, bool is_first, struct hak_text *out), uint32_t most,
+                           struct hak_text *out) {
+    uint32_t count = hak_atomic_load(&shown.event_count, relaxed);
+    uint32_t first = count > most ? count - most : 0;
+    for (uint32_t i = first; i < count; i++) write(&shown.events[i % EVENTS], i == first, out);
+}
+
+static void write_text_event(const struct event *event, bool is_first, struct hak_text *out) {
+    (void)is_first;
+    int gain = hak_atomic_load(&event->gain, relaxed);
+    hak_text_add(out, "  %10lu ms  %-10s %-20s", (unsigned long)hak_atomic_load(&event->ms, relaxed),
+                 why_names[hak_atomic_load(&event->why, relaxed) % 6],
+                 name_of_dimension(hak_atomic_load(&event->dimension, relaxed)));
+    uint32_t block_bytes = hak_atomic_load(&event->block_bytes, relaxed);
+    if (block_bytes != 0) hak_text_add(out, " (%u)", block_bytes);
+    hak_text_add(out, " %lu -> %lu, gain %s%d/1000, odds %u\n", (unsigned long)hak_atomic_load(&event->from, relaxed),
+                 (unsigned long)hak_atomic_load(&event->to, relaxed), gain < 0 ? "-" : "", gain < 0 ? -gain : gain,
+                 hak_atomic_load(&event->odds, relaxed));
+}
+
+void hak_ace_write_text(struct hak_text *out) {
+    enum { LAST_EVENTS = 16 };
+    hak_text_add(out, "  control: %s, goal %s, profile %s, phase %u of %u, %u kept, %u rolled back\n", state_name(),
+                 names_of_goals[configured.goal], hak_profile_names[configured.profile],
+                 hak_atomic_load(&shown.phase, relaxed), hak_atomic_load(&shown.phase_count, relaxed),
+                 hak_atomic_load(&shown.kept, relaxed), hak_atomic_load(&shown.rolled_back, relaxed));
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (hak_knob_get((enum hak_knob_number)i) != hak_knob_table[i].initial)
+            hak_text_add(out, "  knob %-20s %16lu (default %lu)\n", hak_knob_table[i].name,
+                         (unsigned long)hak_knob_get((enum hak_knob_number)i),
+                         (unsigned long)hak_knob_table[i].initial);
+    for_each_event(write_text_event, LAST_EVENTS, out);
+}
+
+static void write_json_event(const struct event *event, bool is_first, struct hak_text *out) {
+    int gain = hak_atomic_load(&event->gain, relaxed);
+    hak_text_add(out, "%s\n   {\"ms\": %lu, \"phase\": %u, \"why\": \"%s\", \"knob\": \"%s\", \"block_bytes\": %u",
+                 is_first ? "" : ",", (unsigned long)hak_atomic_load(&event->ms, relaxed),
+                 hak_atomic_load(&event->phase, relaxed), why_names[hak_atomic_load(&event->why, relaxed) % 6],
+                 name_of_dimension(hak_atomic_load(&event->dimension, relaxed)),
+                 hak_atomic_load(&event->block_bytes, relaxed));
+    hak_text_add(out, ", \"from\": %lu, \"to\": %lu, \"gain_permille\": %s%d, \"odds\": %u}",
+                 (unsigned long)hak_atomic_load(&event->from, relaxed),
+                 (unsigned long)hak_atomic_load(&event->to, relaxed), gain < 0 ? "-" : "", gain < 0 ? -gain : gain,
+                 hak_atomic_load(&event->odds, relaxed));
+}
+
+static void write_json_points(struct hak_text *out) {
+    uint32_t count = hak_atomic_load(&shown.point_count, relaxed);
+    for (uint32_t i = 0; i < count && i < POINTS; i++) {
+        const struct point *point = &shown.points[i];
+        hak_text_add(out, "%s\n   {\"ms\": %lu, \"phase\": %u, \"state\": \"%s\"", i == 0 ? "" : ",",
+                     (unsigned long)hak_atomic_load(&point->ms, relaxed), hak_atomic_load(&point->phase, relaxed),
+                     state_names[hak_atomic_load(&point->state, relaxed) % 3]);
+#define ROW(field) hak_text_add(out, ", \"" #field "_ppm\": %u", hak_atomic_load(&point->field, relaxed));
+        FOR_COURSE(ROW)
+#undef ROW
+        hak_text_add(out, "}");
+    }
+}
+
+static void write_json_settings(struct hak_text *out) {
+    unsigned char id[HAK_BUILD_ID_BYTES];
+    size_t id_bytes = hak_os_build_id(id, sizeof id);
+    hak_text_add(out, "\"program\": \"");
+    for (size_t i = 0; i < id_bytes; i++) hak_text_add(out, "%s%lx", id[i] < 16 ? "0" : "", (unsigned long)id[i]);
+    hak_text_add(out, "\",\n  \"knobs\": {");
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        hak_text_add(out, "%s\"%s\": %lu", i == 0 ? "" : ", ", hak_knob_table[i].name,
+                     (unsigned long)hak_knob_get((enum hak_knob_number)i));
+    hak_text_add(out, "},\n  \"class_slots\": [");
+    const char *separator = "";
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        uint32_t slots = hak_atomic_load(&hak_class_slots[i], relaxed);
+        if (slots == 0) continue;
+        hak_text_add(out, "%s{\"block_bytes\": %u, \"slots\": %u}", separator, hak_size_classes[i].block_bytes, slots);
+        separator = ", ";
+    }
+    hak_text_add(out, "],\n  \"strategies\": [");
+    for (uint32_t i = 0; i < HAK_STRATEGIES; i++)
+        hak_text_add(out, "%s{\"bytes\": %lu, \"points\": %u, \"matches\": %u}", i == 0 ? "" : ", ",
+                     (unsigned long)hak_strategy_bytes(i), hak_atomic_load(&shown.points_of_strategy[i], relaxed),
+                     hak_atomic_load(&shown.matches[i], relaxed));
+    hak_text_add(out, "]");
+}
+
+void hak_ace_write_json(struct hak_text *out) {
+    hak_text_add(out, "\"control\": {\"state\": \"%s\", \"goal\": \"%s\", \"profile\": \"%s\", ", state_name(),
+                 names_of_goals[configured.goal], hak_profile_names[configured.profile]);
+    hak_text_add(out, "\"phase\": %u, \"phases\": %u, \"kept\": %u, \"rolled_back\": %u,\n  ",
+                 hak_atomic_load(&shown.phase, relaxed), hak_atomic_load(&shown.phase_count, relaxed),
+                 hak_atomic_load(&shown.kept, relaxed), hak_atomic_load(&shown.rolled_back, relaxed));
+    write_json_settings(out);
+    hak_text_add(out, ",\n  \"switches\": %u, \"events\": [", hak_atomic_load(&shown.event_count, relaxed));
+    for_each_event(write_json_event, EVENTS, out);
+    hak_text_add(out, "],\n  \"course\": [");
+    write_json_points(out);
+    hak_text_add(out, "]}");
+}

@@ -1,0 +1,44 @@
+/* ACE, the adaptive control engine: measures what allocation costs, lets the learner choose, and turns the knobs.
+ *
+ * Everything here is the background thread's, which calls hak_ace_step when it wakes up; there is no other thread that acts, and so
+ * nothing happens before there is a background thread, or while the program sleeps. What statistics show is copied into
+ * relaxed atomics: a row that is being written may be half old.
+ *
+ *   A1  A knob is set to its start, or to one of its arms, within its bounds (hak_knob_set); no other knob is ever set.
+ *   A2  A knob that has a value which was not set here is somebody else's from then on.
+ *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; after a fork, as the program began.
+ */
+#ifndef HAK_CONTROL_ACE_H
+#define HAK_CONTROL_ACE_H
+
+#include "base/config.h"
+
+struct hak_ace_settings {
+    bool is_enabled, is_pinned; /* pinned: a policy says where the knobs stand */
+    enum hak_goal goal;
+    uint64_t profile, fast_ms, slow_ms;
+};
+
+/* Before main, after the knobs have been set as profile and policy say. */
+void hak_ace_configure(const struct hak_ace_settings *settings);
+
+/* How long the background thread, which wants to sleep for so long, may sleep: less only while arms are being tried. */
+uint64_t hak_ace_wait_ms(uint64_t most_ms);
+
+/* To be called when the thread wakes up: does something when a period is over. */
+void hak_ace_step(void);
+
+/* The program rests, or the thread ends: what was measured of this period is void. */
+void hak_ace_rest(void);
+
+/* In a child after fork: all begins anew. */
+void hak_ace_after_fork(void);
+
+/* The state, the knobs, the events; for JSON, a member "control" of an object. */
+void hak_ace_write_text(struct hak_text *out);
+void hak_ace_write_json(struct hak_text *out);
+
+/* JSON is at most so long. */
+enum { HAK_ACE_TEXT_BYTES = 32 << 10 };
+
+#endif

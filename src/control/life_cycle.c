@@ -1,0 +1,254 @@
+#include "control/life_cycle.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "control/arithmetic.h"
+
+enum {
+    PULLS_PER_ARM = 4,
+    PAIRS_PER_STRATEGY = 2,
+    FIRST_PATIENCE = 1, /* slow periods that costs must have risen for */
+    MOST_PATIENCE = 64,
+};
+
+static const double worth_a_canary = 0.02; /* a guess at what an arm saves, as a share of the cost */
+static const double draw_margin = 0.1;     /* relative difference of costs that counts as a clear win */
+static const double risen = 1.5;           /* costs that a frozen phase is learned again at, as a multiple */
+static const double next_to_nothing = 0.002;
+
+void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimension *dimensions, uint32_t count,
+                          uint32_t slow_periods, uint64_t seed) {
+    HAK_ASSERT(count <= HAK_DIMENSIONS && slow_periods > 0);
+    memset(cycle, 0, sizeof *cycle);
+    cycle->dimensions = dimensions;
+    cycle->dimension_count = cycle->focus = count;
+    cycle->slow_periods = slow_periods;
+    cycle->patience = FIRST_PATIENCE;
+    cycle->random = seed;
+    for (uint32_t i = 0; i < count; i++) cycle->chosen[i] = cycle->in_force[i] = (uint8_t)dimensions[i].first;
+}
+
+/* ---- Moves and pulls ------------------------------------------------------------------------------------------------ */
+
+static struct hak_move put(struct hak_life_cycle *cycle, uint32_t arm, enum hak_why why, double gain) {
+    uint32_t dimension = cycle->focus, from = cycle->in_force[dimension];
+    HAK_ASSERT(arm < cycle->dimensions[dimension].arm_count); /* Y1 */
+    cycle->in_force[dimension] = (uint8_t)arm;
+    cycle->pull_periods = 0;
+    cycle->pull_cost = 0;
+    return (struct hak_move){
+        .is_made = from != arm, .dimension = dimension, .from = from, .to = arm, .why = why, .gain = gain};
+}
+
+/* True when a pull is complete; then its mean cost is in `pull_cost`. */
+static bool add_to_pull(struct hak_life_cycle *cycle, double cost) {
+    uint32_t periods = cycle->dimensions[cycle->focus].periods;
+    if (cycle->pull_periods++ > 0) cycle->pull_cost += cost;
+    if (cycle->pull_periods < periods) return false;
+    cycle->pull_cost /= periods - 1;
+    return true;
+}
+
+static double saving(double from_cost, double to_cost) { return from_cost > 0 ? (from_cost - to_cost) / from_cost : 0; }
+
+/* ---- FROZEN --------------------------------------------------------------------------------------------------------- */
+
+static void freeze(struct hak_life_cycle *cycle) {
+    cycle->state = HAK_FROZEN;
+    cycle->focus = cycle->dimension_count;
+    cycle->frozen_periods = cycle->rising = 0;
+    cycle->frozen_cost = 0;
+    cycle->settled_cost = -1;
+}
+
+static void learn(struct hak_life_cycle *cycle, uint32_t done) {
+    cycle->state = HAK_LEARN;
+    cycle->focus = cycle->dimension_count;
+    cycle->done = done;
+    cycle->kept_any = false;
+}
+
+static void stay_frozen(struct hak_life_cycle *cycle, double cost, uint32_t eligible) {
+    cycle->frozen_cost += cost;
+    if (++cycle->frozen_periods < cycle->slow_periods) return;
+    double mean = cycle->frozen_cost / cycle->frozen_periods;
+    cycle->frozen_periods = 0;
+    cycle->frozen_cost = 0;
+    if (cycle->settled_cost < 0 || mean < cycle->settled_cost) cycle->settled_cost = mean;
+    bool has_risen = mean > cycle->settled_cost * risen + next_to_nothing, has_more = (eligible & ~cycle->done) != 0;
+    cycle->rising = has_risen || has_more ? cycle->rising + 1 : 0;
+    if (cycle->rising < cycle->patience) return;
+    if (!cycle->kept_any && cycle->patience < MOST_PATIENCE) cycle->patience *= 2;
+    learn(cycle, has_risen ? 0 : cycle->done);
+}
+
+/* ---- CANARY --------------------------------------------------------------------------------------------------------- */
+
+static bool toss(struct hak_life_cycle *cycle) { return (hak_next_random(&cycle->random) >> 32 & 1) != 0; }
+
+static struct hak_move put_in_trial(struct hak_life_cycle *cycle, uint32_t arm, enum hak_why why) {
+    struct hak_move move = put(cycle, arm, why, hak_trial_gain(&cycle->trial));
+    move.odds = hak_trial_evidence(&cycle->trial);
+    return move;
+}
+
+static struct hak_move begin_half(struct hak_life_cycle *cycle) {
+    bool candidate = cycle->candidate_first != cycle->is_second_half;
+    return put_in_trial(cycle, candidate ? cycle->candidate : cycle->chosen[cycle->focus], HAK_WHY_CANARY);
+}
+
+static struct hak_move begin_pair(struct hak_life_cycle *cycle) {
+    cycle->candidate_first = toss(cycle);
+    cycle->is_second_half = false;
+    return begin_half(cycle);
+}
+
+static struct hak_move begin_canary(struct hak_life_cycle *cycle, uint32_t arm) {
+    cycle->state = HAK_CANARY;
+    cycle->candidate = arm;
+    cycle->canary_left = 2 * cycle->slow_periods - 1;
+    hak_trial_begin(&cycle->trial);
+    return begin_pair(cycle);
+}
+
+static struct hak_move end_canary(struct hak_life_cycle *cycle, bool keep) {
+    uint32_t focus = cycle->focus;
+    if (keep) {
+        cycle->chosen[focus] = (uint8_t)cycle->candidate;
+        cycle->kept_any = true;
+        cycle->patience = FIRST_PATIENCE;
+    }
+    struct hak_move move = put_in_trial(cycle, cycle->chosen[focus], keep ? HAK_WHY_KEEP : HAK_WHY_ROLL_BACK);
+    move.is_made = true; /* said in any case */
+    cycle->done |= (uint32_t)1 << focus;
+    cycle->state = HAK_LEARN;
+    cycle->focus = cycle->dimension_count;
+    return move;
+}
+
+static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
+    if (cycle->canary_left-- <= 1) return end_canary(cycle, false); /* Y3 */
+    if (!add_to_pull(cycle, cost)) return (struct hak_move){0};
+    if (!cycle->is_second_half) {
+        cycle->pair_cost = cycle->pull_cost;
+        cycle->is_second_half = true;
+        return begin_half(cycle);
+    }
+    double first = cycle->pair_cost, second = cycle->pull_cost;
+    enum hak_verdict verdict = cycle->candidate_first ? hak_trial_add(&cycle->trial, second, first)
+                                                      : hak_trial_add(&cycle->trial, first, second);
+    return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
+}
+
+void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm) {
+    hak_life_cycle_pause(cycle);
+    cycle->focus = dimension;
+    begin_canary(cycle, arm);
+    hak_life_cycle_pause(cycle);
+}
+
+/* ---- LEARN ---------------------------------------------------------------------------------------------------------- */
+
+static struct hak_move leave_focus(struct hak_life_cycle *cycle, double gain) {
+    struct hak_move move = put(cycle, cycle->chosen[cycle->focus], HAK_WHY_END, gain);
+    cycle->done |= (uint32_t)1 << cycle->focus;
+    cycle->focus = cycle->dimension_count;
+    return move;
+}
+
+static struct hak_move conclude(struct hak_life_cycle *cycle, uint32_t best, double gain) {
+    bool is_better = best != cycle->chosen[cycle->focus] && gain >= worth_a_canary;
+    return is_better ? begin_canary(cycle, best) : leave_focus(cycle, gain);
+}
+
+static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
+    const struct hak_dimension *dimension = &cycle->dimensions[cycle->focus];
+    uint32_t chosen = cycle->chosen[cycle->focus];
+    double cost = cycle->pull_cost;
+    if (cycle->pulls++ == 0) cycle->reference = hak_clamp(cost, next_to_nothing, 1e12);
+    hak_bandit_reward(&cycle->bandit, cycle->in_force[cycle->focus], cycle->reference / (cycle->reference + cost));
+    if (cycle->pulls < PULLS_PER_ARM * dimension->arm_count)
+        return put(cycle, hak_bandit_choose(&cycle->bandit, chosen), HAK_WHY_EXPLORE, saving(cycle->reference, cost));
+    uint32_t best = hak_bandit_best(&cycle->bandit, chosen);
+    /* From rewards back to costs: r / (r + c) is the reward, r / reward - r the cost. */
+    double own = 1 / hak_clamp(hak_bandit_mean(&cycle->bandit, chosen), 1e-9, 1) - 1,
+           its = 1 / hak_clamp(hak_bandit_mean(&cycle->bandit, best), 1e-9, 1) - 1;
+    return conclude(cycle, best, saving(own, its));
+}
+
+static struct hak_move step_rating(struct hak_life_cycle *cycle, struct hak_rating *rating) {
+    double cost = cycle->pull_cost;
+    cycle->pulls++;
+    if (!cycle->is_second_half) {
+        cycle->pair_cost = cost;
+        cycle->is_second_half = true;
+        return put(cycle, cycle->pairing.second, HAK_WHY_EXPLORE, 0);
+    }
+    double both = cycle->pair_cost + cost, lead = both > 0 ? (cost - cycle->pair_cost) / both : 0;
+    hak_rating_match(rating, cycle->pairing, 0.5 + lead / (2 * draw_margin));
+    cycle->is_second_half = false;
+    if (cycle->pulls < 2 * PAIRS_PER_STRATEGY * HAK_STRATEGIES) {
+        cycle->pairing = hak_rating_pair(rating, &cycle->random);
+        return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, saving(cycle->pair_cost, cost));
+    }
+    uint32_t leader = hak_rating_leader(rating, cycle->chosen[cycle->focus]);
+    return conclude(cycle, leader, worth_a_canary); /* points say who leads, not by how much */
+}
+
+static struct hak_move begin_focus(struct hak_life_cycle *cycle, uint32_t eligible, const struct hak_rating *rating) {
+    uint32_t left = eligible & ~cycle->done, i = 0;
+    while (i < cycle->dimension_count && (left >> i & 1) == 0) i++;
+    if (i == cycle->dimension_count) {
+        freeze(cycle);
+        return (struct hak_move){0};
+    }
+    cycle->focus = i;
+    cycle->pulls = 0;
+    cycle->is_second_half = false;
+    if (!cycle->dimensions[i].is_rated) {
+        hak_bandit_begin(&cycle->bandit, cycle->dimensions[i].arm_count);
+        return put(cycle, cycle->chosen[i], HAK_WHY_EXPLORE, 0);
+    }
+    cycle->pairing = hak_rating_pair(rating, &cycle->random);
+    return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, 0);
+}
+
+static struct hak_move step_learning(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
+                                     struct hak_rating *rating) {
+    if (cycle->focus == cycle->dimension_count) return begin_focus(cycle, eligible, rating);
+    if (!add_to_pull(cycle, cost)) return (struct hak_move){0};
+    return cycle->dimensions[cycle->focus].is_rated ? step_rating(cycle, rating) : step_bandit(cycle);
+}
+
+/* ---- All ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_sound(const struct hak_life_cycle *cycle) { /* Y1, Y2 */
+    for (uint32_t i = 0; i < cycle->dimension_count; i++) {
+        if (cycle->chosen[i] >= cycle->dimensions[i].arm_count || cycle->in_force[i] >= cycle->dimensions[i].arm_count)
+            return false;
+        if (cycle->in_force[i] != cycle->chosen[i] && i != cycle->focus) return false;
+    }
+    return cycle->state != HAK_FROZEN || cycle->focus == cycle->dimension_count;
+}
+
+struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
+                                    struct hak_rating *rating) {
+    struct hak_move move = {0};
+    cost = hak_clamp(cost, 0, 1e12);
+    if (cycle->state == HAK_LEARN) move = step_learning(cycle, cost, eligible, rating);
+    else if (cycle->state == HAK_CANARY) move = step_canary(cycle, cost);
+    else stay_frozen(cycle, cost, eligible);
+    HAK_ASSERT(is_sound(cycle));
+    return move;
+}
+
+void hak_life_cycle_pause(struct hak_life_cycle *cycle) {
+    memcpy(cycle->in_force, cycle->chosen, sizeof cycle->in_force);
+    cycle->pull_periods = 0;
+    cycle->pull_cost = 0;
+    cycle->is_second_half = false;
+    cycle->candidate_first = false; /* a canary goes on with what is in force, as a bandit does; matches begin anew */
+    if (cycle->focus < cycle->dimension_count && cycle->dimensions[cycle->focus].is_rated && cycle->state == HAK_LEARN)
+        cycle->focus = cycle->dimension_count;
+}

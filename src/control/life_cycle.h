@@ -1,0 +1,81 @@
+/* Life cycle: what is learned in one phase of a program, and how a change comes into force. Pure: costs in, arms out.
+ *
+ *   LEARN    one dimension after the other: its arms are tried, a pull of some periods each, by a bandit; or strategies by matches
+ *   CANARY   what looked best is tried against what is in force, turn by turn, until a sequential test keeps it or rolls it back
+ *   FROZEN   everything has been learned: nothing is tried. Back to LEARN when costs have risen and stay so, or when there is
+ *            something to gain in a dimension where there was nothing; each time in vain doubles the time until the next
+ *
+ * A dimension is a knob, or the same knob of a size class; its arms are numbers, what they mean is the caller's. A dimension is
+ * learned only while it is `eligible`: when what it may save is worth trying.
+ *
+ *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
+ *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
+ *   Y3  A canary ends after `canary_periods` at the latest; what isn't kept by then is rolled back.
+ */
+#ifndef HAK_CONTROL_LIFE_CYCLE_H
+#define HAK_CONTROL_LIFE_CYCLE_H
+
+#include "control/bandit.h"
+#include "control/rating.h"
+#include "control/trial.h"
+
+enum { HAK_DIMENSIONS = 12 };
+
+enum hak_life_state { HAK_LEARN, HAK_CANARY, HAK_FROZEN };
+
+/* Why an arm was put in force. */
+enum hak_why { HAK_WHY_EXPLORE, HAK_WHY_CANARY, HAK_WHY_KEEP, HAK_WHY_ROLL_BACK, HAK_WHY_END, HAK_WHY_PHASE };
+
+struct hak_dimension {
+    uint32_t arm_count;
+    uint32_t first;   /* the arm in force at the beginning */
+    uint32_t periods; /* of a pull, >= 2: the first one is for effects of the last arm to fade */
+    bool is_rated;    /* arms are strategies: 12 */
+};
+
+struct hak_life_cycle {
+    const struct hak_dimension *dimensions; /* const */
+    uint32_t dimension_count;               /* const */
+    uint32_t slow_periods;                  /* const: periods of the slow loop */
+    enum hak_life_state state;
+    uint8_t chosen[HAK_DIMENSIONS], in_force[HAK_DIMENSIONS]; /* arms */
+    uint32_t done;                                            /* bits of dimensions learned since LEARN began */
+    uint32_t focus;           /* LEARN, CANARY: the dimension; dimension_count for none */
+    struct hak_bandit bandit; /* of the focus */
+    struct hak_trial trial;
+    uint32_t candidate;
+    uint32_t pull_periods, pulls; /* of this pull; done since the focus was turned to the dimension */
+    double pull_cost, reference;  /* sum of this pull; mean of the first */
+    double pair_cost;             /* of the first half of a pair */
+    struct hak_pairing pairing;
+    bool is_second_half, candidate_first;
+    uint32_t canary_left;                      /* periods until it ends */
+    uint32_t frozen_periods, patience, rising; /* slow periods */
+    double frozen_cost, settled_cost;          /* sum of this slow period; mean of a good one */
+    bool kept_any;                             /* since LEARN began */
+    uint64_t random;
+};
+
+struct hak_move {
+    bool is_made;
+    uint32_t dimension, from, to;
+    enum hak_why why;
+    double gain; /* how much less the arm that was in force has cost than the first one, or the candidate, as a share */
+    double odds; /* for the candidate: hak_trial_evidence; 0 outside of trials */
+};
+
+void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimension *dimensions, uint32_t count,
+                          uint32_t slow_periods, uint64_t seed);
+
+/* The end of a period in which the arms in force were those of `in_force`: takes its cost, and says what changes, which has been
+ * entered into `in_force`. `eligible` is a set of bits of dimensions; `rating` that of the rated one. */
+struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
+                                    struct hak_rating *rating);
+
+/* Puts the chosen arms in force, in the program's absence: a pull or half of a pair that was begun is void. */
+void hak_life_cycle_pause(struct hak_life_cycle *cycle);
+
+/* Begins the canary of an arm. */
+void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm);
+
+#endif

@@ -1,0 +1,241 @@
+/* control/ace.h over fake time and a program made of counters: what is turned, and when; what is not; and what statistics show. */
+#include "heap_fixture.h"
+
+#include "control/ace.h"
+#include "front/miss.h"
+#include "pool/heap.h"
+#include "region/page_policy.h"
+
+enum { FAST_MS = 500, SLOW_MS = 30000 };
+
+static struct hak_heap *heap;
+static uint64_t random_state;
+static char buffer[HAK_ACE_TEXT_BYTES];
+
+static void configure(bool enabled, bool pinned) {
+    hak_ace_configure(&(struct hak_ace_settings){enabled, pinned, HAK_GOAL_BALANCED, 0, FAST_MS, SLOW_MS});
+}
+
+static void begin(void) {
+    assert_true(hak_front_prewarm(16) > 0); /* a process, and a heap */
+    heap = hak_atomic_load(&hak_heaps, relaxed);
+    random_state = 99;
+    fake_os.clock_ms = 1000;
+    configure(true, false);
+}
+
+/* A period of a program that uses one processor: so much of it in the kernel, and so many large objects. */
+static void period(double kernel_share, uint32_t large) {
+    double noise = 1 + ((double)(unit_random(&random_state) % 2001) / 1000 - 1) * 0.05;
+    fake_os.clock_ms += FAST_MS;
+    fake_os.usage.cpu_ns += FAST_MS * UINT64_C(1000000);
+    fake_os.usage.kernel_ns += (uint64_t)(kernel_share * noise * FAST_MS * 1000000);
+    hak_counter_add(&heap->counters.large_allocs, large);
+    hak_counter_add(&heap->slow_paths, 1000);
+    hak_ace_step();
+}
+
+static const char *json(void) {
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    hak_ace_write_json(&text);
+    assert_false(text.truncated);
+    return buffer;
+}
+
+static bool is_in_state(const char *name) {
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "{\"state\": \"%s\"", name);
+    return strstr(json(), wanted) != NULL;
+}
+
+static void expect_bounds(void) {
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        assert_true(hak_knob_get(i) >= hak_knob_table[i].lowest && hak_knob_get(i) <= hak_knob_table[i].highest);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        size_t slots = hak_heap_most_slots(i);
+        assert_true(slots >= HAK_LEAST_SLOTS && slots <= HAK_CLASS_MOST_SLOTS);
+    }
+}
+
+static void expect_start(void) {
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) assert_true(hak_knob_get(i) == hak_knob_table[i].initial);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        assert_int_equal(hak_atomic_load(&hak_class_slots[i], relaxed), 0);
+}
+
+static void nothing_when_off(void **state) {
+    (void)state;
+    for (int pinned = 0; pinned < 2; pinned++) {
+        begin();
+        configure(pinned, pinned);
+        for (int i = 0; i < 500; i++) {
+            period(0.5, 100);
+            expect_start();
+        }
+        assert_true(is_in_state(pinned ? "pinned" : "off"));
+        assert_int_equal(hak_ace_wait_ms(1000), 1000);
+    }
+}
+
+static void nothing_to_gain(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; i < 500; i++) {
+        period(0.01, 0);
+        expect_start();
+    }
+    assert_true(is_in_state("frozen"));
+    assert_int_equal(hak_ace_wait_ms(1000), 1000); /* no wake-up of its own */
+}
+
+static void asleep_with_the_program(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; i < 100; i++) {
+        uint64_t kernel_ns = fake_os.usage.kernel_ns, cpu_ns = fake_os.usage.cpu_ns;
+        period(0.5, 100);
+        fake_os.usage = (struct hak_os_usage){cpu_ns + 1000000, kernel_ns + 500000}; /* next to nothing */
+    }
+    fake_os.usage = (struct hak_os_usage){0, 0};
+    expect_bounds();
+}
+
+/* Fewer page faults the longer memory is kept, up to 4 s. */
+static double faulty(void) {
+    uint64_t decay_ms = hak_knob(decay_ms);
+    return decay_ms < 1000 ? 0.3 : decay_ms < 4000 ? 0.2 : 0.1;
+}
+
+static void learns(void **state) {
+    (void)state;
+    begin();
+    assert_int_equal(hak_ace_wait_ms(1000), 1000);
+    int periods = 0;
+    for (; !is_in_state("frozen") && periods < 3000; periods++) {
+        period(faulty(), 0);
+        if (periods == 10) assert_int_equal(hak_ace_wait_ms(1000), FAST_MS);
+        expect_bounds();
+    }
+    assert_true(periods < 2000);
+    assert_true(hak_knob(decay_ms) >= 4000);
+    assert_true(hak_knob(run_limit_bytes) == 32 << 20); /* no large objects */
+    assert_non_null(strstr(json(), "\"why\": \"keep\", \"knob\": \"decay_ms\", \"block_bytes\": 0, \"from\": "));
+    for (int i = 0; i < 60; i++) period(faulty(), 0);
+    assert_true(hak_knob(decay_ms) >= 4000);
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    hak_ace_write_text(&text);
+    assert_non_null(strstr(buffer, "control: frozen, goal balanced, profile balanced, phase 0 of 1, "));
+    assert_non_null(strstr(buffer, "  knob decay_ms "));
+}
+
+/* It looks good while arms are tried, and is bad when it counts. */
+static void liar_is_rolled_back(void **state) {
+    (void)state;
+    begin();
+    uint64_t canary_ms = 0, longest_ms = 0;
+    for (int i = 0; i < 3000; i++) {
+        bool canary = is_in_state("canary"), moved = hak_knob(decay_ms) != 1000;
+        if (canary && canary_ms == 0) canary_ms = fake_os.clock_ms;
+        if (!canary) canary_ms = 0;
+        else if (fake_os.clock_ms - canary_ms > longest_ms) longest_ms = fake_os.clock_ms - canary_ms;
+        period(!moved ? 0.2 : canary ? 0.3 : 0.1, 0);
+    }
+    assert_in_range(longest_ms, 1, 2 * SLOW_MS);
+    assert_int_equal(hak_knob(decay_ms), 1000);
+    assert_non_null(strstr(json(), "\"why\": \"roll back\", \"knob\": \"decay_ms\""));
+    assert_null(strstr(json(), "\"why\": \"keep\""));
+}
+
+static void somebody_elses_knob(void **state) { /* A2 */
+    (void)state;
+    begin();
+    hak_atomic_store(&hak_knobs.decay_ms, 1234, relaxed);
+    for (int i = 0; i < 1000; i++) {
+        if (i == 300) hak_atomic_store(&hak_knobs.dirty_limit_bytes, 5 << 20, relaxed);
+        period(0.5, 100);
+        assert_int_equal(hak_knob(decay_ms), 1234);
+        assert_true(i < 300 || hak_knob(dirty_limit_bytes) == 5 << 20);
+    }
+}
+
+static void second_visit(void **state) {
+    (void)state;
+    begin();
+    for (int visit = 0; visit < 30; visit++)
+        for (int i = 0; i < 40; i++) period(visit % 2 == 0 ? faulty() : 0.01, visit % 2 == 0 ? 0 : 100000);
+    assert_int_equal(hak_knob(decay_ms), 1000); /* of the other phase */
+    period(faulty(), 0);
+    assert_true(hak_knob(decay_ms) >= 4000); /* at once */
+    period(0.01, 100000);
+    assert_int_equal(hak_knob(decay_ms), 1000);
+    assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
+}
+
+static void classes(void **state) { /* bins of one class miss, less the larger they are */
+    (void)state;
+    begin();
+    uint32_t size_class = 0;
+    while (hak_size_classes[++size_class].block_bytes != 4096) {
+    }
+    for (int i = 0; i < 1500; i++) {
+        uint64_t misses = 4000000 / hak_heap_most_slots(size_class);
+        hak_counter_add(&heap->class_misses[size_class], (uint32_t)misses);
+        hak_counter_add(&heap->slow_paths, misses);
+        period(0.05 + 0.4 / (double)hak_heap_most_slots(size_class), 0); /* what ticks would say */
+        expect_bounds();
+    }
+    assert_true(hak_heap_most_slots(size_class) >= 8);
+}
+
+static void fork_begins_anew(void **state) { /* A3 */
+    (void)state;
+    begin();
+    for (int i = 0; i < 2000; i++) {
+        period(faulty(), 100);
+        if (i % 97 != 0) continue;
+        hak_ace_after_fork();
+        expect_start();
+        assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
+    }
+    hak_ace_after_fork();
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 3 << 20, relaxed); /* mallopt */
+    period(0.5, 100);
+    hak_ace_after_fork();
+    assert_int_equal(hak_knob(run_limit_bytes), 3 << 20);
+}
+
+static void tight_memory(void **state) { /* A3 */
+    (void)state;
+    begin();
+    for (int i = 0; i < 300; i++) {
+        period(0.5, 100);
+        if (i % 7 != 0) continue;
+        hak_atomic_store(&hak_memory_is_tight, true, relaxed);
+        for (int k = 0; k < 3; k++) {
+            period(0.5, 100);
+            assert_false(is_in_state("canary") && hak_knob(decay_ms) != 1000);
+        }
+        hak_atomic_store(&hak_memory_is_tight, false, relaxed);
+    }
+}
+
+static void any_program(void **state) { /* A1 */
+    (void)state;
+    begin();
+    for (int i = 0; i < 20000; i++) {
+        uint64_t draw = unit_random(&random_state);
+        hak_counter_add(&heap->class_misses[1 + draw % HAK_SMALL_CLASS_COUNT], (uint32_t)(draw >> 40));
+        hak_counter_add(&heap->sampled_ticks, draw >> (draw & 63));
+        hak_counter_add(&heap->sample_count, draw >> 60);
+        period((double)(draw >> 32 & 255) / 256, draw % 50 < 25 ? 0 : (uint32_t)(draw >> 44));
+        if (draw % 97 == 0) fake_os.clock_ms += draw >> 50;
+        if (draw % 101 == 0) hak_ace_rest();
+        expect_bounds();
+    }
+    json();
+}
+
+UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
+          cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
+          cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))

@@ -1,0 +1,251 @@
+/* control/life_cycle.h: what is learned, kept, rolled back and learned again, in a program made of numbers; that a bad candidate does
+ * not stay; and that no cost leads out of the bounds. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "control/life_cycle.h"
+
+enum { SLOW_PERIODS = 60, ALL = 7 };
+
+/* Two knobs and the strategies. */
+static const struct hak_dimension dimensions[] = {
+    {.arm_count = 5, .first = 1, .periods = 2},
+    {.arm_count = 4, .first = 1, .periods = 4},
+    {.arm_count = HAK_STRATEGIES, .first = 11, .periods = 2, .is_rated = true},
+};
+
+static struct hak_life_cycle cycle;
+static struct hak_rating rating;
+static uint64_t random_state;
+
+/* The program: each dimension has a best arm, and each step away from it costs so much more. */
+static uint32_t best[3];
+static double step_cost, noise_cost, base_cost, total_cost;
+static uint32_t carried; /* periods until a change has its whole effect */
+
+static struct hak_life_cycle before;
+
+static double distance(uint32_t a, uint32_t b) { return a < b ? b - a : a - b; }
+
+static double cost_of(const uint8_t *arms) {
+    double cost = base_cost;
+    for (uint32_t i = 0; i < 3; i++) cost += step_cost * distance(arms[i], best[i]);
+    return cost;
+}
+
+static struct hak_move period(uint32_t eligible) {
+    static double lagging;
+    double now = cost_of(cycle.in_force), noise = (double)(unit_random(&random_state) % 2001) / 1000 - 1;
+    lagging = carried == 0 ? now : lagging + (now - lagging) / carried;
+    total_cost += lagging;
+    before = cycle;
+    struct hak_move move = hak_life_cycle_step(&cycle, lagging + noise_cost * noise, eligible, &rating);
+    if (move.is_made) assert_int_equal(cycle.in_force[move.dimension], move.to);
+    for (uint32_t i = 0; i < 3; i++) /* nothing changes but what is said */
+        if (!move.is_made || i != move.dimension) assert_int_equal(cycle.in_force[i], before.in_force[i]);
+    return move;
+}
+
+static void begin(void) {
+    hak_rating_begin(&rating);
+    hak_life_cycle_begin(&cycle, dimensions, 3, SLOW_PERIODS, 42);
+    random_state = 4711;
+    best[0] = best[1] = 1;
+    best[2] = 11;
+    step_cost = 0.02;
+    noise_cost = 0.003;
+    base_cost = 0.05;
+    carried = 0;
+}
+
+/* Until it is frozen; returns the periods that took. */
+static uint32_t learn(uint32_t eligible, uint32_t most) {
+    uint32_t periods = 0;
+    while (cycle.state != HAK_FROZEN) {
+        period(eligible);
+        assert_true(++periods < most);
+    }
+    return periods;
+}
+
+static void nothing_to_gain(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; i < 1000; i++) assert_false(period(0).is_made);
+    assert_int_equal(cycle.state, HAK_FROZEN);
+}
+
+static void default_is_best(void **state) {
+    (void)state;
+    begin();
+    learn(ALL, 2000);
+    assert_int_equal(cycle.chosen[0], 1);
+    assert_int_equal(cycle.chosen[1], 1);
+    assert_true(cycle.chosen[2] >= 10);
+    for (int i = 0; i < 2000; i++) assert_false(period(ALL).is_made);
+}
+
+static void finds_the_best(void **state) {
+    (void)state;
+    for (uint32_t arm = 0; arm < 4; arm++) {
+        begin();
+        best[0] = 4 - arm;
+        best[1] = arm;
+        best[2] = 3 * arm;
+        learn(ALL, 3000);
+        assert_int_equal(cycle.chosen[0], best[0]);
+        assert_int_equal(cycle.chosen[1], best[1]);
+        assert_true(distance(cycle.chosen[2], best[2]) <= 1);
+    }
+}
+
+static void delayed_effects(void **state) {
+    (void)state;
+    begin();
+    best[0] = 3;
+    carried = 2; /* half of a change shows at once */
+    learn(3, 3000);
+    assert_in_range(cycle.chosen[0], 2, 4);
+    assert_int_equal(memcmp(cycle.chosen, cycle.in_force, sizeof cycle.chosen), 0);
+}
+
+static void only_what_is_eligible(void **state) {
+    (void)state;
+    begin();
+    best[0] = best[1] = 3;
+    learn(2, 2000);
+    assert_int_equal(cycle.chosen[0], 1);
+    assert_int_equal(cycle.chosen[1], 3);
+    for (int i = 0; i < 5 * SLOW_PERIODS && cycle.state == HAK_FROZEN; i++) period(3); /* there is more now */
+    assert_int_equal(cycle.state, HAK_LEARN);
+    learn(3, 2000);
+    assert_int_equal(cycle.chosen[0], 3);
+}
+
+static void learns_again(void **state) {
+    (void)state;
+    begin();
+    learn(3, 2000);
+    for (int i = 0; i < 2 * SLOW_PERIODS; i++) period(3);
+    best[0] = 4; /* costs rise to more than twice */
+    uint32_t periods = 0;
+    for (; cycle.state == HAK_FROZEN && periods < 9 * SLOW_PERIODS; periods++) period(3);
+    assert_in_range(periods, SLOW_PERIODS / 2, 3 * SLOW_PERIODS);
+    learn(3, 2000);
+    assert_int_equal(cycle.chosen[0], 4);
+}
+
+/* Costs that rise whatever is done are not a reason to try for ever. */
+static void less_and_less_in_vain(void **state) {
+    (void)state;
+    begin();
+    uint32_t moves[2] = {0, 0}, half = 20000;
+    for (uint32_t i = 0; i < 2 * half; i++) {
+        base_cost = i / 400 % 2 == 0 ? 0.05 : 0.5;
+        moves[i / half] += period(1).is_made;
+    }
+    assert_true(moves[1] < moves[0]);
+    assert_true(moves[1] < half / 20);
+}
+
+/* ---- Canaries ------------------------------------------------------------------------------------------------------- */
+
+static void keeps_a_good_one(void **state) {
+    (void)state;
+    begin();
+    best[0] = 3;
+    learn(0, 10);
+    hak_life_cycle_try(&cycle, 0, 3);
+    uint32_t periods = 0;
+    for (; cycle.state == HAK_CANARY; periods++) period(0);
+    assert_true(periods < 2 * SLOW_PERIODS);
+    assert_int_equal(cycle.chosen[0], 3);
+}
+
+/* However bad it is, and whatever it is a candidate for, it is rolled back within two slow periods. It costs its excess in every other
+ * pull until then; of a run of an hour that is less than a hundredth. */
+static void rolls_a_bad_one_back(void **state) {
+    (void)state;
+    static const double steps[] = {0, 0.001, 0.005, 0.02, 0.3, 10};
+    for (uint32_t dimension = 0; dimension < 3; dimension++)
+        for (uint32_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            uint32_t bad = dimension == 2 ? 0 : 3, periods = 0;
+            begin();
+            step_cost = steps[i];
+            learn(0, 10);
+            total_cost = 0;
+            hak_life_cycle_try(&cycle, dimension, bad);
+            struct hak_move move = {0};
+            for (; cycle.state == HAK_CANARY; periods++) move = period(0);
+            assert_true(move.is_made && move.why == HAK_WHY_ROLL_BACK);
+            assert_true(periods < 2 * SLOW_PERIODS);
+            assert_int_equal(cycle.chosen[dimension], dimensions[dimension].first);
+            double excess = total_cost - base_cost * periods,
+                   of_one = steps[i] * distance(bad, dimensions[dimension].first);
+            assert_true(excess <= of_one * (periods / 2.0 + 4));
+            if (of_one > base_cost) assert_true(periods <= 4 * dimensions[dimension].periods + 2); /* two pairs */
+        }
+}
+
+/* Noise in which nothing can be told. */
+static void no_proof_no_change(void **state) {
+    (void)state;
+    begin();
+    noise_cost = 5;
+    int kept = 0;
+    for (int i = 0; i < 200; i++) {
+        learn(0, 10);
+        hak_life_cycle_try(&cycle, 0, 1 + (uint32_t)(i % 4));
+        best[0] = cycle.chosen[0];
+        while (cycle.state == HAK_CANARY) kept += period(0).why == HAK_WHY_KEEP && cycle.state != HAK_CANARY;
+    }
+    assert_in_range(kept, 0, 15);
+}
+
+/* ---- Phases, pins, bounds ------------------------------------------------------------------------------------------- */
+
+static void pauses(void **state) {
+    (void)state;
+    begin();
+    best[0] = 3;
+    for (int visit = 0; cycle.state != HAK_FROZEN; visit++) { /* 20 periods each */
+        assert_true(visit < 100);
+        for (int i = 0; i < 20; i++) period(3);
+        hak_life_cycle_pause(&cycle);
+        assert_int_equal(memcmp(cycle.chosen, cycle.in_force, sizeof cycle.chosen), 0);
+    }
+    assert_int_equal(cycle.chosen[0], 3);
+}
+
+static void any_cost(void **state) { /* Y1, Y2 */
+    (void)state;
+    static const double costs[] = {0, 1, 0.5, -1, 1e-320, 1e308, NAN, INFINITY, -INFINITY};
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        uint64_t random = seed;
+        hak_rating_begin(&rating);
+        hak_life_cycle_begin(&cycle, dimensions, 3, 1 + (uint32_t)(seed % 70), seed);
+        for (int i = 0; i < 4000; i++) {
+            uint64_t draw = unit_random(&random);
+            double cost = draw % 3 == 0 ? costs[draw / 3 % 9] : (double)(draw >> 40) / (1 << 24);
+            struct hak_move move = hak_life_cycle_step(&cycle, cost, (uint32_t)(draw >> 8 & 7), &rating);
+            if (draw % 101 == 0) hak_life_cycle_pause(&cycle);
+            if (draw % 307 == 0) hak_life_cycle_try(&cycle, (uint32_t)(draw >> 16) % 2, (uint32_t)(draw >> 24) % 4);
+            if (move.is_made) assert_true(move.to < dimensions[move.dimension].arm_count);
+            uint32_t other = 0;
+            for (uint32_t at = 0; at < 3; at++) {
+                assert_true(cycle.in_force[at] < dimensions[at].arm_count);
+                assert_true(cycle.chosen[at] < dimensions[at].arm_count);
+                other += cycle.in_force[at] != cycle.chosen[at];
+            }
+            assert_true(other <= (cycle.state != HAK_FROZEN));
+        }
+    }
+}
+
+UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), cmocka_unit_test(finds_the_best),
+          cmocka_unit_test(delayed_effects), cmocka_unit_test(only_what_is_eligible), cmocka_unit_test(learns_again),
+          cmocka_unit_test(less_and_less_in_vain), cmocka_unit_test(keeps_a_good_one),
+          cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(no_proof_no_change), cmocka_unit_test(pauses),
+          cmocka_unit_test(any_cost))

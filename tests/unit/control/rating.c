@@ -1,0 +1,80 @@
+/* control/rating.h: the strategies, who meets whom, and what a match changes. */
+#include "unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "control/rating.h"
+
+static void strategies(void **state) {
+    (void)state;
+    assert_int_equal(hak_strategy_bytes(0), 512 << 10);
+    assert_int_equal(hak_strategy_bytes(HAK_STRATEGIES - 1), 32 << 20);
+    for (uint32_t i = 0; i < HAK_STRATEGIES; i++) {
+        assert_int_equal(hak_strategy_bytes(i) % (64 << 10), 0);
+        assert_int_equal(hak_strategy_of(hak_strategy_bytes(i)), i);
+        if (i == 0) continue;
+        double step = (double)hak_strategy_bytes(i) / (double)hak_strategy_bytes(i - 1);
+        assert_true(step > 1.3 && step < 1.6);
+    }
+    assert_int_equal(hak_strategy_of(0), 0);
+    assert_int_equal(hak_strategy_of(UINT64_MAX / 2), HAK_STRATEGIES - 1);
+}
+
+static double sum_of(const struct hak_rating *rating) {
+    double sum = 0;
+    for (uint32_t i = 0; i < HAK_STRATEGIES; i++) sum += rating->points[i];
+    return sum;
+}
+
+static void one_match(void **state) {
+    (void)state;
+    struct hak_rating rating;
+    hak_rating_begin(&rating);
+    hak_rating_match(&rating, (struct hak_pairing){3, 5}, 1);
+    assert_true(rating.points[3] == HAK_RATING_FIRST + 32 && rating.points[5] == HAK_RATING_FIRST - 32);
+    assert_int_equal(hak_rating_leader(&rating, 0), 3);
+    rating.points[3] = rating.points[5] + 400; /* who leads by so much gains little by winning, and loses much */
+    double before = rating.points[3];
+    hak_rating_match(&rating, (struct hak_pairing){3, 5}, 1);
+    assert_true(fabs(rating.points[3] - before - 64.0 / 11) < 1e-6);
+    hak_rating_match(&rating, (struct hak_pairing){7, 8}, 0.5);
+    assert_true(fabs(rating.points[7] - HAK_RATING_FIRST) < 1e-9);
+}
+
+static void the_best_leads(void **state) {
+    (void)state;
+    uint64_t random = 1;
+    for (uint32_t best = 0; best < HAK_STRATEGIES; best++) {
+        struct hak_rating rating;
+        hak_rating_begin(&rating);
+        for (int i = 0; i < 120; i++) {
+            struct hak_pairing pairing = hak_rating_pair(&rating, &random);
+            double first = abs((int)pairing.first - (int)best), second = abs((int)pairing.second - (int)best);
+            double noise = (double)(unit_random(&random) % 1000) / 1000 - 0.5;
+            hak_rating_match(&rating, pairing, 0.5 + (second - first) / 4 + noise);
+        }
+        assert_true(abs((int)hak_rating_leader(&rating, 0) - (int)best) <= 1);
+        for (uint32_t i = 0; i < HAK_STRATEGIES; i++) assert_true(rating.matches[i] > 0);
+    }
+}
+
+static void any_score(void **state) { /* E1 */
+    (void)state;
+    static const double scores[] = {0, 1, 0.5, -3, 4, NAN, INFINITY, -INFINITY, 1e-300};
+    uint64_t random = 3;
+    struct hak_rating rating;
+    hak_rating_begin(&rating);
+    for (int i = 0; i < 20000; i++) {
+        struct hak_pairing pairing = hak_rating_pair(&rating, &random);
+        assert_true(pairing.first < HAK_STRATEGIES && pairing.second < HAK_STRATEGIES);
+        assert_int_not_equal(pairing.first, pairing.second);
+        hak_rating_match(&rating, pairing, i < 10000 ? scores[random % 9] : pairing.first < pairing.second);
+        assert_true(fabs(sum_of(&rating) - HAK_STRATEGIES * HAK_RATING_FIRST) < 1e-3);
+        assert_true(fabs(rating.points[pairing.first] - HAK_RATING_FIRST) <= HAK_RATING_MOST + 1e-6);
+        assert_true(fabs(rating.points[pairing.second] - HAK_RATING_FIRST) <= HAK_RATING_MOST + 1e-6);
+    }
+}
+
+UNIT_MAIN(cmocka_unit_test(strategies), cmocka_unit_test(one_match), cmocka_unit_test(the_best_leads),
+          cmocka_unit_test(any_score))
