@@ -30,7 +30,7 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
                                             "a number of milliseconds, 334 to 3600000",
                                             "profile, balanced, speed, memory or latency",
-                                            "a profile: " HAK_PROFILE_NAMES,
+                                            HAK_PROFILE_NAMES,
                                             "0, 1 or auto",
                                             "the name of a file"};
 
