@@ -272,8 +272,7 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
         if (group->key != key) {
             group = &groups[(key / sizeof(struct hak_slab) + key) % PUT_GROUPS];
             if (group->key != key) {
-                __builtin_prefetch((const void *)slab);
-                __builtin_prefetch(((const struct hak_slab *)slab)->inline_bits);
+                __builtin_prefetch(&((const struct hak_slab *)slab)->bits);
                 if (group->key != 0) put_group(heap, size_class, group);
                 *group = (struct put_group){.key = key, .mask = 0};
             }

@@ -42,17 +42,14 @@ enum { HAK_SLAB_NONE = 0, HAK_SLAB_POOLED = 1, HAK_SLAB_HELD = 2, HAK_SLAB_FULL 
 
 HAK_INLINE uint32_t hak_slab_state(uint32_t kind, uint32_t heap) { return heap << 2 | kind; }
 
-enum { HAK_SLAB_INLINE_WORDS = 8, HAK_SLAB_MAX_WORDS = HAK_SLAB_MAX_BLOCKS / 64 };
+enum { HAK_SLAB_INLINE_WORDS = 6, HAK_SLAB_MAX_WORDS = HAK_SLAB_MAX_BLOCKS / 64 };
 
 struct hak_slab {
-    /* What a refill and a flush read. Const from acquisition to retirement, unless tagged otherwise. */
+    /* The holder's line. Const from acquisition to retirement, unless tagged otherwise. */
     uintptr_t start;                   /* address of block 0 */
-    HAK_ATOMIC(uint64_t) *bits;        /* S1-S3; inline_bits, or a row of the range's table for the smallest classes */
     HAK_OWNED(uint64_t) claimed;       /* holder: free blocks of word claimed_word that it has claimed ahead (S7) */
     struct hak_slab *next, *previous;  /* holder: its list of partial slabs */
     HAK_ATOMIC(uint64_t) purged_pages; /* hint: pages from the start that hold nothing; cleared by every claim */
-    HAK_ATOMIC(uint32_t) state;        /* atomic, S4 */
-    HAK_ATOMIC(uint32_t) run_pages;    /* relaxed: of a page run; 0 for a small slab */
     uint16_t block_count;
     HAK_ATOMIC(uint8_t) scan_word;   /* hint: where the holder claims next; below it, it has freed nothing */
     HAK_ATOMIC(uint8_t) size_class;  /* relaxed: late readers check it against what they hold */
@@ -60,10 +57,15 @@ struct hak_slab {
     HAK_OWNED(uint8_t) tail_word;    /* holder: words from here on it has claimed all along (S7) */
     HAK_ATOMIC(uint8_t) range;       /* relaxed: number of the region's range the units lie in */
     HAK_ATOMIC(uint8_t) sweeps;      /* hint: sweeps by the background thread since the last claim, up to 2 */
+
+    /* What others need who free: apart from what the holder writes at every refill. */
+    _Alignas(64) HAK_ATOMIC(uint64_t) *bits; /* const: S1-S3; inline_bits, or a row of the range's table */
+    HAK_ATOMIC(uint32_t) state;              /* atomic, S4 */
+    HAK_ATOMIC(uint32_t) run_pages;          /* relaxed: of a page run; 0 for a small slab */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
 
-_Static_assert(offsetof(struct hak_slab, inline_bits) == 64, "what a refill reads is one line, the bits are the next");
+_Static_assert(offsetof(struct hak_slab, bits) == 64, "the holder has a line of its own, and freers the other");
 _Static_assert(sizeof(struct hak_slab) == 128, "two cache lines a unit of 64 KiB: 0.2 %");
 
 HAK_INLINE uint32_t hak_slab_word_count(const struct hak_slab *slab) { return (slab->block_count + 63u) / 64; }
@@ -75,7 +77,7 @@ HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
 }
 
 /* Makes the record describe a slab of `size_class` at `start` with all blocks free, claimed for the caller (S7), in `state`.
- * The caller has the units. `bits_row` is used by classes of more than 512 blocks. Keeps `range`. */
+ * The caller has the units. `bits_row` is used by classes of more than 384 blocks. Keeps `range`. */
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state);
 

@@ -51,7 +51,7 @@ static void new_slabs_are_free(void **state) {
         assert_int_equal(count_free(), facts->block_count);
         assert_true(hak_slab_is_empty(&slab));
         assert_int_equal(hak_slab_count_bits(slab.bits, slab.block_count), 0); /* all of them are claimed */
-        assert_ptr_equal(slab.bits, slab.block_count > 512 ? bits_row : slab.inline_bits);
+        assert_ptr_equal(slab.bits, slab.block_count > HAK_SLAB_INLINE_WORDS * 64 ? bits_row : slab.inline_bits);
         hak_slab_unclaim(&slab);
         assert_int_equal(hak_slab_count_claimed(&slab, slab.block_count), 0);
         assert_true(hak_slab_is_empty(&slab));
