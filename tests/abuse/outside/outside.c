@@ -297,7 +297,8 @@ static void lock_in(void) {
         PERMIT(nanosleep),
         PERMIT(restart_syscall),
         PERMIT(rt_sigreturn),
-        PERMIT(madvise), /* the background thread */
+        PERMIT(getrusage), /* the controller */
+        PERMIT(madvise),   /* the background thread */
         PERMIT(membarrier),
         PERMIT(exit_group),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
