@@ -116,7 +116,7 @@ static struct {
     HAK_ATOMIC(uint32_t) points_of_strategy[HAK_STRATEGIES], matches[HAK_STRATEGIES];
 } shown;
 
-static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, 1) * 1e6 + 0.5); }
+static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, HAK_COST_MOST) * 1e6 + 0.5); }
 
 static void show_event(const struct hak_move *move, uint64_t from, uint64_t to, uint32_t block_bytes) {
     uint32_t count = hak_atomic_load(&shown.event_count, relaxed);
@@ -235,14 +235,21 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
     if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
 }
 
+static bool has_class(const struct learned *learned, uint32_t size_class) {
+    for (uint32_t i = 0; i < CLASS_DIMENSIONS; i++)
+        if (learned->classes[i] == size_class) return true;
+    return false;
+}
+
 /* All as the current phase has it. */
 static void turn_all(void) {
     const struct hak_life_cycle *cycle = &ace.learned[ace.phases.current].cycle;
+    const struct hak_move back = {.why = HAK_WHY_PHASE};
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        bool is_ours = false;
-        for (uint32_t k = 0; k < CLASS_DIMENSIONS; k++)
-            is_ours = is_ours || ace.learned[ace.phases.current].classes[k] == i;
-        if (!is_ours) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+        if (has_class(&ace.learned[ace.phases.current], i) || hak_atomic_load(&hak_class_slots[i], relaxed) == 0)
+            continue;
+        show_event(&back, hak_heap_most_slots(i), hak_heap_usual_slots(i), hak_size_classes[i].block_bytes);
+        hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     }
     for (uint32_t i = 0; i < COUNT; i++) {
         struct hak_move move = {.dimension = i, .to = cycle->in_force[i], .why = HAK_WHY_PHASE};
@@ -332,11 +339,8 @@ static void choose_classes(struct learned *learned, const struct sums *from, con
         uint64_t most = (uint64_t)((double)(to->misses - from->misses) * worth_class);
         learned->classes[place] = 0;
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-            bool is_taken = false;
-            for (uint32_t other = 0; other < CLASS_DIMENSIONS; other++)
-                is_taken = is_taken || learned->classes[other] == i;
             uint64_t misses = to->class_misses[i] - from->class_misses[i];
-            if (is_taken || misses <= most) continue;
+            if (has_class(learned, i) || misses <= most) continue;
             most = misses;
             learned->classes[place] = i;
         }
@@ -455,6 +459,7 @@ void hak_ace_step(void) {
 void hak_ace_rest(void) {
     if (!ace.has_begun || !ace.has_sums) return;
     ace.has_sums = false;
+    hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     hak_life_cycle_pause(&ace.learned[ace.phases.current].cycle);
     turn_all();
 }
