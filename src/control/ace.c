@@ -114,7 +114,7 @@ static struct {
     HAK_ATOMIC(uint32_t) periods_per_point, periods_in_point;
     HAK_ATOMIC(uint32_t) state, phase, phase_count, kept, rolled_back;
     HAK_ATOMIC(uint32_t) points_of_strategy[HAK_STRATEGIES], matches[HAK_STRATEGIES];
-} shown;
+} shown = {.periods_per_point = 1};
 
 static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, HAK_COST_MOST) * 1e6 + 0.5); }
 
@@ -142,31 +142,31 @@ static void merge(HAK_ATOMIC(uint32_t) *to, const HAK_ATOMIC(uint32_t) *first, c
     hak_atomic_store(to, (uint32_t)(sum / 2), relaxed);
 }
 
-/* Points are means of ever more periods: when there is no place left, two become one. */
-static void show_point(const struct hak_costs *costs, double cost) {
-    uint32_t count = hak_atomic_load(&shown.point_count, relaxed),
-             in_point = hak_atomic_load(&shown.periods_in_point, relaxed),
-             per_point = hak_atomic_load(&shown.periods_per_point, relaxed);
-    if (in_point >= per_point || count == 0) {
-        if (count == POINTS) {
-            for (uint32_t i = 0; i < POINTS; i += 2) {
-                struct point *to = &shown.points[i / 2];
-                const struct point *first = &shown.points[i], *second = &shown.points[i + 1];
-                hak_atomic_store(&to->ms, hak_atomic_load(&second->ms, relaxed), relaxed);
-                hak_atomic_store(&to->phase, hak_atomic_load(&second->phase, relaxed), relaxed);
-                hak_atomic_store(&to->state, hak_atomic_load(&second->state, relaxed), relaxed);
+/* Two become one. */
+static void halve_points(void) {
+    for (uint32_t i = 0; i < POINTS; i += 2) {
+        struct point *to = &shown.points[i / 2];
+        const struct point *first = &shown.points[i], *second = &shown.points[i + 1];
+        hak_atomic_store(&to->ms, hak_atomic_load(&second->ms, relaxed), relaxed);
+        hak_atomic_store(&to->phase, hak_atomic_load(&second->phase, relaxed), relaxed);
+        hak_atomic_store(&to->state, hak_atomic_load(&second->state, relaxed), relaxed);
 #define MERGE(field) merge(&to->field, &first->field, &second->field);
-                FOR_COURSE(MERGE)
+        FOR_COURSE(MERGE)
 #undef MERGE
-            }
-            count = POINTS / 2;
-            per_point *= 2;
-            hak_atomic_store(&shown.periods_per_point, per_point, relaxed);
-        }
-        if (per_point == 0) hak_atomic_store(&shown.periods_per_point, 1, relaxed);
-        hak_atomic_store(&shown.point_count, ++count, relaxed);
+    }
+    hak_atomic_store(&shown.point_count, POINTS / 2, relaxed);
+    hak_counter_add(&shown.periods_per_point, hak_atomic_load(&shown.periods_per_point, relaxed));
+}
+
+/* Points are means of as many periods each, of more when there is no place left. */
+static void show_point(const struct hak_costs *costs, double cost) {
+    uint32_t in_point = hak_atomic_load(&shown.periods_in_point, relaxed);
+    if (in_point >= hak_atomic_load(&shown.periods_per_point, relaxed)) {
+        if (hak_atomic_load(&shown.point_count, relaxed) == POINTS) halve_points();
         in_point = 0;
     }
+    if (in_point == 0) hak_counter_add(&shown.point_count, 1);
+    uint32_t count = hak_atomic_load(&shown.point_count, relaxed);
     struct point *point = &shown.points[count - 1];
     uint32_t now[] = {millionths(cost), millionths(costs->miss), millionths(costs->kernel), millionths(costs->kept)},
              at = 0;
@@ -235,6 +235,17 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
     if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
 }
 
+/* Bins of classes follow from what these two say. */
+static bool are_bins_own(void) {
+    return hak_knob(bin_most_slots) == first_most_slots && hak_knob(bin_most_bytes) == first_most_bytes;
+}
+
+static void see_whose_knobs(void) { /* A2 */
+    if (!are_bins_own()) ace.own &= ~(((uint32_t)1 << CLASS_DIMENSIONS) - 1);
+    for (uint32_t i = 0; i < KNOBS; i++)
+        if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
+}
+
 static bool has_class(const struct learned *learned, uint32_t size_class) {
     for (uint32_t i = 0; i < CLASS_DIMENSIONS; i++)
         if (learned->classes[i] == size_class) return true;
@@ -245,6 +256,7 @@ static bool has_class(const struct learned *learned, uint32_t size_class) {
 static void turn_all(void) {
     const struct hak_life_cycle *cycle = &ace.learned[ace.phases.current].cycle;
     const struct hak_move back = {.why = HAK_WHY_PHASE};
+    see_whose_knobs();
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         if (has_class(&ace.learned[ace.phases.current], i) || hak_atomic_load(&hak_class_slots[i], relaxed) == 0)
             continue;
@@ -360,17 +372,6 @@ static uint32_t eligible_dimensions(const struct learned *learned, const struct 
         if (is_worth) eligible |= (uint32_t)1 << i;
     }
     return eligible & ace.own;
-}
-
-/* Bins of classes follow from what these two say. */
-static bool are_bins_own(void) {
-    return hak_knob(bin_most_slots) == first_most_slots && hak_knob(bin_most_bytes) == first_most_bytes;
-}
-
-static void see_whose_knobs(void) { /* A2 */
-    if (!are_bins_own()) ace.own &= ~(((uint32_t)1 << CLASS_DIMENSIONS) - 1);
-    for (uint32_t i = 0; i < KNOBS; i++)
-        if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
 }
 
 static void begin_phase(struct learned *learned) {
