@@ -50,6 +50,7 @@ class Profile:
 ROWS = (
     Profile("default"),
     Profile("prewarm", {"HAKMEM_PREWARM": "64K"}),
+    Profile("no controller", {"HAKMEM_ACE_ENABLED": "0"}),
     Profile("statistics", {"HAKMEM_STATS": "json:/dev/null"}),
 )
 

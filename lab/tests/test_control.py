@@ -23,8 +23,8 @@ BUSY = """
 #include <stdlib.h>
 #include <time.h>
 static void *work(void *unused) {
-    static __thread char *blocks[40000];
-    time_t end = time(NULL) + 4;
+    char **blocks = malloc(40000 * sizeof *blocks);
+    time_t end = time(NULL) + 6;
     while (time(NULL) < end) {
         for (int i = 0; i < 40000; i++) blocks[i] = malloc(2000);
         for (int i = 0; i < 40000; i++) free(blocks[i]);

@@ -114,9 +114,9 @@ static struct {
     HAK_ATOMIC(uint32_t) periods_per_point, periods_in_point;
     HAK_ATOMIC(uint32_t) state, phase, phase_count, kept, rolled_back;
     HAK_ATOMIC(uint32_t) points_of_strategy[HAK_STRATEGIES], matches[HAK_STRATEGIES];
-} shown;
+} shown = {.periods_per_point = 1};
 
-static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, 1) * 1e6 + 0.5); }
+static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, HAK_COST_MOST) * 1e6 + 0.5); }
 
 static void show_event(const struct hak_move *move, uint64_t from, uint64_t to, uint32_t block_bytes) {
     uint32_t count = hak_atomic_load(&shown.event_count, relaxed);
@@ -142,31 +142,31 @@ static void merge(HAK_ATOMIC(uint32_t) *to, const HAK_ATOMIC(uint32_t) *first, c
     hak_atomic_store(to, (uint32_t)(sum / 2), relaxed);
 }
 
-/* Points are means of ever more periods: when there is no place left, two become one. */
-static void show_point(const struct hak_costs *costs, double cost) {
-    uint32_t count = hak_atomic_load(&shown.point_count, relaxed),
-             in_point = hak_atomic_load(&shown.periods_in_point, relaxed),
-             per_point = hak_atomic_load(&shown.periods_per_point, relaxed);
-    if (in_point >= per_point || count == 0) {
-        if (count == POINTS) {
-            for (uint32_t i = 0; i < POINTS; i += 2) {
-                struct point *to = &shown.points[i / 2];
-                const struct point *first = &shown.points[i], *second = &shown.points[i + 1];
-                hak_atomic_store(&to->ms, hak_atomic_load(&second->ms, relaxed), relaxed);
-                hak_atomic_store(&to->phase, hak_atomic_load(&second->phase, relaxed), relaxed);
-                hak_atomic_store(&to->state, hak_atomic_load(&second->state, relaxed), relaxed);
+/* Two become one. */
+static void halve_points(void) {
+    for (uint32_t i = 0; i < POINTS; i += 2) {
+        struct point *to = &shown.points[i / 2];
+        const struct point *first = &shown.points[i], *second = &shown.points[i + 1];
+        hak_atomic_store(&to->ms, hak_atomic_load(&second->ms, relaxed), relaxed);
+        hak_atomic_store(&to->phase, hak_atomic_load(&second->phase, relaxed), relaxed);
+        hak_atomic_store(&to->state, hak_atomic_load(&second->state, relaxed), relaxed);
 #define MERGE(field) merge(&to->field, &first->field, &second->field);
-                FOR_COURSE(MERGE)
+        FOR_COURSE(MERGE)
 #undef MERGE
-            }
-            count = POINTS / 2;
-            per_point *= 2;
-            hak_atomic_store(&shown.periods_per_point, per_point, relaxed);
-        }
-        if (per_point == 0) hak_atomic_store(&shown.periods_per_point, 1, relaxed);
-        hak_atomic_store(&shown.point_count, ++count, relaxed);
+    }
+    hak_atomic_store(&shown.point_count, POINTS / 2, relaxed);
+    hak_counter_add(&shown.periods_per_point, hak_atomic_load(&shown.periods_per_point, relaxed));
+}
+
+/* Points are means of as many periods each, of more when there is no place left. */
+static void show_point(const struct hak_costs *costs, double cost) {
+    uint32_t in_point = hak_atomic_load(&shown.periods_in_point, relaxed);
+    if (in_point >= hak_atomic_load(&shown.periods_per_point, relaxed)) {
+        if (hak_atomic_load(&shown.point_count, relaxed) == POINTS) halve_points();
         in_point = 0;
     }
+    if (in_point == 0) hak_counter_add(&shown.point_count, 1);
+    uint32_t count = hak_atomic_load(&shown.point_count, relaxed);
     struct point *point = &shown.points[count - 1];
     uint32_t now[] = {millionths(cost), millionths(costs->miss), millionths(costs->kernel), millionths(costs->kept)},
              at = 0;
@@ -235,14 +235,33 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
     if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
 }
 
+/* Bins of classes follow from what these two say. */
+static bool are_bins_own(void) {
+    return hak_knob(bin_most_slots) == first_most_slots && hak_knob(bin_most_bytes) == first_most_bytes;
+}
+
+static void see_whose_knobs(void) { /* A2 */
+    if (!are_bins_own()) ace.own &= ~(((uint32_t)1 << CLASS_DIMENSIONS) - 1);
+    for (uint32_t i = 0; i < KNOBS; i++)
+        if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
+}
+
+static bool has_class(const struct learned *learned, uint32_t size_class) {
+    for (uint32_t i = 0; i < CLASS_DIMENSIONS; i++)
+        if (learned->classes[i] == size_class) return true;
+    return false;
+}
+
 /* All as the current phase has it. */
 static void turn_all(void) {
     const struct hak_life_cycle *cycle = &ace.learned[ace.phases.current].cycle;
+    const struct hak_move back = {.why = HAK_WHY_PHASE};
+    see_whose_knobs();
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        bool is_ours = false;
-        for (uint32_t k = 0; k < CLASS_DIMENSIONS; k++)
-            is_ours = is_ours || ace.learned[ace.phases.current].classes[k] == i;
-        if (!is_ours) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+        if (has_class(&ace.learned[ace.phases.current], i) || hak_atomic_load(&hak_class_slots[i], relaxed) == 0)
+            continue;
+        show_event(&back, hak_heap_most_slots(i), hak_heap_usual_slots(i), hak_size_classes[i].block_bytes);
+        hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     }
     for (uint32_t i = 0; i < COUNT; i++) {
         struct hak_move move = {.dimension = i, .to = cycle->in_force[i], .why = HAK_WHY_PHASE};
@@ -332,11 +351,8 @@ static void choose_classes(struct learned *learned, const struct sums *from, con
         uint64_t most = (uint64_t)((double)(to->misses - from->misses) * worth_class);
         learned->classes[place] = 0;
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-            bool is_taken = false;
-            for (uint32_t other = 0; other < CLASS_DIMENSIONS; other++)
-                is_taken = is_taken || learned->classes[other] == i;
             uint64_t misses = to->class_misses[i] - from->class_misses[i];
-            if (is_taken || misses <= most) continue;
+            if (has_class(learned, i) || misses <= most) continue;
             most = misses;
             learned->classes[place] = i;
         }
@@ -356,17 +372,6 @@ static uint32_t eligible_dimensions(const struct learned *learned, const struct 
         if (is_worth) eligible |= (uint32_t)1 << i;
     }
     return eligible & ace.own;
-}
-
-/* Bins of classes follow from what these two say. */
-static bool are_bins_own(void) {
-    return hak_knob(bin_most_slots) == first_most_slots && hak_knob(bin_most_bytes) == first_most_bytes;
-}
-
-static void see_whose_knobs(void) { /* A2 */
-    if (!are_bins_own()) ace.own &= ~(((uint32_t)1 << CLASS_DIMENSIONS) - 1);
-    for (uint32_t i = 0; i < KNOBS; i++)
-        if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
 }
 
 static void begin_phase(struct learned *learned) {
@@ -455,6 +460,7 @@ void hak_ace_step(void) {
 void hak_ace_rest(void) {
     if (!ace.has_begun || !ace.has_sums) return;
     ace.has_sums = false;
+    hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     hak_life_cycle_pause(&ace.learned[ace.phases.current].cycle);
     turn_all();
 }

@@ -5,7 +5,7 @@
 /* Kept memory is a burden in proportion to all there is; below this, there is next to none to save. */
 static const double small_heap_bytes = 16 << 20;
 
-static double share(double part, double whole) { return whole > 0 ? hak_clamp(part / whole, 0, 1) : 0; }
+static double share(double part, double whole) { return whole > 0 ? hak_clamp(part / whole, 0, HAK_COST_MOST) : 0; }
 
 struct hak_costs hak_costs_of(const struct hak_period *period) {
     double cpu_ns = (double)period->cpu_ns, kept = (double)period->kept_bytes;
@@ -26,5 +26,5 @@ double hak_cost_by_goal(const struct hak_costs *costs, enum hak_goal goal) {
     if ((uint32_t)goal >= sizeof weights / sizeof weights[0]) goal = HAK_GOAL_BALANCED;
     const struct hak_costs *weight = &weights[goal];
     double sum = weight->miss * costs->miss + weight->kernel * costs->kernel + weight->kept * costs->kept;
-    return hak_clamp(sum / (weight->miss + weight->kernel + weight->kept), 0, 1);
+    return hak_clamp(sum / (weight->miss + weight->kernel + weight->kept), 0, HAK_COST_MOST);
 }

@@ -18,14 +18,16 @@ struct hak_period {
     uint64_t used_bytes;
 };
 
-/* Each in 0..1. */
+/* Each from 0 to HAK_COST_MOST. More than 1 is more than there can be, but time stamps also see time in which a thread waits for
+ * a processor, and which of two is more is what matters. */
+enum { HAK_COST_MOST = 4 };
 struct hak_costs {
     double miss, kernel, kept;
 };
 
 struct hak_costs hak_costs_of(const struct hak_period *period);
 
-/* The weighted sum, in 0..1. Any number may be given as a goal. */
+/* The weighted mean. Any number may be given as a goal. */
 double hak_cost_by_goal(const struct hak_costs *costs, enum hak_goal goal);
 
 #endif

@@ -156,6 +156,9 @@ static void somebody_elses_knob(void **state) { /* A2 */
         assert_int_equal(hak_knob(decay_ms), 1234);
         assert_true(i < 300 || hak_knob(dirty_limit_bytes) == 5 << 20);
     }
+    hak_atomic_store(&hak_knobs.held_slabs, 7, relaxed);
+    hak_ace_rest();
+    assert_int_equal(hak_knob(held_slabs), 7);
 }
 
 static void second_visit(void **state) {

@@ -1,4 +1,4 @@
-/* control/reward.h: shares, weights, and that any figures give a cost in 0..1. */
+/* control/reward.h: shares, weights, and that any figures give a cost within bounds. */
 #include "unit.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static void shares(void **state) {
     costs = hak_costs_of(&(struct hak_period){0});
     assert_true(costs.kernel == 0 && costs.miss == 0 && costs.kept == 0);
     period.miss_ns = 5000; /* samples are multiplied */
-    assert_true(hak_costs_of(&period).miss == 1);
+    assert_true(hak_costs_of(&period).miss == HAK_COST_MOST);
 }
 
 static void goals(void **state) {
@@ -37,7 +37,7 @@ static void any_figures(void **state) {
         for (int field = 0; field < 5; field++) *fields[field] = unit_random(&random) >> unit_random(&random) % 64;
         struct hak_costs costs = hak_costs_of(&period);
         double cost = hak_cost_by_goal(&costs, (enum hak_goal)(i % 6));
-        assert_true(cost >= 0 && cost <= 1);
+        assert_true(cost >= 0 && cost <= HAK_COST_MOST);
     }
 }
 
