@@ -136,6 +136,16 @@ static void run_background(void) {
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);
 }
 
+static bool has_super_slabs(uint32_t least) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; count < least && i < HAK_RANGE_LIMIT; i++) {
+        const struct hak_range *range = hak_region_range(i);
+        if (range == NULL) return false;
+        count += hak_atomic_load(&range->super_slab_count, relaxed);
+    }
+    return count >= least;
+}
+
 static bool is_due(void) {
     if (hak_process_config()->background == 0) return false;
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
@@ -144,10 +154,8 @@ static bool is_due(void) {
         return false;
     }
     if (hak_service_is_wanted()) return true;
-    const struct hak_range *range = hak_region_range(0);
-    uint32_t super_slabs = range == NULL ? 0 : hak_atomic_load(&range->super_slab_count, relaxed);
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) < 2;
-    return super_slabs >= (alone ? LEAST_SUPER_SLABS_ONE : LEAST_SUPER_SLABS);
+    return has_super_slabs(alone ? LEAST_SUPER_SLABS_ONE : LEAST_SUPER_SLABS);
 }
 
 static void start_thread(void) {

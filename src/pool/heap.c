@@ -23,8 +23,20 @@ _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larg
 
 /* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
 
+/* Takes a bin from the hit path: to a signal handler it is empty and full, until set_bin. Returns where its blocks are. */
+static void **close_bin(const struct hak_heap *heap, struct hak_bin *bin, size_t *filled) {
+    void **base = hak_atomic_load(&bin->base, relaxed);
+    hak_atomic_store(&bin->limit, NULL, relaxed);
+    hak_atomic_store(&bin->base, heap->slots_end, relaxed); /* no slot is above */
+    hak_signal_fence();
+    void **top = hak_owned_get(&bin->top);
+    *filled = top > base ? (size_t)(top - base) : 0;
+    return base;
+}
+
 static void set_bin(struct hak_bin *bin, void **base, size_t filled, void **limit) {
     hak_owned_set(&bin->top, base + filled);
+    hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
     hak_atomic_store(&bin->base, base, relaxed);
     hak_atomic_store(&bin->limit, limit, relaxed);
 }
@@ -101,9 +113,9 @@ struct hak_heap *hak_heap_acquire(void) {
 void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     const struct hak_slots *slots = &heap->slots[size_class];
-    void **base = hak_atomic_load(&bin->base, relaxed);
     if (slots->start == NULL || hak_atomic_load(&bin->limit, relaxed) == slots->end) return;
-    size_t count = hak_heap_cached(heap, size_class);
+    size_t count;
+    void **base = close_bin(heap, bin, &count);
     memmove(slots->start, base, count * sizeof(void *));
     set_bin(bin, slots->start, count, slots->end);
 }
@@ -287,7 +299,7 @@ static void end_bin_at(struct hak_heap *heap, uint32_t size_class, size_t count)
 enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     struct hak_slots *slots = &heap->slots[size_class];
-    size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
+    size_t have = (size_t)(slots->end - slots->start);
     enum hak_bin_fit fit = fit_of(size_class, have);
     if (HAK_LIKELY(fit != HAK_BIN_GREW)) return fit;
     size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
@@ -302,7 +314,9 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
         if ((size_t)(heap->slots_end - heap->slots_next) < want + 1) return HAK_BIN_FITS;
         void **base = heap->slots_next + 1; /* H2 */
         base[-1] = NULL;
-        if (filled > 0) memcpy(base, hak_atomic_load(&bin->base, relaxed), filled * sizeof(void *));
+        size_t filled;
+        void **blocks = close_bin(heap, bin, &filled);
+        if (filled > 0) memcpy(base, blocks, filled * sizeof(void *));
         heap->slots_next = base + want;
         heap->slot_room[size_class] = (uint16_t)want;
         *slots = (struct hak_slots){base, base + want};

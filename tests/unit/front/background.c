@@ -52,6 +52,15 @@ static void with_one_thread(void **state) {
     assert_non_null(fake_os.thread);
 }
 
+static void with_small_ranges(void **state) {
+    (void)state;
+    fake_os.address_space_limit = (16 << 20) - 1; /* of one SuperSlab */
+    assert_non_null(hak_heap_acquire());
+    fill(10000);
+    assert_non_null(hak_region_range(3));
+    assert_non_null(fake_os.thread);
+}
+
 static void refused(void **state) {
     (void)state;
     fake_os.refuses_threads = true;
@@ -167,5 +176,5 @@ static void woken(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
-          cmocka_unit_test(with_one_thread), cmocka_unit_test(refused), cmocka_unit_test(all_goes_back),
+          cmocka_unit_test(with_one_thread), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(all_goes_back),
           cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))

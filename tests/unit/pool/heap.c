@@ -1,6 +1,8 @@
 /* pool/heap.h: blank heaps, bins that grow, slabs held and given up, heaps left and taken again. */
 #include "pool_fixture.h"
 
+#include <signal.h>
+
 static void blank(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -128,6 +130,91 @@ static void budget_in_use(void **state) {
     assert_int_equal(slots_of(heap, c), hak_heap_usual_slots(c));
 }
 
+/* A signal handler that hits, at each instruction of a change of a bin in turn: what it pops is in the bin no more afterwards, and
+ * what it pushes is. By the trap flag, which only some processors have. */
+#ifdef __x86_64__
+enum { STEP_CLASS = 4, PUSHED = 1000 };
+static struct hak_bin *stepped;
+static int steps, step_to_hit;
+static const void *popped;
+static bool has_pushed;
+
+static void on_step(int signal) {
+    (void)signal;
+    if (steps++ != step_to_hit) return;
+    void **top = hak_owned_peek(&stepped->top);
+    if (hak_atomic_load(&stepped->base, relaxed) < top) {
+        popped = top[-1];
+        if (popped == NULL) popped = &popped; /* what no bin may hold */
+        hak_bin_set_top(stepped, --top);
+    } else if (top < hak_atomic_load(&stepped->limit, relaxed)) {
+        has_pushed = top[-1] != &popped; /* as free compares */
+        *top = (void *)PUSHED;
+        hak_bin_set_top(stepped, top + 1);
+    }
+}
+
+static void step_through(bool (*change)(struct hak_heap *, uint32_t), struct hak_heap *heap) {
+    __asm__ volatile("pushfq\n orq $0x100, (%%rsp)\n popfq" ::: "memory", "cc");
+    change(heap, STEP_CLASS);
+    __asm__ volatile("pushfq\n andq $~0x100, (%%rsp)\n popfq" ::: "memory", "cc");
+}
+
+static bool grow_bin(struct hak_heap *heap, uint32_t size_class) {
+    return hak_heap_grow_bin(heap, size_class) == HAK_BIN_GREW;
+}
+
+static bool open_bin(struct hak_heap *heap, uint32_t size_class) {
+    hak_heap_open_bin(heap, size_class);
+    return true;
+}
+
+/* Before the change the bin has `filled` blocks, or no slots at all if `is_first`. With `drained`, one, above the lowest slot. */
+static void hit_meanwhile(bool (*change)(struct hak_heap *, uint32_t), uint32_t filled, bool is_first, bool drained) {
+    for (step_to_hit = 0, steps = INT32_MAX; step_to_hit < steps; step_to_hit++) {
+        pool_start(SIZE_MAX);
+        struct hak_heap *heap = hak_heap_acquire();
+        struct hak_bin *bin = stepped = &heap->bins[STEP_CLASS];
+        if (!is_first) assert_true(grow_bin(heap, STEP_CLASS));
+        for (uint32_t i = 0; i < filled; i++) bin->base[i] = (void *)(uintptr_t)(i + 1);
+        if (!is_first) hak_bin_set_top(bin, bin->base + filled);
+        if (drained) {
+            hak_atomic_store(&bin->base, hak_owned_peek(&bin->top) - 1, relaxed);
+            hak_atomic_store(&bin->limit, NULL, relaxed);
+        }
+        steps = 0;
+        popped = NULL;
+        has_pushed = false;
+        step_through(change, heap);
+        assert_true(steps > 10);
+        uint32_t before = drained ? 1 : filled, count = (uint32_t)hak_heap_cached(heap, STEP_CLASS);
+        assert_int_equal(count, before - (popped != NULL) + has_pushed);
+        void *const *blocks = hak_atomic_load(&bin->base, relaxed);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_ptr_not_equal(blocks[i], popped);
+            assert_non_null(blocks[i]);
+        }
+        assert_ptr_equal(hak_atomic_load(&bin->limit, relaxed), heap->slots[STEP_CLASS].end);
+    }
+}
+
+static void hits_meanwhile(void **state) {
+    (void)state;
+    const struct sigaction on_trap = {.sa_handler = on_step}, as_before = {.sa_handler = SIG_DFL};
+    assert_int_equal(sigaction(SIGTRAP, &on_trap, NULL), 0);
+    hit_meanwhile(grow_bin, 0, true, false);
+    hit_meanwhile(grow_bin, 0, false, false);
+    hit_meanwhile(grow_bin, 7, false, false);
+    hit_meanwhile(open_bin, 5, false, true);
+    assert_int_equal(sigaction(SIGTRAP, &as_before, NULL), 0);
+}
+#else
+static void hits_meanwhile(void **state) {
+    (void)state;
+    skip();
+}
+#endif
+
 static void holding(void **state) {
     (void)state;
     enum { SLABS = 20, CLASS = 59 };
@@ -181,4 +268,5 @@ static void releasing(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_memory),
           cmocka_unit_test(growing_bins), cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use),
+          cmocka_unit_test(hits_meanwhile),
           cmocka_unit_test(holding), cmocka_unit_test(releasing))
