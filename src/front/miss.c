@@ -10,6 +10,7 @@
 #include "front/tight.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "region/large.h"
 
 HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
@@ -131,9 +132,22 @@ static void make_room(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- Allocation --------------------------------------------------------------------------------------------------- */
 
+/* In a unit that the heap keeps, if one will do. */
+static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
+    if (size > HAK_UNIT_BYTES || alignment > HAK_UNIT_BYTES) return NULL;
+    struct hak_heap *heap = enter();
+    if (heap == NULL) return NULL;
+    struct hak_slab *unit = hak_heap_take_unit(heap);
+    void *block = unit == NULL ? NULL : hak_large_use_unit(unit, size, clear);
+    leave(heap);
+    return block;
+}
+
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
-    void *block = hak_large_alloc(size == 0 ? 1 : size, alignment, clear);
+    if (size == 0) size = 1;
+    void *block = alloc_in_kept_unit(size, alignment, clear);
+    if (block == NULL) block = hak_large_alloc(size, alignment, clear);
     if (HAK_UNLIKELY(block == NULL)) return out_of_memory();
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
@@ -210,6 +224,19 @@ static void free_small(void *block, uint32_t size_class) {
     }
 }
 
+static bool free_large(const struct hak_place *place) {
+    bool is_unit = place->kind == HAK_PLACE_RUN && place->bytes <= HAK_UNIT_BYTES, is_kept = false;
+    struct hak_heap *heap = is_unit ? enter() : NULL;
+    if (heap != NULL) {
+        if (heap->empty_count < HAK_EMPTY_SLABS) {
+            struct hak_slab *unit = hak_large_free_unit(place);
+            is_kept = unit != NULL && hak_heap_keep_unit(heap, unit);
+        }
+        leave(heap);
+    }
+    return is_kept || hak_large_free(place);
+}
+
 void hak_front_free_miss(void *block) {
     if (block == NULL) return;
     struct hak_place place = hak_front_place_of(block, "free");
@@ -217,7 +244,7 @@ void hak_front_free_miss(void *block) {
         free_small(block, place.size_class);
         return;
     }
-    if (HAK_UNLIKELY(!hak_large_free(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
+    if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
     hak_signal_fence();

@@ -149,7 +149,8 @@ void hak_heap_give_up_slabs(struct hak_heap *heap) {
             hak_partial_set_add(slab);
         }
     }
-    while (heap->empty_count > 0) hak_region_release(heap->empty_slabs[--heap->empty_count], 1);
+    struct hak_slab *unit;
+    while ((unit = hak_heap_take_unit(heap)) != NULL) hak_region_release(unit, 1);
 }
 
 /* No free hits a bin any more, not even in a signal handler. */

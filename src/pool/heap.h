@@ -63,7 +63,7 @@ struct hak_heap {
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;   /* owner; of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */
     struct hak_partial_list partial[HAK_CLASS_LIMIT];
-    struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: retired here, or taken ahead */
+    struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: freed here, or taken ahead */
     uint32_t empty_count;
     uint32_t acquired_count;              /* slabs acquired since the thread got the heap */
     bool has_acquired[HAK_CLASS_LIMIT];   /* a slab of the class, since then */
@@ -142,6 +142,18 @@ HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_cla
     const struct hak_bin *bin = &heap->bins[size_class];
     void **top = hak_owned_peek(&bin->top), **base = hak_atomic_load(&bin->base, relaxed);
     return top >= base ? (size_t)(top - base) : 0;
+}
+
+/* A unit kept for the next slab or page run of one; NULL when there is none. */
+HAK_INLINE struct hak_slab *hak_heap_take_unit(struct hak_heap *heap) {
+    return heap->empty_count > 0 ? heap->empty_slabs[--heap->empty_count] : NULL;
+}
+
+/* Keeps a unit that the caller has, and that is no slab or run; false when there are enough. */
+HAK_INLINE bool hak_heap_keep_unit(struct hak_heap *heap, struct hak_slab *unit) {
+    if (heap->empty_count == HAK_EMPTY_SLABS) return false;
+    heap->empty_slabs[heap->empty_count++] = unit;
+    return true;
 }
 
 /* Makes a bin that was drained usable: its blocks to the bottom, frees may hit. */

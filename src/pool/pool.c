@@ -22,7 +22,7 @@ static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, en
             for (uint32_t i = HAK_EMPTY_SLABS; --i > 0;) {
                 struct hak_slab *slab = first + i;
                 hak_atomic_store(&slab->range, hak_atomic_load(&first->range, relaxed), relaxed);
-                heap->empty_slabs[heap->empty_count++] = slab;
+                hak_heap_keep_unit(heap, slab);
             }
             return first;
         }
@@ -41,11 +41,12 @@ static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32
 
 /* Units that were a slab before: their memory is there. */
 static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
-    if (heap != NULL && units == 1 && heap->empty_count > 0) {
+    struct hak_slab *slab = heap != NULL && units == 1 ? hak_heap_take_unit(heap) : NULL;
+    if (slab != NULL) {
         HAK_COUNT(heap, slabs_own_empty, 1);
-        return heap->empty_slabs[--heap->empty_count];
+        return slab;
     }
-    struct hak_slab *slab = units_for_slab(heap, units, HAK_UNITS_DIRTY);
+    slab = units_for_slab(heap, units, HAK_UNITS_DIRTY);
     if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
     return slab;
 }
@@ -93,10 +94,7 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
     hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
-    if (heap != NULL && units == 1 && heap->empty_count < HAK_EMPTY_SLABS) {
-        heap->empty_slabs[heap->empty_count++] = slab;
-        return;
-    }
+    if (heap != NULL && units == 1 && hak_heap_keep_unit(heap, slab)) return;
     hak_region_release(slab, units);
     hak_page_policy_after_release();
 }

@@ -34,6 +34,15 @@ static size_t bytes_of_run(const struct hak_slab *run) {
     return hak_atomic_load(&run->run_pages, relaxed) * hak_os_page_bytes();
 }
 
+/* Makes a run of units that the caller has. */
+static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
+    set_bytes_of_run(run, bytes);
+    /* Release pairs with begin_change: who gets at the run sees its bytes. */
+    hak_atomic_store(&run->state, run_live, release);
+    hak_region_mark(run, units, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
+}
+
 static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
     uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
     static const enum hak_unit_source sources[] = {HAK_UNITS_DIRTY, HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER,
@@ -44,12 +53,12 @@ static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
     else
         for (size_t i = 0; run == NULL && i < sizeof sources / sizeof sources[0]; i++)
             run = hak_region_acquire(units, unit_alignment, sources[i], clear);
-    if (run == NULL) return NULL;
-    set_bytes_of_run(run, bytes);
-    /* Release pairs with begin_change: who gets at the run sees its bytes. */
-    hak_atomic_store(&run->state, run_live, release);
-    hak_region_mark(run, units, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
-    return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
+    return run == NULL ? NULL : begin_run(run, units, bytes);
+}
+
+void *hak_large_use_unit(struct hak_slab *unit, size_t bytes, bool clear) {
+    void *block = begin_run(unit, 1, bytes);
+    return clear ? memset(block, 0, bytes) : block;
 }
 
 static void *map_block(size_t bytes, size_t alignment) {
@@ -86,8 +95,8 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
 
 /* ---- Freeing ------------------------------------------------------------------------------------------------------ */
 
-/* The caller has the run, and gives up its units; `moved` says that they have no memory any more. */
-static void give_up_run(struct hak_slab *run, bool moved) {
+/* The caller has the run, and only its units afterwards. Returns how many. */
+static uint32_t end_run(struct hak_slab *run) {
     size_t bytes = bytes_of_run(run), whole_bytes = hak_align_up(bytes, HAK_UNIT_BYTES);
     uint32_t units = units_for(bytes);
     if (hak_atomic_load(&run->purged_pages, relaxed) != 0)
@@ -95,6 +104,12 @@ static void give_up_run(struct hak_slab *run, bool moved) {
     hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
     hak_atomic_store(&run->run_pages, 0, relaxed);
     hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    return units;
+}
+
+/* The caller has the run, and gives up its units; `moved` says that they have no memory any more. */
+static void give_up_run(struct hak_slab *run, bool moved) {
+    uint32_t units = end_run(run);
     if (moved) hak_region_release_fresh(run, units);
     else hak_region_release(run, units);
 }
@@ -128,6 +143,15 @@ static bool free_run(struct hak_slab *run) {
     give_up_run(run, false);
     hak_page_policy_after_release();
     return true;
+}
+
+struct hak_slab *hak_large_free_unit(const struct hak_place *place) {
+    struct hak_slab *run = place->slab;
+    uint32_t state = run_live;
+    /* Acquire pairs with end_change. */
+    if (!hak_atomic_cas(&run->state, &state, HAK_SLAB_NONE, acquire, relaxed)) return NULL;
+    end_run(run);
+    return run;
 }
 
 void hak_large_recover_run(struct hak_slab *run) {

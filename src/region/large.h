@@ -25,6 +25,11 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
  * freed it. */
 bool hak_large_free(const struct hak_place *place);
 
+/* The same for those who keep units, and of one unit: a run of a unit that the caller has; and the free of a run that is one,
+ * which leaves the unit to him. NULL, with nothing done, when somebody else is at the run: a case for hak_large_free. */
+void *hak_large_use_unit(struct hak_slab *unit, size_t bytes, bool clear);
+struct hak_slab *hak_large_free_unit(const struct hak_place *place);
+
 /* The pages behind the last one of a page run, in its last unit, if `unit` is where a run begins, and they have not gone back: the
  * first function returns their bytes, the second gives them back. Any thread may, at any time. */
 size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit);
