@@ -9,6 +9,9 @@
 
 enum { OLD_SWEEPS = 2 };
 
+/* Looks at the holes of threads that go on: another one after one that gave back much. */
+enum { MOST_LOOKS = 4, FOUND_MUCH_BYTES = 1 << 20 };
+
 /* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of it. */
 struct view {
     struct hak_range *range;
@@ -264,6 +267,14 @@ static size_t purge_all_holes(void) {
     return visit_super_slabs(&from, hak_region_sums().super_slabs, purge_holes);
 }
 
+/* What threads that go on have touched by the end of a look is the less, the shorter it was, and each has less to give back than
+ * the one before. */
+static size_t purge_all_holes_of_busy(void) {
+    size_t bytes = 0, found = FOUND_MUCH_BYTES;
+    for (uint32_t looks = 0; looks < MOST_LOOKS && found >= FOUND_MUCH_BYTES; looks++) bytes += found = purge_all_holes();
+    return bytes;
+}
+
 size_t hak_purge_all(struct hak_heap *own) {
     size_t bytes = 0;
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) <= (own != NULL);
@@ -272,5 +283,6 @@ size_t hak_purge_all(struct hak_heap *own) {
      * then needs no purge. */
     if (!alone) bytes += purge_all_holes();
     bytes += hak_heap_purge_others(own);
-    return bytes + purge_all_holes() + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
+    bytes += alone ? purge_all_holes() : purge_all_holes_of_busy();
+    return bytes + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
 }

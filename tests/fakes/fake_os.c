@@ -181,7 +181,9 @@ bool hak_os_purge(void *start, size_t bytes) {
     if (!is_granted(FAKE_PURGE)) return record(FAKE_PURGE, start, bytes, false);
     if (madvise(start, bytes, MADV_DONTNEED) != 0) stop("madvise failed");
     hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
-    return record(FAKE_PURGE, start, bytes, true);
+    record(FAKE_PURGE, start, bytes, true);
+    if (fake_os.at_purge != NULL) fake_os.at_purge();
+    return true;
 }
 
 bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {

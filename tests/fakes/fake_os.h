@@ -72,6 +72,7 @@ struct fake_os {
     const char *const *requests;       /* what comes in, one at each wait, up to NULL; then waits end without any */
     size_t send_bytes;                 /* that anybody reads of answers, together; SIZE_MAX */
     bool refuses_files;                /* to be replaced */
+    void (*at_purge)(void);            /* called after each, for what another thread does there; NULL */
 
     /* What happened. The record stops when it is full; the counts go on. */
     struct fake_call calls[FAKE_CALL_LIMIT];

@@ -319,4 +319,28 @@ static void check_tail(void) {
 MODEL_HARNESS(run_tail, setup_tail, check_tail, free_and_use, purge_tail);
 MODEL_HARNESS(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
 MODEL_HARNESS(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
+/* A run of one unit is freed, and its unit stays with who did it, for another run. */
+static void setup_unit_run(void) {
+    setup_run();
+    hak_large_free(&run);
+    run = hak_region_find((uintptr_t)hak_large_alloc(HAK_UNIT_BYTES - PAGE, HAK_ALIGNMENT, false));
+}
+static struct hak_slab *free_unit(const struct hak_place *place) {
+    struct hak_slab *unit = hak_large_free_unit(place);
+    freed_count[model_thread()] += unit != NULL || hak_large_free(place);
+    return unit;
+}
+static void free_unit_and_use(void) {
+    struct hak_slab *unit = free_unit(&run);
+    if (unit == NULL) return;
+    char *start = hak_large_use_unit(unit, HAK_UNIT_BYTES, false);
+    *(uint64_t *)(void *)(start + HAK_UNIT_BYTES - PAGE) = 1;
+    struct hak_place place = hak_region_find((uintptr_t)start);
+    freed_count[0]--;
+    keep(free_unit(&place), 1);
+}
+static void free_unit_once(void) { keep(free_unit(&run), 1); }
+MODEL_HARNESS(run_unit, setup_unit_run, check_tail, free_unit_and_use, purge_tail);
+MODEL_HARNESS(run_unit_twice, setup_unit_run, check_run, free_unit_once, free_run_twice);
+
 MODEL_HARNESS(run_twice, setup_run, check_run, free_run_twice, free_run_twice, take_two);

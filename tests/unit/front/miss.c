@@ -204,6 +204,32 @@ static void groups_open(void **state) {
     assert_int_equal(snapshot.total.live_blocks, 0);
 }
 
+/* A block of one unit, freed, serves the next such: no unit goes back to the region, or comes from it. */
+static void kept_units(void **state) {
+    (void)state;
+    char *first = hak_malloc(40000);
+    memset(first, 1, 40000);
+    hak_free(first);
+    assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
+    char *second = hak_calloc(60000, 1);
+    assert_ptr_equal(second, first);
+    assert_int_equal(hak_malloc_usable_size(second), 61440);
+    for (int i = 0; i < 60000; i++) assert_int_equal(second[i], 0);
+    char *aligned = hak_aligned_alloc(HAK_UNIT_BYTES, 50000);
+    hak_free(second);
+    assert_ptr_not_equal(hak_malloc(HAK_UNIT_BYTES + 1), first);
+    assert_ptr_not_equal(hak_aligned_alloc(2 * HAK_UNIT_BYTES, 40000), first);
+    hak_free(aligned);
+    assert_ptr_equal(hak_aligned_alloc(HAK_UNIT_BYTES, 100), aligned);
+    void *many[8];
+    for (int i = 0; i < 8; i++) many[i] = hak_malloc(HAK_UNIT_BYTES);
+    for (int i = 0; i < 8; i++) hak_free(many[i]);
+    assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 4, 8); /* a few are kept */
+    hak_purge();
+    assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
+    assert_int_equal(hak_thread_heap->empty_count, 0);
+}
+
 static void misuse_at_once(void **state) {
     (void)state;
     char *block = hak_malloc(64), *run = hak_malloc(100000), *mapping = hak_malloc(3 * HAK_MIB);
@@ -299,7 +325,7 @@ static void interior_pointers_at_the_flush(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
           cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
           cmocka_unit_test(misses_are_counted_and_timed))

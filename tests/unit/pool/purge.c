@@ -246,6 +246,27 @@ static void huge_pages(void **state) {
     assert_int_equal(fake_os.call_count[FAKE_BREAK], 2);
 }
 
+/* Another thread frees while a look at all holes goes on, where it has been already. */
+static void free_behind(void) {
+    static const size_t slabs = BIG_PER_SUPER_SLAB / BIG_PER_SLAB;
+    size_t calls = fake_os.call_count[FAKE_PURGE], look = calls / slabs;
+    if (calls % slabs != 0 || look == 0 || look > 3) return;
+    for (uint32_t i = 0; i < BIG_PER_SUPER_SLAB; i++) /* from the last SuperSlab down */
+        if (i % BIG_PER_SLAB != 0) pool_put_one(NULL, big_class(), big_blocks[(3 - look) * BIG_PER_SUPER_SLAB + i]);
+}
+
+static void while_others_go_on(void **state) {
+    (void)state;
+    struct hak_heap *heap = take_big_blocks(4);
+    for (uint32_t i = 0; i < BIG_PER_SUPER_SLAB; i++)
+        if (i % BIG_PER_SLAB != 0) pool_put_one(heap, big_class(), big_blocks[3 * BIG_PER_SUPER_SLAB + i]);
+    fake_os_forget();
+    fake_os.at_purge = free_behind;
+    assert_int_equal(hak_purge_all(NULL), 4 * holes_of_super_slab);
+    fake_os.at_purge = NULL;
+    assert_int_equal(hak_purge_all(NULL), 0);
+}
+
 static void behind_runs(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -268,4 +289,5 @@ static void behind_runs(void **state) {
 UNIT_MAIN(cmocka_unit_test(holes_in_pages_of_4_kib), cmocka_unit_test(holes_in_pages_of_16_kib),
           cmocka_unit_test(holes_in_pages_of_64_kib), cmocka_unit_test(refused), cmocka_unit_test(holes_come_and_go),
           cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins), cmocka_unit_test(old_holes),
-          cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages), cmocka_unit_test(behind_runs))
+          cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages), cmocka_unit_test(while_others_go_on),
+          cmocka_unit_test(behind_runs))
