@@ -120,16 +120,37 @@ void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
     set_bin(bin, slots->start, count, slots->end);
 }
 
+static void flush_bin(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    void **base = hak_atomic_load(&bin->base, relaxed);
+    uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
+    if (count == 0) return;
+    hak_bin_set_top(bin, base);
+    hak_pool_put(heap, size_class, base, count);
+    HAK_COUNT(heap, flushed_blocks, count);
+}
+
 static void flush_bins(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) flush_bin(heap, i);
+}
+
+static void give_up_empty_slabs(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_slab *next;
+    for (struct hak_slab *slab = heap->partial[size_class].first; slab != NULL; slab = next) {
+        next = slab->next;
+        if (!hak_slab_is_empty(slab) || !hak_slab_claim_all(slab)) continue;
+        hak_heap_unlink(heap, slab);
+        hak_pool_retire(heap, slab);
+    }
+}
+
+void hak_heap_give_up_idle(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        if (heap->slots[i].start == NULL) continue;
-        struct hak_bin *bin = &heap->bins[i];
-        void **base = hak_atomic_load(&bin->base, relaxed);
-        uint32_t count = (uint32_t)hak_heap_cached(heap, i);
-        if (count == 0) continue;
-        hak_bin_set_top(bin, base);
-        hak_pool_put(heap, i, base, count);
-        HAK_COUNT(heap, flushed_blocks, count);
+        bool is_idle = heap->last_miss[i] == HAK_MISS_NONE;
+        heap->last_miss[i] = HAK_MISS_NONE;
+        if (!is_idle) continue;
+        flush_bin(heap, i);
+        give_up_empty_slabs(heap, i);
     }
 }
 

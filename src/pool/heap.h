@@ -58,7 +58,7 @@ struct hak_heap {
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
     struct hak_slots slots[HAK_CLASS_LIMIT];
     uint16_t slot_room[HAK_CLASS_LIMIT]; /* slots that a bin has memory for, of which it may have fewer */
-    uint8_t last_miss[HAK_CLASS_LIMIT];  /* enum hak_miss */
+    uint8_t last_miss[HAK_CLASS_LIMIT];  /* enum hak_miss; NONE since hak_heap_give_up_idle */
     HAK_ATOMIC(uint32_t) class_misses[HAK_CLASS_LIMIT]; /* owner; refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;   /* owner; of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */
@@ -166,6 +166,9 @@ void hak_heap_flush(struct hak_heap *heap);
 
 /* The same without the bins. */
 void hak_heap_give_up_slabs(struct hak_heap *heap);
+
+/* Gives back what it keeps of classes that have not missed since the last such call: blocks in bins, and slabs that are empty. */
+void hak_heap_give_up_idle(struct hak_heap *heap);
 
 /* Links a slab that is HELD by the heap into its list, or gives it to the pool when the list is full (H4). */
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);

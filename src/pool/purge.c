@@ -271,7 +271,8 @@ static size_t purge_all_holes(void) {
  * the one before. */
 static size_t purge_all_holes_of_busy(void) {
     size_t bytes = 0, found = FOUND_MUCH_BYTES;
-    for (uint32_t looks = 0; looks < MOST_LOOKS && found >= FOUND_MUCH_BYTES; looks++) bytes += found = purge_all_holes();
+    for (uint32_t looks = 0; looks < MOST_LOOKS && found >= FOUND_MUCH_BYTES; looks++)
+        bytes += found = purge_all_holes();
     return bytes;
 }
 

@@ -176,5 +176,6 @@ static void woken(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
-          cmocka_unit_test(with_one_thread), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(all_goes_back),
-          cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(with_one_thread), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
+          cmocka_unit_test(all_goes_back), cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(kernel_refuses),
+          cmocka_unit_test(woken))

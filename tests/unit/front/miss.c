@@ -204,6 +204,23 @@ static void groups_open(void **state) {
     assert_int_equal(snapshot.total.live_blocks, 0);
 }
 
+/* What one phase of a program leaves serves the next, whatever its sizes: of each class little is kept. */
+static void phases(void **state) {
+    (void)state;
+    enum { PHASE_BYTES = 1 << 20 };
+    static void *blocks[PHASE_BYTES / 16];
+    hak_free(hak_malloc(1));
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        size_t bytes = hak_size_classes[c].block_bytes, count = PHASE_BYTES / bytes;
+        for (size_t i = 0; i < count; i++) assert_non_null(blocks[i] = hak_malloc(bytes));
+        for (size_t i = 0; i < count; i++) hak_free(blocks[i]);
+    }
+    struct hak_snapshot snapshot;
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+    assert_in_range(snapshot.total.super_slabs, 1, 3);
+}
+
 /* A block of one unit, freed, serves the next such: no unit goes back to the region, or comes from it. */
 static void kept_units(void **state) {
     (void)state;
@@ -325,7 +342,7 @@ static void interior_pointers_at_the_flush(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
           cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
           cmocka_unit_test(misses_are_counted_and_timed))
