@@ -22,6 +22,8 @@ static const struct option option_table[] = {
 
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
+static const char profile_expected[] = "a profile: " HAK_PROFILE_NAMES;
+
 static const char *const kind_expected[] = {"0 or 1",
                                             "a number of bytes, such as 4096 or 64K",
                                             "off, auto or on",
@@ -30,7 +32,7 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
                                             "a number of milliseconds, 334 to 3600000",
                                             "profile, balanced, speed, memory or latency",
-                                            HAK_PROFILE_NAMES,
+                                            profile_expected,
                                             "0, 1 or auto",
                                             "the name of a file"};
 
