@@ -146,7 +146,12 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length) {
 
 /* A channel nobody asks anything by: waits end when they are interrupted. The kernel orders what goes through a pipe. */
 bool hak_os_is_filtered(void) { return false; }
-bool hak_os_channel_open(void) { return !fake_os.refuses_channel; }
+static uint32_t channel; /* what who interrupts has to know of it */
+bool hak_os_channel_open(void) {
+    model_plain_write(&channel);
+    channel = 1;
+    return !fake_os.refuses_channel;
+}
 bool hak_os_channel_may_answer(void) { return !fake_os.gets_filter; }
 bool hak_os_channel_send(const char *text, size_t length, uint64_t deadline_ms) {
     return (void)text, (void)length, (void)deadline_ms, true;
@@ -159,6 +164,8 @@ size_t hak_os_channel_receive(char *buffer, size_t bytes, uint64_t most_ms) {
     return hak_atomic_exchange(&interrupts, 0, acquire) & 0;
 }
 void hak_os_channel_interrupt(void) {
+    model_plain_read(&channel);
+    model_assert(channel == 1, "it interrupts a channel that is open");
     hak_atomic_store(&interrupts, 1, release);
     model_futex_wake(&interrupts, 1);
 }
