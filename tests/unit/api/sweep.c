@@ -129,14 +129,12 @@ static void end_after_some_periods(void) {
 /* The background thread, if there is one, has so many periods, and ends. */
 static void run_background(size_t periods) {
     if (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_AWAKE) return;
-    struct hak_heap *own = hak_thread_heap;
     waits_left = periods;
     fake_os.at_wait = end_after_some_periods;
     struct hak_heap *own = hak_thread_heap; /* the background thread, which is the same one here, has none */
     fake_os.thread();
     hak_thread_heap = own;
     fake_os.at_wait = NULL;
-    hak_thread_heap = own; /* it ran in this thread, and refused heaps */
     UNIT_CHECK(hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_NONE);
 }
 
