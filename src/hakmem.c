@@ -35,6 +35,8 @@
 #include "pool/purge.c"
 
 /* observe: a view of it all. */
+#include "observe/stack.c"
+#include "observe/profile.c"
 #include "observe/stats.c"
 #include "observe/metrics.c"
 #include "observe/address.c"
@@ -53,11 +55,13 @@
 #include "control/ace.c"
 
 /* front: what a thread touches. */
+#include "front/routes.c"
 #include "front/miss.c"
 #include "front/tight.c"
 #include "front/statistics.c"
 #include "front/requests.c"
 #include "front/service.c"
+#include "front/meter.c"
 #include "front/background.c"
 #include "front/process.c"
 #include "front/thread.c"

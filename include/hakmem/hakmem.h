@@ -100,6 +100,20 @@ struct hak_statistics {
  * does not know is 0. Returns 0, or EINVAL when stats is NULL. */
 HAK_API int hak_stats(struct hak_statistics *stats, size_t size);
 
+/* ---- Heap profile ---------------------------------------------------------------------------------------------- */
+
+/* Switches the heap profile on (HAKMEM_PROF does so at the start): from now on allocations are sampled, one every `interval`
+ * bytes on average; 524288 is a good choice. What was recorded before stays. Returns 0, EINVAL for an interval of 0, or
+ * ENOMEM. */
+HAK_API int hak_profile_start(size_t interval);
+
+/* Switches it off. Blocks that were sampled stay known, until they are freed. */
+HAK_API void hak_profile_stop(void);
+
+/* Writes what was recorded so far to a file, as text that `hakmem profile` reads. Returns 0, an error of opening the file, EINVAL
+ * when path is NULL, or ENODATA when the profile was never on. */
+HAK_API int hak_profile_save(const char *path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,6 +30,7 @@ COMMANDS = {
     "top": "a live view of processes on hakmem",
     "learn": "run a command, and write down what the controller has learned",
     "tune-log": "what the controller did in a process, and why",
+    "profile": "who allocates: a heap profile for pprof, and a flame graph",
     "record": "write a trace of a command's calls of malloc",
     "replay": "replay a trace under any allocator",
     "peers": "fetch, build and list the allocators to compare with",

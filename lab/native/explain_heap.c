@@ -158,6 +158,15 @@ static void own_large_objects(struct heap_view *view, const struct hak_landmarks
     }
 }
 
+/* The tables of the heap profile, which begin with their size. */
+static void own_profile(struct heap_view *view, const struct hak_landmarks *landmarks) {
+    uint64_t tables = 0, bytes = 0;
+    if (process_read_anyway(view->process, address_of(landmarks->profile), &tables, sizeof tables) && tables != 0 &&
+        process_read(view->process, tables, &bytes, sizeof bytes) && bytes < ADDRESS_END - tables) {
+        add_owned(view, tables, tables + bytes, OWNED_METADATA);
+    }
+}
+
 /* ---- What threads keep -------------------------------------------------------------------------------------------- */
 
 static void add_kept(struct heap_view *view, uint64_t address, bool is_unit) {
@@ -518,6 +527,7 @@ static void explain_copy(struct heap_view *view, const struct hak_landmarks *lan
     add_owned(view, address_of(landmarks->page_map), address_of(landmarks->page_map) + HAK_FIRST_RANGE_UNITS,
               OWNED_METADATA);
     own_large_objects(view, landmarks);
+    own_profile(view, landmarks);
     view->kept_count = 0;
     look_at_heaps(view, landmarks, ranges, count);
     if (view->kept_count != 0) {

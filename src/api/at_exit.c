@@ -1,4 +1,5 @@
-/* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics. */
+/* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics, the heap
+ * profile. */
 #include <unistd.h>
 
 #include "front/background.h"
@@ -7,6 +8,7 @@
 #include "front/statistics.h"
 #include "front/thread.h"
 #include "observe/crash.h"
+#include "observe/profile.h"
 #include "os/os.h"
 #include "os/signals.h"
 
@@ -90,11 +92,37 @@ __attribute__((constructor)) static void prepare_stats(void) {
         hak_os_write(STDERR_FILENO, handled, sizeof handled - 1);
 }
 
-__attribute__((destructor)) static void at_exit(void) {
+static void write_stats_at_exit(void) {
     const struct hak_config *config = hak_process_config();
     uint32_t tries_left = 1000; /* another thread may be at it, or hang in it */
     if (config->stats == HAK_STATS_OFF) return;
     for (; !begin_stats(); hak_os_yield())
         if (tries_left-- == 0) return;
     write_stats(config);
+}
+
+/* ---- Heap profile --------------------------------------------------------------------------------------------------- */
+
+static void write_profile_at_exit(void) {
+    const struct hak_config *config = hak_process_config();
+    char buffer[4096];
+    struct hak_text path = hak_text_in(buffer, sizeof buffer);
+    if (config->heap_profile == 0) return;
+    hak_config_add_path(&path, config->heap_profile_file == NULL ? "hakmem.%p.prof" : config->heap_profile_file,
+                        hak_os_process_id());
+    int descriptor = path.truncated ? -1 : hak_os_create_file(path.start);
+    if (descriptor < 0) {
+        static const char message[] = "hakmem: can't write the heap profile to ";
+        hak_os_write(STDERR_FILENO, message, sizeof message - 1);
+        hak_os_write(STDERR_FILENO, path.start, path.length);
+        hak_os_write(STDERR_FILENO, "\n", 1);
+        return;
+    }
+    hak_profile_write(descriptor);
+    hak_os_close(descriptor);
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+    write_stats_at_exit();
+    write_profile_at_exit();
 }

@@ -6,6 +6,7 @@
 
 #include "api/override.h"
 #include "front/front.h"
+#include "observe/stack.h"
 
 #ifndef HAK_NO_OVERRIDE
 
@@ -34,12 +35,19 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) 
     abort();
 }
 
-HAK_INLINE void *new_block(size_t size, bool may_throw) {
-    void *block = hak_front_alloc(size);
+static HAK_COLD void *new_missed(size_t size, bool may_throw) {
+    HAK_WALKABLE();
+    void *block = hak_front_alloc_miss(size);
     return HAK_LIKELY(block != NULL) ? block : new_failed(size, 0, may_throw);
 }
 
+HAK_INLINE void *new_block(size_t size, bool may_throw) {
+    void *block = hak_front_take(size);
+    return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw);
+}
+
 static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
+    HAK_WALKABLE();
     void *block = hak_aligned_alloc(alignment, size);
     return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw);
 }

@@ -8,10 +8,11 @@
 
 #include "api/override.h"
 #include "base/knobs.h"
+#include "front/meter.h"
 #include "front/miss.h"
 #include "front/process.h"
-#include "front/tight.h"
 #include "front/statistics.h"
+#include "observe/stack.h"
 #include "os/os.h"
 
 /* ---- malloc, free, calloc, realloc -------------------------------------------------------------------------------- */
@@ -32,15 +33,22 @@ static HAK_COLD void *fail(int error) {
     return NULL;
 }
 
+static HAK_COLD void *calloc_missed(size_t bytes) {
+    HAK_WALKABLE();
+    void *block = hak_front_alloc_miss(bytes);
+    return block == NULL ? block : memset(block, 0, bytes);
+}
+
 void *hak_calloc(size_t count, size_t size) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
     if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true);
-    void *block = hak_front_alloc(bytes);
-    return block == NULL ? block : memset(block, 0, bytes);
+    void *block = hak_front_take(bytes);
+    return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes);
 }
 
 static void *move_block(const struct hak_place *place, size_t size) {
+    HAK_WALKABLE();
     void *block = (void *)place->start, *moved = hak_front_alloc(size);
     if (moved == NULL) return size <= place->bytes ? block : NULL; /* a smaller one can't be had: it is large enough */
     memcpy(moved, block, size < place->bytes ? size : place->bytes);
@@ -61,10 +69,9 @@ void *hak_realloc(void *block, size_t size) {
         bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
         return stays ? block : move_block(&place, size);
     }
-    void *resized = hak_large_resize(&place, size);
-    if (resized == NULL) return move_block(&place, size);
-    hak_tight_notice();
-    return resized;
+    HAK_WALKABLE();
+    void *resized = hak_front_resize_large(&place, size);
+    return resized != NULL ? resized : move_block(&place, size);
 }
 
 void *hak_reallocarray(void *block, size_t count, size_t size) {
@@ -109,6 +116,7 @@ void *hak_memalign(size_t alignment, size_t size) {
 int hak_posix_memalign(void **block, size_t alignment, size_t size) {
     if (!hak_is_power_of_two(alignment) || alignment % sizeof(void *) != 0) return EINVAL;
     int saved_errno = errno;
+    HAK_WALKABLE();
     void *made = alloc_aligned(alignment, size);
     errno = saved_errno;
     if (made == NULL) return ENOMEM;
@@ -152,6 +160,23 @@ int hak_stats(struct hak_statistics *stats, size_t size) {
     memset(stats, 0, size);
     memcpy(stats, &snapshot.total, size < sizeof *stats ? size : sizeof *stats);
     return 0;
+}
+
+int hak_profile_start(size_t interval) {
+    if (interval == 0) return EINVAL;
+    return hak_meter_start(interval) ? 0 : ENOMEM;
+}
+
+void hak_profile_stop(void) { hak_meter_stop(); }
+
+int hak_profile_save(const char *path) {
+    int saved_errno = errno, descriptor = path == NULL ? -1 : hak_os_create_file(path);
+    int error = path == NULL ? EINVAL : descriptor < 0 ? errno : 0;
+    errno = saved_errno;
+    if (error != 0) return error;
+    bool written = hak_profile_write(descriptor);
+    hak_os_close(descriptor);
+    return written ? 0 : ENODATA;
 }
 
 #ifndef HAK_NO_OVERRIDE

@@ -34,7 +34,8 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "profile, balanced, speed, memory or latency",
                                             profile_expected,
                                             "0, 1 or auto",
-                                            "the name of a file"};
+                                            "the name of a file",
+                                            "0, 1 or 1:FILE"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -149,6 +150,15 @@ static bool parse_knobs(const char *value, struct hak_config *config) {
     return true;
 }
 
+static bool parse_heap_profile(const char *value, uint64_t *out, const char **file) {
+    if ((value[0] != '0' && value[0] != '1') ||
+        (value[1] != '\0' && (value[0] == '0' || value[1] != ':' || value[2] == '\0')))
+        return false;
+    *out = (uint64_t)(value[0] - '0');
+    *file = value[1] == ':' ? value + 2 : NULL;
+    return true;
+}
+
 static bool parse_value(struct hak_config *config, const struct option *option, const char *value) {
     uint64_t *field = field_of(config, option);
     switch (option->kind) {
@@ -170,6 +180,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         if (value[0] == '\0') return false;
         *field = (uintptr_t)value;
         return true;
+    case HAK_OPTION_HEAP_PROFILE: return parse_heap_profile(value, field, &config->heap_profile_file);
     }
     return false;
 }
@@ -193,7 +204,7 @@ static const struct option *find_option(const char *name, size_t length) {
 }
 
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages) {
-    struct hak_config config = {.stats_file = NULL};
+    struct hak_config config = {.stats_file = NULL, .heap_profile_file = NULL};
     for (size_t i = 0; i < OPTION_COUNT; i++) *field_of(&config, &option_table[i]) = option_table[i].fallback;
     for (; environment != NULL && *environment != NULL; environment++) {
         const char *variable = *environment;
@@ -209,7 +220,7 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
     return config;
 }
 
-/* `file` is that of statistics. */
+/* `file` is what is said behind a colon, or NULL. */
 static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
     static const char *const formats[] = {"off", "text", "json"};
     switch (option->kind) {
@@ -217,9 +228,7 @@ static void add_value(struct hak_text *out, const struct option *option, uint64_
     case HAK_OPTION_GOAL: hak_text_add(out, "%s", goal_names[value]); break;
     case HAK_OPTION_PROFILE: hak_text_add(out, "%s", hak_profile_names[value]); break;
     case HAK_OPTION_SIGNAL: add_signal(out, value); break;
-    case HAK_OPTION_STATS:
-        hak_text_add(out, "%s%s%s", formats[value], file == NULL ? "" : ":", file == NULL ? "" : file);
-        break;
+    case HAK_OPTION_STATS: hak_text_add(out, "%s", formats[value]); break;
     case HAK_OPTION_FILE: hak_text_add(out, "%s", value == 0 ? "none" : hak_config_file(value)); break;
     case HAK_OPTION_KNOBS: hak_text_add(out, "%s", value == 0 ? "none" : "as below"); break;
     case HAK_OPTION_CHOICE:
@@ -228,17 +237,24 @@ static void add_value(struct hak_text *out, const struct option *option, uint64_
         break;
     case HAK_OPTION_BOOL:
     case HAK_OPTION_BYTES:
+    case HAK_OPTION_HEAP_PROFILE:
     case HAK_OPTION_MS: hak_text_add(out, "%lu", (unsigned long)value); break;
     }
+    if (file != NULL) hak_text_add(out, ":%s", file);
+}
+
+static const char *file_of(const struct hak_config *config, const struct option *option) {
+    if (option->kind == HAK_OPTION_STATS) return config->stats_file;
+    return option->kind == HAK_OPTION_HEAP_PROFILE ? config->heap_profile_file : NULL;
 }
 
 void hak_config_help(const struct hak_config *config, struct hak_text *out) {
     hak_text_add(out, "hakmem: settings (value, default, meaning)\n");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         const struct option *option = &option_table[i];
-        hak_text_add(out, "  %-16s = ", option->name);
+        hak_text_add(out, "  %-20s = ", option->name);
         add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset),
-                  config->stats_file);
+                  file_of(config, option));
         hak_text_add(out, " (default ");
         add_value(out, option, option->fallback, NULL);
         hak_text_add(out, "): %s\n", option->help);

@@ -10,17 +10,18 @@
 #include "base/knobs.h"
 
 enum hak_option_kind {
-    HAK_OPTION_BOOL,    /* 0 or 1 */
-    HAK_OPTION_BYTES,   /* a decimal number, with K, M or G for powers of 1024 */
-    HAK_OPTION_MODE,    /* off, auto, on */
-    HAK_OPTION_STATS,   /* text, json, or either with :FILE */
-    HAK_OPTION_SIGNAL,  /* HUP, USR1, USR2, or the number of a real-time signal */
-    HAK_OPTION_KNOBS,   /* NAME=NUMBER, several with colons between them */
-    HAK_OPTION_MS,      /* a decimal number of milliseconds */
-    HAK_OPTION_GOAL,    /* enum hak_goal */
-    HAK_OPTION_PROFILE, /* the name or the alias of a row of profile.def */
-    HAK_OPTION_CHOICE,  /* 0, 1, auto */
-    HAK_OPTION_FILE,    /* the name of a file, for hak_config_file */
+    HAK_OPTION_BOOL,         /* 0 or 1 */
+    HAK_OPTION_BYTES,        /* a decimal number, with K, M or G for powers of 1024 */
+    HAK_OPTION_MODE,         /* off, auto, on */
+    HAK_OPTION_STATS,        /* text, json, or either with :FILE */
+    HAK_OPTION_SIGNAL,       /* HUP, USR1, USR2, or the number of a real-time signal */
+    HAK_OPTION_KNOBS,        /* NAME=NUMBER, several with colons between them */
+    HAK_OPTION_MS,           /* a decimal number of milliseconds */
+    HAK_OPTION_GOAL,         /* enum hak_goal */
+    HAK_OPTION_PROFILE,      /* the name or the alias of a row of profile.def */
+    HAK_OPTION_CHOICE,       /* 0, 1, auto */
+    HAK_OPTION_FILE,         /* the name of a file, for hak_config_file */
+    HAK_OPTION_HEAP_PROFILE, /* 0, 1, or 1:FILE */
 };
 
 enum { HAK_CHOICE_AUTO = 2 };
@@ -36,6 +37,7 @@ struct hak_config {
 #undef HAK_OPTION
     uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
     const char *stats_file;               /* points into the environment; NULL for standard error */
+    const char *heap_profile_file;        /* the same; NULL for hakmem.PID.prof */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its

@@ -5,7 +5,7 @@
 #include "base/check.h"
 
 /* A phase's own periods differ by less, in the largest of the parts; others by more: a factor of 4 in something. */
-static const double reach = 2;
+static const double signature_reach = 2;
 
 static const double pace = 1.0 / 8; /* of a phase's signature, towards that of its last period */
 
@@ -43,7 +43,7 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
     phases->period++;
     if (phases->count == 0) return enter_new_phase(phases, signature);
     struct hak_signature *own = &phases->signatures[phases->current];
-    if (hak_signature_distance(own, signature) <= reach) {
+    if (hak_signature_distance(own, signature) <= signature_reach) {
         for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++)
             own->parts[i] += pace * (signature->parts[i] - own->parts[i]);
         return enter_phase(phases, phases->current, HAK_PHASE_SAME);
@@ -53,7 +53,7 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
         if (hak_signature_distance(&phases->signatures[i], signature) <
             hak_signature_distance(&phases->signatures[nearest], signature))
             nearest = i;
-    if (hak_signature_distance(&phases->signatures[nearest], signature) <= reach)
+    if (hak_signature_distance(&phases->signatures[nearest], signature) <= signature_reach)
         return enter_phase(phases, nearest, HAK_PHASE_KNOWN);
     if (phases->is_away) return enter_new_phase(phases, signature);
     phases->is_away = true;

@@ -2,6 +2,7 @@
 
 #include "base/knobs.h"
 #include "control/ace.h"
+#include "front/meter.h"
 #include "front/process.h"
 #include "front/service.h"
 #include "front/thread.h"
@@ -23,7 +24,7 @@ enum {
     BUSY_SWEEP_SUPER_SLABS = 256, /* 512 MiB in a period: some ms of time where there is nothing to do */
     PERIODS_TO_PURGE_ALL = 2,
     PERIODS_TO_SLEEP = 4,
-    RECHECK_MS = 10000, /* where the kernel has no fences in all threads, a miss may go unnoticed */
+    RECHECK_US = 10000000, /* where the kernel has no fences in all threads, a miss may go unnoticed */
 };
 
 /* Batches: while the program is busy, nothing less is worth a system call; when it rests, nothing less than the second. */
@@ -97,7 +98,7 @@ static void sleep_until_miss(void) {
     /* Either we see that somebody missed, or he sees that we sleep. */
     bool fenced = hak_fence_threads();
     if (count_misses() == misses_seen)
-        hak_os_wait(&hak_background_state, HAK_BACKGROUND_ASLEEP, fenced ? 0 : RECHECK_MS);
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_ASLEEP, fenced ? 0 : RECHECK_US);
     uint32_t asleep = HAK_BACKGROUND_ASLEEP;
     hak_atomic_cas(&hak_background_state, &asleep, HAK_BACKGROUND_AWAKE, relaxed, relaxed);
 }
@@ -108,7 +109,27 @@ void hak_background_wake(void) {
         hak_os_wake(&hak_background_state);
 }
 
+void hak_background_nudge(void) {
+    hak_background_wake();
+    hak_os_wake(&hak_background_state);
+}
+
 /* ---- Beginning and ending ------------------------------------------------------------------------------------------ */
+
+static bool is_ending(void) { return hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING; }
+
+/* Waits, and opens and closes the windows of the heap profile meanwhile. */
+static void wait_and_meter(uint64_t wait_ms) {
+    uint64_t left_us = wait_ms * 1000, now_us = hak_os_clock_ns() / 1000;
+    while (!is_ending()) {
+        uint64_t step_us = hak_meter_step(now_us), before_us = now_us;
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us);
+        if (step_us >= left_us) return;
+        now_us = hak_os_clock_ns() / 1000;
+        if (now_us - before_us >= left_us) return;
+        left_us -= now_us - before_us;
+    }
+}
 
 static void run_background(void) {
     uint64_t waited_ms = 0;   /* of this period */
@@ -116,21 +137,23 @@ static void run_background(void) {
     hak_service_start();
     misses_seen = count_misses();
     idle_periods = 0;
-    while (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_ENDING) {
+    while (!is_ending()) {
         uint64_t period_ms = hak_knob(decay_ms) < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : hak_knob(decay_ms);
         uint64_t wait_ms = hak_ace_wait_ms(period_ms);
-        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, wait_ms);
-        if (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING) break;
+        wait_and_meter(wait_ms);
+        if (is_ending()) break;
         hak_ace_step();
         waited_ms += wait_ms;
         if (waited_ms < period_ms) continue;
         waited_ms = 0;
         if (end_period()) continue;
         hak_ace_rest();
+        hak_meter_rest();
         sleep_until_miss();
     }
     hak_service_stop();
     hak_ace_rest();
+    hak_meter_without_thread();
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     /* Release pairs with hak_background_start: the next such thread has what is this one's. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);
@@ -153,7 +176,7 @@ static bool is_due(void) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
-    if (hak_service_is_wanted()) return true;
+    if (hak_service_is_wanted() || hak_profile_is_on()) return true;
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) < 2;
     return has_super_slabs(alone ? LEAST_SUPER_SLABS_ONE : LEAST_SUPER_SLABS);
 }
@@ -187,4 +210,5 @@ void hak_background_after_fork(void) {
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
+    hak_meter_without_thread();
 }

@@ -20,18 +20,17 @@
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
 
 /* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is initialised:
- * bin 0 is always empty. Written by who initialises the process, and by who opens a group of classes, perhaps two at once,
- * who write the same; who reads the old offset gets a larger block. */
-extern HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
+ * bin 0 is always empty. front/routes.h says who writes it, and when. */
+extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
 /* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory. */
 HAK_COLD void *hak_front_alloc_miss(size_t size);
 HAK_COLD void hak_front_free_miss(void *block);
 
-/* A block of at least `size` bytes. */
-HAK_INLINE void *hak_front_alloc(size_t size) {
+/* A block of at least `size` bytes, or NULL: then it is a miss. */
+HAK_INLINE void *hak_front_take(size_t size) {
     if (HAK_LIKELY(size <= HAK_SMALL_MAX)) {
-        uint16_t offset = hak_owned_peek(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT]);
+        uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
         if (HAK_LIKELY(hak_relaxed_below(&bin->base, top))) {
@@ -41,7 +40,13 @@ HAK_INLINE void *hak_front_alloc(size_t size) {
             return block;
         }
     }
-    return hak_front_alloc_miss(size);
+    return NULL;
+}
+
+/* A block of at least `size` bytes. */
+HAK_INLINE void *hak_front_alloc(size_t size) {
+    void *block = hak_front_take(size);
+    return HAK_LIKELY(block != NULL) ? block : hak_front_alloc_miss(size);
 }
 
 HAK_INLINE void hak_front_free(void *block) {
@@ -64,7 +69,7 @@ HAK_INLINE void hak_front_free(void *block) {
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
     uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS && size <= HAK_SMALL_MAX)) {
-        uint16_t offset = hak_owned_peek(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT]);
+        uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
         bool agrees = hak_atomic_load(&hak_page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;

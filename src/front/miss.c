@@ -5,14 +5,16 @@
 
 #include "base/check.h"
 #include "front/background.h"
+#include "front/meter.h"
 #include "front/process.h"
+#include "front/routes.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "observe/stack.h"
+#include "os/os.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
 #include "region/large.h"
-
-HAK_OWNED(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
 /* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
 enum { SLABS_TO_OPEN = 4 };
@@ -74,22 +76,6 @@ static uint32_t batch_size(struct hak_heap *heap, uint32_t size_class, enum hak_
     return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
 }
 
-/* A class takes a slab, of which a program with a few blocks of every size fills little: such sizes share the slabs of the widest
- * class of their group. When a heap has several, what blocks have too much costs more than slabs that are not full, and
- * each class of the group gets its own, for good. */
-static void open_group(uint32_t widest) {
-    for (uint32_t i = widest - HAK_GROUP_CLASSES + 1; i < widest; i++) {
-        size_t last = hak_size_classes[i].block_bytes / HAK_ALIGNMENT;
-        for (size_t at = hak_size_classes[i - 1].block_bytes / HAK_ALIGNMENT + 1; at <= last; at++)
-            hak_front_serve(at, i);
-    }
-}
-
-static bool is_closed_group(uint32_t size_class) {
-    return size_class > HAK_SINGLE_CLASS_COUNT && hak_widest_of_group(size_class) == size_class &&
-           hak_front_class_of(hak_size_classes[size_class - 1].block_bytes) == size_class;
-}
-
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
@@ -97,8 +83,8 @@ static bool refill(struct hak_heap *heap, uint32_t size_class) {
     uint32_t want = batch_size(heap, size_class, HAK_MISS_REFILL);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
-    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && is_closed_group(size_class))
-        open_group(size_class);
+    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
+        hak_routes_open_group(size_class);
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + got);
     HAK_COUNT(heap, refills, 1);
@@ -143,6 +129,17 @@ static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
     return block;
 }
 
+/* Large objects always come here: malloc is metered for them at all times while the heap profile is on. To be called as a last act,
+ * so that the stack begins in the caller; returns the block. */
+static HAK_COLD void *sample_large(void *block, size_t size) {
+    uintptr_t addresses[HAK_STACK_MOST];
+    uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
+    if (interval == 0 || (uint64_t)hak_profile_draw(interval) > size) return block;
+    uint32_t depth = hak_stack_walk(__builtin_frame_address(0), addresses);
+    hak_profile_record(block, size, size, hak_profile_weight(size, interval, HAK_RARITY_ONE), addresses, depth);
+    return block;
+}
+
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
     if (size == 0) size = 1;
@@ -153,7 +150,15 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want();
     hak_tight_notice();
-    return block;
+    return hak_profile_is_on() ? sample_large(block, size) : block;
+}
+
+void *hak_front_resize_large(const struct hak_place *place, size_t size) {
+    hak_profile_forget((void *)place->start); /* before another thread can have the address */
+    void *resized = hak_large_resize(place, size);
+    if (resized == NULL) return NULL;
+    hak_tight_notice();
+    return hak_profile_is_on() ? sample_large(resized, size) : resized;
 }
 
 static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
@@ -165,24 +170,108 @@ static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
     return *top;
 }
 
-void *hak_front_alloc_miss(size_t size) {
-    if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false);
+/* A block that no bin has, of a small or a sampled class. */
+static void *take_one(uint32_t size_class) {
+    void *block;
+    if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return NULL;
+    HAK_COUNT((struct hak_heap *)NULL, refilled_blocks, 1);
+    return block;
+}
+
+/* The end of each slow path that allocates. */
+static void after_alloc(struct hak_heap *heap) {
+    leave(heap);
+    hak_background_want();
+    hak_tight_notice();
+}
+
+/* What the allocation of `bytes` counts for; 0 when it is not to be sampled. */
+static uint64_t weigh(struct hak_heap *heap, int64_t bytes) {
+    uint64_t interval = hak_meter_interval();
+    uint32_t rarity = hak_atomic_load(&hak_meter_rarity, relaxed);
+    if (interval == 0) return 0; /* switched off just now */
+    uint64_t weight = hak_profile_weight((uint64_t)bytes, interval, rarity);
+    if (heap == NULL) return hak_profile_draw(interval) <= bytes ? weight : 0;
+    int64_t unsampled =
+        heap->sample_interval_bytes == interval ? hak_owned_get(&heap->unsampled_bytes) : hak_profile_draw(interval);
+    heap->sample_interval_bytes = interval;
+    bool is_due = unsampled <= bytes;
+    hak_owned_set(&heap->unsampled_bytes, is_due ? hak_profile_draw(interval) : unsampled - bytes);
+    hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
+    return is_due ? weight : 0;
+}
+
+static int64_t metered_bytes(size_t size) { return size == 0 ? 1 : (int64_t)size; }
+
+/* A block that is sampled, by a caller with this frame; NULL when there is no memory. */
+static void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_class, uint64_t weight,
+                           const void *frame) {
+    uintptr_t addresses[HAK_STACK_MOST];
+    uint64_t start_ns = hak_os_clock_ns();
+    void *block = take_one(hak_sampled_class(size_class));
+    if (block == NULL) return NULL;
+    uint32_t depth = hak_stack_walk(frame, addresses);
+    hak_profile_record(block, size, hak_size_classes[size_class].block_bytes, weight, addresses, depth);
+    if (heap != NULL)
+        hak_owned_set(&heap->sampling_ns, hak_owned_get(&heap->sampling_ns) + hak_os_clock_ns() - start_ns);
+    return block;
+}
+
+/* A metered malloc of a small size for which there is more to do than to count: a sample is due, or the bin is empty. To be called as a
+ * last act, as above. */
+static HAK_COLD void *alloc_metered(size_t size) {
+    uint32_t size_class = hak_routes_class_of(size);
+    struct hak_heap *heap = enter();
+    uint64_t weight = weigh(heap, metered_bytes(size));
+    void *block = NULL;
+    if (weight != 0) {
+        block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
+    } else if (heap != NULL) {
+        begin_sample(heap);
+        block = alloc_small(heap, size_class);
+        end_sample(heap);
+    }
+    if (heap != NULL) after_alloc(heap);
+    if (block == NULL) block = take_one(size_class);
+    return block != NULL ? block : out_of_memory();
+}
+
+static HAK_COLD void *alloc_missed(size_t size) {
     struct hak_heap *heap = enter();
     if (HAK_UNLIKELY(heap == NULL) && !hak_process_initialize()) return out_of_memory();
-    uint32_t size_class = hak_front_class_of(size);
+    uint32_t size_class = hak_routes_class_of(size);
     void *block;
     if (HAK_LIKELY(heap != NULL)) {
         begin_sample(heap);
         block = alloc_small(heap, size_class);
         end_sample(heap);
-        leave(heap);
-        hak_background_want();
-        hak_tight_notice();
+        after_alloc(heap);
         if (HAK_LIKELY(block != NULL)) return block;
     }
-    if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return out_of_memory();
-    HAK_COUNT((struct hak_heap *)NULL, refilled_blocks, 1);
+    block = take_one(size_class);
+    return block != NULL ? block : out_of_memory();
+}
+
+/* Malloc is metered: what a hit does, and counts it. */
+static inline void *take_metered(size_t size, uint32_t offset) {
+    struct hak_heap *heap = hak_thread_heap;
+    struct hak_bin *bin = (struct hak_bin *)(void *)((char *)heap + offset) - HAK_SMALL_CLASS_COUNT;
+    int64_t unsampled = hak_owned_get(&heap->unsampled_bytes) - metered_bytes(size);
+    void **top = hak_owned_get(&bin->top);
+    if (HAK_UNLIKELY(unsampled <= 0) || HAK_UNLIKELY(!hak_relaxed_below(&bin->base, top))) return NULL;
+    void *block = top[-1];
+    hak_bin_set_top(bin, top - 1);
+    hak_owned_set(&heap->unsampled_bytes, unsampled);
+    hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
     return block;
+}
+
+void *hak_front_alloc_miss(size_t size) {
+    if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false);
+    uint32_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
+    if (offset <= HAK_SMALL_CLASS_COUNT * sizeof(struct hak_bin)) return alloc_missed(size);
+    void *block = take_metered(size, offset);
+    return HAK_LIKELY(block != NULL) ? block : alloc_metered(size);
 }
 
 /* ---- Free --------------------------------------------------------------------------------------------------------- */
@@ -211,7 +300,17 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
     return true;
 }
 
+static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
+    hak_profile_forget(block);
+    HAK_COUNT((struct hak_heap *)NULL, flushed_blocks, 1);
+    hak_pool_put(NULL, size_class, &block, 1);
+}
+
 static void free_small(void *block, uint32_t size_class) {
+    if (HAK_UNLIKELY(size_class > HAK_SMALL_CLASS_COUNT)) {
+        free_sampled(block, size_class);
+        return;
+    }
     struct hak_heap *heap = enter();
     if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
     if (HAK_UNLIKELY(heap == NULL || !cache_block(heap, block, size_class))) {
@@ -244,6 +343,7 @@ void hak_front_free_miss(void *block) {
         free_small(block, place.size_class);
         return;
     }
+    hak_profile_forget(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
@@ -264,9 +364,9 @@ size_t hak_front_prewarm(size_t max_bytes) {
     struct hak_heap *heap = hak_thread_attach();
     if (heap == NULL) return 0;
     size_t blocks = 0;
-    uint32_t last = hak_front_class_of(max_bytes < HAK_SMALL_MAX ? max_bytes : HAK_SMALL_MAX);
+    uint32_t last = hak_routes_class_of(max_bytes < HAK_SMALL_MAX ? max_bytes : HAK_SMALL_MAX);
     for (uint32_t i = 1; i <= last; i++) {
-        if (hak_front_class_of(hak_size_classes[i].block_bytes) != i) continue;
+        if (hak_routes_class_of(hak_size_classes[i].block_bytes) != i) continue;
         hak_front_refill(i);
         blocks += hak_heap_cached(heap, i);
     }

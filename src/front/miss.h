@@ -5,23 +5,15 @@
 #include "front/front.h"
 #include "region/large.h"
 
-/* From now on sizes of (index - 1) * 16 + 1 .. index * 16 are served by this class. */
-HAK_INLINE void hak_front_serve(size_t index, uint32_t size_class) {
-    hak_owned_set(&hak_bin_offsets[index], (uint16_t)(size_class * sizeof(struct hak_bin)));
-}
-
-/* The class that serves a size now; size <= HAK_SMALL_MAX. Not before the process is initialised. */
-HAK_INLINE uint32_t hak_front_class_of(size_t size) {
-    size_t index = (size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT;
-    return (uint32_t)(hak_owned_peek(&hak_bin_offsets[index]) / sizeof(struct hak_bin));
-}
-
 /* Fills the calling thread's bin of a class if it is empty; false when it stays so. */
 bool hak_front_refill(uint32_t size_class);
 
 /* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno =
  * ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc. */
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear);
+
+/* hak_large_resize; what changes its size is sampled anew. To be called where hak_front_alloc_large may be. */
+void *hak_front_resize_large(const struct hak_place *place, size_t size);
 
 /* Fills the calling thread's bins for blocks of up to `max_bytes`. Returns the number of blocks in these bins. */
 size_t hak_front_prewarm(size_t max_bytes);

@@ -7,7 +7,8 @@
 #include "control/ace.h"
 #include "control/policy.h"
 #include "front/background.h"
-#include "front/miss.h"
+#include "front/meter.h"
+#include "front/routes.h"
 #include "front/service.h"
 #include "front/thread.h"
 #include "front/tight.h"
@@ -23,7 +24,7 @@ static HAK_ATOMIC(uint32_t) start_state = START_NONE;
 static struct hak_config settings;
 
 /* Names are copied: programs that show a title in ps write over their environment. */
-static char stats_file[4096], metrics_file[4096];
+static char stats_file[4096], metrics_file[4096], heap_profile_file[4096];
 
 static const char *keep_name(const char *name, char *copy, size_t capacity) {
     if (name == NULL) return NULL;
@@ -82,23 +83,19 @@ static void read_settings(void) {
     set_knobs(&messages);
     if (settings.help) hak_config_help(&settings, &messages);
     settings.stats_file = keep_name(settings.stats_file, stats_file, sizeof stats_file);
+    settings.heap_profile_file = keep_name(settings.heap_profile_file, heap_profile_file, sizeof heap_profile_file);
     settings.metrics_file =
         (uintptr_t)keep_name(hak_config_file(settings.metrics_file), metrics_file, sizeof metrics_file);
+    if (settings.heap_profile != 0 && !hak_meter_start(settings.heap_profile_interval_bytes))
+        hak_text_add(&messages, "hakmem: no memory for the heap profile\n");
     if (messages.length != 0) hak_os_write(STDERR_FILENO, messages.start, messages.length);
 }
-
-static void fill_bin_offsets(void) {
-    for (size_t i = 0; i < sizeof hak_bin_offsets / sizeof hak_bin_offsets[0]; i++)
-        hak_front_serve(i, hak_widest_of_group(hak_size_class_of(i * HAK_ALIGNMENT)));
-}
-
-_Static_assert(HAK_CLASS_LIMIT * sizeof(struct hak_bin) <= UINT16_MAX, "bin offsets fit their table");
 
 static bool start(void) {
     hak_size_class_initialize();
     if (!hak_region_initialize()) return false;
     hak_thread_initialize();
-    fill_bin_offsets(); /* last: from here on requests reach bins */
+    hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;
 }
 

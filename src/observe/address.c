@@ -1,5 +1,6 @@
 #include "observe/address.h"
 
+#include "observe/profile.h"
 #include "os/os.h"
 #include "region/mapping_cache.h"
 
@@ -73,7 +74,7 @@ static struct hak_address find_between(const struct hak_range *range, uintptr_t 
     if (super_slab >= hak_atomic_load(&range->super_slab_count, acquire))
         return (struct hak_address){.kind = HAK_ADDRESS_RESERVED};
     uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
-    if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+    if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
         uint64_t free_units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
         return (struct hak_address){.kind = HAK_ADDRESS_EMPTY, .is_purged = (free_units >> (32 + bit) & 1) != 0};
     }
@@ -93,7 +94,7 @@ static struct hak_address find_outside(uintptr_t address) {
     } else if (hak_mapping_cache_find(address, &found.start, &found.bytes)) {
         found.kind = HAK_ADDRESS_KEPT;
         found.is_large = true;
-    } else if (hak_region_is_metadata(address)) {
+    } else if (hak_region_is_metadata(address) || hak_profile_is_metadata(address)) {
         found.kind = HAK_ADDRESS_METADATA;
     }
     return found;

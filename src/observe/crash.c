@@ -17,7 +17,7 @@ enum {
     MOST_CODE = 512,             /* mappings that can be executed */
     NEAR_STACK_BYTES = 64 << 10, /* further away from the stack pointer, a function would need a very large frame */
     MOST_WAITS = 250,
-    WAIT_MS = 20,
+    WAIT_US = 20000,
 };
 
 struct stack_frame {
@@ -259,7 +259,7 @@ static bool begin_report(uint32_t process) {
     uint32_t other = hak_atomic_load(&reporter, relaxed), done = hak_atomic_load(&reported, relaxed);
     if (other != process && hak_atomic_cas(&reporter, &other, process, relaxed, relaxed)) return true;
     for (uint32_t i = 0; i < MOST_WAITS && hak_atomic_load(&reported, relaxed) != process; i++)
-        hak_os_wait(&reported, done, WAIT_MS);
+        hak_os_wait(&reported, done, WAIT_US);
     return false;
 }
 

@@ -1,6 +1,7 @@
 #include "observe/landmarks.h"
 
 #include "hakmem/hakmem.h"
+#include "observe/profile.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
 
@@ -15,6 +16,7 @@ __attribute__((used)) const struct hak_landmarks hak_landmarks = {
     .page_map = hak_page_map,
     .directory = &hak_directory_root,
     .kept_mappings = &hak_kept_mappings,
+    .profile = &hak_profile_tables,
 };
 
 /* Length of the owner's name, length of the number, type; owner; the number. */

@@ -34,6 +34,7 @@ struct hak_landmarks {
     const void *page_map;      /* hak_page_map */
     const void *directory;     /* hak_directory_root */
     const void *kept_mappings; /* hak_kept_mappings */
+    const void *profile;       /* hak_profile_tables */
 };
 
 extern const struct hak_landmarks hak_landmarks;

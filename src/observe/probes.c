@@ -33,19 +33,23 @@ SEMAPHORE hak_probe_free_semaphore;
                      ".popsection\n"                                                                                   \
                      ".endif\n" ::__VA_ARGS__)
 
-void hak_probe_alloc(const void *block, size_t size, uint64_t weight) {
+/* Never inlined: one site each. */
+HAK_COLD void hak_probe_alloc(const void *block, size_t size, uint64_t weight) {
     if (HAK_LIKELY(hak_atomic_load(&hak_probe_alloc_semaphore, relaxed) == 0)) return;
     PROBE("alloc", hak_probe_alloc_semaphore, "8@%0 8@%1 8@%2", "r"(block), "r"(size), "r"(weight));
 }
 
-void hak_probe_free(const void *block) {
+HAK_COLD void hak_probe_free(const void *block) {
     if (HAK_LIKELY(hak_atomic_load(&hak_probe_free_semaphore, relaxed) == 0)) return;
     PROBE("free", hak_probe_free_semaphore, "8@%0", "r"(block));
 }
 
 #else
 
-void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
-void hak_probe_free(const void *block) { (void)block; }
+/* Never inlined: one site each. */
+HAK_COLD void hak_probe_alloc(const void *block, size_t size, uint64_t weight) {
+    (void)block, (void)size, (void)weight;
+}
+HAK_COLD void hak_probe_free(const void *block) { (void)block; }
 
 #endif

@@ -27,15 +27,15 @@ static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) 
             snapshot->total.large_blocks++;
             snapshot->total.large_bytes += run_pages * hak_os_page_bytes();
         }
-        if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
             unit++;
             continue;
         }
         uint32_t block_count = hak_size_classes[size_class].block_count;
-        snapshot->classes[size_class].slabs++;
-        snapshot->classes[size_class].free_blocks +=
-            hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count) +
-            hak_slab_count_claimed(record, block_count);
+        struct hak_class_stats *stats = &snapshot->classes[hak_plain_class(size_class)];
+        stats->slabs++;
+        stats->free_blocks += hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count) +
+                              hak_slab_count_claimed(record, block_count);
         unit += hak_size_classes[size_class].unit_count;
     }
 }
@@ -61,7 +61,8 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
         total->heaps++;
         add_counters(snapshot, &heap->counters);
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-            snapshot->classes[i].cached_blocks += hak_heap_cached(heap, i);
+            snapshot->classes[i].cached_blocks +=
+                hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i));
     }
     struct hak_region_sums sums = hak_region_sums();
     total->super_slabs = sums.super_slabs;

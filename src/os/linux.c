@@ -282,6 +282,16 @@ size_t hak_os_build_id(unsigned char *id, size_t capacity) {
                                   id, capacity);
     return bytes;
 }
+static uint64_t read_clock_ns(clockid_t clock) {
+    struct timespec now;
+    int saved_errno = errno;
+    if (clock_gettime(clock, &now) != 0) now.tv_sec = now.tv_nsec = 0;
+    errno = saved_errno;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t hak_os_clock_ns(void) { return read_clock_ns(CLOCK_MONOTONIC); }
+uint64_t hak_os_cpu_ns(void) { return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 #ifdef __SANITIZE_THREAD__
 /* ThreadSanitizer does not see what the system call orders, and would report every drained block. */
@@ -344,10 +354,10 @@ void hak_os_join_thread(uintptr_t thread) { pthread_join((pthread_t)thread, NULL
 /* Numbers of linux/futex.h, which musl-gcc does not find. */
 enum { WAIT_PRIVATE = 0 | 128, WAKE_PRIVATE = 1 | 128 };
 
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     int saved_errno = errno;
-    struct timespec time = {.tv_sec = (time_t)(most_ms / 1000), .tv_nsec = (long)(most_ms % 1000) * 1000000};
-    syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_ms == 0 ? NULL : &time, NULL, 0);
+    struct timespec time = {.tv_sec = (time_t)(most_us / 1000000), .tv_nsec = (long)(most_us % 1000000) * 1000};
+    syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0);
     errno = saved_errno;
 }
 
@@ -409,6 +419,15 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return length < 0 ? 0 : (size_t)length;
 }
 
+void hak_os_copy_file(const char *path, int to) {
+    char part[4096];
+    int saved_errno = errno, from = hak_os_open_file(path);
+    size_t length;
+    while (from >= 0 && (length = hak_os_read(from, part, sizeof part)) > 0) hak_os_write(to, part, length);
+    if (from >= 0) hak_os_close(from);
+    errno = saved_errno;
+}
+
 void hak_os_close(int descriptor) { syscall(SYS_close, descriptor); }
 
 int hak_os_duplicate(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 100); }
@@ -418,6 +437,14 @@ bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
 int hak_os_process_id(void) { return (int)getpid(); }
 
 uint32_t hak_os_thread_id(void) { return (uint32_t)syscall(SYS_gettid); }
+bool hak_os_is_readable(const void *address) {
+    enum { NO_SUCH_WAY = -1, SET_BYTES = 8 };
+    int saved_errno = errno;
+    /* The kernel reads the set before it looks at what is to be done with it. */
+    bool readable = syscall(SYS_rt_sigprocmask, NO_SUCH_WAY, address, NULL, SET_BYTES) != 0 && errno != EFAULT;
+    errno = saved_errno;
+    return readable;
+}
 
 bool hak_os_has_thread_pointer(void) {
     uintptr_t pointer = 1;

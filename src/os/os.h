@@ -83,6 +83,12 @@ size_t hak_os_address_space_limit(void);
 /* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
 uint64_t hak_os_clock_ms(void);
 
+/* The same as fine as can be, in ns. */
+uint64_t hak_os_clock_ns(void);
+
+/* Time that the process's threads have run, in ns; exact to a tick for those that run now. */
+uint64_t hak_os_cpu_ns(void);
+
 /* Processor time of the process so far, all threads together: the sum, and what of it was the kernel's, as far as that is known. */
 struct hak_os_usage {
     uint64_t cpu_ns, kernel_ns;
@@ -99,7 +105,7 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable);
 void hak_os_join_thread(uintptr_t joinable);
 
 /* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. */
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms);
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
 
 /* Lets another thread run. */
@@ -107,6 +113,9 @@ void hak_os_yield(void);
 
 /* Writes all of `text` to a file descriptor, as far as that is possible. */
 void hak_os_write(int descriptor, const char *text, size_t length);
+
+/* Writes what `path` has, as far as it can be read, to a file descriptor. */
+void hak_os_copy_file(const char *path, int descriptor);
 
 /* Opens `path` for writing, emptied, closed on exec. Returns a descriptor, or -1. */
 int hak_os_create_file(const char *path);
@@ -133,6 +142,9 @@ uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts */
 
 /* The address of the misuse that this process has reported and is to be aborted for; 0 for none. */
 uintptr_t hak_os_complaint(void);
+
+/* True when the word at a multiple of 8 can be read. Signal handlers may call it. */
+bool hak_os_is_readable(const void *address);
 
 /* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it works
  * before relocation is complete. */

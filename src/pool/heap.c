@@ -398,7 +398,7 @@ static void recover_range(struct hak_range *range, const struct hak_heap *own) {
         for (uint32_t c = 0; c < HAK_CLASS_LIMIT; c++) hak_atomic_store(&range->partial_rows[i][c], 0, relaxed);
     for (uint32_t unit = 0; unit < super_slabs * HAK_UNITS_PER_SUPER_SLAB;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
-        if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
             if (size_class == HAK_CLASS_RUN_HEAD) hak_large_recover_run(&range->slabs[unit]);
             unit++;
             continue;

@@ -7,7 +7,8 @@
  *   H1  slots[base..top) of a bin are free blocks of its class, by S2 allocated as far as their slabs know. While a drainer
  *       is at the bin, `top` may be below `base`: the bin is empty then.
  *   H2  slots[c].start[-1] is NULL, and start <= base: below `limit`, `top[-1]` may be read whether or not the bin is empty.
- *   H3  Bins of classes that are not small, and all bins before their first use, are NULL: every hit path misses. A bin that was drained has limit == NULL until its owner opens it again: no free hits it unnoticed.
+ *   H3  Bins of classes that are not small, the sampled ones among them, and all bins before their first use, are NULL: every hit
+ *       path misses. A bin that was drained has limit == NULL until its owner opens it again: no free hits it unnoticed.
  *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them.
  *   H5  Who is in a slow path of the heap has it: its owner, who set `busy` and found it not `drained`; or a drainer, who set
  *       `drained` and, after a fence in all threads, found it not `busy`. A forked child must not trust what it finds in
@@ -56,29 +57,35 @@ struct hak_heap {
     HAK_ATOMIC(uint32_t) drain_wanted;    /* relaxed: the owner is asked to drain it himself */
     uint32_t number;                      /* const: 1 and up; stands in the state of slabs */
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
-    struct hak_slots slots[HAK_CLASS_LIMIT];
-    uint16_t slot_room[HAK_CLASS_LIMIT]; /* slots that a bin has memory for, of which it may have fewer */
-    uint8_t last_miss[HAK_CLASS_LIMIT];  /* enum hak_miss; NONE since hak_heap_give_up_idle */
-    HAK_ATOMIC(uint32_t) class_misses[HAK_CLASS_LIMIT]; /* owner; refills and flushes of a class so far */
-    HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;   /* owner; of slow paths whose time was taken */
+    struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];
+    uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1]; /* slots that a bin has memory for, of which it may have fewer */
+    uint8_t last_miss[HAK_SMALL_CLASS_COUNT + 1];  /* enum hak_miss; NONE since hak_heap_give_up_idle */
+    HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* owner; refills and flushes of a class so far */
+    HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* owner; of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */
-    struct hak_partial_list partial[HAK_CLASS_LIMIT];
+    struct hak_partial_list partial[HAK_SMALL_CLASS_COUNT + 1];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: freed here, or taken ahead */
     uint32_t empty_count;
-    uint32_t acquired_count;              /* slabs acquired since the thread got the heap */
-    bool has_acquired[HAK_CLASS_LIMIT];   /* a slab of the class, since then */
-    uint8_t slab_counts[HAK_CLASS_LIMIT]; /* acquired less retired, 0..255; a guess: others retire slabs, too */
+    uint32_t acquired_count;                      /* slabs acquired since the thread got the heap */
+    bool has_acquired[HAK_SMALL_CLASS_COUNT + 1]; /* a slab of the class, since then */
+    uint8_t
+        slab_counts[HAK_SMALL_CLASS_COUNT + 1]; /* acquired less retired, 0..255; a guess: others retire slabs, too */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */
     HAK_ATOMIC(uint32_t) thread_id; /* relaxed: who got it last, for readers outside of the process */
     uint32_t exit_rounds;           /* thread-specific destructors run so far */
     void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
-    uint64_t slots_bytes;           /* sum over the bins of slots times block size */
-    uint64_t swept_misses;          /* background thread's: what it saw at its last look */
-    bool swept_idle;                /* the same: it has drained the heap since */
-    void *signal_stack;             /* made when first asked for, and kept; observe/crash.h */
-    struct hak_heap *next;          /* const: the list of all heaps */
+    HAK_OWNED(int64_t)
+    unsampled_bytes;                /* to the next sample, while malloc is metered; any number before the first draw */
+    uint64_t sample_interval_bytes; /* that this was drawn from; 0 before */
+    HAK_OWNED(uint64_t) metered_count; /* calls of malloc that were counted so far, */
+    HAK_OWNED(uint64_t) sampling_ns;   /* and time that samples of them have taken */
+    uint64_t slots_bytes;              /* sum over the bins of slots times block size */
+    uint64_t swept_misses;             /* background thread's: what it saw at its last look */
+    bool swept_idle;                   /* the same: it has drained the heap since */
+    void *signal_stack;                /* made when first asked for, and kept; observe/crash.h */
+    struct hak_heap *next;             /* const: the list of all heaps */
     struct hak_counters counters;
 };
 

@@ -153,7 +153,7 @@ static size_t visit_super_slab(struct hak_range *range, uint32_t super_slab, con
     uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB, end = unit + HAK_UNITS_PER_SUPER_SLAB;
     while (unit < end) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
-        if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) {
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
             if (size_class == HAK_CLASS_RUN_HEAD) bytes += visitor->run(range, unit);
             unit++;
             continue;

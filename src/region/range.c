@@ -221,7 +221,7 @@ struct hak_place hak_region_find(uintptr_t address) {
     uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
     uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
     if (size_class == HAK_CLASS_NONE) return place;
-    if (size_class <= HAK_SMALL_CLASS_COUNT) {
+    if (size_class <= HAK_SLAB_CLASS_COUNT) {
         const struct hak_size_class *facts = &hak_size_classes[size_class];
         place.slab = &range->slabs[unit & ~(facts->unit_count - 1)];
         uintptr_t slab_start = hak_region_start_of(range, place.slab);

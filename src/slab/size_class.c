@@ -21,5 +21,6 @@ void hak_size_class_initialize(void) {
         size_class->block_count = (uint32_t)(units * HAK_UNIT_BYTES / bytes);
         size_class->reciprocal = (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes);
         HAK_ASSERT(hak_size_class_of(bytes) == i);
+        hak_size_classes[hak_sampled_class(i)] = *size_class;
     }
 }

@@ -3,8 +3,9 @@
  * Classes 1..HAK_SMALL_CLASS_COUNT are small: blocks of 16 to 32768 bytes from slabs. Sizes go in steps of 16 up to 256, and
  * in steps of 1/8 of the power of two below above, so that a block is less than 16 bytes or 12.5 % larger than its
  * request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while there are few of them
- * (front/miss.c). Class 0 means "no block here"; the classes above the small ones mark units that are no slab. One byte names any
- * of them, so that the page map needs one byte per unit.
+ * (front/meter.h). Each small class has a sampled one, with the same blocks: those that the heap profile watches lie in slabs of
+ * their own, so that every free of one is a miss (observe/profile.h). Class 0 means "no block here"; the classes above these mark
+ * units that are no slab. One byte names any of them, so that the page map needs one byte per unit.
  */
 #ifndef HAK_SLAB_SIZE_CLASS_H
 #define HAK_SLAB_SIZE_CLASS_H
@@ -20,6 +21,7 @@ enum {
     HAK_CLASS_NONE = 0,
     HAK_FINE_CLASS_COUNT = 16,                            /* 16, 32 .. 256 */
     HAK_SMALL_CLASS_COUNT = HAK_FINE_CLASS_COUNT + 7 * 8, /* .. 32768 */
+    HAK_SLAB_CLASS_COUNT = 2 * HAK_SMALL_CLASS_COUNT,     /* with the sampled ones */
     HAK_CLASS_RUN_HEAD,                                   /* first unit of a page run */
     HAK_CLASS_RUN_BODY,                                   /* its other units */
     HAK_CLASS_LIMIT,
@@ -39,7 +41,7 @@ struct hak_size_class {
 
 #define HAK_SLAB_MAX_BLOCKS (HAK_UNIT_BYTES / HAK_ALIGNMENT)
 
-/* Filled by hak_size_class_initialize; index 0 and those above HAK_SMALL_CLASS_COUNT stay 0. */
+/* Filled by hak_size_class_initialize; index 0 and those above HAK_SLAB_CLASS_COUNT stay 0. */
 extern struct hak_size_class hak_size_classes[HAK_CLASS_LIMIT];
 
 void hak_size_class_initialize(void);
@@ -57,6 +59,12 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
 HAK_INLINE uint32_t hak_widest_of_group(uint32_t size_class) {
     if (size_class <= HAK_SINGLE_CLASS_COUNT) return size_class;
     return (size_class - 1) / HAK_GROUP_CLASSES * HAK_GROUP_CLASSES + HAK_GROUP_CLASSES;
+}
+
+/* The sampled class of a small one, and the small class of either. */
+HAK_INLINE uint32_t hak_sampled_class(uint32_t size_class) { return size_class + HAK_SMALL_CLASS_COUNT; }
+HAK_INLINE uint32_t hak_plain_class(uint32_t size_class) {
+    return size_class > HAK_SMALL_CLASS_COUNT ? size_class - HAK_SMALL_CLASS_COUNT : size_class;
 }
 
 #define HAK_RECIPROCAL_SHIFT 35 /* the largest with which the reciprocal of 16 fits 32 bits */

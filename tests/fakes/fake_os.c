@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/bits.h"
@@ -242,6 +243,8 @@ size_t hak_os_mapping_limit(void) { return fake_os.mapping_limit; }
 size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
 
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
+uint64_t hak_os_clock_ns(void) { return fake_os.clock_ms * 1000000; }
+uint64_t hak_os_cpu_ns(void) { return fake_os.cpu_us * 1000; }
 
 bool hak_fence_threads(void) {
     if (fake_os.between_fences != NULL) fake_os.between_fences();
@@ -267,10 +270,10 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     return true;
 }
 void hak_os_join_thread(uintptr_t joinable) { fake_os.joins += joinable; }
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     (void)word, (void)expected;
     fake_os.waits++;
-    fake_os.waited_ms = most_ms;
+    fake_os.waited_us = most_us;
     if (fake_os.at_wait != NULL) fake_os.at_wait();
 }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
@@ -340,6 +343,16 @@ void hak_os_close(int descriptor) {
 }
 int hak_os_duplicate(int descriptor) { return descriptor; }
 bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
+void hak_os_copy_file(const char *path, int descriptor) {
+    hak_os_write(descriptor, path, strlen(path));
+    hak_os_write(descriptor, "\n", 1);
+}
+
+/* As the kernel knows it. */
+bool hak_os_is_readable(const void *address) {
+    return syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) != 0 && errno != EFAULT;
+}
+
 int hak_os_process_id(void) { return (int)getpid(); }
 uint32_t hak_os_thread_id(void) { return (uint32_t)gettid(); }
 uintptr_t hak_os_complaint(void) { return 0; }

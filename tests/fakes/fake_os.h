@@ -57,6 +57,7 @@ struct fake_os {
     uint64_t clock_ms;          /* stands still; 0 */
     struct hak_os_usage usage;  /* 0 */
     unsigned char build_id[4];  /* 1, 2, 3, 4 */
+    uint64_t cpu_us;            /* that threads have run; 0 */
     bool refuses_threads;
     void (*at_wait)(void);             /* called by each wait, instead of waiting; NULL */
     size_t fences_left;                /* fences in all threads before the kernel refuses one; SIZE_MAX */
@@ -84,7 +85,7 @@ struct fake_os {
     uint64_t channel_wait_ms; /* the last time it had to wait for requests */
     char replaced_path[256];  /* the last file; its text is output */
     size_t waits, wakes;
-    uint64_t waited_ms; /* of the last wait */
+    uint64_t waited_us; /* of the last wait */
     size_t file_calls;  /* that open and read */
     size_t open_count;  /* descriptors that are not closed */
     size_t mapped_bytes;

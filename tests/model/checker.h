@@ -12,8 +12,8 @@
 #include "model_atomic.h"
 
 enum {
-    MODEL_THREADS = 8,     /* of a harness, at most */
-    MODEL_LOCATIONS = 512, /* atomic ones that an execution touches, at most */
+    MODEL_THREADS = 8,      /* of a harness, at most */
+    MODEL_LOCATIONS = 1024, /* atomic ones that an execution touches, at most */
     MODEL_DEFAULT = -1,
 };
 

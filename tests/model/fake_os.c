@@ -130,8 +130,8 @@ void hak_os_join_thread(uintptr_t joinable) {
     (void)joinable;
     while (hak_atomic_load(&fake_os_service, acquire) != 0) hak_cpu_relax();
 }
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_ms) {
-    (void)most_ms;
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
+    (void)most_us;
     model_futex_wait(word, expected);
 }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
@@ -169,4 +169,8 @@ void hak_os_channel_interrupt(void) {
     hak_atomic_store(&interrupts, 1, release);
     model_futex_wake(&interrupts, 1);
 }
+void hak_os_copy_file(const char *path, int descriptor) { (void)path, (void)descriptor; }
+bool hak_os_is_readable(const void *address) { return address == NULL; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
+uint64_t hak_os_cpu_ns(void) { return 0; }
+uint64_t hak_os_clock_ns(void) { return fake_os.clock_ms * 1000000; }

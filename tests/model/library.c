@@ -29,9 +29,16 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/drain.c"
 #include "pool/purge.c"
 
+#include "observe/probes.h"
+void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
+void hak_probe_free(const void *block) { (void)block; }
+#include "observe/stack.c"
+#include "observe/profile.c"
+
 #define hak_directory_for_each_mapping(visit, context) ((void)(visit), (void)(context)) /* looks at 4096 locations */
 #include "observe/stats.c"
 
+#include "front/routes.c"
 #include "front/miss.c"
 #include "front/tight.c"
 
@@ -45,7 +52,9 @@ void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_
 #include "front/service.c"
 
 #include <pthread.h>
+#include "front/meter.c"
 #include "front/background.c"
+#define hak_routes_initialize() fill(0, 8)                     /* as far as harnesses look */
 #define pthread_atfork(prepare, parent, child) ((void)(child)) /* mutants run in children */
 #include "front/process.c"
 
@@ -96,6 +105,13 @@ void library_let_look(void) {
     hak_pages_to_look = 0;
 }
 uint64_t library_growth_seen(void) { return seen.grown_bytes; }
+void library_fill_routes(size_t first, size_t last) { fill(first, last); }
+void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last) {
+    change(size_class == 0 ? METERED : bit_of_group(size_class), is_metered, first, last);
+}
+void *library_take_metered(uint32_t size_class) {
+    return take_metered(1, (uint32_t)(hak_sampled_class(size_class) * sizeof(struct hak_bin)));
+}
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
 void library_background_start(void) { start_thread(); }
@@ -155,6 +171,11 @@ void library_reset(void) {
     service_state = SERVICE_NONE;
     service_thread = 0;
     service.line_length = 0;
+    hak_profile_tables = NULL;
+    hak_profile_interval = random_state = facts = starts = 0;
+    hak_meter_rarity = HAK_RARITY_ONE;
+    hak_meter_density = 1;
+    memset(&meter, 0, sizeof meter);
     hak_thread_heap = &no_heap;
     model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);
     memset(hak_size_classes, 0, sizeof hak_size_classes);
@@ -175,7 +196,7 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
         grow_by_one(hak_ranges[0], &number);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
-    fill_bin_offsets();
+    hak_routes_initialize();
     start_state = START_DONE;
     settings.background = 1;
     fake_os.commits_left = 0; /* no more than that */

@@ -15,6 +15,7 @@
 #include "front/process.h"
 #include "front/service.h"
 #include "front/tight.h"
+#include "observe/profile.h"
 #include "observe/stats.h"
 #include "os/os.h"
 #include "pool/partial_set.h"
@@ -74,6 +75,11 @@ uint32_t library_check(void);
 
 /* The child's side of a fork. */
 void library_in_child(void);
+
+/* What is static in front/routes.c, for a part of the table: a group is opened, or malloc is metered or not; and in front/miss.c. */
+void library_fill_routes(size_t first, size_t last);
+void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last);
+void *library_take_metered(uint32_t size_class);
 
 /* What is static in front/background.c. */
 void library_background_sleep(void);

@@ -21,6 +21,7 @@ static void expect_defaults(const struct hak_config *config) {
 #include "base/config.def"
 #undef HAK_OPTION
     assert_null(config->stats_file);
+    assert_null(config->heap_profile_file);
 }
 
 static void defaults(void **state) {
@@ -82,6 +83,10 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_PROFILE=balanced", NULL).profile, 0);
     assert_int_equal(parse("HAKMEM_PROFILE=speed", NULL).profile, 1);
     assert_string_equal(hak_config_file(parse("HAKMEM_POLICY=/a", NULL).policy), "/a");
+    assert_int_equal(parse("HAKMEM_PROF=1", NULL).heap_profile, 1);
+    assert_int_equal(parse("HAKMEM_PROF=0", NULL).heap_profile, 0);
+    assert_int_equal(parse("HAKMEM_PROF_INTERVAL=64K", NULL).heap_profile_interval_bytes, 65536);
+    assert_string_equal(parse("HAKMEM_PROF=1:a%p", NULL).heap_profile_file, "a%p");
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
     assert_int_equal(config.stats, HAK_STATS_JSON);
@@ -178,6 +183,12 @@ static void refused(void **state) {
         {"HAKMEM_PROFILE=", "a profile: balanced, speed, lean, mid-heavy, hardened"},
         {"HAKMEM_PROFILE=mid_heavy", "a profile: balanced, speed, lean, mid-heavy, hardened"},
         {"HAKMEM_POLICY=", "the name of a file"},
+        {"HAKMEM_PROF", "0, 1 or 1:FILE"},
+        {"HAKMEM_PROF=", "0, 1 or 1:FILE"},
+        {"HAKMEM_PROF=2", "0, 1 or 1:FILE"},
+        {"HAKMEM_PROF=10", "0, 1 or 1:FILE"},
+        {"HAKMEM_PROF=1:", "0, 1 or 1:FILE"},
+        {"HAKMEM_PROF=0:file", "0, 1 or 1:FILE"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[256];
@@ -230,15 +241,15 @@ static void help_lists_all(void **state) {
 #undef HAK_KNOB
     for (size_t i = 0; i < messages.length; i++) lines -= messages.start[i] == '\n';
     assert_int_equal(lines, 0);
-    assert_non_null(strstr(messages.start, "HAKMEM_PREWARM   = 0 (default 0): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_KNOBS     = as below (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_PREWARM       = 0 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_KNOBS         = as below (default none): "));
     assert_non_null(strstr(messages.start, "decay_ms            = 50 (default 1000, 10 to 3600000): "));
     assert_non_null(strstr(messages.start, "held_slabs          = 16 (default 16, 1 to 4096): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL = none (default none): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_STATS     = json:out.json (default off): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_CTL       = auto (default auto): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_METRICS_FILE = none (default none): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_HELP      = 0 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL  = none (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_STATS         = json:out.json (default off): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_CTL           = auto (default auto): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_METRICS_FILE  = none (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_HELP          = 0 (default 0): "));
 }
 
 static void paths(void **state) {

@@ -86,7 +86,7 @@ static struct hak_heap *programs_heap;
 /* One thread is both: the program's has a heap. */
 static void wait_for_it(void) {
     hak_thread_heap = programs_heap;
-    if (thread_state() == HAK_BACKGROUND_AWAKE) assert_true(fake_os.waited_ms >= 334);
+    if (thread_state() == HAK_BACKGROUND_AWAKE) assert_true(fake_os.waited_us >= 334000);
     if (thread_state() == HAK_BACKGROUND_ASLEEP) periods_at_sleep = periods;
     if (thread_state() == HAK_BACKGROUND_ASLEEP || ++periods > most_periods)
         hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed);
@@ -117,7 +117,7 @@ static void all_goes_back(void **state) {
     hak_free(mapping);
     run(100, NULL);
     assert_in_range(periods_at_sleep, 2, 6);
-    assert_int_equal(fake_os.waited_ms, 0); /* no wake-up */
+    assert_int_equal(fake_os.waited_us, 0); /* no wake-up */
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     assert_int_equal(hak_mapping_cache_bytes(), 0);
     check_equations(&snapshot);
@@ -156,7 +156,7 @@ static void kernel_refuses(void **state) {
     run(100, NULL);
     fake_os_refuse_nothing();
     assert_in_range(periods_at_sleep, 2, 6); /* it does not try for ever */
-    assert_true(fake_os.waited_ms > 0);      /* a miss may go unnoticed */
+    assert_true(fake_os.waited_us > 0);      /* a miss may go unnoticed */
     fake_os.fences_left = SIZE_MAX;
     for (int i = 0; i < BLOCKS; i += 100)
         for (int at = 0; at < BYTES; at++) assert_int_equal(((unsigned char *)blocks[i])[at], i % 251);

@@ -2,6 +2,7 @@
 #include "heap_fixture.h"
 
 #include "front/miss.h"
+#include "front/routes.h"
 #include "front/thread.h"
 
 struct call {
@@ -295,7 +296,7 @@ static void misuse_at_the_flush(void **state) {
 }
 
 static size_t slots_of(size_t size) {
-    const struct hak_slots *slots = &hak_thread_heap->slots[hak_front_class_of(size)];
+    const struct hak_slots *slots = &hak_thread_heap->slots[hak_routes_class_of(size)];
     return (size_t)(slots->end - slots->start);
 }
 
@@ -306,14 +307,14 @@ static void bins_shrink(void **state) {
     for (int i = 0; i < 2000; i++) many[i] = hak_malloc(64);
     for (int i = 0; i < 1000; i++) hak_free(many[i]);
     assert_int_equal(slots_of(64), 256);
-    hak_atomic_store(&hak_class_slots[hak_front_class_of(64)], 16, relaxed);
+    hak_atomic_store(&hak_class_slots[hak_routes_class_of(64)], 16, relaxed);
     for (int i = 1000; i < 2000; i++) hak_free(many[i]);
     assert_int_equal(slots_of(64), 16);
-    hak_atomic_store(&hak_class_slots[hak_front_class_of(64)], 0, relaxed);
+    hak_atomic_store(&hak_class_slots[hak_routes_class_of(64)], 0, relaxed);
     for (int i = 0; i < 2000; i++) many[i] = hak_malloc(64);
     for (int i = 0; i < 1000; i++) hak_free(many[i]);
     assert_int_equal(slots_of(64), 256);
-    hak_atomic_store(&hak_class_slots[hak_front_class_of(64)], 16, relaxed);
+    hak_atomic_store(&hak_class_slots[hak_routes_class_of(64)], 16, relaxed);
     for (int i = 0; i < 1000; i++) many[i] = hak_malloc(64);
     assert_int_equal(slots_of(64), 16);
 }
@@ -321,7 +322,7 @@ static void bins_shrink(void **state) {
 static void misses_are_counted_and_timed(void **state) {
     (void)state;
     void *block = hak_malloc(64); /* a miss */
-    uint32_t size_class = hak_front_class_of(64);
+    uint32_t size_class = hak_routes_class_of(64);
     struct hak_heap *heap = hak_thread_heap;
     assert_int_equal(hak_atomic_load(&heap->class_misses[size_class], relaxed), 1);
     assert_int_equal(hak_atomic_load(&heap->sample_count, relaxed), 0); /* not unless asked for */

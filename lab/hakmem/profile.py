@@ -1,0 +1,206 @@
+"""Heap profiles: what libhakmem wrote, with names; sums over sites; the difference of two.
+
+The format is told by src/observe/profile.h: a head of names and numbers, a line `figures` with the names of what each
+site sums up, a line per site, and the map of the process's memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hakmem.errors import LabError
+from hakmem.symbols import Mapping, Symbols
+
+FIRST_LINE = "hakmem heap profile 1"
+WEIGHT_ONE = 1024
+LIFETIMES = ("below_10ms", "below_100ms", "below_1s", "below_10s", "below_100s", "later")
+
+# Functions that stand between a program and the allocator, where it is linked into the program.
+OWN_NAMES = frozenset(
+    "malloc calloc realloc reallocarray aligned_alloc memalign posix_memalign valloc pvalloc __libc_malloc"
+    " __libc_calloc __libc_realloc __libc_memalign".split()
+)
+OWN_PREFIXES = ("hak_", "operator new", "new_", "alloc_profiled", "sample_large", "calloc_missed", "move_block")
+
+
+@dataclass(frozen=True)
+class Frame:
+    module: str
+    offset: int  # in the file: the same in every run
+    name: str
+    address: int = field(compare=False, default=0)
+    mapping: Mapping | None = field(compare=False, default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known of a site, or of several. Numbers of allocations and bytes are estimates."""
+
+    live_bytes: float = 0
+    live_count: float = 0
+    total_bytes: float = 0
+    total_count: float = 0
+    live_block_bytes: float = 0
+    samples: int = 0
+    live_samples: int = 0
+    least_size: int = 0
+    largest_size: int = 0
+    freed_ms: float = 0  # of lifetimes, in sum
+    lifetimes: tuple[float, ...] = (0,) * len(LIFETIMES)
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            self.live_bytes + other.live_bytes,
+            self.live_count + other.live_count,
+            self.total_bytes + other.total_bytes,
+            self.total_count + other.total_count,
+            self.live_block_bytes + other.live_block_bytes,
+            self.samples + other.samples,
+            self.live_samples + other.live_samples,
+            min(filter(None, (self.least_size, other.least_size)), default=0),
+            max(self.largest_size, other.largest_size),
+            self.freed_ms + other.freed_ms,
+            tuple(a + b for a, b in zip(self.lifetimes, other.lifetimes, strict=True)),
+        )
+
+    def minus(self, other: Figures) -> Figures:
+        return Figures(
+            self.live_bytes - other.live_bytes,
+            self.live_count - other.live_count,
+            self.total_bytes - other.total_bytes,
+            self.total_count - other.total_count,
+            self.live_block_bytes - other.live_block_bytes,
+            self.samples + other.samples,
+            self.live_samples + other.live_samples,
+            *((self.least_size, self.largest_size) if self.largest_size else (other.least_size, other.largest_size)),
+        )
+
+    @property
+    def mean_size(self) -> float:
+        return self.total_bytes / self.total_count if self.total_count else 0
+
+    @property
+    def mean_lifetime_s(self) -> float | None:
+        """Of the blocks that were freed."""
+        freed = sum(self.lifetimes)
+        return self.freed_ms / freed / 1000 if freed > 0 else None
+
+
+@dataclass(frozen=True)
+class Site:
+    frames: tuple[Frame, ...]  # the innermost first
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Profile:
+    name: str
+    process: int
+    interval_bytes: int
+    elapsed_s: float
+    lost_samples: int
+    sites: tuple[Site, ...]
+    is_difference: bool = False
+
+    @property
+    def total(self) -> Figures:
+        return sum((site.figures for site in self.sites), Figures())
+
+
+def read(path: Path) -> Profile:
+    """Raises LabError for what is no profile."""
+    try:
+        return parse(path.read_text(errors="replace"), path.name)
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, IndexError):
+        raise LabError(f"{path}: a damaged heap profile, or of another version") from None
+
+
+def parse(text: str, name: str) -> Profile:
+    lines = text.splitlines()
+    if not lines or lines[0] != FIRST_LINE:
+        raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
+    end = lines.index("maps")
+    head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] != "site"}
+    symbols = Symbols([mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping])
+    sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
+    for line in lines[1:end]:
+        if line.startswith("site "):
+            numbers, _, addresses = line[5:].partition(":")
+            raw = dict(zip(head["figures"], map(int, numbers.split()), strict=True))
+            sites[_frames(symbols, [int(word, 16) for word in addresses.split()])] += _figures(raw)
+    return Profile(
+        name,
+        int(head["process"][0]),
+        int(head["interval_bytes"][0]),
+        int(head["elapsed_ms"][0]) / 1000,
+        int(head["lost_samples"][0]),
+        tuple(Site(frames, figures) for frames, figures in sites.items()),
+    )
+
+
+def _figures(raw: dict[str, int]) -> Figures:
+    return Figures(
+        raw["bytes"] - raw["freed_bytes"],
+        (raw["weight"] - raw["freed_weight"]) / WEIGHT_ONE,
+        raw["bytes"],
+        raw["weight"] / WEIGHT_ONE,
+        raw["block_bytes"] - raw["freed_block_bytes"],
+        raw["samples"],
+        raw["samples"] - raw["freed_samples"],
+        raw["least_size"],
+        raw["largest_size"],
+        raw["freed_ms"] / WEIGHT_ONE,
+        tuple(raw[f"freed_{name}"] / WEIGHT_ONE for name in LIFETIMES),
+    )
+
+
+def _frames(symbols: Symbols, addresses: Iterable[int]) -> tuple[Frame, ...]:
+    """Without the allocator's own, and up to the first address that is no code: there the chain led astray."""
+    frames: list[Frame] = []
+    for returns_to in addresses:
+        address = returns_to - 1  # in the call, not behind it
+        mapping = symbols.mapping(address)
+        if mapping is None:
+            break
+        name = symbols.name(mapping, address)
+        is_own = mapping.module.startswith("libhakmem.so") or name in OWN_NAMES or name.startswith(OWN_PREFIXES)
+        if frames or not is_own:
+            frames.append(Frame(mapping.module, address - mapping.start + mapping.offset, name, address, mapping))
+    return tuple(frames)
+
+
+def difference(before: Profile, after: Profile) -> Profile:
+    """What `after` has more, site by site; sites are the same when their functions' places in files are."""
+    sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
+    for site in after.sites:
+        sites[site.frames] += site.figures
+    for site in before.sites:
+        sites[site.frames] = sites[site.frames].minus(site.figures)
+    return Profile(
+        f"{after.name} minus {before.name}",
+        after.process,
+        after.interval_bytes,
+        after.elapsed_s - before.elapsed_s,
+        before.lost_samples + after.lost_samples,
+        tuple(Site(frames, figures) for frames, figures in sites.items()),
+        is_difference=True,
+    )
+
+
+def by_function(profile: Profile) -> list[tuple[Frame | None, Figures]]:
+    """Sites that call the allocator from the same function, those with most live bytes first."""
+    sums: dict[tuple[str, str], Figures] = defaultdict(Figures)
+    shown: dict[tuple[str, str], Frame] = {}
+    for site in profile.sites:
+        frame = site.frames[0] if site.frames else None
+        key = (frame.module, frame.name) if frame else ("", "")
+        sums[key] += site.figures
+        if frame:
+            shown[key] = frame
+    found = [(shown.get(key), figures) for key, figures in sums.items()]
+    return sorted(found, key=lambda item: (-abs(item[1].live_bytes), -abs(item[1].total_bytes)))

@@ -1,0 +1,114 @@
+"""A heap profile as one HTML file: a flame graph, and a table of the functions that allocate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hakmem.profile import Figures, Profile, by_function
+from hakmem.words import amount, figures
+
+MOST_ROWS = 200
+VIEWS = (
+    ("live_bytes", "live bytes"),
+    ("live_count", "live blocks"),
+    ("total_bytes", "all bytes"),
+    ("total_count", "all blocks"),
+)
+COLUMNS = (
+    "function",
+    "file",
+    "live",
+    "blocks",
+    "in all",
+    "blocks",
+    "mean size",
+    "sizes",
+    "mean lifetime",
+    "freed in < 1 s",
+)
+
+
+def render(profile: Profile) -> str:
+    environment = Environment(
+        loader=PackageLoader("hakmem.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    rows = [
+        _row(f"{frame.name}" if frame else "(no stack)", frame.module if frame else "", found)
+        for frame, found in by_function(profile)[:MOST_ROWS]
+    ]
+    return environment.get_template("profile.html").render(
+        profile=profile, facts=_facts(profile), tree=tree(profile), views=VIEWS, columns=COLUMNS, rows=rows
+    )
+
+
+def _facts(profile: Profile) -> list[tuple[str, str]]:
+    total = profile.total
+    lost = [("lost samples", f"{profile.lost_samples:,}: all figures are too small")] if profile.lost_samples else []
+    return [
+        (
+            "live" if not profile.is_difference else "live, change",
+            f"{signed(total.live_bytes)} in {total.live_count:,.0f} blocks",
+        ),
+        ("in all", f"{signed(total.total_bytes)} in {total.total_count:,.0f} blocks"),
+        (
+            "samples",
+            f"{total.samples:,} ({total.live_samples:,} live), one every {amount(profile.interval_bytes, 'B')}",
+        ),
+        ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
+        *lost,
+    ]
+
+
+def signed(bytes_: float) -> str:
+    return amount(bytes_, "B") if bytes_ >= 0 else f"-{amount(-bytes_, 'B')}"
+
+
+def _row(name: str, module: str, found: Figures) -> tuple[str, ...]:
+    freed = sum(found.lifetimes)
+    lifetime = found.mean_lifetime_s
+    return (
+        name,
+        module,
+        signed(found.live_bytes),
+        f"{found.live_count:,.0f}",
+        signed(found.total_bytes),
+        f"{found.total_count:,.0f}",
+        amount(found.mean_size, "B") if found.mean_size > 0 else "-",
+        f"{found.least_size:,}-{found.largest_size:,} B" if found.largest_size else "-",
+        "-" if lifetime is None else f"{figures(lifetime)} s" if lifetime >= 0.01 else "< 0.01 s",
+        f"{sum(found.lifetimes[:3]) / freed:.0%}" if freed > 0 else "-",
+    )
+
+
+def tree(profile: Profile) -> dict[str, Any]:
+    """The stacks from their outermost functions inwards: name, file, sums as in VIEWS, children."""
+    root: dict[str, Any] = {"n": "all", "m": "", "v": [0.0] * len(VIEWS), "c": {}}
+    for site in profile.sites:
+        values = [getattr(site.figures, name) for name, _ in VIEWS]
+        node = root
+        _add(node, values)
+        for frame in reversed(site.frames):
+            key = (frame.module, frame.name)
+            node = node["c"].setdefault(key, {"n": frame.name, "m": frame.module, "v": [0.0] * len(VIEWS), "c": {}})
+            _add(node, values)
+    return _listed(root)
+
+
+def _add(node: dict[str, Any], values: list[float]) -> None:
+    node["v"] = [a + b for a, b in zip(node["v"], values, strict=True)]
+
+
+def _listed(root: dict[str, Any]) -> dict[str, Any]:
+    """Children as lists, figures as whole numbers. Without recursion: stacks may be deep."""
+    order = [root]
+    for node in order:
+        node["v"] = [round(value) for value in node["v"]]
+        node["c"] = sorted(node["c"].values(), key=lambda child: -abs(child["v"][0]))
+        order += node["c"]
+    return root

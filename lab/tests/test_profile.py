@@ -1,0 +1,129 @@
+"""Heap profiles: what the library writes is read, named, summed, compared; pprof and a browser understand it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compiled import compile_c
+from hakmem import pprof, profile
+from hakmem.errors import LabError
+from hakmem.report import flame
+
+FIGURES = (
+    "samples freed_samples weight freed_weight bytes freed_bytes block_bytes freed_block_bytes least_size largest_size"
+    " freed_ms freed_below_10ms freed_below_100ms freed_below_1s freed_below_10s freed_below_100s freed_later"
+)
+TEXT = f"""hakmem heap profile 1
+process 77
+interval_bytes 524288
+elapsed_ms 1500
+lost_samples 0
+figures {FIGURES}
+site 2 1 20480 10240 2000 1000 2240 1120 100 100 51200 10240 0 0 0 0 0 : 10101 10201 99
+site 1 0 5120 0 400 0 480 0 80 80 0 0 0 0 0 0 0 : 20111 10101 10301
+maps
+00010000-00020000 r-xp 00000000 00:00 0  /none/program
+00020000-00030000 r-xp 00001000 00:00 0  /none/libhakmem.so.1
+00040000-00050000 rw-p 00000000 00:00 0
+"""
+
+SOURCE = """
+#include <stdlib.h>
+__attribute__((noinline)) void *keeps(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) void *drops(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) void *zeroes(size_t n) { char *p = calloc(1, n); p[0] = 1; return p; }
+__attribute__((noinline)) void work(int i) { keeps(1000); free(drops(1000)); if (i % 100 == 0) zeroes(50000); }
+int main(void) { for (int i = 0; i < 40000; i++) work(i); return 3; }
+"""
+FRAMES = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+
+
+def test_it_is_read() -> None:
+    found = profile.parse(TEXT, "some.prof")
+    assert (found.process, found.interval_bytes, found.elapsed_s, found.lost_samples) == (77, 524288, 1.5, 0)
+    first, second = found.sites
+    assert [frame.name for frame in first.frames] == ["program+0x100", "program+0x200"]  # 0x99 is no code
+    assert [frame.name for frame in second.frames] == ["program+0x100", "program+0x300"]  # without the library's own
+    assert first.figures.live_bytes == 1000 and first.figures.live_count == 10 and first.figures.total_count == 20
+    assert first.figures.mean_lifetime_s == pytest.approx(0.005)
+    assert found.total.live_bytes == 1400 and found.total.samples == 3
+    ((frame, sums),) = profile.by_function(found)
+    assert frame is not None and frame.name == "program+0x100" and sums.live_bytes == 1400
+
+
+@pytest.mark.parametrize(
+    "text", ["", "something else\n", TEXT.replace("site 2", "site"), TEXT.replace("interval_", "")]
+)
+def test_what_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(LabError):
+        profile.read(tmp_path / "file")
+
+
+def test_a_difference_is_after_minus_before() -> None:
+    before, after = profile.parse(TEXT, "a"), profile.parse(TEXT.replace("400 0 480", "900 0 980"), "b")
+    found = profile.difference(before, after)
+    assert found.total.live_bytes == 500 and found.is_difference
+    assert sorted(site.figures.live_bytes for site in found.sites) == [0, 500]
+    assert "500 B" in flame.render(found)
+
+
+def test_pprof_has_the_same_sums() -> None:
+    found = profile.parse(TEXT, "some.prof")
+    message = pprof.profile_class()()
+    message.ParseFromString(gzip.decompress(pprof.encode(found)))
+    names = [message.string_table[kind.type] for kind in message.sample_type]
+    assert names == ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]
+    assert [sum(sample.value[i] for sample in message.sample) for i in range(4)] == [25, 2400, 15, 1400]
+    assert message.string_table[0] == "" and message.period == 524288
+    known = {location.id for location in message.location}
+    assert all(known.issuperset(sample.location_id) for sample in message.sample)
+
+
+def test_a_page_tells_functions_and_needs_nothing_else() -> None:
+    page = flame.render(profile.parse(TEXT, "<some>.prof"))
+    assert "&lt;some&gt;.prof" in page and "<some>" not in page
+    assert "program+0x100" in page and "1.37 KiB" in page
+    assert "src=" not in page and "href=" not in page and "@import" not in page
+
+
+def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", SOURCE, *FRAMES)
+    prefix = str(tmp_path / "out")
+    command = [sys.executable, "-m", "hakmem", "profile", "-o", prefix, "--interval", "4K", "--", str(program)]
+    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=exact)
+    assert done.returncode == 3, done.stderr
+    (raw,) = tmp_path.glob("out.*.prof")
+    sums = {frame.name if frame else "": found for frame, found in profile.by_function(profile.read(raw))}
+    truth = {"keeps": (4e7, 4e7), "drops": (0, 4e7), "zeroes": (2e7, 2e7)}
+    for name, (live, total) in truth.items():  # some 9,000 samples each, but for the large ones: all are sampled
+        assert sums[name].live_bytes == pytest.approx(live, rel=0.05)
+        assert sums[name].total_bytes == pytest.approx(total, rel=0.05)
+    assert sums["drops"].mean_lifetime_s is not None
+    (graph,) = tmp_path.glob("out.*.pb.gz")
+    if shutil.which("go") is not None:
+        top = subprocess.run(["go", "tool", "pprof", "-top", str(graph)], capture_output=True, text=True, timeout=120)
+        assert top.returncode == 0 and "keeps" in top.stdout and "main" in top.stdout
+
+
+def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None or subprocess.run([chromium, "--version"], capture_output=True).returncode != 0:
+        pytest.skip("no Chromium here: Debian's package chromium")
+    (tmp_path / "page.html").write_text(flame.render(profile.parse(TEXT, "some.prof")))
+    command = [
+        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'browser'}", "--window-size=1200,900", "--dump-dom",
+        (tmp_path / "page.html").as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    graph = dom[dom.index('id="flame"') : dom.index('id="status"')]
+    assert graph.count("<div") == 5  # all; two callers, and the function that both call
+    assert ">program+0x200<" in graph and "1.37 KiB" in graph

@@ -1,0 +1,211 @@
+#include "front/meter.h"
+
+#include "front/background.h"
+#include "front/process.h"
+#include "front/routes.h"
+#include "os/os.h"
+
+/* A window of WINDOW_US in each cell of CELL_US, where malloc is called more than MOST_PER_MS times a ms: that many cost half a
+ * percent of the time of one processor, whatever else the program does. */
+enum {
+    WINDOW_US = 2000,
+    RARITY = 16,
+    CELL_US = RARITY * WINDOW_US,
+    FIRST_LOOK_US = 4000,
+    MOST_PER_MS = 500,
+    CALM_CELLS = 16,      /* in a row, until malloc is metered all the time again: bursts find windows */
+    MEASURED_CELLS = 128, /* how many are remembered, with less and less weight, */
+    PLANNED_CELLS = 16,   /* and as how many of them the plan counts in the beginning */
+    RAREST = 256,
+};
+
+/* What a call costs that is metered, about: so it is known how long a window would have been without. Samples are timed, and lie no
+ * closer than what makes them a fiftieth of a window: what comes after them, in caches and when they are freed, is not. */
+enum { CALL_NS = 7, MOST_SAMPLING_SHARE = 50 };
+
+HAK_ATOMIC(uint32_t) hak_meter_rarity = HAK_RARITY_ONE;
+HAK_ATOMIC(uint32_t) hak_meter_density = 1;
+
+static HAK_ATOMIC(uint32_t) starts; /* who steps begins anew when this has changed */
+
+enum stage { ALL_THE_TIME, BEFORE_WINDOW, IN_WINDOW, AFTER_WINDOW };
+
+struct counts {
+    uint64_t calls, sampling_ns;
+};
+
+/* Of the background thread. */
+static struct {
+    uint32_t starts; /* seen; 0 before the first */
+    enum stage stage;
+    uint64_t stage_end_us, cell_start_us;
+    uint64_t metered_since_us;    /* when metering began, */
+    struct counts metered_before; /* and what was counted by then */
+    uint32_t calm_cells;
+    uint64_t window_start_cpu_ns, cell_start_cpu_ns; /* what threads had run by then, */
+    uint64_t window_cpu_ns, metering_ns;             /* and in the last window; for the profile's sake */
+    uint64_t windows_cpu_ns, cells_cpu_ns;           /* sums over the cells that are remembered (M2) */
+} meter;
+
+/* ---- On and off --------------------------------------------------------------------------------------------------- */
+
+static void meter_all_the_time(void) {
+    hak_atomic_store(&hak_meter_rarity, HAK_RARITY_ONE, relaxed);
+    hak_atomic_store(&hak_meter_density, 1, relaxed);
+    hak_routes_meter(true);
+}
+
+bool hak_meter_start(uint64_t interval_bytes) {
+    if (!hak_process_initialize() || !hak_profile_begin(interval_bytes == 0 ? 1 : interval_bytes)) return false;
+    hak_atomic_fetch_add(&starts, 1, relaxed);
+    meter_all_the_time();
+    hak_background_nudge();
+    return true;
+}
+
+void hak_meter_stop(void) {
+    hak_profile_end();
+    if (hak_process_initialize()) hak_routes_meter(false);
+}
+
+void hak_meter_without_thread(void) {
+    hak_atomic_fetch_add(&starts, 1, relaxed);
+    if (hak_profile_is_on()) meter_all_the_time();
+}
+
+/* ---- Windows ------------------------------------------------------------------------------------------------------- */
+
+static struct counts count_all(void) {
+    struct counts all = {0, 0};
+    /* Acquire pairs with make_heap. */
+    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+        all.calls += hak_owned_peek(&heap->metered_count);
+        all.sampling_ns += hak_owned_peek(&heap->sampling_ns);
+    }
+    return all;
+}
+
+static struct counts counts_since_metered(void) {
+    struct counts now = count_all();
+    return (struct counts){now.calls - meter.metered_before.calls, now.sampling_ns - meter.metered_before.sampling_ns};
+}
+
+static void begin_metering(uint64_t since_us) {
+    meter.metered_since_us = since_us;
+    meter.metered_before = count_all();
+}
+
+/* Whether what was metered until now would be felt if all of it were. */
+static bool is_busy(const struct counts *counts, uint64_t now_us) {
+    return counts->calls * 1000 > (now_us - meter.metered_since_us) * MOST_PER_MS;
+}
+
+/* Samples lie as close as is needed for as many as without windows, but not too close. */
+static void choose_density(const struct counts *counts) {
+    uint32_t density = hak_atomic_load(&hak_meter_density, relaxed);
+    if (counts->sampling_ns * MOST_SAMPLING_SHARE > meter.window_cpu_ns && density > 1) density /= 2;
+    else if (counts->sampling_ns * MOST_SAMPLING_SHARE * 4 < meter.window_cpu_ns && density < RARITY) density *= 2;
+    hak_atomic_store(&hak_meter_density, density, relaxed);
+}
+
+static void enter_stage(enum stage stage, uint64_t end_us) {
+    meter.stage = stage;
+    meter.stage_end_us = end_us;
+}
+
+static void begin_all_the_time(uint64_t now_us, uint64_t length_us) {
+    begin_metering(now_us);
+    enter_stage(ALL_THE_TIME, now_us + length_us);
+    meter_all_the_time();
+}
+
+static uint64_t random_below(uint64_t limit) { return hak_profile_random() % limit; }
+
+static void begin_cell(uint64_t start_us) {
+    meter.cell_start_us = start_us;
+    meter.cell_start_cpu_ns = hak_os_cpu_ns();
+    enter_stage(BEFORE_WINDOW, start_us + random_below(CELL_US - WINDOW_US));
+}
+
+static void open_window(uint64_t now_us) {
+    begin_metering(now_us);
+    meter.window_start_cpu_ns = hak_os_cpu_ns();
+    enter_stage(IN_WINDOW, now_us + WINDOW_US);
+    hak_routes_meter(true);
+}
+
+/* Where the thread wakes up late, the cell becomes as long as the window was for it. */
+static void close_window(uint64_t now_us) {
+    uint64_t length_us = now_us - meter.metered_since_us;
+    hak_routes_meter(false);
+    struct counts counts = counts_since_metered();
+    meter.window_cpu_ns = hak_os_cpu_ns() - meter.window_start_cpu_ns;
+    meter.metering_ns = counts.calls * CALL_NS + counts.sampling_ns;
+    meter.calm_cells = is_busy(&counts, now_us) ? 0 : meter.calm_cells + 1;
+    choose_density(&counts);
+    if (length_us > CELL_US) length_us = CELL_US; /* the process was stopped meanwhile */
+    enter_stage(AFTER_WINDOW, meter.cell_start_us + length_us * RARITY);
+}
+
+static uint64_t less(uint64_t whole, uint64_t part) { return whole > part ? whole - part : 0; }
+
+/* M2 */
+static void measure_rarity(void) {
+    uint64_t cell_cpu_ns = hak_os_cpu_ns() - meter.cell_start_cpu_ns;
+    meter.windows_cpu_ns += less(meter.window_cpu_ns, meter.metering_ns) - meter.windows_cpu_ns / MEASURED_CELLS;
+    meter.cells_cpu_ns += less(cell_cpu_ns, meter.metering_ns) - meter.cells_cpu_ns / MEASURED_CELLS;
+    uint64_t rarity = meter.cells_cpu_ns * HAK_RARITY_ONE / (meter.windows_cpu_ns + 1);
+    if (rarity < HAK_RARITY_ONE) rarity = HAK_RARITY_ONE;
+    if (rarity > RAREST * HAK_RARITY_ONE) rarity = RAREST * HAK_RARITY_ONE;
+    hak_atomic_store(&hak_meter_rarity, (uint32_t)rarity, relaxed);
+}
+
+/* From all the time to windows, in the middle of a cell: so the moments to come are in a window as likely as any other. */
+static void begin_windows(uint64_t now_us) {
+    uint64_t cell_start_us = now_us - random_below(CELL_US);
+    begin_cell(cell_start_us);
+    meter.calm_cells = 0;
+    meter.window_cpu_ns = meter.metering_ns = 0;
+    meter.windows_cpu_ns = (uint64_t)1000 * PLANNED_CELLS * WINDOW_US;
+    meter.cells_cpu_ns = (uint64_t)1000 * PLANNED_CELLS * CELL_US;
+    if (meter.stage_end_us <= now_us) open_window(meter.stage_end_us);
+    if (meter.stage_end_us <= now_us) enter_stage(AFTER_WINDOW, cell_start_us + CELL_US);
+    hak_routes_meter(meter.stage == IN_WINDOW);
+    hak_atomic_store(&hak_meter_rarity, RARITY * HAK_RARITY_ONE, relaxed);
+}
+
+static void end_stage(uint64_t now_us) {
+    uint64_t end_us = meter.stage_end_us;
+    struct counts counts = counts_since_metered();
+    switch (meter.stage) {
+    case ALL_THE_TIME:
+        if (is_busy(&counts, now_us)) begin_windows(now_us);
+        else begin_all_the_time(now_us, CELL_US);
+        break;
+    case BEFORE_WINDOW: open_window(now_us); break;
+    case IN_WINDOW: close_window(now_us); break;
+    case AFTER_WINDOW:
+        measure_rarity();
+        if (meter.calm_cells >= CALM_CELLS) begin_all_the_time(now_us, CELL_US);
+        else begin_cell(now_us - end_us > CELL_US ? now_us : end_us); /* far behind: as above */
+        break;
+    }
+}
+
+uint64_t hak_meter_step(uint64_t now_us) {
+    if (!hak_profile_is_on()) {
+        hak_routes_meter(false); /* if it was switched off while a window was being opened */
+        return UINT64_MAX;
+    }
+    uint32_t now_starts = hak_atomic_load(&starts, relaxed);
+    if (meter.starts != now_starts) {
+        meter.starts = now_starts;
+        begin_all_the_time(now_us, FIRST_LOOK_US);
+    }
+    while (meter.stage_end_us <= now_us) end_stage(now_us);
+    return meter.stage_end_us - now_us;
+}
+
+void hak_meter_rest(void) {
+    if (hak_profile_is_on() && meter.stage != ALL_THE_TIME) begin_all_the_time(hak_os_clock_ns() / 1000, FIRST_LOOK_US);
+}

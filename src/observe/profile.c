@@ -1,0 +1,345 @@
+#include "observe/profile.h"
+
+#include "base/bits.h"
+#include "base/format.h"
+#include "observe/probes.h"
+#include "observe/stack.h"
+#include "os/os.h"
+
+enum {
+    SITE_SLOTS = 1 << 15,
+    SITE_WORDS = 1 << 19, /* 4 MiB: some 10,000 sites of usual depth */
+    SITE_PROBES = 64,
+    SAMPLE_SLOTS = 1 << 15,
+    SAMPLE_PROBES = 32,
+    WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
+};
+
+/* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of those freed
+ * again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of lifetimes. */
+#define FIGURES(FIGURE)                                                                                                \
+    FIGURE(samples)                                                                                                    \
+    FIGURE(freed_samples)                                                                                              \
+    FIGURE(weight)                                                                                                     \
+    FIGURE(freed_weight)                                                                                               \
+    FIGURE(bytes)                                                                                                      \
+    FIGURE(freed_bytes)                                                                                                \
+    FIGURE(block_bytes)                                                                                                \
+    FIGURE(freed_block_bytes)                                                                                          \
+    FIGURE(least_size)                                                                                                 \
+    FIGURE(largest_size)                                                                                               \
+    FIGURE(freed_ms)                                                                                                   \
+    FIGURE(freed_below_10ms)                                                                                           \
+    FIGURE(freed_below_100ms)                                                                                          \
+    FIGURE(freed_below_1s)                                                                                             \
+    FIGURE(freed_below_10s)                                                                                            \
+    FIGURE(freed_below_100s)                                                                                           \
+    FIGURE(freed_later)
+
+struct site {
+#define FIGURE(name) HAK_ATOMIC(uint64_t) name; /* relaxed */
+    FIGURES(FIGURE)
+#undef FIGURE
+    uint32_t next; /* const from here on (P4): the site in `words` that was new before this one; 0 for none */
+    uint64_t hash;
+    uint64_t depth;
+    uintptr_t addresses[]; /* the innermost first */
+};
+
+struct sample {
+    uint32_t site; /* where in `words` */
+    uint64_t size, block_bytes, weight, born_ms;
+};
+
+struct hak_profile_tables {
+    uint64_t bytes;                             /* const: of all this, as it is mapped */
+    HAK_ATOMIC(uint32_t) sites[SITE_SLOTS];     /* where in `words`; 0 for none (P4) */
+    HAK_ATOMIC(uintptr_t) blocks[SAMPLE_SLOTS]; /* addresses of sampled blocks; 0 for none (P3) */
+    struct sample samples[SAMPLE_SLOTS];        /* of who sets the address, and then of who removes it */
+    HAK_ATOMIC(uint32_t) words_used;
+    HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
+    HAK_ATOMIC(uint64_t) lost_samples;
+    uint64_t began_ms;
+    uint64_t words[SITE_WORDS]; /* sites, one after the other */
+};
+
+HAK_ATOMIC(uint64_t) hak_profile_interval;
+
+HAK_ATOMIC(struct hak_profile_tables *) hak_profile_tables;
+static HAK_ATOMIC(uint64_t) random_state;
+
+static struct hak_profile_tables *known_tables(void) {
+    /* Acquire pairs with make_tables. */
+    return hak_atomic_load(&hak_profile_tables, acquire);
+}
+
+bool hak_profile_is_metadata(uintptr_t address) {
+    const struct hak_profile_tables *known = known_tables();
+    return known != NULL && address - (uintptr_t)known < known->bytes;
+}
+
+/* ---- Chance ------------------------------------------------------------------------------------------------------- */
+
+void hak_profile_seed(uint64_t seed) { hak_atomic_store(&random_state, seed, relaxed); }
+
+/* SplitMix64: any thread takes the next number. */
+uint64_t hak_profile_random(void) {
+    uint64_t mixed = hak_atomic_fetch_add(&random_state, UINT64_C(0x9E3779B97F4A7C15), relaxed);
+    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94D049BB133111EB);
+    return mixed ^ mixed >> 31;
+}
+
+/* -ln(n / 2^53) for n of 1 to 2^53, to nine digits: n = 2^power * m with m of 1 to 2, and ln m = 2 artanh((m - 1) / (m + 1)). */
+static double minus_log(uint64_t n) {
+    uint32_t power = hak_highest_bit(n);
+    double m = (double)n / (double)((uint64_t)1 << power), s = (m - 1) / (m + 1), sum = 0;
+    for (int term = 17; term >= 1; term -= 2) sum = sum * s * s + 1.0 / term;
+    return (53 - (double)power) * 0.69314718055994531 - 2 * s * sum;
+}
+
+int64_t hak_profile_draw(uint64_t interval_bytes) {
+    static const double most = (uint64_t)1 << 62;
+    double bytes = minus_log((hak_profile_random() >> 11) + 1) * (double)interval_bytes;
+    return (int64_t)(bytes < most ? bytes : most) + 1;
+}
+
+/* 1 - exp(-x) for x >= 0: a series where x is small, and to there by halving: 1 - exp(-2x) = y (2 - y) for y = 1 - exp(-x). */
+static double chance_of(double x) {
+    int halvings = 0;
+    if (x > 50) return 1;
+    while (x > 1.0 / 64) {
+        x /= 2;
+        halvings++;
+    }
+    double y = x * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))));
+    for (; halvings > 0; halvings--) y *= 2 - y;
+    return y;
+}
+
+uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
+    return (uint64_t)((double)rarity * WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes) +
+                      0.5);
+}
+
+/* ---- Sites -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const uintptr_t *addresses, uint32_t depth) {
+    uint64_t hash = depth;
+    for (uint32_t i = 0; i < depth; i++) {
+        hash = (hash ^ addresses[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+static struct site *site_at(struct hak_profile_tables *known, uint32_t where) {
+    return (struct site *)(void *)&known->words[where];
+}
+
+static bool is_of(const struct site *site, uint64_t hash, const uintptr_t *addresses, uint32_t depth) {
+    if (site->hash != hash || site->depth != depth) return false;
+    for (uint32_t i = 0; i < depth; i++)
+        if (site->addresses[i] != addresses[i]) return false;
+    return true;
+}
+
+/* Where a new site is; 0 when there is no room. */
+static uint32_t make_site(struct hak_profile_tables *known, uint64_t hash, const uintptr_t *addresses, uint32_t depth) {
+    uint32_t need = (uint32_t)(sizeof(struct site) / sizeof(uint64_t)) + depth;
+    uint32_t where = hak_atomic_load(&known->words_used, relaxed);
+    do {
+        if (where + need > SITE_WORDS) return 0;
+    } while (!hak_atomic_cas(&known->words_used, &where, where + need, relaxed, relaxed));
+    struct site *site = site_at(known, where);
+    site->hash = hash;
+    site->depth = depth;
+    for (uint32_t i = 0; i < depth; i++) site->addresses[i] = addresses[i];
+    return where;
+}
+
+/* Returns where the site is. */
+static uint32_t add_to_list(struct hak_profile_tables *known, uint32_t where) {
+    struct site *site = site_at(known, where);
+    uint32_t newest = hak_atomic_load(&known->newest, relaxed);
+    do {
+        site->next = newest;
+        /* Release pairs with hak_profile_write: who reads the list sees the sites. */
+    } while (!hak_atomic_cas(&known->newest, &newest, where, release, relaxed));
+    return where;
+}
+
+/* Where the site of a stack is, made now if it is new; 0 when there is no room. */
+static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *addresses, uint32_t depth) {
+    uint64_t hash = hash_of(addresses, depth);
+    uint32_t made = 0;
+    for (uint32_t i = 0; i < SITE_PROBES; i++) {
+        HAK_ATOMIC(uint32_t) *slot = &known->sites[(hash + i) % SITE_SLOTS];
+        /* Acquire pairs with the release below: the site can be read. */
+        uint32_t where = hak_atomic_load(slot, acquire);
+        if (where == 0) {
+            if (made == 0) made = make_site(known, hash, addresses, depth);
+            if (made == 0) return 0;
+            /* Release pairs with the acquire loads of `sites`; acquire, as above: another thread may have been faster. What
+             * was made in vain is in no slot then, and lost. */
+            if (hak_atomic_cas(slot, &where, made, release, acquire)) return add_to_list(known, made);
+        }
+        if (is_of(site_at(known, where), hash, addresses, depth)) return where;
+    }
+    return 0;
+}
+
+/* ---- Samples ------------------------------------------------------------------------------------------------------ */
+
+/* A multiplication spreads addresses that differ in few bits. */
+static uint32_t first_slot(uintptr_t block) { return (uint32_t)((block * UINT64_C(0x9E3779B97F4A7C15)) >> 40); }
+
+/* Takes a slot for a block that has none. */
+static struct sample *add_sample(struct hak_profile_tables *known, uintptr_t block) {
+    for (uint32_t i = 0, first = first_slot(block); i < SAMPLE_PROBES; i++) {
+        uint32_t slot = (first + i) % SAMPLE_SLOTS;
+        uintptr_t none = 0;
+        if (hak_atomic_load(&known->blocks[slot], relaxed) != 0) continue;
+        /* Acquire pairs with hak_profile_forget: who had the slot has read all of it. */
+        if (hak_atomic_cas(&known->blocks[slot], &none, block, acquire, relaxed)) return &known->samples[slot];
+    }
+    return NULL;
+}
+
+static void add(HAK_ATOMIC(uint64_t) *figure, uint64_t amount) { hak_atomic_fetch_add(figure, amount, relaxed); }
+
+static void add_size(struct site *site, uint64_t size) {
+    uint64_t least = hak_atomic_load(&site->least_size, relaxed),
+             largest = hak_atomic_load(&site->largest_size, relaxed);
+    while ((least == 0 || size < least) && !hak_atomic_cas(&site->least_size, &least, size, relaxed, relaxed)) {
+    }
+    while (size > largest && !hak_atomic_cas(&site->largest_size, &largest, size, relaxed, relaxed)) {
+    }
+}
+
+/* `amount` for each allocation that the sample counts for. */
+static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / WEIGHT_ONE; }
+
+void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, const uintptr_t *addresses,
+                        uint32_t depth) {
+    struct hak_profile_tables *known = known_tables();
+    if (known == NULL) return;
+    uint32_t where = find_site(known, addresses, depth);
+    struct sample *sample = where == 0 ? NULL : add_sample(known, (uintptr_t)block);
+    if (sample == NULL) {
+        add(&known->lost_samples, 1);
+        return;
+    }
+    *sample = (struct sample){
+        .site = where, .size = size, .block_bytes = block_bytes, .born_ms = hak_os_clock_ms(), .weight = weight};
+    struct site *site = site_at(known, where);
+    add(&site->samples, 1);
+    add(&site->weight, sample->weight);
+    add(&site->bytes, weighted(sample->weight, size));
+    add(&site->block_bytes, weighted(sample->weight, block_bytes));
+    add_size(site, size);
+    hak_probe_alloc(block, size, weighted(weight, size));
+}
+
+static HAK_ATOMIC(uint64_t) *lifetime_figure(struct site *site, uint64_t lifetime_ms) {
+    if (lifetime_ms < 10) return &site->freed_below_10ms;
+    if (lifetime_ms < 100) return &site->freed_below_100ms;
+    if (lifetime_ms < 1000) return &site->freed_below_1s;
+    if (lifetime_ms < 10000) return &site->freed_below_10s;
+    if (lifetime_ms < 100000) return &site->freed_below_100s;
+    return &site->freed_later;
+}
+
+static void count_freed(struct hak_profile_tables *known, const struct sample *sample) {
+    struct site *site = site_at(known, sample->site);
+    uint64_t lifetime_ms = hak_os_clock_ms() - sample->born_ms;
+    add(&site->freed_samples, 1);
+    add(&site->freed_weight, sample->weight);
+    add(&site->freed_bytes, weighted(sample->weight, sample->size));
+    add(&site->freed_block_bytes, weighted(sample->weight, sample->block_bytes));
+    add(&site->freed_ms, weighted(sample->weight, lifetime_ms));
+    add(lifetime_figure(site, lifetime_ms), sample->weight);
+}
+
+void hak_profile_forget(const void *block) {
+    struct hak_profile_tables *known = known_tables();
+    if (known == NULL) return;
+    for (uint32_t i = 0, first = first_slot((uintptr_t)block); i < SAMPLE_PROBES; i++) {
+        uint32_t slot = (first + i) % SAMPLE_SLOTS;
+        uintptr_t expected = (uintptr_t)block;
+        if (hak_atomic_load(&known->blocks[slot], relaxed) != expected) continue;
+        struct sample sample = known->samples[slot];
+        hak_probe_free(block);
+        /* Release pairs with add_sample. A program may free a block twice at once: it counts for one of the threads. */
+        if (hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) count_freed(known, &sample);
+        return;
+    }
+}
+
+/* ---- On and off --------------------------------------------------------------------------------------------------- */
+
+static bool make_tables(void) {
+    struct hak_profile_tables *known = known_tables();
+    if (known != NULL) return true;
+    size_t bytes = hak_align_up(sizeof(struct hak_profile_tables), hak_os_page_bytes());
+    struct hak_profile_tables *made = hak_os_map(bytes, hak_os_page_bytes());
+    if (made == NULL) return false;
+    made->bytes = bytes;
+    made->began_ms = hak_os_clock_ms();
+    hak_atomic_store(&made->words_used, 1, relaxed); /* 0 means no site */
+    /* Release pairs with known_tables. Another thread may have been faster. */
+    if (!hak_atomic_cas(&hak_profile_tables, &known, made, release, relaxed)) hak_os_unmap(made, bytes);
+    return true;
+}
+
+bool hak_profile_begin(uint64_t interval_bytes) {
+    if (!make_tables()) return false;
+    if (hak_atomic_load(&random_state, relaxed) == 0)
+        hak_profile_seed(hak_os_clock_ns() ^ (uint64_t)hak_os_process_id() << 32);
+    hak_atomic_store(&hak_profile_interval, interval_bytes, relaxed);
+    return true;
+}
+
+void hak_profile_end(void) { hak_atomic_store(&hak_profile_interval, 0, relaxed); }
+
+/* ---- Writing it --------------------------------------------------------------------------------------------------- */
+
+static void flush(int descriptor, struct hak_text *text) {
+    hak_os_write(descriptor, text->start, text->length);
+    text->length = 0;
+}
+
+static void write_site(struct hak_text *text, struct site *site) {
+    hak_text_add(text, "site");
+#define FIGURE(name) hak_text_add(text, " %lu", (unsigned long)hak_atomic_load(&site->name, relaxed));
+    FIGURES(FIGURE)
+#undef FIGURE
+    hak_text_add(text, " :");
+    for (uint64_t i = 0; i < site->depth; i++) hak_text_add(text, " %lx", (unsigned long)site->addresses[i]);
+    hak_text_add(text, "\n");
+}
+
+bool hak_profile_write(int descriptor) {
+    char buffer[4096]; /* a line of a site is some 1.5 KiB at most */
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    struct hak_profile_tables *known = known_tables();
+    if (known == NULL) return false;
+    hak_text_add(&text,
+                 "hakmem heap profile 1\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\nfigures",
+                 hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
+                 (unsigned long)(hak_os_clock_ms() - known->began_ms),
+                 (unsigned long)hak_atomic_load(&known->lost_samples, relaxed));
+#define FIGURE(name) hak_text_add(&text, " " #name);
+    FIGURES(FIGURE)
+#undef FIGURE
+    hak_text_add(&text, "\n");
+    /* Acquire pairs with add_to_list. */
+    for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
+        if (text.length > sizeof buffer / 2) flush(descriptor, &text);
+        write_site(&text, site_at(known, where));
+    }
+    hak_text_add(&text, "maps\n");
+    flush(descriptor, &text);
+    hak_os_copy_file("/proc/self/maps", descriptor);
+    return true;
+}

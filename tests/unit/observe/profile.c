@@ -1,0 +1,318 @@
+/* observe/profile.h: estimates against programs whose truth is known, seeded; that blocks and counts stay right while samples are
+ * taken; what becomes of samples when blocks move, tables fill, and the profile goes on and off. */
+#include "heap_fixture.h"
+
+#include <math.h>
+
+#include "front/meter.h"
+#include "observe/profile.h"
+#include "observe/stack.h"
+
+static struct hak_snapshot snapshot;
+
+/* ---- Reading what is written ---------------------------------------------------------------------------------------- */
+
+struct figures {
+    uint64_t samples, freed_samples, weight, freed_weight, bytes, freed_bytes, block_bytes, freed_block_bytes;
+};
+
+/* Sums of the sites whose allocations asked for `least` to `largest` bytes. */
+static struct figures figures_of(uint64_t least, uint64_t largest) {
+    struct figures sum = {0, 0, 0, 0, 0, 0, 0, 0};
+    fake_os_forget();
+    assert_true(hak_profile_write(1));
+    assert_true(fake_os.output_length < FAKE_OUTPUT_BYTES - 1);
+    for (char *line = strtok(fake_os.output, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        uint64_t figure[17];
+        if (strncmp(line, "site ", 5) != 0) continue;
+        char *at = line + 5;
+        for (int i = 0; i < 17; i++) figure[i] = strtoull(at, &at, 10);
+        assert_memory_equal(at, " :", 2);
+        if (figure[8] < least || figure[9] > largest) continue;
+        uint64_t *sums = (uint64_t *)(void *)&sum;
+        for (int i = 0; i < 8; i++) sums[i] += figure[i];
+    }
+    return sum;
+}
+
+static void expect_share(double estimate, double truth, double share) {
+    if (fabs(estimate - truth) <= share * truth) return;
+    fail_msg("estimate %.0f, truth %.0f: off by %+.2f %%", estimate, truth, 100 * (estimate / truth - 1));
+}
+
+/* ---- Chance ----------------------------------------------------------------------------------------------------------- */
+
+/* The distance to the next sample is exponential: its mean is the interval, and it is within b bytes with probability
+ * 1 - exp(-b / interval), for which the weight of a sample makes up. */
+static void draws(void **state) {
+    (void)state;
+    enum { DRAWS = 200000, INTERVAL = 65536 };
+    static const uint64_t sizes[] = {16, 1000, 32768, 65536, 200000, 1 << 20};
+    hak_profile_seed(1);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double p = -expm1(-(double)sizes[i] / INTERVAL), sum = 0, reached = 0;
+        for (int n = 0; n < DRAWS; n++) {
+            int64_t drawn = hak_profile_draw(INTERVAL);
+            assert_true(drawn >= 1);
+            sum += (double)drawn - 0.5; /* it is rounded up */
+            reached += (uint64_t)drawn <= sizes[i];
+        }
+        assert_true(fabs(sum / DRAWS - INTERVAL) < 4 * INTERVAL / sqrt(DRAWS));
+        assert_true(fabs(reached / DRAWS - p) < 4 * sqrt(p * (1 - p) / DRAWS) + 1e-9);
+        for (uint32_t rarity = 1; rarity <= 16; rarity *= 16)
+            assert_true(
+                fabs((double)hak_profile_weight(sizes[i], INTERVAL, rarity * HAK_RARITY_ONE) / 1024 / rarity * p - 1) <
+                1e-3);
+    }
+    assert_true(hak_profile_draw(UINT64_MAX) >= 1);
+}
+
+static void start(uint64_t interval_bytes, uint64_t seed) {
+    hak_profile_seed(seed);
+    assert_true(hak_meter_start(interval_bytes));
+}
+
+/* ---- Estimates -------------------------------------------------------------------------------------------------------- */
+
+enum { LIVE_LIMIT = 1 << 20 };
+static void *live[LIVE_LIMIT];
+
+__attribute__((noinline)) static void *at_one_site(size_t size) {
+    void *block = hak_malloc(size);
+    __asm__ volatile("" : "+r"(block));
+    return block;
+}
+
+/* Blocks that stay, allocated among pairs that come from bins and go back at once: without what hits take, and blocks that are
+ * handed out again, the live bytes would be wrong. */
+static void live_among_pairs(void **state) {
+    (void)state;
+    static const size_t sizes[] = {24, 500, 4000, 30000};
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        start(4096, seed);
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            size_t size = sizes[i], count = 0;
+            struct figures before = figures_of(0, SIZE_MAX);
+            double all = 0;
+            while ((double)count * (double)size < 4096 * 10000.0) {
+                for (int pairs = 0; pairs < (size < 1000 ? 2 : 1); pairs++, all += (double)size)
+                    hak_free(at_one_site(size));
+                live[count++] = at_one_site(size);
+                all += (double)size;
+                if (count == LIVE_LIMIT) break;
+            }
+            struct figures now = figures_of(0, SIZE_MAX);
+            double bytes = (double)count * (double)size;
+            expect_share((double)(now.bytes - now.freed_bytes), bytes, 0.05);
+            expect_share((double)(now.weight - now.freed_weight) / 1024, (double)count, 0.05);
+            expect_share((double)(now.block_bytes - now.freed_block_bytes),
+                         (double)(count * hak_malloc_usable_size(live[0])), 0.05);
+            expect_share((double)(now.bytes - before.bytes), all, 0.05);
+            while (count > 0) hak_free(live[--count]);
+            now = figures_of(0, SIZE_MAX);
+            assert_int_equal(now.samples, now.freed_samples);
+            assert_true(now.bytes == now.freed_bytes && now.weight == now.freed_weight);
+        }
+    }
+}
+
+/* Two sites share sizes, bins and slabs: one frees what it gets, in any order, the other keeps some. */
+static void random_mixed(void **state) {
+    (void)state;
+    enum { SLOTS = 40000, ROUNDS = 2000000 };
+    static size_t sizes[SLOTS];
+    uint64_t random = 7;
+    double bytes = 0, all = 0;
+    start(2048, 5);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t pick = unit_random(&random);
+        uint32_t slot = pick % SLOTS;
+        if (live[slot] != NULL) {
+            hak_free(live[slot]);
+            live[slot] = NULL;
+            bytes -= (double)sizes[slot];
+        } else {
+            sizes[slot] = 16 + (pick >> 32) % 1000;
+            live[slot] = at_one_site(sizes[slot]);
+            bytes += (double)sizes[slot];
+            all += (double)sizes[slot];
+        }
+        if (round % 500000 == 499999) {
+            struct figures now = figures_of(0, SIZE_MAX);
+            expect_share((double)(now.bytes - now.freed_bytes), bytes, 0.05);
+            expect_share((double)now.bytes, all, 0.05);
+            check_equations(&snapshot);
+        }
+        if (round % 300000 == 0) hak_purge(); /* bins are emptied */
+    }
+}
+
+/* Every few blocks the bins are drained: a sample that is due must not come earlier for it. */
+static void drained_all_the_time(void **state) {
+    (void)state;
+    start(4096, 3);
+    double bytes = 0;
+    for (int round = 0; round < 50000; round++) {
+        live[round] = at_one_site(1000);
+        bytes += 1000;
+        if (round % 10 == 0) hak_purge();
+    }
+    struct figures now = figures_of(0, SIZE_MAX);
+    expect_share((double)now.bytes, bytes, 0.05);
+}
+
+static void large_objects(void **state) {
+    (void)state;
+    static const size_t sizes[] = {40000, 300000, 3 << 20};
+    start(1 << 20, 11);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int rounds = (int)(((size_t)1 << 32) / sizes[i]);
+        struct figures before = figures_of(0, SIZE_MAX);
+        for (int round = 0; round < rounds; round++) hak_free(at_one_site(sizes[i]));
+        struct figures now = figures_of(0, SIZE_MAX);
+        expect_share((double)(now.bytes - before.bytes), (double)rounds * (double)sizes[i], 0.06);
+        assert_true(now.samples > 0 && now.samples == now.freed_samples);
+    }
+}
+
+/* ---- Blocks ------------------------------------------------------------------------------------------------------------- */
+
+/* With a sample at every byte or so, each block is sampled. */
+static void every_block(void **state) {
+    (void)state;
+    start(1, 1);
+    for (size_t size = 1; size < 200000; size += 1 + size / 3) {
+        unsigned char *block = hak_malloc(size);
+        assert_int_equal((uintptr_t)block % 16, 0);
+        assert_true(hak_malloc_usable_size(block) >= size);
+        memset(block, 7, size);
+        block = hak_realloc(block, 2 * size);
+        for (size_t i = 0; i < size; i++) assert_int_equal(block[i], 7);
+        block = hak_realloc(block, size / 2 + 1);
+        check_equations(&snapshot);
+        assert_int_equal(snapshot.total.live_blocks, 1);
+        hak_free(block);
+        block = hak_calloc(1, size);
+        for (size_t i = 0; i < size; i++) assert_int_equal(block[i], 0);
+        hak_free_sized(block, size);
+        block = hak_aligned_alloc(256, size);
+        assert_int_equal((uintptr_t)block % 256, 0);
+        hak_free(block);
+    }
+    struct figures now = figures_of(0, SIZE_MAX);
+    assert_true(now.samples > 100);
+    assert_int_equal(now.samples, now.freed_samples);
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+static void free_twice(void *block) {
+    hak_free(block);
+    hak_free(block);
+}
+
+static void misuse(void **state) {
+    (void)state;
+    start(1, 1);
+    char *kept = hak_malloc(100), *block = hak_malloc(100);
+    const struct fake_report *report = fake_os_catch(free_twice, block);
+    assert_non_null(report);
+    assert_int_equal(report->kind, HAK_MISUSE_DOUBLE_FREE);
+    report = fake_os_catch(hak_free, kept + 16);
+    assert_non_null(report);
+    assert_int_equal(report->kind, HAK_MISUSE_INTERIOR_POINTER);
+}
+
+static void on_and_off(void **state) {
+    (void)state;
+    assert_false(hak_profile_write(1));
+    for (int i = 0; i < 100; i++) live[i] = hak_malloc(100);
+    for (int i = 0; i < 100; i++) hak_free(live[i]); /* in ordinary bins when the profile begins */
+    start(100, 1);
+    for (int i = 0; i < 1000; i++) live[i] = at_one_site(100);
+    struct figures on = figures_of(100, 100);
+    assert_true(on.samples > 500 && on.freed_samples == 0);
+    hak_meter_stop();
+    for (int i = 1000; i < 2000; i++) live[i] = at_one_site(100);
+    struct figures off = figures_of(100, 100);
+    assert_int_equal(on.samples, off.samples);
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 2000);
+    for (int i = 0; i < 2000; i++) hak_free(live[i]);
+    start(200, 1); /* another interval: drawn anew */
+    for (int i = 0; i < 1000; i++) hak_free(at_one_site(100));
+    off = figures_of(100, 100);
+    assert_true(off.samples > on.samples && off.samples == off.freed_samples);
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+/* More live samples than there is room for: they are lost, and said to be. */
+static void full_table(void **state) {
+    (void)state;
+    start(1, 1);
+    for (int i = 0; i < 60000; i++) live[i] = hak_malloc(16);
+    for (int i = 0; i < 60000; i++) hak_free(live[i]);
+    struct figures now = figures_of(0, SIZE_MAX);
+    assert_int_equal(now.samples, now.freed_samples);
+    assert_true(now.samples > 20000 && now.samples <= 32768);
+    fake_os_forget();
+    assert_true(hak_profile_write(1));
+    const char *lost = strstr(fake_os.output, "lost_samples ");
+    assert_non_null(lost);
+    assert_int_equal(now.samples + strtoull(lost + 13, NULL, 10), 60000);
+    check_equations(&snapshot);
+}
+
+static void no_memory(void **state) {
+    (void)state;
+    hak_free(hak_malloc(1));
+    fake_os_refuse(FAKE_MAP, 1, 1);
+    assert_false(hak_meter_start(4096));
+    assert_false(hak_profile_is_on());
+    hak_free(hak_malloc(1));
+    start(4096, 1);
+}
+
+/* ---- Stacks --------------------------------------------------------------------------------------------------------------- */
+
+/* A stack of frames that was made up: as deep as it is, or until a frame leads nowhere. */
+static void walks(void **state) {
+    (void)state;
+    enum { FRAMES = 100 };
+    static uintptr_t frames[FRAMES * 2 + 2];
+    uintptr_t addresses[HAK_STACK_MOST];
+    for (int i = 0; i < FRAMES; i++) {
+        frames[2 * i] = (uintptr_t)&frames[2 * i + 2];
+        frames[2 * i + 1] = 0x10000 + (uintptr_t)i;
+    }
+    assert_int_equal(hak_stack_walk(frames, addresses), HAK_STACK_MOST);
+    assert_int_equal(addresses[0], 0x10000);
+    assert_int_equal(addresses[HAK_STACK_MOST - 1], 0x10000 + HAK_STACK_MOST - 1);
+    frames[9] = 0; /* no code */
+    assert_int_equal(hak_stack_walk(frames, addresses), 4);
+    frames[4] = (uintptr_t)frames; /* down the stack */
+    assert_int_equal(hak_stack_walk(frames, addresses), 3);
+    frames[2] = (uintptr_t)frames + (1 << 20); /* too far */
+    assert_int_equal(hak_stack_walk(frames, addresses), 2);
+    frames[0] = (uintptr_t)&frames[2] + 1; /* no frame begins there */
+    assert_int_equal(hak_stack_walk(frames, addresses), 1);
+}
+
+static void unreadable(void **state) {
+    (void)state;
+    uintptr_t addresses[HAK_STACK_MOST];
+    size_t page = fake_os.page_bytes;
+    char *pages = hak_os_map(3 * page, page);
+    assert_true(hak_os_unmap(pages + 2 * page, page));
+    uintptr_t *frame = (uintptr_t *)(void *)(pages + page - 16), *next = (uintptr_t *)(void *)(pages + 2 * page - 16);
+    frame[0] = (uintptr_t)next;
+    frame[1] = next[1] = 0x10000;
+    next[0] = (uintptr_t)pages + 2 * page; /* not there */
+    assert_int_equal(hak_stack_walk(frame, addresses), 2);
+}
+
+UNIT_MAIN(cmocka_unit_test(draws), cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed),
+          cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects), cmocka_unit_test(every_block),
+          cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
+          cmocka_unit_test(no_memory), cmocka_unit_test(walks), cmocka_unit_test(unreadable))
