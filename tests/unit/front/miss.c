@@ -342,7 +342,7 @@ static void interior_pointers_at_the_flush(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
-          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
+          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
+          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

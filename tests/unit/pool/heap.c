@@ -268,5 +268,4 @@ static void releasing(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_memory),
           cmocka_unit_test(growing_bins), cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use),
-          cmocka_unit_test(hits_meanwhile),
-          cmocka_unit_test(holding), cmocka_unit_test(releasing))
+          cmocka_unit_test(hits_meanwhile), cmocka_unit_test(holding), cmocka_unit_test(releasing))
