@@ -175,8 +175,8 @@ static void refused(void **state) {
         {"HAKMEM_ACE_FAST_MS=3600001", "a number of milliseconds, 334 to 3600000"},
         {"HAKMEM_ACE_SLOW_MS=1K", "a number of milliseconds, 334 to 3600000"},
         {"HAKMEM_GOAL=fast", "profile, balanced, speed, memory or latency"},
-        {"HAKMEM_PROFILE=", "a profile: balanced, speed, lean, mid-heavy, hardened"},
-        {"HAKMEM_PROFILE=mid_heavy", "a profile: balanced, speed, lean, mid-heavy, hardened"},
+        {"HAKMEM_PROFILE=", "balanced, speed, lean, mid-heavy, hardened"},
+        {"HAKMEM_PROFILE=mid_heavy", "balanced, speed, lean, mid-heavy, hardened"},
         {"HAKMEM_POLICY=", "the name of a file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
