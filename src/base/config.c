@@ -22,8 +22,6 @@ static const struct option option_table[] = {
 
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
-static const char profile_expected[] = "a profile: " HAK_PROFILE_NAMES;
-
 static const char *const kind_expected[] = {"0 or 1",
                                             "a number of bytes, such as 4096 or 64K",
                                             "off, auto or on",
@@ -32,7 +30,7 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
                                             "a number of milliseconds, 334 to 3600000",
                                             "profile, balanced, speed, memory or latency",
-                                            profile_expected,
+                                            HAK_PROFILE_NAMES,
                                             "0, 1 or auto",
                                             "the name of a file",
                                             "0, 1 or 1:FILE"};
