@@ -16,7 +16,6 @@ enum {
     CALM_CELLS = 16,      /* in a row, until malloc is metered all the time again: bursts find windows */
     MEASURED_CELLS = 128, /* how many are remembered, with less and less weight, */
     PLANNED_CELLS = 16,   /* and as how many of them the plan counts in the beginning */
-    RAREST = 256,
 };
 
 /* What a call costs that is metered, about: so it is known how long a window would have been without. Samples are timed, and lie no
@@ -149,6 +148,8 @@ static void close_window(uint64_t now_us) {
 
 static uint64_t less(uint64_t whole, uint64_t part) { return whole > part ? whole - part : 0; }
 
+static const uint64_t most_rarity = (uint64_t)256 * HAK_RARITY_ONE;
+
 /* M2 */
 static void measure_rarity(void) {
     uint64_t cell_cpu_ns = hak_os_cpu_ns() - meter.cell_start_cpu_ns;
@@ -156,7 +157,7 @@ static void measure_rarity(void) {
     meter.cells_cpu_ns += less(cell_cpu_ns, meter.metering_ns) - meter.cells_cpu_ns / MEASURED_CELLS;
     uint64_t rarity = meter.cells_cpu_ns * HAK_RARITY_ONE / (meter.windows_cpu_ns + 1);
     if (rarity < HAK_RARITY_ONE) rarity = HAK_RARITY_ONE;
-    if (rarity > RAREST * HAK_RARITY_ONE) rarity = RAREST * HAK_RARITY_ONE;
+    if (rarity > most_rarity) rarity = most_rarity;
     hak_atomic_store(&hak_meter_rarity, (uint32_t)rarity, relaxed);
 }
 

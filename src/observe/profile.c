@@ -99,7 +99,7 @@ static double minus_log(uint64_t n) {
 }
 
 int64_t hak_profile_draw(uint64_t interval_bytes) {
-    static const double most = (uint64_t)1 << 62;
+    static const double most = (double)((uint64_t)1 << 62);
     double bytes = minus_log((hak_profile_random() >> 11) + 1) * (double)interval_bytes;
     return (int64_t)(bytes < most ? bytes : most) + 1;
 }
