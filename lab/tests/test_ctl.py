@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hakmem import cli, ctl, native, top
+from hakmem import cli, ctl, native, profile, top
 from hakmem.errors import LabError
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -107,6 +107,25 @@ def test_answers(capsys: pytest.CaptureFixture[str]) -> None:
         assert "resident" in says(capsys, "ctl", child.pid, "explain")[1]
         assert "knows no nonsense" in refuses(capsys, "ctl", child.pid, "nonsense")
         assert "expected a number from 10 to" in refuses(capsys, "ctl", child.pid, "set", "decay_ms=1")
+
+
+def test_profile_of_a_running_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    program = (
+        "import threading, time\nblocks = []\n"
+        "def grow():\n    while True: blocks.append(bytearray(100000)); time.sleep(0.01)\n"
+        "threading.Thread(target=grow, daemon=True).start()\n"
+    )
+    with answering_program(program + WAIT) as child:
+        assert "never was a profile" in refuses(capsys, "ctl", child.pid, "profile", "dump")
+        assert says(capsys, "ctl", child.pid, "profile", "on", "4K")[1] == "one sample per 4096 bytes\n"
+        time.sleep(0.5)
+        assert says(capsys, "ctl", child.pid, "profile", "off")[0] == 0
+        found = tmp_path / "now.prof"
+        found.write_text(says(capsys, "ctl", child.pid, "profile", "dump")[1])
+        read = profile.read(found)
+        assert read.process == child.pid and read.total.live_bytes > 300000
+        assert any(frame.name for site in read.sites for frame in site.frames)
+        assert "control: " in says(capsys, "ctl", child.pid, "control")[1]
 
 
 def test_a_large_process_answers_unasked() -> None:

@@ -4,6 +4,8 @@
 
 #include "base/config.h"
 #include "base/knobs.h"
+#include "front/meter.h"
+#include "front/process.h"
 #include "front/statistics.h"
 #include "observe/metrics.h"
 #include "os/os.h"
@@ -97,6 +99,40 @@ static void set_knob(const char *assignment, struct hak_answer *answer) {
     hak_text_add(&answer->text, "%s: %lu -> %lu\n", row->name, before, (unsigned long)value);
 }
 
+/* ---- Heap profile ----------------------------------------------------------------------------------------------------- */
+
+static void add_part(const char *text, void *answer) {
+    if (hak_answer_make_room(answer, strlen(text))) hak_text_add(&((struct hak_answer *)answer)->text, "%s", text);
+}
+
+static void start_profile(const char *interval, struct hak_answer *answer) {
+    uint64_t bytes = hak_process_config()->heap_profile_interval_bytes;
+    if (interval[0] != '\0' && (!hak_config_parse_number(interval, &bytes) || bytes == 0)) {
+        hak_text_add(&answer->text, "error: %s: expected a number of bytes, such as 64K or 1M\n", interval);
+    } else if (!hak_meter_start(bytes)) {
+        hak_text_add(&answer->text, "error: there is no memory for a profile\n");
+    } else {
+        say_ok(answer);
+        hak_text_add(&answer->text, "one sample per %lu bytes\n", (unsigned long)bytes);
+    }
+}
+
+static void steer_profile(const char *what, struct hak_answer *answer) {
+    if (strncmp(what, "on", 2) == 0 && (what[2] == '\0' || what[2] == ' ')) {
+        start_profile(what[2] == '\0' ? what + 2 : what + 3, answer);
+    } else if (strcmp(what, "off") == 0) {
+        hak_meter_stop();
+        say_ok(answer);
+    } else if (strcmp(what, "dump") != 0) {
+        hak_text_add(&answer->text, "error: profile takes on, on BYTES, off or dump, not %s\n", what);
+    } else if (hak_atomic_load(&hak_profile_tables, relaxed) == NULL) {
+        hak_text_add(&answer->text, "error: there never was a profile; `profile on` begins one\n");
+    } else {
+        say_ok(answer);
+        hak_profile_write_sites(add_part, answer);
+    }
+}
+
 /* ---- All of them ------------------------------------------------------------------------------------------------------ */
 
 static void tell_requests(const char *nothing, struct hak_answer *answer);
@@ -113,6 +149,8 @@ static const struct request_kind {
     {"purge", "", purge_all, "give all free memory back to the kernel"},
     {"knobs", "", tell_knobs, "numbers that can be set, with their bounds"},
     {"set", "KNOB=VALUE", set_knob, "set one"},
+    {"profile", "on [BYTES]|off|dump", steer_profile,
+     "the heap profile: begin, with so many bytes from sample to sample; stop; show"},
     {"help", "", tell_requests, "this list"},
 };
 

@@ -1,5 +1,7 @@
 #include "observe/profile.h"
 
+#include <string.h>
+
 #include "base/bits.h"
 #include "base/format.h"
 #include "observe/probes.h"
@@ -304,11 +306,6 @@ void hak_profile_end(void) { hak_atomic_store(&hak_profile_interval, 0, relaxed)
 
 /* ---- Writing it --------------------------------------------------------------------------------------------------- */
 
-static void flush(int descriptor, struct hak_text *text) {
-    hak_os_write(descriptor, text->start, text->length);
-    text->length = 0;
-}
-
 static void write_site(struct hak_text *text, struct site *site) {
     hak_text_add(text, "site");
 #define FIGURE(name) hak_text_add(text, " %lu", (unsigned long)hak_atomic_load(&site->name, relaxed));
@@ -319,7 +316,7 @@ static void write_site(struct hak_text *text, struct site *site) {
     hak_text_add(text, "\n");
 }
 
-bool hak_profile_write(int descriptor) {
+bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
     char buffer[4096]; /* a line of a site is some 1.5 KiB at most */
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_profile_tables *known = known_tables();
@@ -335,11 +332,23 @@ bool hak_profile_write(int descriptor) {
     hak_text_add(&text, "\n");
     /* Acquire pairs with add_to_list. */
     for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
-        if (text.length > sizeof buffer / 2) flush(descriptor, &text);
+        if (text.length > sizeof buffer / 2) {
+            write(text.start, context);
+            text = hak_text_in(buffer, sizeof buffer);
+        }
         write_site(&text, site_at(known, where));
     }
     hak_text_add(&text, "maps\n");
-    flush(descriptor, &text);
+    write(text.start, context);
+    return true;
+}
+
+static void write_to_file(const char *text, void *descriptor) {
+    hak_os_write(*(const int *)descriptor, text, strlen(text));
+}
+
+bool hak_profile_write(int descriptor) {
+    if (!hak_profile_write_sites(write_to_file, &descriptor)) return false;
     hak_os_copy_file("/proc/self/maps", descriptor);
     return true;
 }

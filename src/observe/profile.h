@@ -52,6 +52,9 @@ void hak_profile_forget(const void *block);
 /* Writes all there is, as text, with the map of the process's memory. False when there never was a profile. */
 bool hak_profile_write(int descriptor);
 
+/* The same to any place, in pieces of text, and without the map, which would follow. */
+bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context);
+
 /* The tables: NULL before their first use. They begin with their size in bytes, a uint64_t. */
 extern HAK_ATOMIC(struct hak_profile_tables *) hak_profile_tables;
 

@@ -19,12 +19,16 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     purge               give all free memory back to the kernel
     knobs               numbers that can be set, with their bounds
     set KNOB=VALUE      set one
+    control             the state of the controller, and its last changes
+    profile on|off      the heap profile: begin (with BYTES from sample to sample), stop
+    profile dump        show it; `hakmem profile --read` makes a page of it
     help                what this process's hakmem knows; also without a request
 
     The process must be yours, or you root. It answers by a thread of its own, which it has when it uses much
     memory, or was started with HAKMEM_CTL=1.
     """
     import sys
+    from pathlib import Path
 
     from hakmem import ctl
 
@@ -37,3 +41,5 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")
     sys.stdout.write(ctl.ask(pid, " ".join(words) or "help", timeout_s))
+    if words == ("profile", "dump"):
+        sys.stdout.write(Path(f"/proc/{pid}/maps").read_text())

@@ -2,6 +2,7 @@
 #include "heap_fixture.h"
 
 #include "base/knobs.h"
+#include "front/meter.h"
 #include "front/requests.h"
 #include "front/statistics.h"
 
@@ -56,6 +57,12 @@ static void refused(void **state) {
                                            "set decay_ms=100 ",
                                            "set  decay_ms=100",
                                            "set decay_ms=99999999999999999999",
+                                           "profile",
+                                           "profile once",
+                                           "profile onward",
+                                           "profile on 0",
+                                           "profile on 1 2",
+                                           "profile dump",
                                            "STATS"};
     struct hak_knobs before = hak_knobs;
     for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
@@ -99,6 +106,25 @@ static void knobs(void **state) {
 #include "base/knobs.def"
 #undef HAK_KNOB
     assert_non_null(strstr(all, "\ndecay_ms = 10 (default 1000, 10 to 3600000): how long "));
+}
+
+static void profile(void **state) {
+    (void)state;
+    assert_string_equal(ask("profile on 1K"), "ok\none sample per 1024 bytes\nend\n");
+    assert_string_equal(ask("profile on 1"), "ok\none sample per 1 bytes\nend\n");
+    void *block = hak_malloc(100);
+    const char *said = ask("profile dump");
+    assert_non_null(strstr(said, "ok\nhakmem heap profile 1\n"));
+    assert_non_null(strstr(said, "\nsite "));
+    assert_non_null(strstr(said, "\nmaps\nend\n"));
+    assert_string_equal(ask("profile off"), "ok\nend\n");
+    assert_false(hak_profile_is_on());
+    hak_free(block);
+    assert_non_null(strstr(ask("profile dump"), "\nsite ")); /* what there was stays */
+    struct hak_answer answer = make_answer(sizeof buffer);
+    sends_left = 0;
+    hak_request_answer((char[]){"profile dump"}, &answer);
+    assert_true(answer.is_lost);
 }
 
 /* Whatever the knobs are, at every moment. */
@@ -177,5 +203,5 @@ static void nobody_listens(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(refused), cmocka_unit_test(statistics), cmocka_unit_test(purging), cmocka_unit_test(knobs),
-          cmocka_unit_test(any_knobs), cmocka_unit_test(help_lists_all), cmocka_unit_test(in_pieces),
-          cmocka_unit_test(nobody_listens))
+          cmocka_unit_test(profile), cmocka_unit_test(any_knobs), cmocka_unit_test(help_lists_all),
+          cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))
