@@ -287,9 +287,7 @@ static void sum_heap(const struct hak_heap *heap, struct sums *sums) {
 
 static void take_sums(struct sums *sums) {
     memset(sums, 0, sizeof *sums);
-    /* Acquire pairs with make_heap. */
-    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next)
-        sum_heap(heap, sums);
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) sum_heap(heap, sums);
     sums->usage = hak_os_usage();
     sums->ticks = hak_ticks();
     sums->now_ms = hak_os_clock_ms();

@@ -46,16 +46,13 @@ static uint64_t misses_of(const struct hak_heap *heap) {
 
 static uint64_t count_misses(void) {
     uint64_t misses = 0;
-    /* Acquire pairs with make_heap. */
-    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next)
-        misses += misses_of(heap);
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) misses += misses_of(heap);
     return misses;
 }
 
 /* Drains heaps whose threads have not missed for a period, once. */
 static void drain_idle_heaps(void) {
-    /* Acquire pairs with make_heap. */
-    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         uint64_t misses = misses_of(heap);
         if (misses != heap->swept_misses) {
             heap->swept_misses = misses;

@@ -76,8 +76,7 @@ void hak_meter_without_thread(void) {
 
 static struct counts count_all(void) {
     struct counts all = {0, 0};
-    /* Acquire pairs with make_heap. */
-    for (const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         all.calls += hak_owned_peek(&heap->metered_count);
         all.sampling_ns += hak_owned_peek(&heap->sampling_ns);
     }

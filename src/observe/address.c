@@ -27,15 +27,13 @@ static bool is_in_bin(const struct hak_heap *heap, uint32_t size_class, uintptr_
 }
 
 static const struct hak_heap *heap_with_block(uint32_t size_class, uintptr_t block) {
-    /* Acquire pairs with make_heap. */
-    const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire);
+    const struct hak_heap *heap = hak_heap_first();
     while (heap != NULL && !is_in_bin(heap, size_class, block)) heap = heap->next;
     return heap;
 }
 
 static const struct hak_heap *heap_at(uintptr_t address) {
-    /* Acquire pairs with make_heap. */
-    const struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire);
+    const struct hak_heap *heap = hak_heap_first();
     while (heap != NULL && !is_in_record(heap, address)) heap = heap->next;
     return heap;
 }

@@ -48,16 +48,13 @@ static void add_mapping(uintptr_t start, size_t bytes, void *context) {
     snapshot->total.committed_bytes += bytes;
 }
 
-/* Acquire pairs with make_heap. */
-static struct hak_heap *first_heap(void) { return hak_atomic_load(&hak_heaps, acquire); }
-
 void hak_snapshot_take(struct hak_snapshot *snapshot) {
     memset(snapshot, 0, sizeof *snapshot);
     struct hak_statistics *total = &snapshot->total;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         count_range(snapshot, hak_region_range(i));
     add_counters(snapshot, &hak_shared_counters);
-    for (struct hak_heap *heap = first_heap(); heap != NULL; heap = heap->next) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         total->heaps++;
         add_counters(snapshot, &heap->counters);
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
@@ -117,7 +114,7 @@ static uint32_t for_each_thread(void (*write_row)(const struct hak_heap *heap, c
                                 struct hak_text *out) {
     uint32_t count = 0;
     char name[HAK_THREAD_NAME_BYTES];
-    for (const struct hak_heap *heap = first_heap(); heap != NULL; heap = heap->next) {
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || count++ >= HAK_THREAD_ROWS) continue;
         name_of(heap, name);
         write_row(heap, name, out);

@@ -73,22 +73,20 @@ static struct hak_heap *make_heap(void) {
     struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
     do {
         heap->next = first;
-        /* Release pairs with the acquire loads of hak_heaps: readers of the list see the record. */
+        /* Release pairs with hak_heap_first: readers of the list see the record. */
     } while (!hak_atomic_cas(&hak_heaps, &first, heap, release, relaxed));
     return heap;
 }
 
 bool hak_heap_is_known(const void *heap) {
-    /* Acquire pairs with make_heap. */
-    const struct hak_heap *known = hak_atomic_load(&hak_heaps, acquire);
+    const struct hak_heap *known = hak_heap_first();
     while (known != NULL && known != heap) known = known->next;
     return known != NULL;
 }
 
 static struct hak_heap *reuse_heap(void) {
     if (hak_atomic_load(&free_heap_count, relaxed) == 0) return NULL;
-    /* Acquire pairs with make_heap. */
-    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_UNUSED || !hak_heap_try_drain(heap)) continue;
         bool is_ours = hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_UNUSED;
         if (is_ours) {

@@ -121,6 +121,12 @@ extern struct hak_counters hak_shared_counters;
 /* The list of all heaps ever made, newest first; it only grows. */
 extern HAK_ATOMIC(struct hak_heap *) hak_heaps;
 
+/* Its first one. */
+HAK_INLINE struct hak_heap *hak_heap_first(void) {
+    /* Acquire pairs with make_heap. */
+    return hak_atomic_load(&hak_heaps, acquire);
+}
+
 /* Heaps that threads have. */
 extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
