@@ -19,6 +19,8 @@ static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
+enum { BYTES_PER_MISS = 4096 };
+
 _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
 /* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
@@ -47,6 +49,7 @@ static void blank_bins(struct hak_heap *heap) {
         if (heap->slots[i].start == NULL) continue; /* as memory comes from the kernel: H3 */
         heap->slots[i] = (struct hak_slots){NULL, NULL};
         heap->slot_room[i] = 0;
+        heap->growth_misses[i] = 0;
         set_bin(&heap->bins[i], NULL, 0, NULL);
     }
     heap->slots_next = (void **)(void *)(heap + 1);
@@ -316,6 +319,24 @@ static void end_bin_at(struct hak_heap *heap, uint32_t size_class, size_t count)
     hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
 }
 
+/* What the slots of all bins may keep in a large heap: the threads' part of it. */
+static uint64_t share_bytes(void) {
+    uint64_t super_slabs = hak_atomic_load(&hak_region_range(0)->super_slab_count, relaxed);
+    uint64_t threads = hak_atomic_load(&hak_heaps_in_use, relaxed);
+    return super_slabs * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share) / (threads + (threads == 0));
+}
+
+/* How many of `want` slots, above the `have` that it has, a bin gets for this miss, where nothing is said about its class: large
+ * ones by a miss for every 4 KiB more that it keeps then. */
+static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
+    size_t block_bytes = hak_size_classes[size_class].block_bytes, quick_bytes = hak_knob(bin_quick_bytes);
+    if (want * block_bytes <= quick_bytes) return want;
+    size_t misses = ++heap->growth_misses[size_class];
+    if (have != 0 && misses * BYTES_PER_MISS >= (want - have) * block_bytes) return want;
+    size_t quick = quick_bytes / block_bytes < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : quick_bytes / block_bytes;
+    return quick < want ? quick : want;
+}
+
 enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     struct hak_slots *slots = &heap->slots[size_class];
@@ -325,13 +346,17 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
     size_t want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
     if (want > most) want = most;
+    if (hak_atomic_load(&hak_class_slots[size_class], relaxed) == 0) want = slots_earned(heap, size_class, have, want);
     if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return HAK_BIN_FITS;
-    if (heap->slots_bytes + (want - have) * block_bytes > hak_knob(bin_budget_bytes)) {
+    uint64_t all_bytes = heap->slots_bytes + (want - have) * block_bytes;
+    if (all_bytes > hak_knob(bin_budget_bytes) && all_bytes > share_bytes()) {
         if (have != 0) return HAK_BIN_FITS;
         want = HAK_LEAST_SLOTS;
     }
     if (want > heap->slot_room[size_class]) {
-        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1) return HAK_BIN_FITS;
+        /* What the first slots of all others may need stays. */
+        size_t others = have == 0 ? 0 : HAK_CLASS_LIMIT * (hak_knob(bin_first_slots) + 1);
+        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1 + others) return HAK_BIN_FITS;
         void **base = heap->slots_next + 1; /* H2 */
         base[-1] = NULL;
         size_t filled;
@@ -345,6 +370,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
         end_bin_at(heap, size_class, want);
     }
     heap->slots_bytes += (want - have) * block_bytes;
+    heap->growth_misses[size_class] = 0;
     HAK_COUNT(heap, bin_growths, 1);
     return HAK_BIN_GREW;
 }

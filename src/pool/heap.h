@@ -59,7 +59,9 @@ struct hak_heap {
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
     struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];
     uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1]; /* slots that a bin has memory for, of which it may have fewer */
-    uint8_t last_miss[HAK_SMALL_CLASS_COUNT + 1];  /* enum hak_miss; NONE since hak_heap_give_up_idle */
+    uint16_t
+        growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* since it last grew, that asked for more than it gets at any miss */
+    uint8_t last_miss[HAK_SMALL_CLASS_COUNT + 1]; /* enum hak_miss; NONE since hak_heap_give_up_idle */
     HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* owner; refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* owner; of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */
@@ -108,7 +110,7 @@ HAK_INLINE bool hak_heap_begin_slow_path(struct hak_heap *heap) {
     return false;
 }
 
-enum { HAK_HEAP_BYTES = 128 << 10 }; /* the record and the slots of its bins, touched as they are used */
+enum { HAK_HEAP_BYTES = 256 << 10 }; /* the record and room for the slots of its bins, touched as they are used */
 
 /* Time stamps of misses (front/miss.c). A miss's time is taken when its number has no bit in common with the mask: all ones take
  * none. What took longer than the limit had lost the processor, and doesn't count. */
@@ -193,8 +195,8 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);
 /* The second look at slabs that were declared full: those that are not are held again. */
 void hak_heap_recheck_full(struct hak_heap *heap);
 
-/* More slots for an open bin: at most twice as many. Blocks in it stay. FITS when a limit is reached, or memory is tight; TOO_LARGE
- * when the bin has more slots than it may have now. */
+/* More slots for an open bin: at most twice as many. Blocks in it stay. FITS when a limit is reached, when a large bin has not
+ * missed often enough since it last grew, or when memory is tight; TOO_LARGE when the bin has more slots than it may have now. */
 enum hak_bin_fit { HAK_BIN_FITS, HAK_BIN_GREW, HAK_BIN_TOO_LARGE };
 enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
 
@@ -212,8 +214,8 @@ HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,
  * by reading all records. Heaps that somebody had (H5) at the moment of the fork are given up with the blocks in their bins:
- * a leak of about bin_budget_bytes (knob) each at most. To be called when the process has one thread; `own` is its heap,
- * which nobody had, or NULL. */
+ * a leak of what these may keep (knobs bin_budget_bytes, bin_budget_share). To be called when the process has one thread;
+ * `own` is its heap, which nobody had, or NULL. */
 void hak_heap_recover_after_fork(struct hak_heap *own);
 
 #define HAK_COUNT(heap, name, amount)                                                                                  \

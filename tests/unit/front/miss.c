@@ -90,11 +90,12 @@ static void bins_grow_within_their_limits(void **state) {
         size_t slots = (size_t)(bin->limit - bin->base);
         assert_in_range(slots, 1, hak_knob(bin_most_slots));
         assert_in_range(hak_heap_cached(heap, c), 1, slots);
-        assert_true(slots <= 8 || slots * bytes <= 2 * hak_knob(bin_most_bytes));
+        assert_true(slots <= 8 || slots * bytes <= hak_knob(bin_most_bytes));
     }
     struct hak_snapshot snapshot;
     check_equations(&snapshot);
-    assert_true(snapshot.total.cached_bytes <= hak_knob(bin_budget_bytes) + least_bytes);
+    uint64_t share = snapshot.total.committed_bytes / hak_knob(bin_budget_share);
+    assert_true(snapshot.total.cached_bytes <= share + least_bytes);
 }
 
 /* No memory for a heap: every request goes to the pool itself. */

@@ -1,5 +1,6 @@
 /* pool/heap.h: blank heaps, bins that grow, slabs held and given up, heaps left and taken again. */
 #include "pool_fixture.h"
+#include "region/units.h"
 
 #include <signal.h>
 
@@ -79,6 +80,47 @@ static size_t slots_of(const struct hak_heap *heap, uint32_t c) {
     return (size_t)(heap->slots[c].end - heap->slots[c].start);
 }
 
+static void a_large_bin_grows_by_a_miss_for_every_page(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(1024);
+    while (slots_of(heap, c) * 1024 < hak_knob(bin_quick_bytes))
+        assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_GREW);
+    while (slots_of(heap, c) * 1024 < hak_knob(bin_most_bytes)) {
+        size_t slots = slots_of(heap, c);
+        for (size_t i = 1; i < slots * 1024 / 4096; i++) assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
+        assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_GREW);
+        assert_int_equal(slots_of(heap, c), 2 * slots);
+    }
+    for (int i = 0; i < 1000; i++) assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
+}
+
+/* Bytes of all slots after so many misses of every class that no bin has any more to earn. */
+static uint64_t slots_bytes_at_most(struct hak_heap *heap) {
+    uint64_t bytes = 0;
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+        assert_in_range(slots_of(heap, c), HAK_LEAST_SLOTS, hak_knob(bin_most_slots)); /* there is room for all */
+        if (slots_of(heap, c) > HAK_LEAST_SLOTS) bytes += slots_of(heap, c) * hak_size_classes[c].block_bytes;
+    }
+    return bytes;
+}
+
+static void bins_have_a_share_of_a_large_heap(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    uint64_t least = hak_knob(bin_budget_bytes);
+    struct hak_heap *alone = hak_heap_acquire();
+    uint32_t number;
+    for (int i = 0; i < 16; i++) assert_non_null(hak_region_new_super_slab(&number));
+    uint64_t share = 16 * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share);
+    assert_in_range(slots_bytes_at_most(alone), 2 * least, share);
+    hak_heap_acquire();
+    hak_heap_acquire();
+    assert_in_range(slots_bytes_at_most(hak_heap_acquire()), least, share / 4);
+}
+
 /* What is changed while a bin is in use. */
 static void limits_of_a_class(void **state) {
     (void)state;
@@ -86,31 +128,30 @@ static void limits_of_a_class(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(4096);
     struct hak_bin *bin = &heap->bins[c];
-    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
-    }
+    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
     size_t usual = slots_of(heap, c);
     assert_int_equal(usual, hak_heap_usual_slots(c));
-    hak_atomic_store(&hak_class_slots[c], 64, relaxed);
+    hak_atomic_store(&hak_class_slots[c], 128, relaxed);
     while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
     }
-    assert_int_equal(slots_of(heap, c), 64);
+    assert_int_equal(slots_of(heap, c), 128);
     assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
     void **slots_next = heap->slots_next;
     uint64_t slots_bytes = heap->slots_bytes;
-    hak_bin_set_top(bin, bin->base + 20); /* blocks stay */
+    hak_bin_set_top(bin, bin->base + 100); /* blocks stay */
     hak_atomic_store(&hak_class_slots[c], 0, relaxed);
     assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_TOO_LARGE);
     hak_heap_shrink_bin(heap, c);
-    assert_int_equal(slots_of(heap, c), 20);
-    assert_ptr_equal(bin->limit, bin->base + 20);
+    assert_int_equal(slots_of(heap, c), 100);
+    assert_ptr_equal(bin->limit, bin->base + 100);
     hak_bin_set_top(bin, bin->base);
     hak_heap_shrink_bin(heap, c);
     assert_int_equal(slots_of(heap, c), usual);
-    assert_int_equal(heap->slots_bytes, slots_bytes - (64 - usual) * 4096);
-    hak_atomic_store(&hak_class_slots[c], 64, relaxed); /* again: in the same memory */
+    assert_int_equal(heap->slots_bytes, slots_bytes - (128 - usual) * 4096);
+    hak_atomic_store(&hak_class_slots[c], 128, relaxed); /* again: in the same memory */
     while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
     }
-    assert_int_equal(slots_of(heap, c), 64);
+    assert_int_equal(slots_of(heap, c), 128);
     assert_ptr_equal(heap->slots_next, slots_next);
     assert_int_equal(heap->slots_bytes, slots_bytes);
 }
@@ -125,8 +166,7 @@ static void budget_in_use(void **state) {
     }
     assert_int_equal(slots_of(heap, c), 16);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed); /* of a heap that is in use */
-    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
-    }
+    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
     assert_int_equal(slots_of(heap, c), hak_heap_usual_slots(c));
 }
 
@@ -216,6 +256,21 @@ static void hits_meanwhile(void **state) {
 }
 #endif
 
+/* However much the bins before have: what the last ones need at first is left. */
+static void every_bin_gets_slots(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 26, relaxed);
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) hak_atomic_store(&hak_class_slots[c], 512, relaxed);
+    struct hak_heap *heap = hak_heap_acquire();
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        for (int i = 0; i < 20; i++) hak_heap_grow_bin(heap, c);
+        assert_in_range(slots_of(heap, c), hak_knob(bin_first_slots), 512);
+    }
+    assert_true(slots_of(heap, HAK_SMALL_CLASS_COUNT) < 512);
+    assert_true(heap->slots_next <= heap->slots_end);
+}
+
 static void holding(void **state) {
     (void)state;
     enum { SLABS = 20, CLASS = 59 };
@@ -268,5 +323,7 @@ static void releasing(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_memory),
-          cmocka_unit_test(growing_bins), cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use),
-          cmocka_unit_test(hits_meanwhile), cmocka_unit_test(holding), cmocka_unit_test(releasing))
+          cmocka_unit_test(growing_bins), cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
+          cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
+          cmocka_unit_test(budget_in_use), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
+          cmocka_unit_test(holding), cmocka_unit_test(releasing))
