@@ -14,7 +14,7 @@ static const uintptr_t least_code_address = 4096, largest_frame_bytes = 128 << 1
 static const uintptr_t address_mask = ((uintptr_t)1 << 48) - 1;
 
 /* Whether the frame at `at` can be read; all below `*readable_end`, from the first frame on, can. */
-static bool reach(uintptr_t *readable_end, uintptr_t at) {
+static bool can_read_to(uintptr_t *readable_end, uintptr_t at) {
     while (at + sizeof(struct frame) > *readable_end) {
         if (!hak_os_is_readable((const void *)*readable_end)) return false;
         *readable_end += hak_os_page_bytes();
@@ -34,7 +34,7 @@ read_frame(uintptr_t at) {
 uint32_t hak_stack_walk(const void *frame, uintptr_t *addresses) {
     uintptr_t at = (uintptr_t)frame, readable_end = hak_align_down(at, hak_os_page_bytes()) + hak_os_page_bytes();
     uint32_t depth = 0;
-    while (depth < HAK_STACK_MOST && reach(&readable_end, at)) {
+    while (depth < HAK_STACK_MOST && can_read_to(&readable_end, at)) {
         struct frame found = read_frame(at);
         found.address &= address_mask;
         if (found.address < least_code_address) break;
