@@ -68,26 +68,24 @@ struct hak_heap {
     struct hak_partial_list partial[HAK_SMALL_CLASS_COUNT + 1];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: freed here, or taken ahead */
     uint32_t empty_count;
-    uint32_t acquired_count;                      /* slabs acquired since the thread got the heap */
-    bool has_acquired[HAK_SMALL_CLASS_COUNT + 1]; /* a slab of the class, since then */
-    uint8_t
-        slab_counts[HAK_SMALL_CLASS_COUNT + 1]; /* acquired less retired, 0..255; a guess: others retire slabs, too */
+    uint32_t acquired_count;                        /* slabs acquired since the thread got the heap */
+    bool has_acquired[HAK_SMALL_CLASS_COUNT + 1];   /* a slab of the class, since then */
+    uint8_t slab_counts[HAK_SMALL_CLASS_COUNT + 1]; /* acquired less retired, 0..255; a guess: others do so, too */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
-    HAK_ATOMIC(uint32_t) in_use;    /* atomic: HAK_HEAP_UNUSED ... */
-    HAK_ATOMIC(uint32_t) thread_id; /* relaxed: who got it last, for readers outside of the process */
-    uint32_t exit_rounds;           /* thread-specific destructors run so far */
-    void **slots_next, **slots_end; /* memory for slots not yet given to a bin */
-    HAK_OWNED(int64_t)
-    unsampled_bytes;                /* to the next sample, while malloc is metered; any number before the first draw */
-    uint64_t sample_interval_bytes; /* that this was drawn from; 0 before */
-    HAK_OWNED(uint64_t) metered_count; /* calls of malloc that were counted so far, */
-    HAK_OWNED(uint64_t) sampling_ns;   /* and time that samples of them have taken */
-    uint64_t slots_bytes;              /* sum over the bins of slots times block size */
-    uint64_t swept_misses;             /* background thread's: what it saw at its last look */
-    bool swept_idle;                   /* the same: it has drained the heap since */
-    void *signal_stack;                /* made when first asked for, and kept; observe/crash.h */
-    struct hak_heap *next;             /* const: the list of all heaps */
+    HAK_ATOMIC(uint32_t) in_use;        /* atomic: HAK_HEAP_UNUSED ... */
+    HAK_ATOMIC(uint32_t) thread_id;     /* relaxed: who got it last, for readers outside of the process */
+    uint32_t exit_rounds;               /* thread-specific destructors run so far */
+    void **slots_next, **slots_end;     /* memory for slots not yet given to a bin */
+    HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
+    uint64_t sample_interval_bytes;     /* that this was drawn from; 0 before the first draw */
+    HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */
+    HAK_OWNED(uint64_t) sampling_ns;    /* and time that samples of them have taken */
+    uint64_t slots_bytes;               /* sum over the bins of slots times block size */
+    uint64_t swept_misses;              /* background thread's: what it saw at its last look */
+    bool swept_idle;                    /* the same: it has drained the heap since */
+    void *signal_stack;                 /* made when first asked for, and kept; observe/crash.h */
+    struct hak_heap *next;              /* const: the list of all heaps */
     struct hak_counters counters;
 };
 
