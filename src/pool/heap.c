@@ -122,6 +122,7 @@ void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
 }
 
 static void flush_bin(struct hak_heap *heap, uint32_t size_class) {
+    if (heap->slots[size_class].start == NULL) return;
     struct hak_bin *bin = &heap->bins[size_class];
     void **base = hak_atomic_load(&bin->base, relaxed);
     uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
