@@ -27,7 +27,7 @@ def names() -> list[str]:
 
 
 def choose(wanted: Iterable[str] = (), size: str = "full") -> tuple[list[Case], list[str]]:
-    """Cases by name or group, all when none is given; and a line for each program that is not installed."""
+    """Cases by name or group, all but the long ones when none is given; and a line for each program that is missing."""
     chosen = [name.strip() for word in wanted for name in word.split(",")]
     known, groups = names(), [*suite.GROUPS, TRACES, PROGRAMS]
     for name in chosen:
@@ -37,7 +37,7 @@ def choose(wanted: Iterable[str] = (), size: str = "full") -> tuple[list[Case], 
     def is_wanted(name: str, group: str) -> bool:
         return not chosen or name in chosen or group in chosen
 
-    benchmarks = [row.name for row in suite.BENCHMARKS if is_wanted(row.name, row.group)]
+    benchmarks = [row.name for row in suite.BENCHMARKS if suite.is_wanted(row, chosen)]
     traces = [name for name in replays.shipped() if is_wanted(REPLAY + name, TRACES)]
     real, absent = programs.cases(row for row in programs.PROGRAMS if is_wanted(row.name, PROGRAMS))
     cases: list[Case] = list(suite.resolve(benchmarks, size)) if benchmarks else []

@@ -24,6 +24,8 @@ CLOSING = re.compile(
 )
 FIGURE = re.compile(r"^figure (?P<name>\S+) (?P<value>[-+0-9.e]+) (?P<unit>\S+)$", re.MULTILINE)
 TIMEOUT_S = 300
+LONG = "long"  # the group of cases that run only when they are asked for
+LONG_TIMEOUT_S = 7200
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class BenchCase:
     words: tuple[str, ...]
     by_wall: bool = False
     same_output: bool = True
+    timeout_s: int = TIMEOUT_S
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ class BenchCase:
         return True
 
     def run(self, variant: Variant) -> Sample:
-        run = process.run(self.command, variant.allocator, variant.settings, timeout_s=TIMEOUT_S)
+        run = process.run(self.command, variant.allocator, variant.settings, timeout_s=self.timeout_s)
         output = run.stdout.decode(errors="replace")
         closing = CLOSING.search(output)
         if run.status != 0 or closing is None:
@@ -140,7 +143,7 @@ BENCHMARKS = (
     Benchmark("phases", "bench_phases 40 16777216 1", "bench_phases 22 1048576 1", "memory", ("rss_growth",)),
     Benchmark(
         "idle burst",
-        "bench_idle_burst 4 268435456 95 10 trim",
+        "bench_idle_burst 4 1073741824 95 10 trim",
         "bench_idle_burst 3 16777216 95 0.1 trim",
         "memory",
         ("over_limit_10s", "over_limit_trimmed"),
@@ -148,7 +151,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "busy burst",
-        "bench_idle_burst 4 268435456 95 2 busy trim",
+        "bench_idle_burst 4 1073741824 95 2 busy trim",
         "bench_idle_burst 2 16777216 95 0.1 busy trim",
         "memory",
         ("over_limit_trimmed",),
@@ -163,21 +166,37 @@ BENCHMARKS = (
         ("rss_end", "mappings_most"),
         by_wall=True,
     ),
+    Benchmark(
+        "soak half an hour",
+        "bench_soak 1800 67108864 1 4",
+        "bench_soak 0.1 4194304 1 2",
+        LONG,
+        ("rss_drift", "mappings_most"),
+        by_wall=True,
+    ),
 )
 GROUPS = tuple(dict.fromkeys(benchmark.group for benchmark in BENCHMARKS))
 
 
 def resolve(names: Iterable[str] = (), size: str = "full") -> list[BenchCase]:
-    """Cases by name of benchmark or of group, in the order of the suite; all when no name is given."""
+    """Cases by name of benchmark or of group, in the order of the suite; without names, all but the long ones."""
     wanted = [name.strip() for word in names for name in word.split(",")]
     known = {benchmark.name for benchmark in BENCHMARKS} | set(GROUPS)
     for name in wanted:
         if name not in known:
             rows = ", ".join(benchmark.name for benchmark in BENCHMARKS)
             raise LabError(f"no benchmark {name!r}; there are {rows}, and the groups {', '.join(GROUPS)}")
-    chosen = [row for row in BENCHMARKS if not wanted or row.name in wanted or row.group in wanted]
-    full = size == "full"
-    return [BenchCase(row.name, tuple((row.full if full else row.sanity).split()), row.by_wall) for row in chosen]
+    chosen = [row for row in BENCHMARKS if is_wanted(row, wanted)]
+    return [case_of(row, size) for row in chosen]
+
+
+def is_wanted(row: Benchmark, wanted: list[str]) -> bool:
+    return row.name in wanted or row.group in wanted if wanted else row.group != LONG
+
+
+def case_of(row: Benchmark, size: str) -> BenchCase:
+    words = tuple((row.full if size == "full" else row.sanity).split())
+    return BenchCase(row.name, words, row.by_wall, timeout_s=LONG_TIMEOUT_S if row.group == LONG else TIMEOUT_S)
 
 
 def compared_figures() -> list[str]:

@@ -23,6 +23,7 @@ def test_choice_mixes_benchmarks_and_programs_and_names_what_is_missing(monkeypa
 def test_groups_and_names_that_do_not_exist() -> None:
     cases, _ = catalogue.choose(["traces"])
     assert len(cases) >= 5 and all(case.name.startswith("replay ") for case in cases)
+    assert "soak half an hour" not in {case.name for case in catalogue.choose(size="sanity")[0]}
     with pytest.raises(LabError, match="no case 'nosuch'; there are mixed 400, .*and the groups single, threads"):
         catalogue.choose(["nosuch"])
 

@@ -62,6 +62,10 @@ def test_names_and_groups() -> None:
     assert [case.name for case in suite.resolve(["hot,larson 2"])] == ["hot", "larson 2"]
     threads = suite.resolve(["threads"])
     assert {case.name for case in threads} == {row.name for row in suite.BENCHMARKS if row.group == "threads"}
+    all_of_them = [case.name for case in suite.resolve()]
+    assert "soak" in all_of_them and "soak half an hour" not in all_of_them
+    (soak,) = suite.resolve([suite.LONG])
+    assert soak.timeout_s > 1800 and soak.words[1] == "1800"
     with pytest.raises(LabError, match="no benchmark 'nosuch'; there are mixed 400"):
         suite.resolve(["nosuch"])
 
