@@ -325,25 +325,35 @@ static void *run_thread(void *run) {
     return NULL;
 }
 
-bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
-    enum { STACK_BYTES = 256 << 10 }; /* touched as used: some 8 KiB */
-    int saved_errno = errno;
+/* With the C library's own size of a stack for `stack_bytes` 0. */
+static bool create_thread(pthread_t *thread, size_t stack_bytes, bool is_detached, void *run) {
     pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) return false;
+    if (is_detached) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (stack_bytes != 0) pthread_attr_setstacksize(&attributes, stack_bytes);
+    bool created = pthread_create(thread, &attributes, run_thread, run) == 0;
+    pthread_attr_destroy(&attributes);
+    return created;
+}
+
+bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
+    enum {
+        STACK_BYTES = 256 << 10
+    }; /* touched as used: some 8 KiB; a program's thread-local variables may need more */
+    int saved_errno = errno;
     pthread_t thread;
     sigset_t all, mask;
     union {
         void (*function)(void);
         void *pointer;
     } start = {.function = run};
-    if (pthread_attr_init(&attributes) != 0) return false;
-    if (joinable == NULL) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
     creators_mask = mask;
-    bool started = pthread_create(&thread, &attributes, run_thread, start.pointer) == 0;
+    bool is_detached = joinable == NULL;
+    bool started = create_thread(&thread, STACK_BYTES, is_detached, start.pointer) ||
+                   create_thread(&thread, 0, is_detached, start.pointer);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    pthread_attr_destroy(&attributes);
     if (started && joinable != NULL) *joinable = (uintptr_t)thread;
     errno = saved_errno;
     return started;

@@ -10,6 +10,10 @@ enum { THREADS = 4, BLOCKS = 20000, BYTES = 1000 }; /* 76 MiB */
 
 static pthread_barrier_t freed, done;
 
+#ifdef THREAD_LOCAL_BYTES
+_Thread_local char case_thread_locals[THREAD_LOCAL_BYTES]; /* every thread's stack has to hold them */
+#endif
+
 static void *burst_and_sleep(void *blocks) {
     char **block = blocks;
     for (int i = 0; i < BLOCKS; i++) {
