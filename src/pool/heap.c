@@ -328,12 +328,13 @@ static uint64_t share_bytes(void) {
 }
 
 /* How many of `want` slots, above the `have` that it has, a bin gets for this miss, where nothing is said about its class: large
- * ones by a miss for every 4 KiB more that it keeps then. */
+ * ones by a miss for every 4 KiB more that it keeps then, within the thread's share of the heap. */
 static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
     size_t block_bytes = hak_size_classes[size_class].block_bytes, quick_bytes = hak_knob(bin_quick_bytes);
     if (want * block_bytes <= quick_bytes) return want;
-    size_t misses = ++heap->growth_misses[size_class];
-    if (have != 0 && misses * BYTES_PER_MISS >= (want - have) * block_bytes) return want;
+    size_t misses = ++heap->growth_misses[size_class], more_bytes = (want - have) * block_bytes;
+    if (have != 0 && misses * BYTES_PER_MISS >= more_bytes && heap->slots_bytes + more_bytes <= share_bytes())
+        return want;
     size_t quick = quick_bytes / block_bytes < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : quick_bytes / block_bytes;
     return quick < want ? quick : want;
 }

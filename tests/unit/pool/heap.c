@@ -80,9 +80,26 @@ static size_t slots_of(const struct hak_heap *heap, uint32_t c) {
     return (size_t)(heap->slots[c].end - heap->slots[c].start);
 }
 
+enum { LARGE_HEAP_SUPER_SLABS = 64 };
+
+static void make_heap_large(void) {
+    uint32_t number;
+    for (int i = 0; i < LARGE_HEAP_SUPER_SLABS; i++) assert_non_null(hak_region_new_super_slab(&number));
+}
+
+static void a_small_heap_has_no_large_bin(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(1024);
+    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+    assert_int_equal(slots_of(heap, c) * 1024, hak_knob(bin_quick_bytes));
+}
+
 static void a_large_bin_grows_by_a_miss_for_every_page(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
+    make_heap_large();
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
     while (slots_of(heap, c) * 1024 < hak_knob(bin_quick_bytes))
@@ -112,9 +129,8 @@ static void bins_have_a_share_of_a_large_heap(void **state) {
     pool_start(SIZE_MAX);
     uint64_t least = hak_knob(bin_budget_bytes);
     struct hak_heap *alone = hak_heap_acquire();
-    uint32_t number;
-    for (int i = 0; i < 16; i++) assert_non_null(hak_region_new_super_slab(&number));
-    uint64_t share = 16 * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share);
+    make_heap_large();
+    uint64_t share = LARGE_HEAP_SUPER_SLABS * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share);
     assert_in_range(slots_bytes_at_most(alone), 2 * least, share);
     hak_heap_acquire();
     hak_heap_acquire();
@@ -125,6 +141,7 @@ static void bins_have_a_share_of_a_large_heap(void **state) {
 static void limits_of_a_class(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
+    make_heap_large();
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(4096);
     struct hak_bin *bin = &heap->bins[c];
@@ -167,7 +184,7 @@ static void budget_in_use(void **state) {
     assert_int_equal(slots_of(heap, c), 16);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed); /* of a heap that is in use */
     for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
-    assert_int_equal(slots_of(heap, c), hak_heap_usual_slots(c));
+    assert_int_equal(slots_of(heap, c) * 1024, hak_knob(bin_quick_bytes));
 }
 
 /* A signal handler that hits, at each instruction of a change of a bin in turn: what it pops is in the bin no more afterwards, and
@@ -323,7 +340,8 @@ static void releasing(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_memory),
-          cmocka_unit_test(growing_bins), cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
+          cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
+          cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
           cmocka_unit_test(budget_in_use), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
           cmocka_unit_test(holding), cmocka_unit_test(releasing))
