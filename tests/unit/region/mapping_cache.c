@@ -16,10 +16,14 @@ static uintptr_t map(size_t bytes) {
 
 static void set_limit(size_t bytes) { hak_atomic_store(&hak_knobs.mapping_cache_bytes, bytes, relaxed); }
 
+/* As if there were no runs. */
+static void start(void) { hak_atomic_store(&hak_knobs.run_limit_bytes, 0, relaxed); }
+
 static uintptr_t take(size_t bytes) { return (uintptr_t)hak_mapping_cache_take(bytes); }
 
 static void what_fits(void **state) {
     (void)state;
+    start();
     assert_int_equal(take(4096), 0);
     uintptr_t start = map(4 * HAK_MIB);
     hak_mapping_cache_put(start, 4 * HAK_MIB);
@@ -33,8 +37,21 @@ static void what_fits(void **state) {
     assert_int_equal(take(bytes), 0);
 }
 
+/* Nobody asks for such a one. */
+static void as_small_as_a_run(void **state) {
+    (void)state;
+    start();
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 4 * HAK_MIB, relaxed);
+    hak_mapping_cache_put(map(4 * HAK_MIB), 4 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 0);
+    assert_int_equal(fake_os.mapped_bytes, 0);
+    hak_mapping_cache_put(map(5 * HAK_MIB), 5 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 5 * HAK_MIB);
+}
+
 static void the_smallest_that_fits(void **state) {
     (void)state;
+    start();
     uintptr_t large = map(44 * 65536), small = map(41 * 65536), middle = map(42 * 65536);
     hak_mapping_cache_put(large, 44 * 65536);
     hak_mapping_cache_put(small, 41 * 65536);
@@ -46,6 +63,7 @@ static void the_smallest_that_fits(void **state) {
 
 static void bounded(void **state) {
     (void)state;
+    start();
     set_limit(8 * HAK_MIB);
     uintptr_t starts[6];
     for (int i = 0; i < 6; i++) {
@@ -65,6 +83,7 @@ static void bounded(void **state) {
 /* Up to 64 MiB whatever the heap; of a larger heap a quarter. */
 static void bounded_by_a_share(void **state) {
     (void)state;
+    start();
     uintptr_t first = map(64 * HAK_MIB), second = map(64 * HAK_MIB), third = map(65 * HAK_MIB);
     hak_mapping_cache_put(third, 65 * HAK_MIB);
     hak_mapping_cache_put(first, 64 * HAK_MIB);
@@ -84,6 +103,7 @@ static void bounded_by_a_share(void **state) {
 /* What has been kept through a whole period goes at its end. */
 static void ageing(void **state) {
     (void)state;
+    start();
     uintptr_t old = map(4 * HAK_MIB), used = map(8 * HAK_MIB);
     hak_mapping_cache_put(old, 4 * HAK_MIB);
     hak_mapping_cache_put(used, 8 * HAK_MIB);
@@ -102,6 +122,7 @@ static void ageing(void **state) {
 
 static void more_than_it_has_places(void **state) {
     (void)state;
+    start();
     for (int i = 0; i < 200; i++) hak_mapping_cache_put(map(8192), 8192);
     size_t kept = hak_mapping_cache_bytes();
     assert_int_equal(kept, 64 * 8192);
@@ -110,6 +131,7 @@ static void more_than_it_has_places(void **state) {
 
 static void purging(void **state) {
     (void)state;
+    start();
     for (int i = 0; i < 5; i++) hak_mapping_cache_put(map(HAK_MIB), HAK_MIB);
     assert_int_equal(hak_mapping_cache_purge(), 5 * HAK_MIB);
     assert_int_equal(hak_mapping_cache_bytes(), 0);
@@ -120,6 +142,7 @@ static void purging(void **state) {
 /* Beyond the bound, but purged, and for use by anyone. */
 static void refused_unmaps(void **state) {
     (void)state;
+    start();
     set_limit(2 * HAK_MIB);
     uintptr_t start = map(3 * HAK_MIB);
     *(char *)start = 1;
@@ -136,6 +159,7 @@ static void refused_unmaps(void **state) {
 
 static void refused_unmaps_and_remaps(void **state) {
     (void)state;
+    start();
     set_limit(2 * HAK_MIB);
     uintptr_t start = map(3 * HAK_MIB);
     fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
@@ -149,6 +173,7 @@ static void refused_unmaps_and_remaps(void **state) {
 
 static void large_pages(void **state) {
     (void)state;
+    start();
     fake_os.page_bytes = 65536;
     uintptr_t start = map(3 * HAK_MIB);
     hak_mapping_cache_put(start, 3 * HAK_MIB);
@@ -157,7 +182,7 @@ static void large_pages(void **state) {
     assert_int_equal(hak_directory_get(start), hak_entry_for_mapping(3 * HAK_MIB));
 }
 
-UNIT_MAIN(cmocka_unit_test(what_fits), cmocka_unit_test(the_smallest_that_fits), cmocka_unit_test(bounded),
-          cmocka_unit_test(bounded_by_a_share), cmocka_unit_test(ageing), cmocka_unit_test(more_than_it_has_places),
-          cmocka_unit_test(purging), cmocka_unit_test(refused_unmaps), cmocka_unit_test(refused_unmaps_and_remaps),
-          cmocka_unit_test(large_pages))
+UNIT_MAIN(cmocka_unit_test(what_fits), cmocka_unit_test(as_small_as_a_run), cmocka_unit_test(the_smallest_that_fits),
+          cmocka_unit_test(bounded), cmocka_unit_test(bounded_by_a_share), cmocka_unit_test(ageing),
+          cmocka_unit_test(more_than_it_has_places), cmocka_unit_test(purging), cmocka_unit_test(refused_unmaps),
+          cmocka_unit_test(refused_unmaps_and_remaps), cmocka_unit_test(large_pages))
