@@ -23,14 +23,27 @@ def _name(context: click.Context, option: click.Parameter, value: str | None) ->
     return value
 
 
+def _file(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+    """Can be written, or the command ends before anything is measured. A file that is there stays as it is."""
+    if value is not None and str(value) != "-":
+        was_there = value.exists()
+        try:
+            value.open("a").close()
+            if not was_there:
+                value.unlink()
+        except OSError as error:
+            raise LabError(f"can't write {value}: {error.strerror}") from None
+    return value
+
+
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --json, --markdown, --html and --keep, as arguments json_file, markdown_file, html_file and keep."""
-    file = click.Path(dir_okay=False, path_type=Path)
+    file: dict[str, Any] = {"type": click.Path(dir_okay=False, path_type=Path), "callback": _file, "metavar": "FILE"}
     for option in (
         click.option("--keep", metavar="NAME", callback=_name, help="keep the record in evidence/ as DATE-NAME.json"),
-        click.option("--html", "html_file", type=file, metavar="FILE", help="one self-contained page with plots"),
-        click.option("--markdown", "markdown_file", type=file, metavar="FILE", help="tables; - for standard output"),
-        click.option("--json", "json_file", type=file, metavar="FILE", help="the record; - for standard output"),
+        click.option("--html", "html_file", **file, help="one self-contained page with plots"),
+        click.option("--markdown", "markdown_file", **file, help="tables; - for standard output"),
+        click.option("--json", "json_file", **file, help="the record; - for standard output"),
     ):
         command = option(command)
     return command

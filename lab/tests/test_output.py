@@ -58,6 +58,16 @@ def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return int(ended.value.code or 0), said.out, said.err
 
 
+def test_file_is_tried_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "measure", lambda *words, **options: pytest.fail("measured"))
+    (tmp_path / "file").write_text("in the way")
+    status, _, said = call(["bench", "--json", str(tmp_path / "file" / "r.json"), "hot"], capsys)
+    assert status == 1 and said == f"hakmem: can't write {tmp_path}/file/r.json: Not a directory\n"
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

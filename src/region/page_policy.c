@@ -112,28 +112,28 @@ static bool ask_for_huge(struct hak_range *range, uint32_t super_slab) {
     return true;
 }
 
-/* How much of a SuperSlab a heap that begins to use it may have ahead, in units. */
-static uint32_t window_units(uint32_t super_slab) {
+/* Units populated from the start of a SuperSlab. */
+static uint32_t populate(const struct hak_range *range, uint32_t super_slab, bool all) {
     uint64_t share = hak_knob(fault_ahead_share), heap_bytes = (uint64_t)super_slab * HAK_SUPER_SLAB_BYTES;
-    uint64_t units = share == 0 ? 0 : heap_bytes / share >> HAK_UNIT_SHIFT;
-    return units < HAK_UNITS_PER_SUPER_SLAB ? (uint32_t)units : HAK_UNITS_PER_SUPER_SLAB;
+    uint64_t units = all ? HAK_UNITS_PER_SUPER_SLAB : share == 0 ? 0 : heap_bytes / share >> HAK_UNIT_SHIFT;
+    if (units > HAK_UNITS_PER_SUPER_SLAB) units = HAK_UNITS_PER_SUPER_SLAB;
+    if (units == 0 || !hak_os_populate((void *)start_of_super_slab(range, super_slab), units << HAK_UNIT_SHIFT))
+        return 0;
+    return (uint32_t)units;
 }
 
 uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab) {
     uint64_t mode = hak_knob(huge_page_mode);
     bool prefault = hak_knob(prefault_mode) != 0, is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
-    bool is_everywhere = !is_tight && (prefault || mode == HAK_HUGE_ON);
-    if (!is_everywhere && (is_tight || !is_in_dense_heap(range, super_slab))) {
+    bool is_dense = !is_tight && (prefault || mode == HAK_HUGE_ON || is_in_dense_heap(range, super_slab));
+    if (!is_dense) {
         if (is_huge(range, super_slab)) refuse_huge(range, super_slab, super_slab + 1);
         return 0;
     }
-    uint32_t ahead = is_everywhere ? HAK_UNITS_PER_SUPER_SLAB : window_units(super_slab);
-    bool huge = mode != HAK_HUGE_OFF && ahead == HAK_UNITS_PER_SUPER_SLAB && hak_os_has_huge_pages() &&
-                ask_for_huge(range, super_slab);
-    if (huge && !prefault) return ahead; /* with the first touch */
-    bool is_populated =
-        ahead > 0 && hak_os_populate((void *)start_of_super_slab(range, super_slab), (size_t)ahead << HAK_UNIT_SHIFT);
-    return huge || is_populated ? ahead : 0;
+    bool huge = mode != HAK_HUGE_OFF && hak_os_has_huge_pages() && ask_for_huge(range, super_slab);
+    if (huge && !prefault) return HAK_UNITS_PER_SUPER_SLAB; /* with the first touch */
+    uint32_t populated = populate(range, super_slab, prefault);
+    return huge ? HAK_UNITS_PER_SUPER_SLAB : populated;
 }
 
 void hak_page_policy_begin_mapping(void *start, size_t bytes) {

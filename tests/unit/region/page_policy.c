@@ -116,9 +116,7 @@ static struct hak_slab *grow(uint32_t super_slabs) {
     return first;
 }
 
-/* Huge pages from the least growing heap on. */
 static void start_growing(void) {
-    hak_atomic_store(&hak_knobs.fault_ahead_share, 8, relaxed);
     fake_os.has_huge_pages = true;
     fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES;
     hak_size_class_initialize();
@@ -210,23 +208,10 @@ static void none_when_memory_is_tight(void **state) {
     assert_int_equal(count_of(FAKE_PURGE), 1);
 }
 
-/* As long as a huge page is more than a part in 32 of the heap, windows are. */
-static void windows_before_huge_pages(void **state) {
-    (void)state;
-    start_growing();
-    hak_atomic_store(&hak_knobs.fault_ahead_share, 32, relaxed);
-    grow(32);
-    assert_int_equal(count_of(FAKE_HUGE), 0);
-    assert_int_equal(count_of(FAKE_POPULATE), 32 - 8 - 1); /* one is the sample */
-    grow(1);
-    assert_int_equal(count_of(FAKE_HUGE), 1);
-}
-
 /* Without huge pages: windows of one part in 32 of the heap. */
 static void fault_ahead(void **state) {
     (void)state;
     start_growing();
-    hak_atomic_store(&hak_knobs.fault_ahead_share, 32, relaxed);
     fake_os.has_huge_pages = false;
     grow(8);
     assert_int_equal(count_of(FAKE_POPULATE), 0);
@@ -374,7 +359,6 @@ UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(few
           cmocka_unit_test(standing_clock), cmocka_unit_test(huge_pages_for_dense_growth),
           cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(holes_break_huge_pages),
           cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
-          cmocka_unit_test(windows_before_huge_pages), cmocka_unit_test(fault_ahead), cmocka_unit_test(modes),
-          cmocka_unit_test(lazy_purges), cmocka_unit_test(few_mappings_fit),
-          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
-          cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
+          cmocka_unit_test(fault_ahead), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
+          cmocka_unit_test(few_mappings_fit), cmocka_unit_test(borders_within_the_budget),
+          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
