@@ -64,7 +64,7 @@ def test_file_is_tried_before_anything_is_measured(
     monkeypatch.setattr(measure, "measure", lambda *words, **options: pytest.fail("measured"))
     (tmp_path / "file").write_text("in the way")
     status, _, said = call(["bench", "--json", str(tmp_path / "file" / "r.json"), "hot"], capsys)
-    assert status == 1 and said == f"hakmem: can't write {tmp_path}/file/r.json: Not a directory\n"
+    assert status == 2 and said == f"hakmem: can't write {tmp_path}/file/r.json: Not a directory\n"
     assert (tmp_path / "file").read_text() == "in the way"
 
 
