@@ -136,10 +136,11 @@ static uint64_t empty_word(const struct hak_slab *slab, uint32_t index) {
     return hak_slab_word_mask(slab->block_count, index) & ~hak_slab_claimed_in(slab, slab->block_count, index);
 }
 
+/* The two ends first: where blocks are freed in the order of their addresses, or against it, one of them tells. */
 bool hak_slab_is_empty(struct hak_slab *slab) {
     uint32_t tail_word = hak_owned_get(&slab->tail_word);
-    for (uint32_t i = 0; i < tail_word; i++)
-        if (hak_atomic_load(&slab->bits[i], relaxed) != empty_word(slab, i)) return false;
+    for (uint32_t i = 0, index = 0; i < tail_word; i++, index = tail_word - i)
+        if (hak_atomic_load(&slab->bits[index], relaxed) != empty_word(slab, index)) return false;
     return true;
 }
 
