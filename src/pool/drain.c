@@ -1,10 +1,7 @@
 #include "pool/drain.h"
 
 #include "pool/pool.h"
-#include "pool/purge.h"
 #include "region/page_policy.h"
-
-enum { TRIES = 3 };
 
 /* Where the blocks of the bins began before the drain. */
 struct lowest {
@@ -42,21 +39,8 @@ static void empty_bins(struct hak_heap *heap, const struct lowest *lowest, bool 
     }
 }
 
-/* While the slabs that the heap holds are in nobody else's reach. Afterwards a busy owner has them again, with all of their free
- * blocks, before anybody could purge these. */
-static size_t purge_held_slabs(struct hak_heap *heap) {
-    size_t bytes = 0;
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-        for (struct hak_slab *slab = heap->partial[i].first; slab != NULL; slab = slab->next) {
-            hak_slab_unclaim(slab);
-            bytes += hak_purge_slab(slab);
-        }
-    return bytes;
-}
-
-/* The caller has the heap. False when its owner is in a slow path, or the kernel refuses. With `purged_bytes`, holes of its slabs
- * go back to the kernel, and are added there. */
-static bool drain(struct hak_heap *heap, size_t *purged_bytes) {
+/* The caller has the heap. False when its owner is in a slow path, or the kernel refuses. */
+static bool drain(struct hak_heap *heap) {
     struct lowest lowest;
     if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE) return true; /* its thread has just left it */
     /* H5. The acquire pairs with the end of a slow path that the fence met. */
@@ -65,29 +49,45 @@ static bool drain(struct hak_heap *heap, size_t *purged_bytes) {
     bool closed = hak_fence_threads();
     empty_bins(heap, &lowest, closed);
     if (!closed) return false;
-    if (purged_bytes != NULL) *purged_bytes += purge_held_slabs(heap);
     hak_heap_give_up_slabs(heap);
     return true;
 }
 
-/* Once more while the owner is in a slow path, which is over soon if he runs; then he is asked. While memory is tight he is
- * asked anyway: the slots of his bins are his to give up. */
-static void drain_or_ask(struct hak_heap *heap, uint32_t tries, size_t *purged_bytes) {
-    for (bool done = false; !done && tries > 0; tries--) {
-        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || !hak_heap_try_drain(heap)) return;
-        done = drain(heap, purged_bytes);
-        if ((!done && tries == 1) || hak_atomic_load(&hak_memory_is_tight, relaxed))
-            hak_atomic_store(&heap->drain_wanted, 1, relaxed);
-        hak_heap_end_drain(heap);
-    }
+/* Gives the heap back, and asks its owner to do what was not done. While memory is tight he is asked anyway: the slots of his
+ * bins are his to give up. */
+static void end_drain(struct hak_heap *heap, bool done) {
+    if (!done || hak_atomic_load(&hak_memory_is_tight, relaxed))
+        hak_atomic_store(&heap->drain_wanted, 1, relaxed);
+    hak_heap_end_drain(heap);
 }
 
-void hak_heap_drain(struct hak_heap *heap) { drain_or_ask(heap, 1, NULL); }
+static bool begin_drain(struct hak_heap *heap) {
+    return hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE && hak_heap_try_drain(heap);
+}
 
-size_t hak_heap_purge_others(const struct hak_heap *own) {
-    size_t bytes = 0;
-    /* Acquire pairs with make_heap. */
-    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, acquire); heap != NULL; heap = heap->next)
-        if (heap != own) drain_or_ask(heap, TRIES, &bytes);
-    return bytes;
+void hak_heap_drain(struct hak_heap *heap) {
+    if (begin_drain(heap)) end_drain(heap, drain(heap));
+}
+
+bool hak_heap_drain_others(const struct hak_heap *own, const void *drainer) {
+    bool all = true;
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        if (heap == own) continue;
+        if (hak_atomic_load(&heap->drainer, relaxed) != drainer) {
+            if (!begin_drain(heap)) continue;
+            hak_atomic_store(&heap->drainer, drainer, relaxed);
+            heap->is_drained = false;
+        }
+        if (!heap->is_drained) heap->is_drained = drain(heap);
+        all &= heap->is_drained;
+    }
+    return all;
+}
+
+void hak_heap_end_drains(const void *drainer) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        if (hak_atomic_load(&heap->drainer, relaxed) != drainer) continue;
+        hak_atomic_store(&heap->drainer, NULL, relaxed);
+        end_drain(heap, heap->is_drained);
+    }
 }

@@ -25,8 +25,10 @@
 /* Drains a heap, or sees to it that its owner does; the caller's own heap may not be among those. */
 void hak_heap_drain(struct hak_heap *heap);
 
-/* The same with all heaps but `own`, which may be NULL; the holes of slabs they hold go back to the kernel first. Returns their
- * bytes. */
-size_t hak_heap_purge_others(const struct hak_heap *own);
+/* Takes all heaps but `own`, which may be NULL, and drains them: those whose owners are in a slow path at a later call. Threads go
+ * without their heaps until `drainer`, an address of the caller's own, gives them back. False when there is something left
+ * to drain. */
+bool hak_heap_drain_others(const struct hak_heap *own, const void *drainer);
+void hak_heap_end_drains(const void *drainer);
 
 #endif

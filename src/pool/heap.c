@@ -448,6 +448,7 @@ void hak_heap_recover_after_fork(struct hak_heap *own) {
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         recover_range(hak_region_range(i), own);
     for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next) {
+        hak_atomic_store(&heap->drainer, NULL, relaxed);
         if (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_UNUSED) { /* somebody was about to use it, perhaps */
             make_blank(heap);
             hak_atomic_store(&heap->drained, 0, relaxed);

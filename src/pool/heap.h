@@ -55,6 +55,8 @@ struct hak_heap {
     HAK_ATOMIC(uint32_t) busy;            /* H5: the owner is in a slow path */
     HAK_ATOMIC(uint32_t) drained;         /* H5: a drainer has the heap */
     HAK_ATOMIC(uint32_t) drain_wanted;    /* relaxed: the owner is asked to drain it himself */
+    HAK_ATOMIC(const void *) drainer;     /* relaxed: who has the heap for longer than it takes to drain it, or NULL */
+    bool is_drained;                      /* his: he has drained it */
     uint32_t number;                      /* const: 1 and up; stands in the state of slabs */
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
     struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];

@@ -251,12 +251,6 @@ size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
 
 static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
 
-size_t hak_purge_slab(struct hak_slab *slab) {
-    struct hak_range *range = hak_region_range_of_record(slab);
-    struct view view = view_of(range, hak_region_unit_of(range, slab), hak_atomic_load(&slab->size_class, relaxed));
-    return purge_any(&view);
-}
-
 static size_t purge_holes(struct hak_range *range, uint32_t super_slab) {
     static const struct visitor purge = {purge_any, hak_large_purge_tail};
     return visit_super_slab(range, super_slab, &purge);
@@ -267,23 +261,19 @@ static size_t purge_all_holes(void) {
     return visit_super_slabs(&from, hak_region_sums().super_slabs, purge_holes);
 }
 
-/* What threads that go on have touched by the end of a look is the less, the shorter it was, and each has less to give back than
- * the one before. */
-static size_t purge_all_holes_of_busy(void) {
-    size_t bytes = 0, found = FOUND_MUCH_BYTES;
-    for (uint32_t looks = 0; looks < MOST_LOOKS && found >= FOUND_MUCH_BYTES; looks++)
-        bytes += found = purge_all_holes();
-    return bytes;
-}
-
+/* While other threads go on, what they have touched by the end of a look is the less, the shorter it was, and each has less to give
+ * back than the one before. */
 size_t hak_purge_all(struct hak_heap *own) {
-    size_t bytes = 0;
-    bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) <= (own != NULL);
+    size_t bytes = 0, found;
+    bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) <= (own != NULL), is_done;
     if (own != NULL) hak_heap_flush(own);
-    /* Threads that go on take new slabs when theirs have been drained, and have all free blocks of them: what has no memory by
-     * then needs no purge. */
+    /* Most of it before threads have to go without their heaps. */
     if (!alone) bytes += purge_all_holes();
-    bytes += hak_heap_purge_others(own);
-    bytes += alone ? purge_all_holes() : purge_all_holes_of_busy();
-    return bytes + hak_region_purge_units(UINT64_MAX, true) + hak_mapping_cache_purge();
+    for (uint32_t looks = 0; looks < MOST_LOOKS; looks++) {
+        is_done = hak_heap_drain_others(own, &bytes);
+        bytes += found = purge_all_holes() + hak_region_purge_units(UINT64_MAX, true);
+        if (alone || (is_done && found < FOUND_MUCH_BYTES)) break;
+    }
+    hak_heap_end_drains(&bytes);
+    return bytes + hak_mapping_cache_purge();
 }

@@ -9,9 +9,6 @@
  * drained. Returns the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
-/* Gives back the holes of a slab that the caller has. Returns their bytes. */
-size_t hak_purge_slab(struct hak_slab *slab);
-
 /* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes: whole pages
  * without a block in use, in slabs from which nothing was taken between two such looks, and behind runs as old. Not if they
  * are less than `least_bytes`, in proportion where it looks at a part only; nor those of a SuperSlab whose huge page is worth

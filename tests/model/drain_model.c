@@ -131,8 +131,15 @@ static void leave_and_come(void) {
     leave();
     come();
 }
-static void drain_all(void) { hak_heap_purge_others(NULL); }
+static void drain_all(void) {
+    char drainer;
+    for (uint32_t tries = 0; tries < 2; tries++) hak_heap_drain_others(NULL, &drainer);
+    hak_heap_end_drains(&drainer);
+}
 MODEL_HARNESS(drain_new, setup_three, check_left, come, drain_all);
+MODEL_HARNESS(drain_all_others, setup_three, check_left, push_pop_pop, drain_all);
+MODEL_HARNESS(drain_all_leave, setup_two_heaps, check_left, leave_and_come, drain_all);
+MODEL_HARNESS_BOUNDED(drain_all_twice, 1, 1, setup_two_heaps, check_left, push_pop_pop, drain_all, drain_all);
 MODEL_HARNESS(drain_leave, setup_two_heaps, check_left, leave, drain);
 MODEL_HARNESS_BOUNDED(drain_leave_twice, 1, 1, setup_two_heaps, check_left, leave, drain, drain);
 MODEL_HARNESS(drain_come, setup_two_heaps, check_left, leave_and_come, drain);

@@ -184,12 +184,44 @@ static void all_but_own(void **state) {
     (void)state;
     start();
     struct hak_heap *other = hak_heap_acquire();
-    hak_heap_purge_others(heap);
+    char drainer;
+    assert_true(hak_heap_drain_others(heap, &drainer));
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
-    hak_heap_purge_others(other);
+    assert_false(hak_heap_begin_slow_path(other));
+    hak_heap_end_drains(&drainer);
+    assert_true(hak_heap_drain_others(other, &drainer));
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
+    assert_false(hak_heap_begin_slow_path(heap)); /* until it is given back */
+    hak_heap_end_drains(&drainer);
+    assert_true(hak_heap_begin_slow_path(heap));
+    assert_true(hak_heap_begin_slow_path(other));
+}
+
+/* An owner in a slow path keeps his heap until its end, and goes without it from then on. */
+static void later(void **state) {
+    (void)state;
+    char drainer, another;
+    start();
+    assert_true(hak_heap_begin_slow_path(heap));
+    assert_false(hak_heap_drain_others(NULL, &drainer));
+    assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
+    assert_true(hak_heap_drain_others(NULL, &another)); /* has nothing to drain, */
+    hak_heap_end_drains(&another);                      /* and nothing to give back */
+    hak_heap_end_slow_path(heap);
+    assert_false(hak_heap_begin_slow_path(heap));
+    assert_true(hak_heap_drain_others(NULL, &drainer));
+    assert_int_equal(hak_heap_cached(heap, CLASS), 1);
+    assert_true(hak_heap_drain_others(NULL, &drainer)); /* drained already */
+    hak_heap_end_drains(&drainer);
+    assert_int_equal(hak_atomic_load(&heap->drain_wanted, relaxed), 0);
+    assert_true(hak_heap_begin_slow_path(heap));
+    assert_false(hak_heap_drain_others(NULL, &drainer));
+    hak_heap_end_drains(&drainer);
+    assert_int_equal(hak_atomic_load(&heap->drain_wanted, relaxed), 1); /* he is asked */
+    assert_int_equal(hak_atomic_load(&heap->drained, relaxed), 0);
 }
 
 UNIT_MAIN(cmocka_unit_test(asleep), cmocka_unit_test(opened_with_blocks), cmocka_unit_test(meanwhile),
           cmocka_unit_test(popped_below), cmocka_unit_test(owner_in_slow_path), cmocka_unit_test(no_fence),
-          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own))
+          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own),
+          cmocka_unit_test(later))

@@ -267,6 +267,35 @@ static void while_others_go_on(void **state) {
     assert_int_equal(hak_purge_all(NULL), 0);
 }
 
+static struct hak_heap *busy_heap;
+static void *freed_meanwhile;
+static uint32_t purge_count;
+static void without_heap(void) {
+    purge_count++;
+    assert_false(hak_heap_begin_slow_path(busy_heap));
+    if (freed_meanwhile != NULL) pool_put_one(NULL, hak_size_class_of(2048), freed_meanwhile);
+    freed_meanwhile = NULL;
+}
+
+/* Threads whose heaps were drained go without them until all is done. */
+static void without_their_heaps(void **state) {
+    (void)state;
+    static void *blocks[4];
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = busy_heap = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(4096);
+    pool_take(heap, c, blocks, 4);
+    freed_meanwhile = pool_take_one(heap, hak_size_class_of(2048));
+    struct hak_bin *bin = &heap->bins[c];
+    assert_true(hak_heap_grow_bin(heap, c));
+    for (int i = 0; i < 4; i++, hak_bin_set_top(bin, bin->top + 1)) *bin->top = blocks[i];
+    fake_os.at_purge = without_heap;
+    hak_purge_all(NULL);
+    fake_os.at_purge = NULL;
+    assert_true(purge_count > 0);
+    assert_true(hak_heap_begin_slow_path(heap));
+}
+
 static void behind_runs(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -290,4 +319,5 @@ UNIT_MAIN(cmocka_unit_test(holes_in_pages_of_4_kib), cmocka_unit_test(holes_in_p
           cmocka_unit_test(holes_in_pages_of_64_kib), cmocka_unit_test(refused), cmocka_unit_test(holes_come_and_go),
           cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins), cmocka_unit_test(old_holes),
           cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages),
-          cmocka_unit_test(while_others_go_on), cmocka_unit_test(behind_runs))
+          cmocka_unit_test(while_others_go_on), cmocka_unit_test(without_their_heaps),
+          cmocka_unit_test(behind_runs))
