@@ -41,6 +41,8 @@ METRICS = {
         Metric("operations_per_s", "throughput", "1/s", less_is_better=False),
         Metric("instructions", "instructions in user mode", "instructions"),
         Metric("measured_s", "time of the measured part", "s"),
+        Metric("cost_ns", "CPU time of an operation", "ns"),
+        Metric("mean_rss_bytes", "mean RSS", "B"),
     )
 }
 

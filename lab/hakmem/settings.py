@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hakmem import native
@@ -13,6 +14,9 @@ from hakmem.errors import LabError
 
 PREFIX = "HAKMEM_"
 _LISTED = re.compile(rf"^ *{PREFIX}(\w+) *= ", re.MULTILINE)
+_KNOB = re.compile(
+    r"^ *(?P<name>\w+) *= \d+ \(default (?P<default>\d+), (?P<lowest>\d+) to (?P<highest>\d+)\)", re.MULTILINE
+)
 _IGNORED = re.compile(r"^hakmem: (setting .* ignored: .*)$", re.MULTILINE)
 
 
@@ -31,6 +35,19 @@ def known(library: Path) -> list[str]:
     if not names:
         raise LabError(f"{library} does not list its settings: {said.strip().splitlines()[0] if said else 'no output'}")
     return names
+
+
+@dataclass(frozen=True)
+class Knob:
+    name: str
+    default: int
+    lowest: int
+    highest: int
+
+
+def knobs(library: Path) -> list[Knob]:
+    rows = (found.groupdict() for found in _KNOB.finditer(_said(library, {})))
+    return [Knob(row["name"], int(row["default"]), int(row["lowest"]), int(row["highest"])) for row in rows]
 
 
 def parse(words: Iterable[str], library: Path) -> dict[str, str]:
