@@ -28,7 +28,7 @@ static const char *const kind_expected[] = {"0 or 1",
                                             "text or json[:FILE]",
                                             "HUP, USR1, USR2 or 35 to 64",
                                             "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
-                                            "a number of milliseconds, 334 to 3600000",
+                                            "a number of milliseconds, 10 to 3600000",
                                             "profile, balanced, speed, memory or latency",
                                             HAK_PROFILE_NAMES,
                                             "0, 1 or auto",
@@ -54,7 +54,7 @@ bool hak_config_parse_number(const char *value, uint64_t *out) {
     return true;
 }
 
-enum { LEAST_MS = 334, MOST_MS = 3600000 };
+enum { LEAST_MS = 10, MOST_MS = 3600000 };
 
 static bool parse_ms(const char *value, uint64_t *out) {
     uint64_t number;
