@@ -10,6 +10,7 @@
 #include "control/reward.h"
 #include "os/os.h"
 #include "pool/heap.h"
+#include "region/directory.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
@@ -27,6 +28,7 @@ enum {
     EVENTS = 64,
     POINTS = 64,
     SAMPLE_MASK = 63, /* of 64 misses one is timed */
+    RECENT = 4,       /* periods */
     BUSY_SHARE = 16,  /* a program that takes less than this part of one processor is left alone */
 };
 
@@ -47,6 +49,8 @@ enum {
     KNOBS = sizeof knob_dimensions / sizeof knob_dimensions[0],
     COUNT = CLASS_DIMENSIONS + KNOBS,
     RATED = COUNT - 1,
+    CLASS_BITS = (1 << CLASS_DIMENSIONS) - 1,
+    BUDGET_BIT = 1 << CLASS_DIMENSIONS, /* the first row of arms.def */
 };
 _Static_assert((int)COUNT <= (int)HAK_DIMENSIONS, "all fit");
 
@@ -89,6 +93,8 @@ static struct {
     struct hak_phases phases;
     struct learned learned[HAK_PHASES];
     struct hak_rating rating;
+    uint64_t used_bytes[RECENT]; /* at the ends of the last periods, by number */
+    uint64_t recent_bytes;       /* the most of them */
     double mean_costs[3];
 } ace;
 
@@ -241,7 +247,7 @@ static bool are_bins_own(void) {
 }
 
 static void see_whose_knobs(void) { /* A2 */
-    if (!are_bins_own()) ace.own &= ~(((uint32_t)1 << CLASS_DIMENSIONS) - 1);
+    if (!are_bins_own()) ace.own &= ~(uint32_t)CLASS_BITS;
     for (uint32_t i = 0; i < KNOBS; i++)
         if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
 }
@@ -293,7 +299,7 @@ static void take_sums(struct sums *sums) {
     sums->now_ms = hak_os_clock_ms();
 }
 
-/* Memory of SuperSlabs that is in use, from their words. */
+/* Memory that is in use: of SuperSlabs, from their words, and mappings. */
 static uint64_t used_bytes(void) {
     uint64_t units = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
@@ -304,7 +310,19 @@ static uint64_t used_bytes(void) {
             units +=
                 HAK_UNITS_PER_SUPER_SLAB - hak_bit_count(hak_atomic_load(&range->super_slabs[k].free_units, relaxed));
     }
-    return units * HAK_UNIT_BYTES;
+    return units * HAK_UNIT_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed);
+}
+
+/* A heap that fills and empties many times in a second looks large or small, by when one looks. What it needed of late, it will
+ * need again: that is its size, and what lies free up to there is not kept in vain. */
+static void see_use(struct hak_period *period) {
+    uint64_t used = period->used_bytes, recent = used;
+    ace.used_bytes[ace.phases.period % RECENT] = used;
+    for (uint32_t i = 0; i < RECENT; i++) recent = ace.used_bytes[i] > recent ? ace.used_bytes[i] : recent;
+    uint64_t free_bytes = recent - used < period->kept_bytes ? recent - used : period->kept_bytes;
+    ace.recent_bytes = recent;
+    period->used_bytes = used + free_bytes;
+    period->kept_bytes -= free_bytes;
 }
 
 static double ns_per_tick(const struct sums *now) {
@@ -333,7 +351,7 @@ static struct hak_signature signature_of(const struct sums *from, const struct s
                                          const struct hak_period *period) {
     double cpu_ms = (double)period->cpu_ns / 1e6 + 1;
     return (struct hak_signature){.parts = {
-                                      log_of((double)period->used_bytes / (1 << 20)),
+                                      log_of((double)ace.recent_bytes / (1 << 20)),
                                       log_of((double)(to->large - from->large) / cpu_ms),
                                       log_of((double)(to->remote - from->remote) / cpu_ms),
                                       log_of((double)to->active_heaps),
@@ -369,7 +387,10 @@ static uint32_t eligible_dimensions(const struct learned *learned, const struct 
         else is_worth = (kernel >= worth_kernel || kept >= worth_kept) && (saving != SAVES_LARGE || has_large);
         if (is_worth) eligible |= (uint32_t)1 << i;
     }
-    return eligible & ace.own;
+    eligible &= ace.own;
+    /* Bins of one class grow within what all may have. */
+    bool has_budget = (eligible & ~learned->cycle.done & (uint32_t)BUDGET_BIT) != 0;
+    return has_budget ? eligible & ~(uint32_t)CLASS_BITS : eligible;
 }
 
 static void begin_phase(struct learned *learned) {
@@ -399,6 +420,7 @@ static void begin(void) {
 /* Signatures come first: a change of phase is no effect of an arm. */
 static void control(const struct sums *from, const struct sums *to) {
     struct hak_period period = period_between(from, to);
+    see_use(&period);
     struct hak_costs costs = hak_costs_of(&period);
     struct hak_signature signature = signature_of(from, to, &period);
     uint32_t before = ace.phases.current;

@@ -44,8 +44,10 @@ static void begin_sample(struct hak_heap *heap) {
         heap->sample_start = hak_ticks();
 }
 
+/* A budget that the controller has lowered is lowered here: it tries what can be taken back. */
 static HAK_COLD void take_sample(struct hak_heap *heap) {
     uint64_t ticks = hak_ticks() - heap->sample_start;
+    hak_heap_shrink_to_budget(heap);
     heap->sample_start = 0;
     if (ticks > HAK_MISS_MOST_TICKS) return; /* the thread was elsewhere */
     hak_counter_add(&heap->sampled_ticks, ticks);

@@ -377,14 +377,28 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     return HAK_BIN_GREW;
 }
 
-void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
+/* As far as there are no blocks in them. */
+static void take_slots(struct hak_heap *heap, uint32_t size_class, size_t want) {
     const struct hak_slots *slots = &heap->slots[size_class];
-    size_t have = (size_t)(slots->end - slots->start);
-    size_t filled = hak_heap_cached(heap, size_class), want = hak_heap_most_slots(size_class);
+    size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
     if (want < filled) want = filled;
     if (want >= have) return;
     end_bin_at(heap, size_class, want);
     heap->slots_bytes -= (have - want) * hak_size_classes[size_class].block_bytes;
+}
+
+void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
+    take_slots(heap, size_class, hak_heap_most_slots(size_class));
+}
+
+void hak_heap_shrink_to_budget(struct hak_heap *heap) {
+    if (heap->slots_bytes <= hak_knob(bin_budget_bytes) || heap->slots_bytes <= share_bytes()) return;
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        const struct hak_slots *slots = &heap->slots[c];
+        size_t have = (size_t)(slots->end - slots->start);
+        bool is_open = hak_atomic_load(&heap->bins[c].limit, relaxed) == slots->end;
+        if (is_open && have / 2 >= HAK_LEAST_SLOTS) take_slots(heap, c, have / 2);
+    }
 }
 
 /* ---- fork ----------------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "control/ace.h"
 #include "front/miss.h"
 #include "pool/heap.h"
+#include "region/directory.h"
 #include "region/page_policy.h"
 
 enum { FAST_MS = 500, SLOW_MS = 30000 };
@@ -190,6 +191,38 @@ static void classes(void **state) { /* bins of one class miss, less the larger t
     assert_true(hak_heap_most_slots(size_class) >= 8);
 }
 
+/* A heap that fills and empties: looked at, it is of any size. */
+static void sawtooth(void **state) {
+    (void)state;
+    begin();
+    hak_atomic_store(&hak_mapping_bytes, UINT64_C(256) << 20, relaxed);
+    for (int i = 0; i < 2000 && !is_in_state("frozen"); i++) {
+        period(faulty(), 0);
+        hak_atomic_store(&hak_mapping_bytes, unit_random(&random_state) % (UINT64_C(256) << 20), relaxed);
+    }
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1"));
+    assert_true(hak_knob(decay_ms) >= 4000);
+    hak_atomic_store(&hak_mapping_bytes, 0, relaxed); /* for good */
+    for (int i = 0; i < 20; i++) period(faulty(), 0);
+    assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
+}
+
+/* The budget of all bins comes before the bins of a class, which it bounds. */
+static void budget_comes_first(void **state) {
+    (void)state;
+    begin();
+    bool has_moved = false;
+    for (int i = 0; i < 300; i++) {
+        hak_counter_add(&heap->class_misses[4], 1000);
+        hak_counter_add(&heap->sampled_ticks, 1000000);
+        hak_counter_add(&heap->sample_count, 1);
+        period(0, 0);
+        has_moved |= hak_knob(bin_budget_bytes) != 1 << 20;
+        if (!has_moved) assert_int_equal(hak_atomic_load(&hak_class_slots[4], relaxed), 0);
+    }
+    assert_true(has_moved);
+}
+
 static void fork_begins_anew(void **state) { /* A3 */
     (void)state;
     begin();
@@ -241,4 +274,4 @@ static void any_program(void **state) { /* A1 */
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
           cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first), cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))

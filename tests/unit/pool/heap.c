@@ -173,6 +173,31 @@ static void limits_of_a_class(void **state) {
     assert_int_equal(heap->slots_bytes, slots_bytes);
 }
 
+/* A budget that is lowered while bins are in use. */
+static void budget_is_lowered(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t small = hak_size_class_of(64), c = hak_size_class_of(4096);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed);
+    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, small);
+    size_t had = slots_of(heap, c);
+    hak_heap_shrink_to_budget(heap);
+    assert_int_equal(slots_of(heap, c), had);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, 64 << 10, relaxed);
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
+    struct hak_bin *bin = &heap->bins[c];
+    hak_bin_set_top(bin, bin->base + had - 1); /* blocks stay */
+    hak_heap_shrink_to_budget(heap);
+    assert_int_equal(slots_of(heap, c), had - 1);
+    hak_bin_set_top(bin, bin->base);
+    for (int i = 0; i < 20; i++) hak_heap_shrink_to_budget(heap);
+    assert_in_range(heap->slots_bytes, 1, 64 << 10);
+    assert_true(slots_of(heap, c) >= HAK_LEAST_SLOTS && slots_of(heap, small) >= HAK_LEAST_SLOTS);
+    assert_ptr_equal(bin->limit, heap->slots[c].end);
+}
+
 static void budget_in_use(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -343,5 +368,5 @@ UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_te
           cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
           cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
-          cmocka_unit_test(budget_in_use), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
+          cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
           cmocka_unit_test(holding), cmocka_unit_test(releasing))
