@@ -25,7 +25,8 @@ FIXED = "HAKMEM_ACE_ENABLED"
 UNRELATED = {"metrics_ms"}
 STEPS = (1 / 4, 4, 16)  # as the controller's arms
 MODE_MOST = 16  # a knob with so few values has them all
-BY_TIME, BY_MEMORY = 3, 2  # finalists
+BY_TIME, COMBINED, BY_MEMORY = 3, 1, 2  # finalists: of single knobs, of random settings, of all
+RANDOM = "random "
 TOLERATED = 1.02  # time of a finalist that saves memory, as a ratio to the default's
 TIMES = ("cost_ns", "cpu_s")
 MEMORIES = ("mean_rss_bytes", "peak_rss_bytes")
@@ -68,13 +69,13 @@ def combined(knobs: Sequence[Knob], count: int, seed: int) -> list[Variant]:
     made: list[Variant] = []
     for number in range(1, count + 1):
         drawn = {knob.name: source.choice([knob.default, *arms(knob)]) for knob in knobs if knob.name not in UNRELATED}
-        made.append(fixed(f"random {number}", drawn))
+        made.append(fixed(f"{RANDOM}{number}", drawn))
     return made
 
 
 def cases(what: Sequence[str]) -> list[Case]:
     """After the word `behaviour`, behaviours of bench_switching with commas between; else what `hakmem ab` takes."""
-    if what[:1] == ("behaviour",):
+    if tuple(what[:1]) == ("behaviour",):
         return [BehaviourCase(name.strip()) for name in " ".join(what[1:]).split(",")]
     return ab.cases(what, sanity=False)
 
@@ -108,10 +109,11 @@ def ranking(done: Measurement, case: str) -> list[tuple[str, float, float]]:
 
 def finalists(ranked: Sequence[tuple[str, float, float]]) -> list[str]:
     """Those that save time, then those that save memory and lose next to no time."""
-    others = [row for row in ranked if row[0] != DEFAULT]
-    chosen = [name for name, time, _ in others[:BY_TIME] if time < 1]
-    lean = sorted((row for row in others if row[1] <= TOLERATED and row[0] not in chosen), key=lambda row: row[2])
-    return chosen + [name for name, _, memory in lean[:BY_MEMORY] if memory < 1]
+    faster = [name for name, time, _ in ranked if time < 1 and name != DEFAULT]
+    single_ones = [name for name in faster if not name.startswith(RANDOM)]
+    chosen = single_ones[:BY_TIME] + [name for name in faster if name.startswith(RANDOM)][:COMBINED]
+    lean = [row for row in ranked if row[1] <= TOLERATED and row[2] < 1 and row[0] not in (DEFAULT, *chosen)]
+    return chosen + [name for name, _, _ in sorted(lean, key=lambda row: row[2])[:BY_MEMORY]]
 
 
 def screened(ranked: Sequence[tuple[str, float, float]]) -> list[str]:
