@@ -250,9 +250,12 @@ static const struct behaviour {
     uint64_t (*step)(void);
     void (*end)(void);
 } behaviours[] = {
-    {nothing, hot, nothing},     {nothing, bulk, nothing},
-    {begin_handover, hand_over, end_handover}, {nothing, replace_buffers, drop_buffers},
-    {nothing, growing, nothing}, {begin_turns, give_turns, end_turns},
+    {nothing, hot, nothing},
+    {nothing, bulk, nothing},
+    {begin_handover, hand_over, end_handover},
+    {nothing, replace_buffers, drop_buffers},
+    {nothing, growing, nothing},
+    {begin_turns, give_turns, end_turns},
 };
 static const char *const names[] = {"hot", "bulk", "handover", "buffers", "growing", "idle", NULL};
 enum { BEHAVIOURS = sizeof behaviours / sizeof *behaviours };
@@ -304,8 +307,7 @@ static struct visit visit(const struct behaviour *behaviour, double duration) {
 }
 
 int main(int argc, char **argv) {
-    bench_expect_arguments(argc, 3, 4,
-                           "bench_switching SECONDS ROUNDS SEED [hot|bulk|handover|buffers|growing|idle]");
+    bench_expect_arguments(argc, 3, 4, "bench_switching SECONDS ROUNDS SEED [hot|bulk|handover|buffers|growing|idle]");
     double duration = bench_seconds(argv[1]);
     size_t round_count = bench_number_between(argv[2], 1, 10000);
     uint64_t seed = bench_number(argv[3], 0);
