@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hakmem import ab, comparison, statistics, words
+from hakmem import ab, behaviours, comparison, statistics, words
 from hakmem.allocators import hakmem
 from hakmem.behaviours import BehaviourCase
 from hakmem.ledger import Record
@@ -73,10 +73,10 @@ def combined(knobs: Sequence[Knob], count: int, seed: int) -> list[Variant]:
     return made
 
 
-def cases(what: Sequence[str]) -> list[Case]:
+def cases(what: Sequence[str], seconds: float = behaviours.SECONDS) -> list[Case]:
     """After the word `behaviour`, behaviours of bench_switching with commas between; else what `hakmem ab` takes."""
     if tuple(what[:1]) == ("behaviour",):
-        return [BehaviourCase(name.strip()) for name in " ".join(what[1:]).split(",")]
+        return [BehaviourCase(name.strip(), seconds) for name in " ".join(what[1:]).split(",")]
     return ab.cases(what, sanity=False)
 
 

@@ -99,6 +99,7 @@ def test_a_behaviour_is_the_last_visit_of_a_program(monkeypatch: pytest.MonkeyPa
     [case] = sweep.cases(["behaviour", "idle"])
     assert case.command == ("/bench/bench_switching", "0.5", "2", "1", "idle")
     assert case.run(sweep.fixed("default", {})).values == {"cost_ns": 5.0, "mean_rss_bytes": 2.0}
+    assert sweep.cases(["behaviour", "hot,idle"], 2)[1].command[1] == "2"
     assert sweep.shortened(case).command[1] == "0.125"
 
 

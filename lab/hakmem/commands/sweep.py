@@ -20,6 +20,9 @@ from hakmem import output
 @click.option(
     "-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each that is left"
 )
+@click.option(
+    "--seconds", type=click.FloatRange(0.1), default=0.5, show_default=True, help="a visit to a behaviour lasts"
+)
 @output.options
 @click.argument(
     "what", nargs=-1, required=True, metavar="-- COMMAND... | bench NAME | behaviour NAME", type=click.UNPROCESSED
@@ -31,6 +34,7 @@ def command(
     seed: int,
     screen: int,
     rounds: int,
+    seconds: float,
     what: tuple[str, ...],
     **files: str | None,
 ) -> int:
@@ -45,7 +49,7 @@ def command(
     from hakmem import ab, ledger, machine, measure, native, progress, settings, sweep
     from hakmem.errors import LabError
 
-    chosen = sweep.cases(what[1:] if what[:1] == ("--",) else what)
+    chosen = sweep.cases(what[1:] if what[:1] == ("--",) else what, seconds)
     if len(chosen) != 1:
         raise LabError("expected one case: the best setting of another is another")
     knobs = settings.knobs(native.library())
