@@ -43,7 +43,7 @@ def fingerprint(text: str) -> int:
 def policy(statistics: Statistics, *, any_program: bool = False) -> str:
     """The text that HAKMEM_POLICY takes: where the controller has left the knobs, and what it kept them for.
 
-    Knobs that have settings of their own are left to these."""
+    Knobs that have settings of their own are left to these. What was on trial when the program ended was not kept."""
     control = statistics["control"]
     program = "any" if any_program else control["program"]
     if not program:
@@ -51,8 +51,12 @@ def policy(statistics: Statistics, *, any_program: bool = False) -> str:
             "the program has no build id to know it by (ld --build-id); --any-program makes a policy for all"
         )
     lines = ["hakmem policy 1", f"version {statistics['hakmem']}", f"program {program}"]
-    lines += [f"knob {name} {value}" for name, value in control["knobs"].items() if not name.endswith("_mode")]
-    lines += [f"class {row['block_bytes']} {row['slots']}" for row in control["class_slots"]]
+    chosen = {(row["knob"], row["block_bytes"]): row["chosen"] for row in control["tried"]}
+    knobs = {name: chosen.get((name, 0), value) for name, value in control["knobs"].items()}
+    slots = {row["block_bytes"]: row["slots"] for row in control["class_slots"]}
+    slots |= {block_bytes: value for (name, block_bytes), value in chosen.items() if name == "class_slots"}
+    lines += [f"knob {name} {value}" for name, value in knobs.items() if not name.endswith("_mode")]
+    lines += [f"class {block_bytes} {count}" for block_bytes, count in sorted(slots.items()) if count]
     lines += [f"evidence {_sentence(event)}" for event in control["events"] if event["why"] in ("keep", "roll back")]
     text = "\n".join(lines) + "\n"
     return f"{text}end {fingerprint(text):016x}\n"

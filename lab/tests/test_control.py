@@ -71,6 +71,7 @@ def sample() -> dict[str, Any]:
             "program": "01ff",
             "knobs": {"decay_ms": 4000, "huge_page_mode": 1},
             "class_slots": [{"block_bytes": 2048, "slots": 64}],
+            "tried": [],
             "strategies": [
                 {"bytes": 1 << 19, "points": 1500, "matches": 3},
                 {"bytes": 1 << 25, "points": 1600, "matches": 3},
@@ -94,6 +95,21 @@ def test_a_policy_says_what_was_learned() -> None:
         f"end {control.fingerprint(control.policy(sample()).partition('end ')[0]):016x}\n"
     )
     assert "program any\n" in control.policy(sample(), any_program=True)
+
+
+@pytest.mark.parametrize(
+    ("tried", "line"),
+    [
+        ({"knob": "decay_ms", "block_bytes": 0, "chosen": 1000}, "knob decay_ms 1000\nclass 2048 64\n"),
+        ({"knob": "class_slots", "block_bytes": 2048, "chosen": 16}, "knob decay_ms 4000\nclass 2048 16\n"),
+        ({"knob": "class_slots", "block_bytes": 2048, "chosen": 0}, "knob decay_ms 4000\nevidence"),
+        ({"knob": "class_slots", "block_bytes": 64, "chosen": 99}, "class 64 99\nclass 2048 64\n"),
+    ],
+)
+def test_a_policy_has_nothing_that_is_on_trial(tried: dict[str, Any], line: str) -> None:
+    statistics = sample()
+    statistics["control"]["tried"] = [tried]
+    assert line in control.policy(statistics)
 
 
 def test_the_fingerprint_is_fnv_1a() -> None:
@@ -162,8 +178,12 @@ def test_learn_and_start_from_it(tmp_path: Path) -> None:
     started, said = start(policy, tmp_path)
     assert said == ""
     assert started["control"]["state"] == "pinned"
-    assert started["control"]["knobs"] == learned["knobs"]
-    assert started["control"]["class_slots"] == learned["class_slots"]
+    on_trial = {row["knob"]: row["chosen"] for row in learned["tried"]}
+    assert started["control"]["knobs"] == learned["knobs"] | {k: v for k, v in on_trial.items() if k != "class_slots"}
+    slots = {row["block_bytes"]: row["slots"] for row in learned["class_slots"]}
+    slots |= {row["block_bytes"]: row["chosen"] for row in learned["tried"] if row["knob"] == "class_slots"}
+    found = {row["block_bytes"]: row["slots"] for row in started["control"]["class_slots"]}
+    assert found == {block_bytes: count for block_bytes, count in slots.items() if count}
     assert started["control"]["switches"] == 0
 
     text = policy.read_text()

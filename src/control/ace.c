@@ -120,7 +120,9 @@ static struct {
     HAK_ATOMIC(uint32_t) periods_per_point, periods_in_point;
     HAK_ATOMIC(uint32_t) state, phase, phase_count, kept, rolled_back;
     HAK_ATOMIC(uint32_t) points_of_strategy[HAK_STRATEGIES], matches[HAK_STRATEGIES];
-} shown = {.periods_per_point = 1};
+    HAK_ATOMIC(uint32_t) tried, tried_block_bytes; /* dimension that has another arm than the chosen one, */
+    HAK_ATOMIC(uint64_t) chosen;                   /* and what that is */
+} shown = {.periods_per_point = 1, .tried = COUNT};
 
 static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, HAK_COST_MOST) * 1e6 + 0.5); }
 
@@ -217,6 +219,20 @@ static uint16_t class_value(uint32_t size_class, uint32_t arm) {
     size_t slots = hak_heap_usual_slots(size_class) << arm >> 1;
     if (slots < HAK_LEAST_SLOTS) slots = HAK_LEAST_SLOTS;
     return (uint16_t)(slots > HAK_CLASS_MOST_SLOTS ? HAK_CLASS_MOST_SLOTS : slots);
+}
+
+/* At most one dimension is tried (Y2). */
+static void show_trial(void) {
+    const struct learned *learned = &ace.learned[ace.phases.current];
+    uint32_t focus = learned->cycle.focus;
+    bool is_class = focus < CLASS_DIMENSIONS, is_tried = focus < COUNT && (ace.own >> focus & 1) != 0 &&
+                                                         (!is_class || learned->classes[focus] != 0) &&
+                                                         learned->cycle.in_force[focus] != learned->cycle.chosen[focus];
+    hak_atomic_store(&shown.tried, is_tried ? focus : COUNT, relaxed);
+    if (!is_tried) return;
+    uint32_t size_class = is_class ? learned->classes[focus] : 0, arm = learned->cycle.chosen[focus];
+    hak_atomic_store(&shown.tried_block_bytes, hak_size_classes[size_class].block_bytes, relaxed);
+    hak_atomic_store(&shown.chosen, is_class ? class_value(size_class, arm) : knob_value(focus, arm), relaxed);
 }
 
 static void turn(uint32_t dimension, const struct hak_move *move) {
@@ -444,6 +460,7 @@ static void control(const struct sums *from, const struct sums *to) {
     }
     show_point(&costs, cost);
     show_state();
+    show_trial();
 }
 
 /* ---- From the background thread ------------------------------------------------------------------------------------- */
@@ -483,6 +500,7 @@ void hak_ace_rest(void) {
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     hak_life_cycle_pause(&ace.learned[ace.phases.current].cycle);
     turn_all();
+    show_trial();
 }
 
 void hak_ace_after_fork(void) {
@@ -493,6 +511,7 @@ void hak_ace_after_fork(void) {
                 hak_knob_set(knob_dimensions[i].knob, first_values[i]);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
+    hak_atomic_store(&shown.tried, COUNT, relaxed);
     ace.has_begun = false;
 }
 
@@ -593,6 +612,12 @@ static void write_json_settings(struct hak_text *out) {
         hak_text_add(out, "%s{\"block_bytes\": %u, \"slots\": %u}", separator, hak_size_classes[i].block_bytes, slots);
         separator = ", ";
     }
+    uint32_t tried = hak_atomic_load(&shown.tried, relaxed);
+    hak_text_add(out, "],\n  \"tried\": [");
+    if (tried < COUNT)
+        hak_text_add(out, "{\"knob\": \"%s\", \"block_bytes\": %u, \"chosen\": %lu}", name_of_dimension(tried),
+                     hak_atomic_load(&shown.tried_block_bytes, relaxed),
+                     (unsigned long)hak_atomic_load(&shown.chosen, relaxed));
     hak_text_add(out, "],\n  \"strategies\": [");
     for (uint32_t i = 0; i < HAK_STRATEGIES; i++)
         hak_text_add(out, "%s{\"bytes\": %lu, \"points\": %u, \"matches\": %u}", i == 0 ? "" : ", ",

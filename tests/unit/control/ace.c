@@ -191,6 +191,24 @@ static void classes(void **state) { /* bins of one class miss, less the larger t
     assert_true(hak_heap_most_slots(size_class) >= 8);
 }
 
+/* Whoever writes a policy must know what is on trial only. */
+static void tells_what_is_tried(void **state) {
+    (void)state;
+    begin();
+    bool was_tried = false;
+    for (int i = 0; i < 300; i++) {
+        period(faulty(), 0);
+        bool is_tried = strstr(json(), "\"tried\": [{\"knob\": \"decay_ms\", \"block_bytes\": 0, \"chosen\": 1000}]");
+        if (is_tried) assert_true(hak_knob(decay_ms) != 1000);
+        else if (strstr(json(), "\"why\": \"keep\", \"knob\": \"decay_ms\"") == NULL)
+            assert_int_equal(hak_knob(decay_ms), 1000);
+        was_tried |= is_tried;
+    }
+    assert_true(was_tried);
+    hak_ace_rest();
+    assert_non_null(strstr(json(), "\"tried\": []"));
+}
+
 /* A heap that fills and empties: looked at, it is of any size. */
 static void sawtooth(void **state) {
     (void)state;
@@ -274,5 +292,5 @@ static void any_program(void **state) { /* A1 */
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
           cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
-          cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first), cmocka_unit_test(fork_begins_anew),
-          cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
