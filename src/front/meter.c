@@ -29,8 +29,10 @@ static HAK_ATOMIC(uint32_t) starts; /* who steps begins anew when this has chang
 
 enum stage { ALL_THE_TIME, BEFORE_WINDOW, IN_WINDOW, AFTER_WINDOW };
 
+/* What all threads have done so far, or meanwhile. */
 struct counts {
-    uint64_t calls, sampling_ns;
+    uint64_t calls, sampling_ns; /* while malloc was metered */
+    uint64_t cpu_ns;             /* that they have run */
 };
 
 /* Of the background thread. */
@@ -39,11 +41,11 @@ static struct {
     enum stage stage;
     uint64_t stage_end_us, cell_start_us;
     uint64_t metered_since_us;    /* when metering began, */
-    struct counts metered_before; /* and what was counted by then */
+    struct counts metered_before; /* and what was counted by then; */
+    uint64_t cell_start_cpu_ns;   /* the same for the cell */
+    struct counts in_window;      /* the last one */
     uint32_t calm_cells;
-    uint64_t window_start_cpu_ns, cell_start_cpu_ns; /* what threads had run by then, */
-    uint64_t window_cpu_ns, metering_ns;             /* and in the last window; for the profile's sake */
-    uint64_t windows_cpu_ns, cells_cpu_ns;           /* sums over the cells that are remembered (M2) */
+    int64_t windows_cpu_ns, cells_cpu_ns; /* without what metering took; sums over the cells that are remembered (M2) */
 } meter;
 
 /* ---- On and off --------------------------------------------------------------------------------------------------- */
@@ -74,8 +76,17 @@ void hak_meter_without_thread(void) {
 
 /* ---- Windows ------------------------------------------------------------------------------------------------------- */
 
+/* The kernel counts what a running thread has run at its ticks, and when somebody asks for that thread. */
+static uint64_t program_cpu_ns(void) {
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        if (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE)
+            hak_os_thread_cpu_ns(hak_atomic_load(&heap->thread_id, relaxed));
+    uint64_t own_ns = hak_os_own_cpu_ns();
+    return hak_os_cpu_ns() - own_ns;
+}
+
 static struct counts count_all(void) {
-    struct counts all = {0, 0};
+    struct counts all = {.cpu_ns = program_cpu_ns()};
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         all.calls += hak_owned_peek(&heap->metered_count);
         all.sampling_ns += hak_owned_peek(&heap->sampling_ns);
@@ -84,8 +95,13 @@ static struct counts count_all(void) {
 }
 
 static struct counts counts_since_metered(void) {
-    struct counts now = count_all();
-    return (struct counts){now.calls - meter.metered_before.calls, now.sampling_ns - meter.metered_before.sampling_ns};
+    struct counts now = count_all(), *before = &meter.metered_before;
+    return (struct counts){
+        now.calls - before->calls, now.sampling_ns - before->sampling_ns, now.cpu_ns - before->cpu_ns};
+}
+
+static int64_t metering_ns(const struct counts *counts) {
+    return (int64_t)(counts->calls * CALL_NS + counts->sampling_ns);
 }
 
 static void begin_metering(uint64_t since_us) {
@@ -101,8 +117,8 @@ static bool is_busy(const struct counts *counts, uint64_t now_us) {
 /* Samples lie as close as is needed for as many as without windows, but not too close. */
 static void choose_density(const struct counts *counts) {
     uint32_t density = hak_atomic_load(&hak_meter_density, relaxed);
-    if (counts->sampling_ns * MOST_SAMPLING_SHARE > meter.window_cpu_ns && density > 1) density /= 2;
-    else if (counts->sampling_ns * MOST_SAMPLING_SHARE * 4 < meter.window_cpu_ns && density < RARITY) density *= 2;
+    if (counts->sampling_ns * MOST_SAMPLING_SHARE > counts->cpu_ns && density > 1) density /= 2;
+    else if (counts->sampling_ns * MOST_SAMPLING_SHARE * 4 < counts->cpu_ns && density < RARITY) density *= 2;
     hak_atomic_store(&hak_meter_density, density, relaxed);
 }
 
@@ -121,71 +137,81 @@ static uint64_t random_below(uint64_t limit) { return hak_profile_random() % lim
 
 static void begin_cell(uint64_t start_us) {
     meter.cell_start_us = start_us;
-    meter.cell_start_cpu_ns = hak_os_cpu_ns();
+    meter.cell_start_cpu_ns = program_cpu_ns();
     enter_stage(BEFORE_WINDOW, start_us + random_below(CELL_US - WINDOW_US));
 }
 
+/* What is counted begins and ends behind the change of routes, which takes its time. */
 static void open_window(uint64_t now_us) {
-    begin_metering(now_us);
-    meter.window_start_cpu_ns = hak_os_cpu_ns();
-    enter_stage(IN_WINDOW, now_us + WINDOW_US);
     hak_routes_meter(true);
+    begin_metering(now_us);
+    enter_stage(IN_WINDOW, now_us + WINDOW_US);
 }
 
 /* Where the thread wakes up late, the cell becomes as long as the window was for it. */
 static void close_window(uint64_t now_us) {
     uint64_t length_us = now_us - meter.metered_since_us;
     hak_routes_meter(false);
-    struct counts counts = counts_since_metered();
-    meter.window_cpu_ns = hak_os_cpu_ns() - meter.window_start_cpu_ns;
-    meter.metering_ns = counts.calls * CALL_NS + counts.sampling_ns;
-    meter.calm_cells = is_busy(&counts, now_us) ? 0 : meter.calm_cells + 1;
-    choose_density(&counts);
+    meter.in_window = counts_since_metered();
+    meter.calm_cells = is_busy(&meter.in_window, now_us) ? 0 : meter.calm_cells + 1;
+    choose_density(&meter.in_window);
     if (length_us > CELL_US) length_us = CELL_US; /* the process was stopped meanwhile */
     enter_stage(AFTER_WINDOW, meter.cell_start_us + length_us * RARITY);
 }
 
-static uint64_t less(uint64_t whole, uint64_t part) { return whole > part ? whole - part : 0; }
-
-static const uint64_t most_rarity = (uint64_t)256 * HAK_RARITY_ONE;
-
-/* M2 */
-static void measure_rarity(void) {
-    uint64_t cell_cpu_ns = hak_os_cpu_ns() - meter.cell_start_cpu_ns;
-    meter.windows_cpu_ns += less(meter.window_cpu_ns, meter.metering_ns) - meter.windows_cpu_ns / MEASURED_CELLS;
-    meter.cells_cpu_ns += less(cell_cpu_ns, meter.metering_ns) - meter.cells_cpu_ns / MEASURED_CELLS;
-    uint64_t rarity = meter.cells_cpu_ns * HAK_RARITY_ONE / (meter.windows_cpu_ns + 1);
+static void choose_rarity(void) {
+    static const int64_t most_rarity = (int64_t)256 * HAK_RARITY_ONE;
+    int64_t rarity = most_rarity;
+    if (meter.windows_cpu_ns > 0) rarity = meter.cells_cpu_ns * HAK_RARITY_ONE / meter.windows_cpu_ns;
     if (rarity < HAK_RARITY_ONE) rarity = HAK_RARITY_ONE;
     if (rarity > most_rarity) rarity = most_rarity;
     hak_atomic_store(&hak_meter_rarity, (uint32_t)rarity, relaxed);
 }
 
+/* M2. What is added may be less than 0: it is right on average. */
+static void measure_cell(void) {
+    int64_t taken_ns = metering_ns(&meter.in_window), window_cpu_ns = (int64_t)meter.in_window.cpu_ns;
+    int64_t cell_cpu_ns = (int64_t)(program_cpu_ns() - meter.cell_start_cpu_ns);
+    meter.windows_cpu_ns += window_cpu_ns - taken_ns - meter.windows_cpu_ns / MEASURED_CELLS;
+    meter.cells_cpu_ns += cell_cpu_ns - taken_ns - meter.cells_cpu_ns / MEASURED_CELLS;
+    choose_rarity();
+}
+
+/* Until cells have been measured: with one thread, and metering that takes as large a part of its time as until now. */
+static void plan_rarity(const struct counts *counts) {
+    int64_t taken_us = counts->cpu_ns == 0 ? 0 : WINDOW_US * metering_ns(counts) / (int64_t)counts->cpu_ns;
+    if (taken_us > WINDOW_US / 2) taken_us = WINDOW_US / 2;
+    meter.windows_cpu_ns = PLANNED_CELLS * 1000 * (WINDOW_US - taken_us);
+    meter.cells_cpu_ns = PLANNED_CELLS * 1000 * (CELL_US - taken_us);
+    choose_rarity();
+}
+
 /* From all the time to windows, in the middle of a cell: so the moments to come are in a window as likely as any other. */
-static void begin_windows(uint64_t now_us) {
+static void begin_windows(const struct counts *counts, uint64_t now_us) {
     uint64_t cell_start_us = now_us - random_below(CELL_US);
     begin_cell(cell_start_us);
     meter.calm_cells = 0;
-    meter.window_cpu_ns = meter.metering_ns = 0;
-    meter.windows_cpu_ns = (uint64_t)1000 * PLANNED_CELLS * WINDOW_US;
-    meter.cells_cpu_ns = (uint64_t)1000 * PLANNED_CELLS * CELL_US;
+    meter.in_window = (struct counts){0};
+    plan_rarity(counts);
     if (meter.stage_end_us <= now_us) open_window(meter.stage_end_us);
     if (meter.stage_end_us <= now_us) enter_stage(AFTER_WINDOW, cell_start_us + CELL_US);
     hak_routes_meter(meter.stage == IN_WINDOW);
-    hak_atomic_store(&hak_meter_rarity, RARITY * HAK_RARITY_ONE, relaxed);
+}
+
+static void end_all_the_time(uint64_t now_us) {
+    struct counts counts = counts_since_metered();
+    if (is_busy(&counts, now_us)) begin_windows(&counts, now_us);
+    else begin_all_the_time(now_us, CELL_US);
 }
 
 static void end_stage(uint64_t now_us) {
     uint64_t end_us = meter.stage_end_us;
-    struct counts counts = counts_since_metered();
     switch (meter.stage) {
-    case ALL_THE_TIME:
-        if (is_busy(&counts, now_us)) begin_windows(now_us);
-        else begin_all_the_time(now_us, CELL_US);
-        break;
+    case ALL_THE_TIME: end_all_the_time(now_us); break;
     case BEFORE_WINDOW: open_window(now_us); break;
     case IN_WINDOW: close_window(now_us); break;
     case AFTER_WINDOW:
-        measure_rarity();
+        measure_cell();
         if (meter.calm_cells >= CALM_CELLS) begin_all_the_time(now_us, CELL_US);
         else begin_cell(now_us - end_us > CELL_US ? now_us : end_us); /* far behind: as above */
         break;

@@ -292,6 +292,10 @@ static uint64_t read_clock_ns(clockid_t clock) {
 
 uint64_t hak_os_clock_ns(void) { return read_clock_ns(CLOCK_MONOTONIC); }
 uint64_t hak_os_cpu_ns(void) { return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
+uint64_t hak_os_own_cpu_ns(void) { return read_clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+
+/* The clock of a thread, as linux/posix-timers.h has it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED. */
+uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) { return read_clock_ns((clockid_t)(~thread_id << 3 | 6)); }
 
 #ifdef __SANITIZE_THREAD__
 /* ThreadSanitizer does not see what the system call orders, and would report every drained block. */

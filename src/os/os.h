@@ -86,8 +86,13 @@ uint64_t hak_os_clock_ms(void);
 /* The same as fine as can be, in ns. */
 uint64_t hak_os_clock_ns(void);
 
-/* Time that the process's threads have run, in ns; exact to a tick for those that run now. */
+/* Time that the process's threads have run, in ns. Of those that run now it is what the kernel's last tick has counted, or the last call
+ * of hak_os_thread_cpu_ns for them. */
 uint64_t hak_os_cpu_ns(void);
+
+/* Time that a thread of the process has run, in ns; 0 when there is none. The second is the caller's. */
+uint64_t hak_os_thread_cpu_ns(uint32_t thread_id);
+uint64_t hak_os_own_cpu_ns(void);
 
 /* Processor time of the process so far, all threads together: the sum, and what of it was the kernel's, as far as that is known. */
 struct hak_os_usage {

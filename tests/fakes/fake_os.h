@@ -58,6 +58,8 @@ struct fake_os {
     struct hak_os_usage usage;  /* 0 */
     unsigned char build_id[4];  /* 1, 2, 3, 4 */
     uint64_t cpu_us;            /* that threads have run; 0 */
+    uint64_t cpu_tick_us;       /* their times are exact to this, but for those asked for; 0 */
+    bool cpu_is_settled;        /* they have been asked for, just before */
     bool refuses_threads;
     void (*at_wait)(void);             /* called by each wait, instead of waiting; NULL */
     size_t fences_left;                /* fences in all threads before the kernel refuses one; SIZE_MAX */

@@ -135,6 +135,26 @@ static void pushed_aside(void **state) {
     if (fabs(estimate_us / truth_us - 1) > 0.1) fail_msg("%.0f ms of %.0f", estimate_us / 1000, truth_us / 1000);
 }
 
+/* Calls take so much of a window that it is worth a third less than its time: whether the kernel counts that in ticks twice as long as a
+ * window, but for threads that it is asked for, or exactly. */
+static void metering_takes_time(void **state) {
+    (void)state;
+    enum { CALLS_PER_US = 48, CALL_NS = 7, WINDOW_US = CELL_US / RARITY, TAKEN_US = WINDOW_US * CALLS_PER_US * CALL_NS / 1000 };
+    double expected = (double)(CELL_US - TAKEN_US) / (WINDOW_US - TAKEN_US);
+    for (uint64_t tick_us = 0; tick_us <= 4000; tick_us += 4000) {
+        fake_os.cpu_tick_us = tick_us;
+        start(5 + tick_us);
+        for (uint64_t end_us = now_us + 600000; now_us < end_us; now_us += 10, fake_os.cpu_us += 10) {
+            if (now_us >= next_us) step();
+            for (int call = 0; is_metered() && call < 10 * CALLS_PER_US; call++) hak_free(hak_malloc(16));
+        }
+        double found = (double)hak_atomic_load(&hak_meter_rarity, relaxed) / HAK_RARITY_ONE;
+        if (fabs(found / expected - 1) > 0.05) fail_msg("ticks of %lu us: %.2f, truth %.2f", tick_us, found, expected);
+        hak_meter_stop();
+        step();
+    }
+}
+
 /* The process is stopped for an hour, in a window: it is not without one for the next day. */
 static void stopped(void **state) {
     (void)state;
@@ -254,5 +274,6 @@ static void live_bytes_by_windows(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(all_the_time_while_calm), cmocka_unit_test(windows_while_busy),
           cmocka_unit_test(each_moment_has_its_chance), cmocka_unit_test(late_wake_ups), cmocka_unit_test(pushed_aside),
+          cmocka_unit_test(metering_takes_time),
           cmocka_unit_test(stopped), cmocka_unit_test(on_and_off), cmocka_unit_test(starts_the_thread),
           cmocka_unit_test(live_bytes_by_windows))
