@@ -123,7 +123,7 @@ class ProgramCase:
         answers: list[bytes] = []
         drive = program.drive
         run = process.run(
-            [part for word in program.command for part in _words(word, values)],
+            command_of(program, values),
             variant.allocator,
             variant.settings,
             environment=environment(cwd),
@@ -147,9 +147,12 @@ class ProgramCase:
         return Sample(values_of(run), digest, full_size=run.wall_s >= 1)
 
 
-def _words(word: str, values: Values) -> list[str]:
-    """One word, but for {as_user}, which stands for as many as it takes to be somebody else."""
-    return values["as_user"].split() if word == "{as_user}" else [word.format(**values)]
+def command_of(program: Program, values: Values) -> list[str]:
+    """Its words, of which {as_user} stands for as many as it takes to be somebody else."""
+    found: list[str] = []
+    for word in program.command:
+        found += values["as_user"].split() if word == "{as_user}" else [word.format(**values)]
+    return found
 
 
 def environment(home: Path) -> Values:

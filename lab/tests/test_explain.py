@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from compiled import compile_c
-from hakmem import explain, native, programs, servers
+from hakmem import explain, moments, native
 from hakmem.errors import LabError
 from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
+from hakmem.measure import Variant
 
 MIB = 1 << 20
 QUIET = {"HAKMEM_BACKGROUND": "0", "HAKMEM_THP": "off"}
@@ -545,116 +545,13 @@ def test_mistakes_are_one_line() -> None:
 
 # ---- Real programs, at five moments ----------------------------------------------------------------------------------
 
-MOMENTS = 5
-
-
-@contextlib.contextmanager
-def started(name: str) -> Iterator[tuple[int, threading.Thread | None]]:
-    """The program at work, with somebody who talks to it if it is a server."""
-    program = programs.by_name(name)
-    paths = programs.installed(program)
-    if paths is None:
-        pytest.skip(f"{name} is not installed: {program.package}")
-    with tempfile.TemporaryDirectory() as work:
-        os.chmod(work, 0o755)
-        cwd = Path(work, "run")
-        cwd.mkdir()
-        cwd.chmod(0o777)
-        values = {"exe": paths[0], "inputs": str(programs.INPUTS), "python": programs.PYTHON, "work": work}
-        values |= program.prepare(values) if program.prepare else {}
-        values |= {"cwd": str(cwd), "port": servers.free_port()}
-        if program.set_up:
-            program.set_up(values)
-        words = [part for word in program.command for part in programs._words(word, values)]
-        environment = {**programs.environment(cwd), "LD_PRELOAD": str(native.library())}
-        child = subprocess.Popen(
-            words,
-            env=environment,
-            cwd=cwd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        client = None
-        if program.drive:
-            client = threading.Thread(target=_talk, args=(program.drive, values), daemon=True)
-            client.start()
-        try:
-            yield child.pid, client
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            if client:
-                client.join(30)
-
-
-def _talk(drive: Callable[[Mapping[str, str]], bytes], values: Mapping[str, str]) -> None:
-    with contextlib.suppress(OSError, LabError):
-        drive(values)
-
-
-def _largest_of(pid: int) -> int:
-    """The process or one of its children, whichever has most memory of its own."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-    def own(one: int) -> int:
-        try:
-            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
-            return int(re.search(r"^Private_Dirty: +(\d+)", rollup, re.MULTILINE)[1])  # type: ignore[index]
-        except (OSError, TypeError):
-            return -1
-
-    return max([pid, *map(int, children)], key=own)
-
-
-def _moments_of(name: str, first_s: float, step_s: float) -> list[Explanation]:
-    """The program explained five times, or until it has ended."""
-    found: list[Explanation] = []
-    with started(name) as (pid, _):
-        time.sleep(first_s)
-        for _ in range(2 * MOMENTS):
-            with contextlib.suppress(LabError):  # a child may have ended
-                found.append(explain.of_process(_largest_of(pid)))
-            if len(found) == MOMENTS:
-                break
-            time.sleep(step_s)
-    return found
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "first_s", "step_s"),
-    [
-        ("python3", 0.4, 0.15),
-        ("node", 0.4, 0.15),
-        ("redis", 1.0, 0.5),
-        ("postgres", 1.2, 0.25),
-    ],
-)
-def test_real_programs(name: str, first_s: float, step_s: float) -> None:
-    found: list[Explanation] = []
-    pause = 1.0  # a share of the times given: a fast machine's programs may end before five moments
-    while len(found) < MOMENTS and pause > 0.1:
-        found = _moments_of(name, first_s * pause, step_s * pause)
-        pause /= 2
-    assert len(found) == MOMENTS
-    for one in found:
+@pytest.mark.parametrize("variant", moments.variants(), ids=lambda variant: variant.name)
+@pytest.mark.parametrize("name", moments.TIMES)
+def test_real_programs(name: str, variant: Variant) -> None:
+    if name not in [case.name for case in moments.cases()]:
+        pytest.skip(f"{name} is not installed")
+    for one in moments.explanations(name, variant):
         print(f"{name} {one.name}: {one.resident / MIB:.1f} MiB, unknown {one.unknown / one.resident:+.3%}")
-        adds_up(one)
-
-
-@pytest.mark.slow
-def test_idle_after_a_burst() -> None:
-    command = [native.program("bench_idle_burst"), "2", str(256 * MIB), "95", "10"]
-    environment = {**os.environ, "LD_PRELOAD": str(native.library())}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
-        time.sleep(0.5)
-        found = []
-        for _ in range(MOMENTS):
-            found.append(explain.of_process(child.pid))
-            time.sleep(1.5)
-        child.kill()
-    for one in found:
-        print(f"idle burst: {one.resident / MIB:.1f} MiB, unknown {one.unknown / one.resident:+.3%}")
         adds_up(one)
