@@ -69,10 +69,18 @@ def finish(
             print(f"hakmem: kept as {path}", file=sys.stderr)
         except LabError as error:  # what was measured is shown all the same
             not_kept = error
-    shown = report(kept)
-    taken = False
-    if json_file:
-        taken |= write(json_file, ledger.dump(record))
+    show(report(kept), markdown_file, html_file, plain=(json_file, ledger.dump(record)))
+    if not_kept:
+        raise not_kept
+
+
+def show(
+    shown: Report, markdown_file: Path | None, html_file: Path | None, plain: tuple[Path | None, str] = (None, "")
+) -> None:
+    """Writes the report in the forms asked for, and what it was made from (`plain`); as text when none of these went to
+    standard output."""
+    json_file, text = plain
+    taken = json_file is not None and write(json_file, text)
     if markdown_file:
         from hakmem.report import markdown
 
@@ -82,11 +90,9 @@ def finish(
 
         taken |= write(html_file, html.render(shown))
     if not taken:
-        from hakmem.report import text
+        from hakmem.report import text as table
 
-        text.write(shown, sys.stdout)
-    if not_kept:
-        raise not_kept
+        table.write(shown, sys.stdout)
 
 
 def write(file: Path, text: str) -> bool:

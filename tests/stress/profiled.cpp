@@ -1,6 +1,6 @@
 // The heap profile on, many samples, while a program does what profilers are known to die of: it forks, loads and unloads
-// libraries, throws through frames, ends threads, is interrupted by signals, and switches the profile itself. Each case is a
-// number of rounds; it passes by coming to its end with a heap that works.
+// libraries, throws through frames and unwinds them, ends threads, is interrupted by signals, and switches the profile
+// itself. Each case is a number of rounds; it passes by coming to its end with a heap that works.
 //
 //     profiled CASE ROUNDS
 #include <cassert>
@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <unwind.h>
 #include <vector>
 
 namespace {
@@ -106,6 +107,27 @@ void throw_round(unsigned round) {
     churn(round, 20);
 }
 
+// A profiler of the program's own, which allocates while it unwinds.
+_Unwind_Reason_Code on_frame(struct _Unwind_Context *, void *count) {
+    ++*static_cast<unsigned *>(count);
+    std::free(std::malloc(100));
+    return _URC_NO_REASON;
+}
+
+__attribute__((noinline)) unsigned unwind_from(unsigned depth) {
+    std::string held(depth + 40, 'x');
+    unsigned count = 0;
+    if (depth == 0) _Unwind_Backtrace(on_frame, &count);
+    else count = unwind_from(depth - 1);
+    assert(held.size() > 0);
+    return count;
+}
+
+void unwind_round(unsigned round) {
+    assert(unwind_from(round % 100) > round % 100);
+    churn(round, 20);
+}
+
 void thread_round(unsigned round) {
     std::thread one(churn, round, 100), other(churn, round + 1, 100);
     one.join();
@@ -151,8 +173,9 @@ int main(int argc, char **argv) {
         void (*round)(unsigned);
         bool is_disturbed; // other threads churn meanwhile
     } static const cases[] = {{"fork", fork_round, true},      {"dlopen", dlopen_round, true},
-                              {"throw", throw_round, true},    {"thread", thread_round, true},
-                              {"signal", signal_round, false}, {"switch", switch_round, true}};
+                              {"throw", throw_round, true},    {"unwind", unwind_round, true},
+                              {"thread", thread_round, true},  {"signal", signal_round, false},
+                              {"switch", switch_round, true}};
     assert(argc == 3);
     assert(dlsym(RTLD_DEFAULT, "hak_malloc") != nullptr);
     for (const auto &each : cases) {

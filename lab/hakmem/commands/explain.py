@@ -35,7 +35,6 @@ def command(
     import datetime
     import json
     import shlex
-    import sys
 
     from hakmem import explain, output
     from hakmem.errors import LabError
@@ -48,21 +47,7 @@ def command(
         found = _of_command(words, seconds, settings)
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
     shown = explain.report(found, f"hakmem {shlex.join(['explain', *words])}", date)
-    taken = False
-    if json_file:
-        taken |= output.write(json_file, json.dumps(found.plain(), indent=1) + "\n")
-    if markdown_file:
-        from hakmem.report import markdown
-
-        taken |= output.write(markdown_file, markdown.render(shown))
-    if html_file:
-        from hakmem.report import html
-
-        taken |= output.write(html_file, html.render(shown))
-    if not taken:
-        from hakmem.report import text
-
-        text.write(shown, sys.stdout)
+    output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))
 
 
 def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...]) -> Explanation:

@@ -20,22 +20,9 @@ def command(markdown_file: Path | None, html_file: Path | None, file: Path) -> N
     """
     import datetime
     import shlex
-    import sys
 
     from hakmem import control, output
 
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
     shown = control.report(control.read(file), f"hakmem {shlex.join(['tune-log', str(file)])}", date)
-    taken = False
-    if markdown_file:
-        from hakmem.report import markdown
-
-        taken |= output.write(markdown_file, markdown.render(shown))
-    if html_file:
-        from hakmem.report import html
-
-        taken |= output.write(html_file, html.render(shown))
-    if not taken:
-        from hakmem.report import text
-
-        text.write(shown, sys.stdout)
+    output.show(shown, markdown_file, html_file)
