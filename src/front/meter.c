@@ -96,8 +96,8 @@ static struct counts count_all(void) {
 
 static struct counts counts_since_metered(void) {
     struct counts now = count_all(), *before = &meter.metered_before;
-    return (struct counts){
-        now.calls - before->calls, now.sampling_ns - before->sampling_ns, now.cpu_ns - before->cpu_ns};
+    return (struct counts){now.calls - before->calls, now.sampling_ns - before->sampling_ns,
+                           now.cpu_ns - before->cpu_ns};
 }
 
 static int64_t metering_ns(const struct counts *counts) {

@@ -56,8 +56,7 @@ static bool drain(struct hak_heap *heap) {
 /* Gives the heap back, and asks its owner to do what was not done. While memory is tight he is asked anyway: the slots of his
  * bins are his to give up. */
 static void end_drain(struct hak_heap *heap, bool done) {
-    if (!done || hak_atomic_load(&hak_memory_is_tight, relaxed))
-        hak_atomic_store(&heap->drain_wanted, 1, relaxed);
+    if (!done || hak_atomic_load(&hak_memory_is_tight, relaxed)) hak_atomic_store(&heap->drain_wanted, 1, relaxed);
     hak_heap_end_drain(heap);
 }
 

@@ -172,9 +172,9 @@ int main(int argc, char **argv) {
         const char *name;
         void (*round)(unsigned);
         bool is_disturbed; // other threads churn meanwhile
-    } static const cases[] = {{"fork", fork_round, true},      {"dlopen", dlopen_round, true},
-                              {"throw", throw_round, true},    {"unwind", unwind_round, true},
-                              {"thread", thread_round, true},  {"signal", signal_round, false},
+    } static const cases[] = {{"fork", fork_round, true},     {"dlopen", dlopen_round, true},
+                              {"throw", throw_round, true},   {"unwind", unwind_round, true},
+                              {"thread", thread_round, true}, {"signal", signal_round, false},
                               {"switch", switch_round, true}};
     assert(argc == 3);
     assert(dlsym(RTLD_DEFAULT, "hak_malloc") != nullptr);

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Iterator
 
 
 class Symbol(ctypes.Structure):
@@ -18,18 +19,71 @@ class Symbol(ctypes.Structure):
     ]
 
 
+class Library(ctypes.Structure):
+    """struct link_map of link.h."""
+
+
+Library._fields_ = [
+    ("base", ctypes.c_void_p),
+    ("file", ctypes.c_char_p),
+    ("dynamic", ctypes.c_void_p),
+    ("next", ctypes.POINTER(Library)),
+]
+
+
+class Entry(ctypes.Structure):
+    """The beginning of Elf64_Sym of elf.h."""
+
+    _fields_ = [
+        ("name", ctypes.c_uint32),
+        ("info", ctypes.c_uint8),
+        ("other", ctypes.c_uint8),
+        ("section", ctypes.c_uint16),
+    ]
+
+
+NO_LOAD_LAZY, WITH_ENTRY, WITH_LIBRARY = (
+    4 | 1,
+    1,
+    2,
+)  # of dlfcn.h: RTLD_NOLOAD | RTLD_LAZY, RTLD_DL_SYMENT, RTLD_DI_LINKMAP
 PROCESS = ctypes.CDLL(None)
+PROCESS.dlsym.restype = PROCESS.dlopen.restype = ctypes.c_void_p
+PROCESS.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+PROCESS.dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
+PROCESS.dladdr1.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+PROCESS.dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+
+
+def found_at(handle: int | None, name: str) -> tuple[str | None, bool]:
+    """The file that a look-up of `name` ends in, and whether the symbol is defined there. A program that is linked to
+    a fixed address has entries of functions that are elsewhere: stubs, whose addresses stand for them."""
+    address, found, entry = PROCESS.dlsym(handle, name.encode()), Symbol(), ctypes.POINTER(Entry)()
+    where = ctypes.byref(found), ctypes.byref(entry)
+    if address is None or not PROCESS.dladdr1(address, *where, WITH_ENTRY) or found.file is None:
+        return None, False
+    return found.file.decode(), not entry or entry.contents.section != 0
+
+
+def libraries() -> Iterator[str]:
+    """Those of the process behind the program itself, in the order in which symbols are looked up."""
+    library = ctypes.POINTER(Library)()
+    PROCESS.dlinfo(PROCESS._handle, WITH_LIBRARY, ctypes.byref(library))
+    while library.contents.next:
+        library = library.contents.next
+        yield library.contents.file.decode()
 
 
 def file_of(name: str) -> str | None:
     """The file that a look-up of `name` in the whole process ends in."""
-    PROCESS.dlsym.restype = ctypes.c_void_p
-    PROCESS.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    address = PROCESS.dlsym(None, name.encode())
-    found = Symbol()
-    if address is None or not PROCESS.dladdr(ctypes.c_void_p(address), ctypes.byref(found)) or found.file is None:
-        return None
-    return str(found.file.decode())
+    file, is_defined = found_at(None, name)
+    if file is None or is_defined:
+        return file
+    for library in libraries():
+        handle = PROCESS.dlopen(library.encode(), NO_LOAD_LAZY)
+        if handle and found_at(handle, name) == (library, True):
+            return library
+    return None
 
 
 def version(marker: str) -> str | None:

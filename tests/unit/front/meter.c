@@ -139,7 +139,12 @@ static void pushed_aside(void **state) {
  * window, but for threads that it is asked for, or exactly. */
 static void metering_takes_time(void **state) {
     (void)state;
-    enum { CALLS_PER_US = 48, CALL_NS = 7, WINDOW_US = CELL_US / RARITY, TAKEN_US = WINDOW_US * CALLS_PER_US * CALL_NS / 1000 };
+    enum {
+        CALLS_PER_US = 48,
+        CALL_NS = 7,
+        WINDOW_US = CELL_US / RARITY,
+        TAKEN_US = WINDOW_US * CALLS_PER_US * CALL_NS / 1000
+    };
     double expected = (double)(CELL_US - TAKEN_US) / (WINDOW_US - TAKEN_US);
     for (uint64_t tick_us = 0; tick_us <= 4000; tick_us += 4000) {
         fake_os.cpu_tick_us = tick_us;
@@ -274,6 +279,5 @@ static void live_bytes_by_windows(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(all_the_time_while_calm), cmocka_unit_test(windows_while_busy),
           cmocka_unit_test(each_moment_has_its_chance), cmocka_unit_test(late_wake_ups), cmocka_unit_test(pushed_aside),
-          cmocka_unit_test(metering_takes_time),
-          cmocka_unit_test(stopped), cmocka_unit_test(on_and_off), cmocka_unit_test(starts_the_thread),
-          cmocka_unit_test(live_bytes_by_windows))
+          cmocka_unit_test(metering_takes_time), cmocka_unit_test(stopped), cmocka_unit_test(on_and_off),
+          cmocka_unit_test(starts_the_thread), cmocka_unit_test(live_bytes_by_windows))

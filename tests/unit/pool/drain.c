@@ -223,5 +223,4 @@ static void later(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(asleep), cmocka_unit_test(opened_with_blocks), cmocka_unit_test(meanwhile),
           cmocka_unit_test(popped_below), cmocka_unit_test(owner_in_slow_path), cmocka_unit_test(no_fence),
-          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own),
-          cmocka_unit_test(later))
+          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own), cmocka_unit_test(later))

@@ -177,6 +177,7 @@ static void limits_of_a_class(void **state) {
 static void budget_is_lowered(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
+    make_heap_large();
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t small = hak_size_class_of(64), c = hak_size_class_of(4096);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed);
@@ -186,7 +187,7 @@ static void budget_is_lowered(void **state) {
     hak_heap_shrink_to_budget(heap);
     assert_int_equal(slots_of(heap, c), had);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 64 << 10, relaxed);
-    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1 << 20, relaxed);
     struct hak_bin *bin = &heap->bins[c];
     hak_bin_set_top(bin, bin->base + had - 1); /* blocks stay */
     hak_heap_shrink_to_budget(heap);

@@ -319,5 +319,4 @@ UNIT_MAIN(cmocka_unit_test(holes_in_pages_of_4_kib), cmocka_unit_test(holes_in_p
           cmocka_unit_test(holes_in_pages_of_64_kib), cmocka_unit_test(refused), cmocka_unit_test(holes_come_and_go),
           cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins), cmocka_unit_test(old_holes),
           cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages),
-          cmocka_unit_test(while_others_go_on), cmocka_unit_test(without_their_heaps),
-          cmocka_unit_test(behind_runs))
+          cmocka_unit_test(while_others_go_on), cmocka_unit_test(without_their_heaps), cmocka_unit_test(behind_runs))
