@@ -177,7 +177,6 @@ static void limits_of_a_class(void **state) {
 static void budget_is_lowered(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
-    make_heap_large();
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t small = hak_size_class_of(64), c = hak_size_class_of(4096);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed);
@@ -186,15 +185,15 @@ static void budget_is_lowered(void **state) {
     size_t had = slots_of(heap, c);
     hak_heap_shrink_to_budget(heap);
     assert_int_equal(slots_of(heap, c), had);
-    hak_atomic_store(&hak_knobs.bin_budget_bytes, 64 << 10, relaxed);
-    hak_atomic_store(&hak_knobs.bin_budget_share, 1 << 20, relaxed);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, 32 << 10, relaxed);
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
     struct hak_bin *bin = &heap->bins[c];
     hak_bin_set_top(bin, bin->base + had - 1); /* blocks stay */
     hak_heap_shrink_to_budget(heap);
     assert_int_equal(slots_of(heap, c), had - 1);
     hak_bin_set_top(bin, bin->base);
     for (int i = 0; i < 20; i++) hak_heap_shrink_to_budget(heap);
-    assert_in_range(heap->slots_bytes, 1, 64 << 10);
+    assert_in_range(heap->slots_bytes, 1, 32 << 10);
     assert_true(slots_of(heap, c) >= HAK_LEAST_SLOTS && slots_of(heap, small) >= HAK_LEAST_SLOTS);
     assert_ptr_equal(bin->limit, heap->slots[c].end);
 }
