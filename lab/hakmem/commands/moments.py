@@ -40,6 +40,7 @@ def _report(record: Record, kept: str | None) -> Report:
         (case, variant, *(f"{value:.3f} %" for value in record.values(case, variant, moments.UNKNOWN)))
         for case in record.cases
         for variant in record.variants
+        if record.values(case, variant, moments.UNKNOWN)
     )
     columns = ("", "", *(f"run {number + 1}" for number in range(record.rounds)))
     note = f"At worst of {moments.MOMENTS} moments of each run."
