@@ -100,7 +100,8 @@ static void knobs(void **state) {
     assert_string_equal(ask("set decay_ms=2K"), "ok\ndecay_ms: 1000 -> 2048\nend\n");
     assert_int_equal(hak_knob(decay_ms), 2048);
     assert_string_equal(ask("set decay_ms=10"), "ok\ndecay_ms: 2048 -> 10\nend\n");
-    assert_string_equal(ask("set dirty_limit_bytes=1024G"), "ok\ndirty_limit_bytes: 1073741824 -> 1099511627776\nend\n");
+    assert_string_equal(ask("set dirty_limit_bytes=1024G"),
+                        "ok\ndirty_limit_bytes: 1073741824 -> 1099511627776\nend\n");
     const char *all = ask("knobs");
 #define HAK_KNOB(name, initial, lowest, highest, text) assert_non_null(strstr(all, "\n" #name " = "));
 #include "base/knobs.def"
