@@ -181,8 +181,8 @@ static void measure_cell(void) {
 static void plan_rarity(const struct counts *counts) {
     int64_t taken_us = counts->cpu_ns == 0 ? 0 : WINDOW_US * metering_ns(counts) / (int64_t)counts->cpu_ns;
     if (taken_us > WINDOW_US / 2) taken_us = WINDOW_US / 2;
-    meter.windows_cpu_ns = PLANNED_CELLS * 1000 * (WINDOW_US - taken_us);
-    meter.cells_cpu_ns = PLANNED_CELLS * 1000 * (CELL_US - taken_us);
+    meter.windows_cpu_ns = (int64_t)PLANNED_CELLS * 1000 * (WINDOW_US - taken_us);
+    meter.cells_cpu_ns = (int64_t)PLANNED_CELLS * 1000 * (CELL_US - taken_us);
     choose_rarity();
 }
 
