@@ -35,9 +35,9 @@ def choose(wanted: Iterable[str] = (), size: str = "full") -> tuple[list[Case], 
             raise LabError(f"no case {name!r}; there are {', '.join(known)}, and the groups {', '.join(groups)}")
 
     def is_wanted(name: str, group: str) -> bool:
-        return not chosen or name in chosen or group in chosen
+        return suite.is_wanted(name, group, chosen)
 
-    benchmarks = [row.name for row in suite.BENCHMARKS if suite.is_wanted(row, chosen)]
+    benchmarks = [row.name for row in suite.BENCHMARKS if is_wanted(row.name, row.group)]
     traces = [name for name in replays.shipped() if is_wanted(REPLAY + name, TRACES)]
     real, absent = programs.cases(row for row in programs.PROGRAMS if is_wanted(row.name, PROGRAMS))
     cases: list[Case] = list(suite.resolve(benchmarks, size)) if benchmarks else []

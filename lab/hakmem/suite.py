@@ -186,12 +186,12 @@ def resolve(names: Iterable[str] = (), size: str = "full") -> list[BenchCase]:
         if name not in known:
             rows = ", ".join(benchmark.name for benchmark in BENCHMARKS)
             raise LabError(f"no benchmark {name!r}; there are {rows}, and the groups {', '.join(GROUPS)}")
-    chosen = [row for row in BENCHMARKS if is_wanted(row, wanted)]
-    return [case_of(row, size) for row in chosen]
+    return [case_of(row, size) for row in BENCHMARKS if is_wanted(row.name, row.group, wanted)]
 
 
-def is_wanted(row: Benchmark, wanted: list[str]) -> bool:
-    return row.name in wanted or row.group in wanted if wanted else row.group != LONG
+def is_wanted(name: str, group: str, wanted: list[str]) -> bool:
+    """Whether a case was asked for, by its name or its group; without a wish, all are but the long ones."""
+    return name in wanted or group in wanted if wanted else group != LONG
 
 
 def case_of(row: Benchmark, size: str) -> BenchCase:

@@ -55,6 +55,18 @@ static void end_stats(void) {
     hak_atomic_store(&stats_writer, 0, release);
 }
 
+/* Creates what a setting names, for `what`: the path is made in `path`. When that can't be, says so, in `line`, whose
+ * text goes; returns -1. */
+static int create_named(const char *name, const char *what, struct hak_text *path, struct hak_text *line) {
+    hak_config_add_path(path, name, hak_os_process_id());
+    int descriptor = path->truncated ? -1 : hak_os_create_file(path->start);
+    if (descriptor >= 0) return descriptor;
+    line->length = 0;
+    hak_text_add(line, "hakmem: can't write %s to %s\n", what, path->start);
+    hak_os_write(STDERR_FILENO, line->start, line->length);
+    return -1;
+}
+
 static void write_stats(const struct hak_config *config) {
     struct hak_text text = hak_text_in(stats.text, sizeof stats.text),
                     path = hak_text_in(stats.path, sizeof stats.path);
@@ -62,14 +74,8 @@ static void write_stats(const struct hak_config *config) {
     if (config->stats == HAK_STATS_JSON) hak_statistics_write_json(&stats.snapshot, &text);
     else hak_statistics_write_text(&stats.snapshot, &text);
     if (config->stats_file != NULL) {
-        hak_config_add_path(&path, config->stats_file, hak_os_process_id());
-        descriptor = path.truncated ? -1 : hak_os_create_file(path.start);
-        if (descriptor < 0) {
-            text.length = 0;
-            hak_text_add(&text, "hakmem: can't write statistics to %s\n", path.start);
-            hak_os_write(STDERR_FILENO, text.start, text.length);
-            return;
-        }
+        descriptor = create_named(config->stats_file, "statistics", &path, &text);
+        if (descriptor < 0) return;
     }
     hak_os_write(descriptor, text.start, text.length);
     if (descriptor != kept_stderr) hak_os_close(descriptor);
@@ -105,19 +111,13 @@ static void write_stats_at_exit(void) {
 
 static void write_profile_at_exit(void) {
     const struct hak_config *config = hak_process_config();
-    char buffer[4096];
-    struct hak_text path = hak_text_in(buffer, sizeof buffer);
+    const char *name = config->heap_profile_file == NULL ? "hakmem.%p.prof" : config->heap_profile_file;
+    char path_buffer[4096], line_buffer[4096 + 64];
+    struct hak_text path = hak_text_in(path_buffer, sizeof path_buffer),
+                    line = hak_text_in(line_buffer, sizeof line_buffer);
     if (config->heap_profile == 0) return;
-    hak_config_add_path(&path, config->heap_profile_file == NULL ? "hakmem.%p.prof" : config->heap_profile_file,
-                        hak_os_process_id());
-    int descriptor = path.truncated ? -1 : hak_os_create_file(path.start);
-    if (descriptor < 0) {
-        static const char message[] = "hakmem: can't write the heap profile to ";
-        hak_os_write(STDERR_FILENO, message, sizeof message - 1);
-        hak_os_write(STDERR_FILENO, path.start, path.length);
-        hak_os_write(STDERR_FILENO, "\n", 1);
-        return;
-    }
+    int descriptor = create_named(name, "the heap profile", &path, &line);
+    if (descriptor < 0) return;
     hak_profile_write(descriptor);
     hak_os_close(descriptor);
 }

@@ -235,11 +235,21 @@ size_t hak_os_address_space_limit(void) {
     return limit.rlim_cur;
 }
 
-uint64_t hak_os_clock_ms(void) {
+static uint64_t read_clock_ns(clockid_t clock) {
     struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) return 0;
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    int saved_errno = errno;
+    if (clock_gettime(clock, &now) != 0) now.tv_sec = now.tv_nsec = 0;
+    errno = saved_errno;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
+
+uint64_t hak_os_clock_ms(void) { return read_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000; }
+uint64_t hak_os_clock_ns(void) { return read_clock_ns(CLOCK_MONOTONIC); }
+uint64_t hak_os_cpu_ns(void) { return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
+uint64_t hak_os_own_cpu_ns(void) { return read_clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+
+/* The clock of a thread, as linux/posix-timers.h has it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED. */
+uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) { return read_clock_ns((clockid_t)(~thread_id << 3 | 6)); }
 
 struct hak_os_usage hak_os_usage(void) {
     struct rusage usage;
@@ -282,20 +292,6 @@ size_t hak_os_build_id(unsigned char *id, size_t capacity) {
                                   id, capacity);
     return bytes;
 }
-static uint64_t read_clock_ns(clockid_t clock) {
-    struct timespec now;
-    int saved_errno = errno;
-    if (clock_gettime(clock, &now) != 0) now.tv_sec = now.tv_nsec = 0;
-    errno = saved_errno;
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-uint64_t hak_os_clock_ns(void) { return read_clock_ns(CLOCK_MONOTONIC); }
-uint64_t hak_os_cpu_ns(void) { return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
-uint64_t hak_os_own_cpu_ns(void) { return read_clock_ns(CLOCK_THREAD_CPUTIME_ID); }
-
-/* The clock of a thread, as linux/posix-timers.h has it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED. */
-uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) { return read_clock_ns((clockid_t)(~thread_id << 3 | 6)); }
 
 #ifdef __SANITIZE_THREAD__
 /* ThreadSanitizer does not see what the system call orders, and would report every drained block. */
@@ -341,9 +337,7 @@ static bool create_thread(pthread_t *thread, size_t stack_bytes, bool is_detache
 }
 
 bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
-    enum {
-        STACK_BYTES = 256 << 10
-    }; /* touched as used: some 8 KiB; a program's thread-local variables may need more */
+    enum { STACK_BYTES = 256 << 10 }; /* touched as used: some 8 KiB */
     int saved_errno = errno;
     pthread_t thread;
     sigset_t all, mask;
@@ -355,6 +349,7 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     pthread_sigmask(SIG_SETMASK, &all, &mask);
     creators_mask = mask;
     bool is_detached = joinable == NULL;
+    /* What a program has in thread-local variables is on each thread's stack, and can be more. */
     bool started = create_thread(&thread, STACK_BYTES, is_detached, start.pointer) ||
                    create_thread(&thread, 0, is_detached, start.pointer);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
@@ -451,6 +446,7 @@ bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
 int hak_os_process_id(void) { return (int)getpid(); }
 
 uint32_t hak_os_thread_id(void) { return (uint32_t)syscall(SYS_gettid); }
+
 bool hak_os_is_readable(const void *address) {
     enum { NO_SUCH_WAY = -1, SET_BYTES = 8 };
     int saved_errno = errno;

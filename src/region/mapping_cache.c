@@ -62,8 +62,8 @@ static uint64_t limit_bytes(void) {
 
 void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
     uint64_t limit = limit_bytes();
-    if (bytes > limit ||
-        bytes <= hak_knob(run_limit_bytes)) { /* those are runs: what realloc moved out is asked for no more */
+    /* What realloc has moved out of a run is asked for no more: objects of its size are runs. */
+    if (bytes > limit || bytes <= hak_knob(run_limit_bytes)) {
         give_back(start, bytes);
         return;
     }

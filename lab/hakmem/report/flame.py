@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from hakmem.profile import Figures, Profile, by_function
+from hakmem.report import page
 from hakmem.words import amount, figures
 
 MOST_ROWS = 200
@@ -31,18 +30,11 @@ COLUMNS = (
 
 
 def render(profile: Profile) -> str:
-    environment = Environment(
-        loader=PackageLoader("hakmem.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     rows = [
         _row(f"{frame.name}" if frame else "(no stack)", frame.module if frame else "", found)
         for frame, found in by_function(profile)[:MOST_ROWS]
     ]
-    return environment.get_template("profile.html").render(
+    return page.template("profile.html").render(
         profile=profile, facts=_facts(profile), tree=tree(profile), views=VIEWS, columns=COLUMNS, rows=rows
     )
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from hakmem.report import grid, markdown, plots
+from hakmem.report import grid, markdown, page, plots
 from hakmem.report.grid import Grid
 from hakmem.report.model import Comparison, Course, Report, Section, Shares
 
@@ -43,17 +41,9 @@ class Part:
 
 
 def render(report: Report) -> str:
-    environment = Environment(
-        loader=PackageLoader("hakmem.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     parts = [_part(section, f"plot{number}") for number, section in enumerate(report.sections)]
     has_ratios = any(isinstance(section, Comparison) for section in report.sections)
-    page = environment.get_template("report.html")
-    return page.render(report=report, parts=parts, has_ratios=has_ratios, most_open=MOST_OPEN)
+    return page.template("report.html").render(report=report, parts=parts, has_ratios=has_ratios, most_open=MOST_OPEN)
 
 
 def _part(section: Section, name: str) -> Part:
