@@ -38,6 +38,10 @@ OWN: dict[str, tuple[tuple[str, str], ...]] = {
     "empty slabs kept by threads": (("kept_units", ""),),
     "awaiting purge": (("dirty_units", ""),),
     "lazily freed": (("lazily_freed", ""),),
+    "changing hands": (
+        ("given_back", "given back meanwhile"),
+        ("in_hand", "being taken or given back"),
+    ),
     "huge-page bloat": (("huge_bloat", ""),),
     "large cache": (("large_cache", ""),),
     "metadata": (("metadata", ""),),

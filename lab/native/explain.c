@@ -176,6 +176,7 @@ static void write_causes(FILE *out, const struct causes *causes) {
                {"free_blocks", causes->free_blocks},     {"cached", causes->cached},
                {"kept_units", causes->kept_units},       {"dirty_units", causes->dirty_units},
                {"lazily_freed", causes->lazily_freed},   {"huge_bloat", causes->huge_bloat},
+               {"given_back", causes->given_back},       {"in_hand", causes->in_hand},
                {"large_cache", causes->large_cache},     {"metadata", causes->metadata}};
     fprintf(out, ",\n \"causes\": {");
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -413,12 +413,14 @@ static void explain_free_unit(struct heap_view *view, const struct super_slab_vi
     if (is_dirty) {
         view->causes.dirty_units += plain;
     } else if (is_fresh) {
-        view->causes.lazily_freed += view->has_lazy_pages ? plain : 0;
+        *(view->has_lazy_pages ? &view->causes.lazily_freed : &view->causes.given_back) += plain;
     } else {
         size_t i = first_kept(view, start);
         if (i < view->kept_count && view->kept[i].address == start && view->kept[i].is_unit) {
             view->heaps[view->kept[i].heap].kept_units += plain;
             view->causes.kept_units += plain;
+        } else {
+            view->causes.in_hand += plain;
         }
     }
 }
@@ -477,6 +479,47 @@ static uint32_t explain_units(struct heap_view *view, const struct hak_range *ra
     return unit - HAK_UNITS_PER_SUPER_SLAB;
 }
 
+/* What says of which class the units are, and which of them are free. */
+static void read_uses(const struct process *process, const struct hak_range *range, uint32_t number,
+                      struct super_slab_view *super) {
+    process_read(process, address_of(range->page_map) + (uint64_t)number * sizeof super->classes, super->classes,
+                 sizeof super->classes);
+    process_read(process, address_of(range->super_slabs) + number * sizeof(struct hak_super_slab), &super->free_units,
+                 sizeof super->free_units);
+}
+
+/* A record that got its memory after the pages were looked at has one all the same, if its unit is used. */
+static void read_records(const struct process *process, const struct hak_range *range, uint32_t number,
+                         struct super_slab_view *super) {
+    uint64_t start = address_of(range->slabs) + (uint64_t)number * sizeof super->records,
+             each = sizeof(struct hak_slab);
+    process_read(process, start, super->records, sizeof super->records);
+    for (uint32_t unit = 0; unit < HAK_UNITS_PER_SUPER_SLAB; unit++) {
+        uint64_t at = start + unit * each;
+        if (super->classes[unit] != HAK_CLASS_NONE && process_resident(process, at, at + each) == 0) {
+            process_read_anyway(process, at, &super->records[unit], each);
+        }
+    }
+}
+
+/* Uses and records are of one moment, unless they change each time that they are read. */
+static void read_super_slab(const struct process *process, const struct hak_range *range, uint32_t number,
+                            struct super_slab_view *super) {
+    enum { MOST_READS = 8 };
+    struct super_slab_view again;
+    read_uses(process, range, number, &again);
+    for (int reads = 0; reads < MOST_READS; reads++) {
+        super->free_units = again.free_units;
+        memcpy(super->classes, again.classes, sizeof super->classes);
+        read_records(process, range, number, super);
+        read_uses(process, range, number, &again);
+        if (super->free_units == again.free_units &&
+            memcmp(super->classes, again.classes, sizeof super->classes) == 0) {
+            return;
+        }
+    }
+}
+
 static void explain_range(struct heap_view *view, const struct hak_range *range) {
     const struct process *process = view->process;
     uint32_t count = hak_atomic_load(&range->super_slab_count, relaxed), covered = 0;
@@ -489,12 +532,7 @@ static void explain_range(struct heap_view *view, const struct hak_range *range)
             covered -= HAK_UNITS_PER_SUPER_SLAB;
             continue;
         }
-        process_read(process, address_of(range->page_map) + (uint64_t)i * sizeof super.classes, super.classes,
-                     sizeof super.classes);
-        process_read(process, address_of(range->super_slabs) + i * sizeof(struct hak_super_slab), &super.free_units,
-                     sizeof super.free_units);
-        process_read(process, address_of(range->slabs) + (uint64_t)i * sizeof super.records, super.records,
-                     sizeof super.records);
+        read_super_slab(process, range, i, &super);
         process_read(process, address_of(range->huge) + i / 64 * sizeof huge, &huge, sizeof huge);
         super.is_huge =
             !process->sees_huge_pages && (huge >> i % 64 & 1) != 0 &&

@@ -20,6 +20,8 @@ struct causes {
     uint64_t kept_units;    /* empty slabs that threads keep */
     uint64_t dirty_units;   /* free units that have memory */
     uint64_t lazily_freed;  /* pages the kernel may take when it needs some */
+    uint64_t given_back;    /* free units that had memory when pages were looked at, and none when their record was */
+    uint64_t in_hand;       /* units that are neither free nor used: a thread takes them, or gives them back */
     uint64_t huge_bloat;    /* pieces, of a page each, of huge pages, without a block in use or in a bin */
     uint64_t large_cache;   /* kept mappings */
     uint64_t metadata;

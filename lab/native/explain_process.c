@@ -247,24 +247,35 @@ static void forget(struct process *process) {
     free(process->stretches);
 }
 
+/* Everything at one time, but for what the process does meanwhile. Returns by how much its resident memory changed while its pages were
+ * looked at. */
+static uint64_t look(struct process *process, pid_t id) {
+    *process = (struct process){.id = id, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
+    look_at_mappings(process);
+    uint64_t before = read_rollup(id);
+    look_at_pages(process);
+    uint64_t after = read_rollup(id);
+    for (size_t i = 0; before == 0 && i < process->mapping_count; i++) {
+        process->resident_bytes += process->mappings[i].resident_bytes; /* Linux before 4.14 */
+    }
+    if (before != 0) {
+        process->resident_bytes = after == 0 ? before : before / 2 + after / 2;
+    }
+    return after == 0 ? 0 : before < after ? after - before : before - after;
+}
+
 void process_look(struct process *process, pid_t id) {
-    enum { MOST_LOOKS = 8 };
-    for (int look = 0;; look++) {
-        uint64_t before = 0;
-        *process = (struct process){.id = id, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
-        look_at_mappings(process);
-        look_at_pages(process);
-        for (size_t i = 0; i < process->mapping_count; i++) {
-            before += process->mappings[i].resident_bytes;
+    enum { MOST_LOOKS = 8, STEADY = 500 };
+    uint64_t least = look(process, id);
+    for (int looks = 1; looks < MOST_LOOKS && least > process->resident_bytes / STEADY; looks++) {
+        struct process again;
+        uint64_t change = look(&again, id);
+        bool is_better = change < least;
+        forget(is_better ? process : &again);
+        if (is_better) {
+            *process = again;
+            least = change;
         }
-        uint64_t after = read_rollup(id);
-        after = after == 0 ? before : after;
-        process->resident_bytes = before / 2 + after / 2;
-        uint64_t change = before < after ? after - before : before - after;
-        if (change <= process->resident_bytes / 100 || look + 1 == MOST_LOOKS) {
-            return;
-        }
-        forget(process);
     }
 }
 
