@@ -173,7 +173,7 @@ static bool is_due(void) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
-    if (hak_service_is_wanted() || hak_profile_is_on()) return true;
+    if (hak_service_is_wanted() || hak_meter_wants_thread()) return true;
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) < 2;
     return has_super_slabs(alone ? LEAST_SUPER_SLABS_ONE : LEAST_SUPER_SLABS);
 }

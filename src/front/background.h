@@ -2,8 +2,8 @@
  *
  * There is at most one in a process. It is started by a miss that allocates, once the process has 8 MiB of SuperSlabs and a second
  * thread that uses the heap, or 64 MiB: programs that must have one thread only are small and early, as a rule. It is not started by
- * a free: libc frees with locks held that pthread_create needs. While the heap profile is on, a process of any size gets it, because it
- * opens and closes the windows in which malloc is metered (front/meter.h). While the program's threads miss it looks at the heap once per
+ * a free: libc frees with locks held that pthread_create needs. While the heap profile is on, a process of any size gets it, if it calls
+ * malloc often, because it opens and closes the windows in which malloc is metered (front/meter.h). While the program's threads miss it looks at the heap once per
  * period (knob decay_ms, but three times a second at most); when they have not for four periods, and all that is free has gone
  * back, it sleeps until the next miss wakes it. After a fork the child has none, until its own misses want one. It ends with the
  * last thread that has a heap, so that it keeps no process alive. It allocates nothing. It has the service with it (front/service.h): where a

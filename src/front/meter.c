@@ -69,6 +69,12 @@ void hak_meter_stop(void) {
     if (hak_process_initialize()) hak_routes_meter(false);
 }
 
+/* As many calls as make a program busy at the first look. */
+bool hak_meter_wants_thread(void) {
+    static const uint64_t calls = (uint64_t)MOST_PER_MS * FIRST_LOOK_US / 1000;
+    return hak_profile_is_on() && hak_owned_get(&hak_thread_heap->metered_count) >= calls;
+}
+
 void hak_meter_without_thread(void) {
     hak_atomic_fetch_add(&starts, 1, relaxed);
     if (hak_profile_is_on()) meter_all_the_time();

@@ -45,6 +45,10 @@ uint64_t hak_meter_step(uint64_t now_us);
 /* The background thread is going to sleep, because the program seems to. */
 void hak_meter_rest(void);
 
+/* Whether the calling thread has called malloc so often while it was metered that a background thread is worth its while. Launchers that
+ * are to have one thread only don't. */
+bool hak_meter_wants_thread(void);
+
 /* There is no background thread any more: malloc is metered all the time, if at all. */
 void hak_meter_without_thread(void);
 

@@ -205,6 +205,9 @@ static void starts_the_thread(void **state) {
     assert_null(fake_os.thread);
     start(1);
     hak_free(hak_malloc(200));
+    assert_null(fake_os.thread); /* calls are few */
+    for (int i = 0; i < FIRST_LOOK_US / 1000 * BUSY_PER_MS; i++) hak_free(hak_malloc(200));
+    hak_free(hak_malloc(300));
     assert_non_null(fake_os.thread);
 }
 
