@@ -147,6 +147,65 @@ static void liar_is_rolled_back(void **state) {
     assert_null(strstr(json(), "\"why\": \"keep\""));
 }
 
+/* What a candidate that somebody has asked for comes to; costs of the kernel with it and without it. */
+static const char *outcome_of_asked(uint64_t value, double with, double without, uint64_t *canary_ms) {
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, value));
+    uint64_t kept_value = hak_knob(decay_ms), begun_ms = 0;
+    for (int i = 0; i < 1000; i++) {
+        period(hak_knob(decay_ms) == value ? with : without, 0);
+        if (begun_ms == 0 && is_in_state("canary")) begun_ms = fake_os.clock_ms;
+        if (begun_ms == 0 || is_in_state("canary")) continue;
+        *canary_ms = fake_os.clock_ms - begun_ms;
+        return hak_knob(decay_ms) == kept_value ? "rolled back" : "kept";
+    }
+    return "never ended";
+}
+
+static void tries_what_is_asked(void **state) {
+    (void)state;
+    uint64_t values[HAK_ACE_ARMS], canary_ms = 0;
+    begin();
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 0);
+    assert_int_equal(hak_ace_arms(HAK_KNOB_decay_ms, values), 4);
+    assert_true(values[0] == 250 && values[3] == 16000);
+    assert_string_equal(outcome_of_asked(250, 0.4, 0.01, &canary_ms), "rolled back");
+    assert_in_range(canary_ms, 1, SLOW_MS); /* two pairs */
+    assert_non_null(strstr(json(), "\"why\": \"roll back\", \"knob\": \"decay_ms\", \"block_bytes\": 0, \"from\": "));
+    assert_string_equal(outcome_of_asked(250, 0.01, 0.01, &canary_ms), "rolled back");
+    assert_in_range(canary_ms, 1, 2 * SLOW_MS);
+    assert_string_equal(outcome_of_asked(4000, 0.01, 0.4, &canary_ms), "kept");
+}
+
+static void does_not_try(void **state) {
+    (void)state;
+    uint64_t values[HAK_ACE_ARMS];
+    begin();
+    assert_int_equal(hak_ace_arms(HAK_KNOB_bin_most_slots, values), 0);
+    assert_int_equal(hak_ace_arms(HAK_KNOB_run_limit_bytes, values), HAK_ACE_ARMS);
+    assert_false(hak_ace_try(HAK_KNOB_decay_ms, 251));
+    assert_false(hak_ace_try(HAK_KNOB_bin_most_slots, 8));
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 0);
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 1000)); /* in force already */
+    for (int i = 0; i < 10; i++) period(0.01, 0);
+    assert_true(is_in_state("frozen"));
+    hak_atomic_store(&hak_knobs.decay_ms, 1234, relaxed); /* A2 */
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 4000));
+    for (int i = 0; i < 10; i++) {
+        period(0.01, 0);
+        assert_int_equal(hak_knob(decay_ms), 1234);
+    }
+    assert_true(hak_ace_try(HAK_KNOB_held_slabs, 64));
+    hak_ace_after_fork();
+    for (int i = 0; i < 100; i++) {
+        period(0.01, 0);
+        assert_int_equal(hak_knob(held_slabs), 16);
+    }
+    for (int pinned = 0; pinned < 2; pinned++) {
+        configure(pinned, pinned);
+        assert_false(hak_ace_try(HAK_KNOB_held_slabs, 64));
+    }
+}
+
 static void somebody_elses_knob(void **state) { /* A2 */
     (void)state;
     begin();
@@ -291,6 +350,6 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
-          cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
+          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
           cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
           cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
