@@ -447,6 +447,11 @@ static bool begin_asked(struct learned *learned) {
     return true;
 }
 
+/* A candidate may be so bad that the program looks like another one. Its pulls are short, and then comes what was in force before. */
+static bool is_on_trial(const struct hak_life_cycle *cycle) {
+    return cycle->state == HAK_CANARY && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
+}
+
 /* Signatures come first: a change of phase is no effect of an arm. */
 static void control(const struct sums *from, const struct sums *to) {
     struct hak_period period = period_between(from, to);
@@ -454,7 +459,8 @@ static void control(const struct sums *from, const struct sums *to) {
     struct hak_costs costs = hak_costs_of(&period);
     struct hak_signature signature = signature_of(from, to, &period);
     uint32_t before = ace.phases.current;
-    enum hak_phase_change change = hak_phases_see(&ace.phases, &signature);
+    enum hak_phase_change change = is_on_trial(&ace.learned[before].cycle) ? hak_phases_stay(&ace.phases)
+                                                                           : hak_phases_see(&ace.phases, &signature);
     const double now[] = {costs.miss, costs.kernel, costs.kept};
     for (uint32_t i = 0; i < 3; i++)
         ace.mean_costs[i] += (now[i] - ace.mean_costs[i]) * (change == HAK_PHASE_SAME ? 0.125 : 1);

@@ -176,6 +176,22 @@ static void tries_what_is_asked(void **state) {
     assert_string_equal(outcome_of_asked(4000, 0.01, 0.4, &canary_ms), "kept");
 }
 
+/* With a candidate that makes everything slow, the program does less in a period: that is no other phase, and no way out. */
+static void a_candidate_is_no_phase(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 100000);
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 250));
+    uint32_t bad_periods = 0;
+    for (int i = 0; i < 2 * SLOW_MS / FAST_MS; i++) {
+        bool is_bad = hak_knob(decay_ms) == 250;
+        bad_periods += is_bad;
+        period(is_bad ? 0.4 : 0.01, is_bad ? 100 : 100000);
+    }
+    assert_true(bad_periods > 0 && bad_periods <= 2 * 4); /* two pairs */
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1, \"kept\": 0, \"rolled_back\": 1"));
+}
+
 static void does_not_try(void **state) {
     (void)state;
     uint64_t values[HAK_ACE_ARMS];
@@ -294,7 +310,7 @@ static void budget_comes_first(void **state) {
         hak_counter_add(&heap->sampled_ticks, 1000000);
         hak_counter_add(&heap->sample_count, 1);
         period(0, 0);
-        has_moved |= hak_knob(bin_budget_bytes) != 1 << 20;
+        has_moved |= hak_knob(bin_budget_share) != 8;
         if (!has_moved) assert_int_equal(hak_atomic_load(&hak_class_slots[4], relaxed), 0);
     }
     assert_true(has_moved);
@@ -350,6 +366,6 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
-          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
+          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(a_candidate_is_no_phase), cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
           cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
           cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
