@@ -1,9 +1,9 @@
 """What the controller is worth while a program runs: three measurements by programs that go on working.
 
-Switching: bench_switching visits its behaviours in turn. The oracle knows each behaviour's best fixed setting and has it
-in force from the first moment of a visit: in each behaviour it is the run, in the same round, that had this setting all
-the time. Excursion: a candidate is forced on the controller, which must roll it back; the same command without that says
-what it has cost. Policy: a behaviour from a policy's first second on, beside one that has learned for long.
+Switching: bench_switching visits its behaviours in turn. The oracle knows each behaviour's best fixed setting and has
+it in force from the first moment of a visit: in each behaviour it is the run, in the same round, that had this setting
+all the time. Excursion: a candidate is forced on the controller, which must roll it back; the same command without
+that says what it has cost. Policy: a behaviour from a policy's first second on, beside one that has learned for long.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hakmem import behaviours, comparison, control, ctl, process, statistics, sweep, words
 from hakmem.allocators import hakmem
@@ -104,13 +105,13 @@ def switching_report(record: Record, kept: str | None = None) -> Report:
 
 TRIED, ALONE = "tried", "left alone"
 EXCURSION = "excursion_s"
-READY_S, POLL_S = 120.0, 0.05
+MOST_S, POLL_S = 300.0, 0.05
 
 
 @dataclass(frozen=True)
 class ExcursionCase:
     """A command that does the same work in every run. Under the variant TRIED the assignment is forced on its
-    controller once it has nothing more to learn, and must be rolled back before the command ends."""
+    controller, and must be rolled back before the command ends."""
 
     command: tuple[str, ...]
     assignment: str
@@ -138,7 +139,7 @@ class ExcursionCase:
         run = process.run(self.command, variant.allocator, variant.settings, drive=drive)
         if problem or run.status != 0:
             raise problem[0] if problem else LabError(f"{self.command[0]} ended with {run.status}")
-        return Sample({**values_of(run), **found}, run.digest(), run.wall_s >= 1, {EXCURSION: "s"})
+        return Sample({**values_of(run), **found}, "", full_size=run.wall_s >= 1)
 
 
 def excursion_variants(settings: Mapping[str, str]) -> list[Variant]:
@@ -150,29 +151,29 @@ def excursion_s(pid: int, assignment: str) -> float:
     """Has the controller of a process try it, and waits until it is rolled back: seconds from the first time it was in
     force to the last. LabError when it is kept."""
     knob = assignment.partition("=")[0]
-    deadline = time.monotonic() + READY_S
-    while _state(pid)["state"] != "frozen":
-        _pause(deadline, "it goes on learning")
-    before = _state(pid)["rolled_back"] + _state(pid)["kept"]
-    begun_ms = _state(pid)["events"][-1]["ms"] if _state(pid)["events"] else 0
+    deadline = time.monotonic() + MOST_S
+    before = _state(pid)
     ctl.ask(pid, f"try {assignment}")
-    while (now := _state(pid))["rolled_back"] + now["kept"] == before:
-        _pause(deadline, f"{assignment} goes on being tried")
-    own = [event for event in now["events"] if event["ms"] > begun_ms and event["knob"] == knob]
-    if own[-1]["why"] != "roll back":
+    while len(own := _trial(_state(pid), knob, before["switches"])) == 0 or own[-1]["why"] == "canary":
+        if time.monotonic() >= deadline:
+            raise LabError(f"{assignment} goes on being tried")
+        time.sleep(POLL_S)
+    if own[-1]["why"] == "keep":
         raise LabError(f"{assignment} was kept")
     return float(own[-1]["ms"] - own[0]["ms"]) / 1000
+
+
+def _trial(state: control.Statistics, knob: str, before: int) -> list[Mapping[str, Any]]:
+    """Its switches after the first so many, up to the verdict."""
+    events = state["events"][max(0, len(state["events"]) - (state["switches"] - before)) :]
+    own = [event for event in events if event["knob"] == knob and event["why"] in ("canary", "keep", "roll back")]
+    ends = [at for at, event in enumerate(own) if event["why"] != "canary"]
+    return own[: ends[0] + 1] if ends else own
 
 
 def _state(pid: int) -> control.Statistics:
     found: control.Statistics = json.loads(ctl.ask(pid, "stats json"))["control"]
     return found
-
-
-def _pause(deadline: float, problem: str) -> None:
-    if time.monotonic() >= deadline:
-        raise LabError(problem)
-    time.sleep(POLL_S)
 
 
 def _served_child() -> int:
@@ -182,7 +183,9 @@ def _served_child() -> int:
         for pid in _descendants("self"):
             if ctl.find_channel(pid):
                 return pid
-        _pause(deadline, "the command has no control thread")
+        if time.monotonic() >= deadline:
+            raise LabError("the command has no control thread")
+        time.sleep(POLL_S)
 
 
 def _descendants(pid: int | str) -> Iterator[int]:
