@@ -366,6 +366,8 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
-          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(a_candidate_is_no_phase), cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
-          cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(a_candidate_is_no_phase),
+          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
+          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
+          cmocka_unit_test(budget_comes_first), cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory),
+          cmocka_unit_test(any_program))

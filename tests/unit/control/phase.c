@@ -73,5 +73,5 @@ static void any_signature(void **state) { /* G1 */
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(changes), cmocka_unit_test(stays), cmocka_unit_test(follows_slowly), cmocka_unit_test(forgets_the_oldest),
-          cmocka_unit_test(any_signature))
+UNIT_MAIN(cmocka_unit_test(changes), cmocka_unit_test(stays), cmocka_unit_test(follows_slowly),
+          cmocka_unit_test(forgets_the_oldest), cmocka_unit_test(any_signature))

@@ -221,6 +221,6 @@ static void nobody_listens(void **state) {
     assert_int_equal(sends, 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(refused), cmocka_unit_test(statistics), cmocka_unit_test(purging), cmocka_unit_test(knobs), cmocka_unit_test(trials),
-          cmocka_unit_test(profile), cmocka_unit_test(any_knobs), cmocka_unit_test(help_lists_all),
-          cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))
+UNIT_MAIN(cmocka_unit_test(refused), cmocka_unit_test(statistics), cmocka_unit_test(purging), cmocka_unit_test(knobs),
+          cmocka_unit_test(trials), cmocka_unit_test(profile), cmocka_unit_test(any_knobs),
+          cmocka_unit_test(help_lists_all), cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))
