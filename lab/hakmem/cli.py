@@ -31,6 +31,7 @@ COMMANDS = {
     "top": "a live view of processes on hakmem",
     "learn": "run a command, and write down what the controller has learned",
     "sweep": "find the best fixed setting of the knobs for a program",
+    "adapt": "what the controller is worth while a program runs",
     "tune-log": "what the controller did in a process, and why",
     "profile": "who allocates: a heap profile for pprof, and a flame graph",
     "record": "write a trace of a command's calls of malloc",

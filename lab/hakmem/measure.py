@@ -42,6 +42,9 @@ METRICS = {
         Metric("instructions", "instructions in user mode", "instructions"),
         Metric("measured_s", "time of the measured part", "s"),
         Metric("cost_ns", "CPU time of an operation", "ns"),
+        Metric("cost_again_ns", "CPU time of an operation from the second visit on", "ns"),
+        Metric("cost_first_ns", "CPU time of an operation in the first visit", "ns"),
+        Metric("excursion_s", "time from a candidate's first period to its end", "s"),
         Metric("mean_rss_bytes", "mean RSS", "B"),
     )
 }

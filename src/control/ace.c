@@ -52,7 +52,7 @@ enum {
     CLASS_BITS = (1 << CLASS_DIMENSIONS) - 1,
     BUDGET_BIT = 1 << CLASS_DIMENSIONS, /* the first row of arms.def */
 };
-_Static_assert((int)COUNT <= (int)HAK_DIMENSIONS, "all fit");
+_Static_assert((int)COUNT <= (int)HAK_DIMENSIONS && (int)HAK_STRATEGIES <= (int)HAK_ACE_ARMS, "all fit");
 
 static const struct hak_dimension dimensions[COUNT] = {
     {CLASS_ARMS, 1, 2, false},
@@ -64,6 +64,10 @@ static const struct hak_dimension dimensions[COUNT] = {
 #undef HAK_ARMS
     {HAK_STRATEGIES, HAK_STRATEGIES - 1, 2, true},
 };
+
+/* What is to be tried: a dimension and an arm, so that 0 is nothing. */
+static HAK_ATOMIC(uint32_t) asked;
+enum { ARM_BITS = 8 };
 
 /* Sums over heaps at some moment. */
 struct sums {
@@ -433,6 +437,21 @@ static void begin(void) {
     for (uint32_t i = 0; i < HAK_PHASES; i++) begin_phase(&ace.learned[i]);
 }
 
+/* True when a trial begins: then this period is not of it. */
+static bool begin_asked(struct learned *learned) {
+    uint32_t wish = hak_atomic_exchange(&asked, 0, relaxed), dimension = wish >> ARM_BITS,
+             arm = wish & ((1 << ARM_BITS) - 1);
+    if (wish == 0 || (ace.own >> dimension & 1) == 0 || learned->cycle.chosen[dimension] == arm) return false;
+    hak_life_cycle_try(&learned->cycle, dimension, arm);
+    turn_all(); /* what was being tried, if anything, is no more */
+    return true;
+}
+
+/* A candidate may be so bad that the program looks like another one. Its pulls are short, and then comes what was in force before. */
+static bool is_on_trial(const struct hak_life_cycle *cycle) {
+    return cycle->state == HAK_CANARY && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
+}
+
 /* Signatures come first: a change of phase is no effect of an arm. */
 static void control(const struct sums *from, const struct sums *to) {
     struct hak_period period = period_between(from, to);
@@ -440,7 +459,8 @@ static void control(const struct sums *from, const struct sums *to) {
     struct hak_costs costs = hak_costs_of(&period);
     struct hak_signature signature = signature_of(from, to, &period);
     uint32_t before = ace.phases.current;
-    enum hak_phase_change change = hak_phases_see(&ace.phases, &signature);
+    enum hak_phase_change change = is_on_trial(&ace.learned[before].cycle) ? hak_phases_stay(&ace.phases)
+                                                                           : hak_phases_see(&ace.phases, &signature);
     const double now[] = {costs.miss, costs.kernel, costs.kept};
     for (uint32_t i = 0; i < 3; i++)
         ace.mean_costs[i] += (now[i] - ace.mean_costs[i]) * (change == HAK_PHASE_SAME ? 0.125 : 1);
@@ -452,7 +472,7 @@ static void control(const struct sums *from, const struct sums *to) {
         if (change == HAK_PHASE_NEW) begin_phase(learned);
         hak_life_cycle_pause(&learned->cycle);
         turn_all();
-    } else if (change == HAK_PHASE_SAME) {
+    } else if (change == HAK_PHASE_SAME && !begin_asked(learned)) {
         choose_classes(learned, from, to);
         struct hak_move move =
             hak_life_cycle_step(&learned->cycle, cost, eligible_dimensions(learned, from, to), &ace.rating);
@@ -473,6 +493,27 @@ void hak_ace_configure(const struct hak_ace_settings *given) {
 }
 
 static bool is_acting(void) { return configured.is_enabled && !configured.is_pinned; }
+
+uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]) {
+    for (uint32_t i = CLASS_DIMENSIONS; is_acting() && i < COUNT; i++) {
+        if (knob_dimensions[i - CLASS_DIMENSIONS].knob != knob) continue;
+        for (uint32_t arm = 0; arm < dimensions[i].arm_count; arm++) values[arm] = knob_value(i, arm);
+        return dimensions[i].arm_count;
+    }
+    return 0;
+}
+
+bool hak_ace_try(enum hak_knob_number knob, uint64_t value) {
+    uint64_t values[HAK_ACE_ARMS];
+    uint32_t count = hak_ace_arms(knob, values), dimension = CLASS_DIMENSIONS;
+    for (uint32_t arm = 0; arm < count; arm++) {
+        if (values[arm] != value) continue;
+        while (knob_dimensions[dimension - CLASS_DIMENSIONS].knob != knob) dimension++;
+        hak_atomic_store(&asked, dimension << ARM_BITS | arm, relaxed);
+        return true;
+    }
+    return false;
+}
 
 uint64_t hak_ace_wait_ms(uint64_t most_ms) {
     bool is_trying = ace.has_begun && ace.has_sums && ace.learned[ace.phases.current].cycle.focus < COUNT;
@@ -512,6 +553,7 @@ void hak_ace_after_fork(void) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     hak_atomic_store(&shown.tried, COUNT, relaxed);
+    hak_atomic_store(&asked, 0, relaxed);
     ace.has_begun = false;
 }
 

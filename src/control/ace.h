@@ -2,7 +2,7 @@
  *
  * Everything here is the background thread's, which calls hak_ace_step when it wakes up; there is no other thread that acts, and so
  * nothing happens before there is a background thread, or while the program sleeps. What statistics show is copied into
- * relaxed atomics: a row that is being written may be half old.
+ * relaxed atomics: a row that is being written may be half old. What others ask for is one number, taken at the end of a period.
  *
  *   A1  A knob is set to its start, or to one of its arms, within its bounds (hak_knob_set); no other knob is ever set.
  *   A2  A knob that has a value which was not set here is somebody else's from then on.
@@ -12,6 +12,7 @@
 #define HAK_CONTROL_ACE_H
 
 #include "base/config.h"
+#include "base/knobs.h"
 
 struct hak_ace_settings {
     bool is_enabled, is_pinned; /* pinned: a policy says where the knobs stand */
@@ -21,6 +22,14 @@ struct hak_ace_settings {
 
 /* Before main, after the knobs have been set as profile and policy say. */
 void hak_ace_configure(const struct hak_ace_settings *settings);
+
+/* The values that a knob is given, at most HAK_ACE_ARMS; how many they are, 0 where it is not turned. */
+enum { HAK_ACE_ARMS = 12 };
+uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]);
+
+/* From any thread: one of these values is to be tried against what is in force, and kept only if it is shown to be better. False when
+ * it is none of them. A knob that is somebody else's by then is left alone. */
+bool hak_ace_try(enum hak_knob_number knob, uint64_t value);
 
 /* How long the background thread, which wants to sleep for so long, may sleep: less only while arms are being tried. */
 uint64_t hak_ace_wait_ms(uint64_t most_ms);

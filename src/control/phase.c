@@ -59,3 +59,9 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
     phases->is_away = true;
     return HAK_PHASE_AWAY;
 }
+
+enum hak_phase_change hak_phases_stay(struct hak_phases *phases) {
+    HAK_ASSERT(phases->count > 0);
+    phases->period++;
+    return enter_phase(phases, phases->current, HAK_PHASE_SAME);
+}

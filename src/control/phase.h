@@ -36,4 +36,7 @@ void hak_phases_begin(struct hak_phases *phases);
  * `current` is to be forgotten. */
 enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak_signature *signature);
 
+/* A period whose signature says nothing of the program. */
+enum hak_phase_change hak_phases_stay(struct hak_phases *phases);
+
 #endif

@@ -76,27 +76,50 @@ static void tell_knobs(const char *nothing, struct hak_answer *answer) {
     }
 }
 
-static void set_knob(const char *assignment, struct hak_answer *answer) {
+/* The knob and the value of KNOB=VALUE; HAK_KNOB_COUNT after an error. */
+static enum hak_knob_number take_assignment(const char *assignment, uint64_t *value, struct hak_answer *answer) {
     size_t length = strcspn(assignment, "=");
     enum hak_knob_number knob = hak_knob_find(assignment, length);
-    uint64_t value;
     if (assignment[length] != '=') {
-        hak_text_add(&answer->text, "error: set takes KNOB=VALUE\n");
-        return;
+        hak_text_add(&answer->text, "error: expected KNOB=VALUE\n");
+        return HAK_KNOB_COUNT;
     }
     if (knob == HAK_KNOB_COUNT) {
         hak_text_add(&answer->text, "error: there is no knob in %s; `knobs` lists them\n", assignment);
-        return;
+        return HAK_KNOB_COUNT;
     }
-    unsigned long before = hak_knob_get(knob);
     const struct hak_knob_row *row = &hak_knob_table[knob];
-    if (!hak_config_parse_number(assignment + length + 1, &value) || !hak_knob_set(knob, value)) {
-        hak_text_add(&answer->text, "error: %s: expected a number from %lu to %lu, such as 4096 or 64K\n", assignment,
-                     (unsigned long)row->lowest, (unsigned long)row->highest);
+    if (hak_config_parse_number(assignment + length + 1, value) && *value >= row->lowest && *value <= row->highest)
+        return knob;
+    hak_text_add(&answer->text, "error: %s: expected a number from %lu to %lu, such as 4096 or 64K\n", assignment,
+                 (unsigned long)row->lowest, (unsigned long)row->highest);
+    return HAK_KNOB_COUNT;
+}
+
+static void set_knob(const char *assignment, struct hak_answer *answer) {
+    uint64_t value;
+    enum hak_knob_number knob = take_assignment(assignment, &value, answer);
+    if (knob == HAK_KNOB_COUNT) return;
+    unsigned long before = hak_knob_get(knob);
+    hak_knob_set(knob, value);
+    say_ok(answer);
+    hak_text_add(&answer->text, "%s: %lu -> %lu\n", hak_knob_table[knob].name, before, (unsigned long)value);
+}
+
+static void try_knob(const char *assignment, struct hak_answer *answer) {
+    uint64_t value, arms[HAK_ACE_ARMS];
+    enum hak_knob_number knob = take_assignment(assignment, &value, answer);
+    if (knob == HAK_KNOB_COUNT) return;
+    if (hak_ace_try(knob, value)) {
+        say_ok(answer);
+        hak_text_add(&answer->text, "`control` tells what comes of it\n");
         return;
     }
-    say_ok(answer);
-    hak_text_add(&answer->text, "%s: %lu -> %lu\n", row->name, before, (unsigned long)value);
+    uint32_t count = hak_ace_arms(knob, arms);
+    hak_text_add(&answer->text, "error: the controller gives %s %s", hak_knob_table[knob].name,
+                 count == 0 ? "no value" : "one of");
+    for (uint32_t i = 0; i < count; i++) hak_text_add(&answer->text, " %lu", (unsigned long)arms[i]);
+    hak_text_add(&answer->text, "\n");
 }
 
 /* ---- Heap profile ----------------------------------------------------------------------------------------------------- */
@@ -149,6 +172,7 @@ static const struct request_kind {
     {"purge", "", purge_all, "give all free memory back to the kernel"},
     {"knobs", "", tell_knobs, "numbers that can be set, with their bounds"},
     {"set", "KNOB=VALUE", set_knob, "set one"},
+    {"try", "KNOB=VALUE", try_knob, "have the controller try a value, and keep it if it is shown to be better"},
     {"profile", "on [BYTES]|off|dump", steer_profile,
      "the heap profile: begin, with so many bytes from sample to sample; stop; show"},
     {"help", "", tell_requests, "this list"},

@@ -392,12 +392,15 @@ void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
 }
 
 void hak_heap_shrink_to_budget(struct hak_heap *heap) {
-    if (heap->slots_bytes <= hak_knob(bin_budget_bytes) || heap->slots_bytes <= share_bytes()) return;
+    if (heap->slots_bytes <= share_bytes()) return;
+    bool is_within = heap->slots_bytes <= hak_knob(bin_budget_bytes); /* but for bins that were earned */
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         const struct hak_slots *slots = &heap->slots[c];
         size_t have = (size_t)(slots->end - slots->start);
-        bool is_open = hak_atomic_load(&heap->bins[c].limit, relaxed) == slots->end;
-        if (is_open && have / 2 >= HAK_LEAST_SLOTS) take_slots(heap, c, have / 2);
+        bool is_open = hak_atomic_load(&heap->bins[c].limit, relaxed) == slots->end,
+             is_earned = have * hak_size_classes[c].block_bytes > hak_knob(bin_quick_bytes) &&
+                         hak_atomic_load(&hak_class_slots[c], relaxed) == 0;
+        if (is_open && have / 2 >= HAK_LEAST_SLOTS && (!is_within || is_earned)) take_slots(heap, c, have / 2);
     }
 }
 

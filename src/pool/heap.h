@@ -211,8 +211,8 @@ size_t hak_heap_usual_slots(uint32_t size_class);
 /* Takes the slots that an open bin has above that, as far as there are no blocks in them. */
 HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
-/* When the bins have more slots than the budget and the heap's share allow now, takes half of those of each open bin, as far as
- * there are no blocks in them. */
+/* When the bins have more slots than the heap's share allows now, takes half of those of each open bin that was earned within it, and of
+ * each other one, too, if they are above the budget; as far as there are no blocks in them. */
 HAK_COLD void hak_heap_shrink_to_budget(struct hak_heap *heap);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,

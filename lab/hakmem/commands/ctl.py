@@ -19,6 +19,7 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     purge               give all free memory back to the kernel
     knobs               numbers that can be set, with their bounds
     set KNOB=VALUE      set one
+    try KNOB=VALUE      have the controller try a value, and keep it if it is better
     control             the state of the controller, and its last changes
     profile on|off      the heap profile: begin (with BYTES from sample to sample), stop
     profile dump        show it; `hakmem profile --read` makes a page of it

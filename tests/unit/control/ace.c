@@ -147,6 +147,81 @@ static void liar_is_rolled_back(void **state) {
     assert_null(strstr(json(), "\"why\": \"keep\""));
 }
 
+/* What a candidate that somebody has asked for comes to; costs of the kernel with it and without it. */
+static const char *outcome_of_asked(uint64_t value, double with, double without, uint64_t *canary_ms) {
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, value));
+    uint64_t kept_value = hak_knob(decay_ms), begun_ms = 0;
+    for (int i = 0; i < 1000; i++) {
+        period(hak_knob(decay_ms) == value ? with : without, 0);
+        if (begun_ms == 0 && is_in_state("canary")) begun_ms = fake_os.clock_ms;
+        if (begun_ms == 0 || is_in_state("canary")) continue;
+        *canary_ms = fake_os.clock_ms - begun_ms;
+        return hak_knob(decay_ms) == kept_value ? "rolled back" : "kept";
+    }
+    return "never ended";
+}
+
+static void tries_what_is_asked(void **state) {
+    (void)state;
+    uint64_t values[HAK_ACE_ARMS], canary_ms = 0;
+    begin();
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 0);
+    assert_int_equal(hak_ace_arms(HAK_KNOB_decay_ms, values), 4);
+    assert_true(values[0] == 250 && values[3] == 16000);
+    assert_string_equal(outcome_of_asked(250, 0.4, 0.01, &canary_ms), "rolled back");
+    assert_in_range(canary_ms, 1, SLOW_MS); /* two pairs */
+    assert_non_null(strstr(json(), "\"why\": \"roll back\", \"knob\": \"decay_ms\", \"block_bytes\": 0, \"from\": "));
+    assert_string_equal(outcome_of_asked(250, 0.01, 0.01, &canary_ms), "rolled back");
+    assert_in_range(canary_ms, 1, 2 * SLOW_MS);
+    assert_string_equal(outcome_of_asked(4000, 0.01, 0.4, &canary_ms), "kept");
+}
+
+/* With a candidate that makes everything slow, the program does less in a period: that is no other phase, and no way out. */
+static void a_candidate_is_no_phase(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 100000);
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 250));
+    uint32_t bad_periods = 0;
+    for (int i = 0; i < 2 * SLOW_MS / FAST_MS; i++) {
+        bool is_bad = hak_knob(decay_ms) == 250;
+        bad_periods += is_bad;
+        period(is_bad ? 0.4 : 0.01, is_bad ? 100 : 100000);
+    }
+    assert_true(bad_periods > 0 && bad_periods <= 2 * 4); /* two pairs */
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1, \"kept\": 0, \"rolled_back\": 1"));
+}
+
+static void does_not_try(void **state) {
+    (void)state;
+    uint64_t values[HAK_ACE_ARMS];
+    begin();
+    assert_int_equal(hak_ace_arms(HAK_KNOB_bin_most_slots, values), 0);
+    assert_int_equal(hak_ace_arms(HAK_KNOB_run_limit_bytes, values), HAK_ACE_ARMS);
+    assert_false(hak_ace_try(HAK_KNOB_decay_ms, 251));
+    assert_false(hak_ace_try(HAK_KNOB_bin_most_slots, 8));
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 0);
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 1000)); /* in force already */
+    for (int i = 0; i < 10; i++) period(0.01, 0);
+    assert_true(is_in_state("frozen"));
+    hak_atomic_store(&hak_knobs.decay_ms, 1234, relaxed); /* A2 */
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 4000));
+    for (int i = 0; i < 10; i++) {
+        period(0.01, 0);
+        assert_int_equal(hak_knob(decay_ms), 1234);
+    }
+    assert_true(hak_ace_try(HAK_KNOB_held_slabs, 64));
+    hak_ace_after_fork();
+    for (int i = 0; i < 100; i++) {
+        period(0.01, 0);
+        assert_int_equal(hak_knob(held_slabs), 16);
+    }
+    for (int pinned = 0; pinned < 2; pinned++) {
+        configure(pinned, pinned);
+        assert_false(hak_ace_try(HAK_KNOB_held_slabs, 64));
+    }
+}
+
 static void somebody_elses_knob(void **state) { /* A2 */
     (void)state;
     begin();
@@ -235,7 +310,7 @@ static void budget_comes_first(void **state) {
         hak_counter_add(&heap->sampled_ticks, 1000000);
         hak_counter_add(&heap->sample_count, 1);
         period(0, 0);
-        has_moved |= hak_knob(bin_budget_bytes) != 1 << 20;
+        has_moved |= hak_knob(bin_budget_share) != 8;
         if (!has_moved) assert_int_equal(hak_atomic_load(&hak_class_slots[4], relaxed), 0);
     }
     assert_true(has_moved);
@@ -291,6 +366,8 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
-          cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
-          cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(a_candidate_is_no_phase),
+          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
+          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
+          cmocka_unit_test(budget_comes_first), cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory),
+          cmocka_unit_test(any_program))

@@ -27,6 +27,17 @@ static void changes(void **state) {
     assert_int_equal(phases.count, 2);
 }
 
+static void stays(void **state) {
+    (void)state;
+    hak_phases_begin(&phases);
+    see(0, 0);
+    assert_int_equal(see(10, 0), HAK_PHASE_AWAY);
+    assert_int_equal(hak_phases_stay(&phases), HAK_PHASE_SAME);
+    assert_int_equal(see(10, 0), HAK_PHASE_AWAY); /* for the first time in a row */
+    assert_int_equal(see(10, 0), HAK_PHASE_NEW);
+    assert_int_equal(phases.period, 5);
+}
+
 static void follows_slowly(void **state) {
     (void)state;
     hak_phases_begin(&phases);
@@ -62,5 +73,5 @@ static void any_signature(void **state) { /* G1 */
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(changes), cmocka_unit_test(follows_slowly), cmocka_unit_test(forgets_the_oldest),
-          cmocka_unit_test(any_signature))
+UNIT_MAIN(cmocka_unit_test(changes), cmocka_unit_test(stays), cmocka_unit_test(follows_slowly),
+          cmocka_unit_test(forgets_the_oldest), cmocka_unit_test(any_signature))

@@ -2,6 +2,7 @@
 #include "heap_fixture.h"
 
 #include "base/knobs.h"
+#include "control/ace.h"
 #include "front/meter.h"
 #include "front/requests.h"
 #include "front/statistics.h"
@@ -57,6 +58,11 @@ static void refused(void **state) {
                                            "set decay_ms=100 ",
                                            "set  decay_ms=100",
                                            "set decay_ms=99999999999999999999",
+                                           "try",
+                                           "try decay_ms",
+                                           "try no=1",
+                                           "try decay_ms=9",
+                                           "try decay_ms=4K",
                                            "profile",
                                            "profile once",
                                            "profile onward",
@@ -107,6 +113,18 @@ static void knobs(void **state) {
 #include "base/knobs.def"
 #undef HAK_KNOB
     assert_non_null(strstr(all, "\ndecay_ms = 10 (default 1000, 10 to 3600000): how long "));
+}
+
+static void trials(void **state) {
+    (void)state;
+    hak_ace_configure(&(struct hak_ace_settings){.is_enabled = false});
+    assert_string_equal(ask("try decay_ms=4000"), "error: the controller gives decay_ms no value\nend\n");
+    hak_ace_configure(&(struct hak_ace_settings){.is_enabled = true, .fast_ms = 500, .slow_ms = 30000});
+    assert_string_equal(ask("try decay_ms=4000"), "ok\n`control` tells what comes of it\nend\n");
+    assert_string_equal(ask("try decay_ms=4001"),
+                        "error: the controller gives decay_ms one of 250 1000 4000 16000\nend\n");
+    assert_string_equal(ask("try bin_most_slots=8"), "error: the controller gives bin_most_slots no value\nend\n");
+    assert_int_equal(hak_knob(decay_ms), 1000); /* the background thread does it */
 }
 
 static void profile(void **state) {
@@ -172,7 +190,7 @@ static void help_lists_all(void **state) {
     (void)state;
     const char *said = ask("help");
     static const char *const names[] = {
-        "stats text|json: ", "metrics: ", "purge: ", "knobs: ", "set KNOB=VALUE: ", "help: "};
+        "stats text|json: ", "metrics: ", "purge: ", "knobs: ", "set KNOB=VALUE: ", "try KNOB=VALUE: ", "help: "};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) assert_non_null(strstr(said, names[i]));
 }
 
@@ -204,5 +222,5 @@ static void nobody_listens(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(refused), cmocka_unit_test(statistics), cmocka_unit_test(purging), cmocka_unit_test(knobs),
-          cmocka_unit_test(profile), cmocka_unit_test(any_knobs), cmocka_unit_test(help_lists_all),
-          cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))
+          cmocka_unit_test(trials), cmocka_unit_test(profile), cmocka_unit_test(any_knobs),
+          cmocka_unit_test(help_lists_all), cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))

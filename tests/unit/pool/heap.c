@@ -198,6 +198,33 @@ static void budget_is_lowered(void **state) {
     assert_ptr_equal(bin->limit, heap->slots[c].end);
 }
 
+/* A share that is lowered: what was earned within it goes, down to what any bin may have; where a class is said to have more, not. */
+static void share_is_lowered(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    make_heap_large();
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t earned = hak_size_class_of(4096), quick = hak_size_class_of(2048), own = hak_size_class_of(8192);
+    hak_atomic_store(&hak_class_slots[own], 32, relaxed);
+    for (int i = 0; i < 1000; i++) {
+        hak_heap_grow_bin(heap, earned);
+        hak_heap_grow_bin(heap, own);
+    }
+    while (slots_of(heap, quick) * 2048 < hak_knob(bin_quick_bytes)) hak_heap_grow_bin(heap, quick);
+    size_t had = slots_of(heap, earned);
+    assert_true(had * 4096 > hak_knob(bin_quick_bytes));
+    hak_heap_shrink_to_budget(heap);
+    assert_int_equal(slots_of(heap, earned), had);
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
+    for (int i = 0; i < 20; i++) hak_heap_shrink_to_budget(heap);
+    assert_true(heap->slots_bytes < hak_knob(bin_budget_bytes));
+    assert_int_equal(slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
+    assert_int_equal(slots_of(heap, quick) * 2048, hak_knob(bin_quick_bytes));
+    assert_int_equal(slots_of(heap, own), 32);
+    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, earned);
+    assert_int_equal(slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
+}
+
 static void budget_in_use(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -368,5 +395,6 @@ UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_te
           cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
           cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
-          cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(every_bin_gets_slots),
-          cmocka_unit_test(hits_meanwhile), cmocka_unit_test(holding), cmocka_unit_test(releasing))
+          cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(share_is_lowered),
+          cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile), cmocka_unit_test(holding),
+          cmocka_unit_test(releasing))

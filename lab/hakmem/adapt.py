@@ -1,0 +1,264 @@
+"""What the controller is worth while a program runs: three measurements by programs that go on working.
+
+Switching: bench_switching visits its behaviours in turn. The oracle knows each behaviour's best fixed setting and has
+it in force from the first moment of a visit: in each behaviour it is the run, in the same round, that had this setting
+all the time. Excursion: a candidate is forced on the controller, which must roll it back; the same command without
+that says what it has cost. Policy: a behaviour from a policy's first second on, beside one that has learned for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hakmem import behaviours, comparison, control, ctl, process, statistics, sweep, words
+from hakmem.allocators import hakmem
+from hakmem.errors import LabError
+from hakmem.ledger import Record
+from hakmem.measure import Measurement, Sample, Variant, values_of
+from hakmem.report.model import Report
+from hakmem.suite import BenchCase
+
+ADAPTIVE, ORACLE = "adaptive", "oracle"
+ALL, AGAIN, MEMORY = "cost_ns", "cost_again_ns", "mean_rss_bytes"
+FIRST = "cost_first_ns"
+
+
+def adaptive(settings: Mapping[str, str]) -> Variant:
+    return Variant(ADAPTIVE, hakmem(), {"HAKMEM_ACE_ENABLED": "1", **settings})
+
+
+# ---- Switching -------------------------------------------------------------------------------------------------------
+
+
+def switching(seconds: float, visits: int, seed: int = 1) -> BenchCase:
+    arguments = (f"{seconds:g}", str(visits), str(seed))
+    return BenchCase("switching", ("bench_switching", *arguments), timeout_s=int(60 + 12 * seconds * visits))
+
+
+def best_of(assignments: Sequence[str]) -> dict[str, Variant]:
+    """From words like idle=bin_budget_share=1:held_slabs=64: the fixed setting that is best for a behaviour. All others
+    have the default."""
+    best = dict.fromkeys(behaviours.NAMES, sweep.fixed(sweep.DEFAULT, {}))
+    for word in assignments:
+        name, _, values = word.partition("=")
+        pairs = [value.partition("=") for value in values.split(":")]
+        if name not in best or not all(knob and value.isdecimal() for knob, _, value in pairs):
+            raise LabError(f"{word!r}: expected BEHAVIOUR=KNOB=NUMBER[:KNOB=NUMBER...]")
+        best[name] = sweep.fixed(values, {knob: int(value) for knob, _, value in pairs})
+    return best
+
+
+def by_behaviour(done: Measurement, best: Mapping[str, Variant], visits: int) -> Measurement:
+    """The same runs with a case for each behaviour, and the oracle among the variants."""
+    words_of = [case.words for case in done.cases if isinstance(case, BenchCase)][0]
+    [samples] = done.samples.values()
+    oracle = Variant(ORACLE, hakmem())
+    made = replace(done, cases=[BenchCase(name, words_of) for name in best], variants=[*done.variants, oracle])
+    made.samples = {}
+    for name, variant in best.items():
+        parts = {each.name: [_part(sample, name, visits) for sample in samples[each.name]] for each in done.variants}
+        made.samples[name] = {**parts, ORACLE: list(parts[variant.name])}
+    made.failures = [replace(failure, case=name) for failure in done.failures for name in best]
+    made.notes = [*done.notes, *(f"oracle in {name}: {variant.name}" for name, variant in best.items())]
+    return made
+
+
+def _part(sample: Sample, name: str, visits: int) -> Sample:
+    costs, resident = (
+        [sample.values[f"{figure}_{name}_{visit}"] for visit in range(1, visits + 1)] for figure in ("cost", "rss")
+    )
+    values = {ALL: _mean(costs), MEMORY: _mean(resident)}
+    if visits > 1:
+        values[AGAIN] = _mean(costs[1:])
+    return Sample(values, sample.digest, sample.full_size)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _overall(record: Record, variant: str, metric: str) -> statistics.Interval | None:
+    """Over all behaviours, as a ratio to the oracle."""
+    pairs = {case: (record.values(case, variant, metric), record.values(case, ORACLE, metric)) for case in record.cases}
+    is_whole = all(values and min(*values, *base) > 0 for values, base in pairs.values())
+    return statistics.geometric_mean_ratio(pairs) if pairs and is_whole else None
+
+
+def switching_report(record: Record, kept: str | None = None) -> Report:
+    base = comparison.report(record, "adapt", baseline=ORACLE, primary=ALL, metrics=(AGAIN, MEMORY), kept=kept)
+    summary: list[str] = []
+    for variant in record.variants:
+        for metric, what in ((ALL, "CPU time"), (AGAIN, "CPU time from the second visit on"), (MEMORY, "memory")):
+            found = _overall(record, variant, metric) if variant != ORACLE else None
+            if found:
+                summary.append(f"{variant}: {words.ratio(found)} of the oracle's {what}, over all behaviours")
+    return replace(base, summary=tuple(summary))
+
+
+# ---- Excursion -------------------------------------------------------------------------------------------------------
+
+TRIED, ALONE = "tried", "left alone"
+EXCURSION = "excursion_s"
+MOST_S, POLL_S = 300.0, 0.05
+
+
+@dataclass(frozen=True)
+class ExcursionCase:
+    """A command that does the same work in every run. Under the variant TRIED the assignment is forced on its
+    controller, and must be rolled back before the command ends."""
+
+    command: tuple[str, ...]
+    assignment: str
+    same_output: bool = False
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.command)
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        found: dict[str, float] = {}
+        problem: list[LabError] = []
+
+        def drive() -> None:
+            if variant.name != TRIED:
+                return
+            try:
+                found[EXCURSION] = excursion_s(_served_child(), self.assignment)
+            except LabError as error:
+                problem.append(error)
+
+        run = process.run(self.command, variant.allocator, variant.settings, drive=drive)
+        if problem or run.status != 0:
+            raise problem[0] if problem else LabError(f"{self.command[0]} ended with {run.status}")
+        return Sample({**values_of(run), **found}, "", full_size=run.wall_s >= 1)
+
+
+def excursion_variants(settings: Mapping[str, str]) -> list[Variant]:
+    served = {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_CTL": "1", **settings}
+    return [Variant(name, hakmem(), served) for name in (ALONE, TRIED)]
+
+
+def excursion_s(pid: int, assignment: str) -> float:
+    """Has the controller of a process try it, and waits until it is rolled back: seconds from the first time it was in
+    force to the last. LabError when it is kept."""
+    knob = assignment.partition("=")[0]
+    deadline = time.monotonic() + MOST_S
+    before = _state(pid)
+    ctl.ask(pid, f"try {assignment}")
+    while len(own := _trial(_state(pid), knob, before["switches"])) == 0 or own[-1]["why"] == "canary":
+        if time.monotonic() >= deadline:
+            raise LabError(f"{assignment} goes on being tried")
+        time.sleep(POLL_S)
+    if own[-1]["why"] == "keep":
+        raise LabError(f"{assignment} was kept")
+    return float(own[-1]["ms"] - own[0]["ms"]) / 1000
+
+
+def _trial(state: control.Statistics, knob: str, before: int) -> list[Mapping[str, Any]]:
+    """Its switches after the first so many, up to the verdict."""
+    events = state["events"][max(0, len(state["events"]) - (state["switches"] - before)) :]
+    own = [event for event in events if event["knob"] == knob and event["why"] in ("canary", "keep", "roll back")]
+    ends = [at for at, event in enumerate(own) if event["why"] != "canary"]
+    return own[: ends[0] + 1] if ends else own
+
+
+def _state(pid: int) -> control.Statistics:
+    found: control.Statistics = json.loads(ctl.ask(pid, "stats json"))["control"]
+    return found
+
+
+def _served_child() -> int:
+    """The descendant that answers."""
+    deadline = time.monotonic() + ctl.TIMEOUT_S
+    while True:
+        for pid in _descendants("self"):
+            if ctl.find_channel(pid):
+                return pid
+        if time.monotonic() >= deadline:
+            raise LabError("the command has no control thread")
+        time.sleep(POLL_S)
+
+
+def _descendants(pid: int | str) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in task.read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))
+
+
+def excursion_report(record: Record, kept: str | None = None) -> Report:
+    base = comparison.report(record, "adapt", baseline=ALONE, primary="cpu_s", metrics=("wall_s",), kept=kept)
+    longest = [max(record.values(case, TRIED, EXCURSION), default=0) for case in record.cases]
+    lines = tuple(f"The candidate was rolled back after at most {seconds:.2f} s." for seconds in longest if seconds)
+    return replace(base, summary=(*lines, *base.summary))
+
+
+# ---- Policy ----------------------------------------------------------------------------------------------------------
+
+LEARNED, FOLLOWED = "learned", "policy"
+SHORT_VISITS = 2
+
+
+@dataclass(frozen=True)
+class LearningCase:
+    """A behaviour, in visits one after the other: many of them under LEARNED, which stays as it is at the end; two
+    under any other variant, whose first one begins with the process."""
+
+    name: str
+    seconds: float
+    visits: int
+    same_output: bool = False
+
+    def _case(self, visits: int) -> BenchCase:
+        arguments = (f"{self.seconds:g}", str(visits), "1", self.name)
+        return BenchCase(self.name, ("bench_switching", *arguments), timeout_s=int(60 + 2 * self.seconds * visits))
+
+    @property
+    def command(self) -> Sequence[str]:
+        return self._case(self.visits).command
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        visits = self.visits if variant.name == LEARNED else SHORT_VISITS
+        found = self._case(visits).run(variant)
+        first, last = f"cost_{self.name}_1", f"cost_{self.name}_{visits}"
+        values = {ALL: found.values[last], MEMORY: found.values[f"rss_{self.name}_{visits}"]}
+        if visits == SHORT_VISITS:
+            values[FIRST] = found.values[first]
+        return Sample(values, "", found.full_size)
+
+
+def learn_policy(case: LearningCase, settings: Mapping[str, str], into: Path) -> str:
+    """Runs it once, writes what was learned into the file, and says what that is."""
+    written = into.with_name(f"{into.name}.json")
+    case.run(Variant(LEARNED, hakmem(), {**settings, "HAKMEM_STATS": f"json:{written}"}))
+    learned = control.read(written)
+    written.unlink()
+    text = control.policy(learned)
+    into.write_text(text)
+    kept = [line.removeprefix("evidence ") for line in text.splitlines() if " keep " in line]
+    return f"the policy comes from: {'; '.join(kept) or 'nothing that was kept'}"
+
+
+def policy_variants(settings: Mapping[str, str], file: Path) -> list[Variant]:
+    return [
+        Variant(sweep.DEFAULT, hakmem(), {**settings, sweep.FIXED: "0"}),
+        Variant(FOLLOWED, hakmem(), {**settings, "HAKMEM_POLICY": str(file)}),
+        Variant(LEARNED, hakmem(), {**settings, sweep.FIXED: "1"}),
+    ]
+
+
+def policy_report(record: Record, kept: str | None = None) -> Report:
+    return comparison.report(record, "adapt", baseline=sweep.DEFAULT, primary=ALL, metrics=(FIRST, MEMORY), kept=kept)

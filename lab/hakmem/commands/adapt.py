@@ -1,0 +1,114 @@
+"""hakmem adapt: what the controller is worth while a program runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hakmem import output
+
+rounds_option = click.option(
+    "-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each side"
+)
+settings_option = click.option(
+    "--set", "given", multiple=True, metavar="NAME=VALUE", help="a setting of hakmem for the sides, without HAKMEM_"
+)
+
+
+@click.group()
+def command() -> None:
+    """Measures the controller at work, against settings that stay as they are."""
+
+
+@command.command("switching")
+@click.option("--seconds", type=click.FloatRange(0.01), default=10.0, show_default=True, help="of a visit")
+@click.option("--visits", type=click.IntRange(min=1), default=3, show_default=True, help="to each behaviour")
+@click.option("--best", multiple=True, metavar="BEHAVIOUR=KNOB=NUMBER[:...]", help="its best fixed setting")
+@settings_option
+@rounds_option
+@output.options
+def switching(
+    seconds: float, visits: int, best: tuple[str, ...], given: tuple[str, ...], rounds: int, **files: str | None
+) -> int:
+    """A program that switches between six behaviours: the controller, the default that stays, and an oracle that has
+    each behaviour's best fixed setting (--best, as `hakmem sweep` finds it) in force at once.
+
+    A run takes seconds x visits x 6; there are as many runs in a round as there are settings, and one round more to
+    warm up. --set, such as ACE_FAST_MS=50 ACE_SLOW_MS=3000, is the controller's: all of it at a tenth of the time.
+
+    Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
+    """
+    from hakmem import adapt, ledger, machine, measure, native, progress, settings, sweep
+
+    chosen = adapt.best_of(best)
+    own = settings.parse(given, native.library())
+    default = sweep.fixed(sweep.DEFAULT, {})
+    fixed = {variant.name: variant for variant in (default, *chosen.values())}
+    start = machine.facts()
+    with progress.shown() as on_step:
+        case = adapt.switching(seconds, visits)
+        done = measure.measure([case], [*fixed.values(), adapt.adaptive(own)], rounds, on_step=on_step)
+    record = ledger.from_measurement(adapt.by_behaviour(done, chosen, visits), "adapt", start=start)
+    output.finish(record, lambda kept: adapt.switching_report(record, kept), **files)  # type: ignore[arg-type]
+    return 130 if done.interrupted else 1 if done.failures else 0
+
+
+@command.command("excursion", context_settings={"allow_interspersed_args": False})
+@click.option("--try", "assignment", required=True, metavar="KNOB=VALUE", help="a bad value among those it may give")
+@settings_option
+@rounds_option
+@output.options
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+def excursion(assignment: str, given: tuple[str, ...], rounds: int, words: tuple[str, ...], **files: str | None) -> int:
+    """A command, with and without a bad candidate that is forced on its controller: how long it was tried until it was
+    rolled back, and what that has cost of the whole.
+
+    The command does the same work in every run, and goes on for longer than the controller learns.
+
+    Exit status: 0 when it was rolled back in every run, 1 when one failed, 130 when interrupted.
+    """
+    from hakmem import adapt, ledger, machine, measure, native, progress, settings
+
+    case = adapt.ExcursionCase(words, assignment)
+    variants = adapt.excursion_variants(settings.parse(given, native.library()))
+    start = machine.facts()
+    with progress.shown() as on_step:
+        done = measure.measure([case], variants, rounds, warmup=0, on_step=on_step)
+    record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
+    output.finish(record, lambda kept: adapt.excursion_report(record, kept), **files)  # type: ignore[arg-type]
+    return 130 if done.interrupted else 1 if done.failures else 0
+
+
+@command.command("policy")
+@click.option("--seconds", type=click.FloatRange(0.01), default=1.0, show_default=True, help="of a visit")
+@click.option("--visits", type=click.IntRange(min=3), default=120, show_default=True, help="of the side that learns")
+@settings_option
+@rounds_option
+@output.options
+@click.argument("name", metavar="BEHAVIOUR")
+def policy(seconds: float, visits: int, given: tuple[str, ...], rounds: int, name: str, **files: str | None) -> int:
+    """A behaviour of bench_switching from the first second of a policy on, which comes from a run of its own: against
+    the default that stays, and against a side that has learned for all of its visits.
+
+    Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
+    """
+    import tempfile
+
+    from hakmem import adapt, behaviours, ledger, machine, measure, native, progress, settings
+    from hakmem.errors import LabError
+
+    if name not in behaviours.NAMES:
+        raise LabError(f"no behaviour {name!r}; there are {', '.join(behaviours.NAMES)}")
+    own = settings.parse(given, native.library())
+    case = adapt.LearningCase(name, seconds, visits)
+    start = machine.facts()
+    with tempfile.TemporaryDirectory(prefix="hakmem-policy-") as folder:
+        file = Path(folder) / "policy"
+        note = adapt.learn_policy(case, own, file)
+        with progress.shown() as on_step:
+            done = measure.measure([case], adapt.policy_variants(own, file), rounds, warmup=0, on_step=on_step)
+    done.notes.append(note)
+    record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
+    output.finish(record, lambda kept: adapt.policy_report(record, kept), **files)  # type: ignore[arg-type]
+    return 130 if done.interrupted else 1 if done.failures else 0

@@ -1,0 +1,122 @@
+"""`hakmem adapt`: what is measured of a controller at work; and that a real one rolls back what is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hakmem import adapt, behaviours, cli, control, ctl, native
+from hakmem.errors import LabError
+from hakmem.measure import Sample, Variant
+from hakmem.suite import BenchCase
+
+
+def figures(cost: float) -> Sample:
+    """A run in which every operation costs so much, and twice as much in the first visit."""
+    values = {f"cost_{name}_{visit}": cost * (2 if visit == 1 else 1) for name in behaviours.NAMES for visit in (1, 2)}
+    return Sample({**values, **{name.replace("cost", "rss"): 100.0 for name in values}}, "0x1", True)
+
+
+def costs_of(variant: Variant) -> float:
+    if "HAKMEM_KNOBS" in variant.settings:
+        return 5.0
+    return 12.0 if variant.name == adapt.ADAPTIVE else 10.0
+
+
+def test_switching_is_compared_with_the_best_of_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(BenchCase, "run", lambda self, variant: figures(costs_of(variant)))
+    monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
+    file = tmp_path / "record.json"
+    words = ["adapt", "switching", "--visits", "2", "-n", "3", "--best", "idle=decay_ms=9:held_slabs=1"]
+    done = CliRunner().invoke(cli.cli, [*words, "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    # 12 to 10 in five, 12 to 5 in one: (1.2 ^ 5 * 2.4) ^ (1 / 6)
+    assert "adaptive: 1.347 of the oracle's CPU time, over all behaviours" in done.output
+    assert "default: 1.122 of the oracle's CPU time from the second visit on, over all behaviours" in done.output
+    text = file.read_text()
+    assert '"oracle in idle: decay_ms=9:held_slabs=1"' in text and '"oracle in hot: default"' in text
+    assert (
+        '"case": "idle", "variant": "oracle", "metric": "cost_again_ns", "unit": "ns", "values": [5.0, 5.0, 5.0]'
+        in text
+    )
+    assert '"case": "hot", "variant": "oracle", "metric": "cost_ns", "unit": "ns", "values": [15.0, 15.0, 15.0]' in text
+
+
+@pytest.mark.parametrize("word", ["busy=decay_ms=9", "idle", "idle=decay_ms", "idle=decay_ms=x", "idle="])
+def test_what_is_no_best_setting(word: str) -> None:
+    with pytest.raises(LabError, match="expected BEHAVIOUR=KNOB=NUMBER"):
+        adapt.best_of([word])
+
+
+# ---- Excursion -------------------------------------------------------------------------------------------------------
+
+
+def state(*whys: str, knob: str = "decay_ms", switches: int | None = None) -> Mapping[str, Any]:
+    events = [{"ms": 1000 + 100 * at, "why": why, "knob": knob} for at, why in enumerate(whys)]
+    return {"events": events, "switches": len(events) if switches is None else switches}
+
+
+@pytest.mark.parametrize(
+    ("states", "seconds"),
+    [
+        ([state(), state(), state("canary"), state("canary", "canary", "roll back")], 0.2),
+        ([state("canary", "roll back"), state("canary", "roll back", "canary", "roll back", "explore")], 0.1),
+        ([state(*["explore"] * 64), state(*["explore"] * 62, "canary", "roll back", switches=66)], 0.1),
+    ],
+)
+def test_an_excursion_lasts_from_the_first_try_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, states: list[Mapping[str, Any]], seconds: float
+) -> None:
+    answers = iter(states)
+    monkeypatch.setattr(adapt, "_state", lambda pid: next(answers))
+    monkeypatch.setattr(ctl, "ask", lambda pid, request: "")
+    assert adapt.excursion_s(1, "decay_ms=9") == pytest.approx(seconds)
+
+
+def test_a_candidate_that_is_kept_was_not_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([state(), state("canary", "keep")])
+    monkeypatch.setattr(adapt, "_state", lambda pid: next(answers))
+    monkeypatch.setattr(ctl, "ask", lambda pid, request: "")
+    with pytest.raises(LabError, match="decay_ms=9 was kept"):
+        adapt.excursion_s(1, "decay_ms=9")
+
+
+def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
+    """In a real process, to which memory of its own for each block of a MiB is more than twice the cost."""
+    slow_s = 1.0
+    command = (str(native.program("bench_mid_large")), "1000000", "100", "1", "524289", "2097152", "4")
+    given = {"HAKMEM_ACE_FAST_MS": "50", "HAKMEM_ACE_SLOW_MS": f"{slow_s * 1000:.0f}"}
+    tried = adapt.excursion_variants(given)[1]
+    found = adapt.ExcursionCase(command, "run_limit_bytes=512K").run(tried)
+    assert 0 < found.values[adapt.EXCURSION] <= 2 * slow_s
+
+
+# ---- Policy ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_is_compared_from_its_first_visit_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(self: BenchCase, variant: Variant) -> Sample:
+        visits = int(self.words[2])
+        assert visits == (4 if variant.name == adapt.LEARNED else adapt.SHORT_VISITS)
+        if "HAKMEM_STATS" in variant.settings:
+            Path(variant.settings["HAKMEM_STATS"].removeprefix("json:")).write_text("{}")
+        cost = 10.0 if variant.name == "default" else 5.0
+        values = {f"{figure}_idle_{visit}": cost for figure in ("cost", "rss") for visit in range(1, visits + 1)}
+        return Sample(values, "0x1", True)
+
+    monkeypatch.setattr(BenchCase, "run", run)
+    monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
+    monkeypatch.setattr(control, "read", lambda file: {})
+    monkeypatch.setattr(control, "policy", lambda statistics: "evidence 2 s keep decay_ms 1 4 gain 50 % odds 25\nend\n")
+    words = ["adapt", "policy", "--visits", "4", "-n", "2", "--json", str(tmp_path / "record.json"), "idle"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "record.json").read_text()
+    assert "the policy comes from: 2 s keep decay_ms 1 4 gain 50 % odds 25" in text
+    assert '"variant": "policy", "metric": "cost_first_ns", "unit": "ns", "values": [5.0, 5.0]' in text
+    assert '"variant": "learned", "metric": "cost_first_ns"' not in text
+    refused = CliRunner().invoke(cli.cli, ["adapt", "policy", "busy"])
+    assert isinstance(refused.exception, LabError)
