@@ -63,6 +63,7 @@ struct hak_heap {
     uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1];     /* slots that a bin has memory for, of which it may have fewer */
     uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew */
     uint8_t last_miss[HAK_SMALL_CLASS_COUNT + 1];      /* enum hak_miss; NONE since hak_heap_give_up_idle */
+    uint8_t miss_run[HAK_SMALL_CLASS_COUNT + 1];       /* misses of that kind in a row, up to a few */
     HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* owner; refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* owner; of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */

@@ -150,7 +150,7 @@ struct put_group {
     uint64_t mask;
 };
 
-enum { PUT_GROUPS = 8 }; /* a power of two */
+enum { PUT_BLOCKS = 64, PUT_BUCKETS = 32 };
 
 /* Records lie at multiples of their size, so that a key tells both. */
 _Static_assert(HAK_SLAB_MAX_WORDS <= sizeof(struct hak_slab), "a word's number is less than the alignment of records");
@@ -256,30 +256,29 @@ static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, u
     return -(int32_t)count_steps(blocks + 1, left < below ? left : below, first - step, -step);
 }
 
-/* In one pass: blocks that were handed out together often come back together, up or down, and then cost a comparison each. */
-void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+/* Gathers first and frees then. Blocks that come in any order cost no branch that can't be predicted; those that were handed
+ * out together often come back together, up or down, and then cost a comparison each. */
+static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
-    struct put_group groups[PUT_GROUPS] = {{0, 0}}, *group = &groups[0];
-    uintptr_t slab = 0, slab_start = UINTPTR_MAX; /* no block is in this slab */
+    struct put_group groups[PUT_BLOCKS + 1];
+    uint8_t latest[PUT_BUCKETS] = {0}; /* of the groups whose keys have this hash */
+    uint32_t group_count = 0;
+    groups[0].key = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uintptr_t offset = (uintptr_t)blocks[i] - slab_start;
-        if (offset >= slab_bytes) { /* not in the slab of the block before */
-            slab = (uintptr_t)slab_of(blocks[i], size_class, facts->unit_count, &slab_start);
-            offset = (uintptr_t)blocks[i] - slab_start;
-        }
+        uintptr_t start, slab = (uintptr_t)slab_of(blocks[i], size_class, facts->unit_count, &start);
+        uintptr_t offset = (uintptr_t)blocks[i] - start;
         uint32_t index = hak_block_index((uint32_t)offset, facts->reciprocal);
         if (HAK_UNLIKELY(index * block_bytes != offset || offset >= slab_bytes))
             hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * block_bytes, block_bytes);
         uintptr_t key = slab + index / 64;
-        if (group->key != key) {
-            group = &groups[(key / sizeof(struct hak_slab) + key) % PUT_GROUPS];
-            if (group->key != key) {
-                __builtin_prefetch(&((const struct hak_slab *)slab)->bits);
-                if (group->key != 0) put_group(heap, size_class, group);
-                *group = (struct put_group){.key = key, .mask = 0};
-            }
+        uint8_t *bucket = &latest[(key / sizeof(struct hak_slab) * 5 + key) % PUT_BUCKETS];
+        if (groups[*bucket].key != key) {
+            __builtin_prefetch(&((const struct hak_slab *)slab)->bits);
+            *bucket = (uint8_t)++group_count;
+            groups[group_count] = (struct put_group){.key = key, .mask = 0};
         }
+        struct put_group *group = &groups[*bucket];
         uint64_t mask = (uint64_t)1 << index % 64;
         if (i + 1 < count) {
             uintptr_t distance = (uintptr_t)blocks[i + 1] - (uintptr_t)blocks[i];
@@ -294,6 +293,14 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
         if (HAK_UNLIKELY((group->mask & mask) != 0)) report_double_free(group, size_class, group->mask & mask);
         group->mask |= mask;
     }
-    for (uint32_t i = 0; i < PUT_GROUPS; i++)
-        if (groups[i].key != 0) put_group(heap, size_class, &groups[i]);
+    for (uint32_t i = 1; i <= group_count; i++) put_group(heap, size_class, &groups[i]);
+}
+
+void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+    while (count > 0) {
+        uint32_t batch = count < PUT_BLOCKS ? count : PUT_BLOCKS;
+        put_batch(heap, size_class, blocks, batch);
+        blocks += batch;
+        count -= batch;
+    }
 }
