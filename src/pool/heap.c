@@ -327,16 +327,22 @@ static uint64_t share_bytes(void) {
     return super_slabs * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share) / (threads + (threads == 0));
 }
 
+/* What a bin gets at any miss. */
+static size_t quick_slots(uint32_t size_class) {
+    size_t quick = hak_knob(bin_quick_bytes) / hak_size_classes[size_class].block_bytes;
+    return quick < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : quick;
+}
+
 /* How many of `want` slots, above the `have` that it has, a bin gets for this miss, where nothing is said about its class: large
  * ones by a miss for every 4 KiB more that it keeps then, within the thread's share of the heap. */
 static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
-    size_t block_bytes = hak_size_classes[size_class].block_bytes, quick_bytes = hak_knob(bin_quick_bytes);
-    if (want * block_bytes <= quick_bytes) return want;
-    size_t misses = ++heap->growth_misses[size_class], more_bytes = (want - have) * block_bytes;
+    size_t quick = quick_slots(size_class);
+    if (want <= quick) return want;
+    size_t misses = ++heap->growth_misses[size_class],
+           more_bytes = (want - have) * hak_size_classes[size_class].block_bytes;
     if (have != 0 && misses * BYTES_PER_MISS >= more_bytes && heap->slots_bytes + more_bytes <= share_bytes())
         return want;
-    size_t quick = quick_bytes / block_bytes < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : quick_bytes / block_bytes;
-    return quick < want ? quick : want;
+    return quick;
 }
 
 enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
@@ -396,11 +402,10 @@ void hak_heap_shrink_to_budget(struct hak_heap *heap) {
     bool is_within = heap->slots_bytes <= hak_knob(bin_budget_bytes); /* but for bins that were earned */
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         const struct hak_slots *slots = &heap->slots[c];
-        size_t have = (size_t)(slots->end - slots->start);
-        bool is_open = hak_atomic_load(&heap->bins[c].limit, relaxed) == slots->end,
-             is_earned = have * hak_size_classes[c].block_bytes > hak_knob(bin_quick_bytes) &&
-                         hak_atomic_load(&hak_class_slots[c], relaxed) == 0;
-        if (is_open && have / 2 >= HAK_LEAST_SLOTS && (!is_within || is_earned)) take_slots(heap, c, have / 2);
+        size_t have = (size_t)(slots->end - slots->start), least = HAK_LEAST_SLOTS;
+        if (is_within) least = hak_atomic_load(&hak_class_slots[c], relaxed) == 0 ? quick_slots(c) : have;
+        if (hak_atomic_load(&heap->bins[c].limit, relaxed) == slots->end && have > least)
+            take_slots(heap, c, have / 2 > least ? have / 2 : least);
     }
 }
 
