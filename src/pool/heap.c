@@ -70,6 +70,7 @@ static struct hak_heap *make_heap(void) {
     size_t bytes = hak_align_up(HAK_HEAP_BYTES, hak_os_page_bytes());
     struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
     if (heap == NULL) return NULL;
+    hak_os_refuse_huge_pages(heap, bytes); /* many of them would be one */
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
