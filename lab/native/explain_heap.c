@@ -196,8 +196,8 @@ static size_t first_kept(const struct heap_view *view, uint64_t address) {
 
 static void look_at_bins(struct heap_view *view, uint64_t address, const char *memory) {
     const struct hak_heap *heap = (const void *)memory;
-    for (size_t i = 0; i < sizeof heap->bins / sizeof heap->bins[0]; i++) {
-        uint64_t base = address_of(hak_atomic_load(&heap->bins[i].base, relaxed)) - address,
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        uint64_t base = address_of(hak_heap_lowest(heap, i)) - address,
                  top = address_of(hak_owned_peek(&heap->bins[i].top)) - address;
         if (base < sizeof *heap || base >= top || top > HAK_HEAP_BYTES || (base | top) % sizeof(void *) != 0) {
             continue;

@@ -109,8 +109,10 @@ bool hak_front_refill(uint32_t size_class) {
     return filled;
 }
 
-/* Makes room in an open bin that is full: more slots, or the oldest blocks go back. */
+/* Makes room in an open bin that is full: more slots, or the oldest blocks go back. After another such miss the bin is for frees
+ * only. */
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
+    bool is_only_freed = heap->last_miss[size_class] == HAK_MISS_FLUSH;
     enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
     if (fit == HAK_BIN_GREW) return;
     void **base = heap->slots[size_class].start;
@@ -120,6 +122,7 @@ static void make_room(struct hak_heap *heap, uint32_t size_class) {
     memmove(base, base + count, (have - count) * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + (have - count));
     if (HAK_UNLIKELY(fit == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
+    if (is_only_freed) hak_heap_keep_for_frees(heap, size_class);
     HAK_COUNT(heap, flushes, 1);
     HAK_COUNT(heap, flushed_blocks, count);
 }

@@ -19,8 +19,7 @@ static bool is_in_record(const struct hak_heap *heap, uintptr_t address) {
 
 /* Its owner may be using the bin: nothing outside of the heap's own memory is read, whatever its pointers say. */
 static bool is_in_bin(const struct hak_heap *heap, uint32_t size_class, uintptr_t block) {
-    const struct hak_bin *bin = &heap->bins[size_class];
-    void **top = hak_owned_peek(&bin->top), **slot = hak_atomic_load(&bin->base, relaxed);
+    void **top = hak_owned_peek(&heap->bins[size_class].top), **slot = hak_heap_lowest(heap, size_class);
     for (; slot < top && is_in_record(heap, (uintptr_t)slot); slot++)
         if ((uintptr_t)hak_owned_peek(slot) == block) return true;
     return false;

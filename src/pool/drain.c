@@ -3,32 +3,35 @@
 #include "pool/pool.h"
 #include "region/page_policy.h"
 
-/* Where the blocks of the bins began before the drain. */
-struct lowest {
-    void **block[HAK_SMALL_CLASS_COUNT + 1];
+/* The bins before the drain: where their blocks began, and whether they were for frees only. */
+struct before {
+    void **lowest[HAK_SMALL_CLASS_COUNT + 1];
+    bool is_for_frees[HAK_SMALL_CLASS_COUNT + 1];
 };
 
-/* From the fence that follows, no hit begins at or below the topmost block, and none puts a block on top. */
-static void close_bins(struct hak_heap *heap, struct lowest *lowest) {
+/* From the fence that follows, no hit begins at or below the topmost block, and none puts a block on top. No hit is on its way to
+ * the topmost block of a bin that is for frees only. */
+static void close_bins(struct hak_heap *heap, struct before *before) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         struct hak_bin *bin = &heap->bins[i];
         if (heap->slots[i].start == NULL) continue;
-        void **top = hak_owned_peek(&bin->top);
-        lowest->block[i] = hak_atomic_load(&bin->base, relaxed);
-        if (top > lowest->block[i]) hak_atomic_store(&bin->base, top - 1, relaxed);
+        void **top = hak_owned_peek(&bin->top), **lowest = before->lowest[i] = hak_heap_lowest(heap, i);
+        if ((before->is_for_frees[i] = hak_heap_is_for_frees(heap, i))) hak_atomic_store(&bin->base, top, relaxed);
+        else if (top > lowest) hak_atomic_store(&bin->base, top - 1, relaxed);
         hak_atomic_store(&bin->limit, NULL, relaxed);
     }
 }
 
 /* Gives back what lies below both `base` and the topmost block, and lowers `base` to what is left. Without `all`, nothing:
  * the fence was refused. */
-static void empty_bins(struct hak_heap *heap, const struct lowest *lowest, bool all) {
+static void empty_bins(struct hak_heap *heap, const struct before *before, bool all) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         struct hak_bin *bin = &heap->bins[i];
         if (heap->slots[i].start == NULL) continue;
-        void **first = lowest->block[i], **top = hak_owned_peek(&bin->top),
+        void **first = before->lowest[i], **top = hak_owned_peek(&bin->top),
              **kept = hak_atomic_load(&bin->base, relaxed);
-        if (kept >= top) kept = top - 1; /* it was popped below `base` before the fence */
+        /* It was popped below `base` before the fence. */
+        if (kept >= top && !before->is_for_frees[i]) kept = top - 1;
         if (!all || kept < first) kept = first;
         uint32_t count = (uint32_t)(kept - first);
         if (count > 0) {
@@ -41,13 +44,13 @@ static void empty_bins(struct hak_heap *heap, const struct lowest *lowest, bool 
 
 /* The caller has the heap. False when its owner is in a slow path, or the kernel refuses. */
 static bool drain(struct hak_heap *heap) {
-    struct lowest lowest;
+    struct before before;
     if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE) return true; /* its thread has just left it */
     /* H5. The acquire pairs with the end of a slow path that the fence met. */
     if (!hak_fence_threads() || hak_atomic_load(&heap->busy, acquire) != 0) return false;
-    close_bins(heap, &lowest);
+    close_bins(heap, &before);
     bool closed = hak_fence_threads();
-    empty_bins(heap, &lowest, closed);
+    empty_bins(heap, &before, closed);
     if (!closed) return false;
     hak_heap_give_up_slabs(heap);
     return true;

@@ -10,7 +10,8 @@
  * every hit that begins sees that, and one that had begun before touches the topmost block of some bin, or the slot above.
  * All other blocks below `base` are the drainer's. He leaves one block in a bin, because it can't be known whether a hit is
  * on its way to it: a thread that sleeps in a system call may do so in a signal handler that interrupted a hit. Then he lowers
- * `base` to that block, and the bin goes on with what is left. Its next free is a miss, which opens it again.
+ * `base` to that block, and the bin goes on with what is left. Its next free is a miss, which opens it again. Of a bin that is for
+ * frees only (H8) he takes all blocks: no hit takes one, and one that puts a block above them finds it there.
  *
  *   D1  No more than one block per class is left in a heap that was drained.
  *

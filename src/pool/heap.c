@@ -47,13 +47,13 @@ static void set_bin(struct hak_bin *bin, void **base, size_t filled, void **limi
 static void blank_bins(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         if (heap->slots[i].start == NULL) continue; /* as memory comes from the kernel: H3 */
-        heap->slots[i] = (struct hak_slots){NULL, NULL};
+        hak_owned_set(&heap->slots[i].start, NULL);
+        heap->slots[i].end = NULL;
         heap->slot_room[i] = 0;
         heap->growth_misses[i] = 0;
         set_bin(&heap->bins[i], NULL, 0, NULL);
     }
     heap->slots_next = (void **)(void *)(heap + 1);
-    heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     heap->slots_bytes = 0;
 }
 
@@ -70,6 +70,8 @@ static struct hak_heap *make_heap(void) {
     size_t bytes = hak_align_up(HAK_HEAP_BYTES, hak_os_page_bytes());
     struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
     if (heap == NULL) return NULL;
+    hak_os_refuse_huge_pages(heap, bytes); /* many of them would be one */
+    heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
     hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
@@ -114,21 +116,28 @@ struct hak_heap *hak_heap_acquire(void) {
 void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     const struct hak_slots *slots = &heap->slots[size_class];
-    if (slots->start == NULL || hak_atomic_load(&bin->limit, relaxed) == slots->end) return;
+    if (slots->start == NULL) return;
+    if (HAK_LIKELY(hak_atomic_load(&bin->limit, relaxed) == slots->end)) {
+        hak_atomic_store(&bin->base, slots->start, relaxed); /* H8 */
+        return;
+    }
     size_t count;
     void **base = close_bin(heap, bin, &count);
     memmove(slots->start, base, count * sizeof(void *));
     set_bin(bin, slots->start, count, slots->end);
 }
 
+void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {
+    hak_atomic_store(&heap->bins[size_class].base, heap->slots_end, relaxed); /* no slot is above */
+}
+
 static void flush_bin(struct hak_heap *heap, uint32_t size_class) {
     if (heap->slots[size_class].start == NULL) return;
-    struct hak_bin *bin = &heap->bins[size_class];
-    void **base = hak_atomic_load(&bin->base, relaxed);
+    void **lowest = hak_heap_lowest(heap, size_class);
     uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
     if (count == 0) return;
-    hak_bin_set_top(bin, base);
-    hak_pool_put(heap, size_class, base, count);
+    hak_bin_set_top(&heap->bins[size_class], lowest);
+    hak_pool_put(heap, size_class, lowest, count);
     HAK_COUNT(heap, flushed_blocks, count);
 }
 
@@ -372,7 +381,8 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
         if (filled > 0) memcpy(base, blocks, filled * sizeof(void *));
         heap->slots_next = base + want;
         heap->slot_room[size_class] = (uint16_t)want;
-        *slots = (struct hak_slots){base, base + want};
+        hak_owned_set(&slots->start, base);
+        slots->end = base + want;
         set_bin(bin, base, filled, slots->end);
     } else {
         end_bin_at(heap, size_class, want);

@@ -16,6 +16,8 @@
  *   H6  full[0..full_count) are slabs that the heap has announced to be full and will look at once more, after a fence: one
  *       fence for all of them, because it waits for the program's writes.
  *   H7  `drained` decides who takes a heap apart that its thread has left (HAK_HEAP_LEFT): whoever takes the heap next.
+ *   H8  base == slots_end: the bin is for frees only. Its blocks begin at its first slot, and malloc misses until its owner opens
+ *       the bin.
  */
 #ifndef HAK_POOL_HEAP_H
 #define HAK_POOL_HEAP_H
@@ -32,7 +34,8 @@ struct hak_bin {
 
 /* The slots of a bin: NULL and NULL before its first use. */
 struct hak_slots {
-    void **start, **end;
+    HAK_OWNED(void **) start;
+    void **end;
 };
 
 HAK_INLINE void hak_bin_set_top(struct hak_bin *bin, void **top) { hak_owned_set(&bin->top, top); }
@@ -78,7 +81,8 @@ struct hak_heap {
     HAK_ATOMIC(uint32_t) in_use;        /* atomic: HAK_HEAP_UNUSED ... */
     HAK_ATOMIC(uint32_t) thread_id;     /* relaxed: who got it last, for readers outside of the process */
     uint32_t exit_rounds;               /* thread-specific destructors run so far */
-    void **slots_next, **slots_end;     /* memory for slots not yet given to a bin */
+    void **slots_next;                  /* memory for slots not yet given to a bin, */
+    void **slots_end;                   /* const: and where it ends */
     HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
     uint64_t sample_interval_bytes;     /* that this was drawn from; 0 before the first draw */
     HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */
@@ -152,11 +156,21 @@ void hak_heap_end_drain(struct hak_heap *heap);
 
 /* All that follows is for who has the heap (H5). */
 
+/* H8 */
+HAK_INLINE bool hak_heap_is_for_frees(const struct hak_heap *heap, uint32_t size_class) {
+    return hak_atomic_load(&heap->bins[size_class].base, relaxed) == heap->slots_end;
+}
+
+/* Where the blocks in a bin begin. */
+HAK_INLINE void **hak_heap_lowest(const struct hak_heap *heap, uint32_t size_class) {
+    void **base = hak_atomic_load(&heap->bins[size_class].base, relaxed);
+    return HAK_UNLIKELY(base == heap->slots_end) ? hak_owned_peek(&heap->slots[size_class].start) : base;
+}
+
 /* Blocks in the bin of a class. For others a number between 0 and what fits. */
 HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_class) {
-    const struct hak_bin *bin = &heap->bins[size_class];
-    void **top = hak_owned_peek(&bin->top), **base = hak_atomic_load(&bin->base, relaxed);
-    return top >= base ? (size_t)(top - base) : 0;
+    void **top = hak_owned_peek(&heap->bins[size_class].top), **lowest = hak_heap_lowest(heap, size_class);
+    return top >= lowest ? (size_t)(top - lowest) : 0;
 }
 
 /* A unit kept for the next slab or page run of one; NULL when there is none. */
@@ -171,8 +185,11 @@ HAK_INLINE bool hak_heap_keep_unit(struct hak_heap *heap, struct hak_slab *unit)
     return true;
 }
 
-/* Makes a bin that was drained usable: its blocks to the bottom, frees may hit. */
+/* Makes a bin usable that was drained, or is for frees only: its blocks to the bottom, malloc and free may hit. */
 void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class);
+
+/* Lets only frees hit an open bin (H8), so that a drainer knows of no malloc on its way to the topmost block. */
+void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class);
 
 /* Gives what the heap keeps back: blocks in bins to their slabs; partial slabs to the pool, empty ones to the region. The
  * bins are the owner's, so this is for him, or for heaps that have none. While memory is tight the bins lose their

@@ -86,6 +86,7 @@ static struct hak_range *make_range(uint32_t super_slabs) {
         return NULL;
     }
     hak_os_refuse_huge_pages(heap, heap_bytes);
+    hak_os_refuse_huge_pages(metadata, at); /* few bit rows are used, and far between */
     if (is_first) { /* at the start only: a sandbox that the program enters later may not know the call */
         hak_os_name(heap, heap_bytes, "hakmem-heap");
         hak_os_name(metadata, at, "hakmem-metadata");

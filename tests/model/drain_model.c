@@ -62,6 +62,14 @@ static void setup_full(void) { start(1, 4); }
 static void setup_three(void) { start(1, 3); }
 static void setup_one(void) { start(1, 1); }
 static void setup_empty(void) { start(1, 0); }
+static void setup_for_frees(void) {
+    start(1, 3);
+    hak_heap_keep_for_frees(library_heaps[0], MANY);
+}
+static void setup_to_close(void) { /* a flush is the next miss, after which the bin is for frees only */
+    start(1, 4);
+    library_heaps[0]->last_miss[MANY] = HAK_MISS_FLUSH;
+}
 static void setup_two_heaps(void) { start(2, 3); }
 static void setup_refused(void) {
     start(1, 3);
@@ -101,6 +109,10 @@ MODEL_HARNESS(drain_push_pop, setup_three, check_drained, push_pop_pop, drain);
 MODEL_HARNESS(drain_refill, setup_empty, check_drained, pop_pop, drain);
 MODEL_HARNESS(drain_slow_paths, setup_one, check_drained, refill_twice, drain);
 MODEL_HARNESS(drain_twice, setup_three, check_drained, push_pop_pop, drain, drain);
+MODEL_HARNESS(drain_for_frees, setup_for_frees, check_drained, push_push, drain);
+MODEL_HARNESS(drain_for_frees_pop, setup_for_frees, check_drained, push_pop_pop, drain);
+MODEL_HARNESS_BOUNDED(drain_for_frees_twice, 1, 1, setup_for_frees, check_drained, push_pop_pop, drain, drain);
+MODEL_HARNESS(drain_to_close, setup_to_close, check_drained, push_push, drain);
 MODEL_HARNESS(drain_purge, setup_three, check, pop_pop, purge);
 
 static void check_wanted(void) {

@@ -263,7 +263,7 @@ void library_cache(struct hak_heap *heap, uint32_t size_class, void *block) {
 static uint32_t count_in_bins(struct hak_heap *heap, const struct hak_slab *slab, uint32_t size_class) {
     uint32_t count = 0;
     struct hak_bin *bin = &heap->bins[size_class];
-    for (void **slot = bin->base; slot < bin->top; slot++)
+    for (void **slot = hak_heap_lowest(heap, size_class); slot < bin->top; slot++)
         count += (uintptr_t)*slot - slab->start < hak_size_classes[size_class].unit_count * HAK_UNIT_BYTES;
     return count;
 }

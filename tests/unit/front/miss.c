@@ -78,6 +78,30 @@ static void batches(void **state) {
     }
 }
 
+/* A class that misses by frees alone: its bin is closed to malloc, and the next malloc opens it again. */
+static void for_frees_only(void **state) {
+    (void)state;
+    static void *blocks[1000];
+    struct hak_heap *heap = hak_thread_attach();
+    uint32_t c = hak_size_class_of(1024), count = 0;
+    while (count < 1000) blocks[count++] = hak_malloc(1024);
+    uint64_t flushes = heap->counters.flushes;
+    while (heap->counters.flushes == flushes) hak_free(blocks[--count]);
+    assert_false(hak_heap_is_for_frees(heap, c)); /* the first flush after refills */
+    while (heap->counters.flushes == flushes + 1) hak_free(blocks[--count]);
+    assert_true(hak_heap_is_for_frees(heap, c));
+    for (int i = 0; i < 8; i++) hak_free(blocks[--count]);
+    assert_true(hak_heap_is_for_frees(heap, c)); /* they were hits */
+    size_t cached = hak_heap_cached(heap, c);
+    uint64_t refills = heap->counters.refills;
+    assert_ptr_equal(hak_malloc(1024), blocks[count]);
+    assert_false(hak_heap_is_for_frees(heap, c));
+    assert_int_equal(hak_heap_cached(heap, c), cached - 1);
+    assert_int_equal(heap->counters.refills, refills);
+    struct hak_snapshot snapshot;
+    check_equations(&snapshot);
+}
+
 static void bins_grow_within_their_limits(void **state) {
     (void)state;
     static void *blocks[4000];
@@ -88,8 +112,7 @@ static void bins_grow_within_their_limits(void **state) {
         least_bytes += 4 * bytes;
         for (int i = 0; i < 4000; i++) blocks[i] = hak_malloc(bytes);
         for (int i = 0; i < 4000; i++) hak_free(blocks[i]);
-        struct hak_bin *bin = &heap->bins[c];
-        size_t slots = (size_t)(bin->limit - bin->base);
+        size_t slots = (size_t)(heap->slots[c].end - heap->slots[c].start);
         assert_in_range(slots, 1, hak_knob(bin_most_slots));
         assert_in_range(hak_heap_cached(heap, c), 1, slots);
         assert_true(slots <= 8 || slots * bytes <= hak_knob(bin_most_bytes));
@@ -344,9 +367,10 @@ static void interior_pointers_at_the_flush(void **state) {
     expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 48, 48, 1024);
 }
 
-UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(bins_grow_within_their_limits),
-          cmocka_unit_test(without_a_heap), cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
-          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
+UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(for_frees_only),
+          cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
+          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
+          cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
+          cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
           cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),
           cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -116,6 +116,72 @@ static void meanwhile(void **state) {
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
 }
 
+static void start_for_frees(void) {
+    start();
+    hak_heap_keep_for_frees(heap, CLASS);
+}
+static void push_late(void) { assert_true(push(blocks[CACHED])); }
+/* By a hit that knows of the old limit. */
+static void put_late(void) {
+    *top() = blocks[CACHED];
+    hak_bin_set_top(&heap->bins[CLASS], top() + 1);
+}
+
+/* Of a bin that is for frees only nothing stays, but what a free puts on top meanwhile. */
+static void for_frees(void **state) {
+    (void)state;
+    start_for_frees();
+    assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
+    assert_false(pop());
+    assert_true(push(blocks[CACHED]));
+    hak_heap_drain(heap);
+    assert_int_equal(hak_heap_cached(heap, CLASS), 0);
+    assert_int_equal(free_blocks(), slab_blocks() - (16 - CACHED - 1));
+    assert_false(push(blocks[CACHED + 1]));
+    put_late();
+    hak_heap_drain(heap);
+    assert_int_equal(hak_heap_cached(heap, CLASS), 1);
+    assert_true(pop());
+    assert_false(pop());
+
+    start_for_frees();
+    fence = 0, act_at = 0, act = push_late;
+    fake_os.between_fences = at_fence;
+    hak_heap_drain(heap);
+    fake_os.between_fences = NULL;
+    assert_int_equal(hak_heap_cached(heap, CLASS), 0);
+    start_for_frees();
+    fence = 0, act_at = 1, act = put_late;
+    fake_os.between_fences = at_fence;
+    hak_heap_drain(heap);
+    fake_os.between_fences = NULL;
+    assert_int_equal(hak_heap_cached(heap, CLASS), 1);
+    assert_ptr_equal(top()[-1], blocks[CACHED]);
+
+    start_for_frees();
+    hak_bin_set_top(&heap->bins[CLASS], heap->slots[CLASS].start); /* an empty one */
+    hak_heap_drain(heap);
+    assert_int_equal(hak_heap_cached(heap, CLASS), 0);
+    assert_false(pop());
+
+    start_for_frees();
+    hak_heap_open_bin(heap, CLASS);
+    assert_ptr_equal(base(), heap->slots[CLASS].start);
+    assert_true(pop());
+    assert_int_equal(hak_heap_cached(heap, CLASS), CACHED - 1);
+
+    start_for_frees(); /* refused: all stay */
+    fake_os.fences_left = 1;
+    hak_heap_drain(heap);
+    fake_os.fences_left = SIZE_MAX;
+    assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
+
+    start_for_frees(); /* its owner flushes it */
+    hak_heap_flush(heap);
+    assert_int_equal(hak_heap_cached(heap, CLASS), 0);
+    assert_int_equal(free_blocks(), slab_blocks() - (16 - CACHED));
+}
+
 static void pop_below(void) {
     for (popped = 0; popped < 3; popped++) hak_bin_set_top(&heap->bins[CLASS], top() - 1);
 }
@@ -222,5 +288,6 @@ static void later(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(asleep), cmocka_unit_test(opened_with_blocks), cmocka_unit_test(meanwhile),
-          cmocka_unit_test(popped_below), cmocka_unit_test(owner_in_slow_path), cmocka_unit_test(no_fence),
-          cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own), cmocka_unit_test(later))
+          cmocka_unit_test(popped_below), cmocka_unit_test(for_frees), cmocka_unit_test(owner_in_slow_path),
+          cmocka_unit_test(no_fence), cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own),
+          cmocka_unit_test(later))

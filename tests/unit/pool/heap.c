@@ -39,6 +39,17 @@ static void taken_again(void **state) {
     assert_ptr_not_equal(hak_heap_acquire(), one);
 }
 
+/* Those of many threads lie side by side, and would be one where the system gives huge pages unasked. */
+static void no_huge_pages(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    const struct fake_call *last = &fake_os.calls[fake_os.call_count[FAKE_ANY] - 1];
+    assert_int_equal(last->kind, FAKE_NO_HUGE);
+    assert_int_equal(last->start, (uintptr_t)heap);
+    assert_int_equal(last->bytes, HAK_HEAP_BYTES);
+}
+
 static void no_memory(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -392,8 +403,8 @@ static void releasing(void **state) {
         assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
 }
 
-UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_memory),
-          cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
+UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_huge_pages),
+          cmocka_unit_test(no_memory), cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
           cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
           cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(share_is_lowered),

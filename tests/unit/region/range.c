@@ -36,6 +36,19 @@ static void no_limit(void **state) {
     (void)state;
     expect_first_range(SIZE_MAX, 64 * HAK_GIB);
 }
+
+/* Neither the heap nor its tables become huge pages where the system gives them unasked. */
+static void no_huge_pages(void **state) {
+    (void)state;
+    assert_true(start_with_limit(SIZE_MAX));
+    size_t refused = 0, reserved = 0;
+    for (size_t i = 0; i < fake_os.call_count[FAKE_ANY]; i++) {
+        const struct fake_call *call = &fake_os.calls[i];
+        if (call->kind == FAKE_RESERVE) reserved += call->bytes;
+        if (call->kind == FAKE_NO_HUGE) refused += call->bytes;
+    }
+    assert_int_equal(refused, reserved);
+}
 static void quarter_of_limit(void **state) {
     (void)state;
     expect_first_range(256 * HAK_GIB, 64 * HAK_GIB);
@@ -279,10 +292,10 @@ static void foreign_places(void **state) {
     assert_true(hak_region_covers(end - 1));
 }
 
-UNIT_MAIN(cmocka_unit_test(no_limit), cmocka_unit_test(quarter_of_limit), cmocka_unit_test(below_64_gib),
-          cmocka_unit_test(below_1_gib), cmocka_unit_test(below_64_mib), cmocka_unit_test(below_16_mib),
-          cmocka_unit_test(one_super_slab), cmocka_unit_test(refused_steps), cmocka_unit_test(refused_metadata),
-          cmocka_unit_test(refused_commit), cmocka_unit_test(nothing_to_be_had),
+UNIT_MAIN(cmocka_unit_test(no_limit), cmocka_unit_test(no_huge_pages), cmocka_unit_test(quarter_of_limit),
+          cmocka_unit_test(below_64_gib), cmocka_unit_test(below_1_gib), cmocka_unit_test(below_64_mib),
+          cmocka_unit_test(below_16_mib), cmocka_unit_test(one_super_slab), cmocka_unit_test(refused_steps),
+          cmocka_unit_test(refused_metadata), cmocka_unit_test(refused_commit), cmocka_unit_test(nothing_to_be_had),
           cmocka_unit_test(super_slabs_from_the_bottom), cmocka_unit_test(refused_growth),
           cmocka_unit_test(more_ranges), cmocka_unit_test(discarded_ranges_leave_no_entries),
           cmocka_unit_test(no_range_is_left), cmocka_unit_test(places_in_slabs),
