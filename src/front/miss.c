@@ -69,26 +69,32 @@ static void leave(struct hak_heap *heap) {
     hak_background_notice();
 }
 
-/* How many blocks a miss moves. It leaves the bin three eighths full: where a program allocates and frees at random, fewer
- * misses follow than from anywhere else, and more of them are refills, which take less time than flushes. When so many misses of one kind have
- * followed each other that chance won't do, the program only allocates or only frees, and all slots are filled or emptied. */
-static uint32_t batch_size(struct hak_heap *heap, uint32_t size_class, enum hak_miss kind) {
-    const struct hak_slots *slots = &heap->slots[size_class];
-    uint32_t all = (uint32_t)(slots->end - slots->start), left = (3 * all + 4) / 8;
-    if (heap->last_miss[size_class] != kind) heap->miss_run[size_class] = 0;
-    bool is_long = heap->miss_run[size_class] + 1 >= LONG_RUN;
-    if (!is_long) heap->miss_run[size_class]++;
-    uint32_t count = is_long ? all : kind == HAK_MISS_REFILL ? left : all - left;
-    heap->last_miss[size_class] = (uint8_t)kind;
+/* Counts a miss. True when so many of one kind have followed each other that chance won't do: the program only allocates, or only
+ * frees. */
+static bool is_in_long_run(struct hak_heap *heap, uint32_t size_class, enum hak_miss kind) {
     hak_counter_add(&heap->class_misses[size_class], 1);
+    if (heap->last_miss[size_class] != kind) heap->miss_run[size_class] = 0;
+    heap->last_miss[size_class] = (uint8_t)kind;
+    if (heap->miss_run[size_class] == LONG_RUN - 1) return true;
+    heap->miss_run[size_class]++;
+    return false;
+}
+
+/* How many blocks a miss moves. It leaves the bin three eighths full: where a program allocates and frees at random, fewer
+ * misses follow than from anywhere else, and more of them are refills, which take less time than flushes. In a long run it leaves the bin full,
+ * or empty. */
+static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bool is_long) {
+    uint32_t all = (uint32_t)(slots->end - slots->start), left = (3 * all + 4) / 8;
+    uint32_t count = is_long ? all : kind == HAK_MISS_REFILL ? left : all - left;
     return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
 }
 
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
+    bool is_long = is_in_long_run(heap, size_class, HAK_MISS_REFILL);
     void **base = heap->slots[size_class].start;
-    uint32_t want = batch_size(heap, size_class, HAK_MISS_REFILL);
+    uint32_t want = batch_size(&heap->slots[size_class], HAK_MISS_REFILL, is_long);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
     if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
@@ -109,20 +115,20 @@ bool hak_front_refill(uint32_t size_class) {
     return filled;
 }
 
-/* Makes room in an open bin that is full: more slots, or the oldest blocks go back. After another such miss the bin is for frees
- * only. */
+/* Makes room in an open bin that is full: more slots, or the oldest blocks go back. In a long run the bin is for frees only, then. */
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
-    bool is_only_freed = heap->last_miss[size_class] == HAK_MISS_FLUSH;
     enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
     if (fit == HAK_BIN_GREW) return;
+    bool is_long = is_in_long_run(heap, size_class, HAK_MISS_FLUSH);
     void **base = heap->slots[size_class].start;
-    size_t have = hak_heap_cached(heap, size_class), count = batch_size(heap, size_class, HAK_MISS_FLUSH);
+    size_t have = hak_heap_cached(heap, size_class),
+           count = batch_size(&heap->slots[size_class], HAK_MISS_FLUSH, is_long);
     if (count == 0) return;
     hak_pool_put(heap, size_class, base, (uint32_t)count);
     memmove(base, base + count, (have - count) * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + (have - count));
     if (HAK_UNLIKELY(fit == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
-    if (is_only_freed) hak_heap_keep_for_frees(heap, size_class);
+    if (is_long) hak_heap_keep_for_frees(heap, size_class);
     HAK_COUNT(heap, flushes, 1);
     HAK_COUNT(heap, flushed_blocks, count);
 }
