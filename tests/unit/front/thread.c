@@ -40,7 +40,8 @@ static void one_heap_after_another(void **state) {
     check_equations(&snapshot);
     assert_int_equal(snapshot.total.heaps, 2);
     assert_int_equal(snapshot.total.live_blocks, 0);
-    assert_true(snapshot.total.cached_blocks > 0); /* the main thread has allocated nothing: what the others left for the next */
+    assert_true(snapshot.total.cached_blocks >
+                0); /* the main thread has allocated nothing: what the others left for the next */
     hak_heap_take_kept_apart();
     check_equations(&snapshot);
     assert_int_equal(snapshot.total.cached_blocks, 0);
