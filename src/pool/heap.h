@@ -91,9 +91,9 @@ struct hak_heap {
     HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */
     HAK_OWNED(uint64_t) sampling_ns;    /* and time that samples of them have taken */
     uint64_t slots_bytes;               /* sum over the bins of slots times block size */
-    bool is_inherited;                  /* its bins have slots and blocks that another thread left */
     uint64_t swept_misses;              /* background thread's: what it saw at its last look */
     bool swept_idle;                    /* the same: it has drained the heap since */
+    bool is_inherited;                  /* its bins have slots and blocks that another thread left */
     void *signal_stack;                 /* made when first asked for, and kept; observe/crash.h */
     struct hak_heap *next;              /* const: the list of all heaps */
     struct hak_counters counters;
