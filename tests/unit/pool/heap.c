@@ -535,8 +535,9 @@ static void releasing(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(bins_are_kept),
           cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept),
-          cmocka_unit_test(inherited_bins_begin_anew), cmocka_unit_test(no_huge_pages), cmocka_unit_test(no_memory), cmocka_unit_test(growing_bins),
-          cmocka_unit_test(a_small_heap_has_no_large_bin), cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
+          cmocka_unit_test(inherited_bins_begin_anew), cmocka_unit_test(no_huge_pages), cmocka_unit_test(no_memory),
+          cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
+          cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
           cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(share_is_lowered),
           cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile), cmocka_unit_test(holding),
