@@ -46,7 +46,8 @@ static void on_thread_exit(void *value) {
     if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
     hak_thread_heap = &exited_heap;
     if (hak_process_config()->crash) hak_crash_leave_thread(heap);
-    hak_heap_release(heap);
+    hak_heap_leave(heap);
+    hak_background_notice();
     hak_background_thread_ended();
 }
 

@@ -64,6 +64,7 @@ static void end_drain(struct hak_heap *heap, bool done) {
 }
 
 static bool begin_drain(struct hak_heap *heap) {
+    hak_heap_take_apart(heap);
     return hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE && hak_heap_try_drain(heap);
 }
 

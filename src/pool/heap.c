@@ -15,11 +15,12 @@ HAK_ATOMIC(struct hak_heap *) hak_heaps;
 HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
-static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use */
+static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use, */
+static HAK_ATOMIC(uint32_t) kept_heap_count; /* and those that are kept */
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
-enum { BYTES_PER_MISS = 4096 };
+enum { BYTES_PER_MISS = 4096, MOST_KEPT_HEAPS = 8 };
 
 _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
@@ -55,15 +56,21 @@ static void blank_bins(struct hak_heap *heap) {
     }
     heap->slots_next = (void **)(void *)(heap + 1);
     heap->slots_bytes = 0;
+    heap->is_inherited = false;
 }
 
-static void make_blank(struct hak_heap *heap) {
-    blank_bins(heap);
+/* What it knows of a thread that has left it, or is about to. */
+static void forget_thread(struct hak_heap *heap) {
     heap->exit_rounds = 0;
     heap->acquired_count = 0;
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
     memset(heap->slab_counts, 0, sizeof heap->slab_counts);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
+}
+
+static void make_blank(struct hak_heap *heap) {
+    blank_bins(heap);
+    forget_thread(heap);
 }
 
 static struct hak_heap *make_heap(void) {
@@ -89,15 +96,17 @@ bool hak_heap_is_known(const void *heap) {
     return known != NULL;
 }
 
-static struct hak_heap *reuse_heap(void) {
-    if (hak_atomic_load(&free_heap_count, relaxed) == 0) return NULL;
+/* A heap that is in that state, of which there may be `count`. */
+static struct hak_heap *reuse_heap(uint32_t state, HAK_ATOMIC(uint32_t) *count) {
+    if (hak_atomic_load(count, relaxed) == 0) return NULL;
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
-        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_UNUSED || !hak_heap_try_drain(heap)) continue;
-        bool is_ours = hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_UNUSED;
+        if (hak_atomic_load(&heap->in_use, relaxed) != state || !hak_heap_try_drain(heap)) continue;
+        /* The fence in hak_heap_end_drain pairs with hak_heap_leave: nothing that is kept is touched before it. */
+        bool is_ours = hak_atomic_load(&heap->in_use, relaxed) == state;
         if (is_ours) {
-            make_blank(heap);
+            if (state == HAK_HEAP_UNUSED) make_blank(heap);
             hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
-            hak_atomic_fetch_sub(&free_heap_count, 1, relaxed);
+            hak_atomic_fetch_sub(count, 1, relaxed);
         }
         hak_heap_end_drain(heap);
         if (is_ours) return heap;
@@ -106,7 +115,8 @@ static struct hak_heap *reuse_heap(void) {
 }
 
 struct hak_heap *hak_heap_acquire(void) {
-    struct hak_heap *heap = reuse_heap();
+    struct hak_heap *heap = reuse_heap(HAK_HEAP_KEPT, &kept_heap_count);
+    if (heap == NULL) heap = reuse_heap(HAK_HEAP_UNUSED, &free_heap_count);
     if (heap == NULL) heap = make_heap();
     if (heap == NULL) return NULL;
     hak_atomic_fetch_add(&hak_heaps_in_use, 1, relaxed);
@@ -191,11 +201,16 @@ static void shut_bins(struct hak_heap *heap) {
     hak_signal_fence();
 }
 
-void hak_heap_flush(struct hak_heap *heap) {
-    bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
-    if (is_tight) shut_bins(heap);
+/* Blocks and slots. */
+static void give_up_bins(struct hak_heap *heap) {
+    shut_bins(heap);
     flush_bins(heap);
-    if (is_tight) blank_bins(heap);
+    blank_bins(heap);
+}
+
+void hak_heap_flush(struct hak_heap *heap) {
+    if (hak_atomic_load(&hak_memory_is_tight, relaxed)) give_up_bins(heap);
+    else flush_bins(heap);
     hak_heap_give_up_slabs(heap);
     hak_page_policy_after_release();
 }
@@ -240,6 +255,44 @@ void hak_heap_release(struct hak_heap *heap) {
     /* Pairs with the fence in hak_heap_end_drain. */
     hak_atomic_fence(seq_cst);
     if (hak_heap_try_drain(heap)) hak_heap_end_drain(heap);
+}
+
+static bool is_worth_keeping(const struct hak_heap *heap) {
+    return hak_atomic_load(&kept_heap_count, relaxed) < MOST_KEPT_HEAPS &&
+           !hak_atomic_load(&hak_memory_is_tight, relaxed) && hak_atomic_load(&heap->drain_wanted, relaxed) == 0 &&
+           heap->slots_bytes <= hak_knob(bin_budget_bytes);
+}
+
+void hak_heap_leave(struct hak_heap *heap) {
+    if (!is_worth_keeping(heap) || !hak_heap_begin_slow_path(heap)) {
+        hak_heap_release(heap);
+        return;
+    }
+    hak_heap_give_up_slabs(heap);
+    hak_page_policy_after_release();
+    forget_thread(heap);
+    heap->is_inherited = true;
+    hak_heap_end_slow_path(heap);
+    hak_atomic_fetch_sub(&hak_heaps_in_use, 1, relaxed);
+    hak_atomic_fetch_add(&kept_heap_count, 1, relaxed);
+    /* Release pairs with the fence after reuse_heap, and with hak_heap_take_apart: who has the heap next sees all that the
+     * thread did. */
+    hak_atomic_store(&heap->in_use, HAK_HEAP_KEPT, release);
+}
+
+void hak_heap_take_apart(struct hak_heap *heap) {
+    if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_KEPT || !hak_heap_try_drain(heap)) return;
+    /* Acquire pairs with hak_heap_leave. */
+    if (hak_atomic_load(&heap->in_use, acquire) == HAK_HEAP_KEPT) {
+        hak_atomic_fetch_sub(&kept_heap_count, 1, relaxed);
+        hak_atomic_store(&heap->in_use, HAK_HEAP_LEFT, relaxed);
+    }
+    hak_heap_end_drain(heap);
+}
+
+void hak_heap_take_kept_apart(void) {
+    if (HAK_LIKELY(hak_atomic_load(&kept_heap_count, relaxed) == 0)) return;
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) hak_heap_take_apart(heap);
 }
 
 /* ---- Partial slabs ------------------------------------------------------------------------------------------------ */
@@ -354,6 +407,12 @@ static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t ha
     return quick;
 }
 
+/* Slots are short in a heap whose bins are another thread's: all begin small again. */
+static HAK_COLD enum hak_bin_fit grow_anew(struct hak_heap *heap, uint32_t size_class) {
+    give_up_bins(heap);
+    return hak_heap_grow_bin(heap, size_class);
+}
+
 enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     struct hak_slots *slots = &heap->slots[size_class];
@@ -367,13 +426,15 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return HAK_BIN_FITS;
     uint64_t all_bytes = heap->slots_bytes + (want - have) * block_bytes;
     if (all_bytes > hak_knob(bin_budget_bytes) && all_bytes > share_bytes()) {
+        if (heap->is_inherited) return grow_anew(heap, size_class);
         if (have != 0) return HAK_BIN_FITS;
         want = HAK_LEAST_SLOTS;
     }
     if (want > heap->slot_room[size_class]) {
         /* What the first slots of all others may need stays. */
         size_t others = have == 0 ? 0 : HAK_CLASS_LIMIT * (hak_knob(bin_first_slots) + 1);
-        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1 + others) return HAK_BIN_FITS;
+        if ((size_t)(heap->slots_end - heap->slots_next) < want + 1 + others)
+            return heap->is_inherited ? grow_anew(heap, size_class) : HAK_BIN_FITS;
         void **base = heap->slots_next + 1; /* H2 */
         base[-1] = NULL;
         size_t filled;
@@ -442,7 +503,7 @@ static void unclaim_all(struct hak_heap *heap) {
 
 static bool is_abandoned(const struct hak_heap *heap, const struct hak_heap *own) {
     uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
-    return heap != own && (in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_LEFT);
+    return heap != own && (in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_LEFT || in_use == HAK_HEAP_KEPT);
 }
 
 /* Somebody had it, and left it in whatever state (H5). */
@@ -496,4 +557,5 @@ void hak_heap_recover_after_fork(struct hak_heap *own) {
         }
     }
     hak_atomic_store(&hak_heaps_in_use, own == NULL ? 0 : 1, relaxed);
+    hak_atomic_store(&kept_heap_count, 0, relaxed);
 }

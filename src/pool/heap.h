@@ -1,6 +1,7 @@
 /* Heap: what one thread has of the allocator. Its bins (the front cache), the partial slabs it holds, empty slabs it keeps.
  *
- * A thread gets a heap at its first miss and leaves it at its end, blank, for the next thread: heaps are never unmapped.
+ * A thread gets a heap at its first miss and leaves it at its end for the next thread, its bins as they are, or blank: heaps are
+ * never unmapped.
  * Everything is the owner's, the thread that has the heap, unless tagged otherwise. What is not the hit path's, a drainer may
  * have for a while: another thread that gives back what the heap keeps (pool/drain.h).
  *
@@ -15,7 +16,8 @@
  *       between.
  *   H6  full[0..full_count) are slabs that the heap has announced to be full and will look at once more, after a fence: one
  *       fence for all of them, because it waits for the program's writes.
- *   H7  `drained` decides who takes a heap apart that its thread has left (HAK_HEAP_LEFT): whoever takes the heap next.
+ *   H7  `drained` decides who takes a heap apart that its thread has left (HAK_HEAP_LEFT): whoever takes the heap next. It decides
+ *       as well who gets one that is kept (HAK_HEAP_KEPT): the next thread, or who takes it apart. Such a heap holds no slab.
  *   H8  base == slots_end: the bin is for frees only. Its blocks begin at its first slot, and malloc misses until its owner opens
  *       the bin.
  */
@@ -40,8 +42,9 @@ struct hak_slots {
 
 HAK_INLINE void hak_bin_set_top(struct hak_bin *bin, void **top) { hak_owned_set(&bin->top, top); }
 
-/* in_use of a heap: left by its thread, but not taken apart yet; given up when a fork found it busy. */
-enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_LEFT, HAK_HEAP_GIVEN_UP };
+/* in_use of a heap: left by its thread, but not taken apart yet; kept for the next thread, with blocks in its bins; given up when a
+ * fork found it busy. */
+enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_LEFT, HAK_HEAP_KEPT, HAK_HEAP_GIVEN_UP };
 
 /* Misses that move blocks. */
 enum hak_miss { HAK_MISS_NONE, HAK_MISS_REFILL, HAK_MISS_FLUSH };
@@ -90,6 +93,7 @@ struct hak_heap {
     uint64_t slots_bytes;               /* sum over the bins of slots times block size */
     uint64_t swept_misses;              /* background thread's: what it saw at its last look */
     bool swept_idle;                    /* the same: it has drained the heap since */
+    bool is_inherited;                  /* its bins have slots and blocks that another thread left */
     void *signal_stack;                 /* made when first asked for, and kept; observe/crash.h */
     struct hak_heap *next;              /* const: the list of all heaps */
     struct hak_counters counters;
@@ -139,11 +143,21 @@ extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 /* True when `heap` is one of these. */
 bool hak_heap_is_known(const void *heap);
 
-/* A blank heap for the calling thread: one left by another thread, or made now. NULL when there is no memory. */
+/* A heap for the calling thread: one kept from another thread, or a blank one, or one made now. NULL when there is no memory. */
 struct hak_heap *hak_heap_acquire(void);
 
 /* Leaves the heap: blocks go back to their slabs, slabs to the pool. A drainer who has the heap does it, if there is one. */
 void hak_heap_release(struct hak_heap *heap);
+
+/* The same, but its bins are kept for the next thread; unless enough heaps are kept already, memory is tight, or the bins may keep
+ * more than bin_budget_bytes (knob). Counts as a miss. */
+void hak_heap_leave(struct hak_heap *heap);
+
+/* Takes a heap apart that is kept; does nothing to others. */
+void hak_heap_take_apart(struct hak_heap *heap);
+
+/* The same with all heaps. */
+void hak_heap_take_kept_apart(void);
 
 /* True when some thread has it, was leaving it, or was about to take it. */
 bool hak_heap_has_thread(const struct hak_heap *heap);
@@ -212,7 +226,8 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);
 /* The second look at slabs that were declared full: those that are not are held again. */
 void hak_heap_recheck_full(struct hak_heap *heap);
 
-/* More slots for an open bin: at most twice as many. Blocks in it stay. FITS when a limit is reached, when a large bin has not
+/* More slots for an open bin: at most twice as many. Blocks in it stay; but when slots are short in a heap that was inherited, all
+ * its bins are emptied, once, and begin small again. FITS when a limit is reached, when a large bin has not
  * missed often enough since it last grew, or when memory is tight; TOO_LARGE when the bin has more slots than it may have now. */
 enum hak_bin_fit { HAK_BIN_FITS, HAK_BIN_GREW, HAK_BIN_TOO_LARGE };
 enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);

@@ -54,8 +54,9 @@ static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
 static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t units) {
     struct hak_slab *slab = units_for_slab(heap, units, HAK_UNITS_FREE);
     if (slab == NULL &&
-        heap != NULL) { /* before the heap grows, what its classes of a former phase keep serves this one */
+        heap != NULL) { /* before the heap grows, what former phases and threads have kept serves this one */
         hak_heap_give_up_idle(heap);
+        hak_heap_take_kept_apart();
         if ((slab = used_units(heap, units)) != NULL) return slab;
     }
     if (slab == NULL && (slab = units_for_slab(heap, units, HAK_UNITS_NEW_SUPER)) != NULL) {

@@ -156,3 +156,35 @@ MODEL_HARNESS(drain_leave, setup_two_heaps, check_left, leave, drain);
 MODEL_HARNESS_BOUNDED(drain_leave_twice, 1, 1, setup_two_heaps, check_left, leave, drain, drain);
 MODEL_HARNESS(drain_come, setup_two_heaps, check_left, leave_and_come, drain);
 MODEL_HARNESS_BOUNDED(drain_come_other, 1, 1, setup_two_heaps, check_left, leave, come, drain);
+
+/* The thread ends, and its bins are the next thread's, or go back. */
+static void leave_bins(void) {
+    be_owner();
+    give();
+    hak_thread_heap = library_heaps[1];
+    hak_heap_leave(library_heaps[0]);
+}
+static void setup_kept(void) {
+    setup_two_heaps();
+    leave_bins();
+}
+static void leave_bins_and_come(void) {
+    leave_bins();
+    come();
+}
+static void take_from_pool(void) { own(library_take(NULL, MANY)); }
+static void drain_all_and_take(void) {
+    drain_all();
+    take_from_pool();
+}
+static void check_kept(void) {
+    check_left();
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next)
+        model_assert(heap->in_use != HAK_HEAP_KEPT || heap->partial[MANY].first == NULL, "a kept heap holds no slab");
+    drain_all();
+    model_assert(library_heaps[0]->in_use != HAK_HEAP_KEPT, "who drains all takes apart what is kept");
+}
+MODEL_HARNESS(drain_keep, setup_two_heaps, check_kept, leave_bins, drain_all_and_take);
+MODEL_HARNESS(drain_keep_come, setup_two_heaps, check_kept, leave_bins_and_come, drain);
+MODEL_HARNESS(drain_keep_other, setup_two_heaps, check_kept, leave_bins, come);
+MODEL_HARNESS_BOUNDED(drain_kept, 1, 1, setup_kept, check_kept, come, come, drain_all_and_take);

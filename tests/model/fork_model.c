@@ -117,6 +117,13 @@ static void leave(void) {
     struct hak_heap *heap = hak_heap_acquire();
     take(1, heap, TRIPLE);
 }
+static void leave_bins(void) {
+    hak_heap_leave(library_heaps[1]);
+    struct hak_heap *heap = hak_heap_acquire();
+    take(1, heap, TRIPLE);
+    hak_heap_leave(heap);
+    hak_heap_take_apart(heap);
+}
 static void use_runs(void) {
     void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
     struct hak_place place = hak_region_find((uintptr_t)start);
@@ -211,5 +218,6 @@ MODEL_HARNESS(fork_retire, setup, NULL, fork_now, put_and_retire);
 MODEL_HARNESS(fork_wide, setup, NULL, fork_now, take_and_put_wide);
 MODEL_HARNESS(fork_no_heap, setup, NULL, fork_now, put_without_heap);
 MODEL_HARNESS(fork_exit, setup, NULL, fork_now, leave);
+MODEL_HARNESS(fork_exit_kept, setup, NULL, fork_now, leave_bins);
 MODEL_HARNESS(fork_units, setup, NULL, fork_now, use_runs);
 MODEL_HARNESS(fork_slow_path, setup, NULL, fork_in_slow_path, put_and_retire);

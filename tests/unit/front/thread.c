@@ -2,6 +2,7 @@
  * allocation. Threads run one after the other here: the fake OS serves one at a time. */
 #include "heap_fixture.h"
 
+#include <limits.h>
 #include <pthread.h>
 
 #include "front/front.h"
@@ -40,7 +41,11 @@ static void one_heap_after_another(void **state) {
     check_equations(&snapshot);
     assert_int_equal(snapshot.total.heaps, 2);
     assert_int_equal(snapshot.total.live_blocks, 0);
-    assert_int_equal(snapshot.total.cached_blocks, 0); /* the main thread has allocated nothing */
+    /* The main thread has allocated nothing: it is what the others left for the next. */
+    assert_true(snapshot.total.cached_blocks > 0);
+    hak_heap_take_kept_apart();
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.cached_blocks, 0);
 }
 
 static struct live_block handed_over[500];
@@ -69,15 +74,23 @@ static void blocks_outlive_their_thread(void **state) {
     assert_int_equal(snapshot.total.slabs, 0);
 }
 
+/* ThreadSanitizer takes its own thread state down in the last round, and has no use for atomic operations afterwards. */
+#ifdef __SANITIZE_THREAD__
+enum { LATE_ROUNDS = PTHREAD_DESTRUCTOR_ITERATIONS - 1 };
+#else
+enum { LATE_ROUNDS = PTHREAD_DESTRUCTOR_ITERATIONS };
+#endif
+
 /* A destructor that allocates and frees in every round, before hakmem's or after it. */
 static pthread_key_t late_key;
+static _Thread_local int late_rounds;
 
 static void allocate_late(void *value) {
     void *block = hak_malloc(100);
     UNIT_CHECK(block != NULL);
     hak_free(value);
     memset(block, 1, 100);
-    UNIT_CHECK(pthread_setspecific(late_key, block) == 0);
+    if (++late_rounds < LATE_ROUNDS) UNIT_CHECK(pthread_setspecific(late_key, block) == 0);
 }
 
 static void *end_late(void *unused) {

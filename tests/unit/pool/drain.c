@@ -287,7 +287,24 @@ static void later(void **state) {
     assert_int_equal(hak_atomic_load(&heap->drained, relaxed), 0);
 }
 
+/* What a thread has left in its bins goes back by the same calls. */
+static void kept(void **state) {
+    (void)state;
+    char drainer;
+    start();
+    hak_heap_leave(heap);
+    assert_int_equal(free_blocks(), slab_blocks() - 16);
+    hak_heap_drain(heap);
+    assert_int_equal(hak_atomic_load(&heap->in_use, relaxed), HAK_HEAP_UNUSED);
+    assert_int_equal(free_blocks(), slab_blocks() - (16 - CACHED));
+    start();
+    hak_heap_leave(heap);
+    assert_true(hak_heap_drain_others(NULL, &drainer));
+    hak_heap_end_drains(&drainer);
+    assert_int_equal(free_blocks(), slab_blocks() - 2 * (16 - CACHED)); /* the same slab once more */
+}
+
 UNIT_MAIN(cmocka_unit_test(asleep), cmocka_unit_test(opened_with_blocks), cmocka_unit_test(meanwhile),
           cmocka_unit_test(popped_below), cmocka_unit_test(for_frees), cmocka_unit_test(owner_in_slow_path),
           cmocka_unit_test(no_fence), cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own),
-          cmocka_unit_test(later))
+          cmocka_unit_test(later), cmocka_unit_test(kept))

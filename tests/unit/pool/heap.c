@@ -1,5 +1,6 @@
 /* pool/heap.h: blank heaps, bins that grow, slabs held and given up, heaps left and taken again. */
 #include "pool_fixture.h"
+#include "region/page_policy.h"
 #include "region/units.h"
 
 #include <signal.h>
@@ -48,6 +49,135 @@ static void no_huge_pages(void **state) {
     assert_int_equal(last->kind, FAKE_NO_HUGE);
     assert_int_equal(last->start, (uintptr_t)heap);
     assert_int_equal(last->bytes, HAK_HEAP_BYTES);
+}
+
+enum { KEPT_CLASS = 4 };
+
+/* A heap with a block in a bin, and the slab of that. */
+static struct hak_heap *heap_with_block(void **block) {
+    struct hak_heap *heap = hak_heap_acquire();
+    assert_true(hak_heap_grow_bin(heap, KEPT_CLASS));
+    *block = pool_take_one(heap, KEPT_CLASS);
+    *heap->bins[KEPT_CLASS].top = *block;
+    hak_bin_set_top(&heap->bins[KEPT_CLASS], heap->bins[KEPT_CLASS].top + 1);
+    heap->exit_rounds = 3;
+    return heap;
+}
+
+static uint32_t in_use_of(const struct hak_heap *heap) { return hak_atomic_load(&heap->in_use, relaxed); }
+
+/* The next thread finds the bins, and all else is the pool's meanwhile. */
+static void bins_are_kept(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    void *block;
+    struct hak_heap *heap = heap_with_block(&block);
+    const struct hak_slab *slab = hak_region_find((uintptr_t)block).slab;
+    hak_heap_leave(heap);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_KEPT);
+    assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 0);
+    assert_false(hak_heap_has_thread(heap));
+    assert_null(heap->partial[KEPT_CLASS].first);
+    assert_int_equal(hak_atomic_load(&slab->state, relaxed), HAK_SLAB_POOLED);
+    assert_int_equal(hak_slab_count_bits(slab->bits, slab->block_count), slab->block_count - 1);
+    assert_ptr_equal(hak_heap_acquire(), heap);
+    assert_int_equal(heap->exit_rounds, 0);
+    assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 1);
+    assert_ptr_equal(heap->bins[KEPT_CLASS].top[-1], block);
+    assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 1);
+}
+
+static void kept_and_taken_apart(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    void *block;
+    struct hak_heap *heap = heap_with_block(&block);
+    hak_heap_take_apart(heap); /* not kept: nothing */
+    assert_int_equal(in_use_of(heap), HAK_HEAP_IN_USE);
+    hak_heap_leave(heap);
+    assert_true(hak_heap_try_drain(heap)); /* somebody else has it */
+    hak_heap_take_apart(heap);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_KEPT);
+    assert_ptr_not_equal(hak_heap_acquire(), heap);
+    hak_heap_end_drain(heap);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_KEPT);
+    hak_heap_take_kept_apart();
+    assert_int_equal(in_use_of(heap), HAK_HEAP_UNUSED);
+    assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 0);
+    assert_int_equal(hak_region_find((uintptr_t)block).kind, HAK_PLACE_FOREIGN);
+    assert_ptr_equal(hak_heap_acquire(), heap);
+    assert_ptr_equal(heap->bins[KEPT_CLASS].limit, NULL); /* blank */
+}
+
+/* Enough are kept, memory is tight, the heap is large, its owner was asked to drain it, or somebody does so just now. */
+static void not_kept(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    enum { MANY = 20 };
+    struct hak_heap *heaps[MANY];
+    void *block;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < MANY; i++) heaps[i] = heap_with_block(&block);
+    for (uint32_t i = 0; i < MANY; i++) hak_heap_leave(heaps[i]);
+    for (uint32_t i = 0; i < MANY; i++) {
+        kept += in_use_of(heaps[i]) == HAK_HEAP_KEPT;
+        assert_true(in_use_of(heaps[i]) == HAK_HEAP_KEPT || in_use_of(heaps[i]) == HAK_HEAP_UNUSED);
+    }
+    assert_in_range(kept, 1, MANY / 2);
+    hak_heap_take_kept_apart();
+
+    struct hak_heap *heap = heap_with_block(&block);
+    hak_atomic_store(&hak_memory_is_tight, 1, relaxed);
+    hak_heap_leave(heap);
+    hak_atomic_store(&hak_memory_is_tight, 0, relaxed);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_UNUSED);
+
+    heap = heap_with_block(&block);
+    uint64_t budget = hak_knob(bin_budget_bytes);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, heap->slots_bytes - 1, relaxed); /* a share of a large heap */
+    hak_heap_leave(heap);
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, budget, relaxed);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_UNUSED);
+
+    heap = heap_with_block(&block);
+    hak_atomic_store(&heap->drain_wanted, 1, relaxed);
+    hak_heap_leave(heap);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_UNUSED);
+
+    heap = heap_with_block(&block);
+    assert_true(hak_heap_try_drain(heap));
+    hak_heap_leave(heap);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_LEFT);
+    hak_heap_end_drain(heap);
+    assert_int_equal(in_use_of(heap), HAK_HEAP_UNUSED);
+}
+
+/* Slots that one thread has used up are not missing to the next. */
+static void inherited_bins_begin_anew(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
+    for (int i = 0; i < 3; i++) hak_heap_acquire(); /* so that the share is small */
+    void *block;
+    struct hak_heap *heap = heap_with_block(&block);
+    struct hak_bin *bin = &heap->bins[KEPT_CLASS];
+    uint64_t budget = heap->slots_bytes;
+    hak_atomic_store(&hak_knobs.bin_budget_bytes, budget, relaxed);
+    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS), HAK_BIN_FITS);
+    hak_heap_leave(heap);
+    assert_ptr_equal(hak_heap_acquire(), heap);
+    assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 1);
+    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS + 1), HAK_BIN_GREW);
+    assert_int_equal(heap->bins[KEPT_CLASS + 1].limit - heap->bins[KEPT_CLASS + 1].base, HAK_LEAST_SLOTS);
+    assert_ptr_equal(bin->limit, NULL);
+    assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 0);
+    assert_int_equal(hak_region_find((uintptr_t)block).kind, HAK_PLACE_FOREIGN);
+    /* Once: what is in them from now on is this thread's. */
+    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS), HAK_BIN_GREW);
+    bin->base[0] = pool_take_one(heap, KEPT_CLASS);
+    hak_bin_set_top(bin, bin->base + 1);
+    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS), HAK_BIN_FITS);
+    assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 1);
 }
 
 static void no_memory(void **state) {
@@ -403,8 +533,10 @@ static void releasing(void **state) {
         assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
 }
 
-UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_huge_pages),
-          cmocka_unit_test(no_memory), cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
+UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(bins_are_kept),
+          cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept),
+          cmocka_unit_test(inherited_bins_begin_anew), cmocka_unit_test(no_huge_pages), cmocka_unit_test(no_memory),
+          cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
           cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
           cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(share_is_lowered),
