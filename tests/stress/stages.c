@@ -29,7 +29,7 @@ enum {
     THREADS_MAX = 16,
     PHASE_BYTES = 8 << 20, /* of all threads */
     BLOCKS_MAX = PHASE_BYTES / 16,
-    SETTLED_PHASES = 20, /* after these, memory may grow by a quarter at most */
+    SETTLED_PHASES = 50, /* after these, memory may grow by a quarter at most */
 };
 
 static const size_t sizes[] = {64, 1024, 16, 8192, 256, 32768, 48, 2048, 640, 12288};
