@@ -20,7 +20,7 @@ from hakmem import behaviours, comparison, control, ctl, process, statistics, sw
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.ledger import Record
-from hakmem.measure import Measurement, Sample, Variant, values_of
+from hakmem.measure import CommandCase, Measurement, Sample, Variant, values_of
 from hakmem.report.model import Report
 from hakmem.suite import BenchCase
 
@@ -108,21 +108,12 @@ EXCURSION = "excursion_s"
 MOST_S, POLL_S = 300.0, 0.05
 
 
-@dataclass(frozen=True)
-class ExcursionCase:
+@dataclass(frozen=True, kw_only=True)
+class ExcursionCase(CommandCase):
     """A command that does the same work in every run. Under the variant TRIED the assignment is forced on its
     controller, and must be rolled back before the command ends."""
 
-    command: tuple[str, ...]
     assignment: str
-    same_output: bool = False
-
-    @property
-    def name(self) -> str:
-        return " ".join(self.command)
-
-    def supports(self, variant: Variant) -> bool:
-        return True
 
     def run(self, variant: Variant) -> Sample:
         found: dict[str, float] = {}
@@ -137,8 +128,9 @@ class ExcursionCase:
                 problem.append(error)
 
         run = process.run(self.command, variant.allocator, variant.settings, drive=drive)
-        if problem or run.status != 0:
-            raise problem[0] if problem else LabError(f"{self.command[0]} ended with {run.status}")
+        if problem:
+            raise problem[0]
+        self.expect_success(run)
         return Sample({**values_of(run), **found}, "", full_size=run.wall_s >= 1)
 
 

@@ -190,11 +190,14 @@ class CommandCase:
 
     def run(self, variant: Variant) -> Sample:
         run = process.run(self.command, variant.allocator, variant.settings, timeout_s=self.timeout_s)
+        self.expect_success(run)
+        return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1)
+
+    def expect_success(self, run: process.Run) -> None:
         if run.status != 0:
             how = f"was killed by signal {-run.status}" if run.status < 0 else f"failed with exit status {run.status}"
             said = run.stderr.decode(errors="replace").strip().splitlines()
             raise LabError(f"{self.command[0]} {how}" + (f": {said[-1]}" if said else ""))
-        return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1)
 
 
 def measure(

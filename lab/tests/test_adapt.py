@@ -90,7 +90,7 @@ def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
     command = (str(native.program("bench_mid_large")), "1000000", "100", "1", "524289", "2097152", "4")
     given = {"HAKMEM_ACE_FAST_MS": "50", "HAKMEM_ACE_SLOW_MS": f"{slow_s * 1000:.0f}"}
     tried = adapt.excursion_variants(given)[1]
-    found = adapt.ExcursionCase(command, "run_limit_bytes=512K").run(tried)
+    found = adapt.ExcursionCase(command, assignment="run_limit_bytes=512K").run(tried)
     assert 0 < found.values[adapt.EXCURSION] <= 2 * slow_s
 
 

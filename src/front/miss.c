@@ -19,8 +19,6 @@
 /* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
 enum { SLABS_TO_OPEN = 4 };
 
-enum { LONG_RUN = 5 }; /* misses */
-
 enum { MOST_BLOCKS_PER_MISS = 64 }; /* so that no single call takes long, however large a bin is */
 
 static HAK_COLD void *out_of_memory(void) {
@@ -69,15 +67,13 @@ static void leave(struct hak_heap *heap) {
     hak_background_notice();
 }
 
-/* Counts a miss. True when so many of one kind have followed each other that chance won't do: the program only allocates, or only
- * frees. */
-static bool is_in_long_run(struct hak_heap *heap, uint32_t size_class, enum hak_miss kind) {
+/* Counts a miss. True in a long run: the program only allocates, or only frees. */
+static bool count_miss(struct hak_heap *heap, uint32_t size_class, enum hak_miss kind) {
+    int run = heap->miss_run[size_class] * kind; /* of this kind, if it is above 0 */
+    run = run < 0 ? 1 : run < HAK_LONG_RUN ? run + 1 : run;
+    heap->miss_run[size_class] = (int8_t)(run * kind);
     hak_counter_add(&heap->class_misses[size_class], 1);
-    if (heap->last_miss[size_class] != kind) heap->miss_run[size_class] = 0;
-    heap->last_miss[size_class] = (uint8_t)kind;
-    if (heap->miss_run[size_class] == LONG_RUN - 1) return true;
-    heap->miss_run[size_class]++;
-    return false;
+    return run == HAK_LONG_RUN;
 }
 
 /* How many blocks a miss moves. It leaves the bin three eighths full: where a program allocates and frees at random, fewer
@@ -92,7 +88,7 @@ static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bo
 /* Fills an open bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
-    bool is_long = is_in_long_run(heap, size_class, HAK_MISS_REFILL);
+    bool is_long = count_miss(heap, size_class, HAK_MISS_REFILL);
     void **base = heap->slots[size_class].start;
     uint32_t want = batch_size(&heap->slots[size_class], HAK_MISS_REFILL, is_long);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
@@ -119,7 +115,7 @@ bool hak_front_refill(uint32_t size_class) {
 static void make_room(struct hak_heap *heap, uint32_t size_class) {
     enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
     if (fit == HAK_BIN_GREW) return;
-    bool is_long = is_in_long_run(heap, size_class, HAK_MISS_FLUSH);
+    bool is_long = count_miss(heap, size_class, HAK_MISS_FLUSH);
     void **base = heap->slots[size_class].start;
     size_t have = hak_heap_cached(heap, size_class),
            count = batch_size(&heap->slots[size_class], HAK_MISS_FLUSH, is_long);

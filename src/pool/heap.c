@@ -167,8 +167,8 @@ static void give_up_empty_slabs(struct hak_heap *heap, uint32_t size_class) {
 
 void hak_heap_give_up_idle(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        bool is_idle = heap->last_miss[i] == HAK_MISS_NONE;
-        heap->last_miss[i] = HAK_MISS_NONE;
+        bool is_idle = heap->miss_run[i] == 0;
+        heap->miss_run[i] = 0;
         if (!is_idle) continue;
         flush_bin(heap, i);
         give_up_empty_slabs(heap, i);

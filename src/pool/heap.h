@@ -46,8 +46,9 @@ HAK_INLINE void hak_bin_set_top(struct hak_bin *bin, void **top) { hak_owned_set
  * fork found it busy. */
 enum { HAK_HEAP_UNUSED, HAK_HEAP_IN_USE, HAK_HEAP_LEFT, HAK_HEAP_KEPT, HAK_HEAP_GIVEN_UP };
 
-/* Misses that move blocks. */
-enum hak_miss { HAK_MISS_NONE, HAK_MISS_REFILL, HAK_MISS_FLUSH };
+/* Misses that move blocks; and how many of one kind in a row are no chance any more. */
+enum hak_miss { HAK_MISS_FLUSH = -1, HAK_MISS_REFILL = 1 };
+enum { HAK_LONG_RUN = 5 };
 
 struct hak_partial_list {
     struct hak_slab *first;
@@ -68,8 +69,8 @@ struct hak_heap {
     struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];
     uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1];     /* slots that a bin has memory for, of which it may have fewer */
     uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew */
-    uint8_t last_miss[HAK_SMALL_CLASS_COUNT + 1];      /* enum hak_miss; NONE since hak_heap_give_up_idle */
-    uint8_t miss_run[HAK_SMALL_CLASS_COUNT + 1];       /* misses of that kind in a row, up to a few */
+    int8_t miss_run[HAK_SMALL_CLASS_COUNT + 1]; /* last misses of one kind, up to HAK_LONG_RUN, times the kind; 0 since
+                                                 * hak_heap_give_up_idle */
     HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* owner; refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* owner; of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */
@@ -245,7 +246,7 @@ size_t hak_heap_usual_slots(uint32_t size_class);
 HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* When the bins have more slots than the heap's share allows now, takes half of those of each open bin that was earned within it, and of
- * each other one, too, if they are above the budget; as far as there are no blocks in them. */
+ * each other one, too, if they are above the budget; as far as there are no blocks in them, and leaves what any bin may have. */
 HAK_COLD void hak_heap_shrink_to_budget(struct hak_heap *heap);
 
 /* In a child after fork: the heaps of threads that are no more are taken apart, and slabs nobody has are put into the pool,

@@ -58,6 +58,12 @@ static void check_drained(void) {
     model_assert(library_heaps[0]->partial[MANY].first == NULL, "a drained heap holds no slab");
 }
 
+static void check_closed(void) {
+    check_drained();
+    if (library_heaps[0]->counters.flushes != 0)
+        model_assert(library_heaps[0]->miss_run[MANY] == HAK_LONG_RUN * HAK_MISS_FLUSH, "a flush closes the bin");
+}
+
 static void setup_full(void) { start(1, 4); }
 static void setup_three(void) { start(1, 3); }
 static void setup_one(void) { start(1, 1); }
@@ -68,7 +74,7 @@ static void setup_for_frees(void) {
 }
 static void setup_to_close(void) { /* a flush is the next miss, after which the bin is for frees only */
     start(1, 4);
-    library_heaps[0]->last_miss[MANY] = HAK_MISS_FLUSH;
+    library_heaps[0]->miss_run[MANY] = (HAK_LONG_RUN - 1) * HAK_MISS_FLUSH;
 }
 static void setup_two_heaps(void) { start(2, 3); }
 static void setup_refused(void) {
@@ -112,7 +118,7 @@ MODEL_HARNESS(drain_twice, setup_three, check_drained, push_pop_pop, drain, drai
 MODEL_HARNESS(drain_for_frees, setup_for_frees, check_drained, push_push, drain);
 MODEL_HARNESS(drain_for_frees_pop, setup_for_frees, check_drained, push_pop_pop, drain);
 MODEL_HARNESS_BOUNDED(drain_for_frees_twice, 1, 1, setup_for_frees, check_drained, push_pop_pop, drain, drain);
-MODEL_HARNESS(drain_to_close, setup_to_close, check_drained, push_push, drain);
+MODEL_HARNESS(drain_to_close, setup_to_close, check_closed, push_push, drain);
 MODEL_HARNESS(drain_purge, setup_three, check, pop_pop, purge);
 
 static void check_wanted(void) {

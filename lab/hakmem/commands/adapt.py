@@ -70,7 +70,7 @@ def excursion(assignment: str, given: tuple[str, ...], rounds: int, words: tuple
     """
     from hakmem import adapt, ledger, machine, measure, native, progress, settings
 
-    case = adapt.ExcursionCase(words, assignment)
+    case = adapt.ExcursionCase(words, assignment=assignment)
     variants = adapt.excursion_variants(settings.parse(given, native.library()))
     start = machine.facts()
     with progress.shown() as on_step:
