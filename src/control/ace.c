@@ -395,6 +395,11 @@ static void choose_classes(struct learned *learned, const struct sums *from, con
     }
 }
 
+/* What bins may keep of a heap is memory for time, for as long as it is tried already. */
+static bool buys_time_with_memory(void) {
+    return configured.goal == HAK_GOAL_SPEED || configured.goal == HAK_GOAL_LATENCY;
+}
+
 static uint32_t eligible_dimensions(const struct learned *learned, const struct sums *from, const struct sums *to) {
     uint32_t eligible = 0;
     double miss = ace.mean_costs[0], kernel = ace.mean_costs[1], kept = ace.mean_costs[2];
@@ -408,6 +413,7 @@ static uint32_t eligible_dimensions(const struct learned *learned, const struct 
         if (is_worth) eligible |= (uint32_t)1 << i;
     }
     eligible &= ace.own;
+    if (!buys_time_with_memory()) eligible &= ~(uint32_t)BUDGET_BIT;
     /* Bins of one class grow within what all may have. */
     bool has_budget = (eligible & ~learned->cycle.done & (uint32_t)BUDGET_BIT) != 0;
     return has_budget ? eligible & ~(uint32_t)CLASS_BITS : eligible;

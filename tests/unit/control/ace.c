@@ -13,17 +13,19 @@ static struct hak_heap *heap;
 static uint64_t random_state;
 static char buffer[HAK_ACE_TEXT_BYTES];
 
-static void configure(bool enabled, bool pinned) {
-    hak_ace_configure(&(struct hak_ace_settings){enabled, pinned, HAK_GOAL_BALANCED, 0, FAST_MS, SLOW_MS});
+static void configure(bool enabled, bool pinned, enum hak_goal goal) {
+    hak_ace_configure(&(struct hak_ace_settings){enabled, pinned, goal, 0, FAST_MS, SLOW_MS});
 }
 
-static void begin(void) {
+static void begin_with(enum hak_goal goal) {
     assert_true(hak_front_prewarm(16) > 0); /* a process, and a heap */
     heap = hak_atomic_load(&hak_heaps, relaxed);
     random_state = 99;
     fake_os.clock_ms = 1000;
-    configure(true, false);
+    configure(true, false, goal);
 }
+
+static void begin(void) { begin_with(HAK_GOAL_BALANCED); }
 
 /* A period of a program that uses one processor: so much of it in the kernel, and so many large objects. */
 static void period(double kernel_share, uint32_t large) {
@@ -68,7 +70,7 @@ static void nothing_when_off(void **state) {
     (void)state;
     for (int pinned = 0; pinned < 2; pinned++) {
         begin();
-        configure(pinned, pinned);
+        configure(pinned, pinned, HAK_GOAL_BALANCED);
         for (int i = 0; i < 500; i++) {
             period(0.5, 100);
             expect_start();
@@ -217,7 +219,7 @@ static void does_not_try(void **state) {
         assert_int_equal(hak_knob(held_slabs), 16);
     }
     for (int pinned = 0; pinned < 2; pinned++) {
-        configure(pinned, pinned);
+        configure(pinned, pinned, HAK_GOAL_BALANCED);
         assert_false(hak_ace_try(HAK_KNOB_held_slabs, 64));
     }
 }
@@ -300,20 +302,42 @@ static void sawtooth(void **state) {
     assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
 }
 
+static void period_of_misses(void) {
+    hak_counter_add(&heap->class_misses[4], 1000);
+    hak_counter_add(&heap->sampled_ticks, 1000000);
+    hak_counter_add(&heap->sample_count, 1);
+    period(0, 0);
+}
+
 /* The budget of all bins comes before the bins of a class, which it bounds. */
 static void budget_comes_first(void **state) {
     (void)state;
-    begin();
+    begin_with(HAK_GOAL_SPEED);
     bool has_moved = false;
     for (int i = 0; i < 300; i++) {
-        hak_counter_add(&heap->class_misses[4], 1000);
-        hak_counter_add(&heap->sampled_ticks, 1000000);
-        hak_counter_add(&heap->sample_count, 1);
-        period(0, 0);
+        period_of_misses();
         has_moved |= hak_knob(bin_budget_share) != 8;
         if (!has_moved) assert_int_equal(hak_atomic_load(&hak_class_slots[4], relaxed), 0);
     }
     assert_true(has_moved);
+}
+
+/* A larger share of the heap is memory for time: no trial of it where memory counts. */
+static void budget_stays_where_memory_counts(void **state) {
+    static const enum hak_goal goals[] = {HAK_GOAL_BALANCED, HAK_GOAL_MEMORY};
+    (void)state;
+    begin();
+    for (size_t goal = 0; goal < sizeof goals / sizeof goals[0]; goal++) {
+        configure(true, false, goals[goal]);
+        bool has_moved = false;
+        for (int i = 0; i < 300; i++) {
+            period_of_misses();
+            assert_int_equal(hak_knob(bin_budget_share), 8);
+            has_moved |= hak_atomic_load(&hak_class_slots[4], relaxed) != 0;
+        }
+        assert_true(has_moved || goal > 0); /* the bins of the class were turned */
+        hak_ace_after_fork();
+    }
 }
 
 static void fork_begins_anew(void **state) { /* A3 */
@@ -369,5 +393,5 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(a_candidate_is_no_phase),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
           cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
-          cmocka_unit_test(budget_comes_first), cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory),
-          cmocka_unit_test(any_program))
+          cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
