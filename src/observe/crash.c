@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "observe/address.h"
+#include "observe/profile.h"
 #include "os/inspect.h"
 #include "os/os.h"
 #include "os/signals.h"
@@ -11,6 +12,7 @@
 enum {
     MOST_FRAMES = 32,
     MOST_GUESSES = 16,
+    MOST_BLOCKS = 4,
     SCAN_BYTES = 32 << 10, /* of the stack, for guesses */
     CHUNK_WORDS = 32,
     MODULE_BYTES = 100,
@@ -39,6 +41,8 @@ static struct {
     uintptr_t subject;                      /* the address that the report is about; 0: none */
     char subject_mapping[MODULE_BYTES + 8]; /* rights and name of what is mapped there; empty: nothing */
     bool subject_is_accessible, knows_mappings;
+    uintptr_t blocks[MOST_BLOCKS]; /* that the report has named */
+    uint32_t block_count;
     char text[8192];
 } crash;
 
@@ -168,19 +172,23 @@ static void collect_frames(void) {
     follow_chain(&chain);
 }
 
-static void say_stack(void) {
-    struct hak_text text = begin_text();
+static void add_frames(struct hak_text *text) {
     struct module_start module = {.base = 0, .name = ""};
-    collect_frames();
     hak_os_for_each_mapping(name_frames, &module);
-    hak_text_add(&text, "hakmem: stack, innermost first; ? only looks like a return address:\n");
     for (uint32_t i = 0; i < crash.frame_count; i++) {
         const struct stack_frame *frame = &crash.frames[i];
-        hak_text_add(&text, "hakmem:   %c %p", frame->is_guess ? '?' : ' ', (void *)frame->address);
+        hak_text_add(text, "hakmem:   %c %p", frame->is_guess ? '?' : ' ', (void *)frame->address);
         if (frame->module[0] != '\0')
-            hak_text_add(&text, " %s+0x%lx", frame->module, (unsigned long)(frame->address - frame->base));
-        hak_text_add(&text, "\n");
+            hak_text_add(text, " %s+0x%lx", frame->module, (unsigned long)(frame->address - frame->base));
+        hak_text_add(text, "\n");
     }
+}
+
+static void say_stack(void) {
+    struct hak_text text = begin_text();
+    hak_text_add(&text, "hakmem: stack, innermost first; ? only looks like a return address:\n");
+    collect_frames();
+    add_frames(&text);
     end_text(&text);
 }
 
@@ -206,8 +214,16 @@ static bool is_near_stack(uintptr_t address) {
     return address + NEAR_STACK_BYTES - crash.arrived->stack < 2 * (uintptr_t)NEAR_STACK_BYTES;
 }
 
+static void note_block(const struct hak_address *found) {
+    if (found->start == 0 || crash.block_count == MOST_BLOCKS) return;
+    for (uint32_t i = 0; i < crash.block_count; i++)
+        if (crash.blocks[i] == found->start) return;
+    crash.blocks[crash.block_count++] = found->start;
+}
+
 static void add_subject(struct hak_text *text) {
     struct hak_address found = hak_address_find(crash.subject);
+    note_block(&found);
     hak_text_add(text, "hakmem: %p is ", (void *)crash.subject);
     hak_address_describe(&found, crash.subject, text);
     if (found.kind == HAK_ADDRESS_FOREIGN && crash.knows_mappings)
@@ -233,6 +249,7 @@ static void add_registers(struct hak_text *text) {
     for (uint32_t i = 0; hak_os_register(crash.arrived, i, &name, &value); i++) {
         struct hak_address found = hak_address_find(value);
         if (found.start == 0 || value == crash.subject || is_repeated(i, value)) continue;
+        note_block(&found);
         hak_text_add(text, "hakmem: %s = %p, ", name, (void *)value);
         hak_address_describe(&found, value, text);
         hak_text_add(text, "\n");
@@ -245,11 +262,27 @@ static void say_addresses(void) {
     crash.subject = has_subject ? crash.arrived->address : hak_os_complaint();
     crash.subject_mapping[0] = '\0';
     crash.subject_is_accessible = false;
-    crash.frame_count = crash.guess_count = crash.code_count = 0;
+    crash.frame_count = crash.guess_count = crash.code_count = crash.block_count = 0;
     crash.knows_mappings = hak_os_for_each_mapping(note_mapping, NULL);
     if (has_subject || crash.subject != 0) add_subject(&text);
     if (crash.arrived->cause != HAK_SIGNAL_SENT) add_registers(&text);
     end_text(&text);
+}
+
+/* Where the blocks were allocated, as far as the heap profile has sampled them. */
+static void say_origins(void) {
+    for (uint32_t i = 0; i < crash.block_count; i++) {
+        struct hak_text text = begin_text();
+        struct hak_profile_origin origin;
+        if (!hak_profile_find((const void *)crash.blocks[i], &origin)) continue;
+        hak_text_add(&text, "hakmem: %p was allocated%s, %lu bytes, from:\n", (void *)crash.blocks[i],
+                     origin.is_freed ? " and freed" : "", (unsigned long)origin.size);
+        crash.frame_count = 0;
+        for (uint64_t k = 0; k < origin.depth && (is_code(origin.addresses[k]) || !crash.knows_mappings); k++)
+            add_frame(origin.addresses[k], false);
+        add_frames(&text);
+        end_text(&text);
+    }
 }
 
 /* ---- One report a process --------------------------------------------------------------------------------------------- */
@@ -270,6 +303,7 @@ static void report(const struct hak_os_signal *arrived) {
     say_signal();
     say_addresses();
     say_stack();
+    say_origins();
     hak_atomic_store(&reported, process, relaxed);
 }
 

@@ -53,11 +53,20 @@ struct sample {
     uint64_t size, block_bytes, weight, born_ms;
 };
 
+/* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for. The address is 0 while
+ * the rest is being written. */
+struct origin {
+    HAK_ATOMIC(uintptr_t) block;
+    HAK_ATOMIC(uint64_t) size;
+    HAK_ATOMIC(uint32_t) site;
+};
+
 struct hak_profile_tables {
     uint64_t bytes;                             /* const: of all this, as it is mapped */
     HAK_ATOMIC(uint32_t) sites[SITE_SLOTS];     /* where in `words`; 0 for none (P4) */
     HAK_ATOMIC(uintptr_t) blocks[SAMPLE_SLOTS]; /* addresses of sampled blocks; 0 for none (P3) */
     struct sample samples[SAMPLE_SLOTS];        /* of who sets the address, and then of who removes it */
+    struct origin origins[SAMPLE_SLOTS];
     HAK_ATOMIC(uint32_t) words_used;
     HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
     HAK_ATOMIC(uint64_t) lost_samples;
@@ -196,14 +205,24 @@ static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *add
 /* A multiplication spreads addresses that differ in few bits. */
 static uint32_t first_slot(uintptr_t block) { return (uint32_t)((block * UINT64_C(0x9E3779B97F4A7C15)) >> 40); }
 
+/* Release: who finds the address reads what belongs to it (find_origin). */
+static void set_origin(struct origin *origin, uintptr_t block, uint64_t size, uint32_t site) {
+    hak_atomic_store(&origin->block, 0, relaxed);
+    hak_atomic_store(&origin->size, size, release);
+    hak_atomic_store(&origin->site, site, release);
+    hak_atomic_store(&origin->block, block, release);
+}
+
 /* Takes a slot for a block that has none. */
-static struct sample *add_sample(struct hak_profile_tables *known, uintptr_t block) {
+static struct sample *add_sample(struct hak_profile_tables *known, uintptr_t block, uint64_t size, uint32_t site) {
     for (uint32_t i = 0, first = first_slot(block); i < SAMPLE_PROBES; i++) {
         uint32_t slot = (first + i) % SAMPLE_SLOTS;
         uintptr_t none = 0;
         if (hak_atomic_load(&known->blocks[slot], relaxed) != 0) continue;
         /* Acquire pairs with hak_profile_forget: who had the slot has read all of it. */
-        if (hak_atomic_cas(&known->blocks[slot], &none, block, acquire, relaxed)) return &known->samples[slot];
+        if (!hak_atomic_cas(&known->blocks[slot], &none, block, acquire, relaxed)) continue;
+        set_origin(&known->origins[slot], block, size, site);
+        return &known->samples[slot];
     }
     return NULL;
 }
@@ -227,7 +246,7 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return;
     uint32_t where = find_site(known, addresses, depth);
-    struct sample *sample = where == 0 ? NULL : add_sample(known, (uintptr_t)block);
+    struct sample *sample = where == 0 ? NULL : add_sample(known, (uintptr_t)block, size, where);
     if (sample == NULL) {
         add(&known->lost_samples, 1);
         return;
@@ -276,6 +295,32 @@ void hak_profile_forget(const void *block) {
         if (hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) count_freed(known, &sample);
         return;
     }
+}
+
+/* Acquire pairs with set_origin: before, for what was written to be seen; between, for the address to be looked at last. */
+static bool find_origin(struct hak_profile_tables *known, uint32_t slot, uintptr_t block,
+                        struct hak_profile_origin *found) {
+    const struct origin *origin = &known->origins[slot];
+    if (hak_atomic_load(&origin->block, acquire) != block) return false;
+    uint64_t size = hak_atomic_load(&origin->size, acquire);
+    uint32_t where = hak_atomic_load(&origin->site, acquire);
+    if (hak_atomic_load(&origin->block, relaxed) != block) return false;
+    const struct site *site = site_at(known, where);
+    *found = (struct hak_profile_origin){.size = size,
+                                         .is_freed = hak_atomic_load(&known->blocks[slot], relaxed) != block,
+                                         .depth = site->depth,
+                                         .addresses = site->addresses};
+    return true;
+}
+
+bool hak_profile_find(const void *block, struct hak_profile_origin *origin) {
+    struct hak_profile_tables *known = known_tables();
+    bool is_known = false;
+    if (known == NULL || block == NULL) return false;
+    origin->is_freed = true;
+    for (uint32_t i = 0, first = first_slot((uintptr_t)block); i < SAMPLE_PROBES && origin->is_freed; i++)
+        is_known |= find_origin(known, (first + i) % SAMPLE_SLOTS, (uintptr_t)block, origin);
+    return is_known;
 }
 
 /* ---- On and off --------------------------------------------------------------------------------------------------- */

@@ -49,6 +49,16 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
 /* The block is about to be freed, or moved: removes its entry if it has one (P3). */
 void hak_profile_forget(const void *block);
 
+/* The last sampled allocation at the start of which `block` was, as far as the tables have it still. May be called at any moment, in a
+ * signal handler that has interrupted hakmem itself, too. */
+struct hak_profile_origin {
+    uint64_t size; /* asked for */
+    bool is_freed; /* since, or moved; another allocation that was not sampled may have the block now */
+    uint64_t depth;
+    const uintptr_t *addresses; /* its stack, as of hak_stack_walk; stays as it is */
+};
+bool hak_profile_find(const void *block, struct hak_profile_origin *origin);
+
 /* Writes all there is, as text, with the map of the process's memory. False when there never was a profile. */
 bool hak_profile_write(int descriptor);
 

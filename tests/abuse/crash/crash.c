@@ -77,6 +77,21 @@ static void access_beside(const void *pointer) {
 #endif
 }
 
+__attribute__((noinline)) static char *allocate_here(size_t size) {
+    char *block = malloc(size);
+    __asm__ volatile("" : "+r"(block));
+    return block;
+}
+
+/* Announces the block, and the function that has allocated it. */
+static void victim_origin(const char *which) {
+    char *block = allocate_here(60);
+    case_print(1, "%#lx %#lx", (unsigned long)(uintptr_t)block, (unsigned long)(uintptr_t)allocate_here);
+    if (!strcmp(which, "origin-freed")) free(hidden(block));
+    if (!strcmp(which, "origin-moved")) free(hidden(realloc(hidden(block), 40 << 20)));
+    access_beside(block + 8);
+}
+
 static void victim_place(const char *place) {
     enum { SIZE = 64, LARGE = 100000, HUGE_SIZE = 40 << 20 };
     static const char constant[] = "constant";
@@ -313,6 +328,27 @@ static void run_beside(void) {
     expect_says(&end, words);
 }
 
+/* What the report says of where the announced block was allocated: `words`, and then frames, the first of the announced function. */
+static void expect_origin(const char *argument, const char *words) {
+    unsigned long block, function, frame;
+    char line[128];
+    struct case_end end = expect_report(argument, SIGSEGV, "SIGSEGV at 0x10 ");
+    expect(sscanf(end.output, "%lx %lx", &block, &function) == 2, "it announced %s", end.output);
+    snprintf(line, sizeof line, "hakmem: %#lx was %s, 60 bytes, from:\nhakmem:     ", block, words);
+    const char *found = strstr(end.error, line);
+    expect(found != NULL, "it does not say \"%s\": %s", line, end.error);
+    expect(sscanf(found + strlen(line), "%lx", &frame) == 1 && frame > function && frame < function + 200,
+           "%#lx is not in the function at %#lx: %s", frame, function, end.error);
+    const char *next = strchr(found + strlen(line), '\n');
+    expect(strstr(next, "abuse_crash+0x"), "one frame only: %s", end.error);
+}
+
+static void run_origin(void) {
+    expect_origin("origin", "allocated");
+    expect_origin("origin-freed", "allocated and freed");
+    expect_origin("origin-moved", "allocated and freed");
+}
+
 static void run_handler(void) { expect_report("handler", SIGSEGV, "SIGSEGV at 0x10 "); }
 
 static void run_together(void) {
@@ -517,6 +553,7 @@ static void run_threads(void) {
 static const struct hak_case cases[] = {
     CASE("places", run_places, victim_place),
     CASE("beside", run_beside, victim_place),
+    CASE("origin", run_origin, victim_origin),
     CASE("overflow", run_overflow, victim_way),
     CASE("handler", run_handler, victim_way),
     CASE("together", run_together, victim_way),

@@ -312,7 +312,35 @@ static void unreadable(void **state) {
     assert_int_equal(hak_stack_walk(frame, addresses), 2);
 }
 
-UNIT_MAIN(cmocka_unit_test(draws), cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed),
-          cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects), cmocka_unit_test(every_block),
-          cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
-          cmocka_unit_test(no_memory), cmocka_unit_test(walks), cmocka_unit_test(unreadable))
+/* Where a block came from, also when it is gone. */
+static void origins(void **state) {
+    (void)state;
+    enum { COUNT = 100 };
+    struct hak_profile_origin origin;
+    uintptr_t own[HAK_STACK_MOST];
+    assert_false(hak_profile_find(&origin, &origin)); /* there are no tables */
+    start(1, 1);
+    for (int i = 0; i < COUNT; i++) live[i] = at_one_site((size_t)i + 1);
+    assert_false(hak_profile_find(NULL, &origin));
+    assert_false(hak_profile_find((char *)live[0] + 1, &origin));
+    for (int i = 0; i < COUNT; i += 2) hak_free(live[i]);
+    uint32_t depth = hak_stack_walk(__builtin_frame_address(0), own);
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(hak_profile_find(live[i], &origin));
+        assert_int_equal(origin.size, i + 1);
+        assert_int_equal(origin.is_freed, i % 2 == 0);
+        assert_true(origin.addresses[0] - (uintptr_t)at_one_site < 100);
+        assert_true(origin.depth > depth && origin.addresses[origin.depth - 1] == own[depth - 1]);
+    }
+    hak_meter_stop();
+    void *other = hak_malloc(1); /* has the place of one that is gone, and is not sampled */
+    assert_true(!hak_profile_find(other, &origin) || origin.is_freed);
+    for (int i = 1; i < COUNT; i += 2) hak_free(live[i]);
+    for (int i = 0; i < COUNT; i++) assert_true(hak_profile_find(live[i], &origin) && origin.is_freed);
+}
+
+UNIT_MAIN(cmocka_unit_test(draws), cmocka_unit_test(origins), cmocka_unit_test(live_among_pairs),
+          cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects),
+          cmocka_unit_test(every_block), cmocka_unit_test(misuse), cmocka_unit_test(on_and_off),
+          cmocka_unit_test(full_table), cmocka_unit_test(no_memory), cmocka_unit_test(walks),
+          cmocka_unit_test(unreadable))
