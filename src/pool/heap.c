@@ -257,10 +257,15 @@ void hak_heap_release(struct hak_heap *heap) {
     if (hak_heap_try_drain(heap)) hak_heap_end_drain(heap);
 }
 
+/* One at least, and no more than threads will be left but for one: where all of them end, few will follow. */
+static bool are_enough_kept(void) {
+    uint32_t kept = hak_atomic_load(&kept_heap_count, relaxed);
+    return kept > 0 && (kept >= MOST_KEPT_HEAPS || kept + 1 >= hak_atomic_load(&hak_heaps_in_use, relaxed));
+}
+
 static bool is_worth_keeping(const struct hak_heap *heap) {
-    return hak_atomic_load(&kept_heap_count, relaxed) < MOST_KEPT_HEAPS &&
-           !hak_atomic_load(&hak_memory_is_tight, relaxed) && hak_atomic_load(&heap->drain_wanted, relaxed) == 0 &&
-           heap->slots_bytes <= hak_knob(bin_budget_bytes);
+    return !are_enough_kept() && !hak_atomic_load(&hak_memory_is_tight, relaxed) &&
+           hak_atomic_load(&heap->drain_wanted, relaxed) == 0 && heap->slots_bytes <= hak_knob(bin_budget_bytes);
 }
 
 void hak_heap_leave(struct hak_heap *heap) {

@@ -251,6 +251,7 @@ uint64_t hak_os_cpu_ns(void) {
     return cpu_us * 1000;
 }
 uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) {
+    fake_os.thread_clocks_read++;
     if (thread_id == hak_os_thread_id()) fake_os.cpu_is_settled = true;
     return 0;
 }

@@ -60,6 +60,7 @@ struct fake_os {
     uint64_t cpu_us;            /* that threads have run; 0 */
     uint64_t cpu_tick_us;       /* their times are exact to this, but for those asked for; 0 */
     bool cpu_is_settled;        /* they have been asked for, just before */
+    uint64_t thread_clocks_read;
     bool refuses_threads;
     void (*at_wait)(void);             /* called by each wait, instead of waiting; NULL */
     size_t fences_left;                /* fences in all threads before the kernel refuses one; SIZE_MAX */

@@ -280,7 +280,23 @@ static void live_bytes_by_windows(void **state) {
     check_equations(&snapshot);
 }
 
-UNIT_MAIN(cmocka_unit_test(all_the_time_while_calm), cmocka_unit_test(windows_while_busy),
-          cmocka_unit_test(each_moment_has_its_chance), cmocka_unit_test(late_wake_ups), cmocka_unit_test(pushed_aside),
-          cmocka_unit_test(metering_takes_time), cmocka_unit_test(stopped), cmocka_unit_test(on_and_off),
-          cmocka_unit_test(starts_the_thread), cmocka_unit_test(live_bytes_by_windows))
+/* A step takes no longer in a program of very many threads. */
+static void many_threads(void **state) {
+    (void)state;
+    start(1);
+    uint64_t few = fake_os.thread_clocks_read;
+    run(now_us + 10 * CELL_US, BUSY_PER_MS);
+    few = fake_os.thread_clocks_read - few;
+    for (int i = 0; i < 500; i++) assert_non_null(hak_heap_acquire());
+    uint64_t many = fake_os.thread_clocks_read;
+    run(now_us + 10 * CELL_US, BUSY_PER_MS);
+    many = fake_os.thread_clocks_read - many;
+    assert_in_range(few, 20, 100);
+    assert_in_range(many, few * 32, few * 80);
+}
+
+UNIT_MAIN(cmocka_unit_test(many_threads), cmocka_unit_test(all_the_time_while_calm),
+          cmocka_unit_test(windows_while_busy), cmocka_unit_test(each_moment_has_its_chance),
+          cmocka_unit_test(late_wake_ups), cmocka_unit_test(pushed_aside), cmocka_unit_test(metering_takes_time),
+          cmocka_unit_test(stopped), cmocka_unit_test(on_and_off), cmocka_unit_test(starts_the_thread),
+          cmocka_unit_test(live_bytes_by_windows))

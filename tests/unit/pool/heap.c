@@ -125,6 +125,11 @@ static void not_kept(void **state) {
     }
     assert_in_range(kept, 1, MANY / 2);
     hak_heap_take_kept_apart();
+    for (uint32_t i = 0; i < 5; i++) heaps[i] = heap_with_block(&block);
+    for (uint32_t i = 0; i < 4; i++) hak_heap_leave(heaps[i]); /* where four of five threads end, two are kept */
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(in_use_of(heaps[i]) == HAK_HEAP_KEPT, i < 2);
+    hak_heap_leave(heaps[4]);
+    hak_heap_take_kept_apart();
 
     struct hak_heap *heap = heap_with_block(&block);
     hak_atomic_store(&hak_memory_is_tight, 1, relaxed);
