@@ -16,7 +16,7 @@ enum {
     CALM_CELLS = 16,      /* in a row, until malloc is metered all the time again: bursts find windows */
     MEASURED_CELLS = 128, /* how many are remembered, with less and less weight, */
     PLANNED_CELLS = 16,   /* and as how many of them the plan counts in the beginning */
-    MOST_ASKED = 64,      /* threads */
+    MOST_CLOCKS = 64,     /* of threads, read at once */
 };
 
 /* What a call costs that is metered, about: so it is known how long a window would have been without. Samples are timed, and lie no
@@ -86,11 +86,11 @@ void hak_meter_without_thread(void) {
 /* The kernel counts what a running thread has run at its ticks, and when somebody asks for that thread. Ticks are right on average: of
  * many threads, not all are asked for. */
 static uint64_t program_cpu_ns(void) {
-    uint32_t asked = 0;
-    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL && asked < MOST_ASKED; heap = heap->next) {
+    uint32_t clocks = 0;
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL && clocks < MOST_CLOCKS; heap = heap->next) {
         if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE) continue;
         hak_os_thread_cpu_ns(hak_atomic_load(&heap->thread_id, relaxed));
-        asked++;
+        clocks++;
     }
     uint64_t own_ns = hak_os_own_cpu_ns();
     return hak_os_cpu_ns() - own_ns;

@@ -317,17 +317,17 @@ static void origins(void **state) {
     (void)state;
     enum { COUNT = 100 };
     struct hak_profile_origin origin;
-    uintptr_t own[HAK_STACK_MOST];
-    assert_false(hak_profile_find(&origin, &origin)); /* there are no tables */
+    uintptr_t own[HAK_STACK_MOST] = {0};
+    assert_false(hak_profile_find(own, &origin)); /* there are no tables */
     start(1, 1);
-    for (int i = 0; i < COUNT; i++) live[i] = at_one_site((size_t)i + 1);
+    for (int i = 0; i < COUNT; i++) live[i] = at_one_site((size_t)i + 50);
     assert_false(hak_profile_find(NULL, &origin));
     assert_false(hak_profile_find((char *)live[0] + 1, &origin));
     for (int i = 0; i < COUNT; i += 2) hak_free(live[i]);
     uint32_t depth = hak_stack_walk(__builtin_frame_address(0), own);
     for (int i = 0; i < COUNT; i++) {
         assert_true(hak_profile_find(live[i], &origin));
-        assert_int_equal(origin.size, i + 1);
+        assert_int_equal(origin.size, i + 50);
         assert_int_equal(origin.is_freed, i % 2 == 0);
         assert_true(origin.addresses[0] - (uintptr_t)at_one_site < 100);
         assert_true(origin.depth > depth && origin.addresses[origin.depth - 1] == own[depth - 1]);
