@@ -29,6 +29,13 @@ void model_yield(void);
 #define hak_cpu_relax() ((void)0)
 #endif
 
+/* Asks for the line of an address, to write it. A hint: it never fails, and processors that don't know it do nothing. */
+#if defined(__x86_64__) && !defined(HAK_MODEL) /* compilers take the one for reading, if the processor isn't named */
+#define hak_prefetch_for_write(address) __asm__ volatile("prefetchw %0" : : "m"(*(const char *)(address)))
+#else
+#define hak_prefetch_for_write(address) __builtin_prefetch(address, 1)
+#endif
+
 /* A time stamp that costs next to nothing, in ticks of the processor's own: steady on one core, next to it on all. 0 where there is
  * none. */
 #if defined(__x86_64__) && !defined(HAK_MODEL)

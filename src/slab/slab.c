@@ -12,6 +12,7 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     slab->next = slab->previous = NULL;
     hak_owned_set(&slab->claimed_word, 0);
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, 0));
+    hak_owned_set(&slab->was_used, 0);
     hak_owned_set(&slab->tail_word, 1);
     hak_atomic_store(&slab->run_pages, 0, relaxed);
     hak_atomic_store(&slab->scan_word, 0, relaxed);
@@ -41,6 +42,12 @@ static void forget_purged_pages(struct hak_slab *slab) {
     hak_count_growth(hak_bit_count(pages));
 }
 
+/* The program is about to write what it gets. Blocks that were used before may lie in the cache of the processor that freed
+ * them: all of them are asked for at once. Neighbours only: others were freed at random, and are used when chance will have it. */
+static void prefetch_blocks(void **top, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) hak_prefetch_for_write(top[-1 - (ptrdiff_t)i]);
+}
+
 /* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
 static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **top, uint32_t want) {
     uint64_t claimed = hak_owned_get(&slab->claimed);
@@ -50,6 +57,7 @@ static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **t
         got = run < want ? run : want;
         write_neighbours(top - got, word_start + (first + got - 1) * block_bytes, block_bytes, got);
         claimed &= ~(hak_low_bits(got) << first);
+        if (hak_owned_get(&slab->was_used) != 0) prefetch_blocks(top, got);
     } else {
         for (; claimed != 0 && got < want; claimed &= claimed - 1)
             top[-1 - (ptrdiff_t)got++] = (void *)(word_start + hak_lowest_bit(claimed) * block_bytes);
@@ -73,6 +81,7 @@ static void claim_from_tail(struct hak_slab *slab) {
     hak_owned_set(&slab->tail_word, (uint8_t)(index + 1));
     hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
     hak_owned_set(&slab->claimed_word, (uint8_t)index);
+    hak_owned_set(&slab->was_used, 0);
     hak_owned_set(&slab->claimed, hak_slab_word_mask(slab->block_count, index));
 }
 
@@ -86,6 +95,7 @@ static bool claim_from_bits(struct hak_slab *slab, uint32_t index, uint32_t end)
         if (word == 0) continue;
         hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
         hak_owned_set(&slab->claimed_word, (uint8_t)index);
+        hak_owned_set(&slab->was_used, 1);
         hak_owned_set(&slab->claimed, word);
         return true;
     }
