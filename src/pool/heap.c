@@ -20,7 +20,7 @@ static HAK_ATOMIC(uint32_t) kept_heap_count; /* and those that are kept */
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
-enum { BYTES_PER_MISS = 4096, MOST_KEPT_HEAPS = 8 };
+enum { BYTES_PER_MISS = 4096, TURNING_SHARES = 4, MOST_KEPT_HEAPS = 8 };
 
 _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
@@ -51,7 +51,7 @@ static void blank_bins(struct hak_heap *heap) {
         hak_owned_set(&heap->slots[i].start, NULL);
         heap->slots[i].end = NULL;
         heap->slot_room[i] = 0;
-        heap->growth_misses[i] = 0;
+        heap->growth_misses[i] = heap->growth_turns[i] = 0;
         set_bin(&heap->bins[i], NULL, 0, NULL);
     }
     heap->slots_next = (void **)(void *)(heap + 1);
@@ -394,6 +394,19 @@ static uint64_t share_bytes(void) {
     return super_slabs * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share) / (threads + (threads == 0));
 }
 
+/* What the slots of a thread's bins may keep, for a bin that has missed. Some times the share where refills and flushes take turns: the
+ * program allocates and frees at random, and has less to do with slabs the more it keeps. Where it allocates for long, and then
+ * frees for long, misses are hardly fewer. */
+static uint64_t allowed_bytes(const struct hak_heap *heap, uint32_t size_class) {
+    bool takes_turns = heap->growth_turns[size_class] * 4u > heap->growth_misses[size_class];
+    return takes_turns ? TURNING_SHARES * share_bytes() : share_bytes();
+}
+
+static bool is_turn(const struct hak_heap *heap, uint32_t size_class) {
+    int run = heap->miss_run[size_class];
+    return hak_heap_cached(heap, size_class) == 0 ? run < 0 : run > 0;
+}
+
 /* What a bin gets at any miss. */
 static size_t quick_slots(uint32_t size_class) {
     size_t quick = hak_knob(bin_quick_bytes) / hak_size_classes[size_class].block_bytes;
@@ -405,9 +418,11 @@ static size_t quick_slots(uint32_t size_class) {
 static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
     size_t quick = quick_slots(size_class);
     if (want <= quick) return want;
+    heap->growth_turns[size_class] += is_turn(heap, size_class);
     size_t misses = ++heap->growth_misses[size_class],
            more_bytes = (want - have) * hak_size_classes[size_class].block_bytes;
-    if (have != 0 && misses * BYTES_PER_MISS >= more_bytes && heap->slots_bytes + more_bytes <= share_bytes())
+    if (have != 0 && misses * BYTES_PER_MISS >= more_bytes &&
+        heap->slots_bytes + more_bytes <= allowed_bytes(heap, size_class))
         return want;
     return quick;
 }
@@ -430,7 +445,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     if (hak_atomic_load(&hak_class_slots[size_class], relaxed) == 0) want = slots_earned(heap, size_class, have, want);
     if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return HAK_BIN_FITS;
     uint64_t all_bytes = heap->slots_bytes + (want - have) * block_bytes;
-    if (all_bytes > hak_knob(bin_budget_bytes) && all_bytes > share_bytes()) {
+    if (all_bytes > hak_knob(bin_budget_bytes) && all_bytes > allowed_bytes(heap, size_class)) {
         if (heap->is_inherited) return grow_anew(heap, size_class);
         if (have != 0) return HAK_BIN_FITS;
         want = HAK_LEAST_SLOTS;
@@ -454,7 +469,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
         end_bin_at(heap, size_class, want);
     }
     heap->slots_bytes += (want - have) * block_bytes;
-    heap->growth_misses[size_class] = 0;
+    heap->growth_misses[size_class] = heap->growth_turns[size_class] = 0;
     HAK_COUNT(heap, bin_growths, 1);
     return HAK_BIN_GREW;
 }
@@ -474,7 +489,7 @@ void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
 }
 
 void hak_heap_shrink_to_budget(struct hak_heap *heap) {
-    if (heap->slots_bytes <= share_bytes()) return;
+    if (heap->slots_bytes <= TURNING_SHARES * share_bytes()) return;
     bool is_within = heap->slots_bytes <= hak_knob(bin_budget_bytes); /* but for bins that were earned */
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         const struct hak_slots *slots = &heap->slots[c];

@@ -68,8 +68,10 @@ struct hak_heap {
     HAK_ATOMIC(uint64_t) slow_paths;      /* owner; begun so far: who does not see it change sees hits at most */
     struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];
     uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1];     /* slots that a bin has memory for, of which it may have fewer */
-    uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew */
-    int8_t miss_run[HAK_SMALL_CLASS_COUNT + 1]; /* last misses of one kind, up to HAK_LONG_RUN, times the kind; 0 since
+    uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew, */
+    uint16_t
+        growth_turns[HAK_SMALL_CLASS_COUNT + 1]; /* and of these, such as were of another kind than the one before */
+    int8_t miss_run[HAK_SMALL_CLASS_COUNT + 1];  /* last misses of one kind, up to HAK_LONG_RUN, times the kind; 0 since
                                                  * hak_heap_give_up_idle */
     HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* owner; refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* owner; of slow paths whose time was taken */

@@ -4,6 +4,7 @@
 #include "region/units.h"
 
 #include <signal.h>
+#include <string.h>
 
 static void blank(void **state) {
     (void)state;
@@ -284,6 +285,23 @@ static void bins_have_a_share_of_a_large_heap(void **state) {
     assert_in_range(slots_bytes_at_most(hak_heap_acquire()), least, share / 4);
 }
 
+/* Refills and flushes in turns, or one of four misses at least: the heap is left for it. */
+static void bins_that_take_turns(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    make_heap_large();
+    uint64_t share = LARGE_HEAP_SUPER_SLABS * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share);
+    struct hak_heap *heap = hak_heap_acquire(), *runs = hak_heap_acquire();
+    share /= 2;
+    memset(heap->miss_run, -1, sizeof heap->miss_run); /* flushes; each of what follows is a refill */
+    uint64_t bytes = slots_bytes_at_most(heap);
+    assert_in_range(bytes, share + 1, 4 * share);
+    hak_heap_shrink_to_budget(heap);
+    assert_int_equal(slots_bytes_at_most(heap), bytes);
+    memset(runs->miss_run, 1, sizeof runs->miss_run);
+    assert_in_range(slots_bytes_at_most(runs), 1, share);
+}
+
 /* What is changed while a bin is in use. */
 static void limits_of_a_class(void **state) {
     (void)state;
@@ -363,6 +381,7 @@ static void share_is_lowered(void **state) {
     hak_heap_shrink_to_budget(heap);
     assert_int_equal(slots_of(heap, earned), had);
     hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
+    for (int i = 0; i < 3; i++) hak_heap_acquire(); /* and more threads have a part in it */
     for (int i = 0; i < 20; i++) hak_heap_shrink_to_budget(heap);
     assert_true(heap->slots_bytes < hak_knob(bin_budget_bytes));
     assert_int_equal(slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
@@ -543,7 +562,7 @@ UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_te
           cmocka_unit_test(inherited_bins_begin_anew), cmocka_unit_test(no_huge_pages), cmocka_unit_test(no_memory),
           cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
           cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
-          cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(limits_of_a_class),
-          cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered), cmocka_unit_test(share_is_lowered),
-          cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile), cmocka_unit_test(holding),
-          cmocka_unit_test(releasing))
+          cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(bins_that_take_turns),
+          cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered),
+          cmocka_unit_test(share_is_lowered), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
+          cmocka_unit_test(holding), cmocka_unit_test(releasing))
