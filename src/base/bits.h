@@ -40,4 +40,8 @@ HAK_INLINE uint32_t hak_find_bit_run(uint32_t word, uint32_t count, uint32_t ali
     return word == 0 ? 32 : hak_lowest_bit(word);
 }
 
+/* Two addresses, anywhere in memory, which processors add, compare and store at once. */
+typedef uintptr_t hak_address_pair
+    __attribute__((vector_size(2 * sizeof(uintptr_t)), aligned(sizeof(void *)), may_alias));
+
 #endif

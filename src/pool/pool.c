@@ -235,13 +235,15 @@ HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
     uint32_t count = 0;
-    for (; count + 4 <= limit; count += 4, expected += 4 * step) {
-        void *const *next = blocks + count;
-        if ((uintptr_t)next[0] != expected || (uintptr_t)next[1] != expected + step ||
-            (uintptr_t)next[2] != expected + 2 * step || (uintptr_t)next[3] != expected + 3 * step)
-            break;
+    hak_address_pair pair = {expected, expected + step}, stride = {2 * step, 2 * step};
+    for (; count + 8 <= limit; count += 8) {
+        const hak_address_pair *next = (const hak_address_pair *)(const void *)(blocks + count);
+        hak_address_pair difference = next[0] ^ pair;
+        for (int i = 1; i < 4; i++) difference |= next[i] ^ (pair += stride);
+        if ((difference[0] | difference[1]) != 0) break;
+        pair += stride;
     }
-    for (; count < limit && (uintptr_t)blocks[count] == expected; count++) expected += step;
+    for (expected += count * step; count < limit && (uintptr_t)blocks[count] == expected; count++) expected += step;
     return count;
 }
 

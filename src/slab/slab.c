@@ -23,14 +23,11 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     hak_atomic_store(&slab->state, state, relaxed);
 }
 
-/* Two addresses, which processors add and store at once. */
-typedef uintptr_t address_pair __attribute__((vector_size(2 * sizeof(uintptr_t)), aligned(sizeof(void *)), may_alias));
-
 /* Writes `count` blocks that are neighbours, from the last one down. */
 static void write_neighbours(void **out, uintptr_t last, size_t block_bytes, uint32_t count) {
-    address_pair pair = {last, last - block_bytes}, step = {2 * block_bytes, 2 * block_bytes};
+    hak_address_pair pair = {last, last - block_bytes}, step = {2 * block_bytes, 2 * block_bytes};
 #pragma GCC unroll 4
-    for (uint32_t i = 0; i < count / 2; i++, pair -= step) ((address_pair *)(void *)out)[i] = pair;
+    for (uint32_t i = 0; i < count / 2; i++, pair -= step) ((hak_address_pair *)(void *)out)[i] = pair;
     if (count % 2 != 0) out[count - 1] = (void *)pair[0];
 }
 
