@@ -205,11 +205,12 @@ static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *add
 /* A multiplication spreads addresses that differ in few bits. */
 static uint32_t first_slot(uintptr_t block) { return (uint32_t)((block * UINT64_C(0x9E3779B97F4A7C15)) >> 40); }
 
-/* Release: who finds the address reads what belongs to it (find_origin). */
 static void set_origin(struct origin *origin, uintptr_t block, uint64_t size, uint32_t site) {
     hak_atomic_store(&origin->block, 0, relaxed);
+    /* Releases pair with find_origin: who sees one of these sees that the address is gone; */
     hak_atomic_store(&origin->size, size, release);
     hak_atomic_store(&origin->site, site, release);
+    /* Release pairs with find_origin: and who sees the address sees these. */
     hak_atomic_store(&origin->block, block, release);
 }
 
@@ -297,11 +298,12 @@ void hak_profile_forget(const void *block) {
     }
 }
 
-/* Acquire pairs with set_origin: before, for what was written to be seen; between, for the address to be looked at last. */
 static bool find_origin(struct hak_profile_tables *known, uint32_t slot, uintptr_t block,
                         struct hak_profile_origin *found) {
     const struct origin *origin = &known->origins[slot];
+    /* Acquire pairs with set_origin: what belongs to the address can be read. */
     if (hak_atomic_load(&origin->block, acquire) != block) return false;
+    /* Acquire pairs with set_origin: if they are another block's, the address is gone. */
     uint64_t size = hak_atomic_load(&origin->size, acquire);
     uint32_t where = hak_atomic_load(&origin->site, acquire);
     if (hak_atomic_load(&origin->block, relaxed) != block) return false;

@@ -403,8 +403,8 @@ static uint64_t allowed_bytes(const struct hak_heap *heap, uint32_t size_class) 
 }
 
 static bool is_turn(const struct hak_heap *heap, uint32_t size_class) {
-    int run = heap->miss_run[size_class];
-    return hak_heap_cached(heap, size_class) == 0 ? run < 0 : run > 0;
+    bool is_refill = hak_heap_cached(heap, size_class) == 0;
+    return is_refill ? heap->miss_run[size_class] < 0 : heap->miss_run[size_class] > 0;
 }
 
 /* What a bin gets at any miss. */

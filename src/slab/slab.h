@@ -54,10 +54,10 @@ struct hak_slab {
     HAK_ATOMIC(uint8_t) scan_word;   /* hint: where the holder claims next; below it, it has freed nothing */
     HAK_ATOMIC(uint8_t) size_class;  /* relaxed: late readers check it against what they hold */
     HAK_OWNED(uint8_t) claimed_word; /* holder: the word it claimed last */
-    HAK_OWNED(uint8_t) was_used;     /* holder: its blocks were in use before, and may be in another processor's cache */
-    HAK_OWNED(uint8_t) tail_word;    /* holder: words from here on it has claimed all along (S7) */
-    HAK_ATOMIC(uint8_t) range;       /* relaxed: number of the region's range the units lie in */
-    HAK_ATOMIC(uint8_t) sweeps;      /* hint: sweeps by the background thread since the last claim, up to 2 */
+    HAK_OWNED(uint8_t) was_used;  /* holder: its blocks were in use before, and may be in another processor's cache */
+    HAK_OWNED(uint8_t) tail_word; /* holder: words from here on it has claimed all along (S7) */
+    HAK_ATOMIC(uint8_t) range;    /* relaxed: number of the region's range the units lie in */
+    HAK_ATOMIC(uint8_t) sweeps;   /* hint: sweeps by the background thread since the last claim, up to 2 */
 
     /* What others need who free: apart from what the holder writes at every refill. */
     _Alignas(64) HAK_ATOMIC(uint64_t) *bits; /* const: S1-S3; inline_bits, or a row of the range's table */
