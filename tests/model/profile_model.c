@@ -48,6 +48,33 @@ MODEL_HARNESS(profile_began, setup_off, check, begin, record_and_forget);
 MODEL_HARNESS(profile_began_twice, setup_off, check, begin, begin);
 MODEL_HARNESS(profile_ended, setup, NULL, end, record_and_forget);
 
+/* Two addresses that have the same place in the table: one was sampled before, the other is now, while a crash asks for both. */
+#define EARLIER_BLOCK ((void *)(uintptr_t)0x1000)
+#define LATER_BLOCK ((void *)((uintptr_t)0x1000 + ((uintptr_t)1 << 55)))
+
+static void setup_origin(void) {
+    setup();
+    hak_profile_record(EARLIER_BLOCK, 10, 16, 1024, one_stack, 2);
+    hak_profile_forget(EARLIER_BLOCK);
+}
+static void record_later(void) { hak_profile_record(LATER_BLOCK, 20, 32, 1024, other_stack, 1); }
+static void find(const void *block, uint64_t size, const uintptr_t *stack, uint64_t depth) {
+    struct hak_profile_origin origin;
+    if (!hak_profile_find(block, &origin)) return;
+    model_assert(origin.size == size && origin.depth == depth && origin.addresses[0] == stack[0],
+                 "what is found of a block is its own");
+}
+static void find_both(void) {
+    find(EARLIER_BLOCK, 10, one_stack, 2);
+    find(LATER_BLOCK, 20, other_stack, 1);
+}
+static void check_later(void) {
+    struct hak_profile_origin origin;
+    model_assert(!hak_profile_find(EARLIER_BLOCK, &origin) && hak_profile_find(LATER_BLOCK, &origin),
+                 "the later one has the place");
+}
+MODEL_HARNESS(profile_origin, setup_origin, check_later, record_later, find_both);
+
 /* ---- Routes --------------------------------------------------------------------------------------------------------- */
 
 enum { FIRST = 80, LAST = 81 }; /* of the sizes that the group of 1280 bytes serves */
