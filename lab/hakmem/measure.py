@@ -1,7 +1,9 @@
 """Interleaved measurement: every case under every variant makes a round, so that what drifts on the machine drifts
 for all.
 
-The order of variants turns from round to round and from case to case. A variant that fails a case is not asked again;
+The order of variants changes from round to round and from case to case, so that each comes after each other one equally
+often: what a run leaves behind (pages that the kernel or the machine below it has to clear or not, a warm file) is
+there for the next. A variant that fails a case is not asked again;
 the others go on. Ctrl-C ends the measurement after the last whole round, whose figures are kept. Nothing here knows
 what a case is: a command, a benchmark program, a server with its client.
 """
@@ -200,6 +202,15 @@ class CommandCase:
             raise LabError(f"{self.command[0]} {how}" + (f": {said[-1]}" if said else ""))
 
 
+def order_of(turn: int, count: int) -> list[int]:
+    """The numbers below `count` in the order of this turn. In `count` turns, twice as many if it is odd, each is in each
+    place and after each other one equally often: E. J. Williams, Experimental designs balanced for the estimation of
+    residual effects of treatments (1949)."""
+    zigzag = [(number + 1) // 2 if number % 2 else -number // 2 for number in range(count)]
+    row = [(number + turn) % count for number in zigzag]
+    return row[::-1] if count % 2 and turn % 2 else row
+
+
 def measure(
     cases: Sequence[Case],
     variants: Sequence[Variant],
@@ -221,8 +232,7 @@ def measure(
             round_number = turn - warmup + 1 if counted else 0
             of_round: list[tuple[str, str, Sample]] = []
             for index, case in enumerate(cases):
-                first = (turn + index) % len(variants)
-                for variant in [*variants[first:], *variants[:first]]:
+                for variant in (variants[place] for place in order_of(turn + index, len(variants))):
                     number += 1
                     if (case.name, variant.name) in failed or not case.supports(variant):
                         continue

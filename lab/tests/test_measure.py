@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 from hakmem import measure
@@ -37,10 +39,21 @@ def variants(*names: str) -> list[Variant]:
     return [Variant(name, Allocator(name, None)) for name in names]
 
 
+@pytest.mark.parametrize("count", range(1, 13))
+def test_each_comes_after_each_other_equally_often(count: int) -> None:
+    turns = 2 * count
+    orders = [measure.order_of(turn, count) for turn in range(turns)]
+    pairs = Counter(pair for order in orders for pair in pairwise(order))
+    places = Counter(placed for order in orders for placed in enumerate(order))
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    assert pairs == {(a, b): 2 for a in range(count) for b in range(count) if a != b}
+    assert places == {(place, number): 2 for place in range(count) for number in range(count)}
+
+
 def test_rounds_interleave_and_the_order_turns() -> None:
     case = Scripted(numbered)
     done = measure.measure([case], variants("a", "b", "c"), 3, warmup=1)
-    assert case.order == ["a", "b", "c", "b", "c", "a", "c", "a", "b", "a", "b", "c"]
+    assert case.order == ["a", "b", "c", "a", "c", "b", "c", "a", "b", "c", "b", "a"]
     assert done.values("case", "a", "wall_s") == [1.0, 2.0, 3.0]  # run 0 was the warm-up
     assert (done.rounds, done.interrupted, done.failures, done.notes) == (3, False, [], [])
 
