@@ -203,9 +203,9 @@ class CommandCase:
 
 
 def order_of(turn: int, count: int) -> list[int]:
-    """The numbers below `count` in the order of this turn. In `count` turns, twice as many if it is odd, each is in each
-    place and after each other one equally often: E. J. Williams, Experimental designs balanced for the estimation of
-    residual effects of treatments (1949)."""
+    """The numbers below `count` in the order of this turn. In `count` turns, twice as many if it is odd, each is in
+    each place and after each other one equally often: E. J. Williams, Experimental designs balanced for the estimation
+    of residual effects of treatments (1949)."""
     zigzag = [(number + 1) // 2 if number % 2 else -number // 2 for number in range(count)]
     row = [(number + turn) % count for number in zigzag]
     return row[::-1] if count % 2 and turn % 2 else row
