@@ -312,6 +312,14 @@ static void unreadable(void **state) {
     assert_int_equal(hak_stack_walk(frame, addresses), 2);
 }
 
+/* The innermost addresses may be the library's own, where no call became a jump. */
+static bool is_from(const struct hak_profile_origin *origin, uintptr_t function) {
+    enum { MOST_BYTES = 200 };
+    for (uint64_t i = 0; i < origin->depth; i++)
+        if (origin->addresses[i] - function < MOST_BYTES) return true;
+    return false;
+}
+
 /* Where a block came from, also when it is gone. */
 static void origins(void **state) {
     (void)state;
@@ -329,7 +337,7 @@ static void origins(void **state) {
         assert_true(hak_profile_find(live[i], &origin));
         assert_int_equal(origin.size, i + 50);
         assert_int_equal(origin.is_freed, i % 2 == 0);
-        assert_true(origin.addresses[0] - (uintptr_t)at_one_site < 100);
+        assert_true(is_from(&origin, (uintptr_t)at_one_site));
         assert_true(origin.depth > depth && origin.addresses[origin.depth - 1] == own[depth - 1]);
     }
     hak_meter_stop();
