@@ -395,7 +395,7 @@ static void choose_classes(struct learned *learned, const struct sums *from, con
     }
 }
 
-/* What bins may keep of a heap is memory for time, for as long as it is tried already. */
+/* A larger share of the heap for its bins takes memory from the first trial on. */
 static bool buys_time_with_memory(void) {
     return configured.goal == HAK_GOAL_SPEED || configured.goal == HAK_GOAL_LATENCY;
 }

@@ -407,6 +407,16 @@ static bool is_turn(const struct hak_heap *heap, uint32_t size_class) {
     return is_refill ? heap->miss_run[size_class] < 0 : heap->miss_run[size_class] > 0;
 }
 
+/* A large bin has missed. Of very many misses the early ones count less. */
+static void count_growth_miss(struct hak_heap *heap, uint32_t size_class) {
+    if (heap->growth_misses[size_class] == UINT16_MAX) {
+        heap->growth_misses[size_class] /= 2;
+        heap->growth_turns[size_class] /= 2;
+    }
+    heap->growth_misses[size_class]++;
+    heap->growth_turns[size_class] += is_turn(heap, size_class);
+}
+
 /* What a bin gets at any miss. */
 static size_t quick_slots(uint32_t size_class) {
     size_t quick = hak_knob(bin_quick_bytes) / hak_size_classes[size_class].block_bytes;
@@ -418,8 +428,8 @@ static size_t quick_slots(uint32_t size_class) {
 static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
     size_t quick = quick_slots(size_class);
     if (want <= quick) return want;
-    heap->growth_turns[size_class] += is_turn(heap, size_class);
-    size_t misses = ++heap->growth_misses[size_class],
+    count_growth_miss(heap, size_class);
+    size_t misses = heap->growth_misses[size_class],
            more_bytes = (want - have) * hak_size_classes[size_class].block_bytes;
     if (have != 0 && misses * BYTES_PER_MISS >= more_bytes &&
         heap->slots_bytes + more_bytes <= allowed_bytes(heap, size_class))

@@ -69,9 +69,8 @@ struct hak_heap {
     struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];
     uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1];     /* slots that a bin has memory for, of which it may have fewer */
     uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew, */
-    uint16_t
-        growth_turns[HAK_SMALL_CLASS_COUNT + 1]; /* and of these, such as were of another kind than the one before */
-    int8_t miss_run[HAK_SMALL_CLASS_COUNT + 1];  /* last misses of one kind, up to HAK_LONG_RUN, times the kind; 0 since
+    uint16_t growth_turns[HAK_SMALL_CLASS_COUNT + 1];  /* of these, those of another kind than the one before */
+    int8_t miss_run[HAK_SMALL_CLASS_COUNT + 1]; /* last misses of one kind, up to HAK_LONG_RUN, times the kind; 0 since
                                                  * hak_heap_give_up_idle */
     HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* owner; refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* owner; of slow paths whose time was taken */
@@ -247,7 +246,7 @@ size_t hak_heap_usual_slots(uint32_t size_class);
 /* Takes the slots that an open bin has above that, as far as there are no blocks in them. */
 HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
-/* When the bins have more slots than the heap's share allows now, takes half of those of each open bin that was earned within it, and of
+/* When the bins have more slots than the heap's share could allow any bin now, takes half of those of each open bin that was earned within it, and of
  * each other one, too, if they are above the budget; as far as there are no blocks in them, and leaves what any bin may have. */
 HAK_COLD void hak_heap_shrink_to_budget(struct hak_heap *heap);
 

@@ -300,6 +300,16 @@ static void bins_that_take_turns(void **state) {
     assert_int_equal(slots_bytes_at_most(heap), bytes);
     memset(runs->miss_run, 1, sizeof runs->miss_run);
     assert_in_range(slots_bytes_at_most(runs), 1, share);
+
+    uint32_t c = hak_size_class_of(4096); /* one miss of eight is a turn, for so long that counters overflow */
+    size_t slots = slots_of(runs, c);
+    hak_atomic_store(&hak_knobs.bin_most_bytes, 1 << 20, relaxed);
+    assert_true(runs->slots_bytes + slots * 4096 > share);
+    for (uint32_t i = 0; i < 200000; i++) {
+        runs->miss_run[c] = i % 8 == 0 ? -1 : 1;
+        hak_heap_grow_bin(runs, c);
+    }
+    assert_int_equal(slots_of(runs, c), slots);
 }
 
 /* What is changed while a bin is in use. */
