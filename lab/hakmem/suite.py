@@ -24,7 +24,10 @@ CLOSING = re.compile(
 )
 FIGURE = re.compile(r"^figure (?P<name>\S+) (?P<value>[-+0-9.e]+) (?P<unit>\S+)$", re.MULTILINE)
 TIMEOUT_S = 300
-LONG = "long"  # the group of cases that run only when they are asked for
+LONG = "long"
+FOUNDING = "founding"  # commands by which allocators have been compared since before hakmem was one
+ON_WISH = (LONG, FOUNDING)  # groups of cases that run only when they are asked for
+FIXED_BYTES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 LONG_TIMEOUT_S = 7200
 
 
@@ -174,12 +177,30 @@ BENCHMARKS = (
         ("rss_drift", "mappings_most"),
         by_wall=True,
     ),
+    *(
+        Benchmark(
+            f"fixed {size}",
+            f"bench_random_mixed 12000000 400 1 {size} {size}",
+            f"bench_random_mixed 1000000 400 1 {size} {size}",
+            FOUNDING,
+        )
+        for size in FIXED_BYTES
+    ),
+    *(
+        Benchmark(
+            f"small larson {threads}",
+            f"larson 2 8 128 1024 1 12345 {threads}",
+            f"larson 0.1 8 128 1024 1 12345 {threads}",
+            FOUNDING,
+        )
+        for threads in (1, 2, 4, 16)
+    ),
 )
 GROUPS = tuple(dict.fromkeys(benchmark.group for benchmark in BENCHMARKS))
 
 
 def resolve(names: Iterable[str] = (), size: str = "full") -> list[BenchCase]:
-    """Cases by name of benchmark or of group, in the order of the suite; without names, all but the long ones."""
+    """Cases by name of benchmark or of group, in the order of the suite; without names, all but those on wish."""
     wanted = [name.strip() for word in names for name in word.split(",")]
     known = {benchmark.name for benchmark in BENCHMARKS} | set(GROUPS)
     for name in wanted:
@@ -190,8 +211,8 @@ def resolve(names: Iterable[str] = (), size: str = "full") -> list[BenchCase]:
 
 
 def is_wanted(name: str, group: str, wanted: list[str]) -> bool:
-    """Whether a case was asked for, by its name or its group; without a wish, all are but the long ones."""
-    return name in wanted or group in wanted if wanted else group != LONG
+    """Whether a case was asked for, by its name or its group; without a wish, all are but some groups."""
+    return name in wanted or group in wanted if wanted else group not in ON_WISH
 
 
 def case_of(row: Benchmark, size: str) -> BenchCase:

@@ -66,6 +66,9 @@ def test_names_and_groups() -> None:
     assert "soak" in all_of_them and "soak half an hour" not in all_of_them
     (soak,) = suite.resolve([suite.LONG])
     assert soak.timeout_s > 1800 and soak.words[1] == "1800"
+    founding = {case.name: case.words for case in suite.resolve([suite.FOUNDING])}
+    assert founding["fixed 8192"][-2:] == ("8192", "8192") and founding["small larson 16"][-1] == "16"
+    assert not set(founding) & set(all_of_them)
     with pytest.raises(LabError, match="no benchmark 'nosuch'; there are mixed 400"):
         suite.resolve(["nosuch"])
 

@@ -10,17 +10,18 @@
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
+enum { BYTES_PER_MISS = 4096, TURNING_SHARES = 4, MOST_KEPT_HEAPS = 8, FEW_HEAPS = 4, HEAPS_PER_PROCESSOR = 2 };
+
 struct hak_counters hak_shared_counters;
 HAK_ATOMIC(struct hak_heap *) hak_heaps;
 HAK_ATOMIC(uint32_t) hak_heaps_in_use;
+HAK_ATOMIC(uint32_t) hak_few_heaps = FEW_HEAPS;
 
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
 static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use, */
 static HAK_ATOMIC(uint32_t) kept_heap_count; /* and those that are kept */
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
-
-enum { BYTES_PER_MISS = 4096, TURNING_SHARES = 4, MOST_KEPT_HEAPS = 8 };
 
 _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
@@ -73,6 +74,11 @@ static void make_blank(struct hak_heap *heap) {
     forget_thread(heap);
 }
 
+static void set_few_heaps(void) {
+    uint32_t few = HEAPS_PER_PROCESSOR * hak_os_processor_count();
+    if (few > FEW_HEAPS) hak_atomic_store(&hak_few_heaps, few, relaxed);
+}
+
 static struct hak_heap *make_heap(void) {
     size_t bytes = hak_align_up(HAK_HEAP_BYTES, hak_os_page_bytes());
     struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
@@ -81,6 +87,7 @@ static struct hak_heap *make_heap(void) {
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
+    if (heap->number == FEW_HEAPS + 1) set_few_heaps();
     hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
     struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
     do {
@@ -175,22 +182,33 @@ void hak_heap_give_up_idle(struct hak_heap *heap) {
     }
 }
 
+/* To the region or the pool. */
+static void give_up_slabs(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_slab *slab;
+    while ((slab = heap->partial[size_class].first) != NULL) {
+        hak_heap_unlink(heap, slab);
+        if (hak_slab_is_empty(slab) && hak_slab_claim_all(slab)) {
+            hak_pool_retire(heap, slab);
+            continue;
+        }
+        hak_slab_unclaim(slab);
+        /* Relaxed: the partial set hands it on. */
+        hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
+        hak_partial_set_add(slab);
+    }
+}
+
+void hak_heap_share_slabs(struct hak_heap *heap, uint32_t size_class) {
+    for (uint32_t i = 0; i < HAK_RECENT_CLASSES; i++)
+        if (heap->recent_classes[i] == size_class) return;
+    uint8_t *recent = &heap->recent_classes[heap->recent_next++ % HAK_RECENT_CLASSES];
+    if (*recent != 0) give_up_slabs(heap, *recent);
+    *recent = (uint8_t)size_class;
+}
+
 void hak_heap_give_up_slabs(struct hak_heap *heap) {
     hak_heap_recheck_full(heap);
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        struct hak_slab *slab;
-        while ((slab = heap->partial[i].first) != NULL) {
-            hak_heap_unlink(heap, slab);
-            if (hak_slab_is_empty(slab) && hak_slab_claim_all(slab)) {
-                hak_pool_retire(heap, slab);
-                continue;
-            }
-            hak_slab_unclaim(slab);
-            /* Relaxed: the partial set hands it on. */
-            hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
-            hak_partial_set_add(slab);
-        }
-    }
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) give_up_slabs(heap, i);
     struct hak_slab *unit;
     while ((unit = hak_heap_take_unit(heap)) != NULL) hak_region_release(unit, 1);
 }

@@ -20,6 +20,8 @@
  *       as well who gets one that is kept (HAK_HEAP_KEPT): the next thread, or who takes it apart. Such a heap holds no slab.
  *   H8  base == slots_end: the bin is for frees only. Its blocks begin at its first slot, and malloc misses until its owner opens
  *       the bin.
+ *   H9  Where heaps are many, a heap holds slabs of the classes in recent_classes, the last ones that a refill left some of, and
+ *       of classes that were not refilled since there are so many.
  */
 #ifndef HAK_POOL_HEAP_H
 #define HAK_POOL_HEAP_H
@@ -55,7 +57,7 @@ struct hak_partial_list {
     uint32_t count;
 };
 
-enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8 };
+enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8, HAK_RECENT_CLASSES = 8 };
 
 struct hak_heap {
     struct hak_bin bins[HAK_CLASS_LIMIT]; /* first: the hit path indexes it from the heap's address */
@@ -81,6 +83,8 @@ struct hak_heap {
     uint32_t acquired_count;                        /* slabs acquired since the thread got the heap */
     bool has_acquired[HAK_SMALL_CLASS_COUNT + 1];   /* a slab of the class, since then */
     uint8_t slab_counts[HAK_SMALL_CLASS_COUNT + 1]; /* acquired less retired, 0..255; a guess: others do so, too */
+    uint8_t recent_classes[HAK_RECENT_CLASSES];     /* H9; 0 for none. Round and round, */
+    uint32_t recent_next;                           /* the next at this, modulo their number */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) in_use;        /* atomic: HAK_HEAP_UNUSED ... */
@@ -142,6 +146,14 @@ HAK_INLINE struct hak_heap *hak_heap_first(void) {
 /* Heaps that threads have. */
 extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
+/* Heaps above this number are many: more than two threads for each processor, and more than a few. */
+extern HAK_ATOMIC(uint32_t) hak_few_heaps;
+
+/* True when what every heap holds for itself is too much memory, and rarely used: threads wait for processors. */
+HAK_INLINE bool hak_heaps_are_many(void) {
+    return hak_atomic_load(&hak_heaps_in_use, relaxed) > hak_atomic_load(&hak_few_heaps, relaxed);
+}
+
 /* True when `heap` is one of these. */
 bool hak_heap_is_known(const void *heap);
 
@@ -194,9 +206,12 @@ HAK_INLINE struct hak_slab *hak_heap_take_unit(struct hak_heap *heap) {
     return heap->empty_count > 0 ? heap->empty_slabs[--heap->empty_count] : NULL;
 }
 
+/* Units that it may keep. */
+HAK_INLINE uint32_t hak_heap_unit_room(void) { return hak_heaps_are_many() ? 1 : HAK_EMPTY_SLABS; }
+
 /* Keeps a unit that the caller has, and that is no slab or run; false when there are enough. */
 HAK_INLINE bool hak_heap_keep_unit(struct hak_heap *heap, struct hak_slab *unit) {
-    if (heap->empty_count == HAK_EMPTY_SLABS) return false;
+    if (heap->empty_count >= hak_heap_unit_room()) return false;
     heap->empty_slabs[heap->empty_count++] = unit;
     return true;
 }
@@ -221,6 +236,10 @@ void hak_heap_give_up_idle(struct hak_heap *heap);
 /* Links a slab that is HELD by the heap into its list, or gives it to the pool when the list is full (H4). */
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);
 void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab);
+
+/* A refill of the class has left a slab with free blocks, and heaps are many: gives up those of the class that was not refilled for
+ * longest (H9). */
+void hak_heap_share_slabs(struct hak_heap *heap, uint32_t size_class);
 
 /* Declares a slab full that the heap holds and that is in no list (H6). */
 void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab);

@@ -16,7 +16,8 @@ enum {
 /* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is an
  * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. */
 static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
-    if (heap != NULL && units == 1 && heap->acquired_count >= AHEAD_AFTER && source != HAK_UNITS_NEW_SUPER) {
+    if (heap != NULL && units == 1 && heap->acquired_count >= AHEAD_AFTER && !hak_heaps_are_many() &&
+        source != HAK_UNITS_NEW_SUPER) {
         struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, false);
         if (first != NULL) {
             for (uint32_t i = HAK_EMPTY_SLABS; --i > 0;) {
@@ -137,7 +138,10 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
             hak_heap_hold(heap, slab);
         }
         got += hak_slab_take(slab, top - got, want - got);
-        if (got == want) return got;
+        if (got == want) {
+            if (HAK_UNLIKELY(hak_heaps_are_many())) hak_heap_share_slabs(heap, size_class);
+            return got;
+        }
         hak_heap_unlink(heap, slab);
         hak_heap_declare_full(heap, slab);
     }
@@ -190,9 +194,9 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
     uint64_t before = hak_slab_set_bits(slab, index, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
-    uint32_t state;
-    if (HAK_UNLIKELY(hak_slab_take_over_full(slab, number_of(heap), &state))) {
-        bool ours = heap != NULL && state == hak_slab_state(HAK_SLAB_FULL, heap->number);
+    uint32_t state, keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number_of(heap);
+    if (HAK_UNLIKELY(hak_slab_take_over_full(slab, keeper, &state))) {
+        bool ours = keeper != HAK_NO_HEAP && state == hak_slab_state(HAK_SLAB_FULL, keeper);
         state = ours ? hak_slab_state(HAK_SLAB_HELD, heap->number) : HAK_SLAB_POOLED;
         if (ours) {
             hak_heap_hold(heap, slab);

@@ -21,6 +21,7 @@ struct fake_os fake_os = {
     .address_space_room = SIZE_MAX,
     .grows_in_place = true,
     .mapping_limit = 65530,
+    .processors = 64,
     .build_id = {1, 2, 3, 4},
     .fences_left = SIZE_MAX,
     .read_bytes = SIZE_MAX,
@@ -292,6 +293,7 @@ void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     fake_os.wakes++;
 }
 void hak_os_yield(void) {}
+uint32_t hak_os_processor_count(void) { return fake_os.processors; }
 
 void hak_os_write(int descriptor, const char *text, size_t length) {
     (void)descriptor;

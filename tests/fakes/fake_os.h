@@ -54,6 +54,7 @@ struct fake_os {
     bool has_huge_pages;        /* the kernel gives them; false */
     size_t mapping_limit;       /* as the kernel tells it; 65530 */
     size_t resident_bytes;      /* of every part that is asked about; 0 */
+    uint32_t processors;        /* 64 */
     uint64_t clock_ms;          /* stands still; 0 */
     struct hak_os_usage usage;  /* 0 */
     unsigned char build_id[4];  /* 1, 2, 3, 4 */

@@ -115,6 +115,7 @@ size_t hak_os_resident_bytes(void *start, size_t bytes) { return (void)start, by
 bool hak_os_has_huge_pages(void) { return true; }
 size_t hak_os_mapping_limit(void) { return 65530; }
 void hak_os_yield(void) {}
+uint32_t hak_os_processor_count(void) { return 64; }
 bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     if (fake_os.refuses_threads) return false;
     if (joinable != NULL) {

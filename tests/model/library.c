@@ -164,6 +164,7 @@ void library_reset(void) {
     oldest = 0;
     hak_heaps = NULL;
     heap_count = free_heap_count = kept_heap_count = hak_heaps_in_use = 0;
+    hak_few_heaps = FEW_HEAPS;
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;

@@ -90,6 +90,18 @@ static void flush(void) { hak_heap_flush(own_heap()); }
 MODEL_HARNESS(pool_drain, setup_partial, check_taken_and_one, take_pairs, put_first);
 MODEL_HARNESS(pool_flush, setup_partial, check_taken, flush, put_first, put_second);
 
+/* Heaps are many: a refill of heap 0 gives up its slab of another class, of which a block is free and the program has the other. */
+static void setup_many(void) {
+    start(3, 3);
+    blocks[0] = library_take(library_heaps[0], PAIR);
+    hak_atomic_store(&hak_few_heaps, 0, relaxed);
+    library_heaps[0]->recent_classes[0] = PAIR;
+}
+
+static void take_triple(void) { take(TRIPLE); }
+
+MODEL_HARNESS(pool_many, setup_many, check_taken, take_triple, put_first, take_pair);
+
 /* ---- the partial set ------------------------------------------------------------------------------------------- */
 
 /* Two full slabs that nobody holds, of which the program has all blocks. */

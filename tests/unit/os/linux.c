@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -267,6 +268,19 @@ static void facts(void **state) {
     hak_os_yield();
 }
 
+static void processors(void **state) {
+    (void)state;
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(hak_os_processor_count(), CPU_COUNT(&all));
+    CPU_ZERO(&one);
+    for (int i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(hak_os_processor_count(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 /* What `body` writes to standard error before it aborts. */
 static void expect_death(void (*body)(void), const char *message) {
     int ends[2], status = 0;
@@ -305,4 +319,4 @@ UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(populating), cmocka_unit_test(huge_pages),
           cmocka_unit_test(refusals), cmocka_unit_test(address_space), cmocka_unit_test(clock_moves),
-          cmocka_unit_test(files), cmocka_unit_test(facts), cmocka_unit_test(messages))
+          cmocka_unit_test(files), cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(messages))

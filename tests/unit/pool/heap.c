@@ -549,6 +549,69 @@ static void holding(void **state) {
     }
 }
 
+/* Five heaps on one processor: a heap holds slabs of the classes refilled last, and one unit. */
+static void many_heaps(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    fake_os.processors = 1;
+    struct hak_heap *heap = NULL, *other = NULL;
+    for (int i = 0; i < 4; i++) {
+        other = heap;
+        heap = hak_heap_acquire();
+    }
+    assert_false(hak_heaps_are_many());
+    for (uint32_t c = 1; c <= HAK_RECENT_CLASSES + 1; c++) pool_take_one(heap, c);
+    for (uint32_t c = 1; c <= HAK_RECENT_CLASSES + 1; c++) assert_int_equal(heap->partial[c].count, 1);
+
+    hak_heap_acquire();
+    assert_true(hak_heaps_are_many());
+    static void *blocks[HAK_RECENT_CLASSES + 2];
+    for (uint32_t c = 1; c <= HAK_RECENT_CLASSES; c++) blocks[c] = pool_take_one(heap, c);
+    pool_take_one(heap, 2); /* which stays where it is in their order */
+    for (uint32_t c = 1; c <= HAK_RECENT_CLASSES; c++) assert_int_equal(heap->partial[c].count, 1);
+    pool_take_one(heap, HAK_RECENT_CLASSES + 1);
+    for (uint32_t c = 1; c <= HAK_RECENT_CLASSES + 1; c++) assert_int_equal(heap->partial[c].count, c != 1); /* H9 */
+    assert_int_equal(hak_atomic_load(&hak_region_find((uintptr_t)blocks[1]).slab->state, relaxed), HAK_SLAB_POOLED);
+    assert_ptr_equal(pool_take_one(other, 1), (char *)blocks[1] + 16);
+
+    struct hak_slab *units[2] = {hak_region_acquire(1, 1, HAK_UNITS_FREE, false),
+                                 hak_region_acquire(1, 1, HAK_UNITS_FREE, false)};
+    assert_true(hak_heap_keep_unit(heap, units[0]));
+    assert_false(hak_heap_keep_unit(heap, units[1]));
+    hak_heap_release(other);
+    assert_false(hak_heaps_are_many());
+    assert_true(hak_heap_keep_unit(heap, units[1]));
+}
+
+/* The first block of a full slab that comes back brings it into the pool, even by the heap that had it. */
+static void full_slabs_of_many_heaps(void **state) {
+    (void)state;
+    enum { CLASS = 30 };
+    static void *blocks[4096 + 1];
+    pool_start(SIZE_MAX);
+    fake_os.processors = 1;
+    struct hak_heap *heap = NULL;
+    for (int i = 0; i < 5; i++) heap = hak_heap_acquire();
+    uint32_t count = hak_size_classes[CLASS].block_count;
+    pool_take(heap, CLASS, blocks, count + 1);
+    hak_heap_recheck_full(heap);
+    pool_put_one(heap, CLASS, blocks[7]);
+    assert_int_equal(hak_atomic_load(&hak_region_find((uintptr_t)blocks[0]).slab->state, relaxed), HAK_SLAB_POOLED);
+    assert_int_equal(heap->partial[CLASS].count, 1); /* that of the last block */
+    pool_put_one(heap, CLASS, blocks[count]);
+    assert_int_equal(heap->partial[CLASS].count, 1);
+}
+
+static void few_heaps(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    fake_os.processors = 3;
+    for (int i = 0; i < 6; i++) hak_heap_acquire();
+    assert_false(hak_heaps_are_many());
+    hak_heap_acquire();
+    assert_true(hak_heaps_are_many());
+}
+
 static void releasing(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -575,4 +638,5 @@ UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_te
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(bins_that_take_turns),
           cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered),
           cmocka_unit_test(share_is_lowered), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
-          cmocka_unit_test(holding), cmocka_unit_test(releasing))
+          cmocka_unit_test(holding), cmocka_unit_test(many_heaps), cmocka_unit_test(full_slabs_of_many_heaps),
+          cmocka_unit_test(few_heaps), cmocka_unit_test(releasing))
