@@ -340,10 +340,9 @@ static bool free_large(const struct hak_place *place) {
     bool is_unit = place->kind == HAK_PLACE_RUN && place->bytes <= HAK_UNIT_BYTES, is_kept = false;
     struct hak_heap *heap = is_unit ? enter() : NULL;
     if (heap != NULL) {
-        if (heap->empty_count < hak_heap_unit_room()) {
-            struct hak_slab *unit = hak_large_free_unit(place);
-            is_kept = unit != NULL && hak_heap_keep_unit(heap, unit);
-        }
+        struct hak_slab *unit = hak_heap_wants_unit(heap) ? hak_large_free_unit(place) : NULL;
+        if (unit != NULL) hak_heap_keep_unit(heap, unit);
+        is_kept = unit != NULL;
         leave(heap);
     }
     return is_kept || hak_large_free(place);

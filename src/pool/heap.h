@@ -26,6 +26,7 @@
 #ifndef HAK_POOL_HEAP_H
 #define HAK_POOL_HEAP_H
 
+#include "base/check.h"
 #include "base/counters.h"
 #include "region/region.h"
 
@@ -206,14 +207,15 @@ HAK_INLINE struct hak_slab *hak_heap_take_unit(struct hak_heap *heap) {
     return heap->empty_count > 0 ? heap->empty_slabs[--heap->empty_count] : NULL;
 }
 
-/* Units that it may keep. */
-HAK_INLINE uint32_t hak_heap_unit_room(void) { return hak_heaps_are_many() ? 1 : HAK_EMPTY_SLABS; }
+/* False when it has enough of them. Where it is true there is room for one, even if heaps become many meanwhile. */
+HAK_INLINE bool hak_heap_wants_unit(const struct hak_heap *heap) {
+    return heap->empty_count < (hak_heaps_are_many() ? 1 : HAK_EMPTY_SLABS);
+}
 
-/* Keeps a unit that the caller has, and that is no slab or run; false when there are enough. */
-HAK_INLINE bool hak_heap_keep_unit(struct hak_heap *heap, struct hak_slab *unit) {
-    if (heap->empty_count >= hak_heap_unit_room()) return false;
+/* Keeps a unit that the caller has, and that is no slab or run; there must be room. */
+HAK_INLINE void hak_heap_keep_unit(struct hak_heap *heap, struct hak_slab *unit) {
+    HAK_ASSERT(heap->empty_count < HAK_EMPTY_SLABS);
     heap->empty_slabs[heap->empty_count++] = unit;
-    return true;
 }
 
 /* Makes a bin usable that was drained, or is for frees only: its blocks to the bottom, malloc and free may hit. */

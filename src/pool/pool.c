@@ -101,7 +101,10 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
     hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
-    if (heap != NULL && units == 1 && hak_heap_keep_unit(heap, slab)) return;
+    if (heap != NULL && units == 1 && hak_heap_wants_unit(heap)) {
+        hak_heap_keep_unit(heap, slab);
+        return;
+    }
     hak_region_release(slab, units);
     hak_page_policy_after_release();
 }

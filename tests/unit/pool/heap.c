@@ -576,11 +576,36 @@ static void many_heaps(void **state) {
 
     struct hak_slab *units[2] = {hak_region_acquire(1, 1, HAK_UNITS_FREE, false),
                                  hak_region_acquire(1, 1, HAK_UNITS_FREE, false)};
-    assert_true(hak_heap_keep_unit(heap, units[0]));
-    assert_false(hak_heap_keep_unit(heap, units[1]));
+    assert_true(hak_heap_wants_unit(heap));
+    hak_heap_keep_unit(heap, units[0]);
+    assert_false(hak_heap_wants_unit(heap));
     hak_heap_release(other);
     assert_false(hak_heaps_are_many());
-    assert_true(hak_heap_keep_unit(heap, units[1]));
+    assert_true(hak_heap_wants_unit(heap));
+    hak_heap_keep_unit(heap, units[1]);
+}
+
+/* A large heap takes units ahead, and keeps them; not where heaps are many. None is lost either way. */
+static void units_ahead(void **state) {
+    (void)state;
+    enum { CLASS = 4 };
+    pool_start(SIZE_MAX);
+    fake_os.processors = 1;
+    struct hak_heap *heap = NULL;
+    for (int i = 0; i < 4; i++) heap = hak_heap_acquire();
+    pool_take_one(heap, CLASS + 1); /* the first units are of a SuperSlab that is made */
+    heap->acquired_count = 1000;
+    heap->has_acquired[CLASS] = true;
+    void *block = pool_take_one(heap, CLASS);
+    assert_int_equal(heap->empty_count, HAK_EMPTY_SLABS - 1);
+    hak_heap_acquire();
+    heap->has_acquired[CLASS + 2] = heap->has_acquired[CLASS + 3] = true;
+    void *more[2] = {pool_take_one(heap, CLASS + 2), pool_take_one(heap, CLASS + 3)};
+    assert_int_equal(heap->empty_count, HAK_EMPTY_SLABS - 3); /* what it has is used */
+    while (hak_heap_take_unit(heap) != NULL) continue;
+    void *last[2] = {pool_take_one(heap, CLASS + 6), pool_take_one(heap, CLASS + 7)};
+    assert_int_equal(heap->empty_count, 0);
+    assert_true(block != NULL && more[0] != NULL && more[1] != NULL && last[0] != last[1]);
 }
 
 /* The first block of a full slab that comes back brings it into the pool, even by the heap that had it. */
@@ -638,5 +663,5 @@ UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_te
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(bins_that_take_turns),
           cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered),
           cmocka_unit_test(share_is_lowered), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
-          cmocka_unit_test(holding), cmocka_unit_test(many_heaps), cmocka_unit_test(full_slabs_of_many_heaps),
-          cmocka_unit_test(few_heaps), cmocka_unit_test(releasing))
+          cmocka_unit_test(holding), cmocka_unit_test(many_heaps), cmocka_unit_test(units_ahead),
+          cmocka_unit_test(full_slabs_of_many_heaps), cmocka_unit_test(few_heaps), cmocka_unit_test(releasing))
