@@ -94,6 +94,7 @@ static void read_settings(void) {
 static bool start(void) {
     hak_size_class_initialize();
     if (!hak_region_initialize()) return false;
+    hak_heap_initialize();
     hak_thread_initialize();
     hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;

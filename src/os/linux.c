@@ -380,8 +380,10 @@ void hak_os_yield(void) { sched_yield(); }
 
 uint32_t hak_os_processor_count(void) {
     cpu_set_t set;
-    /* Refused where there are more than fit. */
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : CPU_SETSIZE;
+    int saved_errno = errno;
+    bool done = sched_getaffinity(0, sizeof set, &set) == 0;
+    errno = saved_errno;
+    return done ? (uint32_t)CPU_COUNT(&set) : CPU_SETSIZE;
 }
 
 static bool write_all(int descriptor, const char *text, size_t length) {

@@ -116,7 +116,7 @@ void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
 /* Lets another thread run. */
 void hak_os_yield(void);
 
-/* Processors that the calling thread may run on, 1 or more, as far as the kernel tells. */
+/* Processors that the calling thread may run on, 1 or more; 1024 when the kernel doesn't tell, or there are more. */
 uint32_t hak_os_processor_count(void);
 
 /* Writes all of `text` to a file descriptor, as far as that is possible. */

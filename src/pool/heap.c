@@ -15,7 +15,7 @@ enum { BYTES_PER_MISS = 4096, TURNING_SHARES = 4, MOST_KEPT_HEAPS = 8, FEW_HEAPS
 struct hak_counters hak_shared_counters;
 HAK_ATOMIC(struct hak_heap *) hak_heaps;
 HAK_ATOMIC(uint32_t) hak_heaps_in_use;
-HAK_ATOMIC(uint32_t) hak_few_heaps = FEW_HEAPS;
+HAK_ATOMIC(uint32_t) hak_few_heaps;
 
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
 static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use, */
@@ -69,14 +69,14 @@ static void forget_thread(struct hak_heap *heap) {
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
 }
 
+void hak_heap_initialize(void) {
+    uint32_t few = HEAPS_PER_PROCESSOR * hak_os_processor_count();
+    hak_atomic_store(&hak_few_heaps, few > FEW_HEAPS ? few : FEW_HEAPS, relaxed);
+}
+
 static void make_blank(struct hak_heap *heap) {
     blank_bins(heap);
     forget_thread(heap);
-}
-
-static void set_few_heaps(void) {
-    uint32_t few = HEAPS_PER_PROCESSOR * hak_os_processor_count();
-    if (few > FEW_HEAPS) hak_atomic_store(&hak_few_heaps, few, relaxed);
 }
 
 static struct hak_heap *make_heap(void) {
@@ -87,7 +87,6 @@ static struct hak_heap *make_heap(void) {
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
-    if (heap->number == FEW_HEAPS + 1) set_few_heaps();
     hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
     struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
     do {

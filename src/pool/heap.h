@@ -147,8 +147,9 @@ HAK_INLINE struct hak_heap *hak_heap_first(void) {
 /* Heaps that threads have. */
 extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
-/* Heaps above this number are many: more than two threads for each processor, and more than a few. */
-extern HAK_ATOMIC(uint32_t) hak_few_heaps;
+/* Heaps above this number are many: more than two threads for each processor that the process could run on when it began, and more
+ * than a few. Later it may have bound its threads. */
+extern HAK_ATOMIC(uint32_t) hak_few_heaps; /* relaxed */
 
 /* True when what every heap holds for itself is too much memory, and rarely used: threads wait for processors. */
 HAK_INLINE bool hak_heaps_are_many(void) {
@@ -157,6 +158,9 @@ HAK_INLINE bool hak_heaps_are_many(void) {
 
 /* True when `heap` is one of these. */
 bool hak_heap_is_known(const void *heap);
+
+/* Before there are heaps, by the first thread. */
+void hak_heap_initialize(void);
 
 /* A heap for the calling thread: one kept from another thread, or a blank one, or one made now. NULL when there is no memory. */
 struct hak_heap *hak_heap_acquire(void);

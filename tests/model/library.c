@@ -164,7 +164,6 @@ void library_reset(void) {
     oldest = 0;
     hak_heaps = NULL;
     heap_count = free_heap_count = kept_heap_count = hak_heaps_in_use = 0;
-    hak_few_heaps = FEW_HEAPS;
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;
@@ -197,6 +196,7 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
         grow_by_one(hak_ranges[0], &number);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
+    hak_heap_initialize();
     hak_routes_initialize();
     start_state = START_DONE;
     settings.background = 1;

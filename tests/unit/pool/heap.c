@@ -552,8 +552,8 @@ static void holding(void **state) {
 /* Five heaps on one processor: a heap holds slabs of the classes refilled last, and one unit. */
 static void many_heaps(void **state) {
     (void)state;
-    pool_start(SIZE_MAX);
     fake_os.processors = 1;
+    pool_start(SIZE_MAX);
     struct hak_heap *heap = NULL, *other = NULL;
     for (int i = 0; i < 4; i++) {
         other = heap;
@@ -589,8 +589,8 @@ static void many_heaps(void **state) {
 static void units_ahead(void **state) {
     (void)state;
     enum { CLASS = 4 };
-    pool_start(SIZE_MAX);
     fake_os.processors = 1;
+    pool_start(SIZE_MAX);
     struct hak_heap *heap = NULL;
     for (int i = 0; i < 4; i++) heap = hak_heap_acquire();
     pool_take_one(heap, CLASS + 1); /* the first units are of a SuperSlab that is made */
@@ -613,8 +613,8 @@ static void full_slabs_of_many_heaps(void **state) {
     (void)state;
     enum { CLASS = 30 };
     static void *blocks[4096 + 1];
-    pool_start(SIZE_MAX);
     fake_os.processors = 1;
+    pool_start(SIZE_MAX);
     struct hak_heap *heap = NULL;
     for (int i = 0; i < 5; i++) heap = hak_heap_acquire();
     uint32_t count = hak_size_classes[CLASS].block_count;
@@ -629,8 +629,8 @@ static void full_slabs_of_many_heaps(void **state) {
 
 static void few_heaps(void **state) {
     (void)state;
-    pool_start(SIZE_MAX);
     fake_os.processors = 3;
+    pool_start(SIZE_MAX);
     for (int i = 0; i < 6; i++) hak_heap_acquire();
     assert_false(hak_heaps_are_many());
     hak_heap_acquire();

@@ -13,6 +13,7 @@ static inline void pool_start(size_t address_space_limit) {
     fake_os.address_space_limit = address_space_limit;
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
+    hak_heap_initialize();
 }
 
 /* Takes exactly `count` blocks into blocks[0..], the first one to use first. */
