@@ -52,6 +52,7 @@ static uint64_t count_misses(void) {
 
 /* Drains heaps whose threads have not missed for a period, once. */
 static void drain_idle_heaps(void) {
+    uint32_t resting = 0;
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         uint64_t misses = misses_of(heap);
         if (misses != heap->swept_misses) {
@@ -61,7 +62,9 @@ static void drain_idle_heaps(void) {
             heap->swept_idle = true;
             hak_heap_drain(heap);
         }
+        resting += heap->swept_idle && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE;
     }
+    hak_atomic_store(&hak_heaps_resting, resting, relaxed);
 }
 
 /* The end of a period. False when there is nothing to wait for. */
@@ -151,6 +154,7 @@ static void run_background(void) {
     hak_service_stop();
     hak_ace_rest();
     hak_meter_without_thread();
+    hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     /* Release pairs with hak_background_start: the next such thread has what is this one's. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);
@@ -204,6 +208,7 @@ void hak_background_thread_ended(void) {
 }
 
 void hak_background_after_fork(void) {
+    hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);

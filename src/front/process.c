@@ -136,7 +136,10 @@ static void in_child(void) {
     if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);
     /* Who was starting the process is not here: the next miss starts it. */
     if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
-    if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) return;
+    if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) {
+        hak_atomic_store(&hak_heaps_in_use, 1, relaxed);
+        return;
+    }
     if (own != NULL &&
         hak_atomic_load(&own->drained, relaxed) != 0) { /* by a thread that is not here: it is torn (H5) */
         hak_thread_abandon_heap();

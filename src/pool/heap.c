@@ -16,6 +16,7 @@ struct hak_counters hak_shared_counters;
 HAK_ATOMIC(struct hak_heap *) hak_heaps;
 HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 HAK_ATOMIC(uint32_t) hak_few_heaps;
+HAK_ATOMIC(uint32_t) hak_heaps_resting;
 
 static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
 static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use, */

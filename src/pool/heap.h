@@ -20,8 +20,8 @@
  *       as well who gets one that is kept (HAK_HEAP_KEPT): the next thread, or who takes it apart. Such a heap holds no slab.
  *   H8  base == slots_end: the bin is for frees only. Its blocks begin at its first slot, and malloc misses until its owner opens
  *       the bin.
- *   H9  Where heaps are many, a heap holds slabs of the classes in recent_classes, the last ones that a refill left some of, and
- *       of classes that were not refilled since there are so many.
+ *   H9  Where heaps are many, a heap holds slabs of the classes in recent_classes, of those that were not refilled since there are so
+ *       many, and full ones that were found not to be.
  */
 #ifndef HAK_POOL_HEAP_H
 #define HAK_POOL_HEAP_H
@@ -147,13 +147,17 @@ HAK_INLINE struct hak_heap *hak_heap_first(void) {
 /* Heaps that threads have. */
 extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
-/* Heaps above this number are many: more than two threads for each processor that the process could run on when it began, and more
+/* Heaps above this number, but for those that rest, are many: more than two threads for each processor that the process could run on when it began, and more
  * than a few. Later it may have bound its threads. */
 extern HAK_ATOMIC(uint32_t) hak_few_heaps; /* relaxed */
 
-/* True when what every heap holds for itself is too much memory, and rarely used: threads wait for processors. */
+/* Of those in use, the ones that have not missed for a period, and are drained. Relaxed; the background thread counts. */
+extern HAK_ATOMIC(uint32_t) hak_heaps_resting;
+
+/* True when what every heap holds for itself is too much memory, and rarely used: busy threads wait for processors. */
 HAK_INLINE bool hak_heaps_are_many(void) {
-    return hak_atomic_load(&hak_heaps_in_use, relaxed) > hak_atomic_load(&hak_few_heaps, relaxed);
+    return hak_atomic_load(&hak_heaps_in_use, relaxed) >
+           hak_atomic_load(&hak_few_heaps, relaxed) + hak_atomic_load(&hak_heaps_resting, relaxed);
 }
 
 /* True when `heap` is one of these. */
@@ -243,8 +247,8 @@ void hak_heap_give_up_idle(struct hak_heap *heap);
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);
 void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab);
 
-/* A refill of the class has left a slab with free blocks, and heaps are many: gives up those of the class that was not refilled for
- * longest (H9). */
+/* A refill of the class may have left a slab with free blocks, and heaps are many. If it is none of recent_classes, gives up the
+ * slabs of the one that has been there for longest, and takes its place (H9). */
 void hak_heap_share_slabs(struct hak_heap *heap, uint32_t size_class);
 
 /* Declares a slab full that the heap holds and that is in no list (H6). */

@@ -14,7 +14,7 @@ enum {
 };
 
 /* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is an
- * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. */
+ * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. Not where heaps are many. */
 static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
     if (heap != NULL && units == 1 && heap->acquired_count >= AHEAD_AFTER && !hak_heaps_are_many() &&
         source != HAK_UNITS_NEW_SUPER) {
@@ -198,7 +198,9 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     uint64_t before = hak_slab_set_bits(slab, index, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
     uint32_t state, keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number_of(heap);
-    if (HAK_UNLIKELY(hak_slab_take_over_full(slab, keeper, &state))) {
+    bool taken_over = hak_slab_take_over_full(slab, keeper, &state),
+         is_remote = heap == NULL || state >> 2 != heap->number;
+    if (HAK_UNLIKELY(taken_over)) {
         bool ours = keeper != HAK_NO_HEAP && state == hak_slab_state(HAK_SLAB_FULL, keeper);
         state = ours ? hak_slab_state(HAK_SLAB_HELD, heap->number) : HAK_SLAB_POOLED;
         if (ours) {
@@ -209,7 +211,7 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
             hak_partial_set_add(slab);
         }
     }
-    if (state >> 2 != number_of(heap) || heap == NULL) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
+    if (is_remote) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
     /* A word of ours may be complete together with claimed blocks. */
     uint64_t word = before | group->mask;
     if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {

@@ -100,6 +100,21 @@ static void setup_many(void) {
 
 static void take_triple(void) { take(TRIPLE); }
 
+/* A full slab goes into the pool by its own heap's free, comes to its end, and its units are another slab before its heap looks
+ * at it once more. */
+static void setup_full_many(void) {
+    setup_full();
+    hak_atomic_store(&hak_few_heaps, 0, relaxed);
+}
+
+static void declare_put_recheck(void) {
+    take(PAIR);
+    put_pair(0);
+    take(TRIPLE);
+    hak_heap_recheck_full(own_heap());
+}
+
+MODEL_HARNESS(pool_full_many, setup_full_many, check_taken, declare_put_recheck, put_second);
 MODEL_HARNESS(pool_many, setup_many, check_taken, take_triple, put_first, take_pair);
 
 /* ---- the partial set ------------------------------------------------------------------------------------------- */

@@ -131,6 +131,29 @@ static void free_a_few(void) { /* misses, but next to no memory */
     empty(2000, 0);
 }
 
+static uint32_t most_resting;
+
+static void count_resting(void) {
+    free_a_few();
+    if (hak_atomic_load(&hak_heaps_resting, relaxed) > most_resting)
+        most_resting = hak_atomic_load(&hak_heaps_resting, relaxed);
+    if (periods > 3) assert_false(hak_heaps_are_many());
+}
+
+/* Threads that sleep make no many. */
+static void heaps_rest(void **state) {
+    (void)state;
+    fake_os.processors = 1;
+    fill(1);
+    for (int i = 0; i < 5; i++) hak_heap_acquire();
+    fill(10000);
+    assert_true(hak_heaps_are_many());
+    run(6, count_resting);
+    assert_int_equal(most_resting, 5);
+    assert_int_equal(hak_atomic_load(&hak_heaps_resting, relaxed), 0); /* nobody counts them any more */
+    assert_true(hak_heaps_are_many());
+}
+
 static void busy_makes_no_calls(void **state) {
     (void)state;
     hak_heap_acquire();
@@ -177,5 +200,5 @@ static void woken(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
           cmocka_unit_test(with_one_thread), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
-          cmocka_unit_test(all_goes_back), cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(kernel_refuses),
-          cmocka_unit_test(woken))
+          cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls),
+          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))

@@ -623,6 +623,7 @@ static void full_slabs_of_many_heaps(void **state) {
     pool_put_one(heap, CLASS, blocks[7]);
     assert_int_equal(hak_atomic_load(&hak_region_find((uintptr_t)blocks[0]).slab->state, relaxed), HAK_SLAB_POOLED);
     assert_int_equal(heap->partial[CLASS].count, 1); /* that of the last block */
+    assert_int_equal(POOL_COUNTER(heap, remote_frees), 0);
     pool_put_one(heap, CLASS, blocks[count]);
     assert_int_equal(heap->partial[CLASS].count, 1);
 }
