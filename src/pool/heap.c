@@ -182,6 +182,13 @@ void hak_heap_give_up_idle(struct hak_heap *heap) {
     }
 }
 
+/* A slab of the heap that is in no list, and of which the heap has claimed nothing. */
+static void give_to_pool(struct hak_heap *heap, struct hak_slab *slab) {
+    HAK_COUNT(heap, slabs_pooled, 1);
+    hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed); /* the partial set hands it on */
+    hak_partial_set_add(slab);
+}
+
 /* To the region or the pool. */
 static void give_up_slabs(struct hak_heap *heap, uint32_t size_class) {
     struct hak_slab *slab;
@@ -192,9 +199,7 @@ static void give_up_slabs(struct hak_heap *heap, uint32_t size_class) {
             continue;
         }
         hak_slab_unclaim(slab);
-        /* Relaxed: the partial set hands it on. */
-        hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
-        hak_partial_set_add(slab);
+        give_to_pool(heap, slab);
     }
 }
 
@@ -336,9 +341,7 @@ static bool list_is_sound(const struct hak_heap *heap, uint32_t size_class) {
 void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
     struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
     if (list->count >= hak_knob(held_slabs)) {
-        HAK_COUNT(heap, slabs_pooled, 1);
-        hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed); /* the partial set hands it on */
-        hak_partial_set_add(slab);
+        give_to_pool(heap, slab);
         return;
     }
     hak_slab_scan_from(slab, 0); /* others may have freed anywhere */

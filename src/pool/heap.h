@@ -147,8 +147,8 @@ HAK_INLINE struct hak_heap *hak_heap_first(void) {
 /* Heaps that threads have. */
 extern HAK_ATOMIC(uint32_t) hak_heaps_in_use;
 
-/* Heaps above this number, but for those that rest, are many: more than two threads for each processor that the process could run on when it began, and more
- * than a few. Later it may have bound its threads. */
+/* Heaps above this number, but for those that rest, are many: more than two threads for each processor that the first thread could run on at its first
+ * request, and more than a few. Later the program may have bound its threads. */
 extern HAK_ATOMIC(uint32_t) hak_few_heaps; /* relaxed */
 
 /* Of those in use, the ones that have not missed for a period, and are drained. Relaxed; the background thread counts. */

@@ -191,13 +191,14 @@ static HAK_COLD void report_double_free(const struct put_group *group, uint32_t 
     hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(slab_of_group(group)->start + index * bytes), 0, bytes);
 }
 
-static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group) {
+/* `keeper`: the number of the heap if it may hold what it finds to be its own. */
+static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group, uint32_t keeper) {
     struct hak_slab *slab = slab_of_group(group);
     uint32_t index = word_of_group(group);
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
     uint64_t before = hak_slab_set_bits(slab, index, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
-    uint32_t state, keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number_of(heap);
+    uint32_t state;
     bool taken_over = hak_slab_take_over_full(slab, keeper, &state),
          is_remote = heap == NULL || state >> 2 != heap->number;
     if (HAK_UNLIKELY(taken_over)) {
@@ -305,7 +306,8 @@ static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *b
         if (HAK_UNLIKELY((group->mask & mask) != 0)) report_double_free(group, size_class, group->mask & mask);
         group->mask |= mask;
     }
-    for (uint32_t i = 1; i <= group_count; i++) put_group(heap, size_class, &groups[i]);
+    uint32_t keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number_of(heap);
+    for (uint32_t i = 1; i <= group_count; i++) put_group(heap, size_class, &groups[i], keeper);
 }
 
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {

@@ -170,6 +170,23 @@ static void fork_beside_a_busy_thread(void **state) {
     fork_with_another_thread(true);
 }
 
+/* From a signal handler that interrupted a slow path: the other heaps are left as they are, but no thread has them. */
+static void fork_within_a_slow_path(void **state) {
+    (void)state;
+    hak_free(hak_malloc(1));
+    for (int i = 0; i < 3; i++) assert_non_null(hak_heap_acquire());
+    assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 4);
+    hak_atomic_store(&hak_thread_heap->busy, 1, relaxed);
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) _exit(hak_atomic_load(&hak_heaps_in_use, relaxed) == 1 ? 0 : 1);
+    waitpid(child, &status, 0);
+    hak_atomic_store(&hak_thread_heap->busy, 0, relaxed);
+    assert_int_equal(status, 0);
+    assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 4);
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings),
@@ -177,6 +194,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bin_offsets),
         cmocka_unit_test(fork_beside_an_idle_thread),
         cmocka_unit_test(fork_beside_a_busy_thread),
+        cmocka_unit_test(fork_within_a_slow_path),
     };
     if (argc > 1 && strcmp(argv[1], "--settings") == 0) return print_settings();
     return unit_run(tests, sizeof tests / sizeof tests[0], argc > 1 ? argv[1] : NULL);

@@ -572,6 +572,7 @@ static void many_heaps(void **state) {
     pool_take_one(heap, HAK_RECENT_CLASSES + 1);
     for (uint32_t c = 1; c <= HAK_RECENT_CLASSES + 1; c++) assert_int_equal(heap->partial[c].count, c != 1); /* H9 */
     assert_int_equal(hak_atomic_load(&hak_region_find((uintptr_t)blocks[1]).slab->state, relaxed), HAK_SLAB_POOLED);
+    assert_int_equal(POOL_COUNTER(heap, slabs_pooled), 1);
     assert_ptr_equal(pool_take_one(other, 1), (char *)blocks[1] + 16);
 
     struct hak_slab *units[2] = {hak_region_acquire(1, 1, HAK_UNITS_FREE, false),
@@ -585,6 +586,12 @@ static void many_heaps(void **state) {
     hak_heap_keep_unit(heap, units[1]);
 }
 
+static void every_unit_is_back(void) {
+    hak_region_purge_units(UINT64_MAX, true);
+    for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++)
+        assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
+}
+
 /* A large heap takes units ahead, and keeps them; not where heaps are many. None is lost either way. */
 static void units_ahead(void **state) {
     (void)state;
@@ -593,7 +600,7 @@ static void units_ahead(void **state) {
     pool_start(SIZE_MAX);
     struct hak_heap *heap = NULL;
     for (int i = 0; i < 4; i++) heap = hak_heap_acquire();
-    pool_take_one(heap, CLASS + 1); /* the first units are of a SuperSlab that is made */
+    void *first = pool_take_one(heap, CLASS + 1); /* the first units are of a SuperSlab that is made */
     heap->acquired_count = 1000;
     heap->has_acquired[CLASS] = true;
     void *block = pool_take_one(heap, CLASS);
@@ -602,10 +609,19 @@ static void units_ahead(void **state) {
     heap->has_acquired[CLASS + 2] = heap->has_acquired[CLASS + 3] = true;
     void *more[2] = {pool_take_one(heap, CLASS + 2), pool_take_one(heap, CLASS + 3)};
     assert_int_equal(heap->empty_count, HAK_EMPTY_SLABS - 3); /* what it has is used */
-    while (hak_heap_take_unit(heap) != NULL) continue;
+    struct hak_slab *unit;
+    while ((unit = hak_heap_take_unit(heap)) != NULL) hak_region_release(unit, 1);
+    heap->has_acquired[CLASS + 6] = heap->has_acquired[CLASS + 7] = true;
     void *last[2] = {pool_take_one(heap, CLASS + 6), pool_take_one(heap, CLASS + 7)};
-    assert_int_equal(heap->empty_count, 0);
-    assert_true(block != NULL && more[0] != NULL && more[1] != NULL && last[0] != last[1]);
+    assert_int_equal(heap->empty_count, 0); /* none ahead */
+    pool_put_one(heap, CLASS, block);
+    for (uint32_t i = 0; i < 2; i++) {
+        pool_put_one(heap, CLASS + 2 + i, more[i]);
+        pool_put_one(heap, CLASS + 6 + i, last[i]);
+    }
+    pool_put_one(heap, CLASS + 1, first);
+    hak_heap_release(heap);
+    every_unit_is_back();
 }
 
 /* The first block of a full slab that comes back brings it into the pool, even by the heap that had it. */
@@ -651,9 +667,7 @@ static void releasing(void **state) {
         }
     }
     hak_heap_release(heap);
-    hak_region_purge_units(UINT64_MAX, true);
-    for (uint32_t i = 0; i < hak_region_sums().super_slabs; i++) /* every unit has come back */
-        assert_int_equal(hak_atomic_load(&hak_region_range(0)->super_slabs[i].free_units, relaxed) >> 32, UINT32_MAX);
+    every_unit_is_back();
 }
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(bins_are_kept),
