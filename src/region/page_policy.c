@@ -136,6 +136,29 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
     return huge ? HAK_UNITS_PER_SUPER_SLAB : populated;
 }
 
+/* ---- Using again ---------------------------------------------------------------------------------------------------- */
+
+static HAK_ATOMIC(uint64_t) use_count;
+
+/* A huge page costs about as much as it saves in so many uses. */
+enum { USES_PER_HUGE_PAGE = 8 };
+
+bool hak_page_policy_is_worth_a_huge_page(const struct hak_range *range, uint32_t super_slab) {
+    if (is_huge(range, super_slab) || hak_knob(huge_page_mode) == HAK_HUGE_OFF || !hak_os_has_huge_pages() ||
+        hak_atomic_load(&hak_memory_is_tight, relaxed))
+        return false;
+    if (hak_atomic_fetch_add(&use_count, 1, relaxed) % USES_PER_HUGE_PAGE != USES_PER_HUGE_PAGE - 1) return false;
+    size_t resident = hak_os_resident_bytes((void *)start_of_super_slab(range, super_slab), HAK_SUPER_SLAB_BYTES);
+    return resident >= HAK_SUPER_SLAB_BYTES / 16 * 15;
+}
+
+bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab) {
+    return ask_for_huge(range, super_slab) &&
+           hak_os_purge((void *)start_of_super_slab(range, super_slab), HAK_SUPER_SLAB_BYTES);
+}
+
+/* ---- Mappings of large objects -------------------------------------------------------------------------------------- */
+
 void hak_page_policy_begin_mapping(void *start, size_t bytes) {
     if (hak_atomic_load(&hak_memory_is_tight, relaxed)) return;
     if (hak_knob(huge_page_mode) == HAK_HUGE_ON && hak_os_has_huge_pages()) hak_os_ask_for_huge_pages(start, bytes);

@@ -12,6 +12,10 @@
  * and turns out to be dense: one SuperSlab in sixteen, in large heaps in 64, stays as it is, for a sample of how much of
  * their memory the program touches.
  *
+ * Using again. A SuperSlab that is taken again while all its units are free and its pages have memory becomes a huge page, whatever
+ * the size of the heap: it takes no more memory than it has. One such use in eight is looked at, because a page costs as much
+ * as it saves in about so many.
+ *
  *   P1  A SuperSlab's bit in range->huge is set while it may have a huge page. Before a part of it is purged, the bit is
  *       cleared, the kernel told, so that it doesn't put the pieces together again, and the page broken, so that its
  *       memory goes back and not only out of the process's books.
@@ -58,8 +62,17 @@ bool hak_page_policy_was_ever_lazy(void);
  * memory now, or will have all at once. */
 uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab);
 
-/* The same for a mapping of a large object. */
+/* The same for a mapping of a large object. Sparse ones are frequent: huge pages only if everything is to have some. */
 void hak_page_policy_begin_mapping(void *start, size_t bytes);
+
+/* ---- Using again */
+
+/* True when a SuperSlab that is used again, and whose units were all dirty, is to be made a huge page: now and then, if its pages
+ * have memory. What huge pages save in one use is less than what it costs to get one. */
+bool hak_page_policy_is_worth_a_huge_page(const struct hak_range *range, uint32_t super_slab);
+
+/* Makes it one with the next touch. The caller has all of its units, whose contents go: true when they read as zero now. */
+bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab);
 
 /* ---- Mappings */
 

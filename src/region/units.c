@@ -104,6 +104,18 @@ static void begin_use(struct hak_range *range, uint32_t super_slab, uint32_t cou
     if (resident != 0) make_dirty(range, super_slab, resident);
 }
 
+/* Slabs or runs use a SuperSlab again all of whose units are dirty, of which the caller has taken all but `rest`. True when all
+ * of its memory reads as zero now. */
+static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t rest) {
+    if (!hak_page_policy_is_worth_a_huge_page(range, super_slab)) return false;
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    /* Acquire pairs with add_units: nobody writes to this memory any more. */
+    if (rest != 0 && !hak_atomic_cas(word, &rest, 0, acquire, relaxed)) return false;
+    bool is_zero = hak_page_policy_make_huge(range, super_slab);
+    if (rest != 0) add_units(range, super_slab, rest);
+    return is_zero;
+}
+
 /* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
 static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
@@ -118,7 +130,8 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const s
         /* Acquire pairs with add_units: the last owner is done with them. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
     after_taking(range, super_slab, before, after);
-    if (request->clear) clear_units(range, super_slab, before ^ after);
+    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after);
+    if (request->clear && !is_zero) clear_units(range, super_slab, before ^ after);
     if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
     return position;
 }
@@ -217,7 +230,8 @@ static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t 
         /* Acquire pairs with add_units. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
     after_taking(range, super_slab, before, after);
-    if (clear) clear_units(range, super_slab, before ^ after);
+    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after);
+    if (clear && !is_zero) clear_units(range, super_slab, before ^ after);
     return true;
 }
 

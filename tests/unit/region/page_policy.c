@@ -236,6 +236,111 @@ static void fault_ahead(void **state) {
     assert_int_equal(count_of(FAKE_POPULATE), 0);
 }
 
+/* ---- Using again ---------------------------------------------------------------------------------------------------- */
+
+enum { USES_PER_LOOK = 8 };
+
+/* `count` runs of a whole SuperSlab, one after the other. */
+static void use_again(uint32_t count, bool clear) {
+    for (uint32_t i = 0; i < count; i++) hak_region_release(hak_region_acquire(32, 1, HAK_UNITS_DIRTY, clear), 32);
+}
+
+static void huge_pages_for_what_is_used_again(void **state) {
+    (void)state;
+    start_growing();
+    hak_region_release(grow(2), 32);
+    uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), hak_region_range(0)->slabs);
+    memory[0] = 1;
+    use_again(USES_PER_LOOK - 1, false);
+    assert_int_equal(count_of(FAKE_RESIDENT) + count_of(FAKE_PURGE), 0);
+    use_again(1, true);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    assert_int_equal(count_of(FAKE_PURGE), 1);
+    assert_int_equal(memory[0], 0);
+    assert_int_equal(dirty(), 32);
+    memory[HAK_SUPER_SLAB_BYTES / sizeof *memory - 1] = 1;
+    use_again(3 * USES_PER_LOOK, false); /* it is one */
+    assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_PURGE), 2);
+    use_again(1, true);
+    assert_int_equal(memory[HAK_SUPER_SLAB_BYTES / sizeof *memory - 1], 0);
+}
+
+/* Slabs use it, a unit at a time: the rest of it is free as before. */
+static void slabs_use_it_again(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *first = grow(1);
+    hak_region_release(first, 32);
+    use_again(USES_PER_LOOK - 1, false);
+    uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), first);
+    memory[0] = 1;
+    assert_ptr_equal(hak_region_acquire(1, 1, HAK_UNITS_DIRTY, true), first);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    assert_int_equal(count_of(FAKE_PURGE), 1);
+    assert_int_equal(memory[0], 0);
+    assert_int_equal(dirty(), 31);
+    assert_ptr_equal(hak_region_acquire(31, 1, HAK_UNITS_DIRTY, false), first + 1);
+    hak_region_release(first, 16); /* a half is not all */
+    for (uint32_t i = 0; i < 2 * USES_PER_LOOK; i++)
+        hak_region_release(hak_region_acquire(16, 1, HAK_UNITS_DIRTY, false), 16);
+    assert_int_equal(count_of(FAKE_PURGE), 1);
+}
+
+static void spans_are_used_again(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *span = hak_region_acquire_span(64, 1, false);
+    hak_region_release(span, 64);
+    for (uint32_t i = 0; i < USES_PER_LOOK / 2 + USES_PER_LOOK;
+         i++) { /* of two, and then of the one that is not huge yet */
+        assert_int_equal(count_of(FAKE_HUGE), i < USES_PER_LOOK / 2 ? 0 : 1);
+        assert_ptr_equal(hak_region_acquire_span(64, 1, false), span);
+        hak_region_release(span, 64);
+    }
+    assert_int_equal(count_of(FAKE_HUGE), 2);
+    assert_int_equal(count_of(FAKE_PURGE), 2);
+}
+
+static void none_for_what_is_sparse(void **state) {
+    (void)state;
+    start_growing();
+    hak_region_release(grow(1), 32);
+    fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES / 8 * 7;
+    use_again(5 * USES_PER_LOOK, false);
+    assert_int_equal(count_of(FAKE_RESIDENT), 5);
+    fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES;
+    hak_atomic_store(&hak_memory_is_tight, true, relaxed);
+    use_again(2 * USES_PER_LOOK, false);
+    hak_atomic_store(&hak_memory_is_tight, false, relaxed);
+    hak_page_policy_configure(HAK_HUGE_OFF, 0, 0);
+    use_again(2 * USES_PER_LOOK, false);
+    hak_page_policy_configure(HAK_HUGE_AUTO, 0, 0);
+    fake_os.has_huge_pages = false;
+    use_again(2 * USES_PER_LOOK, false);
+    assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_PURGE), 0);
+}
+
+/* The kernel asked in vain leaves things as they are. */
+static void refused_when_used_again(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *first = grow(1);
+    uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), first);
+    hak_region_release(first, 32);
+    use_again(USES_PER_LOOK - 1, false);
+    fake_os_refuse(FAKE_HUGE, 1, 1);
+    memory[0] = 1;
+    use_again(1, true);
+    assert_int_equal(memory[0], 0);
+    assert_int_equal(count_of(FAKE_PURGE), 0);
+    use_again(USES_PER_LOOK - 1, false);
+    fake_os_refuse(FAKE_PURGE, 1, 1);
+    memory[0] = 1;
+    use_again(1, true);
+    assert_int_equal(memory[0], 0);
+    assert_int_equal(dirty(), 32);
+}
+
 static void modes(void **state) {
     (void)state;
     start_growing();
@@ -359,6 +464,9 @@ UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(few
           cmocka_unit_test(standing_clock), cmocka_unit_test(huge_pages_for_dense_growth),
           cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(holes_break_huge_pages),
           cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
-          cmocka_unit_test(fault_ahead), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
-          cmocka_unit_test(few_mappings_fit), cmocka_unit_test(borders_within_the_budget),
-          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
+          cmocka_unit_test(fault_ahead), cmocka_unit_test(huge_pages_for_what_is_used_again),
+          cmocka_unit_test(slabs_use_it_again), cmocka_unit_test(spans_are_used_again),
+          cmocka_unit_test(none_for_what_is_sparse), cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes),
+          cmocka_unit_test(lazy_purges), cmocka_unit_test(few_mappings_fit),
+          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
+          cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
