@@ -75,7 +75,10 @@ static void threads(void) {
     supervised_forget();
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
-    expect_no_memory_calls("random mixed in two threads");
+    /* Threads are not equally fast all the time: in a long run the heap may grow once more, and what lies free through a whole period
+     * goes back. That is some calls a second, and none for millions of operations. */
+    uint64_t most = amount < 100000000 ? 0 : amount / 2500000;
+    EXPECT(count_memory_calls("random mixed in two threads") <= most, "more than %llu calls", (unsigned long long)most);
 }
 
 /* ---- Large blocks ---- */
