@@ -29,6 +29,8 @@ enum {
     POINTS = 64,
     SAMPLE_MASK = 63, /* of 64 misses one is timed */
     RECENT = 4,       /* periods */
+    FEW_BLOCKS = 256, /* that left bins in a period: they say nothing of the program */
+    REMOTE_PART = 3,  /* of signatures */
     BUSY_SHARE = 16,  /* a program that takes less than this part of one processor is left alone */
 };
 
@@ -71,7 +73,7 @@ enum { ARM_BITS = 8 };
 
 /* Sums over heaps at some moment. */
 struct sums {
-    uint64_t misses, large, remote, sampled_ticks, samples, active_heaps;
+    uint64_t misses, large, flushed, remote, sampled_ticks, samples, active_heaps;
     uint64_t cached_bytes;
     uint64_t class_misses[HAK_CLASS_LIMIT];
     struct hak_os_usage usage;
@@ -301,6 +303,7 @@ static void sum_heap(const struct hak_heap *heap, struct sums *sums) {
     uint64_t misses = hak_atomic_load(&heap->slow_paths, relaxed);
     sums->misses += misses;
     sums->large += hak_atomic_load(&heap->counters.large_allocs, relaxed);
+    sums->flushed += hak_atomic_load(&heap->counters.flushed_blocks, relaxed);
     sums->remote += hak_atomic_load(&heap->counters.remote_frees, relaxed);
     sums->sampled_ticks += hak_atomic_load(&heap->sampled_ticks, relaxed);
     sums->samples += hak_atomic_load(&heap->sample_count, relaxed);
@@ -365,16 +368,24 @@ static struct hak_period period_between(const struct sums *from, const struct su
 
 static double log_of(double count) { return hak_log2(1 + (count > 0 ? count : 0)); }
 
-/* What the knobs change little: how much is in use and by how many threads, of which sizes; large objects, and blocks freed by
- * others, per time of the processor. */
+/* How many of the blocks that left a bin were of slabs that others hold, 0..8. How many leave is up to the knobs. Too few say nothing:
+ * then it is as in the current phase. */
+static double remote_part(const struct sums *from, const struct sums *to) {
+    uint64_t flushed = to->flushed - from->flushed, remote = to->remote - from->remote;
+    if (flushed >= FEW_BLOCKS) return 8 * (double)remote / (double)flushed;
+    return ace.phases.count == 0 ? 0 : ace.phases.signatures[ace.phases.current].parts[REMOTE_PART];
+}
+
+/* What the knobs change little: how much is in use and by how many threads, of which sizes; large objects, per time of the
+ * processor; which blocks were freed by others. */
 static struct hak_signature signature_of(const struct sums *from, const struct sums *to,
                                          const struct hak_period *period) {
     double cpu_ms = (double)period->cpu_ns / 1e6 + 1;
     return (struct hak_signature){.parts = {
                                       log_of((double)ace.recent_bytes / (1 << 20)),
                                       log_of((double)(to->large - from->large) / cpu_ms),
-                                      log_of((double)(to->remote - from->remote) / cpu_ms),
                                       log_of((double)to->active_heaps),
+                                      [REMOTE_PART] = remote_part(from, to),
                                   }};
 }
 

@@ -178,6 +178,30 @@ static void tries_what_is_asked(void **state) {
     assert_string_equal(outcome_of_asked(4000, 0.01, 0.4, &canary_ms), "kept");
 }
 
+/* Periods in which so many blocks left bins, some of them to slabs of other threads. */
+static void flush_periods(uint64_t blocks, uint64_t remote) {
+    for (int i = 0; i < 20; i++) {
+        hak_counter_add(&heap->counters.flushed_blocks, blocks);
+        hak_counter_add(&heap->counters.remote_frees, remote);
+        period(0.01, 0);
+    }
+}
+
+/* Larger bins let fewer blocks go, but not fewer of them to other threads. */
+static void fewer_flushes_are_no_phase(void **state) {
+    (void)state;
+    begin();
+    flush_periods(400000, 200000);
+    flush_periods(4000, 2400);
+    flush_periods(100, 0);
+    flush_periods(0, 0);
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1"));
+    flush_periods(400000, 0);
+    assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
+    flush_periods(4000, 2000);
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 2"));
+}
+
 /* With a candidate that makes everything slow, the program does less in a period: that is no other phase, and no way out. */
 static void a_candidate_is_no_phase(void **state) {
     (void)state;
@@ -390,8 +414,9 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
-          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(a_candidate_is_no_phase),
-          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
-          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
-          cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(fewer_flushes_are_no_phase),
+          cmocka_unit_test(a_candidate_is_no_phase), cmocka_unit_test(does_not_try),
+          cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
+          cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
+          cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(fork_begins_anew),
+          cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
