@@ -27,12 +27,14 @@ enum {
     CLASS_ARMS = 5,       /* half of the slots, all, 2, 4, 8 times as many */
     EVENTS = 64,
     POINTS = 64,
-    SAMPLE_MASK = 63, /* of 64 misses one is timed */
-    RECENT = 4,       /* periods */
-    FEW_BLOCKS = 256, /* that left bins in a period: they say nothing of the program */
-    REMOTE_PART = 3,  /* of signatures */
-    BUSY_SHARE = 16,  /* a program that takes less than this part of one processor is left alone */
+    SAMPLE_MASK = 63,  /* of 64 misses one is timed */
+    RECENT = 4,        /* periods */
+    FEW_BLOCKS = 4096, /* that left bins in a period, 64 of one class at once: they say nothing of the program */
+    BUSY_SHARE = 16,   /* a program that takes less than this part of one processor is left alone */
 };
+
+enum { USED_PART, LARGE_PART, THREADS_PART, REMOTE_PART, PARTS };
+_Static_assert((int)PARTS == (int)HAK_SIGNATURE_PARTS, "a signature has these");
 
 struct knob_dimension {
     enum hak_knob_number knob;
@@ -368,23 +370,28 @@ static struct hak_period period_between(const struct sums *from, const struct su
 
 static double log_of(double count) { return hak_log2(1 + (count > 0 ? count : 0)); }
 
-/* How many of the blocks that left a bin were of slabs that others hold, 0..8. How many leave is up to the knobs. Too few say nothing:
- * then it is as in the current phase. */
-static double remote_part(const struct sums *from, const struct sums *to) {
-    uint64_t flushed = to->flushed - from->flushed, remote = to->remote - from->remote;
-    if (flushed >= FEW_BLOCKS) return 8 * (double)remote / (double)flushed;
-    return ace.phases.count == 0 ? 0 : ace.phases.signatures[ace.phases.current].parts[REMOTE_PART];
+/* An arm other than the chosen one is in force. */
+static bool is_trying(const struct hak_life_cycle *cycle) {
+    return cycle->focus < COUNT && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
 }
 
-/* What the knobs change little: how much is in use and by how many threads, of which sizes; large objects, per time of the
- * processor; which blocks were freed by others. */
+/* How many of the blocks that left bins were of slabs that their thread does not hold, 0..8. How many blocks leave is up to the knobs,
+ * and how many slabs are held, too: so this says something of the program only while nothing is tried. */
+static double remote_part(const struct sums *from, const struct sums *to) {
+    uint64_t flushed = to->flushed - from->flushed, remote = to->remote - from->remote;
+    if (flushed < FEW_BLOCKS || is_trying(&ace.learned[ace.phases.current].cycle)) return HAK_SIGNATURE_UNKNOWN;
+    return 8 * (double)remote / (double)flushed;
+}
+
+/* What the knobs change little: how much is in use, large objects per time of the processor, how many threads, and what they free of
+ * others'. */
 static struct hak_signature signature_of(const struct sums *from, const struct sums *to,
                                          const struct hak_period *period) {
     double cpu_ms = (double)period->cpu_ns / 1e6 + 1;
     return (struct hak_signature){.parts = {
-                                      log_of((double)ace.recent_bytes / (1 << 20)),
-                                      log_of((double)(to->large - from->large) / cpu_ms),
-                                      log_of((double)to->active_heaps),
+                                      [USED_PART] = log_of((double)ace.recent_bytes / (1 << 20)),
+                                      [LARGE_PART] = log_of((double)(to->large - from->large) / cpu_ms),
+                                      [THREADS_PART] = log_of((double)to->active_heaps),
                                       [REMOTE_PART] = remote_part(from, to),
                                   }};
 }
@@ -465,9 +472,7 @@ static bool begin_asked(struct learned *learned) {
 }
 
 /* A candidate may be so bad that the program looks like another one. Its pulls are short, and then comes what was in force before. */
-static bool is_on_trial(const struct hak_life_cycle *cycle) {
-    return cycle->state == HAK_CANARY && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
-}
+static bool is_on_trial(const struct hak_life_cycle *cycle) { return cycle->state == HAK_CANARY && is_trying(cycle); }
 
 /* Signatures come first: a change of phase is no effect of an arm. */
 static void control(const struct sums *from, const struct sums *to) {
@@ -494,6 +499,7 @@ static void control(const struct sums *from, const struct sums *to) {
         struct hak_move move =
             hak_life_cycle_step(&learned->cycle, cost, eligible_dimensions(learned, from, to), &ace.rating);
         if (move.is_made) turn(move.dimension, &move);
+        if (move.why == HAK_WHY_KEEP) hak_phases_forget(&ace.phases, REMOTE_PART);
     }
     show_point(&costs, cost);
     show_state();
@@ -533,8 +539,8 @@ bool hak_ace_try(enum hak_knob_number knob, uint64_t value) {
 }
 
 uint64_t hak_ace_wait_ms(uint64_t most_ms) {
-    bool is_trying = ace.has_begun && ace.has_sums && ace.learned[ace.phases.current].cycle.focus < COUNT;
-    return is_trying && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
+    bool has_focus = ace.has_begun && ace.has_sums && ace.learned[ace.phases.current].cycle.focus < COUNT;
+    return has_focus && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
 }
 
 void hak_ace_step(void) {

@@ -12,6 +12,7 @@ static const double pace = 1.0 / 8; /* of a phase's signature, towards that of i
 double hak_signature_distance(const struct hak_signature *a, const struct hak_signature *b) {
     double largest = 0;
     for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++) {
+        if (a->parts[i] < 0 || b->parts[i] < 0) continue;
         double difference = a->parts[i] - b->parts[i];
         if (difference < 0) difference = -difference;
         if (!(difference <= largest)) largest = difference;
@@ -39,13 +40,19 @@ static enum hak_phase_change enter_new_phase(struct hak_phases *phases, const st
     return enter_phase(phases, phase, HAK_PHASE_NEW);
 }
 
+static void follow(struct hak_signature *own, const struct hak_signature *signature) {
+    for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++) {
+        if (own->parts[i] < 0) own->parts[i] = signature->parts[i];
+        else if (!(signature->parts[i] < 0)) own->parts[i] += pace * (signature->parts[i] - own->parts[i]);
+    }
+}
+
 enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak_signature *signature) {
     phases->period++;
     if (phases->count == 0) return enter_new_phase(phases, signature);
     struct hak_signature *own = &phases->signatures[phases->current];
     if (hak_signature_distance(own, signature) <= signature_reach) {
-        for (uint32_t i = 0; i < HAK_SIGNATURE_PARTS; i++)
-            own->parts[i] += pace * (signature->parts[i] - own->parts[i]);
+        follow(own, signature);
         return enter_phase(phases, phases->current, HAK_PHASE_SAME);
     }
     uint32_t nearest = 0;
@@ -58,6 +65,10 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
     if (phases->is_away) return enter_new_phase(phases, signature);
     phases->is_away = true;
     return HAK_PHASE_AWAY;
+}
+
+void hak_phases_forget(struct hak_phases *phases, uint32_t part) {
+    phases->signatures[phases->current].parts[part] = HAK_SIGNATURE_UNKNOWN;
 }
 
 enum hak_phase_change hak_phases_stay(struct hak_phases *phases) {

@@ -13,8 +13,11 @@
 
 enum { HAK_PHASES = 8, HAK_SIGNATURE_PARTS = 4 };
 
+/* A part that a period says nothing of. It is like any other; what is known of a phase stays, or becomes known later. */
+#define HAK_SIGNATURE_UNKNOWN (-1.0)
+
 struct hak_signature {
-    double parts[HAK_SIGNATURE_PARTS]; /* base 2 */
+    double parts[HAK_SIGNATURE_PARTS]; /* >= 0, base 2 where they are logarithms; or unknown */
 };
 
 struct hak_phases {
@@ -27,7 +30,7 @@ struct hak_phases {
 
 enum hak_phase_change { HAK_PHASE_SAME, HAK_PHASE_AWAY, HAK_PHASE_KNOWN, HAK_PHASE_NEW };
 
-/* How far apart two signatures are: the largest difference of a part. */
+/* How far apart two signatures are: the largest difference of a part that is known of both. */
 double hak_signature_distance(const struct hak_signature *a, const struct hak_signature *b);
 
 void hak_phases_begin(struct hak_phases *phases);
@@ -35,6 +38,9 @@ void hak_phases_begin(struct hak_phases *phases);
 /* Takes the signature of a period; `current` is the phase that it belongs to. AWAY: to none, perhaps. NEW: what is remembered of
  * `current` is to be forgotten. */
 enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak_signature *signature);
+
+/* What the current phase's signature has in this part is not so any more. */
+void hak_phases_forget(struct hak_phases *phases, uint32_t part);
 
 /* A period whose signature says nothing of the program. */
 enum hak_phase_change hak_phases_stay(struct hak_phases *phases);

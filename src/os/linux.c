@@ -212,7 +212,7 @@ bool hak_os_has_huge_pages(void) {
     size_t huge_bytes = hak_os_page_bytes() / sizeof(uint64_t) * hak_os_page_bytes();
     bool has = huge_bytes == 2 * HAK_MIB &&
                read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
-               strstr(text, "[never]") == NULL;
+               strstr(text, "[never]") == NULL && prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) != 1;
     hak_atomic_store(&answer, has ? YES : NO, relaxed);
     return has;
 }

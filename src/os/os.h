@@ -63,7 +63,8 @@ bool hak_os_populate(void *start, size_t bytes);
 /* How much of a part has memory; 0 when the kernel doesn't tell. At most 2 MiB at a time. */
 size_t hak_os_resident_bytes(void *start, size_t bytes);
 
-/* True when the kernel gives transparent huge pages of 2 MiB to who asks for them. Reads a file at the first call. */
+/* True when the kernel gives transparent huge pages of 2 MiB to who asks for them, and this process may have some. Reads a file at the
+ * first call. */
 bool hak_os_has_huge_pages(void);
 
 /* Asks for transparent huge pages in this part, or for none, from now on. False on refusal. */

@@ -138,16 +138,19 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
 
 /* ---- Using again ---------------------------------------------------------------------------------------------------- */
 
-static HAK_ATOMIC(uint64_t) use_count;
+/* A SuperSlab is looked at when it has been used again so often that a huge page would have been worth its cost, about; if it is not
+ * dense then, after twice as many uses, some times. */
+enum { FIRST_LOOK = 8, LAST_LOOK = 256 };
 
-/* A huge page costs about as much as it saves in so many uses. */
-enum { USES_PER_HUGE_PAGE = 8 };
+static bool is_time_to_look(uint32_t uses) {
+    return uses >= FIRST_LOOK && uses <= LAST_LOOK && (uses & (uses - 1)) == 0;
+}
 
-bool hak_page_policy_is_worth_a_huge_page(const struct hak_range *range, uint32_t super_slab) {
+bool hak_page_policy_use_again(struct hak_range *range, uint32_t super_slab) {
     if (is_huge(range, super_slab) || hak_knob(huge_page_mode) == HAK_HUGE_OFF || !hak_os_has_huge_pages() ||
         hak_atomic_load(&hak_memory_is_tight, relaxed))
         return false;
-    if (hak_atomic_fetch_add(&use_count, 1, relaxed) % USES_PER_HUGE_PAGE != USES_PER_HUGE_PAGE - 1) return false;
+    if (!is_time_to_look(hak_atomic_fetch_add(&range->super_slabs[super_slab].uses, 1, relaxed) + 1)) return false;
     size_t resident = hak_os_resident_bytes((void *)start_of_super_slab(range, super_slab), HAK_SUPER_SLAB_BYTES);
     return resident >= HAK_SUPER_SLAB_BYTES / 16 * 15;
 }
@@ -192,10 +195,11 @@ static bool refuse_stretch(struct hak_range *range, uint32_t super_slab) {
 
 bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy) {
     uint32_t super_slab = (uint32_t)((start - range->start) / HAK_SUPER_SLAB_BYTES);
-    if (is_huge(range, super_slab) && bytes < HAK_SUPER_SLAB_BYTES) { /* P1 */
+    if (is_huge(range, super_slab)) { /* P1 */
         refuse_stretch(range, super_slab);
-        hak_os_break_huge_page((void *)start);
+        if (bytes < HAK_SUPER_SLAB_BYTES) hak_os_break_huge_page((void *)start);
     }
+    hak_atomic_store(&range->super_slabs[super_slab].uses, 0, relaxed);
     bool lazy = may_be_lazy && hak_knob(lazy_purge_mode) != 0 && !hak_atomic_load(&hak_memory_is_tight, relaxed);
     if (!lazy) return hak_os_purge((void *)start, bytes);
     /* Relaxed: released with the units. */

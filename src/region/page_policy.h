@@ -12,13 +12,12 @@
  * and turns out to be dense: one SuperSlab in sixteen, in large heaps in 64, stays as it is, for a sample of how much of
  * their memory the program touches.
  *
- * Using again. A SuperSlab that is taken again while all its units are free and its pages have memory becomes a huge page, whatever
- * the size of the heap: it takes no more memory than it has. One such use in eight is looked at, because a page costs as much
- * as it saves in about so many.
+ * Using again. A SuperSlab that was used again some times while all its units were free becomes a huge page, whatever the size of the heap,
+ * if nearly all of its pages have memory. Not at the second use: a huge page costs what it saves in several.
  *
- *   P1  A SuperSlab's bit in range->huge is set while it may have a huge page. Before a part of it is purged, the bit is
- *       cleared, the kernel told, so that it doesn't put the pieces together again, and the page broken, so that its
- *       memory goes back and not only out of the process's books.
+ *   P1  A SuperSlab's bit in range->huge is set while it may have a huge page. Before any of it is purged, the bit is
+ *       cleared and the kernel told, so that it doesn't put the pieces together again, nor give a huge page to who touches a page
+ *       of a long run; before a part is, the page is broken, so that its memory goes back and not only out of the process's books.
  *   P2  No change that would cost mappings is made beyond half of those the kernel allows; when it refuses to commit memory all the
  *       same, all huge pages are given up: then each range is two mappings.
  */
@@ -67,9 +66,9 @@ void hak_page_policy_begin_mapping(void *start, size_t bytes);
 
 /* ---- Using again */
 
-/* True when a SuperSlab that is used again, and whose units were all dirty, is to be made a huge page: now and then, if its pages
- * have memory. What huge pages save in one use is less than what it costs to get one. */
-bool hak_page_policy_is_worth_a_huge_page(const struct hak_range *range, uint32_t super_slab);
+/* To be called when a SuperSlab is used again all of whose units were free and dirty. True when it is to be made a huge page: it was
+ * used so often, and nearly all of its pages have memory. */
+bool hak_page_policy_use_again(struct hak_range *range, uint32_t super_slab);
 
 /* Makes it one with the next touch. The caller has all of its units, whose contents go: true when they read as zero now. */
 bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab);

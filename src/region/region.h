@@ -30,9 +30,9 @@ enum {
     HAK_UNIT_HINTS,
 };
 
-/* Free units of a SuperSlab: bits 0..31 dirty, bits 32..63 fresh. */
 struct hak_super_slab {
-    HAK_ATOMIC(uint64_t) free_units;
+    HAK_ATOMIC(uint64_t) free_units; /* bits 0..31 dirty, bits 32..63 fresh */
+    HAK_ATOMIC(uint32_t) uses;       /* times all of it was free, with memory, and was used again; page_policy.c */
 };
 
 struct hak_range {

@@ -107,7 +107,10 @@ static void begin_use(struct hak_range *range, uint32_t super_slab, uint32_t cou
 /* Slabs or runs use a SuperSlab again all of whose units are dirty, of which the caller has taken all but `rest`. True when all
  * of its memory reads as zero now. */
 static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t rest) {
-    if (!hak_page_policy_is_worth_a_huge_page(range, super_slab)) return false;
+    uint64_t others = hak_atomic_load(&hak_dirty_units, relaxed) - hak_bit_count(rest);
+    /* Nobody shall make a SuperSlab because of what is held back here. */
+    if (rest != 0 && others < HAK_UNITS_PER_SUPER_SLAB) return false;
+    if (!hak_page_policy_use_again(range, super_slab)) return false;
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     /* Acquire pairs with add_units: nobody writes to this memory any more. */
     if (rest != 0 && !hak_atomic_cas(word, &rest, 0, acquire, relaxed)) return false;

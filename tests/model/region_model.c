@@ -109,20 +109,21 @@ MODEL_HARNESS(units_begin, setup_begin, check_begin, take_free, take_two, purge_
 
 /* A SuperSlab all of whose units lie free with memory is used again, and made a huge page, while others take of it. */
 static void setup_again(void) {
-    library_start(1, 1, 32, 0);
+    library_start(2, 2, 32, 0);
     reset_had();
-    struct hak_slab *all = hak_region_acquire(32, 1, HAK_UNITS_FREE, false);
-    hak_region_release(all, 32);
-    /* The next look is at the next use. */
-    while (!hak_page_policy_is_worth_a_huge_page(hak_ranges[0], 0)) continue;
-    for (uint32_t i = 1; i < 8; i++) hak_page_policy_is_worth_a_huge_page(hak_ranges[0], 0);
+    struct hak_slab *all = hak_region_acquire_span(64, 1, false);
+    for (uint32_t i = 0; i < 64; i++) hak_atomic_store(&all[i].range, 0, relaxed);
+    touch_units(all, 64);
+    hak_region_release(all, 64);
+    hak_ranges[0]->super_slabs[0].uses = 7; /* the next look is at the next use */
 }
+static void check_again(void) { check_units(64); }
 static void take_and_give(void) {
     struct hak_slab *unit = acquire(1, HAK_UNITS_FREE);
     if (unit != NULL) hak_region_release(unit, 1);
 }
 
-MODEL_HARNESS(units_again, setup_again, check_begin, take_free, take_and_give);
+MODEL_HARNESS(units_again, setup_again, check_again, take_free, take_and_give);
 
 /* Spans cross from one SuperSlab into the next: the last unit of the first, and the second, are given back. */
 static void setup_span(void) {

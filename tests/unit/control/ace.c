@@ -192,13 +192,14 @@ static void fewer_flushes_are_no_phase(void **state) {
     (void)state;
     begin();
     flush_periods(400000, 200000);
-    flush_periods(4000, 2400);
-    flush_periods(100, 0);
+    flush_periods(6000, 3600);
+    flush_periods(4000, 0);
     flush_periods(0, 0);
     assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1"));
     flush_periods(400000, 0);
     assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
-    flush_periods(4000, 2000);
+    flush_periods(0, 0);
+    flush_periods(40000, 20000);
     assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 2"));
 }
 

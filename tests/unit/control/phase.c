@@ -27,6 +27,23 @@ static void changes(void **state) {
     assert_int_equal(phases.count, 2);
 }
 
+/* A part that is unknown is like any other, and becomes known. */
+static void unknown_parts(void **state) {
+    (void)state;
+    hak_phases_begin(&phases);
+    assert_int_equal(see(10, HAK_SIGNATURE_UNKNOWN), HAK_PHASE_NEW);
+    assert_int_equal(see(10, 7), HAK_PHASE_SAME);
+    assert_int_equal(see(10, 0), HAK_PHASE_AWAY);
+    assert_int_equal(see(10, HAK_SIGNATURE_UNKNOWN), HAK_PHASE_SAME);
+    assert_int_equal(see(10, 7), HAK_PHASE_SAME);
+    assert_int_equal(see(10, 0), HAK_PHASE_AWAY);
+    assert_int_equal(see(10, 0), HAK_PHASE_NEW);
+    hak_phases_forget(&phases, 3);
+    assert_int_equal(see(10, 4), HAK_PHASE_SAME);
+    assert_int_equal(see(10, 1), HAK_PHASE_AWAY);
+    assert_int_equal(see(10, 7), HAK_PHASE_KNOWN);
+}
+
 static void stays(void **state) {
     (void)state;
     hak_phases_begin(&phases);
@@ -73,5 +90,5 @@ static void any_signature(void **state) { /* G1 */
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(changes), cmocka_unit_test(stays), cmocka_unit_test(follows_slowly),
-          cmocka_unit_test(forgets_the_oldest), cmocka_unit_test(any_signature))
+UNIT_MAIN(cmocka_unit_test(changes), cmocka_unit_test(unknown_parts), cmocka_unit_test(stays),
+          cmocka_unit_test(follows_slowly), cmocka_unit_test(forgets_the_oldest), cmocka_unit_test(any_signature))

@@ -238,7 +238,7 @@ static void fault_ahead(void **state) {
 
 /* ---- Using again ---------------------------------------------------------------------------------------------------- */
 
-enum { USES_PER_LOOK = 8 };
+enum { FIRST_LOOK = 8 };
 
 /* `count` runs of a whole SuperSlab, one after the other. */
 static void use_again(uint32_t count, bool clear) {
@@ -251,7 +251,7 @@ static void huge_pages_for_what_is_used_again(void **state) {
     hak_region_release(grow(2), 32);
     uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), hak_region_range(0)->slabs);
     memory[0] = 1;
-    use_again(USES_PER_LOOK - 1, false);
+    use_again(FIRST_LOOK - 1, false);
     assert_int_equal(count_of(FAKE_RESIDENT) + count_of(FAKE_PURGE), 0);
     use_again(1, true);
     assert_int_equal(count_of(FAKE_HUGE), 1);
@@ -259,7 +259,7 @@ static void huge_pages_for_what_is_used_again(void **state) {
     assert_int_equal(memory[0], 0);
     assert_int_equal(dirty(), 32);
     memory[HAK_SUPER_SLAB_BYTES / sizeof *memory - 1] = 1;
-    use_again(3 * USES_PER_LOOK, false); /* it is one */
+    use_again(3 * FIRST_LOOK, false); /* it is one */
     assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_PURGE), 2);
     use_again(1, true);
     assert_int_equal(memory[HAK_SUPER_SLAB_BYTES / sizeof *memory - 1], 0);
@@ -269,21 +269,80 @@ static void huge_pages_for_what_is_used_again(void **state) {
 static void slabs_use_it_again(void **state) {
     (void)state;
     start_growing();
-    struct hak_slab *first = grow(1);
-    hak_region_release(first, 32);
-    use_again(USES_PER_LOOK - 1, false);
+    struct hak_slab *first = grow(2);
+    hak_region_release(first, 64);
+    use_again(FIRST_LOOK - 1, false);
     uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), first);
     memory[0] = 1;
     assert_ptr_equal(hak_region_acquire(1, 1, HAK_UNITS_DIRTY, true), first);
     assert_int_equal(count_of(FAKE_HUGE), 1);
     assert_int_equal(count_of(FAKE_PURGE), 1);
     assert_int_equal(memory[0], 0);
-    assert_int_equal(dirty(), 31);
+    assert_int_equal(dirty(), 63);
     assert_ptr_equal(hak_region_acquire(31, 1, HAK_UNITS_DIRTY, false), first + 1);
-    hak_region_release(first, 16); /* a half is not all */
-    for (uint32_t i = 0; i < 2 * USES_PER_LOOK; i++)
-        hak_region_release(hak_region_acquire(16, 1, HAK_UNITS_DIRTY, false), 16);
+}
+
+/* Meanwhile others would find nothing. */
+static void slabs_leave_something(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *first = grow(2);
+    hak_region_release(first, 63);
+    for (uint32_t i = 0; i < 2 * FIRST_LOOK; i++)
+        hak_region_release(hak_region_acquire(1, 1, HAK_UNITS_DIRTY, false), 1);
+    assert_int_equal(count_of(FAKE_RESIDENT), 0);
+    hak_region_release(first + 63, 1);
+    for (uint32_t i = 0; i < 2 * FIRST_LOOK; i++)
+        hak_region_release(hak_region_acquire(1, 1, HAK_UNITS_DIRTY, false), 1);
+    assert_int_equal(count_of(FAKE_RESIDENT), 1);
     assert_int_equal(count_of(FAKE_PURGE), 1);
+}
+
+static void half_of_it_is_used_again(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *first = grow(3);
+    hak_region_release(first, 16);
+    hak_region_release(first + 32, 64);
+    for (uint32_t i = 0; i < 2 * FIRST_LOOK; i++) {
+        assert_ptr_equal(hak_region_acquire(16, 1, HAK_UNITS_DIRTY, false), first);
+        hak_region_release(first, 16);
+    }
+    assert_int_equal(count_of(FAKE_RESIDENT), 0);
+}
+
+/* A run grows into it, and keeps what it had. */
+static void a_run_grows_into_it(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *first = grow(3);
+    uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), first);
+    memory[0] = 1;
+    for (uint32_t i = 0; i < FIRST_LOOK; i++) {
+        hak_region_release(first + 32, 64);
+        assert_true(hak_region_extend(first, 32, 64));
+    }
+    assert_int_equal(count_of(FAKE_PURGE), 2);
+    assert_int_equal(memory[0], 1);
+}
+
+/* Purged it is as any other: who touches a page of a long run gets a page, and its uses are counted anew. */
+static void purged_after_it_was_huge(void **state) {
+    (void)state;
+    start_growing();
+    struct hak_slab *first = grow(1);
+    hak_region_release(first, 32);
+    use_again(FIRST_LOOK, false);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, false), HAK_SUPER_SLAB_BYTES);
+    assert_int_equal(count_of(FAKE_NO_HUGE), 1);
+    assert_int_equal(count_of(FAKE_BREAK), 0);
+    assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_FREE, false), first);
+    hak_region_release(first, 32);
+    use_again(FIRST_LOOK - 1, false);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    use_again(1, false);
+    assert_int_equal(count_of(FAKE_HUGE), 2);
 }
 
 static void spans_are_used_again(void **state) {
@@ -291,10 +350,13 @@ static void spans_are_used_again(void **state) {
     start_growing();
     struct hak_slab *span = hak_region_acquire_span(64, 1, false);
     hak_region_release(span, 64);
-    for (uint32_t i = 0; i < USES_PER_LOOK / 2 + USES_PER_LOOK;
-         i++) { /* of two, and then of the one that is not huge yet */
-        assert_int_equal(count_of(FAKE_HUGE), i < USES_PER_LOOK / 2 ? 0 : 1);
-        assert_ptr_equal(hak_region_acquire_span(64, 1, false), span);
+    uint64_t *last = (uint64_t *)hak_region_start_of(hak_region_range(0), span + 63);
+    for (uint32_t i = 0; i < FIRST_LOOK; i++) {
+        assert_int_equal(count_of(FAKE_HUGE), 0);
+        last[0] = 1;
+        if (i == FIRST_LOOK - 1) fake_os_refuse(FAKE_PURGE, 2, 1); /* of the second one */
+        assert_ptr_equal(hak_region_acquire_span(64, 1, true), span);
+        assert_int_equal(last[0], 0);
         hak_region_release(span, 64);
     }
     assert_int_equal(count_of(FAKE_HUGE), 2);
@@ -306,17 +368,22 @@ static void none_for_what_is_sparse(void **state) {
     start_growing();
     hak_region_release(grow(1), 32);
     fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES / 8 * 7;
-    use_again(5 * USES_PER_LOOK, false);
-    assert_int_equal(count_of(FAKE_RESIDENT), 5);
+    use_again(5 * FIRST_LOOK, false);
+    assert_int_equal(count_of(FAKE_RESIDENT), 3); /* after 8, 16, 32 */
+    use_again(1000, false);
+    assert_int_equal(count_of(FAKE_RESIDENT), 6); /* and no more */
+    hak_region_purge_units(UINT64_MAX, false);
+    fake_os_forget();
+    hak_region_release(hak_region_acquire(32, 1, HAK_UNITS_FREE, false), 32);
     fake_os.resident_bytes = HAK_SUPER_SLAB_BYTES;
     hak_atomic_store(&hak_memory_is_tight, true, relaxed);
-    use_again(2 * USES_PER_LOOK, false);
+    use_again(2 * FIRST_LOOK, false);
     hak_atomic_store(&hak_memory_is_tight, false, relaxed);
     hak_page_policy_configure(HAK_HUGE_OFF, 0, 0);
-    use_again(2 * USES_PER_LOOK, false);
+    use_again(2 * FIRST_LOOK, false);
     hak_page_policy_configure(HAK_HUGE_AUTO, 0, 0);
     fake_os.has_huge_pages = false;
-    use_again(2 * USES_PER_LOOK, false);
+    use_again(2 * FIRST_LOOK, false);
     assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_PURGE), 0);
 }
 
@@ -327,13 +394,13 @@ static void refused_when_used_again(void **state) {
     struct hak_slab *first = grow(1);
     uint64_t *memory = (uint64_t *)hak_region_start_of(hak_region_range(0), first);
     hak_region_release(first, 32);
-    use_again(USES_PER_LOOK - 1, false);
+    use_again(FIRST_LOOK - 1, false);
     fake_os_refuse(FAKE_HUGE, 1, 1);
     memory[0] = 1;
     use_again(1, true);
     assert_int_equal(memory[0], 0);
     assert_int_equal(count_of(FAKE_PURGE), 0);
-    use_again(USES_PER_LOOK - 1, false);
+    use_again(FIRST_LOOK - 1, false);
     fake_os_refuse(FAKE_PURGE, 1, 1);
     memory[0] = 1;
     use_again(1, true);
@@ -465,7 +532,9 @@ UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(decay), cmocka_unit_test(few
           cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(holes_break_huge_pages),
           cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
           cmocka_unit_test(fault_ahead), cmocka_unit_test(huge_pages_for_what_is_used_again),
-          cmocka_unit_test(slabs_use_it_again), cmocka_unit_test(spans_are_used_again),
+          cmocka_unit_test(slabs_use_it_again), cmocka_unit_test(slabs_leave_something),
+          cmocka_unit_test(half_of_it_is_used_again), cmocka_unit_test(a_run_grows_into_it),
+          cmocka_unit_test(purged_after_it_was_huge), cmocka_unit_test(spans_are_used_again),
           cmocka_unit_test(none_for_what_is_sparse), cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes),
           cmocka_unit_test(lazy_purges), cmocka_unit_test(few_mappings_fit),
           cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
