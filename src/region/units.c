@@ -119,6 +119,13 @@ static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t res
     return is_zero;
 }
 
+/* After the caller has taken units for a slab or a run. */
+static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after, bool clear) {
+    after_taking(range, super_slab, before, after);
+    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after);
+    if (clear && !is_zero) clear_units(range, super_slab, before ^ after);
+}
+
 /* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
 static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
@@ -132,9 +139,7 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const s
         after = before & ~(units | units << 32);
         /* Acquire pairs with add_units: the last owner is done with them. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
-    after_taking(range, super_slab, before, after);
-    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after);
-    if (request->clear && !is_zero) clear_units(range, super_slab, before ^ after);
+    prepare_units(range, super_slab, before, after, request->clear);
     if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
     return position;
 }
@@ -232,9 +237,7 @@ static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t 
         after = before & ~(units | units << 32);
         /* Acquire pairs with add_units. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
-    after_taking(range, super_slab, before, after);
-    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after);
-    if (clear && !is_zero) clear_units(range, super_slab, before ^ after);
+    prepare_units(range, super_slab, before, after, clear);
     return true;
 }
 

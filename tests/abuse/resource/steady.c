@@ -1,5 +1,5 @@
 /* A program that goes on as before asks the kernel for nothing: no memory system call after the warm-up, of any thread, hakmem's
- * own included; and that thread wakes up seldom, or never.
+ * own included; and that thread wakes up seldom, or never. A long run in two threads may make a few calls a second.
  *
  *     steady mixed OPERATIONS SLOTS        what bench_random_mixed does
  *     steady threads OPERATIONS SLOTS      the same in two threads at once, with a heap that has a background thread

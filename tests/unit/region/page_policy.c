@@ -401,9 +401,12 @@ static void refused_when_used_again(void **state) {
     assert_int_equal(memory[0], 0);
     assert_int_equal(count_of(FAKE_PURGE), 0);
     use_again(FIRST_LOOK - 1, false);
+    assert_int_equal(count_of(FAKE_RESIDENT), 1);
     fake_os_refuse(FAKE_PURGE, 1, 1);
     memory[0] = 1;
     use_again(1, true);
+    assert_int_equal(count_of(FAKE_RESIDENT), 2);
+    assert_int_equal(count_of(FAKE_PURGE), 1);
     assert_int_equal(memory[0], 0);
     assert_int_equal(dirty(), 32);
 }
