@@ -126,8 +126,8 @@ BENCHMARKS = (
     Benchmark("larson 64", "larson 1 8 1000 5000 100 4141 64", "larson 0.1 8 1000 5000 10 4141 64", "threads"),
     Benchmark("remote", "bench_remote 2 1 64", "bench_remote 2 0.1 64", "threads"),
     Benchmark("churn", "bench_thread_churn 10000 2 1000 1", "bench_thread_churn 200 2 1000 1", "threads"),
-    Benchmark("latency", "bench_latency 10000000 10000 1 1", "bench_latency 100000 1000 1 1", "tail", TAIL),
-    Benchmark("latency 4", "bench_latency 2500000 10000 1 4", "bench_latency 50000 1000 1 3", "tail", TAIL),
+    Benchmark("latency", "bench_latency 20000000 10000 1 1", "bench_latency 100000 1000 1 1", "tail", TAIL),
+    Benchmark("latency 4", "bench_latency 5000000 10000 1 4", "bench_latency 50000 1000 1 3", "tail", TAIL),
     Benchmark(
         "fragmentation",
         "bench_fragment_stress 67108864 40 1 2",
