@@ -27,7 +27,8 @@ enum {
     CLASS_ARMS = 5,       /* half of the slots, all, 2, 4, 8 times as many */
     EVENTS = 64,
     POINTS = 64,
-    SAMPLE_MASK = 63,  /* of 64 misses one is timed */
+    SAMPLE_MASK = 63,  /* of 64 misses one is timed, */
+    TRYING_MASK = 3,   /* while something is tried one of 4: bins that are to be smaller are, soon */
     RECENT = 4,        /* periods */
     FEW_BLOCKS = 4096, /* that left bins in a period, 64 of one class at once: they say nothing of the program */
     BUSY_SHARE = 16,   /* a program that takes less than this part of one processor is left alone */
@@ -538,9 +539,11 @@ bool hak_ace_try(enum hak_knob_number knob, uint64_t value) {
     return false;
 }
 
+/* Something is tried, or about to be. */
+static bool has_focus(void) { return ace.learned[ace.phases.current].cycle.focus < COUNT; }
+
 uint64_t hak_ace_wait_ms(uint64_t most_ms) {
-    bool has_focus = ace.has_begun && ace.has_sums && ace.learned[ace.phases.current].cycle.focus < COUNT;
-    return has_focus && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
+    return ace.has_begun && ace.has_sums && has_focus() && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
 }
 
 void hak_ace_step(void) {
@@ -549,11 +552,11 @@ void hak_ace_step(void) {
     if (!ace.has_begun) begin();
     if (ace.has_sums && hak_os_clock_ms() - ace.last.now_ms < configured.fast_ms / 4 * 3) return;
     take_sums(&now);
-    hak_atomic_store(&hak_miss_sample_mask, SAMPLE_MASK, relaxed);
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed), had_sums = ace.has_sums;
     uint64_t elapsed_ms = now.now_ms - ace.last.now_ms, cpu_ns = now.usage.cpu_ns - ace.last.usage.cpu_ns;
     if (is_tight) hak_ace_rest();
     else if (had_sums && cpu_ns / 1000000 >= elapsed_ms / BUSY_SHARE) control(&ace.last, &now);
+    if (!is_tight) hak_atomic_store(&hak_miss_sample_mask, has_focus() ? TRYING_MASK : SAMPLE_MASK, relaxed);
     ace.last = now;
     ace.has_sums = !is_tight;
 }

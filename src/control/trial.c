@@ -7,20 +7,31 @@ static const double enough_to_keep = 20, enough_to_roll_back = 5;
 
 static const double twice_the_cost = -1.0 / 3;
 
-enum { BET_SIZES = 7, LEAST_PAIRS = 2 };
+enum { LEAST_PAIRS = 2 };
 
-void hak_trial_begin(struct hak_trial *trial) { *trial = (struct hak_trial){0}; }
-
-/* Betting on differences of the sign that `sum` has when they are as bet. For each size of bet b: the product of
- * exp(b * difference - b^2 * difference^2 / 2), whose mean is at most 1 where differences are symmetric about 0, or less. */
-static double fortune(double sum, double squares) {
-    double total = 0, bet = 1;
-    for (int i = 0; i < BET_SIZES; i++, bet *= 2)
-        total += hak_exp2((bet * sum - bet * bet * squares / 2) * 1.4426950408889634); /* 1 / ln 2 */
-    return total / BET_SIZES;
+void hak_trial_begin(struct hak_trial *trial) {
+    *trial = (struct hak_trial){0};
+    for (int i = 0; i < HAK_BET_SIZES; i++) trial->fortunes_for[i] = trial->fortunes_against[i] = 1;
 }
 
-double hak_trial_evidence(const struct hak_trial *trial) { return fortune(trial->sum, trial->squares); }
+/* A bet of size b on a difference d multiplies a fortune by exp(b * d) / cosh(b * d), one against it by exp(-b * d) / cosh(b * d). Of
+ * d and -d, one wins what the other loses: the mean is 1 where differences are symmetric about 0, and at most 1 where they are less. */
+static void bet_on(struct hak_trial *trial, double difference) {
+    double size = 1;
+    for (int i = 0; i < HAK_BET_SIZES; i++, size *= 2) {
+        double factor = 2 / (1 + hak_exp2(-2 * size * difference * 1.4426950408889634)); /* 1 / ln 2 */
+        trial->fortunes_for[i] *= factor;
+        trial->fortunes_against[i] *= 2 - factor;
+    }
+}
+
+static double mean(const double fortunes[HAK_BET_SIZES]) {
+    double sum = 0;
+    for (int i = 0; i < HAK_BET_SIZES; i++) sum += fortunes[i];
+    return sum / HAK_BET_SIZES;
+}
+
+double hak_trial_evidence(const struct hak_trial *trial) { return mean(trial->fortunes_for); }
 
 double hak_trial_gain(const struct hak_trial *trial) {
     double difference = trial->pairs == 0 ? 0 : trial->sum / trial->pairs;
@@ -32,10 +43,10 @@ enum hak_verdict hak_trial_add(struct hak_trial *trial, double incumbent_cost, d
            both = incumbent + candidate, difference = both > 0 ? (incumbent - candidate) / both : 0;
     trial->pairs++;
     trial->sum += difference;
-    trial->squares += difference * difference;
-    if (fortune(trial->sum, trial->squares) >= enough_to_keep) return HAK_VERDICT_KEEP;
+    bet_on(trial, difference);
+    if (mean(trial->fortunes_for) >= enough_to_keep) return HAK_VERDICT_KEEP;
     bool hurts = trial->pairs >= LEAST_PAIRS && trial->sum <= twice_the_cost * trial->pairs;
-    if (hurts || fortune(-trial->sum, trial->squares) >= enough_to_roll_back || trial->pairs >= HAK_TRIAL_PAIRS)
+    if (hurts || mean(trial->fortunes_against) >= enough_to_roll_back || trial->pairs >= HAK_TRIAL_PAIRS)
         return HAK_VERDICT_ROLL_BACK; /* V1 */
     return HAK_VERDICT_OPEN;
 }

@@ -3,7 +3,7 @@
  * The test bets on the relative difference of each pair. If the candidate is no better, every bet is fair or worse, however large or
  * wild the noise is, as long as it is as likely to help as to hurt, which the caller sees to by tossing for the order within a pair.
  * So a fortune of 20 comes about by chance in one trial of 20 at most, whenever one looks. Bets of several sizes at
- * once find large and small differences.
+ * once find large and small differences: the largest look at little but the sign, and so need few pairs where all are alike.
  *
  *   V1  Each trial ends, after HAK_TRIAL_PAIRS pairs at the latest: what is not shown to be better is not kept.
  */
@@ -12,13 +12,14 @@
 
 #include "base/platform.h"
 
-enum { HAK_TRIAL_PAIRS = 60 };
+enum { HAK_TRIAL_PAIRS = 60, HAK_BET_SIZES = 7 };
 
 enum hak_verdict { HAK_VERDICT_OPEN, HAK_VERDICT_KEEP, HAK_VERDICT_ROLL_BACK };
 
 struct hak_trial {
     uint32_t pairs;
-    double sum, squares; /* of (incumbent - candidate) / (incumbent + candidate) */
+    double sum; /* of (incumbent - candidate) / (incumbent + candidate) */
+    double fortunes_for[HAK_BET_SIZES], fortunes_against[HAK_BET_SIZES]; /* of bets on the candidate, and against it */
 };
 
 void hak_trial_begin(struct hak_trial *trial);

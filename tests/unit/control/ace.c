@@ -103,6 +103,19 @@ static void asleep_with_the_program(void **state) {
     expect_bounds();
 }
 
+/* What is tried shows at misses that are timed: bins become smaller there. So more of them are. */
+static void timed_more_often_while_trying(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; i < 10; i++) period(0.01, 0);
+    assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), 63);
+    for (int i = 0; i < 200 && hak_ace_wait_ms(1000) != FAST_MS; i++) period(0.3, 0);
+    assert_int_equal(hak_ace_wait_ms(1000), FAST_MS); /* it learns */
+    assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), 3);
+    for (int i = 0; i < 1000 && !is_in_state("frozen"); i++) period(0.01, 0);
+    assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), 63);
+}
+
 /* Fewer page faults the longer memory is kept, up to 4 s. */
 static double faulty(void) {
     uint64_t decay_ms = hak_knob(decay_ms);
@@ -414,10 +427,10 @@ static void any_program(void **state) { /* A1 */
 }
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
-          cmocka_unit_test(asleep_with_the_program), cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back),
-          cmocka_unit_test(tries_what_is_asked), cmocka_unit_test(fewer_flushes_are_no_phase),
-          cmocka_unit_test(a_candidate_is_no_phase), cmocka_unit_test(does_not_try),
-          cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit), cmocka_unit_test(classes),
-          cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
-          cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(fork_begins_anew),
-          cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(timed_more_often_while_trying), cmocka_unit_test(asleep_with_the_program),
+          cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
+          cmocka_unit_test(fewer_flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
+          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
+          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
+          cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))

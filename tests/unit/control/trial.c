@@ -34,6 +34,35 @@ static int kept_of_2000(double factor, int kind, uint64_t seed, double *pairs) {
     return kept;
 }
 
+/* Each bet is fair: of a difference and its opposite one wins what the other loses. */
+static void fair_bets(void **state) {
+    (void)state;
+    static const double costs[] = {1, 1.01, 1.3, 2, 10, 1e6};
+    for (int i = 0; i < 6; i++) {
+        struct hak_trial better, worse;
+        hak_trial_begin(&better);
+        hak_trial_begin(&worse);
+        hak_trial_add(&better, costs[i], 1);
+        hak_trial_add(&worse, 1, costs[i]);
+        assert_true(fabs(hak_trial_evidence(&better) + hak_trial_evidence(&worse) - 2) < 1e-9);
+        double difference = (costs[i] - 1) / (costs[i] + 1), sum = 0;
+        for (int size = 1; size <= 64; size *= 2) sum += exp(size * difference) / cosh(size * difference);
+        assert_true(fabs(hak_trial_evidence(&better) - sum / 7) < 1e-8);
+    }
+}
+
+/* As a test of signs: 2 to the fifth is above 20. */
+static void few_pairs_where_all_agree(void **state) {
+    (void)state;
+    struct hak_trial trial;
+    hak_trial_begin(&trial);
+    for (int i = 0; i < 4; i++) assert_int_equal(hak_trial_add(&trial, 1000, 1), HAK_VERDICT_OPEN);
+    assert_int_equal(hak_trial_add(&trial, 1000, 1), HAK_VERDICT_KEEP);
+    hak_trial_begin(&trial);
+    while (hak_trial_add(&trial, 1, 0.9) == HAK_VERDICT_OPEN) assert_true(trial.pairs < 6);
+    assert_int_equal(trial.pairs, 6);
+}
+
 static void no_better_is_not_kept(void **state) {
     (void)state;
     double pairs;
@@ -48,7 +77,7 @@ static void better_is_kept(void **state) {
     (void)state;
     double pairs;
     assert_in_range(kept_of_2000(0.8, 0, 21, &pairs), 1900, 2000);
-    assert_true(pairs < 20);
+    assert_true(pairs < 9);
     assert_in_range(kept_of_2000(0.9, 0, 22, &pairs), 1400, 2000);
     assert_in_range(kept_of_2000(0.6, 1, 23, &pairs), 1000, 2000);
 }
@@ -78,5 +107,6 @@ static void any_cost(void **state) {
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(no_better_is_not_kept), cmocka_unit_test(better_is_kept),
+UNIT_MAIN(cmocka_unit_test(fair_bets), cmocka_unit_test(few_pairs_where_all_agree),
+          cmocka_unit_test(no_better_is_not_kept), cmocka_unit_test(better_is_kept),
           cmocka_unit_test(bad_is_found_out_soon), cmocka_unit_test(any_cost))
