@@ -93,15 +93,15 @@ static struct hak_move put_in_trial(struct hak_life_cycle *cycle, uint32_t arm, 
     return move;
 }
 
-static struct hak_move begin_half(struct hak_life_cycle *cycle) {
-    bool candidate = cycle->candidate_first != cycle->is_second_half;
-    return put_in_trial(cycle, candidate ? cycle->candidate : cycle->chosen[cycle->focus], HAK_WHY_CANARY);
+static struct hak_move begin_half(struct hak_life_cycle *cycle, enum hak_pair_state half) {
+    bool is_candidate = cycle->candidate_first == (half == HAK_PAIR_FIRST);
+    cycle->pair = half;
+    return put_in_trial(cycle, is_candidate ? cycle->candidate : cycle->chosen[cycle->focus], HAK_WHY_CANARY);
 }
 
 static struct hak_move begin_pair(struct hak_life_cycle *cycle) {
     cycle->candidate_first = toss(cycle);
-    cycle->is_second_half = false;
-    return begin_half(cycle);
+    return begin_half(cycle, HAK_PAIR_FIRST);
 }
 
 static struct hak_move begin_canary(struct hak_life_cycle *cycle, uint32_t arm) {
@@ -127,18 +127,25 @@ static struct hak_move end_canary(struct hak_life_cycle *cycle, bool keep) {
     return move;
 }
 
+static struct hak_move judge_pair(struct hak_life_cycle *cycle) {
+    enum hak_verdict verdict = hak_trial_add(&cycle->trial, cycle->pair_costs[0], cycle->pair_costs[1]);
+    return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
+}
+
+/* While a candidate is in force, nobody sees whether the program is in another phase. So a pair that ends with it counts only after a
+ * period with what was in force before; and a first pair in a phase begins after one, by a toss like any other: at the beginning and
+ * at the end of a visit costs change by themselves. */
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     if (cycle->canary_left-- <= 1) return end_canary(cycle, false); /* Y3 */
+    if (cycle->pair == HAK_PAIR_NONE) return begin_pair(cycle);
+    if (cycle->pair == HAK_PAIR_DONE) return judge_pair(cycle);
     if (!add_to_pull(cycle, cost)) return (struct hak_move){0};
-    if (!cycle->is_second_half) {
-        cycle->pair_cost = cycle->pull_cost;
-        cycle->is_second_half = true;
-        return begin_half(cycle);
-    }
-    double first = cycle->pair_cost, second = cycle->pull_cost;
-    enum hak_verdict verdict = cycle->candidate_first ? hak_trial_add(&cycle->trial, second, first)
-                                                      : hak_trial_add(&cycle->trial, first, second);
-    return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
+    bool is_first = cycle->pair == HAK_PAIR_FIRST, is_candidate = cycle->candidate_first == is_first;
+    cycle->pair_costs[is_candidate] = cycle->pull_cost;
+    if (is_first) return begin_half(cycle, HAK_PAIR_SECOND);
+    if (!is_candidate) return judge_pair(cycle);
+    cycle->pair = HAK_PAIR_DONE;
+    return put_in_trial(cycle, cycle->chosen[cycle->focus], HAK_WHY_CANARY);
 }
 
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm) {
@@ -180,17 +187,17 @@ static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
 static struct hak_move step_rating(struct hak_life_cycle *cycle, struct hak_rating *rating) {
     double cost = cycle->pull_cost;
     cycle->pulls++;
-    if (!cycle->is_second_half) {
-        cycle->pair_cost = cost;
-        cycle->is_second_half = true;
+    if (cycle->pair == HAK_PAIR_FIRST) {
+        cycle->pair_costs[0] = cost;
+        cycle->pair = HAK_PAIR_SECOND;
         return put(cycle, cycle->pairing.second, HAK_WHY_EXPLORE, 0);
     }
-    double both = cycle->pair_cost + cost, lead = both > 0 ? (cost - cycle->pair_cost) / both : 0;
+    double first = cycle->pair_costs[0], both = first + cost, lead = both > 0 ? (cost - first) / both : 0;
     hak_rating_match(rating, cycle->pairing, 0.5 + lead / (2 * draw_margin));
-    cycle->is_second_half = false;
+    cycle->pair = HAK_PAIR_FIRST;
     if (cycle->pulls < 2 * PAIRS_PER_STRATEGY * HAK_STRATEGIES) {
         cycle->pairing = hak_rating_pair(rating, &cycle->random);
-        return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, saving(cycle->pair_cost, cost));
+        return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, saving(first, cost));
     }
     uint32_t leader = hak_rating_leader(rating, cycle->chosen[cycle->focus]);
     return conclude(cycle, leader, worth_a_canary); /* points say who leads, not by how much */
@@ -205,11 +212,11 @@ static struct hak_move begin_focus(struct hak_life_cycle *cycle, uint32_t eligib
     }
     cycle->focus = i;
     cycle->pulls = 0;
-    cycle->is_second_half = false;
     if (!cycle->dimensions[i].is_rated) {
         hak_bandit_begin(&cycle->bandit, cycle->dimensions[i].arm_count);
         return put(cycle, cycle->chosen[i], HAK_WHY_EXPLORE, 0);
     }
+    cycle->pair = HAK_PAIR_FIRST;
     cycle->pairing = hak_rating_pair(rating, &cycle->random);
     return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, 0);
 }
@@ -247,8 +254,7 @@ void hak_life_cycle_pause(struct hak_life_cycle *cycle) {
     memcpy(cycle->in_force, cycle->chosen, sizeof cycle->in_force);
     cycle->pull_periods = 0;
     cycle->pull_cost = 0;
-    cycle->is_second_half = false;
-    cycle->candidate_first = false; /* a canary goes on with what is in force, as a bandit does; matches begin anew */
+    cycle->pair = HAK_PAIR_NONE; /* matches begin anew */
     if (cycle->focus < cycle->dimension_count && cycle->dimensions[cycle->focus].is_rated && cycle->state == HAK_LEARN)
         cycle->focus = cycle->dimension_count;
 }

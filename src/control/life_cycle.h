@@ -23,6 +23,14 @@ enum { HAK_DIMENSIONS = 12 };
 
 enum hak_life_state { HAK_LEARN, HAK_CANARY, HAK_FROZEN };
 
+/* Of a canary's pair, or a match. */
+enum hak_pair_state {
+    HAK_PAIR_NONE,
+    HAK_PAIR_FIRST,
+    HAK_PAIR_SECOND,
+    HAK_PAIR_DONE, /* it ended with the candidate: what was before is in force again, for a period */
+};
+
 /* Why an arm was put in force. */
 enum hak_why { HAK_WHY_EXPLORE, HAK_WHY_CANARY, HAK_WHY_KEEP, HAK_WHY_ROLL_BACK, HAK_WHY_END, HAK_WHY_PHASE };
 
@@ -46,9 +54,10 @@ struct hak_life_cycle {
     uint32_t candidate;
     uint32_t pull_periods, pulls; /* of this pull; done since the focus was turned to the dimension */
     double pull_cost, reference;  /* sum of this pull; mean of the first */
-    double pair_cost;             /* of the first half of a pair */
     struct hak_pairing pairing;
-    bool is_second_half, candidate_first;
+    enum hak_pair_state pair;
+    double pair_costs[2]; /* what was in force before, and the candidate; or the first strategy, and the second */
+    bool candidate_first;
     uint32_t canary_left;                      /* periods until it ends */
     uint32_t frozen_periods, patience, rising; /* slow periods */
     double frozen_cost, settled_cost;          /* sum of this slow period; mean of a good one */
@@ -72,7 +81,7 @@ void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimensi
 struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
                                     struct hak_rating *rating);
 
-/* Puts the chosen arms in force, in the program's absence: a pull or half of a pair that was begun is void. */
+/* Puts the chosen arms in force, in the program's absence: a pull or a pair that was begun, or ended with the candidate, is void. */
 void hak_life_cycle_pause(struct hak_life_cycle *cycle);
 
 /* Begins the canary of an arm. */

@@ -204,6 +204,56 @@ static void no_proof_no_change(void **state) {
     assert_in_range(kept, 0, 15);
 }
 
+/* A visit of ten periods to this phase. While a candidate is in force nobody looks at phases: where the visit ends with one in force, the
+ * next phase's cost is taken for its. */
+static void visit(double elsewhere_cost, double warm_up_cost) {
+    double own_cost = base_cost;
+    for (int i = 0; i < 10 && cycle.state == HAK_CANARY; i++) {
+        base_cost = own_cost + (i < 4 ? warm_up_cost * (4 - i) : 0);
+        period(0);
+    }
+    base_cost = own_cost;
+    while (cycle.state == HAK_CANARY && cycle.in_force[0] != cycle.chosen[0])
+        hak_life_cycle_step(&cycle, elsewhere_cost, 0, &rating);
+    hak_life_cycle_pause(&cycle);
+}
+
+/* Of a candidate that changes nothing. */
+static void expect_none_is_kept(double elsewhere_cost, double warm_up_cost) {
+    begin();
+    step_cost = 0;
+    learn(0, 10);
+    int kept = 0;
+    for (int i = 0; i < 200; i++) {
+        uint8_t was = cycle.chosen[0];
+        hak_life_cycle_try(&cycle, 0, was == 3 ? 1 : 3);
+        while (cycle.state == HAK_CANARY) visit(elsewhere_cost, warm_up_cost);
+        kept += cycle.chosen[0] != was;
+    }
+    assert_in_range(kept, 0, 15);
+}
+
+static void ends_of_visits_are_no_proof(void **state) {
+    (void)state;
+    expect_none_is_kept(0, 0);
+    expect_none_is_kept(10, 0);
+}
+
+static void beginnings_of_visits_are_no_proof(void **state) {
+    (void)state;
+    expect_none_is_kept(0.05, 0.02);
+}
+
+static void kept_in_short_visits(void **state) {
+    (void)state;
+    begin();
+    best[0] = 3;
+    learn(0, 10);
+    hak_life_cycle_try(&cycle, 0, 3);
+    while (cycle.state == HAK_CANARY) visit(10, 0.02);
+    assert_int_equal(cycle.chosen[0], 3);
+}
+
 /* ---- Phases, pins, bounds ------------------------------------------------------------------------------------------- */
 
 static void pauses(void **state) {
@@ -247,5 +297,6 @@ static void any_cost(void **state) { /* Y1, Y2 */
 UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), cmocka_unit_test(finds_the_best),
           cmocka_unit_test(delayed_effects), cmocka_unit_test(only_what_is_eligible), cmocka_unit_test(learns_again),
           cmocka_unit_test(less_and_less_in_vain), cmocka_unit_test(keeps_a_good_one),
-          cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(no_proof_no_change), cmocka_unit_test(pauses),
-          cmocka_unit_test(any_cost))
+          cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(no_proof_no_change),
+          cmocka_unit_test(ends_of_visits_are_no_proof), cmocka_unit_test(beginnings_of_visits_are_no_proof),
+          cmocka_unit_test(kept_in_short_visits), cmocka_unit_test(pauses), cmocka_unit_test(any_cost))
