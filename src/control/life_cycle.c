@@ -16,6 +16,7 @@ static const double worth_a_canary = 0.02; /* a guess at what an arm saves, as a
 static const double draw_margin = 0.1;     /* relative difference of costs that counts as a clear win */
 static const double risen = 1.5;           /* costs that a frozen phase is learned again at, as a multiple */
 static const double next_to_nothing = 0.002;
+static const double disaster = 10; /* times the cost */
 
 void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimension *dimensions, uint32_t count,
                           uint32_t slow_periods, uint64_t seed) {
@@ -108,8 +109,9 @@ static struct hak_move begin_canary(struct hak_life_cycle *cycle, uint32_t arm) 
     cycle->state = HAK_CANARY;
     cycle->candidate = arm;
     cycle->canary_left = 2 * cycle->slow_periods - 1;
+    cycle->pair = HAK_PAIR_NONE;
     hak_trial_begin(&cycle->trial);
-    return begin_pair(cycle);
+    return put_in_trial(cycle, cycle->chosen[cycle->focus], HAK_WHY_CANARY);
 }
 
 static struct hak_move end_canary(struct hak_life_cycle *cycle, bool keep) {
@@ -132,14 +134,30 @@ static struct hak_move judge_pair(struct hak_life_cycle *cycle) {
     return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
 }
 
+/* Where effects come at once, one period is enough to see that a candidate leaves next to nothing to the program. */
+static bool is_disaster(const struct hak_life_cycle *cycle, double cost) {
+    bool is_first = cycle->pull_periods == 0 && cycle->dimensions[cycle->focus].periods == 2;
+    double usual = hak_clamp(cycle->pair_costs[0], next_to_nothing, 1e12);
+    return is_first && cycle->in_force[cycle->focus] == cycle->candidate && cost >= disaster * usual;
+}
+
+static bool add_to_turn(struct hak_life_cycle *cycle, double cost) {
+    if (!is_disaster(cycle, cost)) return add_to_pull(cycle, cost);
+    cycle->pull_cost = cost;
+    return true;
+}
+
 /* While a candidate is in force, nobody sees whether the program is in another phase. So a pair that ends with it counts only after a
  * period with what was in force before; and a first pair in a phase begins after one, by a toss like any other: at the beginning and
  * at the end of a visit costs change by themselves. */
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     if (cycle->canary_left-- <= 1) return end_canary(cycle, false); /* Y3 */
-    if (cycle->pair == HAK_PAIR_NONE) return begin_pair(cycle);
     if (cycle->pair == HAK_PAIR_DONE) return judge_pair(cycle);
-    if (!add_to_pull(cycle, cost)) return (struct hak_move){0};
+    if (cycle->pair == HAK_PAIR_NONE) {
+        cycle->pair_costs[0] = cost;
+        return begin_pair(cycle);
+    }
+    if (!add_to_turn(cycle, cost)) return (struct hak_move){0};
     bool is_first = cycle->pair == HAK_PAIR_FIRST, is_candidate = cycle->candidate_first == is_first;
     cycle->pair_costs[is_candidate] = cycle->pull_cost;
     if (is_first) return begin_half(cycle, HAK_PAIR_SECOND);

@@ -5,7 +5,7 @@
 /* Wrongly kept in one of 20; wrongly rolled back in one of 5, which costs but an opportunity. */
 static const double enough_to_keep = 20, enough_to_roll_back = 5;
 
-static const double twice_the_cost = -1.0 / 3;
+static const double twice_the_cost = -1.0 / 3, ten_times_the_cost = -9.0 / 11; /* as differences */
 
 enum { LEAST_PAIRS = 2 };
 
@@ -45,7 +45,8 @@ enum hak_verdict hak_trial_add(struct hak_trial *trial, double incumbent_cost, d
     trial->sum += difference;
     bet_on(trial, difference);
     if (mean(trial->fortunes_for) >= enough_to_keep) return HAK_VERDICT_KEEP;
-    bool hurts = trial->pairs >= LEAST_PAIRS && trial->sum <= twice_the_cost * trial->pairs;
+    double least = trial->pairs < LEAST_PAIRS ? ten_times_the_cost : twice_the_cost;
+    bool hurts = trial->sum <= least * trial->pairs;
     if (hurts || mean(trial->fortunes_against) >= enough_to_roll_back || trial->pairs >= HAK_TRIAL_PAIRS)
         return HAK_VERDICT_ROLL_BACK; /* V1 */
     return HAK_VERDICT_OPEN;

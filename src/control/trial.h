@@ -5,6 +5,8 @@
  * So a fortune of 20 comes about by chance in one trial of 20 at most, whenever one looks. Bets of several sizes at
  * once find large and small differences: the largest look at little but the sign, and so need few pairs where all are alike.
  *
+ * What costs twice as much is out after two pairs, what costs ten times as much after one.
+ *
  *   V1  Each trial ends, after HAK_TRIAL_PAIRS pairs at the latest: what is not shown to be better is not kept.
  */
 #ifndef HAK_CONTROL_TRIAL_H

@@ -189,6 +189,26 @@ static void rolls_a_bad_one_back(void **state) {
         }
 }
 
+/* It is in force for one pull; where effects come at once, for one period. */
+static void disaster_ends_soon(void **state) {
+    (void)state;
+    for (uint32_t dimension = 0; dimension < 2; dimension++)
+        for (uint64_t seed = 0; seed < 20; seed++) { /* whoever begins */
+            begin();
+            learn(0, 10);
+            cycle.random = seed;
+            step_cost = 10;
+            hak_life_cycle_try(&cycle, dimension, 3);
+            uint32_t in_force = 0, most = dimension == 0 ? 1 : dimensions[dimension].periods;
+            while (cycle.state == HAK_CANARY) {
+                in_force += cycle.in_force[dimension] == 3;
+                period(0);
+            }
+            assert_int_equal(cycle.chosen[dimension], 1);
+            assert_int_equal(in_force, most);
+        }
+}
+
 /* Noise in which nothing can be told. */
 static void no_proof_no_change(void **state) {
     (void)state;
@@ -297,6 +317,7 @@ static void any_cost(void **state) { /* Y1, Y2 */
 UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), cmocka_unit_test(finds_the_best),
           cmocka_unit_test(delayed_effects), cmocka_unit_test(only_what_is_eligible), cmocka_unit_test(learns_again),
           cmocka_unit_test(less_and_less_in_vain), cmocka_unit_test(keeps_a_good_one),
-          cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(no_proof_no_change),
-          cmocka_unit_test(ends_of_visits_are_no_proof), cmocka_unit_test(beginnings_of_visits_are_no_proof),
-          cmocka_unit_test(kept_in_short_visits), cmocka_unit_test(pauses), cmocka_unit_test(any_cost))
+          cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(disaster_ends_soon),
+          cmocka_unit_test(no_proof_no_change), cmocka_unit_test(ends_of_visits_are_no_proof),
+          cmocka_unit_test(beginnings_of_visits_are_no_proof), cmocka_unit_test(kept_in_short_visits),
+          cmocka_unit_test(pauses), cmocka_unit_test(any_cost))

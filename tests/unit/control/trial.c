@@ -91,6 +91,16 @@ static void bad_is_found_out_soon(void **state) {
     assert_true(pairs < 12);
 }
 
+static void disaster_is_out_after_a_pair(void **state) {
+    (void)state;
+    struct hak_trial trial;
+    hak_trial_begin(&trial);
+    assert_int_equal(hak_trial_add(&trial, 1, 10.1), HAK_VERDICT_ROLL_BACK);
+    hak_trial_begin(&trial);
+    assert_int_equal(hak_trial_add(&trial, 1, 9.9), HAK_VERDICT_OPEN);
+    assert_int_equal(hak_trial_add(&trial, 1, 1.1), HAK_VERDICT_ROLL_BACK); /* 5.5 times, over two pairs */
+}
+
 static void any_cost(void **state) {
     (void)state;
     static const double costs[] = {0, 1, -1, NAN, INFINITY, -INFINITY, 1e-320, 1e308};
@@ -109,4 +119,5 @@ static void any_cost(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(fair_bets), cmocka_unit_test(few_pairs_where_all_agree),
           cmocka_unit_test(no_better_is_not_kept), cmocka_unit_test(better_is_kept),
-          cmocka_unit_test(bad_is_found_out_soon), cmocka_unit_test(any_cost))
+          cmocka_unit_test(bad_is_found_out_soon), cmocka_unit_test(disaster_is_out_after_a_pair),
+          cmocka_unit_test(any_cost))
