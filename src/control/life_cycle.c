@@ -170,7 +170,6 @@ void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32
     hak_life_cycle_pause(cycle);
     cycle->focus = dimension;
     begin_canary(cycle, arm);
-    hak_life_cycle_pause(cycle);
 }
 
 /* ---- LEARN ---------------------------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
  *
  *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
  *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
- *   Y3  A canary ends after `canary_periods` at the latest; what isn't kept by then is rolled back.
+ *   Y3  A canary ends within two slow periods; what isn't kept by then is rolled back.
  */
 #ifndef HAK_CONTROL_LIFE_CYCLE_H
 #define HAK_CONTROL_LIFE_CYCLE_H
@@ -37,7 +37,7 @@ enum hak_why { HAK_WHY_EXPLORE, HAK_WHY_CANARY, HAK_WHY_KEEP, HAK_WHY_ROLL_BACK,
 struct hak_dimension {
     uint32_t arm_count;
     uint32_t first;   /* the arm in force at the beginning */
-    uint32_t periods; /* of a pull, >= 2: the first one is for effects of the last arm to fade */
+    uint32_t periods; /* of a pull, >= 2: effects of the last arm fade in the first. 2 where they come at once */
     bool is_rated;    /* arms are strategies: 12 */
 };
 
@@ -56,7 +56,7 @@ struct hak_life_cycle {
     double pull_cost, reference;  /* sum of this pull; mean of the first */
     struct hak_pairing pairing;
     enum hak_pair_state pair;
-    double pair_costs[2]; /* what was in force before, and the candidate; or the first strategy, and the second */
+    double pair_costs[2]; /* of late: incumbent and candidate; or the first strategy, and the second */
     bool candidate_first;
     uint32_t canary_left;                      /* periods until it ends */
     uint32_t frozen_periods, patience, rising; /* slow periods */
