@@ -7,12 +7,10 @@
  *
  *     anonymous = heap + spare + metadata
  *
- * Where the kernel shows names of mappings, by these: [anon:hakmem-heap] is the heap, [anon:hakmem-metadata] the
- * metadata. Elsewhere page by page: heap is what lies in a 64 KiB unit that holds a live block, spare is what hak_owns
- * claims besides, and metadata all the rest, with some 100 KiB of libc's and of this program. Under another allocator
- * nothing is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; by_names, 1
- * where names told them apart; and metadata_committed, which is what hak_stats says, resident or not. One operation is
- * one malloc.
+ * Told apart page by page: heap is what lies in a 64 KiB unit that holds a live block, spare is what hak_owns claims
+ * besides, and metadata all the rest, with some 100 KiB of libc's and of this program. Under another allocator nothing
+ * is spare. The figures are these four, in bytes that are resident; metadata_of_heap, their ratio; and
+ * metadata_committed, which is what hak_stats says, resident or not. One operation is one malloc.
  */
 #include "bench.h"
 
@@ -32,8 +30,6 @@ struct resident {
     uint64_t anonymous_bytes;
     uint64_t heap_bytes;
     uint64_t spare_bytes;
-    uint64_t named_heap_bytes;
-    uint64_t named_metadata_bytes;
 };
 
 static uint64_t *unit_bits; /* one bit per unit of the address space: it holds a live block */
@@ -122,8 +118,6 @@ static struct resident count_resident(int (*owns)(const void *)) {
         } else if (sscanf(line, "Anonymous: %" SCNu64, &anonymous_kib) == 1 && anonymous_kib > 0 &&
                    strcmp(name, "[stack]") != 0) {
             resident.anonymous_bytes += anonymous_kib << 10;
-            resident.named_heap_bytes += strcmp(name, "[anon:hakmem-heap]") == 0 ? anonymous_kib << 10 : 0;
-            resident.named_metadata_bytes += strcmp(name, "[anon:hakmem-metadata]") == 0 ? anonymous_kib << 10 : 0;
             count_pages(start, end, owns, &resident);
         }
     }
@@ -132,17 +126,13 @@ static struct resident count_resident(int (*owns)(const void *)) {
 }
 
 static void report(struct resident resident) {
-    bool named = resident.named_heap_bytes > 0 && resident.named_metadata_bytes > 0;
     uint64_t known_bytes = resident.heap_bytes + resident.spare_bytes;
-    uint64_t heap_bytes = named ? resident.named_heap_bytes : known_bytes;
-    uint64_t rest_bytes = resident.anonymous_bytes > known_bytes ? resident.anonymous_bytes - known_bytes : 0;
-    uint64_t metadata_bytes = named ? resident.named_metadata_bytes : rest_bytes;
+    uint64_t metadata_bytes = resident.anonymous_bytes > known_bytes ? resident.anonymous_bytes - known_bytes : 0;
     bench_figure("anonymous", (double)resident.anonymous_bytes, "bytes");
-    bench_figure("heap", (double)heap_bytes, "bytes");
-    bench_figure("spare", named ? 0 : (double)resident.spare_bytes, "bytes");
+    bench_figure("heap", (double)resident.heap_bytes, "bytes");
+    bench_figure("spare", (double)resident.spare_bytes, "bytes");
     bench_figure("metadata", (double)metadata_bytes, "bytes");
-    bench_figure("metadata_of_heap", 100 * (double)metadata_bytes / (double)heap_bytes, "%");
-    bench_figure("by_names", named, "count");
+    bench_figure("metadata_of_heap", 100 * (double)metadata_bytes / (double)resident.heap_bytes, "%");
 }
 
 int main(int argc, char **argv) {

@@ -19,8 +19,8 @@ endif()
 
 set(HAK_CHECK_LEVEL 0 CACHE STRING "Self-checks: 0, 1 or 2")
 set_property(CACHE HAK_CHECK_LEVEL PROPERTY STRINGS 0 1 2)
-set(HAK_INSTRUMENT "" CACHE STRING "Instrumentation: address, undefined, thread, coverage or empty")
-set_property(CACHE HAK_INSTRUMENT PROPERTY STRINGS "" address undefined thread coverage)
+set(HAK_INSTRUMENT "" CACHE STRING "Instrumentation: address, undefined, thread, coverage, fuzzer or empty")
+set_property(CACHE HAK_INSTRUMENT PROPERTY STRINGS "" address undefined thread coverage fuzzer)
 
 # ---- Warnings: errors in the presets (CMAKE_COMPILE_WARNING_AS_ERROR), never in somebody else's build ----
 
@@ -46,6 +46,7 @@ add_library(hak_codegen INTERFACE)
 target_link_libraries(hak_codegen INTERFACE hak_no_builtins)
 target_compile_options(hak_codegen INTERFACE -fPIC -fvisibility=hidden -ftls-model=initial-exec -fexceptions
     -fno-semantic-interposition
+    -foptimize-sibling-calls # the heap profile's stacks begin in the program: what samples is called as a last act
     -fno-builtin-memcpy -fno-builtin-memset -fno-builtin-memmove # in cold code the compiler writes slow loops for them
     $<$<CONFIG:Release>:-g1>)
 
@@ -59,6 +60,13 @@ elseif(HAK_INSTRUMENT MATCHES "^(address|undefined|thread)$")
     # gcc says at every fence that ThreadSanitizer does not see it; it sees the atomics around it.
     add_compile_options($<$<AND:$<C_COMPILER_ID:GNU>,$<STREQUAL:${HAK_INSTRUMENT},thread>>:-Wno-tsan>)
     add_link_options(-fsanitize=${HAK_INSTRUMENT})
+elseif(HAK_INSTRUMENT STREQUAL "fuzzer") # AFL++'s compiler brings its own
+    if(NOT CMAKE_C_COMPILER MATCHES "afl-")
+        # Comparisons are not traced: walks over tables would take most of the time, and steps have no magic numbers.
+        add_compile_options(-fsanitize=fuzzer-no-link,address -fno-sanitize-coverage=trace-cmp -fno-omit-frame-pointer)
+        add_link_options(-fsanitize=address)
+    endif()
 elseif(HAK_INSTRUMENT)
-    message(FATAL_ERROR "HAK_INSTRUMENT is ${HAK_INSTRUMENT}; it may be address, undefined, thread, coverage or empty")
+    message(FATAL_ERROR
+        "HAK_INSTRUMENT is ${HAK_INSTRUMENT}; it may be address, undefined, thread, coverage, fuzzer or empty")
 endif()

@@ -5,6 +5,9 @@
 Prints one line per finding, FILE:LINE: RULE: what is wrong; exits with 1 when there is one. Rules:
 
     layer        a file of src/ includes only its own layer and lower ones; src/hakmem.c includes bottom-up
+    up           a file of src/ uses no hak_ name that only a higher layer defines, whoever declares it; no pointer to a
+                 function that a higher layer could set
+    circle       files of a layer do not call each other in a circle
     atomic       every atomic goes through base/atomic.h, names its order, and says what it pairs with unless relaxed
     name         no own name ends in _t or begins with an underscore: both are reserved
     system       memory system calls only in src/os/
@@ -27,6 +30,16 @@ from pathlib import Path, PurePosixPath
 LAYERS = ("base", "os", "slab", "region", "pool", "observe", "control", "front", "api")
 SEES_ONLY = {"slab": {"base", "slab"}}  # a layer that is purer than its place in the order
 FROM_OUTSIDE = {"src/base/atomic.h": {"model_atomic.h"}}  # headers that the tests provide
+
+# Declared below, defined in this layer: what base promises and only the kernel can do.
+PROVIDED_ABOVE = {"hak_misuse": "os", "hak_assertion_failed": "os", "hak_fence_threads": "os"}
+# Kept pointers to functions: what is to be done when the kernel interrupts is said from above.
+KEEPS_FUNCTIONS = {"src/os/signals.c"}
+# Layers whose files call each other to and fro, and single calls that go back: facts that ask policy, and a writer that
+# knows of a reader. Both are to become fewer.
+TANGLED = {"pool", "front"}
+GOES_BACK = {("region/range", "region/page_policy"), ("region/units", "region/page_policy"),
+             ("region/mapping_cache", "region/page_policy"), ("os/linux", "os/channel")}
 
 TEXT_SUFFIXES = {"", ".c", ".h", ".hpp", ".cpp", ".def", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json"}
 SKIPPED_FOLDERS = {".git", ".venv", "build", "__pycache__"}
@@ -59,6 +72,14 @@ ENVIRONMENT = re.compile(r"\b(getenv|secure_getenv|_*environ)\b")
 HAK_NAME = re.compile(r"\bhak_[a-z0-9_]*[a-z0-9](?![\w*<])")
 IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+
+# At the top level of a file, where what stands in braces is blank: a function with a body, a variable, a macro.
+DEFINITION = re.compile(r"\b(hak_\w+)\s*(?:\((?:[^(){};]|\([^(){};]*\))*\)[^;{}=]*\{"
+                        r"|\)?(?:\[[^\]]*\])*\s*(?:=(?!=)|;))")
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(hak_\w+)", re.MULTILINE)
+USE = re.compile(r"\bhak_\w+")
+NO_DEFINITION = re.compile(r"\b(?:extern|typedef)\b|\b(?:struct|union|enum)\s*\Z")
+KEPT_FUNCTION = re.compile(r"\(\s*\*\s*(\w+)\s*(?:\[[^\]]*\])?\)\s*\([^;{}]*?\)\s*(?:=[^;]*)?;")
 
 TOKEN = re.compile(r"(?P<comment>/\*.*?(?:\*/|\Z)|//[^\n]*)"
                    r"|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')", re.DOTALL)
@@ -161,6 +182,89 @@ def check_layers(root: Path, source: Source) -> Iterator[Finding]:
             yield Finding(source.path, line, "layer", f"{source.layer} must not know {layer} ({target})")
 
 
+def at_top_level(code: str) -> str:
+    """The code with blanks for what stands in braces, but not for the braces."""
+    depth, kept = 0, []
+    for character in code:
+        depth -= character == "}"
+        kept.append(character if depth == 0 or character == "\n" else " ")
+        depth += character == "{"
+    return "".join(kept)
+
+
+def statement_before(code: str, offset: int) -> str:
+    """From the end of the statement before to the offset; a line of the preprocessor ends one, too."""
+    start = max(code.rfind(end, 0, offset) for end in (";", "}", "{"))
+    lines = code[start + 1 : offset].split("\n")
+    last = max((i + 1 for i, line in enumerate(lines) if line.lstrip().startswith("#")), default=0)
+    return "\n".join(lines[last:])
+
+
+def defined_names(source: Source) -> Iterator[str]:
+    code = at_top_level(source.code)
+    for match in DEFINITION.finditer(code):
+        if not NO_DEFINITION.search(statement_before(code, match.start())):
+            yield match[1]
+    yield from MACRO.findall(source.code)
+
+
+def check_calls_up(sources: list[Source]) -> Iterator[Finding]:
+    """What includes don't show: a declaration of one's own, or by a lower header, of what is defined above."""
+    layers: dict[str, set[str]] = {}
+    for source in sources:
+        if source.layer in LAYERS:
+            for name in defined_names(source):
+                layers.setdefault(name, set()).add(source.layer)
+    for source in sources:
+        if source.layer not in LAYERS:
+            continue
+        own = LAYERS.index(source.layer)
+        for match in USE.finditer(source.code):
+            name, places = match[0], layers.get(match[0], set())
+            if places and min(map(LAYERS.index, places)) > own and PROVIDED_ABOVE.get(name) not in places:
+                message = f"{name} is defined in {', '.join(sorted(places))}: {source.layer} must not call up"
+                yield Finding(source.path, source.line(match.start()), "up", message)
+        for match in KEPT_FUNCTION.finditer(code := at_top_level(source.code)):
+            before = statement_before(code, match.start())
+            is_parameter = before.count("(") > before.count(")")
+            is_kept = not is_parameter and "typedef" not in before and "const" not in match[0].split(")")[0]
+            if is_kept and source.path not in KEEPS_FUNCTIONS:
+                message = f"{match[1]} can be set from above: hand the function over where it is called"
+                yield Finding(source.path, source.line(match.start(1)), "up", message)
+
+
+def check_circles(sources: list[Source]) -> Iterator[Finding]:
+    """The first call of each file that a circle goes through. A header that is no file's own only declares."""
+    def module(source: Source) -> str:
+        return source.path.removeprefix("src/").rpartition(".")[0]
+
+    sources = [source for source in sources if source.layer in LAYERS and source.layer not in TANGLED]
+    files = {module(source) for source in sources if source.path.endswith(".c")}
+    homes: dict[str, set[str]] = {}
+    for source in sources:
+        for name in defined_names(source):
+            homes.setdefault(name, set()).add(module(source))
+    calls: dict[str, dict[str, Finding]] = {file: {} for file in files}
+    for source in sources:
+        own = module(source)
+        for match in USE.finditer(source.code):
+            for home in homes.get(match[0], set()):
+                is_other = home in files and own in files and own not in homes[match[0]]
+                if is_other and PurePosixPath(home).parent.name == source.layer and (own, home) not in GOES_BACK:
+                    message = f"{match[0]} is of {home}, which calls {own}, by others perhaps"
+                    calls[own].setdefault(home, Finding(source.path, source.line(match.start()), "circle", message))
+
+    def reaches(start: str, goal: str) -> bool:
+        seen, ahead = {start}, [start]
+        while ahead:
+            found = set(calls[ahead.pop()]) - seen
+            seen |= found
+            ahead += found
+        return goal in seen
+
+    yield from (found for own in calls for home, found in calls[own].items() if reaches(home, own))
+
+
 def call_arguments(code: str, opening: int) -> tuple[list[str], int]:
     """Top-level arguments of the call whose parenthesis is at `opening`, and the offset of the closing one."""
     depth, start, arguments = 0, opening + 1, []
@@ -248,6 +352,8 @@ def lint(root: Path) -> list[Finding]:
             for check in (check_atomics, check_names, check_system_calls):
                 findings += check(source)
             findings += check_layers(root, source)
+    findings += check_calls_up(sources)
+    findings += check_circles(sources)
     findings += check_environment(sources)
     findings += check_comments(sources)
     return sorted(set(findings))

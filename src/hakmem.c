@@ -1,7 +1,8 @@
-/* hakmem, all of it, bottom-up: the release is this one file. The order is the architecture; each layer includes itself and
- * lower ones only. docs/architecture.md tells what happens in which. */
+/* hakmem, all of it, bottom-up: the release is this one file. The order is the architecture; each layer includes
+ * itself and lower ones only. docs/architecture.md tells what happens in which. */
 
 /* base: text, settings, counters, knobs. No system calls, no memory. */
+#include "base/version.c"
 #include "base/format.c"
 #include "base/knobs.c"
 #include "base/profile.c"
@@ -9,6 +10,7 @@
 #include "base/counters.c"
 
 /* os: the kernel. No policy. */
+#include "os/libc.c"
 #include "os/linux.c"
 #include "os/inspect.c"
 #include "os/signals.c"
@@ -21,8 +23,11 @@
 
 /* region: which addresses are ours. */
 #include "region/directory.c"
+#include "region/in_hand.c"
 #include "region/range.c"
+#include "region/hints.c"
 #include "region/units.c"
+#include "region/density.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/large.c"
@@ -32,6 +37,7 @@
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
+#include "pool/fork.c"
 #include "pool/purge.c"
 
 /* observe: a view of it all. */

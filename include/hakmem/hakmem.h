@@ -64,8 +64,8 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
  * a signal handler may call it. */
 HAK_API int hak_owns(const void *address);
 
-/* Gives every free page back to the kernel, also holes inside slabs that are in use, and what other threads have in their front
- * caches, whether they run or sleep, up to one block per size. Returns the bytes given back. */
+/* Gives every free page back to the kernel, also holes inside slabs that are in use, and what other threads have in
+ * their front caches, whether they run or sleep, up to one block per size. Returns the bytes given back. */
 HAK_API size_t hak_purge(void);
 
 /* Fills the calling thread's front cache for blocks of up to max_size bytes, so that its first allocations don't
@@ -85,33 +85,33 @@ struct hak_statistics {
     uint64_t large_bytes;
     uint64_t slabs;              /* slabs that belong to a size class */
     uint64_t super_slabs;        /* SuperSlabs made so far */
-    uint64_t mapped_bytes;       /* address space held: reservations and mappings */
-    uint64_t committed_bytes;    /* of it, SuperSlabs, and mappings of live blocks */
+    uint64_t mapped_bytes;       /* address space that is mapped for heap, tables and large objects */
+    uint64_t committed_bytes;    /* of it, SuperSlabs, and mappings in use or kept */
     uint64_t purged_bytes;       /* given back to the kernel so far, in total */
-    uint64_t metadata_bytes;     /* committed for records of slabs; heaps, 128 KiB each, come on top */
+    uint64_t metadata_bytes;     /* of tables, and of heaps, 256 KiB each; resident as far as they are used */
     uint64_t remote_frees;       /* blocks freed into slabs that the freeing thread did not hold, so far */
     uint64_t system_calls;       /* memory system calls so far */
     uint64_t heaps;              /* thread heaps that exist, in use or waiting for a thread */
     uint64_t memory_limit_bytes; /* of the control group that is nearest to its limit, as last seen; 0 for none */
-    uint64_t tight_count;        /* times that memory has become tight: next to no room below that limit, or stalls */
+    uint64_t tight_count;        /* times that memory has become tight: next to no room below that limit */
 };
 
-/* Fills *stats. size is sizeof(struct hak_statistics) as the caller knows it; no more is written, and what an older library
- * does not know is 0. Returns 0, or EINVAL when stats is NULL. */
+/* Fills *stats. size is sizeof(struct hak_statistics) as the caller knows it; no more is written, and what an older
+ * library does not know is 0. Returns 0, or EINVAL when stats is NULL. */
 HAK_API int hak_stats(struct hak_statistics *stats, size_t size);
 
 /* ---- Heap profile ---------------------------------------------------------------------------------------------- */
 
-/* Switches the heap profile on (HAKMEM_PROF does so at the start): from now on allocations are sampled, one every `interval`
- * bytes on average; 524288 is a good choice. What was recorded before stays. Returns 0, EINVAL for an interval of 0, or
- * ENOMEM. */
+/* Switches the heap profile on (HAKMEM_PROF does so at the start): from now on allocations are sampled, one every
+ * `interval` bytes on average; 524288 is a good choice. What was recorded before stays. Returns 0, EINVAL for an
+ * interval of 0, or ENOMEM. */
 HAK_API int hak_profile_start(size_t interval);
 
 /* Switches it off. Blocks that were sampled stay known, until they are freed. */
 HAK_API void hak_profile_stop(void);
 
-/* Writes what was recorded so far to a file, as text that `hakmem profile` reads. Returns 0, an error of opening the file, EINVAL
- * when path is NULL, or ENODATA when the profile was never on. */
+/* Writes what was recorded so far to a file, as text that `hakmem profile` reads. Returns 0, an error of opening the
+ * file, EINVAL when path is NULL, or ENODATA when the profile was never on. */
 HAK_API int hak_profile_save(const char *path);
 
 #ifdef __cplusplus

@@ -29,8 +29,13 @@ ALL, AGAIN, MEMORY = "cost_ns", "cost_again_ns", "mean_rss_bytes"
 FIRST = "cost_first_ns"
 
 
+# The controller acts in the background thread, which a program with one thread has only if it is asked for. What is
+# compared with it has the thread, too.
+THREAD = {"HAKMEM_BACKGROUND": "1"}
+
+
 def adaptive(settings: Mapping[str, str]) -> Variant:
-    return Variant(ADAPTIVE, hakmem(), {"HAKMEM_ACE_ENABLED": "1", **settings})
+    return Variant(ADAPTIVE, hakmem(), {"HAKMEM_ACE_ENABLED": "1", **THREAD, **settings})
 
 
 # ---- Switching -------------------------------------------------------------------------------------------------------
@@ -41,16 +46,21 @@ def switching(seconds: float, visits: int, seed: int = 1) -> BenchCase:
     return BenchCase("switching", ("bench_switching", *arguments), timeout_s=int(60 + 12 * seconds * visits))
 
 
+def _fixed(name: str, values: Mapping[str, int]) -> Variant:
+    variant = sweep.fixed(name, values)
+    return replace(variant, settings={**THREAD, **variant.settings})
+
+
 def best_of(assignments: Sequence[str]) -> dict[str, Variant]:
     """From words like idle=bin_budget_share=1:held_slabs=64: the fixed setting that is best for a behaviour. All others
     have the default."""
-    best = dict.fromkeys(behaviours.NAMES, sweep.fixed(sweep.DEFAULT, {}))
+    best = dict.fromkeys(behaviours.NAMES, _fixed(sweep.DEFAULT, {}))
     for word in assignments:
         name, _, values = word.partition("=")
         pairs = [value.partition("=") for value in values.split(":")]
         if name not in best or not all(knob and value.isdecimal() for knob, _, value in pairs):
             raise LabError(f"{word!r}: expected BEHAVIOUR=KNOB=NUMBER[:KNOB=NUMBER...]")
-        best[name] = sweep.fixed(values, {knob: int(value) for knob, _, value in pairs})
+        best[name] = _fixed(values, {knob: int(value) for knob, _, value in pairs})
     return best
 
 
@@ -235,7 +245,7 @@ class LearningCase:
 def learn_policy(case: LearningCase, settings: Mapping[str, str], into: Path) -> str:
     """Runs it once, writes what was learned into the file, and says what that is."""
     written = into.with_name(f"{into.name}.json")
-    case.run(Variant(LEARNED, hakmem(), {**settings, "HAKMEM_STATS": f"json:{written}"}))
+    case.run(Variant(LEARNED, hakmem(), {**THREAD, **settings, "HAKMEM_STATS": f"json:{written}"}))
     learned = control.read(written)
     written.unlink()
     text = control.policy(learned)
@@ -246,9 +256,9 @@ def learn_policy(case: LearningCase, settings: Mapping[str, str], into: Path) ->
 
 def policy_variants(settings: Mapping[str, str], file: Path) -> list[Variant]:
     return [
-        Variant(sweep.DEFAULT, hakmem(), {**settings, sweep.FIXED: "0"}),
-        Variant(FOLLOWED, hakmem(), {**settings, "HAKMEM_POLICY": str(file)}),
-        Variant(LEARNED, hakmem(), {**settings, sweep.FIXED: "1"}),
+        Variant(sweep.DEFAULT, hakmem(), {**THREAD, **settings, sweep.FIXED: "0"}),
+        Variant(FOLLOWED, hakmem(), {**THREAD, **settings, "HAKMEM_POLICY": str(file)}),
+        Variant(LEARNED, hakmem(), {**THREAD, **settings, sweep.FIXED: "1"}),
     ]
 
 

@@ -2,6 +2,9 @@
 
 The pipes have no name. They are opened by way of /proc, so the kernel decides who may: the process's own user and root,
 whatever containers are between. One asks at a time: who does holds a lock on the answer's pipe.
+
+A process with one thread has no control thread. Who may write into its memory wishes for one: the process sees that
+when it next asks for memory that its cache doesn't have.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import pwd
 import re
 import secrets
 import select
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from hakmem.errors import LabError
 
@@ -25,6 +30,10 @@ THREAD = "hakmem-ctl"
 REQUEST_READ, REQUEST_WRITE, ANSWER_READ = 10, 11, 12
 TIMEOUT_S = 10.0
 NOTE = b"\x07\0\0\0\x08\0\0\0\x31\x6b\x61\x68hakmem\0"  # src/observe/landmarks.h
+WISH_AT = 24  # in the landmarks
+NO_WISH = struct.pack("=Q", 0x687369776D6B6168)  # src/os/channel.h
+WISHED = struct.pack("=Q", 0x687369776D6B6169)
+SOON_S = 0.5  # an answer that comes by then needs no word of why it doesn't
 
 
 class AskError(LabError):
@@ -83,8 +92,8 @@ def _denied(pid: int) -> str:
     return "can't be looked into by you"
 
 
-def _why_no_thread(pid: int) -> str:
-    """What there is to say of a process without a control thread."""
+def _why_never(pid: int) -> str:
+    """Why a process without a control thread will not get one; empty when it might."""
     try:
         if not is_on_hakmem(pid):
             return "is not on hakmem"
@@ -100,7 +109,88 @@ def _why_no_thread(pid: int) -> str:
         return f"{has}that takes Linux 5.9"
     if re.search(r"^Seccomp:\s*[12]$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE):
         return f"{has}its system calls are filtered, so it must be started with HAKMEM_CTL=1"
-    return f"{has}it is small; started with HAKMEM_CTL=1 it has one"
+    return ""
+
+
+# ---- Wishing for a control thread ------------------------------------------------------------------------------------
+
+NONE_UNASKED = "hakmem has no thread in it; started with HAKMEM_CTL=1 it has one"
+
+
+def _wished_channel(pid: int, who: str, deadline: float, say: Callable[[str], None]) -> Path:
+    """The channel of a process that has none yet. It is there when the process has next missed."""
+    try:
+        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
+            if not any([_replace(memory, place, NO_WISH, WISHED) for place in places]):
+                raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
+            said_at = time.monotonic() + SOON_S
+            while time.monotonic() < deadline:
+                channel = find_channel(pid)
+                if channel is not None:
+                    return channel
+                if said_at <= time.monotonic():
+                    said_at = deadline
+                    say(f"{who} has one thread: waiting until it asks for memory that its cache doesn't have")
+                time.sleep(0.01)
+            for place in places:
+                _replace(memory, place, WISHED, NO_WISH)
+    except PermissionError:
+        raise AskError(
+            f"{who} has one thread, or is small, and can't be made to start one by you: {NONE_UNASKED}"
+        ) from None
+    except OSError:
+        raise AskError(f"{who} ended before it answered") from None
+    raise AskError(f"{who} has one thread and asked for no memory meanwhile: {NONE_UNASKED}")
+
+
+def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:
+    """In the process's memory. False, and nothing is written, when something else is there."""
+    if _read(memory, place, len(before)) != before:
+        return False
+    memory.seek(place)
+    return memory.write(after) == len(after)
+
+
+def _read(memory: BinaryIO, address: int, size: int) -> bytes:
+    with contextlib.suppress(OSError, OverflowError, ValueError):
+        memory.seek(address)
+        return memory.read(size)
+    return b""
+
+
+def library_bases(pid: int) -> list[int]:
+    """Where files begin that are mapped with their headers."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [int(line.partition("-")[0], 16) for line in lines if re.match(r"\S+ r\S+ 0+ \S+ [1-9]\d*\s+/", line)]
+
+
+def _wish_place(memory: BinaryIO, base: int) -> int | None:
+    """The address of the word that is to be written, if what is mapped there is hakmem's file."""
+    landmarks = landmarks_of(memory, base)
+    place = b"" if landmarks is None else _read(memory, landmarks + WISH_AT, 8)
+    return int(struct.unpack("=Q", place)[0]) if len(place) == 8 else None
+
+
+def landmarks_of(memory: BinaryIO, base: int) -> int | None:
+    """The address of the landmarks, if what is mapped there is hakmem's file."""
+    head = _read(memory, base, 64)
+    if not head.startswith(b"\x7fELF\x02") or len(head) < 64:
+        return None
+    at, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
+    table = _read(memory, base + at, size * count)
+    parts = [struct.unpack_from("=IIQQQQ", table, i) for i in range(0, len(table) - 55, max(size, 56))]
+    loaded = [part[3] for part in parts if part[0] == 1 and part[2] == 0]
+    for kind, _, _, address, _, length in parts:
+        if kind != 4 or not loaded:
+            continue
+        start = base - loaded[0] + address
+        found = _read(memory, start, min(length, 1 << 16)).find(NOTE)
+        distance = _read(memory, start + found + 20, 8)
+        if found < 0 or len(distance) < 8:
+            continue
+        return int(start + found + 20 + struct.unpack("=q", distance)[0])
+    return None
 
 
 # ---- Asking ----------------------------------------------------------------------------------------------------------
@@ -116,8 +206,9 @@ def find_channel(pid: int) -> Path | None:
     return None
 
 
-def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S) -> str:
-    """The answer's text. AskError when there is none, LabError when it is no."""
+def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S, say: Callable[[str], None] | None = None) -> str:
+    """The answer's text. AskError when there is none, LabError when it is no. With `say`, a process without a control
+    thread is made to start one, and what is waited for is said."""
     deadline = time.monotonic() + timeout_s
     now = state(pid)
     if not now:
@@ -126,10 +217,14 @@ def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S) -> str:
     if now in "ZX":
         raise AskError(f"{who} has ended")
     channel = find_channel(pid)
-    if channel is None:
-        raise AskError(f"{who} {_why_no_thread(pid)}")
+    if channel is None and (why := _why_never(pid)):
+        raise AskError(f"{who} {why}")
     if now in "Tt":
         raise AskError(f"{who} is stopped and can't answer; kill -CONT {pid} lets it go on")
+    if channel is None:
+        if say is None:
+            raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
+        channel = _wished_channel(pid, who, deadline, say)
     try:
         with contextlib.ExitStack() as stack:
             answers = _open(stack, channel / str(ANSWER_READ), os.O_RDONLY)
@@ -163,7 +258,7 @@ def _exchange(answers: int, requests: int, channel: Path, request: str, deadline
         pass  # what another has left
     mark = secrets.token_hex(8)
     try:
-        os.write(requests, f"{mark} {request}\n".encode())
+        os.write(requests, f"{mark} {_filters(channel)} {request}\n".encode())
     except BlockingIOError:
         raise AskError(f"{who} does not answer: requests before this one wait, too") from None
     got = b""
@@ -178,6 +273,13 @@ def _exchange(answers: int, requests: int, channel: Path, request: str, deadline
     if not _is_open(answers):
         raise BrokenPipeError
     raise AskError(f"{who} did not answer in time; {_take_back(channel, mark)}")
+
+
+def _filters(channel: Path) -> int:
+    """How many filters the control thread's system calls are under: if there are more than at its start, it must not
+    answer, and can't find that out itself."""
+    found = re.search(r"^Seccomp_filters:\s*(\d+)$", (channel.parent / "status").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _pieces(descriptor: int, deadline: float) -> Iterator[bytes]:

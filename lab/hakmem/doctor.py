@@ -20,9 +20,9 @@ Level = Literal["ok", "note", "problem"]
 
 MIB, GIB = 1 << 20, 1 << 30
 PAGE_SIZES = (4096, 16384, 65536)
-RANGE_BYTES = 64 * GIB  # of address space that hakmem reserves at a time, if it may: at most a quarter of the limit
 LEAST_ADDRESS_SPACE = 32 * MIB  # a program, the C library and a first SuperSlab
 USUAL_MAX_MAP_COUNT = 65530
+CALLS_AFTER_MAIN = ("mmap", "munmap", "mremap", "madvise", "mprotect", "brk", "futex")  # docs/guest.md
 
 BUILD_OTHERWISE = "no preload can change that: build or install it otherwise"
 ASK_AS_OWNER = "look at it as its user, or as root"
@@ -57,7 +57,7 @@ def size(count: int) -> str:
 
 
 def of_library(library: Path, host: Host) -> Iterator[Finding]:
-    needs, has = elf.read(library).glibc, host.calls.glibc
+    needs, has = elf.read(library).glibc, host.glibc
     if needs and has:
         fact = f"glibc {has[0]}.{has[1]}; the library needs {needs[0]}.{needs[1]}"
         yield problem("C library", fact, "build hakmem on this machine") if has < needs else ok("C library", fact)
@@ -79,15 +79,6 @@ def of_machine(host: Host) -> Iterator[Finding]:
     yield ok("huge pages", f"transparent huge pages: {choice[1] if choice else 'none'}")
     yield _max_map_count(host)
     yield _overcommit(host)
-    yield _rseq(host)
-    if host.calls.membarrier:
-        yield ok("membarrier", "supported")
-    else:
-        yield note("membarrier", "not supported, or forbidden by a filter", "nothing: hakmem runs without it")
-    if host.text("proc/pressure/memory") is not None:
-        yield ok("memory pressure", "the kernel tells it (PSI)")
-    else:
-        yield note("memory pressure", "the kernel does not tell it (PSI)", "boot with psi=1, where that is wanted")
     everywhere = host.text("etc/ld.so.preload")
     if everywhere:
         advice = "check that none of them is an allocator that other programs count on; hakmem comes before it"
@@ -117,16 +108,9 @@ def _overcommit(host: Host) -> Finding:
     mode, ratio = host.number("proc/sys/vm/overcommit_memory"), host.number("proc/sys/vm/overcommit_ratio")
     if mode == 2:
         fact = f"strict (vm.overcommit_memory=2, ratio {ratio} %): what is committed counts, even untouched"
-        return note("overcommit", fact, "nothing: hakmem's reservations do not count; it commits 2 MiB at a time")
+        return note("overcommit", fact, "nothing: hakmem maps what it uses, a small heap 2 MiB at a time")
     words = {0: "heuristic", 1: "always"}
     return ok("overcommit", words.get(-1 if mode is None else mode, "unknown"))
-
-
-def _rseq(host: Host) -> Finding:
-    if host.calls.rseq:
-        return ok("rseq", "registered by the C library")
-    why = "older than glibc 2.35, or another C library" if host.calls.rseq is None else "switched off or refused"
-    return note("rseq", f"not registered by the C library: {why}", "nothing: hakmem runs without it")
 
 
 # ---- What a process has from its surroundings ------------------------------------------------------------------------
@@ -169,10 +153,7 @@ def _address_space(process: HostProcess) -> Finding:
     fact = f"limited to {size(limit)} (RLIMIT_AS)"
     if limit < LEAST_ADDRESS_SPACE:
         return problem("address space", f"{fact}: too little for most programs", "ulimit -v unlimited")
-    if limit < 4 * RANGE_BYTES:
-        advice = "nothing, unless the heap outgrows it: hakmem reserves less at a time"
-        return note("address space", fact, advice)
-    return ok("address space", fact)
+    return note("address space", fact, "ulimit -v unlimited, if the heap outgrows it: what is mapped counts")
 
 
 def _seccomp(process: HostProcess) -> Finding:
@@ -180,7 +161,7 @@ def _seccomp(process: HostProcess) -> Finding:
     if mode == "1":
         return problem("seccomp", "strict mode: no memory can be had from the kernel", "nothing can be done")
     if mode == "2":
-        advice = "let it allow mmap, munmap, mremap, mprotect and madvise; prctl and sched_yield may be refused"
+        advice = f"let it allow {', '.join(CALLS_AFTER_MAIN)}; docs/guest.md has the rest"
         return note("seccomp", "a filter decides which system calls are allowed", advice)
     return ok("seccomp", "no filter")
 

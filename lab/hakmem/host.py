@@ -1,10 +1,8 @@
-"""What the kernel says of the machine and of a process: /proc, /sys and /etc below a root, and a few calls."""
+"""What the machine says of itself and of a process: /proc, /sys and /etc below a root, and which C library there is."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import re
 import struct
 from collections.abc import Iterator
@@ -14,20 +12,6 @@ from pathlib import Path
 from hakmem.errors import LabError
 
 AT_PAGESZ, AT_SECURE = 6, 23
-_MEMBARRIER = {"x86_64": 324, "aarch64": 283}
-
-
-@dataclass(frozen=True)
-class Calls:
-    """What only a call tells. None: not to be had here."""
-
-    glibc: tuple[int, int] | None
-    rseq: bool | None  # whether the C library has registered it
-    membarrier: int | None  # set of commands
-
-    @staticmethod
-    def made_here() -> Calls:
-        return Calls(_glibc(), _rseq(), _membarrier())
 
 
 def _glibc() -> tuple[int, int] | None:
@@ -36,19 +20,6 @@ def _glibc() -> tuple[int, int] | None:
     except (ValueError, OSError):
         return None
     return (int(found[1]), int(found[2])) if found else None
-
-
-def _rseq() -> bool | None:
-    try:
-        return ctypes.c_uint.in_dll(ctypes.CDLL(None), "__rseq_size").value > 0
-    except ValueError:
-        return None
-
-
-def _membarrier() -> int | None:
-    number = _MEMBARRIER.get(platform.machine())
-    commands = ctypes.CDLL(None).syscall(number, 0, 0, 0) if number else -1
-    return commands if commands >= 0 else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +40,7 @@ class Mapping:
 @dataclass(frozen=True)
 class Host:
     root: Path = Path("/")
-    calls: Calls = field(default_factory=Calls.made_here)
+    glibc: tuple[int, int] | None = field(default_factory=_glibc)  # None: another C library
 
     def text(self, path: str) -> str | None:
         """A file's text without white space around it; None when it isn't there or can't be read."""

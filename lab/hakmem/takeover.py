@@ -153,7 +153,7 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
     if program.interpreter is None:
         return f"{file} is statically linked: link it with libhakmem.a instead"
     if program.libc == "musl" and library.libc == "glibc":
-        return f"{file} is a program of musl, the library is built for glibc"
+        return f"{file} is a program of musl, the library is for glibc: preload the one that `./dev build musl` makes"
     if program.sanitizer:
         return f"{file} is built with {program.sanitizer}, which needs its own malloc"
     if "malloc" in program.exports | program.hides:

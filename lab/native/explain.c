@@ -24,13 +24,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/version.h"
 #include "exec.h"
 #include "explain_heap.h"
-#include "hakmem/hakmem.h"
 
-#define TEXT_OF(number) #number
-#define TEXT(number) TEXT_OF(number)
-static const char version[] = TEXT(HAK_VERSION_MAJOR) "." TEXT(HAK_VERSION_MINOR) "." TEXT(HAK_VERSION_PATCH);
+static const char version[] = HAK_VERSION_TEXT;
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------- */
 

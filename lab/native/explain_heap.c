@@ -114,19 +114,35 @@ static void sort_owned(struct heap_view *view) {
 
 static uint64_t address_of(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 
+/* For how many SuperSlabs it has tables. */
+static uint64_t tables_of(const struct hak_range *range) { return hak_atomic_load(&range->table_super_slabs, relaxed); }
+
 static bool is_sound_range(const struct hak_range *range) {
     return range->start % HAK_SUPER_SLAB_BYTES == 0 && range->start != 0 && range->start < ADDRESS_END &&
-           range->super_slab_limit <= HAK_FIRST_RANGE_UNITS / HAK_UNITS_PER_SUPER_SLAB &&
-           hak_atomic_load(&range->super_slab_count, relaxed) <= range->super_slab_limit;
+           tables_of(range) <= HAK_RANGE_MOST_SUPER_SLABS &&
+           hak_atomic_load(&range->super_slab_count, relaxed) <= tables_of(range);
+}
+
+static void own_table(struct heap_view *view, uint64_t start, uint64_t bytes) {
+    if (start < ADDRESS_END) {
+        add_owned(view, start, hak_align_up(start + bytes, view->process->page_bytes), OWNED_METADATA);
+    }
 }
 
 static void own_range(struct heap_view *view, uint64_t address, const struct hak_range *range) {
-    uint64_t last_table = address_of(range->partial_rows),
-             table_bytes = (uint64_t)range->super_slab_limit * HAK_CLASS_LIMIT * sizeof(uint32_t);
-    add_owned(view, range->start, range->start + (uint64_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES, OWNED_HEAP);
-    if (last_table > address && last_table < ADDRESS_END) {
-        add_owned(view, address, hak_align_up(last_table + table_bytes, view->process->page_bytes), OWNED_METADATA);
-    }
+    uint64_t super_slabs = tables_of(range), units = super_slabs * HAK_UNITS_PER_SUPER_SLAB;
+    uint64_t groups = (super_slabs + HAK_SUPER_SLABS_PER_GROUP - 1) / HAK_SUPER_SLABS_PER_GROUP;
+    add_owned(view, range->start,
+              range->start + hak_atomic_load(&range->super_slab_count, relaxed) * HAK_SUPER_SLAB_BYTES, OWNED_HEAP);
+    uint64_t summaries = (groups + 63) / 64;
+    uint64_t tops = address_of(range->tops);
+    own_table(view, tops, address - tops);
+    own_table(view, address, address_of(range->summaries + summaries) - address);
+    own_table(view, address_of((const void *)range->page_map), units);
+    own_table(view, address_of(range->groups), groups * sizeof *range->groups);
+    own_table(view, address_of(range->super_slabs), super_slabs * sizeof *range->super_slabs);
+    own_table(view, address_of(range->slabs), units * sizeof *range->slabs);
+    own_table(view, address_of((const void *)range->bit_rows), units * sizeof *range->bit_rows);
 }
 
 static void own_large_objects(struct heap_view *view, const struct hak_landmarks *landmarks) {
@@ -219,8 +235,7 @@ static void look_at_empty_slabs(struct heap_view *view, const struct hak_heap *h
         for (uint32_t j = 0; j < range_count; j++) {
             uint64_t offset = address_of(heap->empty_slabs[i]) - address_of(ranges[j].slabs);
             uint64_t unit = offset / sizeof(struct hak_slab);
-            if (offset % sizeof(struct hak_slab) == 0 &&
-                unit < (uint64_t)ranges[j].super_slab_limit * HAK_UNITS_PER_SUPER_SLAB) {
+            if (offset % sizeof(struct hak_slab) == 0 && unit < tables_of(&ranges[j]) * HAK_UNITS_PER_SUPER_SLAB) {
                 add_kept(view, ranges[j].start + (unit << HAK_UNIT_SHIFT), true);
                 break;
             }
@@ -482,8 +497,8 @@ static uint32_t explain_units(struct heap_view *view, const struct hak_range *ra
 /* What says of which class the units are, and which of them are free. */
 static void read_uses(const struct process *process, const struct hak_range *range, uint32_t number,
                       struct super_slab_view *super) {
-    process_read(process, address_of(range->page_map) + (uint64_t)number * sizeof super->classes, super->classes,
-                 sizeof super->classes);
+    process_read(process, address_of((const void *)range->page_map) + (uint64_t)number * sizeof super->classes,
+                 super->classes, sizeof super->classes);
     process_read(process, address_of(range->super_slabs) + number * sizeof(struct hak_super_slab), &super->free_units,
                  sizeof super->free_units);
 }
@@ -533,7 +548,10 @@ static void explain_range(struct heap_view *view, const struct hak_range *range)
             continue;
         }
         read_super_slab(process, range, i, &super);
-        process_read(process, address_of(range->huge) + i / 64 * sizeof huge, &huge, sizeof huge);
+        process_read(process,
+                     address_of(range->groups) + i / HAK_SUPER_SLABS_PER_GROUP * sizeof *range->groups +
+                         offsetof(struct hak_super_slab_group, huge),
+                     &huge, sizeof huge);
         super.is_huge =
             !process->sees_huge_pages && (huge >> i % 64 & 1) != 0 &&
             process_resident(process, super.start, super.start + HAK_SUPER_SLAB_BYTES) == HAK_SUPER_SLAB_BYTES;
@@ -562,8 +580,6 @@ static void explain_copy(struct heap_view *view, const struct hak_landmarks *lan
     for (uint32_t i = 0; i < count; i++) {
         own_range(view, addresses[i], &ranges[i]);
     }
-    add_owned(view, address_of(landmarks->page_map), address_of(landmarks->page_map) + HAK_FIRST_RANGE_UNITS,
-              OWNED_METADATA);
     own_large_objects(view, landmarks);
     own_profile(view, landmarks);
     view->kept_count = 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -17,9 +18,8 @@ from compiled import EXPORTED, PRINTS, compile_c
 from hakmem import doctor, native
 from hakmem.doctor import Finding
 from hakmem.errors import LabError
-from hakmem.host import AT_PAGESZ, AT_SECURE, Calls, Host
+from hakmem.host import AT_PAGESZ, AT_SECURE, Host
 
-GOOD_CALLS = Calls(glibc=(2, 36), rseq=True, membarrier=1)
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units
 Max data size             {data}            unlimited            bytes
 Max address space         {address_space}            unlimited            bytes
@@ -29,7 +29,6 @@ GOOD = {
     "proc/sys/vm/max_map_count": "65530\n",
     "proc/sys/vm/overcommit_memory": "0\n",
     "proc/sys/vm/overcommit_ratio": "50\n",
-    "proc/pressure/memory": "some avg10=0.00\n",
     "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
     "proc/self/limits": LIMITS.format(data="unlimited", address_space="unlimited"),
     "proc/self/status": "Name:\tx\nSeccomp:\t0\n",
@@ -45,7 +44,7 @@ def auxv(**values: int) -> bytes:
     return b"".join(struct.pack("NN", *pair) for pair in vector.items())
 
 
-def fake(root: Path, calls: Calls = GOOD_CALLS, vector: bytes | None = None, **files: str | None) -> Host:
+def fake(root: Path, glibc: tuple[int, int] | None = (2, 36), vector: bytes | None = None, **files: str | None) -> Host:
     """A good machine with some files changed, or gone (None). Names of files have `__` for `/`."""
     changed = {name.replace("__", "/"): text for name, text in files.items()}
     for name, text in {**GOOD, **changed}.items():
@@ -53,7 +52,7 @@ def fake(root: Path, calls: Calls = GOOD_CALLS, vector: bytes | None = None, **f
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
     (root / "proc/self/auxv").write_bytes(auxv() if vector is None else vector)
-    return Host(root, calls)
+    return Host(root, glibc)
 
 
 def one(findings: Iterator[Finding], topic: str) -> Finding:
@@ -70,7 +69,7 @@ def test_nothing_stands_against_a_good_machine(tmp_path: Path) -> None:
 
 
 def test_an_empty_machine_is_no_reason_to_stumble(tmp_path: Path) -> None:
-    host = Host(tmp_path, Calls(None, None, None))
+    host = Host(tmp_path, None)
     findings = [*doctor.of_machine(host), *doctor.of_surroundings(host.process())]
     assert "problem" not in {finding.level for finding in findings}
 
@@ -88,11 +87,7 @@ def test_an_empty_machine_is_no_reason_to_stumble(tmp_path: Path) -> None:
         ({"proc__sys__vm__max_map_count": None}, "mappings", "note", "unknown"),
         ({"proc__sys__vm__overcommit_memory": "2"}, "overcommit", "note", "ratio 50 %"),
         ({"proc__sys__vm__overcommit_memory": "1"}, "overcommit", "ok", "always"),
-        ({"proc__pressure__memory": None}, "memory pressure", "note", "does not tell"),
         ({"etc__ld.so.preload": "/lib/other.so\n"}, "ld.so.preload", "note", "names /lib/other.so"),
-        ({"calls": Calls((2, 36), False, 1)}, "rseq", "note", "switched off"),
-        ({"calls": Calls((2, 31), None, 1)}, "rseq", "note", "older than glibc 2.35"),
-        ({"calls": Calls((2, 36), True, None)}, "membarrier", "note", "not supported"),
     ],
 )
 def test_of_the_machine(tmp_path: Path, changes: dict[str, object], topic: str, level: str, fact: str) -> None:
@@ -110,7 +105,8 @@ def limits(data: str = "unlimited", address_space: str = "unlimited") -> dict[st
     [
         (limits(address_space=str(8 << 20)), "address space", "problem", "8 MiB"),
         (limits(address_space=str(4 << 30)), "address space", "note", "4 GiB"),
-        (limits(address_space=str(1 << 40)), "address space", "ok", "1024 GiB"),
+        (limits(address_space=str(1 << 40)), "address space", "note", "1024 GiB"),
+        (limits(), "address space", "ok", "unlimited"),
         (limits(data=str(1 << 30)), "data", "note", "1 GiB"),
         (limits(data=str(1 << 20)), "data", "problem", "1 MiB"),
         ({"proc__self__status": "Seccomp:\t2\n"}, "seccomp", "note", "a filter"),
@@ -121,6 +117,29 @@ def limits(data: str = "unlimited", address_space: str = "unlimited") -> dict[st
 def test_of_the_surroundings(tmp_path: Path, changes: dict[str, str], topic: str, level: str, fact: str) -> None:
     finding = one(doctor.of_surroundings(fake(tmp_path, **changes).process()), topic)  # type: ignore[arg-type]
     assert (finding.level, fact in finding.fact) == (level, True), finding
+
+
+def test_a_filter_is_told_of_the_calls_that_hakmem_makes(tmp_path: Path) -> None:
+    guest = (Path(__file__).parents[2] / "docs/guest.md").read_text()
+    (row,) = re.findall(r"^\| after `main`, of the program's own threads \| (.*?):", guest, re.MULTILINE)
+    assert tuple(re.findall(r"`(\w+)`", row)) == doctor.CALLS_AFTER_MAIN
+    (finding,) = (one for one in doctor.of_surroundings(filtered(tmp_path).process()) if one.topic == "seccomp")
+    assert all(call in finding.advice for call in doctor.CALLS_AFTER_MAIN)
+
+
+def filtered(root: Path) -> Host:
+    return fake(root, proc__self__status="Seccomp:\t2\n")
+
+
+# What hakmem does without: nobody is to be sent after it.
+UNUSED = ("membarrier", "rseq", "pressure", "sched_yield", "prctl", "mincore")
+
+
+def test_nothing_is_asked_for_that_hakmem_does_not_use(tmp_path: Path) -> None:
+    host = filtered(tmp_path)
+    findings = [*doctor.of_machine(host), *doctor.of_surroundings(host.process())]
+    said = " ".join(f"{finding.topic} {finding.fact} {finding.advice}" for finding in findings)
+    assert not [word for word in UNUSED if word in said.lower()]
 
 
 # ---- Control groups --------------------------------------------------------------------------------------------------
@@ -201,7 +220,7 @@ def test_the_library_loads_here() -> None:
 
 
 def test_a_c_library_that_is_too_old_or_another_one(tmp_path: Path) -> None:
-    old, other = (fake(tmp_path, calls=Calls(glibc, None, None)) for glibc in ((2, 17), None))
+    old, other = (fake(tmp_path, glibc=glibc) for glibc in ((2, 17), None))
     assert one(doctor.of_library(native.library(), old), "C library").level == "problem"
     assert one(doctor.of_library(native.library(), other), "C library").level == "problem"
 

@@ -8,16 +8,18 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 from compiled import compile_c
-from hakmem import explain, moments, native
+from hakmem import ctl, explain, moments, native
 from hakmem.errors import LabError
 from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
 from hakmem.measure import Variant
@@ -388,49 +390,76 @@ def test_another_layout_is_not_explained(tmp_path: Path) -> None:
         step()
 
 
-# The structures of a real heap, overwritten with random bytes where they can be written: nothing may crash or hang.
+# The structures of a real heap, overwritten with random bytes in places: nothing may crash or hang.
 SPOILED = (
     STEPS
     + """
-#include <stdint.h>
-#include <sys/mman.h>
-int main(int count, char **arguments) {
-    (void)count, (void)arguments;
-    void *blocks[2000];
+int main(void) {
+    static void *blocks[2000];
     for (int i = 0; i < 2000; i++) blocks[i] = malloc((size_t)i * 17 % 40000);
+    for (int i = 0; i < 2000; i += 3) free(blocks[i]);
     blocks[0] = malloc(40 << 20);
     free(malloc(50 << 20));
-    (void)blocks;
-    uint64_t starts[64], ends[64], random = SEED;
-    int found = 0;
-    char line[512];
-    FILE *maps = fopen("/proc/self/maps", "r");
-    static char buffer[4096];
-    setvbuf(maps, buffer, _IOFBF, sizeof buffer);
-    while (found < 64 && fgets(line, sizeof line, maps)) {
-        if (!strstr(line, "rw-p") || !strstr(line, "hakmem-metadata")) continue;
-        found += sscanf(line, "%lx-%lx", &starts[found], &ends[found]) == 2;
-    }
     next("whole");
-    for (int i = 0; i < found; i++)
-        for (uint64_t at = starts[i]; at < ends[i] && at < starts[i] + (1 << 20); at += 8) {
-            random = random * 6364136223846793005 + 1442695040888963407;
-            if ((random >> 40) % SPARSE == 0) *(volatile uint64_t *)at = random >> (random >> 58);
-        }
     next("spoiled");
 }
 """
 )
+HEAP_BYTES_IN_LAYOUT, MOST_SPOILED = 18, 1 << 20  # in src/observe/landmarks.h; of each table
+
+
+class Structures:
+    """What a process's landmarks lead to, with its addresses, for whoever wants to overwrite it."""
+
+    def __init__(self, pid: int) -> None:
+        self.memory = open(f"/proc/{pid}/mem", "r+b", buffering=0)
+        found = [ctl.landmarks_of(self.memory, base) for base in ctl.library_bases(pid)]
+        at = next(address for address in found if address is not None) + ctl.WISH_AT
+        layout = struct.unpack("=25I", self.read(at + 8, 100))
+        ranges, heaps, directory, kept = (self.word(at + 112 + 8 * i) for i in range(4))
+        first, heap = self.word(ranges), self.word(heaps)
+        start = self.word(first)  # of the heap; the tables lie below it
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        mapped = [(int(low, 16), int(high, 16)) for low, high in re.findall(r"^(\w+)-(\w+) rw-p", maps, re.MULTILINE)]
+        self.tables = [(low, high) for low, high in mapped if first <= low and high <= start]
+        self.record = (first, first + layout[0])
+        self.others = [(heap, heap + layout[HEAP_BYTES_IN_LAYOUT])]
+        leaves, places = self.word(directory), self.word(kept)
+        self.others += [(leaves, leaves + 4096), (places, places + 64 * 8)]
+
+    def read(self, address: int, size: int) -> bytes:
+        self.memory.seek(address)
+        return self.memory.read(size)
+
+    def word(self, address: int) -> int:
+        return int(struct.unpack("=Q", self.read(address, 8))[0])
+
+    def spoil(self, random: Random, sparse: int) -> int:
+        """Each word with a probability of one in `sparse`; returns how many words there were."""
+        count = 0
+        for low, high in self.tables + self.others:
+            words = bytearray(self.read(low, min(high - low, MOST_SPOILED)))
+            for at in range(0, len(words), 8):
+                count += 1
+                is_record = self.record[0] <= low + at < self.record[1]
+                if random.randrange(10 * sparse if is_record else sparse) == 0:
+                    words[at : at + 8] = struct.pack("=Q", random.getrandbits(64) >> random.randrange(64))
+            self.memory.seek(low)
+            assert self.memory.write(words) == len(words)
+        return count
 
 
 @pytest.mark.parametrize("sparse", [1, 3, 50])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_spoiled_heap_ends_in_an_answer(tmp_path: Path, seed: int, sparse: int) -> None:
-    source = SPOILED.replace("SEED", str(seed)).replace("SPARSE", str(sparse))
-    with running(compile_c(tmp_path / "spoiled", source)) as step:
-        adds_up(step())
+    with running(compile_c(tmp_path / "spoiled", SPOILED)) as step:
+        whole = adds_up(step())
+        structures = Structures(whole.pid)
+        assert len(structures.tables) >= 5, "the tables are not where they were thought to be"
+        assert structures.spoil(Random(seed), sparse) > MOST_SPOILED // 8
         found = step()
         assert all(cause.bytes >= 0 for cause in found.causes)
+        assert found.causes != whole.causes, "nothing was spoiled that is read"
 
 
 # ---- What can't be explained -----------------------------------------------------------------------------------------

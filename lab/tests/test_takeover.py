@@ -125,7 +125,7 @@ def test_commands_that_are_none(tmp_path: Path) -> None:
         (PRINTS, ["-static"], "cc", "is statically linked"),
         (PRINTS, ["-static-pie"], "cc", "is statically linked"),
         (PRINTS, ["-fsanitize=address"], "cc", "which needs its own malloc"),
-        (PRINTS, [], "musl-gcc", "is a program of musl"),
+        (PRINTS, [], "musl-gcc", "is a program of musl.*`./dev build musl`"),
         (PRINTS + EXPORTED, [], "cc", "has a malloc of its own"),
         (PRINTS + HIDDEN, [], "cc", "has a malloc of its own"),
     ],

@@ -1,5 +1,5 @@
-/* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics, the heap
- * profile. */
+/* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics,
+ * the heap profile. */
 #include <unistd.h>
 
 #include "front/background.h"
@@ -12,7 +12,7 @@
 #include "os/os.h"
 #include "os/signals.h"
 
-/* ---- Crashes -------------------------------------------------------------------------------------------------------- */
+/* ---- Crashes ----------------------------------------------------------------------------------------------------- */
 
 /* After the settings have been read, and before all else that may crash. */
 __attribute__((constructor(102))) static void catch_crashes(void) {
@@ -22,19 +22,20 @@ __attribute__((constructor(102))) static void catch_crashes(void) {
     hak_crash_install();
 }
 
-/* ---- The service ---------------------------------------------------------------------------------------------------- */
+/* ---- The service ------------------------------------------------------------------------------------------------- */
 
 /* By the last constructor here: what this library needs is initialised by now. */
 __attribute__((constructor)) static void start_service(void) {
     if (hak_service_is_wanted() && hak_process_initialize()) hak_background_want();
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 /* Programs close standard error before they end (GNU's tools do): the one of the start is kept. */
 static int kept_stderr = -1;
 
-/* What they are written with. One thread does it at a time, and so it needs little of a stack, which may be a signal handler's. */
+/* What they are written with. One thread does it at a time, and so it needs little of a stack, which may be a signal
+ * handler's. */
 static struct {
     struct hak_snapshot snapshot;
     char text[HAK_STATISTICS_BYTES];
@@ -72,7 +73,7 @@ static void write_stats(const struct hak_config *config) {
                     path = hak_text_in(stats.path, sizeof stats.path);
     int descriptor = kept_stderr;
     if (config->stats == HAK_STATS_JSON) hak_statistics_write_json(&stats.snapshot, &text);
-    else hak_statistics_write_text(&stats.snapshot, &text);
+    else hak_statistics_write_text(&stats.snapshot, true, &text);
     if (config->stats_file != NULL) {
         descriptor = create_named(config->stats_file, "statistics", &path, &text);
         if (descriptor < 0) return;
@@ -107,7 +108,7 @@ static void write_stats_at_exit(void) {
     write_stats(config);
 }
 
-/* ---- Heap profile --------------------------------------------------------------------------------------------------- */
+/* ---- Heap profile ------------------------------------------------------------------------------------------------ */
 
 static void write_profile_at_exit(void) {
     const struct hak_config *config = hak_process_config();

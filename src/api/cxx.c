@@ -1,6 +1,6 @@
-/* operator new and delete, all forms up to C++17, from C: the names below are what the C++ ABI calls them on machines where
- * size_t is unsigned long. The library does not link to a C++ runtime; if the program has one, its new-handler is asked and
- * its bad_alloc is thrown. */
+/* operator new and delete, all forms up to C++17, from C: the names below are what the C++ ABI calls them on machines
+ * where size_t is unsigned long. The library does not link to a C++ runtime; if the program has one, its new-handler is
+ * asked and its bad_alloc is thrown. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -19,8 +19,8 @@ extern void _ZSt17__throw_bad_allocv(void) __attribute__((weak));
 /* api/new_handler.cpp: true when the handler returned, false when it threw. */
 bool hak_call_new_handler(void (*handler)(void));
 
-/* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not being
- * there. `alignment` is 0 for none in particular. */
+/* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
+ * being there. `alignment` is 0 for none in particular. */
 static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) {
     for (;;) {
         void (*handler)(void) = _ZSt15get_new_handlerv == NULL ? NULL : _ZSt15get_new_handlerv();

@@ -1,5 +1,5 @@
-/* malloc and its family: names and argument rules. Each function is defined once, as hak_*; the standard names are aliases
- * of it, unless HAK_NO_OVERRIDE asks for hak_* only. */
+/* malloc and its family: names and argument rules. Each function is defined once, as hak_*; the standard names are
+ * aliases of it, unless HAK_NO_OVERRIDE asks for hak_* only. */
 #include <errno.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "observe/stack.h"
 #include "os/os.h"
 
-/* ---- malloc, free, calloc, realloc -------------------------------------------------------------------------------- */
+/* ---- malloc, free, calloc, realloc ------------------------------------------------------------------------------- */
 
 void *hak_malloc(size_t size) { return hak_front_alloc(size); }
 
@@ -49,8 +49,13 @@ void *hak_calloc(size_t count, size_t size) {
 
 static void *move_block(const struct hak_place *place, size_t size) {
     HAK_WALKABLE();
+    int saved_errno = errno;
     void *block = (void *)place->start, *moved = hak_front_alloc(size);
-    if (moved == NULL) return size <= place->bytes ? block : NULL; /* a smaller one can't be had: it is large enough */
+    if (moved == NULL && size <= place->bytes) { /* a smaller one can't be had: it is large enough */
+        errno = saved_errno;
+        return block;
+    }
+    if (moved == NULL) return NULL;
     memcpy(moved, block, size < place->bytes ? size : place->bytes);
     hak_front_free(block);
     return moved;
@@ -80,10 +85,11 @@ void *hak_reallocarray(void *block, size_t count, size_t size) {
     return hak_realloc(block, bytes);
 }
 
-/* ---- Alignment ---------------------------------------------------------------------------------------------------- */
+/* ---- Alignment --------------------------------------------------------------------------------------------------- */
 
-/* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie at
- * multiples of `alignment`; HAK_CLASS_NONE when there is none. So do those of the class that may serve it (hak_widest_of_group). */
+/* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie
+ * at multiples of `alignment`; HAK_CLASS_NONE when there is none. So do those of the class that may serve it
+ * (hak_widest_of_group). */
 static uint32_t aligned_class(size_t alignment, size_t size) {
     if (alignment > HAK_SMALL_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
     uint32_t size_class = hak_size_class_of(size < alignment ? alignment : size);
@@ -132,16 +138,10 @@ void *hak_pvalloc(size_t size) {
     return alloc_aligned(page, size == 0 ? page : hak_align_up(size, page));
 }
 
-/* ---- Questions and requests --------------------------------------------------------------------------------------- */
+/* ---- Questions and requests -------------------------------------------------------------------------------------- */
 
 size_t hak_malloc_usable_size(void *block) {
     return block == NULL ? 0 : hak_front_place_of(block, "malloc_usable_size").bytes;
-}
-
-const char *hak_version(void) {
-#define TEXT_OF(number) #number
-#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
-    return VERSION_TEXT(HAK_VERSION_MAJOR, HAK_VERSION_MINOR, HAK_VERSION_PATCH);
 }
 
 int hak_owns(const void *address) { return hak_region_covers((uintptr_t)address); }
@@ -190,12 +190,12 @@ static void print_stats(void) {
     char buffer[HAK_STATISTICS_BYTES];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_snapshot snapshot;
-    hak_statistics_write_text(&snapshot, &text);
+    hak_statistics_write_text(&snapshot, false, &text);
     hak_os_write(STDERR_FILENO, text.start, text.length);
 }
 
-/* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the others
- * are accepted and mean nothing. 1 for a parameter that is known. */
+/* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
+ * others are accepted and mean nothing. 1 for a parameter that is known. */
 static int set_parameter(int parameter, int value) {
     enum { MXFAST = 1, TRIM_THRESHOLD = -1, TOP_PAD = -2, MMAP_THRESHOLD = -3, ARENA_MAX = -8 };
     if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_set(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);

@@ -13,8 +13,8 @@
 #ifndef HAK_BASE_ATOMIC_H
 #define HAK_BASE_ATOMIC_H
 
-/* A location with one writer: the owner reads it as plain memory, which lets the compiler fold the load into its use; others
- * may peek at it, as relaxed atomics. There is no race: the owner's reads meet no other writer. */
+/* A location with one writer: the owner reads it as plain memory, which lets the compiler fold the load into its use;
+ * others may peek at it, as relaxed atomics. There is no race: the owner's reads meet no other writer. */
 #define HAK_OWNED(type) type
 #define hak_owned_get(location) (*(location))
 #define hak_owned_set(location, value) __atomic_store_n((location), (value), __ATOMIC_RELAXED)
@@ -53,8 +53,8 @@
 
 /* A sequentially consistent fence in every thread of the process, wherever it is: what each did before is seen here
  * afterwards, and what was done here before is seen there by what comes after. So the other side of a protocol needs
- * no more than hak_signal_fence, or nothing where the compiler has no choice. False when the kernel can't: then nothing
- * was done. Provided by the os layer. */
+ * no more than hak_signal_fence, or nothing where the compiler has no choice. Takes a millisecond, in which the caller
+ * sleeps. False when that can't be: then nothing was done. Provided by the os layer. */
 bool hak_fence_threads(void);
 
 /* *location < value, and *location > value, by a relaxed load: compilers do not fold those into a comparison, and an

@@ -27,7 +27,8 @@ HAK_INLINE uint64_t hak_low_bits(uint32_t count) { return count >= 64 ? ~(uint64
 HAK_INLINE uint32_t hak_trailing_ones(uint64_t value) { return value == UINT64_MAX ? 64 : hak_lowest_bit(~value); }
 
 /* First position of `count` adjacent set bits, at a multiple of `alignment` (a power of two <= 32), or 32 when there is
- * none. count is 1..32. Doubling as in Hacker's Delight 6-2: after the loop a bit is set where a run of `count` begins. */
+ * none. count is 1..32. Doubling as in Hacker's Delight 6-2: after the loop a bit is set where a run of `count`
+ * begins. */
 HAK_INLINE uint32_t hak_find_bit_run(uint32_t word, uint32_t count, uint32_t alignment) {
     static const uint32_t aligned_positions[6] = {0xffffffff, 0x55555555, 0x11111111, 0x01010101, 0x00010001, 0x1};
     uint32_t have = 1;

@@ -40,8 +40,8 @@ struct hak_config {
     const char *heap_profile_file;        /* the same; NULL for hakmem.PID.prof */
 };
 
-/* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps its
- * default. `environment` may be NULL: all defaults. */
+/* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps
+ * its default. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
 
 /* The value of a setting that is the name of a file, which lies in the environment; NULL for none. */

@@ -17,8 +17,8 @@ HAK_INLINE struct hak_text hak_text_in(char *buffer, size_t capacity) {
     return (struct hak_text){.start = buffer, .length = 0, .capacity = capacity, .truncated = false};
 }
 
-/* Appends `format` with these conversions: %s %c %d %u %lu %zu %lx %p %%; a width pads with blanks, on the left, or with
- * '-' on the right (%-20s). */
+/* Appends `format` with these conversions: %s %c %d %u %lu %zu %lx %p %%; a width pads with blanks, on the left, or
+ * with '-' on the right (%-20s). */
 void hak_text_add(struct hak_text *text, const char *format, ...) HAK_PRINTF(2, 3);
 
 #endif

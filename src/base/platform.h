@@ -15,6 +15,10 @@
 #define HAK_INLINE static inline __attribute__((always_inline))
 #define HAK_COLD __attribute__((cold, noinline))
 #define HAK_CACHE_ALIGNED __attribute__((aligned(64)))
+
+/* What threads write all the time: each lies in a cache line of its own, so that nobody who reads something else waits
+ * for it. */
+#define HAK_WRITTEN_BY_MANY __attribute__((aligned(64), section(".data.hak_written")))
 #define HAK_PRINTF(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
 
 /* A spinning thread tells the core that it waits. Under the model checker it gives way to the other threads. */
@@ -29,15 +33,16 @@ void model_yield(void);
 #define hak_cpu_relax() ((void)0)
 #endif
 
-/* Asks for the line of an address, to write it. A hint: it never fails, and processors that don't know it do nothing. */
+/* Asks for the line of an address, to write it. A hint: it never fails, and processors that don't know it do
+ * nothing. */
 #if defined(__x86_64__) && !defined(HAK_MODEL) /* compilers take the one for reading, if the processor isn't named */
 #define hak_prefetch_for_write(address) __asm__ volatile("prefetchw %0" : : "m"(*(const char *)(address)))
 #else
 #define hak_prefetch_for_write(address) __builtin_prefetch(address, 1)
 #endif
 
-/* A time stamp that costs next to nothing, in ticks of the processor's own: steady on one core, next to it on all. 0 where there is
- * none. */
+/* A time stamp that costs next to nothing, in ticks of the processor's own: steady on one core, next to it on all. 0
+ * where there is none. */
 #if defined(__x86_64__) && !defined(HAK_MODEL)
 #define hak_ticks() __builtin_ia32_rdtsc()
 #elif defined(__aarch64__) && !defined(HAK_MODEL)

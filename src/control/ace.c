@@ -95,9 +95,9 @@ static uint64_t first_most_slots, first_most_bytes;
 /* The background thread's. */
 static struct {
     bool has_begun, has_sums;
-    uint64_t begun_ms, begun_ticks;
-    uint64_t value[KNOBS]; /* where the knobs were put */
-    uint32_t own;          /* bits of dimensions that nobody else turns (A2) */
+    uint64_t begun_ms, timed_ms, timed_ticks; /* when steps began, and when slow paths began to be timed */
+    uint64_t value[KNOBS];                    /* where the knobs were put */
+    uint32_t own;                             /* bits of dimensions that nobody else turns (A2) */
     struct sums last;
     struct hak_phases phases;
     struct learned learned[HAK_PHASES];
@@ -107,7 +107,7 @@ static struct {
     double mean_costs[3];
 } ace;
 
-/* ---- What is shown ------------------------------------------------------------------------------------------------- */
+/* ---- What is shown ----------------------------------------------------------------------------------------------- */
 
 struct event {
     HAK_ATOMIC(uint64_t) ms, from, to;
@@ -210,7 +210,7 @@ static void show_state(void) {
     }
 }
 
-/* ---- Turning the knobs ---------------------------------------------------------------------------------------------- */
+/* ---- Turning the knobs ------------------------------------------------------------------------------------------- */
 
 static uint64_t knob_value(uint32_t dimension, uint32_t arm) {
     const struct knob_dimension *knob = &knob_dimensions[dimension - CLASS_DIMENSIONS];
@@ -300,7 +300,7 @@ static void turn_all(void) {
     }
 }
 
-/* ---- Measuring ------------------------------------------------------------------------------------------------------ */
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
 
 static void sum_heap(const struct hak_heap *heap, struct sums *sums) {
     uint64_t misses = hak_atomic_load(&heap->slow_paths, relaxed);
@@ -317,11 +317,11 @@ static void sum_heap(const struct hak_heap *heap, struct sums *sums) {
     sums->active_heaps += hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE;
 }
 
-static void take_sums(struct sums *sums) {
+static void take_sums(struct sums *sums, bool times) {
     memset(sums, 0, sizeof *sums);
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) sum_heap(heap, sums);
-    sums->usage = hak_os_usage();
-    sums->ticks = hak_ticks();
+    sums->usage = hak_os_usage(configured.may_ask);
+    sums->ticks = times ? hak_ticks() : 0;
     sums->now_ms = hak_os_clock_ms();
 }
 
@@ -330,8 +330,7 @@ static uint64_t used_bytes(void) {
     uint64_t units = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
         const struct hak_range *range = hak_region_range(i);
-        /* Acquire pairs with hak_region_grow: records exist up to here. */
-        uint32_t count = hak_atomic_load(&range->super_slab_count, acquire);
+        uint32_t count = hak_region_super_slabs(range);
         for (uint32_t k = 0; k < count; k++)
             units +=
                 HAK_UNITS_PER_SUPER_SLAB - hak_bit_count(hak_atomic_load(&range->super_slabs[k].free_units, relaxed));
@@ -339,8 +338,8 @@ static uint64_t used_bytes(void) {
     return units * HAK_UNIT_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed);
 }
 
-/* A heap that fills and empties many times in a second looks large or small, by when one looks. What it needed of late, it will
- * need again: that is its size, and what lies free up to there is not kept in vain. */
+/* A heap that fills and empties many times in a second looks large or small, by when one looks. What it needed of late,
+ * it will need again: that is its size, and what lies free up to there is not kept in vain. */
 static void see_use(struct hak_period *period) {
     uint64_t used = period->used_bytes, recent = used;
     ace.used_bytes[ace.phases.period % RECENT] = used;
@@ -352,7 +351,7 @@ static void see_use(struct hak_period *period) {
 }
 
 static double ns_per_tick(const struct sums *now) {
-    double ticks = (double)(now->ticks - ace.begun_ticks), ms = (double)(now->now_ms - ace.begun_ms);
+    double ticks = (double)(now->ticks - ace.timed_ticks), ms = (double)(now->now_ms - ace.timed_ms);
     return ticks > 0 && ms > 0 ? ms * 1e6 / ticks : 0;
 }
 
@@ -376,16 +375,17 @@ static bool is_trying(const struct hak_life_cycle *cycle) {
     return cycle->focus < COUNT && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
 }
 
-/* How many of the blocks that left bins were of slabs that their thread does not hold, 0..8. How many blocks leave is up to the knobs,
- * and how many slabs are held, too: so this says something of the program only while nothing is tried. */
+/* How many of the blocks that left bins were of slabs that their thread does not hold, 0..8. How many blocks leave is
+ * up to the knobs, and how many slabs are held, too: so this says something of the program only while nothing is
+ * tried. */
 static double remote_part(const struct sums *from, const struct sums *to) {
     uint64_t flushed = to->flushed - from->flushed, remote = to->remote - from->remote;
     if (flushed < FEW_BLOCKS || is_trying(&ace.learned[ace.phases.current].cycle)) return HAK_SIGNATURE_UNKNOWN;
     return 8 * (double)remote / (double)flushed;
 }
 
-/* What the knobs change little: how much is in use, large objects per time of the processor, how many threads, and what they free of
- * others'. */
+/* What the knobs change little: how much is in use, large objects per time of the processor, how many threads, and what
+ * they free of others'. */
 static struct hak_signature signature_of(const struct sums *from, const struct sums *to,
                                          const struct hak_period *period) {
     double cpu_ms = (double)period->cpu_ns / 1e6 + 1;
@@ -397,7 +397,7 @@ static struct hak_signature signature_of(const struct sums *from, const struct s
                                   }};
 }
 
-/* ---- Choosing ------------------------------------------------------------------------------------------------------- */
+/* ---- Choosing ---------------------------------------------------------------------------------------------------- */
 
 /* The classes that miss most get the places of those that are as the knobs say. */
 static void choose_classes(struct learned *learned, const struct sums *from, const struct sums *to) {
@@ -454,7 +454,6 @@ static void begin(void) {
     memset(&ace, 0, sizeof ace);
     ace.has_begun = true;
     ace.begun_ms = hak_os_clock_ms();
-    ace.begun_ticks = hak_ticks();
     ace.own = ((uint32_t)1 << COUNT) - 1;
     memcpy(ace.value, first_values, sizeof first_values);
     hak_phases_begin(&ace.phases);
@@ -472,7 +471,8 @@ static bool begin_asked(struct learned *learned) {
     return true;
 }
 
-/* A candidate may be so bad that the program looks like another one. Its pulls are short, and then comes what was in force before. */
+/* A candidate may be so bad that the program looks like another one. Its pulls are short, and then comes what was in
+ * force before. */
 static bool is_on_trial(const struct hak_life_cycle *cycle) { return cycle->state == HAK_CANARY && is_trying(cycle); }
 
 /* Signatures come first: a change of phase is no effect of an arm. */
@@ -507,7 +507,7 @@ static void control(const struct sums *from, const struct sums *to) {
     show_trial();
 }
 
-/* ---- From the background thread ------------------------------------------------------------------------------------- */
+/* ---- From the background thread ---------------------------------------------------------------------------------- */
 
 void hak_ace_configure(const struct hak_ace_settings *given) {
     configured = *given;
@@ -546,17 +546,21 @@ uint64_t hak_ace_wait_ms(uint64_t most_ms) {
     return ace.has_begun && ace.has_sums && has_focus() && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
 }
 
-void hak_ace_step(void) {
+void hak_ace_step(bool times) {
     static struct sums now;
     if (!is_acting()) return;
     if (!ace.has_begun) begin();
     if (ace.has_sums && hak_os_clock_ms() - ace.last.now_ms < configured.fast_ms / 4 * 3) return;
-    take_sums(&now);
+    take_sums(&now, times);
+    if (times && ace.timed_ticks == 0) {
+        ace.timed_ms = now.now_ms;
+        ace.timed_ticks = now.ticks;
+    }
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed), had_sums = ace.has_sums;
     uint64_t elapsed_ms = now.now_ms - ace.last.now_ms, cpu_ns = now.usage.cpu_ns - ace.last.usage.cpu_ns;
     if (is_tight) hak_ace_rest();
     else if (had_sums && cpu_ns / 1000000 >= elapsed_ms / BUSY_SHARE) control(&ace.last, &now);
-    if (!is_tight) hak_atomic_store(&hak_miss_sample_mask, has_focus() ? TRYING_MASK : SAMPLE_MASK, relaxed);
+    if (!is_tight && times) hak_atomic_store(&hak_miss_sample_mask, has_focus() ? TRYING_MASK : SAMPLE_MASK, relaxed);
     ace.last = now;
     ace.has_sums = !is_tight;
 }
@@ -583,7 +587,7 @@ void hak_ace_after_fork(void) {
     ace.has_begun = false;
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------------ */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 static const char *const state_names[] = {"learn", "canary", "frozen"};
 static const char *const why_names[] = {"explore", "canary", "keep", "roll back", "end", "phase"};

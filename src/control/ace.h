@@ -1,12 +1,15 @@
 /* ACE, the adaptive control engine: measures what allocation costs, lets the learner choose, and turns the knobs.
  *
- * Everything here is the background thread's, which calls hak_ace_step when it wakes up; there is no other thread that acts, and so
- * nothing happens before there is a background thread, or while the program sleeps. What statistics show is copied into
- * relaxed atomics: a row that is being written may be half old. What others ask for is one number, taken at the end of a period.
+ * Everything here is the background thread's, which calls hak_ace_step when it wakes up, or that of the misses of a
+ * program with one thread, which has none (front/background.c): one acts at a time, and nothing happens while the
+ * program sleeps. What statistics show
+ * is copied into relaxed atomics: a row that is being written may be half old. What others ask for is one number, taken
+ * at the end of a period.
  *
  *   A1  A knob is set to its start, or to one of its arms, within its bounds (hak_knob_set); no other knob is ever set.
  *   A2  A knob that has a value which was not set here is somebody else's from then on.
- *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; after a fork, as the program began.
+ *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; after a fork, as the program
+ *   began.
  */
 #ifndef HAK_CONTROL_ACE_H
 #define HAK_CONTROL_ACE_H
@@ -16,6 +19,8 @@
 
 struct hak_ace_settings {
     bool is_enabled, is_pinned; /* pinned: a policy says where the knobs stand */
+    bool
+        may_ask; /* what the program costs may be asked of the kernel: somebody has asked for hakmem's thread or a goal */
     enum hak_goal goal;
     uint64_t profile, fast_ms, slow_ms;
 };
@@ -27,15 +32,16 @@ void hak_ace_configure(const struct hak_ace_settings *settings);
 enum { HAK_ACE_ARMS = 12 };
 uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]);
 
-/* From any thread: one of these values is to be tried against what is in force, and kept only if it is shown to be better. False when
- * it is none of them. A knob that is somebody else's by then is left alone. */
+/* From any thread: one of these values is to be tried against what is in force, and kept only if it is shown to be
+ * better. False when it is none of them. A knob that is somebody else's by then is left alone. */
 bool hak_ace_try(enum hak_knob_number knob, uint64_t value);
 
-/* How long the background thread, which wants to sleep for so long, may sleep: less only while arms are being tried. */
+/* How long until the next step is due, at most so long: less only while arms are being tried. */
 uint64_t hak_ace_wait_ms(uint64_t most_ms);
 
-/* To be called when the thread wakes up: does something when a period is over. */
-void hak_ace_step(void);
+/* To be called when a step is due: does something when a period is over. With `times` slow paths are timed, of which
+ * some take a time stamp of the processor's; without, what they cost is not known, and counts as nothing. */
+void hak_ace_step(bool times);
 
 /* The program rests, or the thread ends: what was measured of this period is void. */
 void hak_ace_rest(void);

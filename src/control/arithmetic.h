@@ -1,5 +1,6 @@
-/* Arithmetic of the controller: logarithms, powers and roots of doubles, without libm, which a malloc must not bring along. Pure;
- * exact to some 1e-9, which is far below the noise of what is measured. docs/decisions/0040 says why doubles. */
+/* Arithmetic of the controller: logarithms, powers and roots of doubles, without libm, which a malloc must not bring
+ * along. Pure; exact to some 1e-9, which is far below the noise of what is measured. docs/decisions/0040 says why
+ * doubles. */
 #ifndef HAK_CONTROL_ARITHMETIC_H
 #define HAK_CONTROL_ARITHMETIC_H
 

@@ -1,7 +1,7 @@
 /* Bandit: which of a few arms to try next, by upper confidence bounds on discounted rewards (UCB1). Pure arithmetic.
  *
- * Old rewards count less and less, so that it follows a program that changes. How far a bound lies above the mean follows from
- * the noise of all arms together: what is measured differs between programs by more than between arms.
+ * Old rewards count less and less, so that it follows a program that changes. How far a bound lies above the mean
+ * follows from the noise of all arms together: what is measured differs between programs by more than between arms.
  *
  *   D1  Rewards are in 0..1; what isn't is made so. Chosen arms are below arm_count, whatever the rewards were.
  */
@@ -20,7 +20,8 @@ struct hak_bandit {
 
 void hak_bandit_begin(struct hak_bandit *bandit, uint32_t arm_count);
 
-/* The arm to try: those that were not tried yet, beginning with `first` and its neighbours; then the one with the highest bound. */
+/* The arm to try: those that were not tried yet, beginning with `first` and its neighbours; then the one with the
+ * highest bound. */
 uint32_t hak_bandit_choose(const struct hak_bandit *bandit, uint32_t first);
 
 void hak_bandit_reward(struct hak_bandit *bandit, uint32_t arm, double reward);

@@ -30,7 +30,7 @@ void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimensi
     for (uint32_t i = 0; i < count; i++) cycle->chosen[i] = cycle->in_force[i] = (uint8_t)dimensions[i].first;
 }
 
-/* ---- Moves and pulls ------------------------------------------------------------------------------------------------ */
+/* ---- Moves and pulls --------------------------------------------------------------------------------------------- */
 
 static struct hak_move put(struct hak_life_cycle *cycle, uint32_t arm, enum hak_why why, double gain) {
     uint32_t dimension = cycle->focus, from = cycle->in_force[dimension];
@@ -53,7 +53,7 @@ static bool add_to_pull(struct hak_life_cycle *cycle, double cost) {
 
 static double saving(double from_cost, double to_cost) { return from_cost > 0 ? (from_cost - to_cost) / from_cost : 0; }
 
-/* ---- FROZEN --------------------------------------------------------------------------------------------------------- */
+/* ---- FROZEN ------------------------------------------------------------------------------------------------------ */
 
 static void freeze(struct hak_life_cycle *cycle) {
     cycle->state = HAK_FROZEN;
@@ -84,7 +84,7 @@ static void stay_frozen(struct hak_life_cycle *cycle, double cost, uint32_t elig
     learn(cycle, has_risen ? 0 : cycle->done);
 }
 
-/* ---- CANARY --------------------------------------------------------------------------------------------------------- */
+/* ---- CANARY ------------------------------------------------------------------------------------------------------ */
 
 static bool toss(struct hak_life_cycle *cycle) { return (hak_next_random(&cycle->random) >> 32 & 1) != 0; }
 
@@ -147,9 +147,9 @@ static bool add_to_turn(struct hak_life_cycle *cycle, double cost) {
     return true;
 }
 
-/* While a candidate is in force, nobody sees whether the program is in another phase. So a pair that ends with it counts only after a
- * period with what was in force before; and a first pair in a phase begins after one, by a toss like any other: at the beginning and
- * at the end of a visit costs change by themselves. */
+/* While a candidate is in force, nobody sees whether the program is in another phase. So a pair that ends with it
+ * counts only after a period with what was in force before; and a first pair in a phase begins after one, by a toss
+ * like any other: at the beginning and at the end of a visit costs change by themselves. */
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     if (cycle->canary_left-- <= 1) return end_canary(cycle, false); /* Y3 */
     if (cycle->pair == HAK_PAIR_DONE) return judge_pair(cycle);
@@ -172,7 +172,7 @@ void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32
     begin_canary(cycle, arm);
 }
 
-/* ---- LEARN ---------------------------------------------------------------------------------------------------------- */
+/* ---- LEARN ------------------------------------------------------------------------------------------------------- */
 
 static struct hak_move leave_focus(struct hak_life_cycle *cycle, double gain) {
     struct hak_move move = put(cycle, cycle->chosen[cycle->focus], HAK_WHY_END, gain);
@@ -245,7 +245,7 @@ static struct hak_move step_learning(struct hak_life_cycle *cycle, double cost, 
     return cycle->dimensions[cycle->focus].is_rated ? step_rating(cycle, rating) : step_bandit(cycle);
 }
 
-/* ---- All ------------------------------------------------------------------------------------------------------------ */
+/* ---- All --------------------------------------------------------------------------------------------------------- */
 
 static bool is_sound(const struct hak_life_cycle *cycle) { /* Y1, Y2 */
     for (uint32_t i = 0; i < cycle->dimension_count; i++) {

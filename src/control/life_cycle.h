@@ -1,12 +1,15 @@
 /* Life cycle: what is learned in one phase of a program, and how a change comes into force. Pure: costs in, arms out.
  *
- *   LEARN    one dimension after the other: its arms are tried, a pull of some periods each, by a bandit; or strategies by matches
- *   CANARY   what looked best is tried against what is in force, turn by turn, until a sequential test keeps it or rolls it back
- *   FROZEN   everything has been learned: nothing is tried. Back to LEARN when costs have risen and stay so, or when there is
- *            something to gain in a dimension where there was nothing; each time in vain doubles the time until the next
+ *   LEARN    one dimension after the other: its arms are tried, a pull of some periods each, by a bandit; or strategies
+ *            by matches
+ *   CANARY   what looked best is tried against what is in force, turn by turn, until a sequential test keeps it or
+ *            rolls it back
+ *   FROZEN   everything has been learned: nothing is tried. Back to LEARN when costs have risen and stay so, or when
+ *            there is something to gain in a dimension where there was nothing; each time in vain doubles the time until
+ *            the next
  *
- * A dimension is a knob, or the same knob of a size class; its arms are numbers, what they mean is the caller's. A dimension is
- * learned only while it is `eligible`: when what it may save is worth trying.
+ * A dimension is a knob, or the same knob of a size class; its arms are numbers, what they mean is the caller's. A
+ * dimension is learned only while it is `eligible`: when what it may save is worth trying.
  *
  *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
  *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
@@ -76,12 +79,13 @@ struct hak_move {
 void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimension *dimensions, uint32_t count,
                           uint32_t slow_periods, uint64_t seed);
 
-/* The end of a period in which the arms in force were those of `in_force`: takes its cost, and says what changes, which has been
- * entered into `in_force`. `eligible` is a set of bits of dimensions; `rating` that of the rated one. */
+/* The end of a period in which the arms in force were those of `in_force`: takes its cost, and says what changes, which
+ * has been entered into `in_force`. `eligible` is a set of bits of dimensions; `rating` that of the rated one. */
 struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
                                     struct hak_rating *rating);
 
-/* Puts the chosen arms in force, in the program's absence: a pull or a pair that was begun, or ended with the candidate, is void. */
+/* Puts the chosen arms in force, in the program's absence: a pull or a pair that was begun, or ended with the
+ * candidate, is void. */
 void hak_life_cycle_pause(struct hak_life_cycle *cycle);
 
 /* Begins the canary of an arm. */

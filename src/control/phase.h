@@ -1,10 +1,11 @@
-/* Phases of a program, told apart by a signature: logarithms of what it does, chosen so that the knobs change them little. Pure.
+/* Phases of a program, told apart by a signature: logarithms of what it does, chosen so that the knobs change them
+ * little. Pure.
  *
  * A phase that was seen before is recognised at the first period that looks like it; one that was never seen must look
  * different twice. A phase's signature follows the program slowly.
  *
- *   G1  `current` is below `count`, and `count` at most HAK_PHASES, once a signature was seen: the one that was left longest ago
- *       makes room.
+ *   G1  `current` is below `count`, and `count` at most HAK_PHASES, once a signature was seen: the one that was left
+ *       longest ago makes room.
  */
 #ifndef HAK_CONTROL_PHASE_H
 #define HAK_CONTROL_PHASE_H
@@ -13,7 +14,8 @@
 
 enum { HAK_PHASES = 8, HAK_SIGNATURE_PARTS = 4 };
 
-/* A part that a period says nothing of. It is like any other; what is known of a phase stays, or becomes known later. */
+/* A part that a period says nothing of. It is like any other; what is known of a phase stays, or becomes known
+ * later. */
 #define HAK_SIGNATURE_UNKNOWN (-1.0)
 
 struct hak_signature {
@@ -35,8 +37,8 @@ double hak_signature_distance(const struct hak_signature *a, const struct hak_si
 
 void hak_phases_begin(struct hak_phases *phases);
 
-/* Takes the signature of a period; `current` is the phase that it belongs to. AWAY: to none, perhaps. NEW: what is remembered of
- * `current` is to be forgotten. */
+/* Takes the signature of a period; `current` is the phase that it belongs to. AWAY: to none, perhaps. NEW: what is
+ * remembered of `current` is to be forgotten. */
 enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak_signature *signature);
 
 /* What the current phase's signature has in this part is not so any more. */

@@ -1,5 +1,5 @@
-/* Policy: a small text that says where the knobs stand, for which program, and why. `hakmem learn` writes it. Pure: text in,
- * values out.
+/* Policy: a small text that says where the knobs stand, for which program, and why. `hakmem learn` writes it. Pure:
+ * text in, values out.
  *
  *     hakmem policy 1
  *     version 0.1.0                 of hakmem

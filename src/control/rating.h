@@ -1,7 +1,7 @@
 /* Rating: twelve strategies rated by matches between two of them, as chess players are (ELO). Pure arithmetic.
  *
- * What a strategy costs depends on the moment at which it is tried; which of two costs less, one right after the other, depends on
- * it less. Hence pairs. The strategies are thresholds from 512 KiB to 32 MiB, in geometric steps.
+ * What a strategy costs depends on the moment at which it is tried; which of two costs less, one right after the other,
+ * depends on it less. Hence pairs. The strategies are thresholds from 512 KiB to 32 MiB, in geometric steps.
  *
  *   E1  The sum of all points never changes; no rating is further than HAK_RATING_MOST from where it began.
  */

@@ -1,8 +1,8 @@
 /* Reward: what a period has cost, in one number, by the goal that was set. Pure.
  *
- * The allocator does not know how much work the program has done, because hits are not counted. But of two ways to allocate,
- * the one that leaves more of the processor's time to the program costs less. So costs are shares: of the processor time that
- * slow paths and the kernel took, and of the memory that is kept without being used.
+ * The allocator does not know how much work the program has done, because hits are not counted. But of two ways to
+ * allocate, the one that leaves more of the processor's time to the program costs less. So costs are shares: of the
+ * processor time that slow paths and the kernel took, and of the memory that is kept without being used.
  */
 #ifndef HAK_CONTROL_REWARD_H
 #define HAK_CONTROL_REWARD_H
@@ -18,8 +18,8 @@ struct hak_period {
     uint64_t used_bytes;
 };
 
-/* Each from 0 to HAK_COST_MOST. More than 1 is more than there can be, but time stamps also see time in which a thread waits for
- * a processor, and which of two is more is what matters. */
+/* Each from 0 to HAK_COST_MOST. More than 1 is more than there can be, but time stamps also see time in which a thread
+ * waits for a processor, and which of two is more is what matters. */
 enum { HAK_COST_MOST = 4 };
 struct hak_costs {
     double miss, kernel, kept;

@@ -14,8 +14,9 @@ void hak_trial_begin(struct hak_trial *trial) {
     for (int i = 0; i < HAK_BET_SIZES; i++) trial->fortunes_for[i] = trial->fortunes_against[i] = 1;
 }
 
-/* A bet of size b on a difference d multiplies a fortune by exp(b * d) / cosh(b * d), one against it by exp(-b * d) / cosh(b * d). Of
- * d and -d, one wins what the other loses: the mean is 1 where differences are symmetric about 0, and at most 1 where they are less. */
+/* A bet of size b on a difference d multiplies a fortune by exp(b * d) / cosh(b * d), one against it by exp(-b * d) /
+ * cosh(b * d). Of d and -d, one wins what the other loses: the mean is 1 where differences are symmetric about 0, and
+ * at most 1 where they are less. */
 static void bet_on(struct hak_trial *trial, double difference) {
     double size = 1;
     for (int i = 0; i < HAK_BET_SIZES; i++, size *= 2) {

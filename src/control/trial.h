@@ -1,9 +1,11 @@
-/* Trial: is a candidate better than what is in force? A sequential test on pairs of costs, taken one right after the other. Pure.
+/* Trial: is a candidate better than what is in force? A sequential test on pairs of costs, taken one right after the
+ * other. Pure.
  *
- * The test bets on the relative difference of each pair. If the candidate is no better, every bet is fair or worse, however large or
- * wild the noise is, as long as it is as likely to help as to hurt, which the caller sees to by tossing for the order within a pair.
- * So a fortune of 20 comes about by chance in one trial of 20 at most, whenever one looks. Bets of several sizes at
- * once find large and small differences: the largest look at little but the sign, and so need few pairs where all are alike.
+ * The test bets on the relative difference of each pair. If the candidate is no better, every bet is fair or worse,
+ * however large or wild the noise is, as long as it is as likely to help as to hurt, which the caller sees to by
+ * tossing for the order within a pair. So a fortune of 20 comes about by chance in one trial of 20 at most, whenever
+ * one looks. Bets of several sizes at once find large and small differences: the largest look at little but the sign,
+ * and so need few pairs where all are alike.
  *
  * What costs twice as much is out after two pairs, what costs ten times as much after one.
  *

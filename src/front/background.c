@@ -16,27 +16,62 @@
 HAK_ATOMIC(uint32_t) hak_background_state;
 
 enum {
-    LEAST_PERIOD_MS = 334,      /* three wake-ups a second */
-    LEAST_SUPER_SLABS = 4,      /* of a process with several threads */
-    LEAST_SUPER_SLABS_ONE = 32, /* of one with one */
+    LEAST_PERIOD_MS = 334, /* three wake-ups a second */
+    MOST_WAIT_MS = 1000,   /* until it looks whether the program is alone again */
+    LOOKS_ALONE =
+        2, /* in a row, to end: programs that begin and end threads all the time don't begin and end this one */
+    LEAST_SUPER_SLABS = 4,
     MISSES_AFTER_REFUSAL = 1 << 16,
-    FEW_MISSES = 1000,            /* in a period: what the program does costs more than a purge */
-    BUSY_SWEEP_SUPER_SLABS = 256, /* 512 MiB in a period: some ms of time where there is nothing to do */
+    FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
+    SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
+    IDLE_SWEEP_SUPER_SLABS = 1024, /* and in one without a miss */
+    SWEEPS_OF_ALL = 3,             /* after the last miss: heaps are drained a period later, and a hole goes back at
+                                    * the second look at it */
     PERIODS_TO_PURGE_ALL = 2,
     PERIODS_TO_SLEEP = 4,
-    RECHECK_US = 10000000, /* where the kernel has no fences in all threads, a miss may go unnoticed */
+    RECHECK_US = 10000000, /* where the fence was refused, a miss may go unnoticed */
+    MISSES_PER_LOOK = 16,  /* of a program without the thread, at the clock */
+    MOST_END_MS = 10000,   /* that the program's last thread waits for hakmem's to end */
 };
 
-/* Batches: while the program is busy, nothing less is worth a system call; when it rests, nothing less than the second. */
+/* Batches: while the program is busy, nothing less is worth a system call; when it rests, nothing less than the
+ * second. */
 static const uint64_t busy_batch_bytes = 8 << 20, idle_batch_bytes = 64 << 10;
 
 static HAK_ATOMIC(uint32_t) misses_to_skip; /* after a refusal */
 
 /* Of the background thread. */
-static uint64_t misses_seen;  /* by all heaps, at the last look */
-static uint32_t idle_periods; /* without a miss */
+static uint64_t misses_seen;   /* by all heaps, at the last look */
+static uint32_t idle_periods;  /* without a miss */
+static uint64_t left_to_sweep; /* looks at a SuperSlab, until all had SWEEPS_OF_ALL of them since the last miss */
 
-/* ---- Looking ------------------------------------------------------------------------------------------------------- */
+/* Of who has the thread's place, where there is no thread. */
+static HAK_ATOMIC(uint32_t) misses_to_look;
+static uint64_t next_step_ms, next_holes_ms; /* 0: at once */
+static uint64_t alone_batch_bytes;
+
+static HAK_ATOMIC(int) own_process; /* that the thread is to be of; 0 before main */
+
+/* The thread of the program's that hakmem's ends with: the one that has started it, until it is known that its rights
+ * are the whole process's. 0: none. */
+static HAK_ATOMIC(uint32_t) starter;
+
+static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
+
+/* ---- Who wants it ------------------------------------------------------------------------------------------------ */
+
+/* Of the program's own threads, those that have asked for memory. */
+static bool has_threads(void) { return hak_atomic_load(&hak_heaps_in_use, relaxed) > 1; }
+
+/* Somebody has asked for the thread for as long as the process lives. */
+static bool is_always_wanted(void) {
+    return hak_process_config()->background == 1 || hak_service_is_wanted() || hak_profile_is_on();
+}
+
+/* True as long as the thread has a reason to stay. */
+static bool is_wanted(void) { return has_threads() || is_always_wanted() || hak_service_is_in_use(); }
+
+/* ---- Looking ----------------------------------------------------------------------------------------------------- */
 
 /* All that a heap's thread has done but for hits. */
 static uint64_t misses_of(const struct hak_heap *heap) {
@@ -53,6 +88,7 @@ static uint64_t count_misses(void) {
 /* Drains heaps whose threads have not missed for a period, once. */
 static void drain_idle_heaps(void) {
     uint32_t resting = 0;
+    struct hak_drain drain = {NULL};
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         uint64_t misses = misses_of(heap);
         if (misses != heap->swept_misses) {
@@ -60,11 +96,23 @@ static void drain_idle_heaps(void) {
             heap->swept_idle = false;
         } else if (!heap->swept_idle) {
             heap->swept_idle = true;
-            hak_heap_drain(heap);
+            hak_heap_begin_drain(heap, &drain);
         }
         resting += heap->swept_idle && hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_IN_USE;
     }
-    hak_atomic_store(&hak_heaps_resting, resting, relaxed);
+    hak_heap_drain_taken(&drain);
+    hak_heap_end_drains(&drain);
+    hak_heap_set_resting(resting);
+}
+
+/* The next part of the heap; nothing where nothing can have become free. */
+static void sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
+    uint64_t all = hak_region_sums().super_slabs, count = most_super_slabs;
+    if (left_to_sweep > SWEEPS_OF_ALL * all) left_to_sweep = SWEEPS_OF_ALL * all;
+    if (count > all) count = all;
+    if (count > left_to_sweep) count = left_to_sweep;
+    left_to_sweep -= count;
+    hak_purge_sweep(least_bytes, (uint32_t)count);
 }
 
 /* The end of a period. False when there is nothing to wait for. */
@@ -72,25 +120,25 @@ static bool end_period(void) {
     uint64_t misses = count_misses(), recent = misses - misses_seen;
     misses_seen = misses;
     idle_periods = recent == 0 ? idle_periods + 1 : 0;
-    /* A program that has one thread may rely on which descriptor is the lowest free one. It looks itself, as it grows. */
-    if (hak_atomic_load(&hak_heaps_in_use, relaxed) > 1) hak_tight_check();
+    hak_tight_check();
     if (hak_atomic_load(&hak_memory_is_tight, relaxed)) {
         hak_purge_all(NULL);
         return idle_periods < PERIODS_TO_SLEEP;
     }
     uint64_t least_bytes = recent < FEW_MISSES ? idle_batch_bytes : busy_batch_bytes;
     drain_idle_heaps();
-    hak_purge_sweep(least_bytes, recent < FEW_MISSES ? UINT32_MAX : BUSY_SWEEP_SUPER_SLABS);
+    if (recent != 0) left_to_sweep = UINT64_MAX;
+    sweep(least_bytes, recent == 0 ? IDLE_SWEEP_SUPER_SLABS : SWEEP_SUPER_SLABS);
     if (idle_periods >= PERIODS_TO_PURGE_ALL) {
         hak_region_purge_units(UINT64_MAX, true);
         hak_mapping_cache_purge();
     } else {
         hak_page_policy_end_period(least_bytes);
     }
-    return idle_periods < PERIODS_TO_SLEEP;
+    return idle_periods < PERIODS_TO_SLEEP || left_to_sweep != 0;
 }
 
-/* ---- Sleeping ------------------------------------------------------------------------------------------------------ */
+/* ---- Sleeping ---------------------------------------------------------------------------------------------------- */
 
 static void sleep_until_miss(void) {
     uint32_t awake = HAK_BACKGROUND_AWAKE;
@@ -98,7 +146,8 @@ static void sleep_until_miss(void) {
     /* Either we see that somebody missed, or he sees that we sleep. */
     bool fenced = hak_fence_threads();
     if (count_misses() == misses_seen)
-        hak_os_wait(&hak_background_state, HAK_BACKGROUND_ASLEEP, fenced ? 0 : RECHECK_US);
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_ASLEEP,
+                    fenced && (has_threads() || is_always_wanted()) ? 0 : RECHECK_US);
     uint32_t asleep = HAK_BACKGROUND_ASLEEP;
     hak_atomic_cas(&hak_background_state, &asleep, HAK_BACKGROUND_AWAKE, relaxed, relaxed);
 }
@@ -114,7 +163,7 @@ void hak_background_nudge(void) {
     hak_os_wake(&hak_background_state);
 }
 
-/* ---- Beginning and ending ------------------------------------------------------------------------------------------ */
+/* ---- Beginning and ending ---------------------------------------------------------------------------------------- */
 
 static bool is_ending(void) { return hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING; }
 
@@ -131,33 +180,79 @@ static void wait_and_meter(uint64_t wait_ms) {
     }
 }
 
+/* The program has one thread from now on, which may sleep for ever: what lies free goes back first. */
+static void leave_alone(void) {
+    if (count_misses() - misses_seen < FEW_MISSES) hak_purge_all(NULL);
+}
+
+/* The last that the thread does, whyever it ends. */
+static void finish(void) {
+    hak_service_stop();
+    hak_ace_rest();
+    hak_meter_without_thread();
+    hak_atomic_store(&hak_heaps_resting, 0, relaxed);
+    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    ended_thread = hak_os_this_thread();
+    /* Release pairs with take_ended. */
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, release);
+    hak_os_wake(&hak_background_state);
+}
+
+static uint64_t period_ms(void) { return hak_knob(decay_ms) < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : hak_knob(decay_ms); }
+
 static void run_background(void) {
     uint64_t waited_ms = 0;   /* of this period */
+    uint32_t looks_alone = 0; /* in a row */
+    enum hak_os_settled settled = hak_os_settle_thread();
     hak_thread_refuse_heap(); /* or it would wait for itself to end */
-    hak_service_start();
+    if (settled == HAK_OS_FOREIGN) {
+        hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
+        finish();
+        return;
+    }
+    if (settled != HAK_OS_FILTERED) hak_atomic_store(&starter, 0, relaxed);
+    hak_service_start(settled != HAK_OS_SETTLED);
     misses_seen = count_misses();
     idle_periods = 0;
+    left_to_sweep = UINT64_MAX;
     while (!is_ending()) {
-        uint64_t period_ms = hak_knob(decay_ms) < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : hak_knob(decay_ms);
-        uint64_t wait_ms = hak_ace_wait_ms(period_ms);
+        uint64_t wait_ms = hak_ace_wait_ms(period_ms() < MOST_WAIT_MS ? period_ms() : MOST_WAIT_MS);
         wait_and_meter(wait_ms);
         if (is_ending()) break;
-        hak_ace_step();
+        looks_alone = is_wanted() ? 0 : looks_alone + 1;
+        if (looks_alone >= LOOKS_ALONE) {
+            leave_alone();
+            break;
+        }
+        hak_ace_step(true);
         waited_ms += wait_ms;
-        if (waited_ms < period_ms) continue;
+        if (waited_ms < period_ms()) continue;
         waited_ms = 0;
         if (end_period()) continue;
         hak_ace_rest();
         hak_meter_rest();
         sleep_until_miss();
     }
-    hak_service_stop();
-    hak_ace_rest();
-    hak_meter_without_thread();
-    hak_atomic_store(&hak_heaps_resting, 0, relaxed);
-    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
-    /* Release pairs with hak_background_start: the next such thread has what is this one's. */
-    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, release);
+    finish();
+}
+
+/* True when there is a thread that has ended, and the caller is the one to join it. */
+static bool take_ended(void) {
+    uint32_t ended = HAK_BACKGROUND_ENDED;
+    /* Acquire pairs with the end of run_background. */
+    return hak_atomic_cas(&hak_background_state, &ended, HAK_BACKGROUND_TAKEN, acquire, relaxed);
+}
+
+/* Gives the place back: after the thread was joined, or with `state` ENDED, because it can't be yet. */
+static void leave_ended(uint32_t state) {
+    /* Release pairs with take_ended and stand_in: the next such thread has what was this one's. */
+    hak_atomic_store(&hak_background_state, state, release);
+}
+
+/* Who misses doesn't wait: the next miss tries again. */
+static void try_to_join(void) {
+    if (hak_atomic_load(&hak_background_state, relaxed) != HAK_BACKGROUND_ENDED) return;
+    if (take_ended()) leave_ended(hak_os_try_join_thread(ended_thread) ? HAK_BACKGROUND_NONE : HAK_BACKGROUND_ENDED);
 }
 
 static bool has_super_slabs(uint32_t least) {
@@ -165,52 +260,124 @@ static bool has_super_slabs(uint32_t least) {
     for (uint32_t i = 0; count < least && i < HAK_RANGE_LIMIT; i++) {
         const struct hak_range *range = hak_region_range(i);
         if (range == NULL) return false;
-        count += hak_atomic_load(&range->super_slab_count, relaxed);
+        count += hak_region_super_slabs(range);
     }
     return count >= least;
 }
 
 static bool is_due(void) {
-    if (hak_process_config()->background == 0) return false;
+    uint64_t setting = hak_process_config()->background;
+    bool is_served = hak_service_is_wanted() || hak_service_is_asked() || hak_meter_wants_thread();
+    if (setting == 0 || !(has_threads() || setting == 1 || is_served)) return false;
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
     if (skip > 0) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
-    if (hak_service_is_wanted() || hak_meter_wants_thread()) return true;
-    bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) < 2;
-    return has_super_slabs(alone ? LEAST_SUPER_SLABS_ONE : LEAST_SUPER_SLABS);
+    return is_served || has_super_slabs(LEAST_SUPER_SLABS);
+}
+
+/* Takes the place of a thread that is not there. */
+static bool stand_in(uint32_t state) {
+    uint32_t none = HAK_BACKGROUND_NONE;
+    /* Acquire pairs with leave_ended. */
+    return hak_atomic_cas(&hak_background_state, &none, state, acquire, relaxed);
+}
+
+/* A child of vfork has its parent's memory for a while, but a thread that it starts is its own, and ends with it. */
+static bool is_borrowed(void) {
+    int process = hak_atomic_load(&own_process, relaxed);
+    return process != 0 && process != hak_os_process_id();
 }
 
 static void start_thread(void) {
-    uint32_t none = HAK_BACKGROUND_NONE;
-    /* Acquire pairs with the end of run_background. */
-    if (!hak_atomic_cas(&hak_background_state, &none, HAK_BACKGROUND_AWAKE, acquire, relaxed)) return;
+    if (is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
     hak_atomic_store(&hak_page_policy_has_background, 1, relaxed);
+    hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
     if (hak_os_start_thread(run_background, NULL)) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
 }
 
-void hak_background_start(void) {
-    if (is_due()) start_thread();
+/* A program that comes back from a rest has not been measured meanwhile. It may forbid itself the time stamps that slow
+ * paths are timed by (PR_SET_TSC, strict seccomp): in it these are not. */
+static void step_alone(uint64_t now_ms) {
+    if (now_ms < next_step_ms) return;
+    if (now_ms - next_step_ms > MOST_WAIT_MS) hak_ace_rest();
+    hak_ace_step(false);
+    next_step_ms = now_ms + hak_ace_wait_ms(MOST_WAIT_MS);
 }
 
-void hak_background_thread_ended(void) {
-    if (hak_atomic_load(&hak_heaps_in_use, relaxed) != 0) return;
-    uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
-    while (state == HAK_BACKGROUND_AWAKE || state == HAK_BACKGROUND_ASLEEP)
-        if (hak_atomic_cas(&hak_background_state, &state, HAK_BACKGROUND_ENDING, relaxed, relaxed)) {
-            hak_os_wake(&hak_background_state);
-            return;
-        }
+/* One SuperSlab at a time, so that no miss takes long, and each once in a period. */
+static void sweep_alone(uint64_t now_ms) {
+    if (now_ms >= next_holes_ms) {
+        uint64_t misses = count_misses(), all = hak_region_sums().super_slabs;
+        alone_batch_bytes = misses - misses_seen < FEW_MISSES ? idle_batch_bytes : busy_batch_bytes;
+        misses_seen = misses;
+        left_to_sweep = all < SWEEP_SUPER_SLABS ? all : SWEEP_SUPER_SLABS;
+        next_holes_ms = now_ms + period_ms();
+    }
+    sweep(alone_batch_bytes, 1);
 }
+
+/* What the thread does for a program with several is done for one with one thread by its own misses, bit by bit. */
+static void act_alone(void) {
+    if (has_threads() || hak_process_config()->background == 0) return;
+    uint32_t left = hak_atomic_load(&misses_to_look, relaxed);
+    hak_atomic_store(&misses_to_look, left == 0 ? MISSES_PER_LOOK : left - 1, relaxed);
+    if (left > 0 || !has_super_slabs(LEAST_SUPER_SLABS) || !stand_in(HAK_BACKGROUND_TAKEN)) return;
+    uint64_t now_ms = hak_os_clock_ms();
+    step_alone(now_ms);
+    sweep_alone(now_ms);
+    leave_ended(HAK_BACKGROUND_NONE);
+}
+
+void hak_background_start(void) {
+    try_to_join();
+    if (is_due()) start_thread();
+    else act_alone();
+}
+
+/* Makes the thread end, and waits until its work is done; not for ever, for it may be none of this process: in a child
+ * that was made without libc, nobody has said that it has no such thread. */
+static void end_thread(void) {
+    uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
+    while (state == HAK_BACKGROUND_AWAKE || state == HAK_BACKGROUND_ASLEEP) {
+        if (!hak_atomic_cas(&hak_background_state, &state, HAK_BACKGROUND_ENDING, relaxed, relaxed)) continue;
+        hak_os_wake(&hak_background_state);
+        uint64_t start_ms = hak_os_clock_ms();
+        while (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING &&
+               hak_os_clock_ms() - start_ms < MOST_END_MS)
+            hak_os_wait(&hak_background_state, HAK_BACKGROUND_ENDING, MOST_END_MS * 1000);
+        return;
+    }
+}
+
+/* The filter that hakmem's thread is under may be the caller's only: where it goes on, the process can't have another
+ * one for all threads. */
+static bool is_starter(void) {
+    uint32_t thread = hak_atomic_load(&starter, relaxed);
+    return thread != 0 && thread == hak_os_thread_id();
+}
+
+/* Where another thread of the program's is doing the same, or has a heap by now, that one joins it (B2). */
+void hak_background_thread_ended(void) {
+    if (hak_atomic_load(&hak_heaps_in_use, relaxed) != 0 && !is_starter()) return;
+    end_thread();
+    if (!take_ended()) return;
+    hak_os_join_thread(ended_thread);
+    leave_ended(HAK_BACKGROUND_NONE);
+}
+
+void hak_background_begin(void) { hak_atomic_store(&own_process, hak_os_process_id(), relaxed); }
 
 void hak_background_after_fork(void) {
+    hak_background_begin();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
+    next_step_ms = next_holes_ms = 0;
     hak_meter_without_thread();
 }

@@ -1,15 +1,23 @@
 /* The background thread: what lies free goes back to the kernel although the program makes no call.
  *
- * There is at most one in a process. It is started by a miss that allocates, once the process has 8 MiB of SuperSlabs and a second
- * thread that uses the heap, or 64 MiB: programs that must have one thread only are small and early, as a rule. It is not started by
- * a free: libc frees with locks held that pthread_create needs. While the heap profile is on, a process of any size gets it, if it calls
- * malloc often, because it opens and closes the windows in which malloc is metered (front/meter.h). While the program's threads miss it looks at the heap once per
- * period (knob decay_ms, but three times a second at most); when they have not for four periods, and all that is free has gone
- * back, it sleeps until the next miss wakes it. After a fork the child has none, until its own misses want one. It ends with the
- * last thread that has a heap, so that it keeps no process alive. It allocates nothing. It has the service with it (front/service.h): where a
- * setting asks for that one, it is started whatever the size of the process is.
+ * There is at most one in a process, and none in a process that has one thread, unless somebody asks for it: a program
+ * with one thread may do what one with two may not (docs/guest.md). It is started by a miss that allocates, once a
+ * second thread has a heap and the process 8 MiB of SuperSlabs. It is not started by a free: libc frees with locks held
+ * that pthread_create needs. It ends by itself, two seconds later at most, when one thread with a heap is left; and at
+ * once with the last one, which waits for that (B2).
+ *
+ * Who asks for it: HAKMEM_BACKGROUND=1, from 8 MiB on; a setting that wants the service (front/service.h), or somebody
+ * outside who has something to ask, whatever the size; the heap profile, if the program calls malloc often, because the
+ * thread opens and closes the windows in which malloc is metered (front/meter.h).
+ *
+ * While the program's threads miss it looks at the heap once per period (knob decay_ms, but three times a second at
+ * most); when they have not for four periods, and all that is free has gone back, it sleeps until the next miss wakes
+ * it. After a fork the child has none, until its own misses want one. It allocates nothing.
  *
  *   B1  While it sleeps, all heaps are drained, so that the next free of any thread is a miss.
+ *   B2  It is never the last thread of the process, in which libc would run exit(): the program's handlers would find
+ *       neither the signals nor the descriptors of a thread of the program's. So the last thread that leaves its heap
+ *       joins it.
  */
 #ifndef HAK_FRONT_BACKGROUND_H
 #define HAK_FRONT_BACKGROUND_H
@@ -17,7 +25,14 @@
 #include "base/atomic.h"
 #include "base/platform.h"
 
-enum { HAK_BACKGROUND_NONE, HAK_BACKGROUND_AWAKE, HAK_BACKGROUND_ASLEEP, HAK_BACKGROUND_ENDING };
+enum {
+    HAK_BACKGROUND_NONE,
+    HAK_BACKGROUND_ENDED, /* its work is done; who takes it joins it */
+    HAK_BACKGROUND_TAKEN, /* somebody joins it, or does in a miss what would be its to do */
+    HAK_BACKGROUND_AWAKE,
+    HAK_BACKGROUND_ASLEEP,
+    HAK_BACKGROUND_ENDING, /* it is to end */
+};
 
 extern HAK_ATOMIC(uint32_t) hak_background_state;
 
@@ -29,17 +44,20 @@ void hak_background_nudge(void);
 
 /* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. */
 HAK_INLINE void hak_background_want(void) {
-    if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_NONE)) hak_background_start();
+    if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) <= HAK_BACKGROUND_ENDED)) hak_background_start();
 }
 
-/* To be called by everything that counts as a miss, after it has been counted, with the compiler's order in between: the light
- * side of the fence in all threads with which the background thread goes to sleep. */
+/* To be called by everything that counts as a miss, after it has been counted, with the compiler's order in between:
+ * the light side of the fence in all threads with which the background thread goes to sleep. */
 HAK_INLINE void hak_background_notice(void) {
     if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ASLEEP)) hak_background_wake();
 }
 
-/* To be called when a thread has left its heap. */
+/* To be called when a thread has left its heap, and holds no lock of libc's: may wait for the background thread. */
 void hak_background_thread_ended(void);
+
+/* Before main: the thread is to be of this process. */
+void hak_background_begin(void);
 
 /* In a child after fork: there is no such thread. */
 void hak_background_after_fork(void);

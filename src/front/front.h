@@ -1,15 +1,16 @@
-/* Front: malloc and free where they hit. This header is the whole hit path: no call, no lock, no atomic operation that the
- * processor would notice, no branch on a setting.
+/* Front: malloc and free where they hit. This header is the whole hit path: no call, no lock, no atomic operation that
+ * the processor would notice, no branch on a setting.
  *
  *   alloc: size -> offset of its bin (table) -> the newest block of the bin.
  *   free:  address -> unit -> class (page map) -> bin -> on top.
  *
- * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has a static one, whose bins are all
- * empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. Of the misuse of
- * small blocks, free sees at once that the newest one of a bin is freed again; the rest is found when the bin is flushed.
+ * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has a static one, whose bins
+ * are all empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. Of the
+ * misuse of small blocks, free sees at once that the newest one of a bin is freed again; the rest is found when the bin
+ * is flushed.
  *
- * Another thread may drain the bin at any moment, from below (pool/drain.h). Therefore a hit compares by order, and touches
- * no slot but the topmost one and the one above it.
+ * Another thread may drain the bin at any moment, from below (pool/drain.h). Therefore a hit compares by order, and
+ * touches no slot but the topmost one and the one above it.
  */
 #ifndef HAK_FRONT_FRONT_H
 #define HAK_FRONT_FRONT_H
@@ -19,8 +20,8 @@
 /* The calling thread's heap; never NULL. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
 
-/* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is initialised:
- * bin 0 is always empty. front/routes.h says who writes it, and when. */
+/* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is
+ * initialised: bin 0 is always empty. front/routes.h says who writes it, and when. */
 extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
 /* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory. */
@@ -50,13 +51,15 @@ HAK_INLINE void *hak_front_alloc(size_t size) {
 }
 
 HAK_INLINE void hak_front_free(void *block) {
-    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
-    if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS)) {
-        struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&hak_page_map[unit], relaxed)];
+    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed)) >> HAK_UNIT_SHIFT;
+    if (HAK_LIKELY(hak_relaxed_above(&hak_window.units, unit))) {
+        HAK_ATOMIC(uint8_t) *page_map = hak_atomic_load(&hak_window.page_map, relaxed);
+        struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&page_map[unit], relaxed)];
         HAK_IN_REGISTER(bin);
         void **top = hak_owned_get(&bin->top);
         if (HAK_LIKELY(hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
             *top = block;
+            hak_signal_fence(); /* a signal handler's malloc finds a block below each top */
             hak_bin_set_top(bin, top + 1);
             return;
         }
@@ -64,17 +67,19 @@ HAK_INLINE void hak_front_free(void *block) {
     hak_front_free_miss(block);
 }
 
-/* The same when the size asked for is known: the bin is found from it, and the page map only has to agree, so that no load
- * waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
+/* The same when the size asked for is known: the bin is found from it, and the page map only has to agree, so that no
+ * load waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
-    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_first_range_start, relaxed)) >> HAK_UNIT_SHIFT;
-    if (HAK_LIKELY(unit < HAK_FIRST_RANGE_UNITS && size <= HAK_SMALL_MAX)) {
+    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed)) >> HAK_UNIT_SHIFT;
+    if (HAK_LIKELY(hak_relaxed_above(&hak_window.units, unit) && size <= HAK_SMALL_MAX)) {
+        HAK_ATOMIC(uint8_t) *page_map = hak_atomic_load(&hak_window.page_map, relaxed);
         uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);
-        bool agrees = hak_atomic_load(&hak_page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;
+        bool agrees = hak_atomic_load(&page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;
         if (HAK_LIKELY(agrees && hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
             *top = block;
+            hak_signal_fence(); /* a signal handler's malloc finds a block below each top */
             hak_bin_set_top(bin, top + 1);
             return;
         }

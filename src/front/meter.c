@@ -5,8 +5,8 @@
 #include "front/routes.h"
 #include "os/os.h"
 
-/* A window of WINDOW_US in each cell of CELL_US, where malloc is called more than MOST_PER_MS times a ms: that many cost half a
- * percent of the time of one processor, whatever else the program does. */
+/* A window of WINDOW_US in each cell of CELL_US, where malloc is called more than MOST_PER_MS times a ms: that many
+ * cost half a percent of the time of one processor, whatever else the program does. */
 enum {
     WINDOW_US = 2000,
     RARITY = 16,
@@ -19,8 +19,9 @@ enum {
     MOST_CLOCKS = 64,     /* of threads, read at once */
 };
 
-/* What a call costs that is metered, about: so it is known how long a window would have been without. Samples are timed, and lie no
- * closer than what makes them a fiftieth of a window: what comes after them, in caches and when they are freed, is not. */
+/* What a call costs that is metered, about: so it is known how long a window would have been without. Samples are
+ * timed, and lie no closer than what makes them a fiftieth of a window: what comes after them, in caches and when they
+ * are freed, is not. */
 enum { CALL_NS = 7, MOST_SAMPLING_SHARE = 50 };
 
 HAK_ATOMIC(uint32_t) hak_meter_rarity = HAK_RARITY_ONE;
@@ -49,7 +50,7 @@ static struct {
     int64_t windows_cpu_ns, cells_cpu_ns; /* without what metering took; sums over the cells that are remembered (M2) */
 } meter;
 
-/* ---- On and off --------------------------------------------------------------------------------------------------- */
+/* ---- On and off -------------------------------------------------------------------------------------------------- */
 
 static void meter_all_the_time(void) {
     hak_atomic_store(&hak_meter_rarity, HAK_RARITY_ONE, relaxed);
@@ -81,10 +82,10 @@ void hak_meter_without_thread(void) {
     if (hak_profile_is_on()) meter_all_the_time();
 }
 
-/* ---- Windows ------------------------------------------------------------------------------------------------------- */
+/* ---- Windows ----------------------------------------------------------------------------------------------------- */
 
-/* The kernel counts what a running thread has run at its ticks, and when somebody asks for that thread. Ticks are right on average: of
- * many threads, not all are asked for. */
+/* The kernel counts what a running thread has run at its ticks, and when somebody asks for that thread. Ticks are right
+ * on average: of many threads, not all are asked for. */
 static uint64_t program_cpu_ns(void) {
     uint32_t clocks = 0;
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL && clocks < MOST_CLOCKS; heap = heap->next) {
@@ -197,7 +198,8 @@ static void plan_rarity(const struct counts *counts) {
     choose_rarity();
 }
 
-/* From all the time to windows, in the middle of a cell: so the moments to come are in a window as likely as any other. */
+/* From all the time to windows, in the middle of a cell: so the moments to come are in a window as likely as any
+ * other. */
 static void begin_windows(const struct counts *counts, uint64_t now_us) {
     uint64_t cell_start_us = now_us - random_below(CELL_US);
     begin_cell(cell_start_us);

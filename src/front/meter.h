@@ -1,17 +1,19 @@
 /* Metering: while the heap profile is on, malloc counts what it hands out, so that samples can be taken.
  *
- * Nobody counts hits. So malloc is metered by having all of it miss (front/routes.h): the miss counts, and does what a hit does. Where a
- * program allocates so often that this would be felt, malloc is metered in windows only: at random moments, of which the background
- * thread sees to the beginning and the end. A sample counts for as many times more as malloc is rarely metered, and samples lie up
- * to as many times closer. Large objects always take the slow path, and are metered at all times.
+ * Nobody counts hits. So malloc is metered by having all of it miss (front/routes.h): the miss counts, and does what a
+ * hit does. Where a program allocates so often that this would be felt, malloc is metered in windows only: at random
+ * moments, of which the background thread sees to the beginning and the end. A sample counts for as many times more as
+ * malloc is rarely metered, and samples lie up to as many times closer. Large objects always take the slow path, and
+ * are metered at all times.
  *
- *   M1  When malloc is metered is decided by chance and by what was before, not by what the program does at that moment or will do. So
- *       each allocation has a chance to be metered which is known, and estimates are unbiased.
- *   M2  The chance is the part of the time that threads run for which malloc is metered; time that metering takes doesn't count. It
- *       is measured: where processors are busy, the background thread's own wake-ups decide when the others run.
+ *   M1  When malloc is metered is decided by chance and by what was before, not by what the program does at that moment
+ *       or will do. So each allocation has a chance to be metered which is known, and estimates are unbiased.
+ *   M2  The chance is the part of the time that threads run for which malloc is metered; time that metering takes
+ *       doesn't count. It is measured: where processors are busy, the background thread's own wake-ups decide when the
+ *       others run.
  *
- * Without a background thread malloc is metered all the time. So it is in a child after fork, until its own thread looks, and while
- * that thread sleeps.
+ * Without a background thread malloc is metered all the time. So it is in a child after fork, until its own thread
+ * looks, and while that thread sleeps.
  */
 #ifndef HAK_FRONT_METER_H
 #define HAK_FRONT_METER_H
@@ -31,22 +33,22 @@ HAK_INLINE uint64_t hak_meter_interval(void) {
     return (interval + density - 1) / density;
 }
 
-/* Switches the heap profile on, with so many bytes from sample to sample on average, or to another interval; any number of times. False
- * when there is no memory for it. hak_profile_write writes it (observe/profile.h). */
+/* Switches the heap profile on, with so many bytes from sample to sample on average, or to another interval; any number
+ * of times. False when there is no memory for it. hak_profile_write writes it (observe/profile.h). */
 bool hak_meter_start(uint64_t interval_bytes);
 
 /* Switches it off. */
 void hak_meter_stop(void);
 
-/* The background thread's part, at `now_us`: opens and closes windows. Returns when to call it again, in us from now; UINT64_MAX while
- * the profile is off. */
+/* The background thread's part, at `now_us`: opens and closes windows. Returns when to call it again, in us from now;
+ * UINT64_MAX while the profile is off. */
 uint64_t hak_meter_step(uint64_t now_us);
 
 /* The background thread is going to sleep, because the program seems to. */
 void hak_meter_rest(void);
 
-/* Whether the calling thread has called malloc so often while it was metered that a background thread is worth its while. Launchers that
- * are to have one thread only don't. */
+/* Whether the calling thread has called malloc so often while it was metered that a background thread is worth its
+ * while. Launchers that are to have one thread only don't. */
 bool hak_meter_wants_thread(void);
 
 /* There is no background thread any more: malloc is metered all the time, if at all. */

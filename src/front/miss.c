@@ -15,6 +15,8 @@
 #include "pool/pool.h"
 #include "pool/purge.h"
 #include "region/large.h"
+#include "region/mapping_cache.h"
+#include "region/page_policy.h"
 
 /* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
 enum { SLABS_TO_OPEN = 4 };
@@ -26,16 +28,16 @@ static HAK_COLD void *out_of_memory(void) {
     return NULL;
 }
 
-/* ---- Refill and flush --------------------------------------------------------------------------------------------- */
+enum { RECLAIM_AGAIN_MS = 100 }; /* after it found nothing in heaps of other threads */
 
-/* Begins a slow path of the calling thread's heap. NULL when there is none to be used: the thread can't have one, or somebody
- * has it at this moment. */
+/* ---- Refill and flush -------------------------------------------------------------------------------------------- */
+
+/* Begins a slow path of the calling thread's heap. NULL when there is none to be used: the thread can't have one, or
+ * somebody has it at this moment. */
 static struct hak_heap *enter(void) {
     struct hak_heap *heap = hak_thread_attach();
     return HAK_LIKELY(heap != NULL) && HAK_LIKELY(hak_heap_begin_slow_path(heap)) ? heap : NULL;
 }
-
-HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
 
 /* The time of one miss in so many is taken: at the beginning and the end of what follows. */
 static void begin_sample(struct hak_heap *heap) {
@@ -76,16 +78,16 @@ static bool count_miss(struct hak_heap *heap, uint32_t size_class, enum hak_miss
     return run == HAK_LONG_RUN;
 }
 
-/* How many blocks a miss moves. It leaves the bin three eighths full: where a program allocates and frees at random, fewer
- * misses follow than from anywhere else, and more of them are refills, which take less time than flushes. In a long run it leaves the bin full,
- * or empty. */
+/* How many blocks a miss moves. It leaves the bin three eighths full: where a program allocates and frees at random,
+ * fewer misses follow than from anywhere else, and more of them are refills, which take less time than flushes. In a
+ * long run it leaves the bin full, or empty. */
 static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bool is_long) {
     uint32_t all = (uint32_t)(slots->end - slots->start), left = (3 * all + 4) / 8;
     uint32_t count = is_long ? all : kind == HAK_MISS_REFILL ? left : all - left;
     return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
 }
 
-/* Fills an open bin that is empty. */
+/* Fills a closed bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     bool is_long = count_miss(heap, size_class, HAK_MISS_REFILL);
@@ -105,31 +107,63 @@ static bool refill(struct hak_heap *heap, uint32_t size_class) {
 bool hak_front_refill(uint32_t size_class) {
     struct hak_heap *heap = enter();
     if (heap == NULL) return false;
-    hak_heap_open_bin(heap, size_class);
+    hak_heap_close_bin(heap, size_class);
     bool filled = hak_heap_cached(heap, size_class) != 0 || refill(heap, size_class);
+    hak_heap_open_bin(heap, size_class);
     leave(heap);
     return filled;
 }
 
-/* Makes room in an open bin that is full: more slots, or the oldest blocks go back. In a long run the bin is for frees only, then. */
-static void make_room(struct hak_heap *heap, uint32_t size_class) {
+/* Makes room in a closed bin that is full: more slots, or the oldest blocks go back. True in a long run: the bin is
+ * to be for frees only. */
+static bool make_room(struct hak_heap *heap, uint32_t size_class) {
     enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
-    if (fit == HAK_BIN_GREW) return;
+    if (fit == HAK_BIN_GREW) return false;
     bool is_long = count_miss(heap, size_class, HAK_MISS_FLUSH);
     void **base = heap->slots[size_class].start;
     size_t have = hak_heap_cached(heap, size_class),
            count = batch_size(&heap->slots[size_class], HAK_MISS_FLUSH, is_long);
-    if (count == 0) return;
+    if (count == 0) return false;
     hak_pool_put(heap, size_class, base, (uint32_t)count);
     memmove(base, base + count, (have - count) * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + (have - count));
     if (HAK_UNLIKELY(fit == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
-    if (is_long) hak_heap_keep_for_frees(heap, size_class);
     HAK_COUNT(heap, flushes, 1);
     HAK_COUNT(heap, flushed_blocks, count);
+    return is_long;
 }
 
-/* ---- Allocation --------------------------------------------------------------------------------------------------- */
+/* ---- Allocation -------------------------------------------------------------------------------------------------- */
+
+static HAK_ATOMIC(uint64_t) reclaimed_in_vain_ms; /* 0: the last time it was of use */
+
+/* The kernel has no more. What heaps keep free as blocks of other sizes, slabs and units is made free for all, and kept
+ * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
+ * limit does not wait for that each time. */
+static HAK_COLD void reclaim(void) {
+    uint64_t vain_ms = hak_atomic_load(&reclaimed_in_vain_ms, relaxed);
+    bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
+    struct hak_heap *heap = enter();
+    hak_purge_reclaim(heap, drains);
+    if (heap != NULL) leave(heap);
+}
+
+/* What came of it. */
+static HAK_COLD void *reclaimed(void *block) {
+    hak_atomic_store(&reclaimed_in_vain_ms, block != NULL ? 0 : hak_os_clock_ms(), relaxed);
+    return block != NULL ? block : out_of_memory();
+}
+
+/* More than hakmem has in all is not to be had of it. */
+static bool may_reclaim(size_t bytes) {
+    return bytes <= hak_region_sums().super_slabs * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
+}
+
+static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {
+    if (!may_reclaim(size)) return out_of_memory();
+    reclaim();
+    return reclaimed(hak_large_alloc(size, alignment, clear));
+}
 
 /* In a unit that the heap keeps, if one will do. */
 static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
@@ -142,8 +176,9 @@ static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
     return block;
 }
 
-/* Large objects always come here: malloc is metered for them at all times while the heap profile is on. To be called as a last act,
- * so that the stack begins in the caller; returns the block. */
+/* Large objects always come here: malloc is metered for them at all times while the heap profile is on. To be called as
+ * a last act, so that the stack begins in the caller (-foptimize-sibling-calls in cmake/options.cmake); returns the
+ * block. */
 static HAK_COLD void *sample_large(void *block, size_t size) {
     uintptr_t addresses[HAK_STACK_MOST];
     uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
@@ -158,11 +193,12 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (size == 0) size = 1;
     void *block = alloc_in_kept_unit(size, alignment, clear);
     if (block == NULL) block = hak_large_alloc(size, alignment, clear);
-    if (HAK_UNLIKELY(block == NULL)) return out_of_memory();
+    if (HAK_UNLIKELY(block == NULL) && (block = alloc_large_at_last(size, alignment, clear)) == NULL) return NULL;
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want();
     hak_tight_notice();
+    hak_page_policy_notice();
     return hak_profile_is_on() ? sample_large(block, size) : block;
 }
 
@@ -171,16 +207,21 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size) {
     void *resized = hak_large_resize(place, size);
     if (resized == NULL) return NULL;
     hak_tight_notice();
+    hak_page_policy_notice();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;
 }
 
 static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
+    void *block = NULL;
+    hak_heap_close_bin(heap, size_class);
+    if (hak_heap_cached(heap, size_class) != 0 || refill(heap, size_class)) {
+        void **top = hak_owned_get(&bin->top) - 1;
+        block = *top;
+        hak_bin_set_top(bin, top);
+    }
     hak_heap_open_bin(heap, size_class);
-    if (hak_heap_cached(heap, size_class) == 0 && !refill(heap, size_class)) return NULL;
-    void **top = hak_owned_get(&bin->top) - 1;
-    hak_bin_set_top(bin, top);
-    return *top;
+    return block;
 }
 
 /* A block that no bin has, of a small or a sampled class. */
@@ -191,11 +232,17 @@ static void *take_one(uint32_t size_class) {
     return block;
 }
 
+static HAK_COLD void *take_one_at_last(uint32_t size_class) {
+    reclaim();
+    return reclaimed(take_one(size_class));
+}
+
 /* The end of each slow path that allocates. */
 static void after_alloc(struct hak_heap *heap) {
     leave(heap);
     hak_background_want();
     hak_tight_notice();
+    hak_page_policy_notice();
 }
 
 /* What the allocation of `bytes` counts for; 0 when it is not to be sampled. */
@@ -230,8 +277,8 @@ static void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_cla
     return block;
 }
 
-/* A metered malloc of a small size for which there is more to do than to count: a sample is due, or the bin is empty. To be called as a
- * last act, as above. */
+/* A metered malloc of a small size for which there is more to do than to count: a sample is due, or the bin is empty.
+ * To be called as a last act, as above. */
 static HAK_COLD void *alloc_metered(size_t size) {
     uint32_t size_class = hak_routes_class_of(size);
     struct hak_heap *heap = enter();
@@ -246,7 +293,7 @@ static HAK_COLD void *alloc_metered(size_t size) {
     }
     if (heap != NULL) after_alloc(heap);
     if (block == NULL) block = take_one(size_class);
-    return block != NULL ? block : out_of_memory();
+    return block != NULL ? block : take_one_at_last(size_class);
 }
 
 static HAK_COLD void *alloc_missed(size_t size) {
@@ -262,7 +309,7 @@ static HAK_COLD void *alloc_missed(size_t size) {
         if (HAK_LIKELY(block != NULL)) return block;
     }
     block = take_one(size_class);
-    return block != NULL ? block : out_of_memory();
+    return HAK_LIKELY(block != NULL) ? block : take_one_at_last(size_class);
 }
 
 /* Malloc is metered: what a hit does, and counts it. */
@@ -287,7 +334,7 @@ void *hak_front_alloc_miss(size_t size) {
     return HAK_LIKELY(block != NULL) ? block : alloc_metered(size);
 }
 
-/* ---- Free --------------------------------------------------------------------------------------------------------- */
+/* ---- Free -------------------------------------------------------------------------------------------------------- */
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
     uintptr_t address = (uintptr_t)block;
@@ -301,16 +348,21 @@ struct hak_place hak_front_place_of(const void *block, const char *function) {
 /* Into the bin. False when it can't have slots. */
 static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
-    hak_heap_open_bin(heap, size_class);
+    bool is_for_frees = false;
+    hak_heap_close_bin(heap, size_class);
     if (HAK_UNLIKELY(hak_heap_cached(heap, size_class) != 0 && hak_owned_get(&bin->top)[-1] == block))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
     const struct hak_slots *slots = &heap->slots[size_class];
-    if (slots->end == NULL || hak_owned_get(&bin->top) == slots->end) make_room(heap, size_class);
+    if (slots->end == NULL || hak_owned_get(&bin->top) == slots->end) is_for_frees = make_room(heap, size_class);
     void **top = hak_owned_get(&bin->top);
-    if (HAK_UNLIKELY(slots->end == NULL || top == slots->end)) return false;
-    *top = block;
-    hak_bin_set_top(bin, top + 1);
-    return true;
+    bool has_room = slots->end != NULL && top != slots->end;
+    if (HAK_LIKELY(has_room)) {
+        *top = block;
+        hak_bin_set_top(bin, top + 1);
+    }
+    if (is_for_frees) hak_heap_keep_for_frees(heap, size_class);
+    else hak_heap_open_bin(heap, size_class);
+    return has_room;
 }
 
 static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
@@ -353,23 +405,31 @@ void hak_front_free_miss(void *block) {
     struct hak_place place = hak_front_place_of(block, "free");
     if (place.kind == HAK_PLACE_SMALL) {
         free_small(block, place.size_class);
+        hak_page_policy_notice();
         return;
     }
     hak_profile_forget(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
+    hak_page_policy_notice();
     hak_signal_fence();
     hak_background_notice();
 }
 
-/* ---- Purging and prewarming ---------------------------------------------------------------------------------------- */
+/* ---- Purging and prewarming -------------------------------------------------------------------------------------- */
 
 size_t hak_front_purge(void) {
     struct hak_heap *heap = enter();
     size_t purged_bytes = hak_purge_all(heap);
     if (heap != NULL) leave(heap);
     return purged_bytes;
+}
+
+void hak_front_begin_round(void) {
+    struct hak_heap *heap = enter();
+    hak_purge_begin_round(heap);
+    if (heap != NULL) leave(heap);
 }
 
 size_t hak_front_prewarm(size_t max_bytes) {

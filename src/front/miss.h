@@ -8,8 +8,8 @@
 /* Fills the calling thread's bin of a class if it is empty; false when it stays so. */
 bool hak_front_refill(uint32_t size_class);
 
-/* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno =
- * ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc. */
+/* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno
+ * = ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc. */
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear);
 
 /* hak_large_resize; what changes its size is sampled anew. To be called where hak_front_alloc_large may be. */
@@ -20,6 +20,9 @@ size_t hak_front_prewarm(size_t max_bytes);
 
 /* hak_purge_all with the calling thread's heap. */
 size_t hak_front_purge(void);
+
+/* hak_purge_begin_round with the same. */
+void hak_front_begin_round(void);
 
 /* What `block` is; misuse of `function` when it is not the start of a block. */
 struct hak_place hak_front_place_of(const void *block, const char *function);

@@ -14,13 +14,15 @@
 #include "front/tight.h"
 #include "hakmem/hakmem.h"
 #include "os/os.h"
+#include "pool/fork.h"
+#include "region/in_hand.h"
 #include "region/page_policy.h"
 
 extern char **environ;
 
-enum { START_NONE, START_RUNNING, START_DONE };
+enum { START_NONE, START_DONE };
 
-static HAK_ATOMIC(uint32_t) start_state = START_NONE;
+static HAK_ATOMIC(uintptr_t) start_state = START_NONE; /* or who is at it: hak_thread_identity */
 static struct hak_config settings;
 
 /* Names are copied: programs that show a title in ps write over their environment. */
@@ -66,6 +68,7 @@ static void set_knobs(struct hak_text *messages) {
     hak_ace_configure(&(struct hak_ace_settings){
         .is_enabled = settings.ace != 0,
         .is_pinned = is_pinned,
+        .may_ask = settings.background == 1 || settings.ctl == 1 || settings.goal != HAK_GOAL_OF_PROFILE,
         .goal = settings.goal == HAK_GOAL_OF_PROFILE ? goal : (enum hak_goal)settings.goal,
         .profile = settings.profile,
         .fast_ms = settings.ace_fast_ms,
@@ -95,24 +98,26 @@ static bool start(void) {
     hak_size_class_initialize();
     if (!hak_region_initialize()) return false;
     hak_heap_initialize();
-    hak_thread_initialize();
     hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;
 }
 
 bool hak_process_initialize(void) {
     /* Acquire pairs with the release below: all that start() wrote is seen. */
-    uint32_t state = hak_atomic_load(&start_state, acquire);
+    uintptr_t state = hak_atomic_load(&start_state, acquire);
+    if (HAK_LIKELY(state == START_DONE)) return true;
+    uintptr_t self = hak_thread_identity();
     while (state != START_DONE) {
+        if (state == self) return false; /* a signal handler has interrupted the start: it can't wait for its end */
         state = START_NONE;
         /* Acquire for the loop's end, as above. */
-        if (hak_atomic_cas(&start_state, &state, START_RUNNING, acquire, acquire)) {
+        if (hak_atomic_cas(&start_state, &state, self, acquire, acquire)) {
             bool done = start();
             /* Release pairs with the acquire loads of start_state. */
             hak_atomic_store(&start_state, done ? START_DONE : START_NONE, release);
             return done;
         }
-        if (state == START_RUNNING) {
+        if (state != START_DONE && state != self) {
             hak_cpu_relax();
             hak_os_yield();
         }
@@ -122,39 +127,49 @@ bool hak_process_initialize(void) {
 
 const struct hak_config *hak_process_config(void) { return &settings; }
 
-/* ---- fork --------------------------------------------------------------------------------------------------------- */
+/* ---- fork -------------------------------------------------------------------------------------------------------- */
 
-/* hakmem has no locks to take before a fork. The child has one thread: it takes the heaps of the others apart. If the fork
- * came from a signal handler that interrupted a slow path, it leaves them: their free memory is lost to the child. */
+/* hakmem has no locks to take before a fork. The child has one thread: the heaps of the others are orphaned, and what they
+ * were in the middle of is recovered. If the fork came from a signal handler that interrupted a slow path, a change of a
+ * large object, or the birth or end of the thread's heap, the child leaves all that, for it will go on with it: the free
+ * memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. */
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
-    bool others = false;
+    uint32_t in_hand_count = hak_in_hand_count();
     hak_background_after_fork();
     hak_service_after_fork();
     hak_ace_after_fork();
     hak_tight_after_fork();
+    hak_thread_after_fork();
     if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);
     /* Who was starting the process is not here: the next miss starts it. */
-    if (hak_atomic_load(&start_state, relaxed) == START_RUNNING) hak_atomic_store(&start_state, START_NONE, relaxed);
-    if (own != NULL && hak_atomic_load(&own->busy, relaxed) != 0) {
-        hak_atomic_store(&hak_heaps_in_use, 1, relaxed);
+    uintptr_t state = hak_atomic_load(&start_state, relaxed);
+    if (state != START_DONE && state != hak_thread_identity()) hak_atomic_store(&start_state, START_NONE, relaxed);
+    hak_in_hand_recover_after_fork();
+    bool is_between = hak_thread_is_between_heaps();
+    if (hak_in_hand_own != 0 || is_between ||
+        (own != NULL &&
+         (hak_atomic_load(&own->busy, relaxed) != 0 || hak_atomic_load(&own->large_hand.is_in_use, relaxed) != 0))) {
+        hak_heap_set_in_use(own != NULL || is_between);
         return;
     }
     if (own != NULL &&
         hak_atomic_load(&own->drained, relaxed) != 0) { /* by a thread that is not here: it is torn (H5) */
         hak_thread_abandon_heap();
         own = NULL;
-        others = true;
     }
-    for (struct hak_heap *heap = hak_atomic_load(&hak_heaps, relaxed); heap != NULL; heap = heap->next)
-        others = others || (heap != own && hak_heap_has_thread(heap));
-    if (others) hak_heap_recover_after_fork(own);
+    hak_fork_recover(own, in_hand_count);
 }
 
-/* ---- Before main -------------------------------------------------------------------------------------------------- */
+/* ---- Before main ------------------------------------------------------------------------------------------------- */
 
-/* The first malloc can come before there is an environment to read; the settings wait for this. */
+/* The first malloc can come before there is an environment to read; the settings wait for this. What has to be asked
+ * of the kernel is asked now: a sandbox that the program enters later may kill for it. */
 __attribute__((constructor(101))) static void before_main(void) {
+    hak_process_initialize(); /* without memory, the first malloc tries again */
     read_settings();
+    hak_tight_begin();
+    hak_background_begin();
+    hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */
     pthread_atfork(NULL, NULL, in_child);
 }

@@ -4,8 +4,9 @@
 
 #include "base/config.h"
 
-/* Makes hakmem ready, once; whoever comes second waits for the first. Called by the first miss of the process, which may
- * be long before main. False when there is no address space; a later call tries again. */
+/* Makes hakmem ready, once; whoever comes second waits for the first. Called by the first miss of the process, which
+ * may be long before main. False when there is no address space, and in a signal handler that has interrupted the
+ * first of them; a later call tries again. */
 bool hak_process_initialize(void);
 
 /* The settings: read once, by a constructor. All 0 before that. */

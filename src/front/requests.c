@@ -14,7 +14,7 @@
 /* One thread answers requests. */
 static struct hak_snapshot answered;
 
-/* ---- Answers ---------------------------------------------------------------------------------------------------------- */
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
 bool hak_answer_make_room(struct hak_answer *answer, size_t bytes) {
     if (answer->text.capacity - answer->text.length > bytes) return !answer->is_lost;
@@ -25,7 +25,7 @@ bool hak_answer_make_room(struct hak_answer *answer, size_t bytes) {
 
 static void say_ok(struct hak_answer *answer) { hak_text_add(&answer->text, "ok\n"); }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------------- */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 static void tell_stats(const char *form, struct hak_answer *answer) {
     bool is_json = strcmp(form, "json") == 0;
@@ -36,7 +36,7 @@ static void tell_stats(const char *form, struct hak_answer *answer) {
     say_ok(answer);
     hak_answer_make_room(answer, HAK_STATISTICS_BYTES);
     if (is_json) hak_statistics_write_json(&answered, &answer->text);
-    else hak_statistics_write_text(&answered, &answer->text);
+    else hak_statistics_write_text(&answered, true, &answer->text);
 }
 
 static void tell_metrics(const char *nothing, struct hak_answer *answer) {
@@ -54,7 +54,7 @@ static void tell_control(const char *nothing, struct hak_answer *answer) {
     hak_ace_write_text(&answer->text);
 }
 
-/* ---- Purging ---------------------------------------------------------------------------------------------------------- */
+/* ---- Purging ----------------------------------------------------------------------------------------------------- */
 
 static void purge_all(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
@@ -63,7 +63,7 @@ static void purge_all(const char *nothing, struct hak_answer *answer) {
     hak_text_add(&answer->text, "%zu bytes given back\n", bytes);
 }
 
-/* ---- Knobs ------------------------------------------------------------------------------------------------------------ */
+/* ---- Knobs ------------------------------------------------------------------------------------------------------- */
 
 static void tell_knobs(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
@@ -122,7 +122,7 @@ static void try_knob(const char *assignment, struct hak_answer *answer) {
     hak_text_add(&answer->text, "\n");
 }
 
-/* ---- Heap profile ----------------------------------------------------------------------------------------------------- */
+/* ---- Heap profile ------------------------------------------------------------------------------------------------ */
 
 static void add_part(const char *text, void *answer) {
     if (hak_answer_make_room(answer, strlen(text))) hak_text_add(&((struct hak_answer *)answer)->text, "%s", text);
@@ -156,7 +156,7 @@ static void steer_profile(const char *what, struct hak_answer *answer) {
     }
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------------ */
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static void tell_requests(const char *nothing, struct hak_answer *answer);
 

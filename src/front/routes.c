@@ -29,7 +29,8 @@ static void fill(size_t first, size_t last) {
             uint32_t bin = bin_of_class(hak_size_class_of(i * HAK_ALIGNMENT), known);
             hak_atomic_store(&hak_bin_offsets[i], (uint16_t)(bin * sizeof(struct hak_bin)), relaxed);
         }
-        /* Pairs with the fence in change: either we see that a fact has changed, or what is written there is written later. */
+        /* Pairs with the fence in change: either we see that a fact has changed, or what is written there is written
+         * later. */
         hak_atomic_fence(seq_cst);
         again = hak_atomic_load(&facts, relaxed);
     } while (known != again);

@@ -13,10 +13,11 @@
 
 enum { SERVICE_NONE, SERVICE_STARTING, SERVICE_OPEN, SERVICE_REFUSED, SERVICE_ENDING };
 
-enum { MOST_ANSWER_MS = 5000, ANSWER_BYTES = HAK_STATISTICS_BYTES + 1024 };
+enum { MOST_ANSWER_MS = 5000, IN_USE_MS = 60000, ANSWER_BYTES = HAK_STATISTICS_BYTES + 1024 };
 
 static HAK_ATOMIC(uint32_t) service_state;
-static uintptr_t service_thread; /* of the background thread */
+static HAK_ATOMIC(uint64_t) last_request_ms; /* or when it was wished for */
+static uintptr_t service_thread;             /* of the background thread */
 
 /* Of the service. */
 static struct {
@@ -27,24 +28,37 @@ static struct {
     uint64_t metrics_ms; /* when they were written */
     struct hak_snapshot snapshot;
     char path[4096];
+    bool is_filtered; /* by more than when it began: it does no more */
 } service;
 
-/* ---- Requests --------------------------------------------------------------------------------------------------------- */
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
 static bool send_part(const char *text, size_t length) {
     return hak_os_channel_send(text, length, service.answer_deadline_ms);
 }
 
-/* A line is a word that whoever asks has made up, by which he knows the answer, and the request. */
+/* Cuts the first word off `line`, and returns what follows its blank; NULL for nothing. */
+static char *cut_word(char *line) {
+    size_t length = strcspn(line, " ");
+    if (line[length] == '\0') return NULL;
+    line[length] = '\0';
+    return line + length + 1;
+}
+
+/* A line is a word that whoever asks has made up, by which he knows the answer; the number of filters that he sees this
+ * thread's system calls to be under; and the request. */
 static void answer_line(void) {
-    size_t word = strcspn(service.line, " ");
     struct hak_answer answer = {.text = hak_text_in(service.answer, sizeof service.answer), .send = send_part};
-    if (service.line[word] == '\0') return;
-    service.line[word] = '\0';
+    char *number = cut_word(service.line), *request = number == NULL ? NULL : cut_word(number);
+    uint64_t filters;
+    if (request == NULL || !hak_config_parse_number(number, &filters)) return;
+    service.is_filtered = !hak_os_channel_has_filters(filters);
+    if (service.is_filtered) return;
     service.answer_deadline_ms = hak_os_clock_ms() + MOST_ANSWER_MS;
     hak_text_add(&answer.text, "%s ", service.line);
-    hak_request_answer(service.line + word + 1, &answer);
+    hak_request_answer(request, &answer);
     if (answer.is_lost) hak_os_channel_drop(); /* the next one finds an empty pipe */
+    hak_atomic_store(&last_request_ms, hak_os_clock_ms(), relaxed);
 }
 
 static void take_char(char c) {
@@ -59,7 +73,7 @@ static void take_char(char c) {
     if (fits) answer_line();
 }
 
-/* ---- Metrics ---------------------------------------------------------------------------------------------------------- */
+/* ---- Metrics ----------------------------------------------------------------------------------------------------- */
 
 static bool has_metrics(void) { return hak_process_config()->metrics_file != 0; }
 
@@ -79,7 +93,7 @@ static void write_metrics(void) {
     service.metrics_ms = hak_os_clock_ms();
 }
 
-/* ---- The thread ------------------------------------------------------------------------------------------------------- */
+/* ---- The thread -------------------------------------------------------------------------------------------------- */
 
 static bool is_serving(void) { return hak_atomic_load(&service_state, relaxed) == SERVICE_OPEN; }
 
@@ -89,7 +103,8 @@ static void serve(void) {
     while (is_serving()) {
         size_t length = hak_os_channel_receive(buffer, sizeof buffer, metrics_wait_ms());
         if (!is_serving() || !hak_os_channel_may_answer()) break;
-        for (size_t i = 0; i < length; i++) take_char(buffer[i]);
+        for (size_t i = 0; i < length && !service.is_filtered; i++) take_char(buffer[i]);
+        if (service.is_filtered) break;
         if (has_metrics() && metrics_wait_ms() == 0) write_metrics();
     }
     while (is_serving()) hak_os_wait(&service_state, SERVICE_OPEN, 0);
@@ -98,9 +113,9 @@ static void serve(void) {
 static void run_service(void) {
     hak_thread_refuse_heap();
     service.line_length = 0;
-    bool opened = hak_os_channel_open();
-    /* Release pairs with hak_service_start: he knows of the channel. */
-    hak_atomic_store(&service_state, opened ? SERVICE_OPEN : SERVICE_REFUSED, release);
+    service.is_filtered = false;
+    bool opened = hak_os_channel_open(has_metrics());
+    hak_atomic_store(&service_state, opened ? SERVICE_OPEN : SERVICE_REFUSED, relaxed);
     hak_os_wake(&service_state);
     if (opened) serve();
 }
@@ -110,9 +125,18 @@ bool hak_service_is_wanted(void) {
     return config->ctl == 1 || (config->ctl != 0 && config->metrics_file != 0);
 }
 
-static bool is_allowed(void) {
+bool hak_service_is_asked(void) {
+    return hak_atomic_load(&hak_channel_wish, relaxed) == HAK_CHANNEL_WISHED && hak_process_config()->ctl != 0;
+}
+
+bool hak_service_is_in_use(void) {
+    uint64_t last_ms = hak_atomic_load(&last_request_ms, relaxed);
+    return is_serving() && last_ms != 0 && hak_os_clock_ms() - last_ms < IN_USE_MS;
+}
+
+static bool is_allowed(bool is_filtered) {
     if (hak_process_config()->ctl == 0 || hak_os_is_privileged()) return false;
-    return hak_service_is_wanted() || !hak_os_is_filtered();
+    return hak_service_is_wanted() || !is_filtered;
 }
 
 static void join_service(void) {
@@ -120,25 +144,32 @@ static void join_service(void) {
     hak_atomic_store(&service_state, SERVICE_NONE, relaxed);
 }
 
-void hak_service_start(void) {
-    if (!is_allowed()) return;
+void hak_service_start(bool is_filtered) {
+    if (hak_service_is_asked()) hak_atomic_store(&last_request_ms, hak_os_clock_ms(), relaxed);
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_NO_WISH, relaxed);
+    if (!is_allowed(is_filtered) || !hak_os_channel_make()) return;
     hak_atomic_store(&service_state, SERVICE_STARTING, relaxed);
     if (!hak_os_start_thread(run_service, &service_thread)) {
         hak_atomic_store(&service_state, SERVICE_NONE, relaxed);
         return;
     }
-    /* Acquire pairs with run_service. */
-    while (hak_atomic_load(&service_state, acquire) == SERVICE_STARTING)
+    while (hak_atomic_load(&service_state, relaxed) == SERVICE_STARTING)
         hak_os_wait(&service_state, SERVICE_STARTING, 0);
     if (hak_atomic_load(&service_state, relaxed) == SERVICE_REFUSED) join_service();
 }
 
 void hak_service_stop(void) {
-    if (!is_serving()) return;
-    hak_atomic_store(&service_state, SERVICE_ENDING, relaxed);
-    hak_os_wake(&service_state);
-    hak_os_channel_interrupt();
-    join_service();
+    if (is_serving()) {
+        hak_atomic_store(&service_state, SERVICE_ENDING, relaxed);
+        hak_os_wake(&service_state);
+        hak_os_channel_interrupt();
+        join_service();
+    }
+    hak_os_channel_end();
 }
 
-void hak_service_after_fork(void) { hak_atomic_store(&service_state, SERVICE_NONE, relaxed); }
+void hak_service_after_fork(void) {
+    hak_atomic_store(&service_state, SERVICE_NONE, relaxed);
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_NO_WISH, relaxed);
+    hak_atomic_store(&last_request_ms, 0, relaxed);
+}

@@ -2,9 +2,9 @@
 
 #include "os/os.h"
 
-void hak_statistics_write_text(struct hak_snapshot *snapshot, struct hak_text *out) {
+void hak_statistics_write_text(struct hak_snapshot *snapshot, bool with_names, struct hak_text *out) {
     hak_snapshot_take(snapshot);
-    hak_snapshot_write_text(snapshot, out);
+    hak_snapshot_write_text(snapshot, with_names, out);
     hak_ace_write_text(out);
 }
 

@@ -8,8 +8,9 @@
 /* Neither form is longer. */
 enum { HAK_STATISTICS_BYTES = HAK_SNAPSHOT_TEXT_BYTES + HAK_ACE_TEXT_BYTES };
 
-/* As text for people, or as a JSON object by docs/statistics.schema.json. The snapshot is room to work in. */
-void hak_statistics_write_text(struct hak_snapshot *snapshot, struct hak_text *out);
+/* As text for people, or as a JSON object by docs/statistics.schema.json. The snapshot is room to work in. Names of
+ * threads are read from files. */
+void hak_statistics_write_text(struct hak_snapshot *snapshot, bool with_names, struct hak_text *out);
 void hak_statistics_write_json(struct hak_snapshot *snapshot, struct hak_text *out);
 
 #endif

@@ -1,6 +1,5 @@
 #include "front/thread.h"
 
-#include <limits.h>
 #include <pthread.h>
 
 #include "front/background.h"
@@ -8,13 +7,7 @@
 #include "front/process.h"
 #include "observe/crash.h"
 #include "os/os.h"
-
-/* ThreadSanitizer takes its own thread state down in the last round of destructors. */
-#ifdef __SANITIZE_THREAD__
-enum { LAST_EXIT_ROUND = PTHREAD_DESTRUCTOR_ITERATIONS - 1 };
-#else
-enum { LAST_EXIT_ROUND = PTHREAD_DESTRUCTOR_ITERATIONS };
-#endif
+#include "region/in_hand.h"
 
 /* Heaps without number, memory or blocks: all bins miss. */
 static struct hak_heap no_heap;     /* of a thread that has asked for nothing yet */
@@ -22,10 +15,13 @@ static struct hak_heap exited_heap; /* of a thread that will have no heap any mo
 
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
+/* It is getting its heap, or leaving it: hak_thread_heap doesn't tell which. */
+static __thread bool is_between_heaps;
+
 #if defined(__GLIBC__) && !defined(HAK_NO_OVERRIDE)
-/* While the dynamic linker relocates the program, thread-local variables are zero, not yet what they are initialised with, but
- * IFUNC resolvers run and may allocate. A resolver of our own, which runs when this library is relocated and so before
- * the program is, sets the one we need. */
+/* While the dynamic linker relocates the program, thread-local variables are zero, not yet what they are initialised
+ * with, but IFUNC resolvers run and may allocate. A resolver of our own, which runs when this library is relocated and
+ * so before the program is, sets the one we need. */
 static void nothing(void) {}
 __attribute__((used)) static void (*set_thread_heap(void))(void) {
     if (hak_os_has_thread_pointer()) hak_thread_heap = &no_heap;
@@ -36,36 +32,88 @@ __attribute__((used)) static void (*const needs_relocation)(void) = before_reloc
 #endif
 
 static pthread_key_t key;
-static bool have_key;
 
-/* Thread-specific destructors run in rounds, in no order we know; other destructors may allocate and free after ours. So ours
- * asks for another round until the last, and what comes later still goes without a heap. */
+enum { KEY_NONE, KEY_BEING_MADE, KEY_MADE, KEY_REFUSED };
+static HAK_ATOMIC(uint32_t) key_state = KEY_NONE;
+
+/* What lies between is known to a child that a signal handler forks in this thread. */
+static void begin_between(void) {
+    is_between_heaps = true;
+    hak_signal_fence();
+}
+static void end_between(void) {
+    hak_signal_fence();
+    is_between_heaps = false;
+}
+
+bool hak_thread_is_between_heaps(void) { return is_between_heaps; }
+
+/* Thread-specific destructors run in rounds, in no order we know; other destructors may allocate and free after ours.
+ * They go without a heap. To wait for the last round would be better for them, but a thread that gets its heap in one
+ * of these destructors can't know which round it is, and would keep the heap for ever. */
 static void on_thread_exit(void *value) {
-    if (!hak_heap_is_known(value)) return;
+    /* The place for it may be another hakmem's, as below. All heaps are looked at only where the thread had its own
+     * before its thread-local variables were initialised, and has made no miss since. */
+    if (value != hak_thread_heap && !hak_heap_is_known(value)) return;
     struct hak_heap *heap = value;
-    if (++heap->exit_rounds < LAST_EXIT_ROUND && pthread_setspecific(key, heap) == 0) return;
-    hak_thread_heap = &exited_heap;
+    begin_between();
+    hak_thread_refuse_heap();
     if (hak_process_config()->crash) hak_crash_leave_thread(heap);
     hak_heap_leave(heap);
+    end_between();
     hak_background_notice();
     hak_background_thread_ended();
 }
 
-void hak_thread_initialize(void) { have_key = pthread_key_create(&key, on_thread_exit) == 0; }
+bool hak_thread_initialize(void) {
+    /* Acquire pairs with the release below: the key is there. */
+    uint32_t state = hak_atomic_load(&key_state, acquire);
+    if (HAK_LIKELY(state != KEY_NONE)) return state == KEY_MADE;
+    /* Acquire as above. */
+    if (!hak_atomic_cas(&key_state, &state, KEY_BEING_MADE, acquire, acquire)) return state == KEY_MADE;
+    bool made = pthread_key_create(&key, on_thread_exit) == 0;
+    /* Release pairs with the acquires above. */
+    hak_atomic_store(&key_state, made ? KEY_MADE : KEY_REFUSED, release);
+    return made;
+}
 
-static HAK_COLD struct hak_heap *give_heap(void) {
-    if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !have_key) return NULL;
-    /* The thread may have a heap: from before its thread-local variables were initialised. Or its place for one is in use by
-     * another hakmem: the copies of libc that dlmopen loads share these places. */
+void hak_thread_after_fork(void) {
+    /* Who was making it is not here. */
+    if (hak_atomic_load(&key_state, relaxed) == KEY_BEING_MADE) hak_atomic_store(&key_state, KEY_NONE, relaxed);
+}
+
+uintptr_t hak_thread_identity(void) { return (uintptr_t)&hak_thread_heap; }
+
+static struct hak_heap *take_heap(void) {
+    /* Until it has one, a signal handler goes without a heap, and so does what libc allocates here. */
+    hak_thread_heap = &exited_heap;
+    hak_signal_fence();
+    /* The thread may have a heap: from before its thread-local variables were initialised. Or its place for one is in
+     * use by another hakmem: the copies of libc that dlmopen loads share these places. */
     struct hak_heap *heap = pthread_getspecific(key);
     if (heap == NULL) heap = hak_heap_acquire();
     else if (!hak_heap_is_known(heap)) heap = NULL;
-    if (heap == NULL) return NULL;
+    if (heap == NULL) {
+        hak_thread_heap = &no_heap;
+        return NULL;
+    }
     hak_atomic_store(&heap->thread_id, hak_os_thread_id(), relaxed);
-    hak_thread_heap = heap; /* before pthread_setspecific, which may allocate */
-    if (pthread_setspecific(key, heap) != 0) {
-        hak_thread_heap = &exited_heap;
+    hak_large_hand = &heap->large_hand;
+    hak_thread_heap = heap;
+    return heap;
+}
+
+static HAK_COLD struct hak_heap *give_heap(void) {
+    if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !hak_thread_initialize()) return NULL;
+    begin_between();
+    struct hak_heap *heap = take_heap();
+    end_between();
+    if (heap == NULL) return NULL;
+    if (pthread_setspecific(key, heap) != 0) { /* which may allocate */
+        begin_between();
+        hak_thread_refuse_heap();
         hak_heap_release(heap);
+        end_between();
         return NULL;
     }
     if (hak_process_config()->crash) hak_crash_enter_thread(heap);
@@ -74,11 +122,15 @@ static HAK_COLD struct hak_heap *give_heap(void) {
 }
 
 void hak_thread_abandon_heap(void) {
+    hak_large_hand = NULL;
     hak_thread_heap = &no_heap;
     pthread_setspecific(key, NULL);
 }
 
-void hak_thread_refuse_heap(void) { hak_thread_heap = &exited_heap; }
+void hak_thread_refuse_heap(void) {
+    hak_large_hand = NULL;
+    hak_thread_heap = &exited_heap;
+}
 
 struct hak_heap *hak_thread_attach(void) {
     struct hak_heap *heap = hak_thread_heap;

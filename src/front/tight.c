@@ -3,11 +3,13 @@
 #include "front/miss.h"
 #include "os/memory_limit.h"
 #include "os/os.h"
+#include "pool/purge.h"
+#include "region/density.h"
 #include "region/page_policy.h"
 
-/* Shares of a limit, in 64ths. A limit is commonly a quarter above what a program needs, which is four fifths of it: less than
- * LEAVE, so that such a program is out of the tight state once all that is free has gone. From ENTER on an eighth is left, which is
- * eight STEPs. */
+/* Shares of a limit, in 64ths. A limit is commonly a quarter above what a program needs, which is four fifths of it:
+ * less than LEAVE, so that such a program is out of the tight state once all that is free has gone. From ENTER on an
+ * eighth is left, which is eight STEPs. */
 enum {
     WHOLE = 64,
     LEAVE = 52,
@@ -16,30 +18,32 @@ enum {
     SWEEP = 4,     /* below, growth by so much is */
     STEP = 1,      /* growth between two looks, at least */
 };
-_Static_assert(LEAVE * 100 >= HAK_USE_EXACT_FROM_PERCENT * WHOLE, "what decides is exact");
 
 #define FIRST_LOOK_BYTES (4 * HAK_MIB)
 #define LEAST_STEP_BYTES (HAK_MIB / 4)
-
-enum { FIND_AGAIN_MS = 10000, STALL_SPAN_MS = 500, STALLED_PERCENT = 12, RELIEVED_PERCENT = 1 };
+#define NEVER_BYTES ((uint64_t)1 << 60)
 
 static HAK_ATOMIC(uint32_t) is_looking;
 
+static struct hak_memory_groups groups; /* before main; const from then on */
+static uint64_t own_bytes_at_start;     /* the same: what hakmem had when they were looked at */
+
 /* L1 */
 static struct {
-    struct hak_memory_groups groups;
-    bool has_begun;
-    uint64_t found_ms;      /* when groups were looked for */
-    uint64_t next_pages;    /* what hak_pages_to_look was set to */
-    uint64_t used_bytes;    /* at the last look */
-    uint64_t pending_bytes; /* taken for use, but perhaps without memory yet */
-    uint64_t grown_bytes;   /* since the last purge of all */
-    uint64_t stall_us;      /* total at stall_ms */
-    uint64_t stall_ms;      /* 0: not looked at yet */
-    bool is_stalled;
+    uint64_t next_pages;   /* what hak_pages_to_look was set to */
+    uint64_t grown_bytes;  /* since the last purge of all began */
+    uint64_t urgent_bytes; /* what is to go back now, however long it takes */
+    bool is_round;         /* of a purge of all, by turns */
 } seen = {.next_pages = 64};
 
-/* ---- Looking --------------------------------------------------------------------------------------------------------- */
+void hak_tight_begin(void) {
+    hak_memory_groups_find(&groups);
+    own_bytes_at_start = hak_density_bytes(true);
+    seen.next_pages = FIRST_LOOK_BYTES / hak_os_page_bytes();
+    hak_atomic_store(&hak_pages_to_look, seen.next_pages, relaxed);
+}
+
+/* ---- Looking ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t share_of(uint64_t bytes, uint64_t limit_bytes) {
     return limit_bytes < WHOLE ? WHOLE : bytes / (limit_bytes / WHOLE);
@@ -58,24 +62,15 @@ static void set_next_look(uint64_t bytes, uint64_t grown_bytes) {
     seen.next_pages = next_pages;
 }
 
-/* Memory that somebody has to wait for, more than an eighth of the time, and until it is next to none. */
-static bool is_stalled(uint64_t now_ms) {
-    uint64_t span_ms = now_ms - seen.stall_ms;
-    if (seen.stall_ms != 0 && span_ms < STALL_SPAN_MS) return seen.is_stalled;
-    uint64_t us = hak_memory_stall_us(&seen.groups), percent = (us - seen.stall_us) / (span_ms * 10 + 1);
-    if (seen.stall_ms == 0 || us < seen.stall_us) percent = 0;
-    seen.stall_us = us;
-    seen.stall_ms = now_ms;
-    return seen.is_stalled = percent >= (seen.is_stalled ? RELIEVED_PERCENT : STALLED_PERCENT);
-}
-
-/* Of what was taken for use, as much as use has not grown by is still to come: until the next purge of all, because there are
- * programs that use but a part of what they ask for. */
-static uint64_t count_pending(struct hak_memory_use use, uint64_t coming_bytes) {
-    uint64_t more_used = use.used_bytes > seen.used_bytes ? use.used_bytes - seen.used_bytes : 0,
-             pending = seen.pending_bytes + coming_bytes;
-    seen.used_bytes = use.used_bytes;
-    return seen.pending_bytes = pending - (more_used < pending ? more_used : pending);
+/* What the process may have, and is taken to have: what was used at the start, and how much more hakmem has now. Holes
+ * that were purged are looked for where it matters. */
+static struct hak_memory_use estimate(void) {
+    struct hak_memory_use use = {0, 0};
+    for (int is_exact = 0; is_exact <= 1; is_exact++) {
+        use = hak_memory_use(&groups, (int64_t)(hak_density_bytes(is_exact != 0) - own_bytes_at_start));
+        if (use.limit_bytes == 0 || share_of(use.used_bytes, use.limit_bytes) < LEAVE) break;
+    }
+    return use;
 }
 
 static void set_tight(bool is_tight) {
@@ -83,69 +78,79 @@ static void set_tight(bool is_tight) {
     hak_atomic_store(&hak_memory_is_tight, is_tight, relaxed);
 }
 
-/* Without a limit, growth by a half is worth a look at whether there is one now. */
-static uint64_t next_look_bytes(struct hak_memory_use use, uint64_t share, uint64_t grown_bytes) {
-    if (use.limit_bytes == 0) return grown_bytes / 2 > FIRST_LOOK_BYTES ? grown_bytes / 2 : FIRST_LOOK_BYTES;
+static uint64_t next_look_bytes(struct hak_memory_use use, uint64_t share) {
     uint64_t unit = use.limit_bytes / WHOLE, bytes = share < ENTER ? (ENTER - share) * unit / 4 : 0;
     if (bytes < STEP * unit) bytes = STEP * unit;
     return bytes > LEAST_STEP_BYTES ? bytes : LEAST_STEP_BYTES;
 }
 
-/* True when all that is free is to go back, now. */
-static bool judge(uint64_t coming_bytes) {
+/* Looks after so much growth; `next_bytes` is after how much more the next look is. True when all that is free is to go
+ * back. */
+static bool look(uint64_t coming_bytes, uint64_t *next_bytes) {
     bool was_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
-    uint64_t now_ms = hak_os_clock_ms();
-    if (!seen.has_begun || now_ms - seen.found_ms >= FIND_AGAIN_MS) {
-        hak_memory_groups_find(&seen.groups);
-        seen.found_ms = now_ms;
-        seen.has_begun = true;
-    }
-    struct hak_memory_use use = hak_memory_use(&seen.groups);
-    uint64_t needed_bytes = use.used_bytes + count_pending(use, coming_bytes),
-             share = use.limit_bytes == 0 ? 0 : share_of(needed_bytes, use.limit_bytes);
-    bool is_tight = is_stalled(now_ms) || share >= (was_tight ? LEAVE : ENTER);
+    seen.grown_bytes += coming_bytes;
+    *next_bytes = NEVER_BYTES;
+    if (groups.limit_count == 0) return false; /* nobody looks again */
+    struct hak_memory_use use = estimate();
+    uint64_t share = share_of(use.used_bytes, use.limit_bytes), critical_bytes = use.limit_bytes / WHOLE * CRITICAL;
+    bool is_tight = share >= (was_tight ? LEAVE : ENTER);
     hak_atomic_store(&hak_memory_limit_bytes, use.limit_bytes, relaxed);
     set_tight(is_tight);
-    seen.grown_bytes += coming_bytes;
-    set_next_look(next_look_bytes(use, share, seen.grown_bytes), coming_bytes);
-    if (!is_tight) return false;
-    bool is_sweep_due = use.limit_bytes != 0 && share_of(seen.grown_bytes, use.limit_bytes) >= SWEEP;
+    *next_bytes = next_look_bytes(use, share);
+    seen.urgent_bytes = use.used_bytes > critical_bytes ? use.used_bytes - critical_bytes : 0;
+    seen.is_round &= is_tight;
+    if (!is_tight || seen.is_round) return false;
+    bool is_sweep_due = share_of(seen.grown_bytes, use.limit_bytes) >= SWEEP;
     if (was_tight && share < CRITICAL && !is_sweep_due) return false;
-    seen.grown_bytes = seen.pending_bytes = 0; /* what is free and comes into use again is counted again */
+    seen.grown_bytes = 0;
     return true;
 }
 
-/* Small programs don't get as far as to the files. */
-static bool look(void) {
-    uint64_t coming_bytes = take_growth();
-    if (seen.has_begun || seen.grown_bytes + coming_bytes >= FIRST_LOOK_BYTES) return judge(coming_bytes);
-    seen.grown_bytes += coming_bytes;
-    set_next_look(FIRST_LOOK_BYTES - seen.grown_bytes, coming_bytes);
-    return false;
+/* One, or as many as are urgent. What is owed is paid first; a single turn of that is left to the end of the call, which
+ * is always one. */
+static void take_turns(void) {
+    for (uint64_t bytes = 0;;) {
+        bool owes = hak_page_policy_owes();
+        if (!owes && hak_purge_turn()) {
+            seen.is_round = false;
+            return;
+        }
+        bytes += HAK_TURN_BYTES;
+        if (bytes > seen.urgent_bytes) return;
+        if (owes) hak_page_policy_pay();
+    }
 }
 
-static bool look_alone(void) {
+/* While there is more to give back, turns are as near to each other as looks can be. */
+static void look_and_give_back(bool gives_back) {
+    uint64_t next_bytes, coming_bytes = take_growth();
+    bool is_due = look(coming_bytes, &next_bytes);
+    if (!gives_back) seen.is_round = false;
+    else if (is_due) hak_front_begin_round();
+    seen.is_round |= is_due && gives_back;
+    if (seen.is_round) take_turns();
+    set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes, coming_bytes);
+}
+
+static void look_alone(bool gives_back) {
     uint32_t nobody = 0;
     /* Acquire pairs with the release below: what was seen last is ours (L1). */
     if (hak_atomic_load(&is_looking, relaxed) != 0 || !hak_atomic_cas(&is_looking, &nobody, 1, acquire, relaxed))
-        return false;
-    bool is_due = look();
+        return;
+    look_and_give_back(gives_back);
     /* Release pairs with the acquire above. */
     hak_atomic_store(&is_looking, 0, release);
-    return is_due;
 }
 
-void hak_tight_check(void) { look_alone(); }
+void hak_tight_check(void) { look_alone(false); }
 
-void hak_tight_look(void) {
-    if (look_alone()) hak_front_purge();
-}
+void hak_tight_look(void) { look_alone(true); }
 
 void hak_tight_after_fork(void) {
     if (hak_atomic_load(&is_looking, relaxed) == 0) return;
     /* What was seen may be half written. */
-    seen.has_begun = false;
     seen.grown_bytes = 0;
+    seen.is_round = false;
     seen.next_pages = FIRST_LOOK_BYTES / hak_os_page_bytes();
     hak_atomic_store(&hak_pages_to_look, seen.next_pages, relaxed);
     hak_atomic_store(&is_looking, 0, relaxed);

@@ -1,14 +1,21 @@
-/* Tight memory: what the process may have, watched, so that free memory goes back before the kernel kills somebody for it.
+/* Tight memory: what the process may have, watched, so that free memory goes back before the kernel kills somebody for
+ * it.
  *
- * Whoever allocates looks after the heap has grown by a part of what is left; how much is left is told by the limits of the
- * process's control groups (os/memory_limit.h). Where there are several threads the background thread looks as well, once a
- * period: others may use memory up, too. It is the one that hears of stalls.
+ * Before main, the limits of the process's control groups are read, and how much of them is used (os/memory_limit.h).
+ * Later no file is read: what is used then is estimated as that and what hakmem has had more since. Whoever allocates
+ * looks after the heap has grown by a part of what is left; where there are several threads the background thread
+ * looks as well, once a period. Nobody sees what other processes of the group use up or give back after the start, nor
+ * limits that are changed.
  *
  *   far        nothing is different, but for a look now and then
- *   tight      hak_memory_is_tight: all that is free goes back, at once and again and again; thread caches stay small; no huge
- *              pages, no fault-ahead, no lazy purging
+ *   tight      hak_memory_is_tight: all that is free goes back, again and again; thread caches stay small;
+ *              no huge pages, no fault-ahead, no lazy purging
  *
- * Programs that grow by less than 4 MiB never look. No lock: who finds somebody else looking goes on.
+ * It goes back by turns of some MiB, one at each look, and the looks are near to each other meanwhile; what is used beyond
+ * 15 sixteenths goes back at once.
+ *
+ * Programs that grow by less than 4 MiB never look, those without a limit once. No lock: who finds somebody else
+ * looking goes on.
  *
  *   L1  Who has set `is_looking` has the record of what was seen.
  */
@@ -16,6 +23,9 @@
 #define HAK_FRONT_TIGHT_H
 
 #include "base/counters.h"
+
+/* Before main: reads the limits. */
+void hak_tight_begin(void);
 
 /* Looks, and gives back what the answer calls for, the calling thread's cache included. Not from a slow path. */
 HAK_COLD void hak_tight_look(void);

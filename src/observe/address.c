@@ -4,7 +4,7 @@
 #include "os/os.h"
 #include "region/mapping_cache.h"
 
-/* ---- Finding --------------------------------------------------------------------------------------------------------- */
+/* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
 static bool is_free_block(const struct hak_range *range, const struct hak_place *place, uint32_t index) {
     HAK_ATOMIC(uint64_t) *bits = hak_region_bits_of(range, place->slab, place->size_class);
@@ -55,7 +55,7 @@ static struct hak_address find_small(const struct hak_range *range, const struct
     return found;
 }
 
-static struct hak_address find_large(const struct hak_place *place, uintptr_t address) {
+static struct hak_address describe_large(const struct hak_place *place, uintptr_t address) {
     bool is_behind = address - place->start >= place->bytes;
     return (struct hak_address){.kind = is_behind ? HAK_ADDRESS_BEHIND : HAK_ADDRESS_LIVE,
                                 .is_large = true,
@@ -67,9 +67,6 @@ static struct hak_address find_large(const struct hak_place *place, uintptr_t ad
 static struct hak_address find_between(const struct hak_range *range, uintptr_t address) {
     uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
     uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, bit = unit % HAK_UNITS_PER_SUPER_SLAB;
-    /* Acquire pairs with hak_region_grow: records exist up to here. */
-    if (super_slab >= hak_atomic_load(&range->super_slab_count, acquire))
-        return (struct hak_address){.kind = HAK_ADDRESS_RESERVED};
     uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
     if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
         uint64_t free_units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
@@ -103,13 +100,13 @@ struct hak_address hak_address_find(uintptr_t address) {
     switch (place.kind) {
     case HAK_PLACE_SMALL: return find_small(range, &place, address);
     case HAK_PLACE_RUN:
-    case HAK_PLACE_MAPPING: return find_large(&place, address);
+    case HAK_PLACE_MAPPING: return describe_large(&place, address);
     case HAK_PLACE_FOREIGN: break;
     }
     return range == NULL ? find_outside(address) : find_between(range, address);
 }
 
-/* ---- Describing ------------------------------------------------------------------------------------------------------- */
+/* ---- Describing -------------------------------------------------------------------------------------------------- */
 
 static void describe_block(const struct hak_address *found, uintptr_t address, const char *state,
                            struct hak_text *out) {
@@ -140,7 +137,6 @@ void hak_address_describe(const struct hak_address *found, uintptr_t address, st
     case HAK_ADDRESS_BEHIND: describe_behind(found, address, out); break;
     case HAK_ADDRESS_KEPT: describe_block(found, address, "free ", out); break;
     case HAK_ADDRESS_EMPTY: hak_text_add(out, "free memory of the heap, in no block"); break;
-    case HAK_ADDRESS_RESERVED: hak_text_add(out, "address space reserved for the heap, not in use yet"); break;
     case HAK_ADDRESS_METADATA: hak_text_add(out, "in hakmem's tables"); break;
     case HAK_ADDRESS_HEAP: hak_text_add(out, "in hakmem's record of heap %u", found->heap); break;
     }

@@ -1,8 +1,8 @@
 /* Address: what an address is to hakmem. For crash reports, and for whoever debugs.
  *
- * Read-only, without locks or memory, of any address, at any moment, also in a signal handler that has interrupted hakmem itself:
- * what is found was so at some moment while it looked. It is what free and hak_owns go by (hak_region_find), and what they need not
- * know: bits, bins, kept mappings, tables.
+ * Read-only, without locks or memory, of any address, at any moment, also in a signal handler that has interrupted
+ * hakmem itself: what is found was so at some moment while it looked. It is what free and hak_owns go by
+ * (hak_region_find), and what they need not know: bits, bins, kept mappings, tables.
  */
 #ifndef HAK_OBSERVE_ADDRESS_H
 #define HAK_OBSERVE_ADDRESS_H
@@ -19,7 +19,6 @@ struct hak_address {
         HAK_ADDRESS_BEHIND,   /* in a slab or page run, behind the last block, which `start` and `bytes` tell */
         HAK_ADDRESS_KEPT,     /* in the mapping of a large object that was freed, kept for the next */
         HAK_ADDRESS_EMPTY,    /* in a unit that no slab or page run has */
-        HAK_ADDRESS_RESERVED, /* in address space without memory: any access fails */
         HAK_ADDRESS_METADATA, /* in hakmem's tables */
         HAK_ADDRESS_HEAP,     /* in the record of heap number `heap`, or the slots of its bins */
     } kind;

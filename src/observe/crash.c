@@ -46,14 +46,15 @@ static struct {
     char text[8192];
 } crash;
 
-/* Ids of the process that makes a report, and of the one whose report is made: a forked child starts with its parent's. */
+/* Ids of the process that makes a report, and of the one whose report is made: a forked child starts with its
+ * parent's. */
 static HAK_ATOMIC(uint32_t) reporter, reported;
 
 static struct hak_text begin_text(void) { return hak_text_in(crash.text, sizeof crash.text); }
 
 static void end_text(const struct hak_text *text) { hak_os_write(STDERR_FILENO, text->start, text->length); }
 
-/* ---- Mappings --------------------------------------------------------------------------------------------------------- */
+/* ---- Mappings ---------------------------------------------------------------------------------------------------- */
 
 static bool note_mapping(const struct hak_os_mapping *mapping, void *context) {
     (void)context;
@@ -104,7 +105,7 @@ static bool name_frames(const struct hak_os_mapping *mapping, void *context) {
     return true;
 }
 
-/* ---- The stack -------------------------------------------------------------------------------------------------------- */
+/* ---- The stack --------------------------------------------------------------------------------------------------- */
 
 static void add_frame(uintptr_t address, bool is_guess) {
     if (crash.frame_count == MOST_FRAMES || (is_guess && crash.guess_count == MOST_GUESSES)) return;
@@ -137,7 +138,8 @@ static void look_at_word(struct chain *chain, uintptr_t place, uintptr_t word) {
     if (is_record) end_record(chain);
 }
 
-/* Looks at the stack from its pointer on. It begins in the middle of nowhere where it has overflowed: then some pages higher. */
+/* Looks at the stack from its pointer on. It begins in the middle of nowhere where it has overflowed: then some pages
+ * higher. */
 static void scan_stack(struct chain *chain) {
     uintptr_t words[CHUNK_WORDS], place = hak_align_up(crash.arrived->stack, sizeof(uintptr_t));
     uintptr_t end = place + SCAN_BYTES;
@@ -192,7 +194,7 @@ static void say_stack(void) {
     end_text(&text);
 }
 
-/* ---- The address ------------------------------------------------------------------------------------------------------ */
+/* ---- The address ------------------------------------------------------------------------------------------------- */
 
 static void say_signal(void) {
     const struct hak_os_signal *arrived = crash.arrived;
@@ -242,7 +244,8 @@ static bool is_repeated(uint32_t index, uintptr_t value) {
     return false;
 }
 
-/* Registers that point into blocks: the one that was freed too early is there more often than where the access failed. */
+/* Registers that point into blocks: the one that was freed too early is there more often than where the access
+ * failed. */
 static void add_registers(struct hak_text *text) {
     const char *name;
     uintptr_t value;
@@ -285,7 +288,7 @@ static void say_origins(void) {
     }
 }
 
-/* ---- One report a process --------------------------------------------------------------------------------------------- */
+/* ---- One report a process ---------------------------------------------------------------------------------------- */
 
 /* True for the thread that is to make the report. Others wait until it is made, or the wait is too long. */
 static bool begin_report(uint32_t process) {
@@ -309,7 +312,7 @@ static void report(const struct hak_os_signal *arrived) {
 
 void hak_crash_install(void) { hak_os_catch_crashes(report); }
 
-/* ---- Threads ---------------------------------------------------------------------------------------------------------- */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 void hak_crash_enter_thread(struct hak_heap *heap) {
     if (heap->signal_stack == NULL) heap->signal_stack = hak_os_make_signal_stack();

@@ -9,17 +9,19 @@
  *     hakmem: 0x7f3c5a400040 was allocated and freed, 60 bytes, from:
  *     hakmem:     0x55d0c0de1270 /usr/bin/program+0x1270
  *
- * The last part is there for blocks that the heap profile has sampled: all of them, with HAKMEM_PROF=1 and HAKMEM_PROF_INTERVAL=1.
+ * The last part is there for blocks that the heap profile has sampled: all of them, with HAKMEM_PROF=1 and
+ * HAKMEM_PROF_INTERVAL=1.
  *
  * The lines go to standard error part by part, so that if finding out more fails, the first is there. Then the crash
- * happens again as if hakmem had never seen it (os/signals.h, G1). A process makes one report: a thread that crashes during it waits
- * until it is written; a later crash, of a program whose handler went on, makes none. After a message about misuse the
- * report says where.
+ * happens again as if hakmem had never seen it (os/signals.h, G1). A process makes one report: a thread that crashes
+ * during it waits until it is written; a later crash, of a program whose handler went on, makes none. After a message
+ * about misuse the report says where.
  *
- * Nothing here allocates, takes a lock or uses much of the stack. The stack is read through the kernel, so that a broken
- * one ends the report and nothing else. Return addresses are told for certain where functions keep frame pointers; elsewhere the
- * report shows what lies on the stack and follows a call, marked as a guess. Unwinding by tables (libgcc's) is not done: it trusts
- * the stack, and takes locks of the dynamic linker's that a crashed thread may hold.
+ * Nothing here allocates, takes a lock or uses much of the stack. The stack is read through the kernel, so that a
+ * broken one ends the report and nothing else. Return addresses are told for certain where functions keep frame
+ * pointers; elsewhere the report shows what lies on the stack and follows a call, marked as a guess. Unwinding by
+ * tables (libgcc's) is not done: it trusts the stack, and takes locks of the dynamic linker's that a crashed thread may
+ * hold.
  */
 #ifndef HAK_OBSERVE_CRASH_H
 #define HAK_OBSERVE_CRASH_H
@@ -29,8 +31,8 @@
 /* From now on, in this process and its children until they execute something else. */
 void hak_crash_install(void);
 
-/* Gives the calling thread an alternate stack for its signals, unless it has one: without it, the overflow of a stack can't be
- * reported. It belongs to the heap, and is kept for the next thread that has it. */
+/* Gives the calling thread an alternate stack for its signals, unless it has one: without it, the overflow of a stack
+ * can't be reported. It belongs to the heap, and is kept for the next thread that has it. */
 void hak_crash_enter_thread(struct hak_heap *heap);
 
 /* To be called before the thread leaves the heap. */

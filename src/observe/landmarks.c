@@ -1,19 +1,17 @@
 #include "observe/landmarks.h"
 
-#include "hakmem/hakmem.h"
+#include "base/version.h"
 #include "observe/profile.h"
+#include "os/channel.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
 
-#define TEXT_OF(number) #number
-#define TEXT(number) TEXT_OF(number)
-
 __attribute__((used)) const struct hak_landmarks hak_landmarks = {
-    .version = TEXT(HAK_VERSION_MAJOR) "." TEXT(HAK_VERSION_MINOR) "." TEXT(HAK_VERSION_PATCH),
+    .version = HAK_VERSION_TEXT,
+    .wish = &hak_channel_wish,
     .layout = HAK_LAYOUT,
     .ranges = hak_ranges,
     .heaps = &hak_heaps,
-    .page_map = hak_page_map,
     .directory = &hak_directory_root,
     .kept_mappings = &hak_kept_mappings,
     .profile = &hak_profile_tables,

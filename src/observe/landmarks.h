@@ -1,9 +1,12 @@
-/* Landmarks: where a reader outside of the process finds the heap, and how he knows that he was compiled to read this one.
+/* Landmarks: where a reader outside of the process finds the heap, and how he knows that he was compiled to read this
+ * one.
  *
- * An ELF note, of the owner "hakmem" and the type HAK_LANDMARKS_NOTE, holds the distance from that number to the record below.
- * Notes are mapped with the file they are in, and outlive strip and static linking. The process itself reads none of this.
+ * An ELF note, of the owner "hakmem" and the type HAK_LANDMARKS_NOTE, holds the distance from that number to the record
+ * below. Notes are mapped with the file they are in, and outlive strip and static linking. The process itself reads
+ * none of this.
  *
- * The reader is lab/native/explain.c; docs/decisions/0030-explain-from-outside.md has the reasons.
+ * The readers are lab/native/explain.c and, for the wish, lab/hakmem/ctl.py;
+ * docs/decisions/0030-explain-from-outside.md has the reasons.
  */
 #ifndef HAK_OBSERVE_LANDMARKS_H
 #define HAK_OBSERVE_LANDMARKS_H
@@ -15,7 +18,7 @@ enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT
 /* Sizes, offsets and constants that a reader relies on, as they were compiled. */
 #define HAK_LAYOUT                                                                                                     \
     {                                                                                                                  \
-        sizeof(struct hak_range), offsetof(struct hak_range, page_map), offsetof(struct hak_range, partial_index),     \
+        sizeof(struct hak_range), offsetof(struct hak_range, page_map), offsetof(struct hak_range, bit_rows),          \
             sizeof(struct hak_super_slab), sizeof(struct hak_slab), offsetof(struct hak_slab, claimed),                \
             offsetof(struct hak_slab, purged_pages), offsetof(struct hak_slab, run_pages),                             \
             offsetof(struct hak_slab, claimed_word), offsetof(struct hak_slab, tail_word),                             \
@@ -27,11 +30,12 @@ enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT
     }
 
 struct hak_landmarks {
-    char version[HAK_VERSION_BYTES]; /* first, and of fixed length: what follows is another version's affair */
+    /* These two are in all versions, and stay where they are. What follows is each version's own affair. */
+    char version[HAK_VERSION_BYTES];
+    const void *wish; /* hak_channel_wish */
     uint32_t layout[HAK_LAYOUT_COUNT];
     const void *ranges;        /* hak_ranges */
     const void *heaps;         /* hak_heaps */
-    const void *page_map;      /* hak_page_map */
     const void *directory;     /* hak_directory_root */
     const void *kept_mappings; /* hak_kept_mappings */
     const void *profile;       /* hak_profile_tables */

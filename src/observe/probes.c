@@ -9,8 +9,9 @@
 SEMAPHORE hak_probe_alloc_semaphore;
 SEMAPHORE hak_probe_free_semaphore;
 
-/* Length of the owner's name, length of what follows it, type; owner; addresses of the probe, of the base, of the semaphore; provider, name,
- * arguments as size@place. If the file is moved after it was linked, the base tells by how much; it is the one of all notes in the file. */
+/* Length of the owner's name, length of what follows it, type; owner; addresses of the probe, of the base, of the
+ * semaphore; provider, name, arguments as size@place. If the file is moved after it was linked, the base tells by how
+ * much; it is the one of all notes in the file. */
 #define PROBE(name, semaphore, arguments, ...)                                                                         \
     __asm__ volatile("990: nop\n"                                                                                      \
                      ".pushsection .note.stapsdt, \"\", %%note\n"                                                      \

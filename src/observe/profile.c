@@ -17,8 +17,9 @@ enum {
     WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
 };
 
-/* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of those freed
- * again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of lifetimes. */
+/* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of
+ * those freed again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of
+ * lifetimes. */
 #define FIGURES(FIGURE)                                                                                                \
     FIGURE(samples)                                                                                                    \
     FIGURE(freed_samples)                                                                                              \
@@ -53,8 +54,8 @@ struct sample {
     uint64_t size, block_bytes, weight, born_ms;
 };
 
-/* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for. The address is 0 while
- * the rest is being written. */
+/* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
+ * The address is 0 while the rest is being written. */
 struct origin {
     HAK_ATOMIC(uintptr_t) block;
     HAK_ATOMIC(uint64_t) size;
@@ -89,7 +90,7 @@ bool hak_profile_is_metadata(uintptr_t address) {
     return known != NULL && address - (uintptr_t)known < known->bytes;
 }
 
-/* ---- Chance ------------------------------------------------------------------------------------------------------- */
+/* ---- Chance ------------------------------------------------------------------------------------------------------ */
 
 void hak_profile_seed(uint64_t seed) { hak_atomic_store(&random_state, seed, relaxed); }
 
@@ -101,7 +102,8 @@ uint64_t hak_profile_random(void) {
     return mixed ^ mixed >> 31;
 }
 
-/* -ln(n / 2^53) for n of 1 to 2^53, to nine digits: n = 2^power * m with m of 1 to 2, and ln m = 2 artanh((m - 1) / (m + 1)). */
+/* -ln(n / 2^53) for n of 1 to 2^53, to nine digits: n = 2^power * m with m of 1 to 2, and ln m = 2 artanh((m - 1) / (m
+ * + 1)). */
 static double minus_log(uint64_t n) {
     uint32_t power = hak_highest_bit(n);
     double m = (double)n / (double)((uint64_t)1 << power), s = (m - 1) / (m + 1), sum = 0;
@@ -115,7 +117,8 @@ int64_t hak_profile_draw(uint64_t interval_bytes) {
     return (int64_t)(bytes < most ? bytes : most) + 1;
 }
 
-/* 1 - exp(-x) for x >= 0: a series where x is small, and to there by halving: 1 - exp(-2x) = y (2 - y) for y = 1 - exp(-x). */
+/* 1 - exp(-x) for x >= 0: a series where x is small, and to there by halving: 1 - exp(-2x) = y (2 - y) for y = 1 -
+ * exp(-x). */
 static double chance_of(double x) {
     int halvings = 0;
     if (x > 50) return 1;
@@ -129,11 +132,11 @@ static double chance_of(double x) {
 }
 
 uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
-    return (uint64_t)((double)rarity * WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes) +
-                      0.5);
+    double weight = (double)rarity * WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes);
+    return weight < 0x1p63 ? (uint64_t)(weight + 0.5) : (uint64_t)1 << 63;
 }
 
-/* ---- Sites -------------------------------------------------------------------------------------------------------- */
+/* ---- Sites ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t hash_of(const uintptr_t *addresses, uint32_t depth) {
     uint64_t hash = depth;
@@ -191,8 +194,8 @@ static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *add
         if (where == 0) {
             if (made == 0) made = make_site(known, hash, addresses, depth);
             if (made == 0) return 0;
-            /* Release pairs with the acquire loads of `sites`; acquire, as above: another thread may have been faster. What
-             * was made in vain is in no slot then, and lost. */
+            /* Release pairs with the acquire loads of `sites`; acquire, as above: another thread may have been faster.
+             * What was made in vain is in no slot then, and lost. */
             if (hak_atomic_cas(slot, &where, made, release, acquire)) return add_to_list(known, made);
         }
         if (is_of(site_at(known, where), hash, addresses, depth)) return where;
@@ -200,7 +203,7 @@ static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *add
     return 0;
 }
 
-/* ---- Samples ------------------------------------------------------------------------------------------------------ */
+/* ---- Samples ----------------------------------------------------------------------------------------------------- */
 
 /* A multiplication spreads addresses that differ in few bits. */
 static uint32_t first_slot(uintptr_t block) { return (uint32_t)((block * UINT64_C(0x9E3779B97F4A7C15)) >> 40); }
@@ -325,7 +328,7 @@ bool hak_profile_find(const void *block, struct hak_profile_origin *origin) {
     return is_known;
 }
 
-/* ---- On and off --------------------------------------------------------------------------------------------------- */
+/* ---- On and off -------------------------------------------------------------------------------------------------- */
 
 static bool make_tables(void) {
     struct hak_profile_tables *known = known_tables();
@@ -351,7 +354,7 @@ bool hak_profile_begin(uint64_t interval_bytes) {
 
 void hak_profile_end(void) { hak_atomic_store(&hak_profile_interval, 0, relaxed); }
 
-/* ---- Writing it --------------------------------------------------------------------------------------------------- */
+/* ---- Writing it -------------------------------------------------------------------------------------------------- */
 
 static void write_site(struct hak_text *text, struct site *site) {
     hak_text_add(text, "site");

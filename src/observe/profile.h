@@ -1,14 +1,14 @@
 /* Heap profile: how many bytes each call site has live, and has asked for in all, estimated from samples.
  *
  *   P1  An allocation of b bytes is sampled with the probability 1 - exp(-b / interval), whatever was sampled before:
- *       as if samples lay along all bytes ever handed out at random, `interval` apart on average (a Poisson process). The distance
- *       to the next one has no memory: it may be drawn anew at any moment, from another interval.
- *   P2  A sample counts for 1 / probability allocations, so that sums of samples are unbiased. Where malloc is metered for a part
- *       of the time (front/meter.h), it counts for as many times more.
- *   P3  While a sampled block is live it has an entry, found by its address; who frees a block that may have one removes the
- *       entry first. A small block that is sampled is of a sampled class, and so no free of it is a hit.
- *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its figures. It is
- *       not removed: live = recorded - freed, and both can be read at any time.
+ *       as if samples lay along all bytes ever handed out at random, `interval` apart on average (a Poisson process).
+ *       The distance to the next one has no memory: it may be drawn anew at any moment, from another interval.
+ *   P2  A sample counts for 1 / probability allocations, so that sums of samples are unbiased. Where malloc is metered
+ *       for a part of the time (front/meter.h), it counts for as many times more.
+ *   P3  While a sampled block is live it has an entry, found by its address; who frees a block that may have one
+ *       removes the entry first. A small block that is sampled is of a sampled class, and so no free of it is a hit.
+ *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its
+ *       figures. It is not removed: live = recorded - freed, and both can be read at any time.
  *
  * All of it lies in tables of a fixed size, which are mapped when the profile is first switched on; what they have no
  * room for is counted as lost. Lock-free; allocates nothing; a child after fork goes on with what its parent had.
@@ -23,8 +23,8 @@ extern HAK_ATOMIC(uint64_t) hak_profile_interval; /* mean bytes from sample to s
 
 HAK_INLINE bool hak_profile_is_on(void) { return HAK_UNLIKELY(hak_atomic_load(&hak_profile_interval, relaxed) != 0); }
 
-/* Switches sampling on, or to another interval (1 at least): what was recorded stays. False when there is no memory for the
- * tables. Where allocations are to be sampled is front's business. */
+/* Switches sampling on, or to another interval (1 at least): what was recorded stays. False when there is no memory for
+ * the tables. Where allocations are to be sampled is front's business. */
 bool hak_profile_begin(uint64_t interval_bytes);
 
 /* Switches sampling off. Sampled blocks that are live stay known. */
@@ -34,23 +34,25 @@ void hak_profile_end(void);
 void hak_profile_seed(uint64_t seed);
 uint64_t hak_profile_random(void);
 
-/* How many bytes from here to the next sample, 1 at least, drawn at random (P1): the allocation that reaches it is sampled. */
+/* How many bytes from here to the next sample, 1 at least, drawn at random (P1): the allocation that reaches it is
+ * sampled. */
 int64_t hak_profile_draw(uint64_t interval_bytes);
 
-/* What a sampled allocation of so many bytes counts for, in 1024ths of an allocation (P2). It was drawn from this interval, at a time when malloc
- * was metered one part in `rarity` of the time, in 1024ths. */
+/* What a sampled allocation of so many bytes counts for, in 1024ths of an allocation (P2). It was drawn from this
+ * interval, at a time when malloc was metered one part in `rarity` of the time, in 1024ths. */
 enum { HAK_RARITY_ONE = 1024 };
 uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity);
 
-/* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from hak_stack_walk. */
+/* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from
+ * hak_stack_walk. */
 void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, const uintptr_t *addresses,
                         uint32_t depth);
 
 /* The block is about to be freed, or moved: removes its entry if it has one (P3). */
 void hak_profile_forget(const void *block);
 
-/* The last sampled allocation at the start of which `block` was, as far as the tables have it still. May be called at any moment, in a
- * signal handler that has interrupted hakmem itself, too. */
+/* The last sampled allocation at the start of which `block` was, as far as the tables have it still. May be called at
+ * any moment, in a signal handler that has interrupted hakmem itself, too. */
 struct hak_profile_origin {
     uint64_t size; /* asked for */
     bool is_freed; /* since, or moved; another allocation that was not sampled may have the block now */

@@ -8,7 +8,7 @@
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
-/* ---- Taking a snapshot -------------------------------------------------------------------------------------------- */
+/* ---- Taking a snapshot ------------------------------------------------------------------------------------------- */
 
 static void add_counters(struct hak_snapshot *snapshot, const struct hak_counters *counters) {
 #define HAK_COUNTER(name, text) snapshot->name += hak_atomic_load(&counters->name, relaxed);
@@ -17,8 +17,7 @@ static void add_counters(struct hak_snapshot *snapshot, const struct hak_counter
 }
 
 static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) {
-    /* Acquire pairs with hak_region_grow: records exist up to here. */
-    uint32_t units = hak_atomic_load(&range->super_slab_count, acquire) * HAK_UNITS_PER_SUPER_SLAB;
+    uint32_t units = hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
     for (uint32_t unit = 0; unit < units;) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         struct hak_slab *record = &range->slabs[unit];
@@ -90,7 +89,7 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
     snapshot->allocations = taken > total->cached_blocks ? taken - total->cached_blocks : 0;
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------------------------ */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 /* What is told of a thread, beside its name. */
 #define THREAD_COUNTERS(row) row(refills) row(flushes) row(remote_frees) row(large_allocs) row(large_frees)
@@ -111,12 +110,12 @@ static void name_of(const struct hak_heap *heap, char name[HAK_THREAD_NAME_BYTES
 
 /* Calls `write_row` for the first HAK_THREAD_ROWS threads; returns how many more there are. */
 static uint32_t for_each_thread(void (*write_row)(const struct hak_heap *heap, const char *name, struct hak_text *out),
-                                struct hak_text *out) {
+                                bool with_names, struct hak_text *out) {
     uint32_t count = 0;
-    char name[HAK_THREAD_NAME_BYTES];
+    char name[HAK_THREAD_NAME_BYTES] = "";
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || count++ >= HAK_THREAD_ROWS) continue;
-        name_of(heap, name);
+        if (with_names) name_of(heap, name);
         write_row(heap, name, out);
     }
     return count > HAK_THREAD_ROWS ? count - HAK_THREAD_ROWS : 0;
@@ -142,9 +141,9 @@ static void write_json_row(const struct hak_heap *heap, const char *name, struct
     hak_text_add(out, "}");
 }
 
-/* ---- Writing it ----------------------------------------------------------------------------------------------------- */
+/* ---- Writing it -------------------------------------------------------------------------------------------------- */
 
-void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out) {
+void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_names, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());
 #define HAK_TOTAL(field, kind, text) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
 #include "observe/totals.def"
@@ -165,7 +164,7 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_tex
     THREAD_COUNTERS(ROW)
 #undef ROW
     hak_text_add(out, "\n");
-    uint32_t left_out = for_each_thread(write_text_row, out);
+    uint32_t left_out = for_each_thread(write_text_row, with_names, out);
     if (left_out > 0) hak_text_add(out, "  and %u threads more\n", left_out);
 }
 
@@ -190,6 +189,6 @@ void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id
         separator = ",";
     }
     hak_text_add(out, "],\n \"threads\": [");
-    uint32_t left_out = for_each_thread(write_json_row, out);
+    uint32_t left_out = for_each_thread(write_json_row, true, out);
     hak_text_add(out, "],\n \"threads_left_out\": %u", left_out);
 }

@@ -29,12 +29,13 @@ struct hak_snapshot {
 
 void hak_snapshot_take(struct hak_snapshot *snapshot);
 
-void hak_snapshot_write_text(const struct hak_snapshot *snapshot, struct hak_text *out);
+/* Names of threads stand in files, which are read only `with_names`: a sandbox may kill for it. */
+void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_names, struct hak_text *out);
 /* The object is left open: the caller may add members, and ends it. */
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out);
 
-/* Both end with a row for each thread that has a heap, as it is at this moment: of the first so many heaps, and how many are left
- * out. */
+/* Both end with a row for each thread that has a heap, as it is at this moment: of the first so many heaps, and how
+ * many are left out. */
 enum { HAK_THREAD_ROWS = 48 };
 
 /* Text for either fits in so many bytes. */

@@ -12,7 +12,8 @@
 #include "base/format.h"
 #include "os/os.h"
 
-/* Numbers and constants newer than the oldest headers hakmem builds with; the numbers are the same on all processors. */
+/* Numbers and constants newer than the oldest headers hakmem builds with; the numbers are the same on all
+ * processors. */
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
@@ -28,20 +29,17 @@
 
 enum { STATUS_BYTES = 4096, ROOM_WAIT_MS = 100 };
 
-static HAK_ATOMIC(uint32_t) serving_thread; /* 0: none */
+HAK_ATOMIC(uint64_t) hak_channel_wish = HAK_CHANNEL_NO_WISH;
 
-/* Of the serving thread. */
-static int status = -1; /* its /proc/.../status, opened and not read yet: what is read is made when it is read */
+static HAK_ATOMIC(uint32_t) maker, server; /* threads; 0: none */
+
+/* Of the server. */
+static bool is_watching;
+static int status =
+    -1; /* its /proc/.../status, opened and not read yet: what is read is made then. -1 while not watching */
 static uint64_t filters_at_opening; /* seccomp filters */
 
-/* ---- Filters -------------------------------------------------------------------------------------------------------- */
-
-bool hak_os_is_filtered(void) {
-    int saved_errno = errno;
-    bool is_filtered = prctl(PR_GET_SECCOMP) > 0; /* -1: the kernel has no filters */
-    errno = saved_errno;
-    return is_filtered;
-}
+/* ---- Filters ----------------------------------------------------------------------------------------------------- */
 
 static void open_status(void) {
     char buffer[64];
@@ -74,15 +72,26 @@ static bool count_filters(uint64_t *count) {
     return find_number(text, "\nSeccomp_filters:\t", count);
 }
 
-bool hak_os_channel_may_answer(void) {
-    uint64_t filters;
-    if (!count_filters(&filters) || filters != filters_at_opening) return false;
+static void close_status(void) {
     hak_os_close(status);
+    status = -1;
+}
+
+static bool open_status_again(void) {
+    close_status();
     open_status();
     return status >= 0;
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------------------- */
+bool hak_os_channel_may_answer(void) {
+    uint64_t filters;
+    if (!is_watching) return true;
+    return count_filters(&filters) && filters == filters_at_opening && open_status_again();
+}
+
+bool hak_os_channel_has_filters(uint64_t filters) { return filters == filters_at_opening; }
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static bool make_pipe(int read_end, int write_end, int flags) {
     int ends[2];
@@ -93,8 +102,8 @@ static bool make_pipe(int read_end, int write_end, int flags) {
     return done;
 }
 
-/* The numbers that a program's standard files have are taken by what can't be written to. So what this thread has to complain of does not
- * end up in a file of its own, and hak_os_write knows. */
+/* The numbers that a program's standard files have are taken by what can't be written to. So what a thread has to
+ * complain of does not end up in a file of its own, and hak_os_write knows. */
 static bool take_standard_files(void) {
     bool done = true;
     for (int i = STDIN_FILENO; i <= STDERR_FILENO; i++)
@@ -102,29 +111,43 @@ static bool take_standard_files(void) {
     return done;
 }
 
-static bool open_channel(void) {
-    /* A new table without any of the descriptors, in one step. */
-    if (syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) != 0) return false;
-    if (!make_pipe(HAK_CHANNEL_REQUEST_READ, HAK_CHANNEL_REQUEST_WRITE, 0)) return false;
-    if (!make_pipe(HAK_CHANNEL_ANSWER_READ, HAK_CHANNEL_ANSWER_WRITE, O_NONBLOCK)) return false;
-    if (!take_standard_files()) return false;
-    open_status();
-    if (!count_filters(&filters_at_opening)) return false;
-    hak_os_close(status);
-    open_status();
-    return status >= 0;
-}
-
-bool hak_os_channel_open(void) {
+bool hak_os_channel_take_table(void) {
     int saved_errno = errno;
-    bool done = open_channel();
-    if (done) prctl(PR_SET_NAME, HAK_CHANNEL_THREAD); /* last: who sees the name finds the pipes */
-    hak_atomic_store(&serving_thread, hak_os_thread_id(), relaxed);
+    /* A new table without any of the descriptors, in one step. */
+    bool done = syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+    if (done) hak_atomic_store(&maker, hak_os_thread_id(), relaxed);
     errno = saved_errno;
     return done;
 }
 
-/* ---- Serving -------------------------------------------------------------------------------------------------------- */
+static bool make_channel(void) {
+    return hak_os_channel_take_table() && make_pipe(HAK_CHANNEL_REQUEST_READ, HAK_CHANNEL_REQUEST_WRITE, 0) &&
+           fcntl(HAK_CHANNEL_REQUEST_WRITE, F_SETFL, O_NONBLOCK) == 0 && /* of this end: others open their own */
+           make_pipe(HAK_CHANNEL_ANSWER_READ, HAK_CHANNEL_ANSWER_WRITE, O_NONBLOCK) && take_standard_files();
+}
+
+bool hak_os_channel_make(void) {
+    int saved_errno = errno;
+    bool done = make_channel();
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_channel_open(bool watches) {
+    int saved_errno = errno;
+    hak_atomic_store(&server, hak_os_thread_id(), relaxed);
+    is_watching = watches;
+    open_status();
+    bool done = count_filters(&filters_at_opening);
+    if (done && is_watching) done = open_status_again();
+    else close_status();
+    if (done) prctl(PR_SET_NAME, HAK_CHANNEL_THREAD); /* last: who sees the name finds an open channel */
+    else hak_atomic_store(&server, 0, relaxed);
+    errno = saved_errno;
+    return done;
+}
+
+/* ---- Serving ----------------------------------------------------------------------------------------------------- */
 
 static bool wait_for(int descriptor, short event, uint64_t most_ms) {
     struct pollfd one = {.fd = descriptor, .events = event};
@@ -165,24 +188,24 @@ void hak_os_channel_drop(void) {
     errno = saved_errno;
 }
 
+/* Where there is no room, there is something to be read. Where a filter refuses to write, the end of the pipe is as good. */
 void hak_os_channel_interrupt(void) {
     int saved_errno = errno;
-    char buffer[64];
-    struct hak_text path = hak_text_in(buffer, sizeof buffer);
-    hak_text_add(&path, "/proc/self/task/%u/fd/%d", hak_atomic_load(&serving_thread, relaxed),
-                 HAK_CHANNEL_REQUEST_WRITE);
-    int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path.start, O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0);
-    if (descriptor >= 0) {
-        hak_os_write(descriptor, "\n", 1);
-        hak_os_close(descriptor);
-    }
+    if (syscall(SYS_write, HAK_CHANNEL_REQUEST_WRITE, "\n", 1) < 0 && errno != EAGAIN)
+        hak_os_close(HAK_CHANNEL_REQUEST_WRITE);
     errno = saved_errno;
 }
 
-/* ---- Standard error -------------------------------------------------------------------------------------------------- */
+void hak_os_channel_end(void) {
+    hak_atomic_store(&maker, 0, relaxed);
+    hak_atomic_store(&server, 0, relaxed);
+}
+
+/* ---- Standard error ---------------------------------------------------------------------------------------------- */
 
 int hak_os_channel_stderr(void) {
-    if (hak_atomic_load(&serving_thread, relaxed) != hak_os_thread_id()) return -1;
+    uint32_t self = hak_os_thread_id();
+    if (hak_atomic_load(&maker, relaxed) != self && hak_atomic_load(&server, relaxed) != self) return -1;
     int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
     if (process < 0) return -1;
     int descriptor = (int)syscall(SYS_pidfd_getfd, process, STDERR_FILENO, 0);

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "os/os.h"
 
-/* ---- Mappings ------------------------------------------------------------------------------------------------------ */
+/* ---- Mappings ---------------------------------------------------------------------------------------------------- */
 
 /* The number in base 16 at *text, which is moved behind it and the character that follows. */
 static uint64_t take_hex(const char **text) {
@@ -99,7 +99,7 @@ bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping,
     return reader.descriptor >= 0;
 }
 
-/* ---- Memory --------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* By way of a pipe: the kernel says EFAULT where there is nothing to read. */
 static bool read_by_pipe(uintptr_t from, void *to, size_t bytes) {
@@ -122,7 +122,7 @@ bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) {
     return done;
 }
 
-/* ---- Threads -------------------------------------------------------------------------------------------------------- */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) {
     int saved_errno = errno;

@@ -1,8 +1,8 @@
 /* The process as the kernel sees it: what is mapped where, what can be read, who its threads are. For crash reports and
  * statistics.
  *
- * All of it is safe in a signal handler: buffers on the stack, at most 1 KiB, no lock, nothing of libc but system calls; errno
- * is left as it was. Where there is no /proc the answers are empty.
+ * All of it is safe in a signal handler: buffers on the stack, at most 1 KiB, no lock, nothing of libc but system
+ * calls; errno is left as it was. Where there is no /proc the answers are empty.
  */
 #ifndef HAK_OS_INSPECT_H
 #define HAK_OS_INSPECT_H

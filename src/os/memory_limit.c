@@ -8,7 +8,7 @@
 /* Larger ones are how version 1 says that there is none. */
 #define LARGEST_LIMIT ((uint64_t)1 << 60)
 
-/* ---- Text files, line by line ---------------------------------------------------------------------------------------- */
+/* ---- Text files, line by line ------------------------------------------------------------------------------------ */
 
 /* Lines and paths are static: threads have small stacks, and one caller at a time looks. */
 enum { LINE_BYTES = 1024, NAME_BYTES = 32 };
@@ -83,7 +83,7 @@ static bool parse_number(const char *text, uint64_t *number) {
     return at != text && *at == '\0';
 }
 
-/* ---- Files of a group ------------------------------------------------------------------------------------------------ */
+/* ---- Files of a group -------------------------------------------------------------------------------------------- */
 
 /* `path_length` says which group. */
 static void open_in_group(struct reader *reader, const struct hak_memory_groups *groups, size_t path_length,
@@ -105,8 +105,8 @@ static bool read_number(const struct hak_memory_groups *groups, size_t path_leng
     return done;
 }
 
-/* Memory that holds what can be read from files again, or what the kernel keeps for speed alone: it takes that back before a group
- * is out of memory. */
+/* Memory that holds what can be read from files again, or what the kernel keeps for speed alone: it takes that back
+ * before a group is out of memory. */
 static uint64_t reclaimable_bytes(const struct hak_memory_groups *groups, size_t path_length) {
     static const char *const names[2][3] = {{"total_inactive_file", "total_active_file", ""},
                                             {"inactive_file", "active_file", "slab_reclaimable"}};
@@ -133,10 +133,10 @@ static uint64_t limit_of(const struct hak_memory_groups *groups, size_t path_len
     return limit;
 }
 
-/* ---- Finding groups -------------------------------------------------------------------------------------------------- */
+/* ---- Finding groups ---------------------------------------------------------------------------------------------- */
 
-/* The process's group by its path in the hierarchy, as /proc/self/cgroup tells it: "4:memory:/path" where version 1 has the
- * controller, else "0::/path". Returns the version. */
+/* The process's group by its path in the hierarchy, as /proc/self/cgroup tells it: "4:memory:/path" where version 1
+ * has the controller, else "0::/path". Returns the version. */
 static uint32_t find_own_group(char *group, size_t capacity) {
     struct reader reader;
     static char line[LINE_BYTES];
@@ -156,8 +156,8 @@ static uint32_t find_own_group(char *group, size_t capacity) {
     return version;
 }
 
-/* A line of /proc/self/mountinfo: "35 31 0:31 ROOT POINT OPTIONS ... - TYPE SOURCE OPTIONS", where ROOT is the group that is
- * seen at POINT. True when it is a mount of the memory controller's hierarchy. */
+/* A line of /proc/self/mountinfo: "35 31 0:31 ROOT POINT OPTIONS ... - TYPE SOURCE OPTIONS", where ROOT is the group
+ * that is seen at POINT. True when it is a mount of the memory controller's hierarchy. */
 static bool parse_mount(char *line, uint32_t version, const char **root, const char **point) {
     char *rest = line, *word;
     for (int i = 0; i < 3; i++) next_word(&rest);
@@ -188,8 +188,20 @@ static bool set_path(struct hak_memory_groups *groups, const char *point, const 
     return true;
 }
 
-/* Where the group is to be seen. In a container it may be nowhere: what is mounted then is the container's own. Returns the length
- * of the mount's path; the version is 0 when there is no mount. */
+/* Where nearly all systems show groups: asked first, because the list of mounts can be long, and the kernel writes all
+ * of it. Returns the length of the mount's path, 0 when the group is not there. */
+static size_t find_usual_folder(struct hak_memory_groups *groups, const char *group) {
+    static const char *const points[2] = {"/sys/fs/cgroup/memory", "/sys/fs/cgroup"};
+    struct reader reader;
+    const char *point = points[groups->version - 1], *part = part_below(group, "/");
+    if (part == NULL || !set_path(groups, point, part)) return 0;
+    open_in_group(&reader, groups, groups->path_length, "cgroup.procs"); /* each group has it */
+    close_reader(&reader);
+    return reader.descriptor < 0 ? 0 : strlen(point);
+}
+
+/* Where the group is to be seen. In a container it may be nowhere: what is mounted then is the container's own.
+ * Returns the length of the mount's path; the version is 0 when there is no mount. */
 static size_t find_folder(struct hak_memory_groups *groups, const char *group) {
     struct reader reader;
     static char line[LINE_BYTES];
@@ -212,11 +224,19 @@ static size_t find_folder(struct hak_memory_groups *groups, const char *group) {
     return mount_length;
 }
 
+static bool read_use(const struct hak_memory_groups *groups, size_t path_length, uint64_t *used_bytes) {
+    static const char *const names[2] = {"memory.usage_in_bytes", "memory.current"};
+    if (!read_number(groups, path_length, names[groups->version - 1], used_bytes)) return false;
+    uint64_t reclaimable = reclaimable_bytes(groups, path_length);
+    *used_bytes -= reclaimable < *used_bytes ? reclaimable : *used_bytes;
+    return true;
+}
+
 static void find_limits(struct hak_memory_groups *groups, size_t mount_length) {
     for (size_t length = groups->path_length; groups->limit_count < HAK_GROUP_LIMITS;) {
-        uint64_t limit = limit_of(groups, length);
-        if (limit != LARGEST_LIMIT)
-            groups->limits[groups->limit_count++] = (struct hak_group_limit){.bytes = limit, .path_length = length};
+        struct hak_memory_use *limit = &groups->limits[groups->limit_count];
+        limit->limit_bytes = limit_of(groups, length);
+        if (limit->limit_bytes != LARGEST_LIMIT && read_use(groups, length, &limit->used_bytes)) groups->limit_count++;
         if (length <= mount_length) break;
         do length--;
         while (length > mount_length && groups->path[length] != '/');
@@ -230,49 +250,24 @@ void hak_memory_groups_find(struct hak_memory_groups *groups) {
     groups->path_length = 0;
     groups->version = find_own_group(group, sizeof group);
     if (groups->version != 0) {
-        size_t mount_length = find_folder(groups, group);
+        size_t mount_length = find_usual_folder(groups, group);
+        if (mount_length == 0) mount_length = find_folder(groups, group);
         if (groups->version != 0) find_limits(groups, mount_length);
     }
     errno = saved_errno;
 }
 
-/* ---- Looking --------------------------------------------------------------------------------------------------------- */
+/* ---- Looking ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t percent_used(struct hak_memory_use use) { return use.used_bytes / (use.limit_bytes / 100 + 1); }
 
-static bool read_use(const struct hak_memory_groups *groups, const struct hak_group_limit *limit,
-                     struct hak_memory_use *use) {
-    static const char *const names[2] = {"memory.usage_in_bytes", "memory.current"};
-    use->limit_bytes = limit->bytes;
-    if (!read_number(groups, limit->path_length, names[groups->version - 1], &use->used_bytes)) return false;
-    if (percent_used(*use) < HAK_USE_EXACT_FROM_PERCENT) return true;
-    uint64_t reclaimable = reclaimable_bytes(groups, limit->path_length);
-    use->used_bytes -= reclaimable < use->used_bytes ? reclaimable : use->used_bytes;
-    return true;
-}
-
-struct hak_memory_use hak_memory_use(const struct hak_memory_groups *groups) {
-    struct hak_memory_use nearest = {0, 0}, use;
-    int saved_errno = errno;
-    for (uint32_t i = 0; i < groups->limit_count; i++)
-        if (read_use(groups, &groups->limits[i], &use) &&
-            (nearest.limit_bytes == 0 || percent_used(use) > percent_used(nearest)))
-            nearest = use;
-    errno = saved_errno;
+struct hak_memory_use hak_memory_use(const struct hak_memory_groups *groups, int64_t more_bytes) {
+    struct hak_memory_use nearest = {0, 0};
+    for (uint32_t i = 0; i < groups->limit_count; i++) {
+        struct hak_memory_use use = groups->limits[i];
+        bool is_less = more_bytes < 0 && (uint64_t)-more_bytes > use.used_bytes;
+        use.used_bytes = is_less ? 0 : use.used_bytes + (uint64_t)more_bytes;
+        if (nearest.limit_bytes == 0 || percent_used(use) > percent_used(nearest)) nearest = use;
+    }
     return nearest;
-}
-
-/* "some avg10=0.00 avg60=0.00 avg300=0.00 total=40192016" */
-uint64_t hak_memory_stall_us(const struct hak_memory_groups *groups) {
-    struct reader reader = {.descriptor = -1};
-    char line[4 * NAME_BYTES];
-    uint64_t us = 0;
-    int saved_errno = errno;
-    if (groups->version == 2) open_in_group(&reader, groups, groups->path_length, "memory.pressure");
-    if (reader.descriptor < 0) open_reader(&reader, "/proc/pressure/memory");
-    const char *total = next_line(&reader, line, sizeof line) ? strstr(line, "total=") : NULL;
-    if (total == NULL || strncmp(line, "some ", 5) != 0 || !parse_number(total + 6, &us)) us = 0;
-    close_reader(&reader);
-    errno = saved_errno;
-    return us;
 }

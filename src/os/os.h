@@ -1,9 +1,10 @@
-/* The kernel, as hakmem needs it: address space, pages, messages, facts. No policy: who calls decides when and how much.
+/* The kernel, as hakmem needs it: address space, pages, messages, facts. No policy: who calls decides when and how
+ * much.
  *
  * One contract for all: addresses and sizes are multiples of hak_os_page_bytes(); a refusal is returned, never fatal;
- * errno is left as it was, but by those that open, read, duplicate and close files; every function may be called from any
- * thread. Memory functions count themselves in hak_os_counters. Tests link tests/fakes/fake_os.c instead, which records
- * calls and fails on script.
+ * errno is left as it was, but by those that open, read, duplicate and close files; every function may be called from
+ * any thread. Memory functions count themselves in hak_os_counters. Tests link tests/fakes/fake_os.c instead, which
+ * records calls and fails on script.
  */
 #ifndef HAK_OS_OS_H
 #define HAK_OS_OS_H
@@ -31,55 +32,73 @@ void *hak_os_reserve(size_t bytes, size_t alignment);
 /* Address space that is readable, writable and zero. NULL on refusal. */
 void *hak_os_map(size_t bytes, size_t alignment);
 
-/* Shows `name`, a static string, in /proc/PID/smaps for this mapping, where the kernel can. */
-void hak_os_name(void *start, size_t bytes, const char *name);
-
-/* Makes a part of a reservation readable and writable. Doing it twice does no harm. False on refusal. */
+/* Makes a part of what hak_os_reserve gave readable and writable. Doing it twice does no harm. False on refusal. */
 bool hak_os_commit(void *start, size_t bytes);
+
+/* Addresses where the process has nothing, most likely, and gets nothing unless it asks for just these: `bytes` of
+ * them, from a multiple of `alignment` (a power of two) on. Other ones for each `attempt`, and in each process. Nothing
+ * is reserved. 0 when the address space is too small. */
+uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt);
+
+/* The same as hak_os_map at these addresses, and nowhere else. OCCUPIED: something is mapped there already; REFUSED:
+ * the kernel gives none. */
+enum hak_os_mapped { HAK_OS_REFUSED, HAK_OS_OCCUPIED, HAK_OS_MAPPED };
+enum hak_os_mapped hak_os_map_at(void *start, size_t bytes);
 
 /* Gives a part of any mapping back, for good. False on refusal: it is mapped still. */
 bool hak_os_unmap(void *start, size_t bytes);
 
-/* Gives the memory back and keeps the address space: pages read as zero afterwards. False on refusal: they are unchanged. */
+/* Gives the memory back and keeps the address space: pages read as zero afterwards. False on refusal: each page is
+ * unchanged, or reads as zero. */
 bool hak_os_purge(void *start, size_t bytes);
 
-/* Grows or shrinks a mapping made by hak_os_map; with `target` (a reservation of new_bytes) moves it there, else it stays
- * in its place. False on refusal: the mapping has not changed, and the target is given back, or lost to the process: older
- * kernels unmap it before they find a reason to refuse. */
-bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target);
+/* Address space that something is to be moved to, and the mark at its start. After a refused move nobody knows whether
+ * it is there: the kernel unmaps it before it finds most reasons to refuse, and another thread may have the addresses
+ * at once. The error doesn't tell, for each version finds other reasons at other moments; the mark does, which no other
+ * mapping has. */
+struct hak_os_target {
+    void *start; /* NULL: the kernel has refused to reserve it */
+    size_t bytes;
+    uint64_t mark;
+};
+struct hak_os_target hak_os_reserve_target(size_t bytes, size_t alignment);
 
-/* Moves the pages of a part of one mapping to `target`, a reservation of as many bytes, which is a mapping of its own then.
- * The addresses they come from stay, and read as zero. False on refusal: nothing has changed but for the target, as with
- * hak_os_remap. */
-bool hak_os_move_pages(void *start, size_t bytes, void *target);
+/* Gives a target back that nothing was moved to, if it is there still; nothing is done to what another thread has at
+ * its addresses. False when it is there, and the kernel refuses. Where the kernel doesn't say what is there, its
+ * addresses are lost. */
+bool hak_os_drop_target(const struct hak_os_target *target);
 
-/* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on refusal. */
+/* Grows or shrinks a mapping in its place. False on refusal: it has not changed. */
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes);
+
+/* Moves a mapping of at most as many bytes to a target; it has the target's bytes then. False on refusal: the mapping
+ * has not changed, and the target is to be dropped. */
+bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
+
+/* Moves the pages of a part of one mapping to a target of as many bytes, which is a mapping of its own then. The
+ * addresses they come from stay, and read as zero. False on refusal: nothing has moved, and the target is to be
+ * dropped. */
+bool hak_os_move_pages(void *start, const struct hak_os_target *target);
+
+/* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on
+ * refusal. */
 bool hak_os_purge_lazily(void *start, size_t bytes);
 
-/* Gives a part that is readable and writable memory now, in place of a fault for each page. False on refusal, or where the kernel
- * doesn't know the call. */
+/* Gives a part that is readable and writable memory now, in place of a fault for each page. False on refusal, or where
+ * the kernel doesn't know the call. */
 bool hak_os_populate(void *start, size_t bytes);
 
-/* How much of a part has memory; 0 when the kernel doesn't tell. At most 2 MiB at a time. */
-size_t hak_os_resident_bytes(void *start, size_t bytes);
-
-/* True when the kernel gives transparent huge pages of 2 MiB to who asks for them, and this process may have some. Reads a file at the
- * first call. */
+/* True when the kernel gives transparent huge pages of 2 MiB to who asks for them, and this process may have some.
+ * Reads a file at the first call. */
 bool hak_os_has_huge_pages(void);
 
 /* Asks for transparent huge pages in this part, or for none, from now on. False on refusal. */
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes);
 bool hak_os_refuse_huge_pages(void *start, size_t bytes);
 
-/* Breaks the huge page that `page` is in, if it is in one: a part of it can go back to the kernel then. The contents of this one
- * page may be lost. */
+/* Breaks the huge page that `page` is in, if it is in one: a part of it can go back to the kernel then. The contents of
+ * this one page may be lost. */
 void hak_os_break_huge_page(void *page);
-
-/* Mappings the process may have. Reads a file at the first call. */
-size_t hak_os_mapping_limit(void);
-
-/* The process's address-space limit in bytes, SIZE_MAX for none. */
-size_t hak_os_address_space_limit(void);
 
 /* Time since some fixed moment, in ms, steady, as fine as the kernel's tick (1 to 10 ms). Cheap. */
 uint64_t hak_os_clock_ms(void);
@@ -87,28 +106,42 @@ uint64_t hak_os_clock_ms(void);
 /* The same as fine as can be, in ns. */
 uint64_t hak_os_clock_ns(void);
 
-/* Time that the process's threads have run, in ns. Of those that run now it is what the kernel's last tick has counted, or the last call
- * of hak_os_thread_cpu_ns for them. */
+/* Time that the process's threads have run, in ns. Of those that run now it is what the kernel's last tick has counted,
+ * or the last call of hak_os_thread_cpu_ns for them. */
 uint64_t hak_os_cpu_ns(void);
 
 /* Time that a thread of the process has run, in ns; 0 when there is none. The second is the caller's. */
 uint64_t hak_os_thread_cpu_ns(uint32_t thread_id);
 uint64_t hak_os_own_cpu_ns(void);
 
-/* Processor time of the process so far, all threads together: the sum, and what of it was the kernel's, as far as that is known. */
+/* What the process has cost so far: time of processors, and what of it was the kernel's. With `may_ask` the kernel is
+ * asked, by a system call that sandboxes may kill for. Else it is what can be known without: time, as if one processor
+ * worked for the process all along, and what hakmem's memory calls, and pages that went back and came again, cost
+ * typically. For who compares one way to allocate with another. */
 struct hak_os_usage {
     uint64_t cpu_ns, kernel_ns;
 };
-struct hak_os_usage hak_os_usage(void);
+struct hak_os_usage hak_os_usage(bool may_ask);
 
-/* The build id of the program, as its linker wrote it, up to `capacity` bytes; returns how many, 0 for a program without one. */
+/* The build id of the program, as its linker wrote it, up to `capacity` bytes; returns how many, 0 for a program
+ * without one. */
 enum { HAK_BUILD_ID_BYTES = 32 };
 size_t hak_os_build_id(unsigned char *id, size_t capacity);
 
-/* Starts a thread named hakmem, with a small stack and all signals blocked, which ends when `run` returns. It is to be joined if
- * `joinable` is given. False on refusal. */
-bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable);
-void hak_os_join_thread(uintptr_t joinable);
+/* Starts a thread with a small stack and all signals blocked but SIGSYS, which ends when `run` returns. It is to be joined: by who
+ * starts it, if `thread` is given, else by whom it tells. False on refusal. */
+bool hak_os_start_thread(void (*run)(void), uintptr_t *thread);
+void hak_os_join_thread(uintptr_t thread);
+bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */
+uintptr_t hak_os_this_thread(void);
+
+/* By a thread that was started so: from now on it is named hakmem, has a table of descriptors of its own where the
+ * kernel knows of that (hak_os_channel_take_table), and the main thread's processors and priority, but is never a
+ * real-time one; and what it starts has them. BEGAN_FILTERED or FILTERED, and nothing is done, when its system calls
+ * are filtered, since the process began or since some moment later: these may be forbidden. FOREIGN: it has other
+ * rights or namespaces than the process's first thread, and should end. */
+enum hak_os_settled { HAK_OS_SETTLED, HAK_OS_BEGAN_FILTERED, HAK_OS_FILTERED, HAK_OS_FOREIGN };
+enum hak_os_settled hak_os_settle_thread(void);
 
 /* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. */
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
@@ -117,7 +150,8 @@ void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
 /* Lets another thread run. */
 void hak_os_yield(void);
 
-/* Processors that the calling thread may run on, 1 or more; 1024 when the kernel doesn't tell, or there are more. */
+/* Processors that the process's first thread could run on when this was first asked, 1 or more; 1024 when the kernel
+ * doesn't tell. Before main, reads a file. */
 uint32_t hak_os_processor_count(void);
 
 /* Writes all of `text` to a file descriptor, as far as that is possible. */
@@ -129,8 +163,8 @@ void hak_os_copy_file(const char *path, int descriptor);
 /* Opens `path` for writing, emptied, closed on exec. Returns a descriptor, or -1. */
 int hak_os_create_file(const char *path);
 
-/* Puts a file with this text in the place of `path`, whoever reads it meanwhile: he sees the old one or this one, whole. False when
- * that can't be: `path` is as it was. */
+/* Puts a file with this text in the place of `path`, whoever reads it meanwhile: he sees the old one or this one,
+ * whole. False when that can't be: `path` is as it was. */
 bool hak_os_replace_file(const char *path, const char *text, size_t length);
 
 /* Opens `path` for reading, closed on exec. Returns a descriptor, or -1. */
@@ -147,7 +181,7 @@ int hak_os_duplicate(int descriptor);
 bool hak_os_is_privileged(void);
 
 int hak_os_process_id(void);
-uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts */
+uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts; no system call. 0 when it is not known */
 
 /* The address of the misuse that this process has reported and is to be aborted for; 0 for none. */
 uintptr_t hak_os_complaint(void);
@@ -155,8 +189,8 @@ uintptr_t hak_os_complaint(void);
 /* True when the word at a multiple of 8 can be read. Signal handlers may call it. */
 bool hak_os_is_readable(const void *address);
 
-/* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it works
- * before relocation is complete. */
+/* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it
+ * works before relocation is complete. */
 bool hak_os_has_thread_pointer(void);
 
 #endif

@@ -23,7 +23,7 @@
 #define SI_KERNEL 0x80
 #endif
 
-/* ---- What the processor was doing ---------------------------------------------------------------------------------- */
+/* ---- What the processor was doing -------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 
@@ -112,7 +112,7 @@ bool hak_os_follows_call(uintptr_t address) {
     return hak_os_read_memory(address - CALL_BYTES, bytes, sizeof bytes) && ends_in_call(bytes);
 }
 
-/* ---- Crashes -------------------------------------------------------------------------------------------------------- */
+/* ---- Crashes ----------------------------------------------------------------------------------------------------- */
 
 enum { CRASH_SIGNALS = 3 };
 
@@ -145,7 +145,8 @@ static struct hak_os_signal tell_signal(int number, const siginfo_t *info, const
     return arrived;
 }
 
-/* True when the instruction that caused the signal causes it again. Of what the kernel sends by itself, that's not known. */
+/* True when the instruction that caused the signal causes it again. Of what the kernel sends by itself, that's not
+ * known. */
 static bool comes_by_itself(int number, const siginfo_t *info) {
     bool is_late = number == SIGBUS && info->si_code == BUS_MCEERR_AO; /* broken memory that nobody has accessed */
     return info->si_code > 0 && info->si_code != SI_KERNEL && !is_late;
@@ -175,7 +176,7 @@ void hak_os_catch_crashes(void (*report)(const struct hak_os_signal *arrived)) {
     errno = saved_errno;
 }
 
-/* ---- A signal for something to be done ------------------------------------------------------------------------------ */
+/* ---- A signal for something to be done --------------------------------------------------------------------------- */
 
 static void (*act_on_signal)(void);
 
@@ -197,7 +198,7 @@ bool hak_os_on_signal(int number, void (*act)(void)) {
     return done;
 }
 
-/* ---- Alternate stacks ----------------------------------------------------------------------------------------------- */
+/* ---- Alternate stacks -------------------------------------------------------------------------------------------- */
 
 /* For a handler of the program's, too: one that wants an alternate stack, and had none in this thread. */
 static size_t signal_stack_bytes(void) {

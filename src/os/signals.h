@@ -1,13 +1,15 @@
 /* Signals that hakmem handles when a setting asks for it: those a program crashes with, and one for statistics.
  *
- *   G1  A crash happens again. When the report is written, what the program or the system had set for the signal before is put
- *       back, and the handler returns: a refused access is made once more, a signal that was sent is sent once more, with all it
- *       carried. So the program's own handler, the exit status and the core dump are what they are without hakmem.
- *   G2  While the handler of a crash runs, all signals of its thread are blocked. A crash in it therefore ends the process by the
- *       signal's default action.
+ *   G1  A crash happens again. When the report is written, what the program or the system had set for the signal before
+ *       is put back, and the handler returns: a refused access is made once more, a signal that was sent is sent once
+ *       more, with all it carried. So the program's own handler, the exit status and the core dump are what they are
+ *       without hakmem.
+ *   G2  While the handler of a crash runs, all signals of its thread are blocked. A crash in it therefore ends the
+ *       process by the signal's default action.
  *   G3  A program that sets a handler of its own later replaces ours. A signal that is ignored stays ignored.
  *
- * Handlers run on the alternate stack of the thread that is hit, if it has one: where a stack has overflowed there is no room.
+ * Handlers run on the alternate stack of the thread that is hit, if it has one: where a stack has overflowed there is
+ * no room.
  */
 #ifndef HAK_OS_SIGNALS_H
 #define HAK_OS_SIGNALS_H
@@ -32,8 +34,8 @@ struct hak_os_signal {
 /* Calls `report` at SIGSEGV, SIGBUS and SIGABRT from now on, each once (G1). */
 void hak_os_catch_crashes(void (*report)(const struct hak_os_signal *arrived));
 
-/* Calls `act` at a signal; calls that it interrupts are begun anew where the kernel can. False when the program has a handler for
- * it, or ignores it: then nothing was done. */
+/* Calls `act` at a signal; calls that it interrupts are begun anew where the kernel can. False when the program has a
+ * handler for it, or ignores it: then nothing was done. */
 bool hak_os_on_signal(int number, void (*act)(void));
 
 /* General registers as they were, from index 0 on: false when there are no more. */

@@ -6,64 +6,58 @@
 #include "os/os.h"
 #include "pool/partial_set.h"
 #include "pool/pool.h"
+#include "region/in_hand.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
 enum { BYTES_PER_MISS = 4096, TURNING_SHARES = 4, MOST_KEPT_HEAPS = 8, FEW_HEAPS = 4, HEAPS_PER_PROCESSOR = 2 };
 
-struct hak_counters hak_shared_counters;
+HAK_WRITTEN_BY_MANY struct hak_counters hak_shared_counters;
 HAK_ATOMIC(struct hak_heap *) hak_heaps;
-HAK_ATOMIC(uint32_t) hak_heaps_in_use;
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint32_t) hak_heaps_in_use; /* at the birth and end of each thread */
+HAK_ATOMIC(uint32_t) hak_heaps_about;
 HAK_ATOMIC(uint32_t) hak_few_heaps;
 HAK_ATOMIC(uint32_t) hak_heaps_resting;
 
-static HAK_ATOMIC(uint32_t) heap_count;      /* numbers given so far */
-static HAK_ATOMIC(uint32_t) free_heap_count; /* hint: heaps not in use, */
-static HAK_ATOMIC(uint32_t) kept_heap_count; /* and those that are kept */
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint32_t) heap_count; /* numbers given so far */
+
+/* Blank heaps that nobody has, a stack: the topmost one, and in the bits that its address has no use for, how many were
+ * put there so far. Who puts one there, and who takes one, looks at no other heap. */
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) unused_heaps;
+static HAK_ATOMIC(uint64_t) orphaned_heaps;            /* in the same way: whose threads a fork has lost */
+enum { HEAP_SHIFT = 12, HEAP_BITS = 57 - HEAP_SHIFT }; /* at the start of a page; below the largest address there is */
+
+/* H7: where kept heaps are found. */
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(struct hak_heap *) kept_heaps[MOST_KEPT_HEAPS];
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
+HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
 
 _Static_assert(sizeof(struct hak_heap) < HAK_HEAP_BYTES / 4, "slots are the larger part");
 
 /* ---- Making, acquiring, releasing -------------------------------------------------------------------------------- */
 
-/* Takes a bin from the hit path: to a signal handler it is empty and full, until set_bin. Returns where its blocks are. */
-static void **close_bin(const struct hak_heap *heap, struct hak_bin *bin, size_t *filled) {
-    void **base = hak_atomic_load(&bin->base, relaxed);
-    hak_atomic_store(&bin->limit, NULL, relaxed);
-    hak_atomic_store(&bin->base, heap->slots_end, relaxed); /* no slot is above */
-    hak_signal_fence();
-    void **top = hak_owned_get(&bin->top);
-    *filled = top > base ? (size_t)(top - base) : 0;
-    return base;
-}
-
-static void set_bin(struct hak_bin *bin, void **base, size_t filled, void **limit) {
-    hak_owned_set(&bin->top, base + filled);
-    hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
-    hak_atomic_store(&bin->base, base, relaxed);
-    hak_atomic_store(&bin->limit, limit, relaxed);
-}
-
 /* Empty bins without slots, which begin small again. */
 static void blank_bins(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        if (heap->slots[i].start == NULL) continue; /* as memory comes from the kernel: H3 */
-        hak_owned_set(&heap->slots[i].start, NULL);
-        heap->slots[i].end = NULL;
-        heap->slot_room[i] = 0;
+        if (heap->slots[i].start == NULL) continue; /* H3 */
+        hak_bin_set_top(&heap->bins[i], NULL);
+        hak_signal_fence(); /* no handler finds a block above no base */
+        hak_atomic_store(&heap->bins[i].base, NULL, relaxed);
+        hak_atomic_store(&heap->bins[i].limit, NULL, relaxed);
         heap->growth_misses[i] = heap->growth_turns[i] = 0;
-        set_bin(&heap->bins[i], NULL, 0, NULL);
+        heap->slot_room[i] = 0;
+        heap->slots[i].end = NULL;
+        hak_owned_set(&heap->slots[i].start, NULL);
     }
     heap->slots_next = (void **)(void *)(heap + 1);
     heap->slots_bytes = 0;
     heap->is_inherited = false;
 }
 
-/* What it knows of a thread that has left it, or is about to. */
+/* What it knows of a thread that has left it. */
 static void forget_thread(struct hak_heap *heap) {
-    heap->exit_rounds = 0;
     heap->acquired_count = 0;
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
     memset(heap->slab_counts, 0, sizeof heap->slab_counts);
@@ -73,6 +67,23 @@ static void forget_thread(struct hak_heap *heap) {
 void hak_heap_initialize(void) {
     uint32_t few = HEAPS_PER_PROCESSOR * hak_os_processor_count();
     hak_atomic_store(&hak_few_heaps, few > FEW_HEAPS ? few : FEW_HEAPS, relaxed);
+}
+
+static void change_in_use(int32_t by) {
+    uint32_t count = hak_atomic_fetch_add(&hak_heaps_in_use, (uint32_t)by, relaxed) + (uint32_t)by,
+             about = hak_atomic_load(&hak_heaps_about, relaxed),
+             difference = about < count ? count - about : about - count;
+    if (difference * 8 >= count) hak_atomic_store(&hak_heaps_about, count, relaxed);
+}
+
+void hak_heap_set_in_use(uint32_t count) {
+    hak_atomic_store(&hak_heaps_in_use, count, relaxed);
+    hak_atomic_store(&hak_heaps_about, count, relaxed);
+}
+
+void hak_heap_set_resting(uint32_t count) {
+    hak_atomic_store(&hak_heaps_resting, count, relaxed);
+    hak_atomic_store(&hak_heaps_about, hak_atomic_load(&hak_heaps_in_use, relaxed), relaxed);
 }
 
 static void make_blank(struct hak_heap *heap) {
@@ -103,18 +114,95 @@ bool hak_heap_is_known(const void *heap) {
     return known != NULL;
 }
 
-/* A heap that is in that state, of which there may be `count`. */
-static struct hak_heap *reuse_heap(uint32_t state, HAK_ATOMIC(uint32_t) *count) {
-    if (hak_atomic_load(count, relaxed) == 0) return NULL;
-    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
-        if (hak_atomic_load(&heap->in_use, relaxed) != state || !hak_heap_try_drain(heap)) continue;
-        /* The fence in hak_heap_end_drain pairs with hak_heap_leave: nothing that is kept is touched before it. */
-        bool is_ours = hak_atomic_load(&heap->in_use, relaxed) == state;
-        if (is_ours) {
-            if (state == HAK_HEAP_UNUSED) make_blank(heap);
-            hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
-            hak_atomic_fetch_sub(count, 1, relaxed);
-        }
+static struct hak_heap *topmost(uint64_t stack) {
+    return (struct hak_heap *)(uintptr_t)((stack & hak_low_bits(HEAP_BITS)) << HEAP_SHIFT);
+}
+
+static uint64_t with_topmost(uint64_t stack, const struct hak_heap *heap) {
+    return (stack & ~hak_low_bits(HEAP_BITS)) | (uintptr_t)heap >> HEAP_SHIFT;
+}
+
+static void push(HAK_ATOMIC(uint64_t) *heaps, struct hak_heap *heap) {
+    uint64_t stack = hak_atomic_load(heaps, relaxed), pushed;
+    do {
+        hak_atomic_store(&heap->below, topmost(stack), relaxed);
+        pushed = with_topmost(stack, heap) + ((uint64_t)1 << HEAP_BITS);
+        /* Release pairs with pop. */
+    } while (!hak_atomic_cas(heaps, &stack, pushed, release, relaxed));
+}
+
+static struct hak_heap *pop(HAK_ATOMIC(uint64_t) *heaps) {
+    for (;;) {
+        /* Acquire pairs with push: what is below, and how the heap was left. */
+        uint64_t stack = hak_atomic_load(heaps, acquire);
+        struct hak_heap *heap = topmost(stack);
+        if (heap == NULL) return NULL;
+        const struct hak_heap *below = hak_atomic_load(&heap->below, relaxed);
+        /* Where others have taken this one and put it back meanwhile, their number tells: what is there is what was
+         * loaded. */
+        if (hak_atomic_cas(heaps, &stack, with_topmost(stack, below), relaxed, relaxed)) return heap;
+    }
+}
+
+/* For the next thread; the caller has made the heap blank. */
+static void put_unused(struct hak_heap *heap) {
+    hak_atomic_store(&heap->in_use, HAK_HEAP_UNUSED, relaxed);
+    push(&unused_heaps, heap);
+}
+
+static struct hak_heap *take_unused(void) {
+    struct hak_heap *heap = pop(&unused_heaps);
+    if (heap != NULL) hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
+    return heap;
+}
+
+/* With the bins and slabs of the thread that it had. */
+static struct hak_heap *take_orphaned(void) {
+    struct hak_heap *heap = pop(&orphaned_heaps);
+    if (heap == NULL) return NULL;
+    forget_thread(heap);
+    heap->is_inherited = true;
+    hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
+    return heap;
+}
+
+/* The `i`th of those that may be kept, or NULL. */
+static struct hak_heap *kept_heap(uint32_t i) {
+    /* Acquire pairs with put_kept. */
+    return hak_atomic_load(&kept_heaps[i], acquire);
+}
+
+static uint32_t count_kept(void) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) count += hak_atomic_load(&kept_heaps[i], relaxed) != NULL;
+    return count;
+}
+
+/* Before the heap is kept. False when as many are as may be. */
+static bool put_kept(struct hak_heap *heap) {
+    for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) {
+        struct hak_heap *nobody = NULL;
+        /* Release pairs with kept_heap: the record is seen. */
+        if (hak_atomic_cas(&kept_heaps[i], &nobody, heap, release, relaxed)) return true;
+    }
+    return false;
+}
+
+/* True when the heap is kept: then it is `in_use` from now on. The caller has it. */
+static bool take_kept(struct hak_heap *heap, uint32_t in_use) {
+    /* Acquire pairs with hak_heap_leave: nothing that is kept is touched before. */
+    if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_KEPT) return false;
+    hak_atomic_store(&heap->in_use, in_use, relaxed);
+    for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++)
+        if (hak_atomic_load(&kept_heaps[i], relaxed) == heap) hak_atomic_store(&kept_heaps[i], NULL, relaxed);
+    return true;
+}
+
+static struct hak_heap *take_any_kept(void) {
+    for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) {
+        struct hak_heap *heap = kept_heap(i);
+        if (heap == NULL || !hak_heap_try_drain(heap)) continue;
+        bool is_ours = take_kept(heap, HAK_HEAP_IN_USE);
         hak_heap_end_drain(heap);
         if (is_ours) return heap;
     }
@@ -122,40 +210,57 @@ static struct hak_heap *reuse_heap(uint32_t state, HAK_ATOMIC(uint32_t) *count) 
 }
 
 struct hak_heap *hak_heap_acquire(void) {
-    struct hak_heap *heap = reuse_heap(HAK_HEAP_KEPT, &kept_heap_count);
-    if (heap == NULL) heap = reuse_heap(HAK_HEAP_UNUSED, &free_heap_count);
+    /* First: in a child after fork it tells that a heap may have been in nobody's hands but the parent's. */
+    change_in_use(1);
+    struct hak_heap *heap = take_any_kept();
+    if (heap == NULL) heap = take_orphaned();
+    if (heap == NULL) heap = take_unused();
     if (heap == NULL) heap = make_heap();
-    if (heap == NULL) return NULL;
-    hak_atomic_fetch_add(&hak_heaps_in_use, 1, relaxed);
+    if (heap == NULL) change_in_use(-1);
     return heap;
 }
 
-void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
+void hak_heap_close_bin(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
+    void **start = hak_owned_get(&heap->slots[size_class].start), **lowest = hak_heap_lowest(heap, size_class);
+    if (start == NULL) return; /* H3 */
+    hak_atomic_store(&bin->limit, NULL, relaxed);
+    hak_atomic_store(&bin->base, heap->slots_end, relaxed); /* no slot is above */
+    hak_signal_fence();                                     /* from here on no handler hits it */
+    if (HAK_LIKELY(lowest == start)) return;
+    void **top = hak_owned_get(&bin->top);
+    size_t count = top > lowest ? (size_t)(top - lowest) : 0;
+    memmove(start, lowest, count * sizeof(void *));
+    hak_bin_set_top(bin, start + count);
+}
+
+void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
     const struct hak_slots *slots = &heap->slots[size_class];
-    if (slots->start == NULL) return;
-    if (HAK_LIKELY(hak_atomic_load(&bin->limit, relaxed) == slots->end)) {
-        hak_atomic_store(&bin->base, slots->start, relaxed); /* H8 */
-        return;
-    }
-    size_t count;
-    void **base = close_bin(heap, bin, &count);
-    memmove(slots->start, base, count * sizeof(void *));
-    set_bin(bin, slots->start, count, slots->end);
+    hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
+    hak_atomic_store(&heap->bins[size_class].base, hak_owned_get(&slots->start), relaxed);
+    hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
 }
 
 void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {
-    hak_atomic_store(&heap->bins[size_class].base, heap->slots_end, relaxed); /* no slot is above */
+    hak_signal_fence(); /* as above */
+    hak_atomic_store(&heap->bins[size_class].base, heap->slots_end, relaxed);
+    hak_atomic_store(&heap->bins[size_class].limit, heap->slots[size_class].end, relaxed);
 }
 
+/* Leaves a bin open, for frees only, drained or closed, as it was. */
 static void flush_bin(struct hak_heap *heap, uint32_t size_class) {
-    if (heap->slots[size_class].start == NULL) return;
-    void **lowest = hak_heap_lowest(heap, size_class);
+    struct hak_bin *bin = &heap->bins[size_class];
+    if (hak_heap_cached(heap, size_class) == 0) return;
+    void **base = hak_atomic_load(&bin->base, relaxed), **limit = hak_atomic_load(&bin->limit, relaxed);
+    hak_heap_close_bin(heap, size_class);
+    void **start = hak_owned_get(&heap->slots[size_class].start);
     uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
-    if (count == 0) return;
-    hak_bin_set_top(&heap->bins[size_class], lowest);
-    hak_pool_put(heap, size_class, lowest, count);
+    hak_bin_set_top(bin, start);
+    hak_pool_put(heap, size_class, start, count);
     HAK_COUNT(heap, flushed_blocks, count);
+    hak_signal_fence(); /* a handler that hits finds the bin closed, or empty */
+    if (base != heap->slots_end) hak_atomic_store(&bin->base, start, relaxed);
+    hak_atomic_store(&bin->limit, limit, relaxed);
 }
 
 static void flush_bins(struct hak_heap *heap) {
@@ -185,8 +290,7 @@ void hak_heap_give_up_idle(struct hak_heap *heap) {
 /* A slab of the heap that is in no list, and of which the heap has claimed nothing. */
 static void give_to_pool(struct hak_heap *heap, struct hak_slab *slab) {
     HAK_COUNT(heap, slabs_pooled, 1);
-    hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed); /* the partial set hands it on */
-    hak_partial_set_add(slab);
+    hak_pool_share(heap, slab);
 }
 
 /* To the region or the pool. */
@@ -238,12 +342,7 @@ void hak_heap_flush(struct hak_heap *heap) {
     hak_page_policy_after_release();
 }
 
-bool hak_heap_has_thread(const struct hak_heap *heap) {
-    uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
-    return in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_LEFT || hak_atomic_load(&heap->drained, relaxed) != 0;
-}
-
-/* ---- H7: leaving, and draining ------------------------------------------------------------------------------------ */
+/* ---- H7: leaving, and draining ----------------------------------------------------------------------------------- */
 
 bool hak_heap_try_drain(struct hak_heap *heap) {
     uint32_t nobody = 0;
@@ -256,9 +355,11 @@ bool hak_heap_try_drain(struct hak_heap *heap) {
 static void finish_release(struct hak_heap *heap) {
     /* Acquire pairs with hak_heap_release. */
     if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_LEFT) return;
+    hak_in_hand_begin();
     hak_heap_flush(heap);
-    hak_atomic_fetch_add(&free_heap_count, 1, relaxed);
-    hak_atomic_store(&heap->in_use, HAK_HEAP_UNUSED, relaxed);
+    hak_in_hand_end();
+    make_blank(heap);
+    put_unused(heap);
 }
 
 void hak_heap_end_drain(struct hak_heap *heap) {
@@ -266,13 +367,13 @@ void hak_heap_end_drain(struct hak_heap *heap) {
         finish_release(heap);
         /* Release pairs with hak_heap_try_drain and hak_heap_begin_slow_path. */
         hak_atomic_store(&heap->drained, 0, release);
-        /* Pairs with the fence in hak_heap_release: either we see that the heap was left, or who left it that it is free. */
+        /* Pairs with the fence in hak_heap_release: either we see that the heap was left, or who left it that it is
+         * free. */
         hak_atomic_fence(seq_cst);
     } while (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_LEFT && hak_heap_try_drain(heap));
 }
 
-void hak_heap_release(struct hak_heap *heap) {
-    hak_atomic_fetch_sub(&hak_heaps_in_use, 1, relaxed);
+static void leave_behind(struct hak_heap *heap) {
     /* Release pairs with finish_release: it sees all that the thread did. */
     hak_atomic_store(&heap->in_use, HAK_HEAP_LEFT, release);
     /* Pairs with the fence in hak_heap_end_drain. */
@@ -280,9 +381,14 @@ void hak_heap_release(struct hak_heap *heap) {
     if (hak_heap_try_drain(heap)) hak_heap_end_drain(heap);
 }
 
+void hak_heap_release(struct hak_heap *heap) {
+    change_in_use(-1);
+    leave_behind(heap);
+}
+
 /* One at least, and no more than threads will be left but for one: where all of them end, few will follow. */
 static bool are_enough_kept(void) {
-    uint32_t kept = hak_atomic_load(&kept_heap_count, relaxed);
+    uint32_t kept = count_kept();
     return kept > 0 && (kept >= MOST_KEPT_HEAPS || kept + 1 >= hak_atomic_load(&hak_heaps_in_use, relaxed));
 }
 
@@ -301,29 +407,41 @@ void hak_heap_leave(struct hak_heap *heap) {
     forget_thread(heap);
     heap->is_inherited = true;
     hak_heap_end_slow_path(heap);
-    hak_atomic_fetch_sub(&hak_heaps_in_use, 1, relaxed);
-    hak_atomic_fetch_add(&kept_heap_count, 1, relaxed);
-    /* Release pairs with the fence after reuse_heap, and with hak_heap_take_apart: who has the heap next sees all that the
-     * thread did. */
+    if (!put_kept(heap)) {
+        hak_heap_release(heap);
+        return;
+    }
+    change_in_use(-1);
+    /* Release pairs with take_kept: who has the heap next sees all that the thread did. */
     hak_atomic_store(&heap->in_use, HAK_HEAP_KEPT, release);
 }
 
 void hak_heap_take_apart(struct hak_heap *heap) {
-    if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_KEPT || !hak_heap_try_drain(heap)) return;
-    /* Acquire pairs with hak_heap_leave. */
-    if (hak_atomic_load(&heap->in_use, acquire) == HAK_HEAP_KEPT) {
-        hak_atomic_fetch_sub(&kept_heap_count, 1, relaxed);
-        hak_atomic_store(&heap->in_use, HAK_HEAP_LEFT, relaxed);
+    if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_KEPT) return;
+    hak_in_hand_begin();
+    if (!hak_heap_try_drain(heap)) {
+        hak_in_hand_keep();
+        return;
     }
+    take_kept(heap, HAK_HEAP_LEFT);
     hak_heap_end_drain(heap);
+    hak_in_hand_end();
 }
 
 void hak_heap_take_kept_apart(void) {
-    if (HAK_LIKELY(hak_atomic_load(&kept_heap_count, relaxed) == 0)) return;
-    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) hak_heap_take_apart(heap);
+    for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) {
+        struct hak_heap *heap = kept_heap(i);
+        if (heap != NULL) hak_heap_take_apart(heap);
+    }
+    while (HAK_UNLIKELY(topmost(hak_atomic_load(&orphaned_heaps, relaxed)) != NULL)) {
+        hak_in_hand_begin();
+        struct hak_heap *heap = pop(&orphaned_heaps);
+        if (heap != NULL) leave_behind(heap);
+        hak_in_hand_end();
+    }
 }
 
-/* ---- Partial slabs ------------------------------------------------------------------------------------------------ */
+/* ---- Partial slabs ----------------------------------------------------------------------------------------------- */
 
 /* H4 */
 static bool list_is_sound(const struct hak_heap *heap, uint32_t size_class) {
@@ -338,33 +456,38 @@ static bool list_is_sound(const struct hak_heap *heap, uint32_t size_class) {
     return count == heap->partial[size_class].count;
 }
 
-void hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
+bool hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
     struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
     if (list->count >= hak_knob(held_slabs)) {
         give_to_pool(heap, slab);
-        return;
+        return false;
     }
     hak_slab_scan_from(slab, 0); /* others may have freed anywhere */
     slab->previous = NULL;
     slab->next = list->first;
     if (list->first != NULL) list->first->previous = slab;
+    hak_signal_fence(); /* a forked child can follow the list */
     list->first = slab;
     list->count++;
     HAK_WALK(list_is_sound(heap, hak_atomic_load(&slab->size_class, relaxed)));
+    return true;
 }
 
 void hak_heap_unlink(struct hak_heap *heap, struct hak_slab *slab) {
     struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
+    hak_hand_note(slab);
     if (slab->previous != NULL) slab->previous->next = slab->next;
     else list->first = slab->next;
     if (slab->next != NULL) slab->next->previous = slab->previous;
     list->count--;
+    hak_signal_fence(); /* out of the list before others get it */
     HAK_WALK(list_is_sound(heap, hak_atomic_load(&slab->size_class, relaxed)));
 }
 
 void hak_heap_recheck_full(struct hak_heap *heap) {
     if (heap->full_count == 0) return;
-    /* S5: between the announcements and the second looks; pairs with the set bits, then the look at the state, of a freer. */
+    /* S5: between the announcements and the second looks; pairs with the set bits, then the look at the state, of a
+     * freer. */
     hak_atomic_fence(seq_cst);
     while (heap->full_count > 0) {
         const struct hak_full_slab *full = &heap->full[--heap->full_count];
@@ -378,7 +501,7 @@ void hak_heap_declare_full(struct hak_heap *heap, struct hak_slab *slab) {
     if (heap->full_count == HAK_FULL_SLABS) hak_heap_recheck_full(heap);
 }
 
-/* ---- Bins --------------------------------------------------------------------------------------------------------- */
+/* ---- Bins -------------------------------------------------------------------------------------------------------- */
 
 size_t hak_heap_usual_slots(uint32_t size_class) {
     size_t most = hak_knob(bin_most_bytes) / hak_size_classes[size_class].block_bytes;
@@ -402,22 +525,16 @@ static enum hak_bin_fit fit_of(uint32_t size_class, size_t slots) {
     return is_above && slots > HAK_LEAST_SLOTS ? HAK_BIN_TOO_LARGE : HAK_BIN_FITS;
 }
 
-static void end_bin_at(struct hak_heap *heap, uint32_t size_class, size_t count) {
-    struct hak_slots *slots = &heap->slots[size_class];
-    slots->end = slots->start + count;
-    hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
-}
-
 /* What the slots of all bins may keep in a large heap: the threads' part of it. */
 static uint64_t share_bytes(void) {
-    uint64_t super_slabs = hak_atomic_load(&hak_region_range(0)->super_slab_count, relaxed);
-    uint64_t threads = hak_atomic_load(&hak_heaps_in_use, relaxed);
+    uint64_t super_slabs = hak_region_super_slabs(hak_region_range(0));
+    uint64_t threads = hak_atomic_load(&hak_heaps_about, relaxed);
     return super_slabs * HAK_SUPER_SLAB_BYTES / hak_knob(bin_budget_share) / (threads + (threads == 0));
 }
 
-/* What the slots of a thread's bins may keep, for a bin that has missed. Some times the share where refills and flushes take turns: the
- * program allocates and frees at random, and has less to do with slabs the more it keeps. Where it allocates for long, and then
- * frees for long, misses are hardly fewer. */
+/* What the slots of a thread's bins may keep, for a bin that has missed. Some times the share where refills and flushes
+ * take turns: the program allocates and frees at random, and has less to do with slabs the more it keeps. Where it
+ * allocates for long, and then frees for long, misses are hardly fewer. */
 static uint64_t allowed_bytes(const struct hak_heap *heap, uint32_t size_class) {
     bool takes_turns = heap->growth_turns[size_class] * 4u > heap->growth_misses[size_class];
     return takes_turns ? TURNING_SHARES * share_bytes() : share_bytes();
@@ -444,8 +561,8 @@ static size_t quick_slots(uint32_t size_class) {
     return quick < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : quick;
 }
 
-/* How many of `want` slots, above the `have` that it has, a bin gets for this miss, where nothing is said about its class: large
- * ones by a miss for every 4 KiB more that it keeps then, within the thread's share of the heap. */
+/* How many of `want` slots, above the `have` that it has, a bin gets for this miss, where nothing is said about its
+ * class: large ones by a miss for every 4 KiB more that it keeps then, within the thread's share of the heap. */
 static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
     size_t quick = quick_slots(size_class);
     if (want <= quick) return want;
@@ -488,17 +605,16 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
             return heap->is_inherited ? grow_anew(heap, size_class) : HAK_BIN_FITS;
         void **base = heap->slots_next + 1; /* H2 */
         base[-1] = NULL;
-        size_t filled;
-        void **blocks = close_bin(heap, bin, &filled);
-        if (filled > 0) memcpy(base, blocks, filled * sizeof(void *));
+        size_t filled = hak_heap_cached(heap, size_class);
+        if (filled > 0) memcpy(base, hak_owned_get(&slots->start), filled * sizeof(void *));
         heap->slots_next = base + want;
         heap->slot_room[size_class] = (uint16_t)want;
         hak_owned_set(&slots->start, base);
-        slots->end = base + want;
-        set_bin(bin, base, filled, slots->end);
-    } else {
-        end_bin_at(heap, size_class, want);
+        hak_atomic_store(&bin->base, heap->slots_end, relaxed); /* it had none: it is closed from now on, */
+        hak_signal_fence();
+        hak_bin_set_top(bin, base + filled); /* before it has a top */
     }
+    slots->end = hak_owned_get(&slots->start) + want;
     heap->slots_bytes += (want - have) * block_bytes;
     heap->growth_misses[size_class] = heap->growth_turns[size_class] = 0;
     HAK_COUNT(heap, bin_growths, 1);
@@ -511,7 +627,7 @@ static void take_slots(struct hak_heap *heap, uint32_t size_class, size_t want) 
     size_t have = (size_t)(slots->end - slots->start), filled = hak_heap_cached(heap, size_class);
     if (want < filled) want = filled;
     if (want >= have) return;
-    end_bin_at(heap, size_class, want);
+    heap->slots[size_class].end = hak_owned_get(&slots->start) + want;
     heap->slots_bytes -= (have - want) * hak_size_classes[size_class].block_bytes;
 }
 
@@ -526,87 +642,41 @@ void hak_heap_shrink_to_budget(struct hak_heap *heap) {
         const struct hak_slots *slots = &heap->slots[c];
         size_t have = (size_t)(slots->end - slots->start), least = HAK_LEAST_SLOTS;
         if (is_within) least = hak_atomic_load(&hak_class_slots[c], relaxed) == 0 ? quick_slots(c) : have;
-        if (hak_atomic_load(&heap->bins[c].limit, relaxed) == slots->end && have > least)
-            take_slots(heap, c, have / 2 > least ? have / 2 : least);
+        if (hak_atomic_load(&heap->bins[c].limit, relaxed) != slots->end || have <= least) continue;
+        hak_atomic_store(&heap->bins[c].limit, NULL, relaxed);
+        hak_signal_fence(); /* no free hits it in a handler; a malloc that does, leaves fewer blocks */
+        take_slots(heap, c, have / 2 > least ? have / 2 : least);
+        hak_signal_fence();
+        hak_atomic_store(&heap->bins[c].limit, slots->end, relaxed);
     }
 }
 
-/* ---- fork ----------------------------------------------------------------------------------------------------------- */
-
-/* Puts a small slab that nobody holds any more where it can be found, or declares it full. */
-static void recover_slab(struct hak_slab *slab) {
-    hak_owned_set(&slab->claimed,
-                  0);       /* of a heap that was busy: they may be in a bin as well, and are given up with it */
-    hak_slab_unclaim(slab); /* the tail is in no bin */
-    if (hak_slab_count_bits(slab->bits, slab->block_count) == 0) {
-        hak_atomic_store(&slab->state, hak_slab_state(HAK_SLAB_FULL, HAK_NO_HEAP), relaxed);
-    } else {
-        hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed);
-        hak_partial_set_add(slab);
-    }
-}
-
-/* What the heap of a thread that is no more has claimed ahead goes back, if the heap can be trusted. */
-static void unclaim_all(struct hak_heap *heap) {
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-        for (struct hak_slab *slab = heap->partial[i].first; slab != NULL; slab = slab->next) hak_slab_unclaim(slab);
-}
-
-static bool is_abandoned(const struct hak_heap *heap, const struct hak_heap *own) {
-    uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
-    return heap != own && (in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_LEFT || in_use == HAK_HEAP_KEPT);
-}
+/* ---- fork -------------------------------------------------------------------------------------------------------- */
 
 /* Somebody had it, and left it in whatever state (H5). */
 static bool is_torn(const struct hak_heap *heap) {
     return hak_atomic_load(&heap->busy, relaxed) != 0 || hak_atomic_load(&heap->drained, relaxed) != 0;
 }
 
-static void recover_range(struct hak_range *range, const struct hak_heap *own) {
-    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
-    for (uint32_t i = 0; i < super_slabs; i++)
-        for (uint32_t c = 0; c < HAK_CLASS_LIMIT; c++) hak_atomic_store(&range->partial_rows[i][c], 0, relaxed);
-    for (uint32_t unit = 0; unit < super_slabs * HAK_UNITS_PER_SUPER_SLAB;) {
-        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
-        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
-            if (size_class == HAK_CLASS_RUN_HEAD) hak_large_recover_run(&range->slabs[unit]);
-            unit++;
-            continue;
-        }
-        /* Perhaps only some of its units were marked, or still are. */
-        uint32_t unit_count = hak_size_classes[size_class].unit_count;
-        struct hak_slab *slab = &range->slabs[hak_align_down(unit, unit_count)];
-        hak_region_mark(slab, unit_count, size_class, size_class);
-        unit = (uint32_t)hak_align_down(unit, unit_count) + unit_count;
-        uint32_t state = hak_atomic_load(&slab->state, relaxed);
-        if (own == NULL || state != hak_slab_state(HAK_SLAB_HELD, own->number)) recover_slab(slab);
+/* The heap of a thread that is no more, or of nobody. */
+static void leave_after_fork(struct hak_heap *heap) {
+    uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
+    if (in_use == HAK_HEAP_GIVEN_UP) return;
+    if (in_use == HAK_HEAP_UNUSED) { /* somebody was about to put it there, or had just taken it, perhaps */
+        hak_atomic_store(&heap->drained, 0, relaxed);
+        push(&unused_heaps, heap);
+        return;
     }
+    uint32_t left = is_torn(heap) ? HAK_HEAP_TORN : HAK_HEAP_ORPHANED;
+    hak_atomic_store(&heap->in_use, left, relaxed);
+    if (left == HAK_HEAP_ORPHANED) push(&orphaned_heaps, heap);
 }
 
-void hak_heap_recover_after_fork(struct hak_heap *own) {
-    struct hak_heap *newest = hak_atomic_load(&hak_heaps, relaxed);
-    hak_region_recover_after_fork();
-    hak_mapping_cache_recover_after_fork();
-    for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next)
-        if (is_abandoned(heap, own) && !is_torn(heap)) unclaim_all(heap);
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
-        recover_range(hak_region_range(i), own);
-    for (struct hak_heap *heap = newest; heap != NULL; heap = heap->next) {
-        hak_atomic_store(&heap->drainer, NULL, relaxed);
-        if (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_UNUSED) { /* somebody was about to use it, perhaps */
-            make_blank(heap);
-            hak_atomic_store(&heap->drained, 0, relaxed);
-        }
-        if (!is_abandoned(heap, own)) continue;
-        memset(heap->partial, 0, sizeof heap->partial); /* its slabs are in the pool now */
-        heap->full_count = 0;
-        if (is_torn(heap)) {
-            hak_atomic_store(&heap->in_use, HAK_HEAP_GIVEN_UP, relaxed);
-        } else {
-            flush_bins(heap);
-            hak_heap_release(heap);
-        }
-    }
-    hak_atomic_store(&hak_heaps_in_use, own == NULL ? 0 : 1, relaxed);
-    hak_atomic_store(&kept_heap_count, 0, relaxed);
+void hak_heap_leave_others_after_fork(const struct hak_heap *own) {
+    hak_atomic_store(&unused_heaps, 0, relaxed);
+    hak_atomic_store(&orphaned_heaps, 0, relaxed);
+    for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) hak_atomic_store(&kept_heaps[i], NULL, relaxed);
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        if (heap != own) leave_after_fork(heap);
+    hak_heap_set_in_use(own != NULL);
 }

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "pool/partial_set.h"
+#include "region/in_hand.h"
 #include "region/page_policy.h"
 
 static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }
@@ -13,8 +14,9 @@ enum {
     FEW_DIRTY_UNITS = 16, /* 1 MiB */
 };
 
-/* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is an
- * atomic operation, and those wait for the program's writes. The others are kept as empty slabs. Not where heaps are many. */
+/* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is
+ * an atomic operation, and those wait for the program's writes. The others are kept as empty slabs. Not where heaps are
+ * many. */
 static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
     if (heap != NULL && units == 1 && heap->acquired_count >= AHEAD_AFTER && !hak_heaps_are_many() &&
         source != HAK_UNITS_NEW_SUPER) {
@@ -31,8 +33,8 @@ static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, en
     return hak_region_acquire(units, units, source, false);
 }
 
-/* A class of which the heap has had no slab may stay small, and would keep the memory of a whole dirty unit from others: it gets
- * a fresh one, of which it touches what it needs. Not when dirty ones abound. */
+/* A class of which the heap has had no slab may stay small, and would keep the memory of a whole dirty unit from
+ * others: it gets a fresh one, of which it touches what it needs. Not when dirty ones abound. */
 static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32_t size_class) {
     uint32_t units = hak_size_classes[size_class].unit_count;
     if (heap == NULL || heap->has_acquired[size_class]) return NULL;
@@ -69,8 +71,9 @@ static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t units) {
     return slab;
 }
 
-/* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap. */
-static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class) {
+/* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap.
+ * NULL when none was found. */
+static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
     uint32_t units = hak_size_classes[size_class].unit_count;
     uint32_t state = heap == NULL ? HAK_SLAB_POOLED : hak_slab_state(HAK_SLAB_HELD, heap->number);
     struct hak_slab *slab = hak_partial_set_take(size_class);
@@ -109,24 +112,69 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     hak_page_policy_after_release();
 }
 
-/* ---- Taking blocks ------------------------------------------------------------------------------------------------ */
+void hak_pool_retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
+                              uint32_t size_class) {
+    for (bool is_ours = false; !is_ours;) {
+        /* S8: between what the caller did, or what was set again below, and the look. */
+        hak_atomic_fence(seq_cst);
+        if (!hak_slab_bits_all_set(bits, hak_size_classes[size_class].block_count)) return;
+        hak_in_hand_begin(); /* all its blocks but the last one may be free for long */
+        if (!hak_partial_set_remove(slab, size_class)) {
+            hak_in_hand_keep();
+            return;
+        }
+        is_ours = hak_slab_claim_all(slab);
+        if (is_ours) hak_pool_retire(heap, slab);
+        else hak_partial_set_add(slab);
+        hak_in_hand_end();
+    }
+}
 
+void hak_pool_share(struct hak_heap *heap, struct hak_slab *slab) {
+    HAK_ATOMIC(uint64_t) *bits = slab->bits;
+    uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed);
+    hak_atomic_store(&slab->state, HAK_SLAB_POOLED, relaxed); /* the partial set hands it on */
+    hak_partial_set_add(slab);
+    hak_pool_retire_if_empty(heap, slab, bits, size_class);
+}
+
+/* ---- Taking blocks ----------------------------------------------------------------------------------------------- */
+
+/* Others do not find what the slab has left, until it is back in the pool. */
 static uint32_t take_without_heap(uint32_t size_class, void **top, uint32_t want) {
+    struct hak_search search = hak_search_begin();
     for (;;) {
-        struct hak_slab *slab = acquire_slab(NULL, size_class);
-        if (slab == NULL) return 0;
+        struct hak_hand *outer = hak_in_hand_begin_without();
+        struct hak_slab *slab = find_slab(NULL, size_class);
+        if (slab == NULL) {
+            hak_in_hand_keep_without(outer);
+            if (hak_search_again(&search)) continue;
+            return 0;
+        }
         uint32_t got = hak_slab_take(slab, top, want);
         hak_slab_unclaim(slab);
         if (got < want) {
             struct hak_full_slab full = hak_slab_announce_full(slab, HAK_NO_HEAP);
             /* S5: between the announcement and the second look. */
             hak_atomic_fence(seq_cst);
-            if (hak_slab_take_back(&full, HAK_NO_HEAP, HAK_SLAB_POOLED)) hak_partial_set_add(slab);
+            if (hak_slab_take_back(&full, HAK_NO_HEAP, HAK_SLAB_POOLED)) hak_pool_share(NULL, slab);
         } else {
-            hak_partial_set_add(slab);
+            hak_pool_share(NULL, slab);
         }
+        hak_in_hand_end_without(outer);
         if (got > 0) return got;
     }
+}
+
+/* A slab that the heap holds, in its list: NULL when there is no memory. */
+static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_search search = hak_search_begin();
+    struct hak_slab *slab;
+    do slab = find_slab(heap, size_class);
+    while (HAK_UNLIKELY(slab == NULL) && hak_search_again(&search));
+    if (HAK_LIKELY(slab != NULL)) hak_heap_hold(heap, slab);
+    else hak_heap_recheck_full(heap); /* one of its own, perhaps, into which another thread has freed */
+    return heap->partial[size_class].first;
 }
 
 uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {
@@ -138,7 +186,6 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
             if (got > 0) return got;
             slab = acquire_slab(heap, size_class);
             if (slab == NULL) return 0;
-            hak_heap_hold(heap, slab);
         }
         got += hak_slab_take(slab, top - got, want - got);
         if (got == want) {
@@ -150,7 +197,7 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
     }
 }
 
-/* ---- Putting blocks back ------------------------------------------------------------------------------------------ */
+/* ---- Putting blocks back ----------------------------------------------------------------------------------------- */
 
 /* Blocks of one word of a slab's bits, gathered so that one atomic operation frees them all. */
 struct put_group {
@@ -167,21 +214,18 @@ static struct hak_slab *slab_of_group(const struct put_group *group) {
 }
 static uint32_t word_of_group(const struct put_group *group) { return group->key % sizeof(struct hak_slab); }
 
-/* Some word of the slab's bits is, or may be, all set: `state` is what was seen then. Gives the slab up if it is empty and
- * can be had. If it is not ours, the record may be another slab's by now: nothing is believed that is not claimed first. */
+/* Some word of the slab's bits is, or may be, all set: `state` is what was seen then. Gives the slab up if it is empty
+ * and can be had. */
 static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
                             uint32_t size_class, uint32_t state) {
-    uint32_t block_count = hak_size_classes[size_class].block_count;
     if (heap != NULL && state == hak_slab_state(HAK_SLAB_HELD, heap->number)) {
         /* Ours, and nobody else can change that. The last one of the class stays: it will be wanted again. */
         if (heap->partial[size_class].count <= 1) return;
         if (!hak_slab_is_empty(slab) || !hak_slab_claim_all(slab)) return;
         hak_heap_unlink(heap, slab);
         hak_pool_retire(heap, slab);
-    } else if (state == HAK_SLAB_POOLED && hak_slab_bits_all_set(bits, block_count) &&
-               hak_partial_set_remove(slab, size_class)) {
-        if (hak_slab_claim_all(slab)) hak_pool_retire(heap, slab);
-        else hak_partial_set_add(slab);
+    } else if (state == HAK_SLAB_POOLED) {
+        hak_pool_retire_if_empty(heap, slab, bits, size_class);
     }
 }
 
@@ -195,24 +239,22 @@ static HAK_COLD void report_double_free(const struct put_group *group, uint32_t 
 static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group, uint32_t keeper) {
     struct hak_slab *slab = slab_of_group(group);
     uint32_t index = word_of_group(group);
+    hak_hand_note(slab);
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
     uint64_t before = hak_slab_set_bits(slab, index, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
     uint32_t state;
-    bool taken_over = hak_slab_take_over_full(slab, keeper, &state),
-         is_remote = heap == NULL || state >> 2 != heap->number;
+    bool taken_over = hak_slab_take_over_full(slab, keeper, &state);
+    if (heap == NULL || state >> 2 != heap->number) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
     if (HAK_UNLIKELY(taken_over)) {
-        bool ours = keeper != HAK_NO_HEAP && state == hak_slab_state(HAK_SLAB_FULL, keeper);
-        state = ours ? hak_slab_state(HAK_SLAB_HELD, heap->number) : HAK_SLAB_POOLED;
-        if (ours) {
-            hak_heap_hold(heap, slab);
-            if (hak_atomic_load(&slab->state, relaxed) != state) state = HAK_SLAB_POOLED; /* the list was full */
-        } else {
+        if (keeper == HAK_NO_HEAP || state != hak_slab_state(HAK_SLAB_FULL, keeper)) {
             HAK_COUNT(heap, slabs_pooled, 1);
-            hak_partial_set_add(slab);
+            hak_pool_share(heap, slab);
+            return;
         }
+        if (!hak_heap_hold(heap, slab)) return;
+        state = hak_slab_state(HAK_SLAB_HELD, keeper);
     }
-    if (is_remote) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
     /* A word of ours may be complete together with claimed blocks. */
     uint64_t word = before | group->mask;
     if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
@@ -229,7 +271,7 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
 HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t unit_count, uintptr_t *start) {
     uintptr_t address = (uintptr_t)block;
     struct hak_range *range = hak_region_range(0);
-    if (HAK_UNLIKELY(address - range->start >= (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES)) {
+    if (HAK_UNLIKELY((address - range->start) >> HAK_UNIT_SHIFT >= hak_atomic_load(&hak_window.units, relaxed))) {
         range = hak_region_range_of(address);
         if (range == NULL) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "free", block, 0, 0);
     }
@@ -257,8 +299,8 @@ HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t e
     return count;
 }
 
-/* The first of `count` blocks is the one of bit `index` % 64 in its word. How many of the next ones are its neighbours in the
- * word: upwards, or, when the result is negative, downwards. */
+/* The first of `count` blocks is the one of bit `index` % 64 in its word. How many of the next ones are its neighbours
+ * in the word: upwards, or, when the result is negative, downwards. */
 static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, uint32_t count, uint32_t index,
                                                           const struct hak_size_class *facts) {
     uintptr_t first = (uintptr_t)blocks[0], step = facts->block_bytes;
@@ -269,8 +311,8 @@ static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, u
     return -(int32_t)count_steps(blocks + 1, left < below ? left : below, first - step, -step);
 }
 
-/* Gathers first and frees then. Blocks that come in any order cost no branch that can't be predicted; those that were handed
- * out together often come back together, up or down, and then cost a comparison each. */
+/* Gathers first and frees then. Blocks that come in any order cost no branch that can't be predicted; those that were
+ * handed out together often come back together, up or down, and then cost a comparison each. */
 static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
@@ -311,10 +353,14 @@ static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *b
 }
 
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+    struct hak_hand *outer = NULL;
+    if (HAK_UNLIKELY(heap == NULL))
+        outer = hak_in_hand_begin_without(); /* a slab that is full, and that the first block puts into the pool */
     while (count > 0) {
         uint32_t batch = count < PUT_BLOCKS ? count : PUT_BLOCKS;
         put_batch(heap, size_class, blocks, batch);
         blocks += batch;
         count -= batch;
     }
+    if (HAK_UNLIKELY(heap == NULL)) hak_in_hand_end_without(outer);
 }

@@ -1,6 +1,7 @@
 /* Pool: how blocks get from slabs into bins and back, and slabs from and to whoever needs them next.
  *
- * A slab for a class is acquired in stages, each counted, the next one tried when one has none; never map what lies free:
+ * A slab for a class is acquired in stages, each counted, the next one tried when one has none; never map what lies
+ * free:
  *   1. a partial slab of the class        from the pool's partial set; first, so that sparse slabs fill up
  *   2. the heap's own empty slab          retired by the heap, or taken ahead
  *   3. an empty slab of the pool          dirty units of any former class
@@ -15,14 +16,24 @@
 
 #include "pool/heap.h"
 
-/* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how many;
- * 0 when there is no memory. */
+/* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how
+ * many; 0 when there is no memory. */
 uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want);
 
-/* Puts `count` blocks of a class back to their slabs. Blocks that are none, or were free already, are misuse of free. */
+/* Puts `count` blocks of a class back to their slabs. Blocks that are none, or were free already, are misuse of
+ * free. */
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count);
 
 /* Gives up a slab whose bits the caller has all claimed, and which is in no list or set. */
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab);
+
+/* Puts a slab that the caller has, with nothing claimed, into the pool, or gives it up if none of its blocks is in
+ * use. */
+void hak_pool_share(struct hak_heap *heap, struct hak_slab *slab);
+
+/* Gives up a slab of the pool if none of its blocks is in use (S8): for who has completed a word of its bits, which
+ * are `bits`. The record may be another slab's by now: nothing is believed that is not claimed first. */
+void hak_pool_retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
+                              uint32_t size_class);
 
 #endif

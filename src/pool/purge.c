@@ -2,7 +2,8 @@
 
 #include "os/os.h"
 #include "pool/drain.h"
-#include "pool/partial_set.h"
+#include "pool/pool.h"
+#include "region/in_hand.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
@@ -12,7 +13,8 @@ enum { OLD_SWEEPS = 2 };
 /* Looks at the holes of threads that go on: another one after one that gave back much. */
 enum { MOST_LOOKS = 4, FOUND_MUCH_BYTES = 1 << 20 };
 
-/* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of it. */
+/* A slab as a purger sees it who does not have it: facts of its class, which is checked again once he has a block of
+ * it. */
 struct view {
     struct hak_range *range;
     struct hak_slab *slab;
@@ -31,7 +33,7 @@ static struct view view_of(struct hak_range *range, uint32_t unit, uint32_t size
                          .size_class = size_class};
 }
 
-/* ---- Claiming what is free ------------------------------------------------------------------------------------------ */
+/* ---- Claiming what is free --------------------------------------------------------------------------------------- */
 
 /* The bits of blocks `first`..`end` in word `index`. */
 static uint64_t mask_in_word(uint32_t first, uint32_t end, uint32_t index) {
@@ -48,12 +50,17 @@ static bool are_free(const struct view *view, uint32_t first, uint32_t end) {
     return true;
 }
 
-/* Sets bits of blocks that the purger had claimed, with all the duties of a free (S5). */
+/* Sets bits of blocks that the purger had claimed, with all the duties of a free (S5, S8). */
 static void return_bits(const struct view *view, uint32_t word, uint64_t mask) {
-    uint32_t state;
+    struct hak_slab *slab = view->slab;
+    /* Perhaps not that of the view; but it is the blocks', while the purger has them. */
+    uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), state;
+    hak_hand_note(slab);
     /* As hak_slab_set_bits does; but where the record says its bits are, is for who has a block of it. */
-    hak_atomic_fetch_or(&view->bits[word], mask, seq_cst);
-    if (hak_slab_take_over_full(view->slab, HAK_NO_HEAP, &state)) hak_partial_set_add(view->slab);
+    uint64_t bits = hak_atomic_fetch_or(&view->bits[word], mask, seq_cst) | mask;
+    if (hak_slab_take_over_full(slab, HAK_NO_HEAP, &state)) hak_pool_share(NULL, slab);
+    else if (state == HAK_SLAB_POOLED && bits == hak_slab_word_mask(hak_size_classes[size_class].block_count, word))
+        hak_pool_retire_if_empty(NULL, slab, view->bits, size_class);
 }
 
 static void return_blocks(const struct view *view, uint32_t first, uint32_t end) {
@@ -85,9 +92,10 @@ static uint32_t free_block(const struct view *view) {
     return count;
 }
 
-/* ---- Holes ---------------------------------------------------------------------------------------------------------- */
+/* ---- Holes ------------------------------------------------------------------------------------------------------- */
 
-/* The blocks that have a part in pages `first`..`end`: *block_first and up, below the result. None behind the last block. */
+/* The blocks that have a part in pages `first`..`end`: *block_first and up, below the result. None behind the last
+ * block. */
 static uint32_t blocks_in_pages(const struct view *view, uint32_t first, uint32_t end, uint32_t *block_first) {
     size_t page = hak_os_page_bytes();
     uint32_t count = view->facts->block_count,
@@ -96,8 +104,8 @@ static uint32_t blocks_in_pages(const struct view *view, uint32_t first, uint32_
     return block_end < count ? block_end : count;
 }
 
-/* Purges pages `first`..`end` of the slab, if no block in them is in use. Who has a block has the slab's pages behind the last
- * one, too, as far as there is nobody else to use them: for these, any block will do. */
+/* Purges pages `first`..`end` of the slab, if no block in them is in use. Who has a block has the slab's pages behind
+ * the last one, too, as far as there is nobody else to use them: for these, any block will do. */
 static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end) {
     size_t page = hak_os_page_bytes(), bytes = (end - first) * page;
     uint32_t block_first, block_end = blocks_in_pages(view, first, end, &block_first);
@@ -140,7 +148,7 @@ static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
     return bytes;
 }
 
-/* ---- SuperSlabs ----------------------------------------------------------------------------------------------------- */
+/* ---- SuperSlabs -------------------------------------------------------------------------------------------------- */
 
 /* What to do with the slabs of a SuperSlab, and with the runs that begin in it, by their first unit. Returns bytes. */
 struct visitor {
@@ -167,7 +175,7 @@ static size_t visit_super_slab(struct hak_range *range, uint32_t super_slab, con
     return bytes;
 }
 
-/* ---- Old holes ------------------------------------------------------------------------------------------------------ */
+/* ---- Old holes --------------------------------------------------------------------------------------------------- */
 
 static bool is_old(const struct hak_slab *record) { return hak_atomic_load(&record->sweeps, relaxed) >= OLD_SWEEPS; }
 
@@ -211,7 +219,7 @@ static size_t purge_old_holes(struct hak_range *range, uint32_t super_slab) {
     return bytes == 0 ? 0 : visit_super_slab(range, super_slab, &purge);
 }
 
-/* ---- All SuperSlabs, or the next ones ------------------------------------------------------------------------------- */
+/* ---- All SuperSlabs, or the next ones ---------------------------------------------------------------------------- */
 
 /* The next SuperSlab to look at. */
 struct cursor {
@@ -222,8 +230,7 @@ struct cursor {
 static struct hak_range *range_at(struct cursor *cursor) {
     for (;;) {
         struct hak_range *range = cursor->range == HAK_RANGE_LIMIT ? NULL : hak_region_range(cursor->range);
-        /* Acquire pairs with hak_region_grow: records exist up to here. */
-        if (range != NULL && cursor->super_slab < hak_atomic_load(&range->super_slab_count, acquire)) return range;
+        if (range != NULL && cursor->super_slab < hak_region_super_slabs(range)) return range;
         cursor->range = range == NULL ? 0 : cursor->range + 1;
         cursor->super_slab = 0;
     }
@@ -246,7 +253,10 @@ size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
     uint64_t all = hak_region_sums().super_slabs, count = all < most_super_slabs ? all : most_super_slabs;
     struct cursor from = next_to_sweep;
     if (count == 0 || visit_super_slabs(&next_to_sweep, count, age_super_slab) < least_bytes * count / all) return 0;
-    return visit_super_slabs(&from, count, purge_old_holes);
+    hak_in_hand_begin();
+    size_t bytes = visit_super_slabs(&from, count, purge_old_holes);
+    hak_in_hand_end();
+    return bytes;
 }
 
 static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
@@ -261,19 +271,75 @@ static size_t purge_all_holes(void) {
     return visit_super_slabs(&from, hak_region_sums().super_slabs, purge_holes);
 }
 
-/* While other threads go on, what they have touched by the end of a look is the less, the shorter it was, and each has less to give
- * back than the one before. */
+/* ---- By turns ---------------------------------------------------------------------------------------------------- */
+
+static struct {
+    struct cursor next;
+    uint64_t super_slabs_left;
+} holes_round;
+
+void hak_purge_begin_round(struct hak_heap *own) {
+    struct hak_drain drain = {NULL};
+    struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
+    hak_in_hand_begin();
+    if (own != NULL) hak_heap_flush(own);
+    hak_heap_drain_others(own, &drain);
+    hak_heap_end_drains(&drain);
+    hak_in_hand_end();
+    hak_hand_take_up(outer);
+    hak_page_policy_owe_all();
+    holes_round.next = (struct cursor){0, 0};
+    holes_round.super_slabs_left = hak_region_sums().super_slabs;
+}
+
+bool hak_purge_turn(void) {
+    enum { MOST_SUPER_SLABS = 32 };
+    size_t bytes = 0;
+    struct hak_hand *outer = hak_in_hand_begin_without(); /* in a handler, too */
+    for (uint32_t i = 0; i < MOST_SUPER_SLABS && holes_round.super_slabs_left > 0 && bytes < HAK_TURN_BYTES / 2; i++) {
+        bytes += visit_super_slabs(&holes_round.next, 1, purge_holes);
+        holes_round.super_slabs_left--;
+    }
+    hak_in_hand_end_without(outer);
+    return holes_round.super_slabs_left == 0;
+}
+
+/* ---- At once ----------------------------------------------------------------------------------------------------- */
+
+/* While other threads go on, what they have touched by the end of a look is the less, the shorter it was, and each has
+ * less to give back than the one before. */
 size_t hak_purge_all(struct hak_heap *own) {
+    struct hak_drain drain = {NULL};
     size_t bytes = 0, found;
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) <= (own != NULL), is_done;
+    struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
+    hak_in_hand_begin();
     if (own != NULL) hak_heap_flush(own);
     /* Most of it before threads have to go without their heaps. */
     if (!alone) bytes += purge_all_holes();
     for (uint32_t looks = 0; looks < MOST_LOOKS; looks++) {
-        is_done = hak_heap_drain_others(own, &bytes);
+        is_done = hak_heap_drain_others(own, &drain);
         bytes += found = purge_all_holes() + hak_region_purge_units(UINT64_MAX, true);
         if (alone || (is_done && found < FOUND_MUCH_BYTES)) break;
     }
-    hak_heap_end_drains(&bytes);
-    return bytes + hak_mapping_cache_purge();
+    hak_heap_end_drains(&drain);
+    bytes += hak_mapping_cache_purge();
+    hak_in_hand_end();
+    hak_hand_take_up(outer);
+    return bytes;
+}
+
+void hak_purge_reclaim(struct hak_heap *own, bool drains) {
+    struct hak_drain drain = {NULL};
+    struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
+    hak_in_hand_begin();
+    if (own != NULL) hak_heap_flush(own);
+    hak_heap_take_kept_apart();
+    if (drains && hak_atomic_load(&hak_heaps_in_use, relaxed) > (own != NULL)) {
+        hak_heap_drain_others(own, &drain);
+        hak_heap_end_drains(&drain);
+    }
+    hak_mapping_cache_purge();
+    hak_in_hand_end();
+    hak_hand_take_up(outer);
 }

@@ -4,15 +4,26 @@
 
 #include "pool/heap.h"
 
-/* Gives back free units, kept mappings, and the pages inside slabs and behind runs that hold no block in use, whoever holds
- * the slabs, while other threads go on. `own` (NULL for none), which the caller has, is flushed first, and all other heaps are
- * drained. Returns the bytes given back. */
+/* Gives back free units, kept mappings, and the pages inside slabs and behind runs that hold no block in use, whoever
+ * holds the slabs, while other threads go on. `own` (NULL for none), which the caller has, is flushed first, and all
+ * other heaps are drained. Returns the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
-/* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes: whole pages
- * without a block in use, in slabs from which nothing was taken between two such looks, and behind runs as old. Not if they
- * are less than `least_bytes`, in proportion where it looks at a part only; nor those of a SuperSlab whose huge page is worth
- * more. Returns the bytes. For one thread at a time. */
+/* The same by turns, for one thread at a time: begins a round, in which all caches and empty slabs become free units; the
+ * page policy owes these and kept mappings (page_policy.h), and pays before the first turn. */
+void hak_purge_begin_round(struct hak_heap *own);
+
+/* Gives back the holes of the next SuperSlabs, some MiB. True when the round is over. */
+bool hak_purge_turn(void);
+
+/* Makes what `own` keeps free to be had by all, at other sizes as well, and with `drains` what other threads' heaps do;
+ * kept mappings go back to the kernel. For who finds no memory. `own` as above. */
+void hak_purge_reclaim(struct hak_heap *own, bool drains);
+
+/* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes:
+ * whole pages without a block in use, in slabs from which nothing was taken between two such looks, and behind runs as
+ * old. Not if they are less than `least_bytes`, in proportion where it looks at a part only; nor those of a SuperSlab
+ * whose huge page is worth more. Returns the bytes. For one thread at a time. */
 size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs);
 
 #endif

@@ -12,17 +12,24 @@ static HAK_ATOMIC(directory_entry *) root[1u << ROOT_SHIFT];
 const void *const hak_directory_root = root;
 static HAK_ATOMIC(size_t) largest_mapping; /* ever made, in bytes: how far to look back */
 
-HAK_ATOMIC(uint64_t) hak_mapping_count;
-HAK_ATOMIC(uint64_t) hak_mapping_bytes;
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_mapping_count;
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_mapping_bytes;
 
 static bool is_mapping(uint64_t value) { return (value & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING; }
 
-static void count_change(uint64_t before, uint64_t after) {
-    uint64_t count = (uint64_t)is_mapping(after) - is_mapping(before);
-    uint64_t bytes = (is_mapping(after) ? hak_entry_mapping_bytes(after) : 0) -
-                     (is_mapping(before) ? hak_entry_mapping_bytes(before) : 0);
-    if (count != 0) hak_atomic_fetch_add(&hak_mapping_count, count, relaxed);
-    if (bytes != 0) hak_atomic_fetch_add(&hak_mapping_bytes, bytes, relaxed);
+/* D4 */
+static void count_entry(uint64_t value) {
+    if (!is_mapping(value)) return;
+    hak_atomic_fetch_add(&hak_mapping_count, 1, relaxed);
+    hak_atomic_fetch_add(&hak_mapping_bytes, hak_entry_mapping_bytes(value), relaxed);
+    hak_signal_fence(); /* a child of fork finds no entry that is not counted */
+}
+
+static void discount_entry(uint64_t value) {
+    if (!is_mapping(value)) return;
+    hak_signal_fence();
+    hak_atomic_fetch_sub(&hak_mapping_count, 1, relaxed);
+    hak_atomic_fetch_sub(&hak_mapping_bytes, hak_entry_mapping_bytes(value), relaxed);
 }
 
 static directory_entry *leaf_of(uintptr_t address) {
@@ -48,8 +55,8 @@ static size_t slot_of(uintptr_t address) { return (address >> HAK_GRANULE_SHIFT)
 
 uint64_t hak_directory_get(uintptr_t address) {
     directory_entry *leaf = leaf_of(address);
-    /* Relaxed: an entry is a number. The range it names is acquired by hak_region_range, and whoever has a pointer into a
-     * mapping got it after the entry was set. */
+    /* Relaxed: an entry is a number. The range it names is acquired by hak_region_range, and whoever has a pointer into
+     * a mapping got it after the entry was set. */
     return leaf == NULL ? HAK_ENTRY_NONE : hak_atomic_load(&leaf[slot_of(address)], relaxed);
 }
 
@@ -61,16 +68,22 @@ bool hak_directory_set(uintptr_t address, uint64_t value) {
         while (bytes > largest && !hak_atomic_cas(&largest_mapping, &largest, bytes, relaxed, relaxed)) {
         }
     }
-    count_change(hak_atomic_exchange(&leaf[slot_of(address)], value, relaxed), value);
+    count_entry(value);
+    discount_entry(hak_atomic_exchange(&leaf[slot_of(address)], value, relaxed));
     return true;
 }
 
+bool hak_directory_prepare(uintptr_t address) { return make_leaf(address) != NULL; }
+
 bool hak_directory_replace(uintptr_t address, uint64_t expected, uint64_t value) {
     directory_entry *leaf = leaf_of(address);
+    if (leaf == NULL) return false;
+    uint64_t found = expected;
+    count_entry(value);
     /* Relaxed: one wins. The mapping itself is handed on by whoever keeps it, or by the kernel. */
-    if (leaf == NULL || !hak_atomic_cas(&leaf[slot_of(address)], &expected, value, relaxed, relaxed)) return false;
-    count_change(expected, value);
-    return true;
+    bool replaced = hak_atomic_cas(&leaf[slot_of(address)], &found, value, relaxed, relaxed);
+    discount_entry(replaced ? expected : value);
+    return replaced;
 }
 
 bool hak_directory_find_mapping(uintptr_t address, uintptr_t *start, size_t *bytes) {

@@ -6,6 +6,7 @@
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/in_hand.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
 
@@ -13,10 +14,13 @@
 static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UINT32_MAX - 1) << 2 | HAK_SLAB_HELD,
                       run_freed = (UINT32_MAX - 2) << 2 | HAK_SLAB_HELD;
 
-/* ---- Allocation --------------------------------------------------------------------------------------------------- */
+/* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
-#define LONGEST_RUN_BYTES ((size_t)HAK_FIRST_RANGE_UNITS << HAK_UNIT_SHIFT)
+#define LONGEST_RUN_BYTES (64 * HAK_GIB)
 #define LARGEST_RUN_ALIGNMENT HAK_GIB
+
+/* A kept mapping up to this size is written to where the kernel refuses to make it zero; beyond, another is mapped. */
+#define MOST_CLEARED_BYTES (64 * HAK_MIB)
 
 /* Runs of at least so many bytes are moved by changing page tables, shorter ones by copying. */
 #define LEAST_MOVED_BYTES (HAK_MIB / 2)
@@ -39,7 +43,9 @@ static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
     set_bytes_of_run(run, bytes);
     /* Release pairs with begin_change: who gets at the run sees its bytes. */
     hak_atomic_store(&run->state, run_live, release);
-    hak_region_mark(run, units, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    hak_region_mark(run, units, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
+    hak_signal_fence(); /* L1: the head's mark comes last */
+    hak_region_mark(run, 1, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
     return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
 }
 
@@ -69,7 +75,7 @@ static void *map_block(size_t bytes, size_t alignment) {
         hak_page_policy_begin_mapping(start, bytes);
         return start;
     }
-    hak_os_unmap(start, bytes);
+    hak_mapping_cache_give_back((uintptr_t)start, bytes);
     return NULL;
 }
 
@@ -79,11 +85,14 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
     void *kept = hak_mapping_cache_take(bytes);
     if (kept == NULL) return map_block(bytes, HAK_GRANULE_BYTES);
     /* A mapping is too large to be written to before it is used. */
-    if (clear && !hak_os_purge(kept, bytes)) memset(kept, 0, bytes);
-    return kept;
+    if (!clear || hak_os_purge(kept, bytes)) return kept;
+    if (bytes <= MOST_CLEARED_BYTES) return memset(kept, 0, bytes);
+    if (hak_directory_replace((uintptr_t)kept, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE))
+        hak_mapping_cache_put((uintptr_t)kept, bytes);
+    return map_block(bytes, HAK_GRANULE_BYTES);
 }
 
-void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
+static void *find_large(size_t bytes, size_t alignment, bool clear) {
     bool fits_run = alignment <= LARGEST_RUN_ALIGNMENT && bytes <= LONGEST_RUN_BYTES;
     bool prefers_run = fits_run && ((alignment <= HAK_SUPER_SLAB_BYTES && bytes <= hak_knob(run_limit_bytes)) ||
                                     !hak_page_policy_may_map());
@@ -93,7 +102,18 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
     return block == NULL && fits_run && !prefers_run ? alloc_run(bytes, alignment, clear) : block;
 }
 
-/* ---- Freeing ------------------------------------------------------------------------------------------------------ */
+void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
+    struct hak_search search = hak_search_begin();
+    void *block;
+    do {
+        struct hak_change change = hak_change_begin();
+        block = find_large(bytes, alignment, clear);
+        hak_change_end(change, false);
+    } while (HAK_UNLIKELY(block == NULL) && hak_search_again(&search));
+    return block;
+}
+
+/* ---- Freeing ----------------------------------------------------------------------------------------------------- */
 
 /* The caller has the run, and only its units afterwards. Returns how many. */
 static uint32_t end_run(struct hak_slab *run) {
@@ -117,14 +137,15 @@ static void give_up_run(struct hak_slab *run, bool moved) {
 /* Gets at a run, unless somebody else is. */
 static bool begin_change(struct hak_slab *run) {
     uint32_t state = run_live;
+    hak_hand_note_run(run);
     /* Acquire pairs with alloc_run and end_change. */
     return hak_atomic_cas(&run->state, &state, run_busy, acquire, relaxed);
 }
 
 static void end_change(struct hak_slab *run) {
     uint32_t state = run_busy;
-    /* Release pairs with begin_change and free_run: what was purged was so before. Acquire pairs with free_run: the program is
-     * done with the run. */
+    /* Release pairs with begin_change and free_run: what was purged was so before. Acquire pairs with free_run: the
+     * program is done with the run. */
     if (!hak_atomic_cas(&run->state, &state, run_live, release, acquire) && state == run_freed) give_up_run(run, false);
 }
 
@@ -191,50 +212,69 @@ static bool free_mapping(uintptr_t start, size_t bytes) {
 }
 
 bool hak_large_free(const struct hak_place *place) {
-    return place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, place->bytes);
+    struct hak_change change = hak_change_begin();
+    bool is_free = place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, place->bytes);
+    hak_change_end(change, true);
+    return is_free;
 }
 
-/* ---- Resizing ----------------------------------------------------------------------------------------------------- */
+/* ---- Resizing ---------------------------------------------------------------------------------------------------- */
 
 /* A mapping has grown. */
 static void count_larger(size_t have_bytes, size_t bytes) {
     if (bytes > have_bytes) hak_count_growth((bytes - have_bytes) / hak_os_page_bytes());
 }
 
-/* Moves a mapping to a place with more room, by changing page tables. `entry_bytes` is what the directory says of it, 0 for
- * nothing: then it has no entry if the move fails. */
-static void *move_mapping(uintptr_t start, size_t entry_bytes, size_t have_bytes, size_t bytes) {
-    void *target = hak_os_reserve(bytes, HAK_GRANULE_BYTES);
-    if (target == NULL) return NULL;
-    if (!hak_directory_set((uintptr_t)target, hak_entry_for_mapping(bytes))) {
-        hak_os_unmap(target, bytes);
-        return NULL;
-    }
-    /* The entry goes before the addresses do: another thread may get them at once. */
-    if (entry_bytes != 0) hak_directory_set(start, HAK_ENTRY_NONE);
-    if (hak_os_remap((void *)start, have_bytes, bytes, target)) {
-        count_larger(have_bytes, bytes);
-        return target;
-    }
-    if (entry_bytes != 0) hak_directory_set(start, hak_entry_for_mapping(entry_bytes));
-    hak_directory_replace((uintptr_t)target, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE);
-    return NULL;
+/* Gives a target back that nothing was moved to. What the kernel doesn't take serves as a mapping for another. */
+static void drop_target(const struct hak_os_target *target) {
+    if (!hak_os_drop_target(target) && hak_os_commit(target->start, target->bytes))
+        hak_mapping_cache_give_back((uintptr_t)target->start, target->bytes);
 }
 
-/* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its pages
- * first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
+/* A place to move a mapping to, for which the directory has room. */
+static struct hak_os_target reserve_target(size_t bytes) {
+    struct hak_os_target target = hak_os_reserve_target(bytes, HAK_GRANULE_BYTES);
+    if (target.start == NULL || hak_directory_prepare((uintptr_t)target.start)) return target;
+    drop_target(&target);
+    target.start = NULL;
+    return target;
+}
+
+/* Moves a mapping that has no entry, by changing page tables; it has one then. Or drops the target, and returns NULL.
+ * The target has no entry before: while nobody knows whether it is there, another thread may have its addresses, and an
+ * entry for them (D3). */
+static void *move_mapping(uintptr_t start, size_t have_bytes, const struct hak_os_target *target) {
+    if (!hak_os_move((void *)start, have_bytes, target)) {
+        drop_target(target);
+        return NULL;
+    }
+    hak_directory_set((uintptr_t)target->start, hak_entry_for_mapping(target->bytes)); /* there is room */
+    count_larger(have_bytes, target->bytes);
+    return target->start;
+}
+
+/* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its
+ * pages first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
  * part of one can't. */
 static void *move_run(const struct hak_place *place, size_t bytes) {
     if (place->bytes < LEAST_MOVED_BYTES || !hak_page_policy_may_map()) return NULL;
+    struct hak_os_target target = reserve_target(hak_align_up(bytes, hak_os_page_bytes()));
+    if (target.start == NULL) return NULL;
     /* With what lies behind its last page: the units are to be empty. */
     size_t have_bytes = hak_align_up(place->bytes, HAK_UNIT_BYTES);
-    hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
-    void *between = hak_os_reserve(have_bytes, HAK_GRANULE_BYTES);
-    if (between == NULL || !hak_os_move_pages((void *)place->start, have_bytes, between)) return NULL;
-    void *moved = move_mapping((uintptr_t)between, 0, have_bytes, hak_align_up(bytes, hak_os_page_bytes()));
-    if (moved != NULL) return moved;
-    memcpy((void *)place->start, between, place->bytes);
-    hak_os_unmap(between, have_bytes);
+    struct hak_os_target between = hak_os_reserve_target(have_bytes, HAK_GRANULE_BYTES);
+    if (between.start != NULL) {
+        hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
+        if (hak_os_move_pages((void *)place->start, &between)) {
+            void *moved = move_mapping((uintptr_t)between.start, have_bytes, &target);
+            if (moved != NULL) return moved;
+            memcpy((void *)place->start, between.start, place->bytes);
+            hak_mapping_cache_give_back((uintptr_t)between.start, have_bytes);
+            return NULL;
+        }
+        drop_target(&between);
+    }
+    drop_target(&target);
     return NULL;
 }
 
@@ -246,6 +286,7 @@ static bool extend_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     return true;
 }
 
+/* The run has the bytes already that it will have. */
 static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     struct hak_slab *tail = run + want;
     hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
@@ -266,25 +307,45 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
         else end_change(run);
         return moved;
     }
-    if (want < have) shorten_run(run, have, want);
+    hak_signal_fence(); /* L2: units, then bytes; or bytes, then units */
     set_bytes_of_run(run, bytes);
+    hak_signal_fence();
+    if (want < have) shorten_run(run, have, want);
     end_change(run);
     return (void *)place->start;
+}
+
+/* Whose addresses go back to the kernel has no entry for them before (D3); after a refusal they are the block's. */
+static void shorten_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
+    hak_directory_set(start, hak_entry_for_mapping(bytes));
+    hak_signal_fence(); /* L4 */
+    if (!hak_os_remap((void *)start, have_bytes, bytes)) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
 }
 
 static void *resize_mapping(const struct hak_place *place, size_t bytes) {
     bytes = hak_align_up(bytes, hak_os_page_bytes());
     if (bytes == place->bytes) return (void *)place->start;
     if (bytes <= HAK_SMALL_MAX) return NULL;
-    if (hak_os_remap((void *)place->start, place->bytes, bytes, NULL)) {
+    if (bytes < place->bytes) {
+        shorten_mapping(place->start, place->bytes, bytes);
+        return (void *)place->start;
+    }
+    if (hak_os_remap((void *)place->start, place->bytes, bytes)) {
         count_larger(place->bytes, bytes);
         hak_directory_set(place->start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
         return (void *)place->start;
     }
-    if (bytes < place->bytes) return (void *)place->start;
-    return move_mapping(place->start, place->bytes, place->bytes, bytes);
+    struct hak_os_target target = reserve_target(bytes);
+    if (target.start == NULL) return NULL;
+    hak_directory_set(place->start, HAK_ENTRY_NONE); /* D3 */
+    void *moved = move_mapping(place->start, place->bytes, &target);
+    if (moved == NULL) hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
+    return moved;
 }
 
 void *hak_large_resize(const struct hak_place *place, size_t bytes) {
-    return place->kind == HAK_PLACE_RUN ? resize_run(place, bytes) : resize_mapping(place, bytes);
+    struct hak_change change = hak_change_begin();
+    void *resized = place->kind == HAK_PLACE_RUN ? resize_run(place, bytes) : resize_mapping(place, bytes);
+    hak_change_end(change, true);
+    return resized;
 }

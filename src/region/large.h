@@ -1,8 +1,8 @@
 /* Large objects: blocks above HAK_SMALL_MAX bytes, or with an alignment that no size class has.
  *
- * Up to a limit (knob run_limit_bytes) they are page runs: adjacent units, the lowest that are free, also across SuperSlabs.
- * Above, each has a mapping of its own, which starts at a granule and grows by remapping. When one of the two is not to be
- * had, the other serves. A run that can't grow where it is becomes a mapping.
+ * Up to a limit (knob run_limit_bytes) they are page runs: adjacent units, the lowest that are free, also across
+ * SuperSlabs. Above, each has a mapping of its own, which starts at a granule and grows by remapping. When one of the
+ * two is not to be had, the other serves. A run that can't grow where it is becomes a mapping.
  *
  * The state of a run's record says who may change the run:
  *
@@ -11,35 +11,55 @@
  *       freed                   it was freed meanwhile: whoever is at it gives up its units when he is done
  *
  * Both are lock-free; all functions may be called from any thread, also for blocks another thread made.
+ *
+ * A child of fork finds memory as it was at some moment, and the thread that forked; what another thread was at stays
+ * as it was left. Each function takes its steps in an order in which this does no harm, whatever the moment:
+ *
+ *   L1  A unit is marked as a run's head when the run is whole: it has its units, and its record says so. Before, and
+ *       when the run has been freed, its record doesn't count: nothing is done to the run in a child.
+ *   L2  Units that the record of a run counts (by run_pages) are the run's: not free, not another's. So a run that
+ *       grows has its new units, marked, before it has the bytes, and one that shrinks has the bytes no more before its
+ *       units are given up.
+ *   L3  A run's memory goes back, or moves elsewhere, while somebody is at the run, and what is freed or has moved has
+ *       no contents to keep: a run that somebody was at is live in the child, with the bytes that its record says.
+ *   L4  What the directory says of a mapping is there, all of it (D3): a mapping that grows has the pages before its
+ *       entry says so, one that shrinks has an entry for what is left before pages go. A kept mapping is in one place
+ *       or in nobody's.
+ *   L5  What another thread had in hand, and no record or entry has, is lost to the child: of each thread at most the
+ *       object that it was making, freeing or resizing, with its old and its new place; the SuperSlabs that it was
+ *       making for it; one kept mapping. The block itself that another thread was in the middle of resizing is
+ *       nobody's, as is one that it was freeing.
  */
 #ifndef HAK_REGION_LARGE_H
 #define HAK_REGION_LARGE_H
 
 #include "region/region.h"
 
-/* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. With `clear`
- * it is zero; what the kernel has given zero is not touched for that. */
+/* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. With
+ * `clear` it is zero; what the kernel has given zero is not touched for that. */
 void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
 
-/* Frees a block found by hak_region_find: a page run or mapping whose start is the block. False when another thread has just
- * freed it. */
+/* Frees a block found by hak_region_find: a page run or mapping whose start is the block. False when another thread has
+ * just freed it. */
 bool hak_large_free(const struct hak_place *place);
 
-/* The same for those who keep units, and of one unit: a run of a unit that the caller has; and the free of a run that is one,
- * which leaves the unit to him. NULL, with nothing done, when somebody else is at the run: a case for hak_large_free. */
+/* The same for those who keep units, and of one unit: a run of a unit that the caller has; and the free of a run that
+ * is one, which leaves the unit to him. NULL, with nothing done, when somebody else is at the run: a case for
+ * hak_large_free. */
 void *hak_large_use_unit(struct hak_slab *unit, size_t bytes, bool clear);
 struct hak_slab *hak_large_free_unit(const struct hak_place *place);
 
-/* The pages behind the last one of a page run, in its last unit, if `unit` is where a run begins, and they have not gone back: the
- * first function returns their bytes, the second gives them back. Any thread may, at any time. */
+/* The pages behind the last one of a page run, in its last unit, if `unit` is where a run begins, and they have not
+ * gone back: the first function returns their bytes, the second gives them back. Any thread may, at any time; for the
+ * second it has memory in hand (region/in_hand.h). */
 size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit);
 size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
 
-/* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its place,
- * or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
+/* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its
+ * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
 
-/* In a child after fork, for each run: nobody is at it any more. */
+/* In a child after fork, for each run: nobody is at it any more. Writes where somebody was. */
 void hak_large_recover_run(struct hak_slab *run);
 
 #endif

@@ -3,14 +3,16 @@
 #include "base/knobs.h"
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/in_hand.h"
 #include "region/page_policy.h"
 #include "region/region.h"
 
 #define SMALL_CACHE_BYTES (64 * HAK_MIB)
 
-static HAK_ATOMIC(uint64_t) places[HAK_KEPT_MAPPINGS];
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) places[HAK_KEPT_MAPPINGS];
 const void *const hak_kept_mappings = places;
-static HAK_ATOMIC(uint64_t) kept_bytes;
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) kept_bytes;
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_mappings_owed;
 static HAK_ATOMIC(uint32_t) oldest; /* a place to push out of next; a clock's hand */
 
 static uint64_t word_of(uintptr_t start, size_t bytes) {
@@ -18,38 +20,71 @@ static uint64_t word_of(uintptr_t start, size_t bytes) {
 }
 static size_t bytes_of(uint64_t word) { return hak_kept_pages(word) * hak_os_page_bytes(); }
 
+static bool keep_at(uint32_t place, uint64_t word) {
+    uint64_t none = 0;
+    if (hak_atomic_load(&places[place], relaxed) != 0) return false;
+    hak_atomic_fetch_add(&kept_bytes, bytes_of(word), relaxed);
+    /* Release pairs with take_place: the last user is done with the mapping. */
+    if (hak_atomic_cas(&places[place], &none, word, release, relaxed)) return true;
+    hak_atomic_fetch_sub(&kept_bytes, bytes_of(word), relaxed);
+    return false;
+}
+
 static bool keep(uintptr_t start, size_t bytes) {
-    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
-        uint64_t none = 0;
-        if (hak_atomic_load(&places[i], relaxed) != 0) continue;
-        hak_atomic_fetch_add(&kept_bytes, bytes, relaxed);
-        /* Release pairs with take_place: the last user is done with the mapping. */
-        if (hak_atomic_cas(&places[i], &none, word_of(start, bytes), release, relaxed)) return true;
-        hak_atomic_fetch_sub(&kept_bytes, bytes, relaxed);
-    }
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++)
+        if (keep_at(i, word_of(start, bytes))) return true;
     return false;
 }
 
 static bool take_place(uint32_t place, uint64_t word) {
-    /* Acquire pairs with keep. */
+    /* Acquire pairs with keep_at. */
     if (word == 0 || !hak_atomic_cas(&places[place], &word, 0, acquire, relaxed)) return false;
     hak_atomic_fetch_sub(&kept_bytes, bytes_of(word), relaxed);
     return true;
 }
 
-/* Gives a mapping back; if the kernel refuses, keeps it, and if there is no place for it, its memory at least goes. */
-static bool give_back(uintptr_t start, size_t bytes) {
+bool hak_mapping_cache_give_back(uintptr_t start, size_t bytes) {
     if (hak_os_unmap((void *)start, bytes)) return true;
     hak_os_purge((void *)start, bytes);
     keep(start, bytes);
     return false;
 }
 
-/* Gives back what the hand points at. */
-static void push_out(void) {
+/* Gives back what was in a place, or if that is more than `most_bytes`, whole pages, so much of its end. Returns the
+ * bytes. */
+static size_t give_back_taken(uint32_t place, uint64_t word, size_t most_bytes) {
+    uintptr_t start = hak_kept_start(word);
+    size_t have = bytes_of(word), bytes = have < most_bytes ? have : most_bytes, left = have - bytes;
+    if (left == 0) return hak_mapping_cache_give_back(start, have) ? have : 0;
+    bool is_shorter = hak_os_unmap((void *)(start + left), bytes);
+    word = word_of(start, is_shorter ? left : have) | (word & HAK_KEPT_AGED);
+    if (!keep_at(place, word) && !keep(start, bytes_of(word))) hak_mapping_cache_give_back(start, bytes_of(word));
+    return is_shorter ? bytes : 0;
+}
+
+static size_t give_back_place(uint32_t place, uint64_t word, size_t most_bytes) {
+    if (word == 0) return 0;
+    hak_in_hand_begin();
+    if (!take_place(place, word)) {
+        hak_in_hand_keep();
+        return 0;
+    }
+    size_t bytes = give_back_taken(place, word, most_bytes);
+    hak_in_hand_end();
+    return bytes;
+}
+
+/* Gives back what the hand points at, or of its end so many bytes. Returns the bytes. */
+static size_t push_out(size_t most_bytes) {
     uint32_t place = hak_atomic_fetch_add(&oldest, 1, relaxed) % HAK_KEPT_MAPPINGS;
     uint64_t word = hak_atomic_load(&places[place], relaxed);
-    if (take_place(place, word)) give_back(hak_kept_start(word), bytes_of(word));
+    return give_back_place(place, word, most_bytes);
+}
+
+/* How much of what is kept has to go before `bytes` more can be; no more than these are. */
+static size_t too_many_bytes(size_t bytes, uint64_t limit) {
+    uint64_t kept = hak_atomic_load(&kept_bytes, relaxed) + bytes;
+    return kept <= limit ? 0 : hak_align_up(kept - limit < bytes ? kept - limit : bytes, hak_os_page_bytes());
 }
 
 static uint64_t limit_bytes(void) {
@@ -64,15 +99,19 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
     uint64_t limit = limit_bytes();
     /* What realloc has moved out of a run is asked for no more: objects of its size are runs. */
     if (bytes > limit || bytes <= hak_knob(run_limit_bytes)) {
-        give_back(start, bytes);
+        hak_mapping_cache_give_back(start, bytes);
         return;
     }
-    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS && hak_atomic_load(&kept_bytes, relaxed) + bytes > limit; i++)
-        push_out();
-    if (hak_atomic_load(&kept_bytes, relaxed) + bytes > limit || !keep(start, bytes)) give_back(start, bytes);
+    size_t pushed_bytes = 0, too_many;
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS && pushed_bytes < bytes; i++) {
+        if ((too_many = too_many_bytes(bytes, limit)) == 0) break;
+        pushed_bytes += push_out(too_many);
+    }
+    if (too_many_bytes(bytes, limit) != 0 || !keep(start, bytes)) hak_mapping_cache_give_back(start, bytes);
 }
 
-/* The place of the smallest mapping of at least `bytes`; HAK_KEPT_MAPPINGS when there is none of at most `most_bytes`. */
+/* The place of the smallest mapping of at least `bytes`; HAK_KEPT_MAPPINGS when there is none of at most
+ * `most_bytes`. */
 static uint32_t best_place(size_t bytes, size_t most_bytes, uint64_t *word) {
     uint32_t best = HAK_KEPT_MAPPINGS;
     size_t best_bytes = most_bytes;
@@ -97,36 +136,54 @@ void *hak_mapping_cache_take(size_t bytes) {
     uintptr_t start = hak_kept_start(word);
     size_t have = bytes_of(word);
     if (have < bytes || have > bytes + bytes / 4) {
-        if (!hak_os_remap((void *)start, have, bytes, NULL)) {
-            give_back(start, have);
+        if (!hak_os_remap((void *)start, have, bytes)) {
+            hak_mapping_cache_give_back(start, have);
             return NULL;
         }
         have = bytes;
     }
     if (hak_directory_set(start, hak_entry_for_mapping(have))) return (void *)start;
-    give_back(start, have);
+    hak_mapping_cache_give_back(start, have);
     return NULL;
 }
 
-size_t hak_mapping_cache_age(void) {
-    size_t bytes = 0;
-    if (hak_atomic_load(&kept_bytes, relaxed) == 0) return 0;
+void hak_mapping_cache_age(void) {
+    uint64_t owed = 0;
+    if (hak_atomic_load(&kept_bytes, relaxed) == 0) return;
     for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t word = hak_atomic_load(&places[i], relaxed);
-        /* Relaxed: a change of the word as it lies there hands on what keep has released. */
-        if ((word & HAK_KEPT_AGED) == 0 && word != 0)
-            hak_atomic_cas(&places[i], &word, word | HAK_KEPT_AGED, relaxed, relaxed);
-        else if (take_place(i, word) && give_back(hak_kept_start(word), bytes_of(word))) bytes += bytes_of(word);
+        /* Relaxed: a change of the word as it lies there hands on what keep_at has released. */
+        if ((word & HAK_KEPT_AGED) != 0) owed |= (uint64_t)1 << i;
+        else if (word != 0) hak_atomic_cas(&places[i], &word, word | HAK_KEPT_AGED, relaxed, relaxed);
+    }
+    if (owed != 0) hak_atomic_fetch_or(&hak_mappings_owed, owed, relaxed);
+}
+
+void hak_mapping_cache_owe_all(void) {
+    hak_mapping_cache_age();
+    hak_mapping_cache_age();
+}
+
+size_t hak_mapping_cache_pay(size_t most_bytes) {
+    size_t bytes = 0;
+    uint64_t owed = hak_atomic_load(&hak_mappings_owed, relaxed);
+    while (owed != 0 && bytes < most_bytes) {
+        uint32_t place = hak_lowest_bit(owed);
+        uint64_t word = hak_atomic_load(&places[place], relaxed);
+        /* What was kept there since is not owed. */
+        size_t paid = (word & HAK_KEPT_AGED) == 0 ? 0 : give_back_place(place, word, most_bytes - bytes);
+        bytes += paid;
+        if (paid != 0 && paid < bytes_of(word)) break;
+        hak_atomic_fetch_and(&hak_mappings_owed, ~((uint64_t)1 << place), relaxed);
+        owed &= owed - 1;
     }
     return bytes;
 }
 
 size_t hak_mapping_cache_purge(void) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
-        uint64_t word = hak_atomic_load(&places[i], relaxed);
-        if (take_place(i, word) && give_back(hak_kept_start(word), bytes_of(word))) bytes += bytes_of(word);
-    }
+    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++)
+        bytes += give_back_place(i, hak_atomic_load(&places[i], relaxed), SIZE_MAX);
     return bytes;
 }
 

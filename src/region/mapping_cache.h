@@ -1,9 +1,11 @@
-/* Mapping cache: mappings of freed large objects, kept for the next ones: no system call, no page faults. Bounded by the knob
- * mapping_cache_bytes, and by a quarter of the heap once that is more than 64 MiB; what comes in pushes older ones out, and
- * what has not been used for a while goes. If the kernel refuses to take a mapping back it stays here, beyond
- * the bound, and is used again, resized if need be.
+/* Mapping cache: mappings of freed large objects, kept for the next ones: no system call, no page faults. Bounded by
+ * the knob mapping_cache_bytes, and by a quarter of the heap once that is more than 64 MiB; what comes in pushes as much
+ * of older ones out as there is too much, which costs no more than to give it back itself; and what has not been used
+ * for a while goes, by turns. If the kernel refuses to take a mapping back it stays here,
+ * beyond the bound, and is used again, resized if need be.
  *
- * A fixed number of places, each one atomic word that holds a whole mapping: who exchanges it has the mapping. Lock-free.
+ * A fixed number of places, each one atomic word that holds a whole mapping: who exchanges it has the mapping.
+ * Lock-free.
  */
 #ifndef HAK_REGION_MAPPING_CACHE_H
 #define HAK_REGION_MAPPING_CACHE_H
@@ -14,12 +16,25 @@
 /* Takes a mapping that has no directory entry any more. */
 void hak_mapping_cache_put(uintptr_t start, size_t bytes);
 
+/* The same for one that nobody will ask for: it goes back to the kernel, and is kept only if the kernel refuses. False
+ * then; and if there is no place for it, it has no memory any more, but its addresses are lost. */
+bool hak_mapping_cache_give_back(uintptr_t start, size_t bytes);
+
 /* A kept mapping of `bytes`, or up to a quarter more, with a directory entry; its contents are what its last user left.
  * NULL when there is none. `bytes` is a multiple of the page size. */
 void *hak_mapping_cache_take(size_t bytes);
 
-/* Ends a period: what has been kept through all of the last one goes back to the kernel. Returns the bytes. */
-size_t hak_mapping_cache_age(void);
+/* Ends a period: what has been kept through all of the last one is owed to the kernel. */
+void hak_mapping_cache_age(void);
+
+/* Places of mappings that are owed, a bit for each; a guess. */
+extern HAK_ATOMIC(uint64_t) hak_mappings_owed;
+
+/* All that is kept is owed. */
+void hak_mapping_cache_owe_all(void);
+
+/* Gives back what is owed, up to `most_bytes` of it: of a larger mapping the end. Returns the bytes. */
+size_t hak_mapping_cache_pay(size_t most_bytes);
 
 /* Gives all back to the kernel; returns the bytes. */
 size_t hak_mapping_cache_purge(void);

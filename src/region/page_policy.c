@@ -2,7 +2,9 @@
 
 #include "base/knobs.h"
 #include "os/os.h"
+#include "region/density.h"
 #include "region/directory.h"
+#include "region/in_hand.h"
 #include "region/mapping_cache.h"
 #include "region/region.h"
 
@@ -16,20 +18,20 @@ void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t 
     hak_os_has_huge_pages();
 }
 
-/* ---- Mappings ------------------------------------------------------------------------------------------------------- */
+/* ---- Mappings ---------------------------------------------------------------------------------------------------- */
 
 static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without huge pages; a guess under contention */
 
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
 enum { OTHER_MAPPINGS = 256 };
 
-/* No kernel is set to allow less than twice as many. The limit is in a file, which a program in a sandbox must not open. */
-enum { FEW_MAPPINGS = 1024 };
+/* Half of what a kernel allows that nobody has set otherwise. What it is set to stands in a file, which is not opened:
+ * those who set it allow more, and where it is less P2 holds all the same. */
+enum { MOST_MAPPINGS = 65530 / 2 };
 
 static bool fits_budget(uint64_t more) {
     uint64_t have = hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed);
-    uint64_t want = have + OTHER_MAPPINGS + more;
-    return want <= FEW_MAPPINGS || want <= hak_os_mapping_limit() / 2;
+    return have + OTHER_MAPPINGS + more <= MOST_MAPPINGS;
 }
 
 bool hak_page_policy_may_map(void) { return fits_budget(1); }
@@ -39,31 +41,41 @@ static uintptr_t start_of_super_slab(const struct hak_range *range, uint32_t sup
 }
 
 static bool is_huge(const struct hak_range *range, uint32_t super_slab) {
-    return (hak_atomic_load(&range->huge[super_slab / 64], relaxed) >> super_slab % 64 & 1) != 0;
+    return (hak_atomic_load(&range->groups[super_slab / HAK_SUPER_SLABS_PER_GROUP].huge, relaxed) >> super_slab % 64 &
+            1) != 0;
 }
 
 /* How many borders more there are when a SuperSlab becomes what it is not. */
 static int border_change(const struct hak_range *range, uint32_t super_slab, bool huge) {
     bool before = super_slab > 0 && is_huge(range, super_slab - 1);
-    bool after = super_slab + 1 < range->super_slab_limit && is_huge(range, super_slab + 1);
+    bool after = super_slab + 1 < hak_region_super_slabs(range) && is_huge(range, super_slab + 1);
     return (before == huge ? -1 : 1) + (after == huge ? -1 : 1);
 }
 
 static void set_huge(struct hak_range *range, uint32_t super_slab, bool huge) {
     uint64_t bit = (uint64_t)1 << super_slab % 64;
-    HAK_ATOMIC(uint64_t) *word = &range->huge[super_slab / 64];
+    HAK_ATOMIC(uint64_t) *word = &range->groups[super_slab / HAK_SUPER_SLABS_PER_GROUP].huge;
     uint64_t change = (uint64_t)(int64_t)border_change(range, super_slab, huge);
     /* Relaxed: a hint. Whoever purges has the units from somebody who got them after this. */
     uint64_t old = huge ? hak_atomic_fetch_or(word, bit, relaxed) : hak_atomic_fetch_and(word, ~bit, relaxed);
     if (((old & bit) != 0) != huge) hak_atomic_fetch_add(&border_count, change, relaxed);
 }
 
-/* Tells the kernel about SuperSlabs `first`..`end`, whose bits are not all the same or are to change. */
+/* P1 */
+static bool may_have_huge_page(const struct hak_range *range, uint32_t super_slab) {
+    return is_huge(range, super_slab) || hak_atomic_load(&range->super_slabs[super_slab].is_unbroken, relaxed) != 0;
+}
+
+/* Tells the kernel about SuperSlabs `first`..`end`, whose bits are not all the same or are to change. None is a
+ * hole. */
 static bool refuse_huge(struct hak_range *range, uint32_t first, uint32_t end) {
     if (!hak_os_refuse_huge_pages((void *)start_of_super_slab(range, first), (end - first) * HAK_SUPER_SLAB_BYTES))
         return false;
-    for (uint32_t i = first; i < end; i++)
-        if (is_huge(range, i)) set_huge(range, i, false);
+    for (uint32_t i = first; i < end; i++) {
+        if (!is_huge(range, i)) continue;
+        hak_atomic_store(&range->super_slabs[i].is_unbroken, 1, relaxed);
+        set_huge(range, i, false);
+    }
     return true;
 }
 
@@ -78,18 +90,22 @@ bool hak_page_policy_merge_mappings(void) {
     bool any = false;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
         struct hak_range *range = hak_region_range(i);
-        bool has_huge = false;
-        for (uint32_t group = 0; group * 64 < range->super_slab_limit && !has_huge; group++)
-            has_huge = hak_atomic_load(&range->huge[group], relaxed) != 0;
-        if (has_huge && refuse_huge(range, 0, range->super_slab_limit)) any = true;
+        uint32_t super_slabs = hak_region_super_slabs(range);
+        for (uint32_t first = 0; first < super_slabs; first++) {
+            uint32_t end = first;
+            while (end < super_slabs && is_huge(range, end)) end++;
+            if (end == first) continue;
+            any |= refuse_huge(range, first, end);
+            first = end;
+        }
     }
     return any;
 }
 
-/* ---- Growing -------------------------------------------------------------------------------------------------------- */
+/* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
-/* In each group of SuperSlabs one is a sample, which is looked at when those from the fourth after it on begin to be used. By
- * then the program has touched what it will touch. */
+/* In each group of SuperSlabs one is a sample, which is looked at when those from the fourth after it on begin to be
+ * used. By then the program has been handed what it will get of it. */
 enum { SAMPLE = 4, SAMPLE_AHEAD = 8, MANY_SUPER_SLABS = 64 };
 
 static uint32_t group_of_samples(uint32_t super_slab) { return super_slab < MANY_SUPER_SLABS ? 16 : MANY_SUPER_SLABS; }
@@ -99,8 +115,7 @@ static bool is_in_dense_heap(const struct hak_range *range, uint32_t super_slab)
         return false;
     if (super_slab % group_of_samples(super_slab) == SAMPLE) return false;
     uint32_t before = super_slab - SAMPLE_AHEAD, sample = before - before % group_of_samples(before) + SAMPLE;
-    size_t resident = hak_os_resident_bytes((void *)start_of_super_slab(range, sample), (size_t)HAK_SUPER_SLAB_BYTES);
-    return resident >= HAK_SUPER_SLAB_BYTES / 4 * 3;
+    return hak_density_is_handed_out(range, sample);
 }
 
 static bool ask_for_huge(struct hak_range *range, uint32_t super_slab) {
@@ -128,6 +143,8 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
     bool is_dense = !is_tight && (prefault || mode == HAK_HUGE_ON || is_in_dense_heap(range, super_slab));
     if (!is_dense) {
         if (is_huge(range, super_slab)) refuse_huge(range, super_slab, super_slab + 1);
+        /* What was purged lazily may be there still. */
+        if (!hak_page_policy_was_ever_lazy()) hak_atomic_store(&range->super_slabs[super_slab].is_unbroken, 0, relaxed);
         return 0;
     }
     bool huge = mode != HAK_HUGE_OFF && hak_os_has_huge_pages() && ask_for_huge(range, super_slab);
@@ -136,10 +153,10 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
     return huge ? HAK_UNITS_PER_SUPER_SLAB : populated;
 }
 
-/* ---- Using again ---------------------------------------------------------------------------------------------------- */
+/* ---- Using again ------------------------------------------------------------------------------------------------- */
 
-/* A SuperSlab is looked at when it has been used again so often that a huge page would have been worth its cost, about; if it is not
- * dense then, after twice as many uses, some times. */
+/* A SuperSlab is looked at when it has been used again so often that a huge page would have been worth its cost,
+ * about; if it is not dense then, after twice as many uses, some times. */
 enum { FIRST_LOOK = 8, LAST_LOOK = 256 };
 
 static bool is_time_to_look(uint32_t uses) {
@@ -150,17 +167,15 @@ bool hak_page_policy_use_again(struct hak_range *range, uint32_t super_slab) {
     if (is_huge(range, super_slab) || hak_knob(huge_page_mode) == HAK_HUGE_OFF || !hak_os_has_huge_pages() ||
         hak_atomic_load(&hak_memory_is_tight, relaxed))
         return false;
-    if (!is_time_to_look(hak_atomic_fetch_add(&range->super_slabs[super_slab].uses, 1, relaxed) + 1)) return false;
-    size_t resident = hak_os_resident_bytes((void *)start_of_super_slab(range, super_slab), HAK_SUPER_SLAB_BYTES);
-    return resident >= HAK_SUPER_SLAB_BYTES / 16 * 15;
+    return is_time_to_look(hak_atomic_fetch_add(&range->super_slabs[super_slab].uses, 1, relaxed) + 1);
 }
 
 bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab) {
-    return ask_for_huge(range, super_slab) &&
+    return hak_density_has_contents(range, super_slab) && ask_for_huge(range, super_slab) &&
            hak_os_purge((void *)start_of_super_slab(range, super_slab), HAK_SUPER_SLAB_BYTES);
 }
 
-/* ---- Mappings of large objects -------------------------------------------------------------------------------------- */
+/* ---- Mappings of large objects ----------------------------------------------------------------------------------- */
 
 void hak_page_policy_begin_mapping(void *start, size_t bytes) {
     if (hak_atomic_load(&hak_memory_is_tight, relaxed)) return;
@@ -168,10 +183,11 @@ void hak_page_policy_begin_mapping(void *start, size_t bytes) {
     if (hak_knob(prefault_mode) != 0) hak_os_populate(start, bytes);
 }
 
-/* ---- Giving back ---------------------------------------------------------------------------------------------------- */
+/* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-static HAK_ATOMIC(uint64_t) period_start_ms;
-static HAK_ATOMIC(uint64_t) fewest_dirty_units; /* in this period; a guess that two threads may make worse, not wrong */
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) period_start_ms;
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t)
+    fewest_dirty_units; /* in this period; a guess that two threads may make worse, not wrong */
 
 static HAK_ATOMIC(uint64_t) next_sweep_ms; /* later than now when the kernel has refused to take memory */
 
@@ -180,7 +196,7 @@ static HAK_ATOMIC(bool) was_ever_lazy;
 bool hak_page_policy_was_ever_lazy(void) { return hak_atomic_load(&was_ever_lazy, relaxed); }
 
 bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes) {
-    return free_bytes >= HAK_SUPER_SLAB_BYTES / 8 || !is_huge(range, super_slab);
+    return free_bytes >= HAK_SUPER_SLAB_BYTES / 8 || !may_have_huge_page(range, super_slab);
 }
 
 /* The stretch of huge SuperSlabs around one: refusing all of it adds no border. */
@@ -188,19 +204,21 @@ static bool refuse_stretch(struct hak_range *range, uint32_t super_slab) {
     uint32_t first = super_slab, end = super_slab + 1;
     if (border_change(range, super_slab, false) > 0 && !fits_budget(2)) {
         while (first > 0 && is_huge(range, first - 1)) first--;
-        while (end < range->super_slab_limit && is_huge(range, end)) end++;
+        while (end < hak_region_super_slabs(range) && is_huge(range, end)) end++;
     }
     return refuse_huge(range, first, end);
 }
 
 bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy) {
     uint32_t super_slab = (uint32_t)((start - range->start) / HAK_SUPER_SLAB_BYTES);
-    if (is_huge(range, super_slab)) { /* P1 */
-        refuse_stretch(range, super_slab);
-        if (bytes < HAK_SUPER_SLAB_BYTES) hak_os_break_huge_page((void *)start);
+    bool lazy = may_be_lazy && hak_knob(lazy_purge_mode) != 0 && !hak_atomic_load(&hak_memory_is_tight, relaxed);
+    if (may_have_huge_page(range, super_slab)) { /* P1 */
+        bool is_part = bytes < HAK_SUPER_SLAB_BYTES;
+        if (is_huge(range, super_slab)) refuse_stretch(range, super_slab);
+        if (is_part) hak_os_break_huge_page((void *)start);
+        if (is_part || !lazy) hak_atomic_store(&range->super_slabs[super_slab].is_unbroken, 0, relaxed);
     }
     hak_atomic_store(&range->super_slabs[super_slab].uses, 0, relaxed);
-    bool lazy = may_be_lazy && hak_knob(lazy_purge_mode) != 0 && !hak_atomic_load(&hak_memory_is_tight, relaxed);
     if (!lazy) return hak_os_purge((void *)start, bytes);
     /* Relaxed: released with the units. */
     hak_atomic_store(&was_ever_lazy, true, relaxed);
@@ -208,10 +226,65 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
 }
 HAK_ATOMIC(uint32_t) hak_page_policy_has_background;
 
-void hak_page_policy_after_taking(uint64_t dirty_units_left) {
+/* ---- By turns ---------------------------------------------------------------------------------------------------- */
+
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_owed_units;
+
+/* Of the round from the top of the heap to its bottom; guesses that two threads may make worse, not wrong. */
+static HAK_ATOMIC(uint64_t) round_place = HAK_PURGE_FROM_TOP;
+static HAK_ATOMIC(uint64_t) round_bytes;
+
+static void owe(uint64_t units) {
+    uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed);
+    while (owed < units && !hak_atomic_cas(&hak_owed_units, &owed, units, relaxed, relaxed)) {
+    }
+}
+
+/* Units are dirty and free no more: taken, or given back. */
+static void owe_less(uint64_t units) {
+    uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed);
+    while (owed != 0 && !hak_atomic_cas(&hak_owed_units, &owed, owed < units ? 0 : owed - units, relaxed, relaxed)) {
+    }
+}
+
+/* A round that has brought nothing is the last for a while: the kernel refuses, or huge pages are worth more. */
+static void end_round(void) {
+    if (hak_atomic_exchange(&round_bytes, 0, relaxed) != 0) return;
+    hak_atomic_store(&hak_owed_units, 0, relaxed);
+    hak_atomic_store(&next_sweep_ms, hak_os_clock_ms() + hak_knob(decay_ms), relaxed);
+}
+
+static size_t pay_units(void) {
+    uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed), place = hak_atomic_load(&round_place, relaxed);
+    if (owed == 0) return 0;
+    if (owed > HAK_TURN_BYTES / HAK_UNIT_BYTES) owed = HAK_TURN_BYTES / HAK_UNIT_BYTES;
+    size_t bytes = hak_region_purge_turn(&place, owed, hak_atomic_load(&hak_memory_is_tight, relaxed));
+    hak_atomic_fetch_add(&round_bytes, bytes, relaxed);
+    if (place == 0) end_round();
+    hak_atomic_store(&round_place, place == 0 ? HAK_PURGE_FROM_TOP : place, relaxed);
+    return bytes;
+}
+
+void hak_page_policy_owe_all(void) {
+    hak_atomic_store(&round_place, HAK_PURGE_FROM_TOP, relaxed);
+    owe(hak_atomic_load(&hak_dirty_units, relaxed));
+    hak_mapping_cache_owe_all();
+}
+
+void hak_page_policy_pay(void) {
+    struct hak_hand *outer = hak_hand_take_up(NULL); /* I5 of in_hand.h: perhaps of what a handler has interrupted */
+    size_t bytes = pay_units();
+    if (bytes < HAK_TURN_BYTES) hak_mapping_cache_pay(HAK_TURN_BYTES - bytes);
+    hak_hand_take_up(outer);
+}
+
+void hak_page_policy_after_taking(uint64_t dirty_units_left, uint64_t taken) {
     if (dirty_units_left < hak_atomic_load(&fewest_dirty_units, relaxed))
         hak_atomic_store(&fewest_dirty_units, dirty_units_left, relaxed);
+    owe_less(taken);
 }
+
+/* ---- Periods ----------------------------------------------------------------------------------------------------- */
 
 /* By so many units per SuperSlab the heap of a program that does the same all the time goes up and down: such a program
  * needs no system calls. A sixteenth of a heap at most. */
@@ -222,23 +295,21 @@ void hak_page_policy_after_release(void) {
     uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
              limit = is_tight ? 0 : hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
     uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
-    if (dirty_units > limit && now_ms >= hak_atomic_load(&next_sweep_ms, relaxed) &&
-        hak_region_purge_units(dirty_units - limit / 2, is_tight) == 0)
-        hak_atomic_store(&next_sweep_ms, now_ms + hak_knob(decay_ms), relaxed);
+    if (dirty_units > limit && now_ms >= hak_atomic_load(&next_sweep_ms, relaxed)) owe(dirty_units - limit / 2);
     if (hak_atomic_load(&hak_page_policy_has_background, relaxed) != 0) return;
     if (now_ms - start_ms < hak_knob(decay_ms)) return;
     /* One thread ends the period. */
     if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
     uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
-    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_sums().super_slabs)
-        hak_region_purge_units(idle_units, false);
+    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_sums().super_slabs) owe(idle_units);
     hak_mapping_cache_age();
 }
 
 size_t hak_page_policy_end_period(uint64_t least_bytes) {
     uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed);
     uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
-    size_t bytes = hak_mapping_cache_age();
+    hak_mapping_cache_age();
+    size_t bytes = hak_mapping_cache_pay(SIZE_MAX);
     if (idle_units == 0 || idle_units * HAK_UNIT_BYTES < least_bytes) return bytes;
     return bytes + hak_region_purge_units(idle_units, false);
 }

@@ -1,215 +1,410 @@
-/* Ranges: reserving them, committing SuperSlabs and metadata, and finding what lies at an address. */
+/* Ranges: choosing their addresses, mapping SuperSlabs and tables, and finding what lies at an address. */
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/page_policy.h"
 #include "region/region.h"
 #include "region/units.h"
 
-HAK_CACHE_ALIGNED HAK_ATOMIC(uint8_t) hak_page_map[HAK_FIRST_RANGE_UNITS];
-HAK_ATOMIC(uintptr_t) hak_first_range_start;
+HAK_CACHE_ALIGNED struct hak_window hak_window;
+_Static_assert(sizeof(struct hak_window) <= 64, "one cache line");
 HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT];
 
-enum { METADATA_STEP = 64 }; /* SuperSlabs whose metadata is committed at a time: 1.3 MiB of it for 128 MiB */
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-/* Tables of a range: what they need per SuperSlab, or for 64. */
-enum table {
-    PAGE_MAP,
-    SUPER_SLABS,
-    UNIT_HINTS,
-    HUGE_BITS,
-    PARTIAL_INDEX,
-    RECORDS, /* from here on in steps */
-    BIT_ROWS,
-    PARTIAL_ROWS,
-    TABLE_COUNT
-};
+/* In the order in which a step of them is mapped: the first one tells who makes the step (R5). */
+enum table { RECORDS, BIT_ROWS, SUPER_SLABS, GROUPS, SUMMARIES, PAGE_MAP, TABLE_COUNT };
 
 static size_t table_bytes(enum table table, size_t super_slabs) {
-    size_t units = super_slabs * HAK_UNITS_PER_SUPER_SLAB, groups = (super_slabs + 63) / 64;
+    size_t units = super_slabs * HAK_UNITS_PER_SUPER_SLAB;
+    size_t groups = (super_slabs + HAK_SUPER_SLABS_PER_GROUP - 1) / HAK_SUPER_SLABS_PER_GROUP;
     switch (table) {
-    case PAGE_MAP: return units;
-    case SUPER_SLABS: return super_slabs * sizeof(struct hak_super_slab);
-    case UNIT_HINTS: return HAK_UNIT_HINTS * groups * sizeof(uint64_t);
-    case HUGE_BITS: return groups * sizeof(uint64_t);
-    case PARTIAL_INDEX: return groups * HAK_CLASS_LIMIT * sizeof(uint64_t);
     case RECORDS: return units * sizeof(struct hak_slab);
     case BIT_ROWS: return units * HAK_SLAB_MAX_WORDS * sizeof(uint64_t);
-    case PARTIAL_ROWS: return super_slabs * HAK_CLASS_LIMIT * sizeof(uint32_t);
+    case SUPER_SLABS: return super_slabs * sizeof(struct hak_super_slab);
+    case GROUPS: return groups * sizeof(struct hak_super_slab_group);
+    case SUMMARIES: return (groups + 63) / 64 * sizeof(struct hak_hint_summary);
+    case PAGE_MAP: return units;
     case TABLE_COUNT: break;
     }
     return 0;
 }
 
-/* Commits the part of a stepped table that SuperSlabs `from`..`to` need. The page a step shares with its neighbour is
- * committed twice. */
-static bool commit_step(void *table_start, enum table table, uint32_t from, uint32_t to) {
-    size_t page = hak_os_page_bytes();
-    uintptr_t start = hak_align_down((uintptr_t)table_start + table_bytes(table, from), page);
-    uintptr_t end = hak_align_up((uintptr_t)table_start + table_bytes(table, to), page);
-    return hak_os_commit((void *)start, end - start);
-}
-
-/* Makes metadata for at least so many SuperSlabs. */
-static bool ensure_metadata(struct hak_range *range, uint32_t super_slabs) {
-    /* Acquire pairs with the release below: what another thread committed can be handed on. */
-    uint32_t have = hak_atomic_load(&range->metadata_super_slabs, acquire);
-    if (super_slabs <= have) return true;
-    uint32_t want = hak_align_up(super_slabs, METADATA_STEP);
-    if (want > range->super_slab_limit) want = range->super_slab_limit;
-    if (!commit_step(range->slabs, RECORDS, have, want) || !commit_step(range->bit_rows, BIT_ROWS, have, want) ||
-        !commit_step(range->partial_rows, PARTIAL_ROWS, have, want))
-        return false;
-    /* Release pairs with the acquire above. Another thread may have gone further. */
-    while (have < want && !hak_atomic_cas(&range->metadata_super_slabs, &have, want, release, relaxed)) {
+static uintptr_t table_start(const struct hak_range *range, enum table table) {
+    switch (table) {
+    case RECORDS: return (uintptr_t)range->slabs;
+    case BIT_ROWS: return (uintptr_t)range->bit_rows;
+    case SUPER_SLABS: return (uintptr_t)range->super_slabs;
+    case GROUPS: return (uintptr_t)range->groups;
+    case SUMMARIES: return (uintptr_t)range->summaries;
+    case PAGE_MAP: return (uintptr_t)range->page_map;
+    case TABLE_COUNT: break;
     }
-    return true;
+    return 0;
 }
 
-/* Reserves and describes a range of `super_slabs`; NULL when there is no room for it, or for its first step of metadata. */
-static struct hak_range *make_range(uint32_t super_slabs) {
-    size_t page = hak_os_page_bytes(), offsets[TABLE_COUNT], at = hak_align_up(sizeof(struct hak_range), page);
-    bool is_first = super_slabs * HAK_UNITS_PER_SUPER_SLAB <= HAK_FIRST_RANGE_UNITS &&
-                    hak_atomic_load(&hak_first_range_start, relaxed) == 0;
-    size_t fixed_bytes = 0;
+/* Where the part of a table ends, in whole pages, that is mapped for so many SuperSlabs. */
+static uintptr_t table_end(const struct hak_range *range, enum table table, size_t super_slabs) {
+    return hak_align_up(table_start(range, table) + table_bytes(table, super_slabs), hak_os_page_bytes());
+}
+
+/* Maps what tables need for SuperSlabs `from`..`to`: all or nothing. */
+static enum hak_os_mapped map_step(const struct hak_range *range, uint32_t from, uint32_t to) {
+    enum hak_os_mapped result = HAK_OS_MAPPED;
     for (enum table table = 0; table < TABLE_COUNT; table++) {
-        if (table == RECORDS) fixed_bytes = at;
-        offsets[table] = at;
-        if (table != PAGE_MAP || !is_first) at += hak_align_up(table_bytes(table, super_slabs), page);
+        uintptr_t start = table_end(range, table, from), end = table_end(range, table, to);
+        if (start == end) continue;
+        result = hak_os_map_at((void *)start, end - start);
+        if (result != HAK_OS_MAPPED) {
+            while (table-- > 0) {
+                start = table_end(range, table, from);
+                end = table_end(range, table, to);
+                if (start != end) hak_os_unmap((void *)start, end - start);
+            }
+            break;
+        }
+        hak_os_refuse_huge_pages((void *)start, end - start); /* few bit rows are used, and far between */
     }
-    size_t heap_bytes = (size_t)super_slabs * HAK_SUPER_SLAB_BYTES;
-    void *heap = hak_os_reserve(heap_bytes, HAK_SUPER_SLAB_BYTES);
-    if (heap == NULL) return NULL;
-    char *metadata = hak_os_reserve(at, page);
-    if (metadata == NULL || !hak_os_commit(metadata, fixed_bytes)) {
-        if (metadata != NULL) hak_os_unmap(metadata, at);
-        hak_os_unmap(heap, heap_bytes);
-        return NULL;
-    }
-    hak_os_refuse_huge_pages(heap, heap_bytes);
-    hak_os_refuse_huge_pages(metadata, at); /* few bit rows are used, and far between */
-    if (is_first) { /* at the start only: a sandbox that the program enters later may not know the call */
-        hak_os_name(heap, heap_bytes, "hakmem-heap");
-        hak_os_name(metadata, at, "hakmem-metadata");
-    }
-    struct hak_range *range = (struct hak_range *)(void *)metadata;
-    range->start = (uintptr_t)heap;
-    range->super_slab_limit = super_slabs;
-    range->metadata_bytes = fixed_bytes;
-    range->page_map = is_first ? hak_page_map : (void *)(metadata + offsets[PAGE_MAP]);
-    range->super_slabs = (void *)(metadata + offsets[SUPER_SLABS]);
-    range->unit_hints = (void *)(metadata + offsets[UNIT_HINTS]);
-    range->huge = (void *)(metadata + offsets[HUGE_BITS]);
-    range->partial_index = (void *)(metadata + offsets[PARTIAL_INDEX]);
-    range->slabs = (void *)(metadata + offsets[RECORDS]);
-    range->bit_rows = (void *)(metadata + offsets[BIT_ROWS]);
-    range->partial_rows = (void *)(metadata + offsets[PARTIAL_ROWS]);
-    return range;
+    return result;
 }
 
-/* Where the tables of a range end, which begin with it. */
-static uintptr_t metadata_end(const struct hak_range *range) {
-    uintptr_t last = (uintptr_t)range->partial_rows + table_bytes(PARTIAL_ROWS, range->super_slab_limit);
-    return hak_align_up(last, hak_os_page_bytes());
+/* The first range's page map is there for so many SuperSlabs. */
+static void show_window(const struct hak_range *range, uint32_t super_slabs) {
+    uintptr_t units = (uintptr_t)super_slabs * HAK_UNITS_PER_SUPER_SLAB,
+              have = hak_atomic_load(&hak_window.units, relaxed);
+    if (range->number != 0) return;
+    /* Relaxed: whoever has an address got it after this. */
+    while (have < units && !hak_atomic_cas(&hak_window.units, &have, units, relaxed, relaxed)) {
+    }
+}
+
+/* SuperSlabs whose tables are mapped at a time. The model checker has smaller steps. */
+static uint32_t table_step = HAK_SUPER_SLABS_PER_GROUP;
+
+/* The tables for so many SuperSlabs, in whole steps. */
+static uint32_t in_steps(const struct hak_range *range, uint32_t super_slabs) {
+    uint32_t limit = hak_atomic_load(&range->super_slab_limit, relaxed);
+    size_t want = hak_align_up(super_slabs, table_step);
+    return want < limit ? (uint32_t)want : limit;
+}
+
+/* True for one who is at it, if nobody else is: by an operation that sees the newest number. */
+static bool is_only_maker(struct hak_range *range) {
+    /* Acquire pairs with the release in ensure_tables: the step of who is done is seen afterwards. */
+    return hak_atomic_fetch_add(&range->table_makers, 0, acquire) == 1;
+}
+
+/* R5: somebody else has mapped a part of the step after `have`, or is about to. False when it is not hakmem that has,
+ * or it takes too long. */
+static bool await_step(struct hak_range *range, uint32_t have) {
+    enum { MOST_WAITS = 4096 };
+    for (uint32_t i = 0; i < MOST_WAITS; i++) {
+        if (hak_atomic_load(&range->table_super_slabs, relaxed) != have) return true;
+        if (is_only_maker(range)) break;
+        hak_cpu_relax();
+        hak_os_yield();
+    }
+    return hak_atomic_load(&range->table_super_slabs, relaxed) != have;
+}
+
+/* Makes the next steps of the tables, or awaits them, until there are tables for `super_slabs`. */
+static enum hak_os_mapped extend_tables(struct hak_range *range, uint32_t super_slabs) {
+    for (;;) {
+        /* Acquire: as in hak_region_grow. */
+        uint32_t have = hak_atomic_load(&range->table_super_slabs, acquire);
+        if (super_slabs <= have) return HAK_OS_MAPPED;
+        uint32_t want = in_steps(range, super_slabs);
+        if (want < super_slabs) return HAK_OS_OCCUPIED;
+        enum hak_os_mapped result = map_step(range, have, want);
+        if (result == HAK_OS_REFUSED) return result;
+        if (result == HAK_OS_MAPPED) {
+            show_window(range, want);
+            /* Release pairs with the acquire loads of it: what was mapped here can be handed on. Nobody else can raise
+             * it from `have`: the kernel has given us the step (R5). */
+            hak_atomic_store(&range->table_super_slabs, want, release);
+        } else if (!await_step(range, have)) {
+            /* Where nobody else is at it, somebody who is not hakmem has the addresses: the range ends here. */
+            if (is_only_maker(range)) hak_atomic_store(&range->super_slab_limit, have, relaxed);
+            return HAK_OS_OCCUPIED;
+        }
+    }
+}
+
+static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_slabs) {
+    /* Acquire pairs with the release in extend_tables. */
+    if (HAK_LIKELY(super_slabs <= hak_atomic_load(&range->table_super_slabs, acquire))) return HAK_OS_MAPPED;
+    hak_atomic_fetch_add(&range->table_makers, 1, relaxed);
+    enum hak_os_mapped result = extend_tables(range, super_slabs);
+    /* Release pairs with is_only_maker. */
+    hak_atomic_fetch_sub(&range->table_makers, 1, release);
+    return result;
+}
+
+void hak_region_recover_tables_after_fork(struct hak_range *range) {
+    if (hak_atomic_load(&range->table_makers, relaxed) == 0) return;
+    /* Who was making the next step is not here, and what there is of it can't be told from what others have mapped. */
+    hak_atomic_store(&range->super_slab_limit, hak_atomic_load(&range->table_super_slabs, relaxed), relaxed);
+    hak_atomic_store(&range->table_makers, 0, relaxed);
+}
+
+/* ---- Making ranges ----------------------------------------------------------------------------------------------- */
+
+/* Where in the addresses of a range its parts lie: the uppermost hints, its record, the tables, the SuperSlabs. */
+struct layout {
+    size_t record, tables[TABLE_COUNT], heap, all;
+};
+
+enum { RECORD_ALIGNMENT = 64 };
+
+/* The small tables first, so that few pages of page tables serve all that a small heap has. The first summaries share
+ * the record's page. */
+static struct layout layout_of(uint32_t super_slabs) {
+    static const enum table order[] = {SUMMARIES, PAGE_MAP, GROUPS, SUPER_SLABS, RECORDS, BIT_ROWS};
+    size_t page = hak_os_page_bytes(),
+           summaries = table_bytes(SUMMARIES, super_slabs) / sizeof(struct hak_hint_summary);
+    struct layout layout = {.record = hak_align_up((summaries + 63) / 64 * sizeof(struct hak_hint_summary), page)};
+    size_t at = layout.record + hak_align_up(sizeof(struct hak_range), RECORD_ALIGNMENT);
+    for (size_t i = 0; i < TABLE_COUNT; i++) {
+        layout.tables[order[i]] = at;
+        at = hak_align_up(at + table_bytes(order[i], super_slabs), page);
+    }
+    layout.heap = hak_align_up(at, HAK_SUPER_SLAB_BYTES);
+    layout.all = layout.heap + (size_t)super_slabs * HAK_SUPER_SLAB_BYTES;
+    return layout;
+}
+
+/* What is mapped for a range from its beginning to its end: with its record. */
+static size_t record_bytes_of(const struct hak_range *range) {
+    return (uintptr_t)range - (uintptr_t)range->tops + hak_align_up(sizeof *range, hak_os_page_bytes());
 }
 
 static void discard_range(struct hak_range *range) {
-    hak_os_unmap((void *)range->start, (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES);
-    hak_os_unmap(range, metadata_end(range) - (uintptr_t)range);
+    uint32_t super_slabs = hak_atomic_load(&range->table_super_slabs, relaxed);
+    for (enum table table = 0; table < TABLE_COUNT; table++) {
+        uintptr_t start = table_end(range, table, 0), end = table_end(range, table, super_slabs);
+        if (start < end) hak_os_unmap((void *)start, end - start);
+    }
+    hak_os_unmap(range->tops, record_bytes_of(range));
 }
 
-/* A range as large as allowed: the steps get smaller, and stay below a quarter of the limit on address space, which the
- * program needs for other things too. At the end, a single SuperSlab. NULL when it would be less than `least` SuperSlabs. */
-static struct hak_range *make_largest_range(uint32_t least) {
-    static const size_t steps[] = {64 * HAK_GIB, HAK_GIB, 64 * HAK_MIB, 16 * HAK_MIB, 4 * HAK_MIB};
-    size_t limit = hak_os_address_space_limit();
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        uint32_t super_slabs = (uint32_t)(steps[i] / HAK_SUPER_SLAB_BYTES);
-        if (steps[i] > limit / 4 || super_slabs < least) continue;
-        struct hak_range *range = make_range(super_slabs);
+/* A range at this address, which is one where nothing may lie. NULL when something does, or there is no memory. */
+static struct hak_range *make_range_at(uintptr_t at, uint32_t super_slabs, uint32_t number) {
+    struct layout layout = layout_of(super_slabs);
+    size_t record_bytes = layout.record + hak_align_up(sizeof(struct hak_range), hak_os_page_bytes());
+    if (hak_os_map_at((void *)at, record_bytes) != HAK_OS_MAPPED) return NULL;
+    hak_os_refuse_huge_pages((void *)at, record_bytes); /* as in map_step */
+    struct hak_range *range = (struct hak_range *)(at + layout.record);
+    range->tops = (void *)at;
+    range->start = at + layout.heap;
+    range->number = number;
+    range->page_map = (void *)(at + layout.tables[PAGE_MAP]);
+    range->summaries = (void *)(at + layout.tables[SUMMARIES]);
+    range->groups = (void *)(at + layout.tables[GROUPS]);
+    range->super_slabs = (void *)(at + layout.tables[SUPER_SLABS]);
+    range->slabs = (void *)(at + layout.tables[RECORDS]);
+    range->bit_rows = (void *)(at + layout.tables[BIT_ROWS]);
+    hak_atomic_store(&range->super_slab_limit, super_slabs, relaxed);
+    uint32_t first_step = in_steps(range, 1);
+    if (map_step(range, 0, first_step) == HAK_OS_MAPPED) {
+        hak_atomic_store(&range->table_super_slabs, first_step, relaxed);
+        return range;
+    }
+    hak_os_unmap((void *)at, record_bytes);
+    return NULL;
+}
+
+/* A range with room for `super_slabs`, somewhere. NULL when the address space has no such place, or there is no
+ * memory. */
+static struct hak_range *make_range(uint32_t super_slabs, uint32_t number) {
+    enum { ATTEMPTS = 4 };
+    for (uint32_t i = 0; i < ATTEMPTS; i++) {
+        uintptr_t at = hak_os_pick_addresses(layout_of(super_slabs).all, HAK_SUPER_SLAB_BYTES, number * ATTEMPTS + i);
+        struct hak_range *range = at == 0 ? NULL : make_range_at(at, super_slabs, number);
         if (range != NULL) return range;
     }
-    return least <= 1 ? make_range(1) : NULL;
+    return NULL;
 }
 
-/* Gives the range the number of the first free place: false when another thread took it, or none is left. */
-static bool publish_range(struct hak_range *range, uint32_t number) {
+/* Sizes of a range, of which it gets the first that the address space has room for; further ones begin with the
+ * second. */
+static const uint32_t range_sizes[] = {HAK_RANGE_MOST_SUPER_SLABS, 1 << 15, 1 << 12, 1 << 9,
+                                       HAK_SUPER_SLABS_PER_GROUP,  1};
+enum { RANGE_SIZES = sizeof range_sizes / sizeof range_sizes[0] };
+
+/* Gives the range the number of the first free place: false when another thread took it. */
+static bool publish_range(struct hak_range *range) {
     struct hak_range *none = NULL;
-    if (number == HAK_RANGE_LIMIT) return false;
-    range->number = number;
     /* Release pairs with hak_region_range: the range can be used. */
-    return hak_atomic_cas(&hak_ranges[number], &none, range, release, relaxed);
+    return hak_atomic_cas(&hak_ranges[range->number], &none, range, release, relaxed);
 }
 
 bool hak_region_initialize(void) {
     /* There is one already in a child whose parent forked in the middle of this. */
     struct hak_range *range = hak_region_range(0);
-    if (range == NULL) {
-        range = make_largest_range(1);
-        if (range == NULL) return false;
-        publish_range(range, 0);
+    for (size_t i = 0; range == NULL && i < RANGE_SIZES; i++) {
+        range = make_range(range_sizes[i], 0);
+        if (range != NULL) publish_range(range);
     }
-    hak_atomic_store(&hak_first_range_start, range->start, relaxed);
+    if (range == NULL) return false;
+    hak_atomic_store(&hak_window.start, range->start, relaxed);
+    hak_atomic_store(&hak_window.page_map, range->page_map, relaxed);
+    show_window(range,
+                hak_atomic_load(&range->table_super_slabs, relaxed)); /* last: from here on addresses are looked up */
     return true;
 }
 
 struct hak_range *hak_region_add_range(uint32_t number, uint32_t super_slabs) {
-    struct hak_range *range = make_largest_range(super_slabs);
-    if (range == NULL) return NULL;
-    uintptr_t end = range->start + (uintptr_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES;
-    bool usable = true;
-    for (uintptr_t at = range->start; at < end && usable; at += HAK_GRANULE_BYTES)
-        usable = hak_directory_set(at, hak_entry_for_range(number));
-    if (usable && publish_range(range, number)) return range;
-    /* Nobody has a pointer into the range; but its entries would hide a mapping that gets the addresses next (D2). */
-    for (uintptr_t at = range->start; at < end; at += HAK_GRANULE_BYTES)
-        hak_directory_replace(at, hak_entry_for_range(number), HAK_ENTRY_NONE);
+    struct hak_range *range = NULL;
+    if (number >= HAK_RANGE_LIMIT) return NULL;
+    for (size_t i = 1; range == NULL && i < RANGE_SIZES && range_sizes[i] >= super_slabs; i++)
+        range = make_range(range_sizes[i], number);
+    if (range == NULL || publish_range(range)) return range;
     discard_range(range);
-    return usable && number < HAK_RANGE_LIMIT ? hak_region_range(number) : NULL;
+    return hak_region_range(number);
 }
 
-bool hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {
-    uint32_t first = *count_now;
-    if (count > range->super_slab_limit - first || !ensure_metadata(range, first + count)) return false;
-    void *start = (void *)(range->start + (uintptr_t)first * HAK_SUPER_SLAB_BYTES);
+/* ---- Growing ----------------------------------------------------------------------------------------------------- */
+
+static void *address_of(const struct hak_range *range, uint32_t super_slab) {
+    return (void *)(range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES);
+}
+
+static enum hak_os_mapped map_super_slabs(const struct hak_range *range, uint32_t first, uint32_t count) {
+    void *start = address_of(range, first);
     size_t bytes = (size_t)count * HAK_SUPER_SLAB_BYTES;
-    if (!hak_os_commit(start, bytes) && !(hak_page_policy_merge_mappings() && hak_os_commit(start, bytes)))
-        return false;
-    /* Release pairs with the acquire loads of super_slab_count: records up to it can be read. */
-    return hak_atomic_cas(&range->super_slab_count, count_now, first + count, release, relaxed);
+    enum hak_os_mapped result = hak_os_map_at(start, bytes);
+    if (result == HAK_OS_REFUSED && hak_page_policy_merge_mappings()) result = hak_os_map_at(start, bytes);
+    if (result == HAK_OS_MAPPED) hak_os_refuse_huge_pages(start, bytes);
+    return result;
 }
 
-/* Commits the next SuperSlab of a range: false when the range is used up, or memory is. */
-static bool grow_by_one(struct hak_range *range, uint32_t *number) {
-    uint32_t tried;
-    *number = hak_atomic_load(&range->super_slab_count, relaxed);
-    do {
-        tried = *number;
-        if (hak_region_grow(range, number, 1)) return true;
-    } while (*number != tried);
-    return false;
+/* Lets addresses of a range that is not the first lead to it. */
+static bool enter_in_directory(const struct hak_range *range, uint32_t first, uint32_t count) {
+    if (range->number == 0) return true;
+    for (uint32_t i = first; i < first + count; i++)
+        if (!hak_directory_set((uintptr_t)address_of(range, i), hak_entry_for_range(range->number))) {
+            while (i-- > first) hak_directory_set((uintptr_t)address_of(range, i), HAK_ENTRY_NONE);
+            return false;
+        }
+    return true;
 }
 
-struct hak_range *hak_region_new_super_slab(uint32_t *number) {
+static void set_mapped(struct hak_range *range, uint32_t first, uint32_t count) {
+    for (uint32_t i = first; i < first + count;) {
+        uint32_t bit = i % HAK_SUPER_SLABS_PER_GROUP, bits = HAK_SUPER_SLABS_PER_GROUP - bit;
+        if (bits > first + count - i) bits = first + count - i;
+        /* Relaxed: who has an address in one of them got it after this. */
+        hak_atomic_fetch_or(&range->groups[i / HAK_SUPER_SLABS_PER_GROUP].mapped, hak_low_bits(bits) << bit, relaxed);
+        i += bits;
+    }
+}
+
+/* Raises the count of SuperSlabs from *count_now to `count`, for which there are tables. False when another thread was
+ * faster: then *count_now is what it is. */
+static bool claim(struct hak_range *range, uint32_t *count_now, uint32_t count) {
+    /* R4. Release pairs with hak_region_super_slabs: the tables reach as far. */
+    return hak_atomic_cas(&range->super_slab_count, count_now, count, release, relaxed);
+}
+
+/* Takes back a claim, if nobody has claimed more since; else what was claimed are holes. */
+static void unclaim(struct hak_range *range, uint32_t first, uint32_t count) {
+    uint32_t end = first + count;
+    hak_atomic_cas(&range->super_slab_count, &end, first, relaxed, relaxed);
+}
+
+enum hak_growth hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {
+    uint32_t first = *count_now, limit = hak_atomic_load(&range->super_slab_limit, relaxed);
+    if (first > limit || count > limit - first) return HAK_GROWTH_NO_ROOM;
+    enum hak_os_mapped result = ensure_tables(range, first + count);
+    if (result != HAK_OS_MAPPED) return result == HAK_OS_REFUSED ? HAK_GROWTH_NO_MEMORY : HAK_GROWTH_NO_ROOM;
+    if (!claim(range, count_now, first + count)) return HAK_GROWTH_RACED;
+    result = map_super_slabs(range, first, count);
+    if (result == HAK_OS_MAPPED && !enter_in_directory(range, first, count)) {
+        hak_os_unmap(address_of(range, first), (size_t)count * HAK_SUPER_SLAB_BYTES);
+        result = HAK_OS_REFUSED;
+    }
+    if (result == HAK_OS_MAPPED) {
+        set_mapped(range, first, count);
+        return HAK_GROWTH_DONE;
+    }
+    if (result == HAK_OS_REFUSED || count > 1) unclaim(range, first, count);
+    return result == HAK_OS_REFUSED ? HAK_GROWTH_NO_MEMORY : HAK_GROWTH_OCCUPIED;
+}
+
+/* How many SuperSlabs to map at a time: few for what the range has, so that little is mapped that is not used. */
+static uint32_t step_of(uint32_t super_slabs) {
+    enum { SHARE = 128, MOST = 32 };
+    uint32_t step = 1 + super_slabs / SHARE;
+    return step < MOST ? step : MOST;
+}
+
+/* Gives up `count` SuperSlabs at the upper end of a range, where others have mappings: they stay holes. */
+static void skip(struct hak_range *range, uint32_t first, uint32_t count) {
+    uint32_t limit = hak_atomic_load(&range->super_slab_limit, relaxed);
+    if (first >= limit || ensure_tables(range, count < limit - first ? first + count : limit) != HAK_OS_MAPPED) return;
+    claim(range, &first, count < limit - first ? first + count : limit);
+}
+
+/* Maps the next SuperSlabs of a range, from number *first on; returns how many. 0 when the range is used up, or with
+ * *is_refused memory is. */
+static uint32_t grow_range(struct hak_range *range, uint32_t *first, bool *is_refused) {
+    uint32_t step = UINT32_MAX, skipped = 1;
+    for (;;) {
+        *first = hak_atomic_load(&range->super_slab_count, relaxed);
+        uint32_t usual = step_of(*first);
+        if (step > usual) step = usual;
+        switch (hak_region_grow(range, first, step)) {
+        case HAK_GROWTH_DONE: return step;
+        case HAK_GROWTH_RACED: break;
+        case HAK_GROWTH_OCCUPIED:
+            if (step == 1) skip(range, *first + 1, skipped *= 2);
+            step = 1;
+            break;
+        case HAK_GROWTH_NO_ROOM:
+            if (step == 1) return 0;
+            step = 1;
+            break;
+        case HAK_GROWTH_NO_MEMORY:
+            if (step == 1) {
+                *is_refused = true;
+                return 0;
+            }
+            step = 1;
+            break;
+        }
+    }
+}
+
+struct hak_range *hak_region_new_super_slabs(uint32_t *first, uint32_t *count) {
+    bool is_refused = false;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
         struct hak_range *range = hak_region_range(i);
         if (range == NULL) range = hak_region_add_range(i, 1);
         if (range == NULL) return NULL;
-        if (grow_by_one(range, number)) return range;
-        if (*number < range->super_slab_limit) return NULL; /* refused: a range more would cost memory, and give none */
+        *count = grow_range(range, first, &is_refused);
+        if (*count != 0) return range;
+        if (is_refused) return NULL; /* a range more would cost memory, and give none */
     }
     return NULL;
+}
+
+/* ---- What lies where --------------------------------------------------------------------------------------------- */
+
+/* The range has a SuperSlab there, not a hole. */
+static bool has_super_slab_at(const struct hak_range *range, uintptr_t address) {
+    size_t super_slab = (address - range->start) / HAK_SUPER_SLAB_BYTES;
+    if (super_slab >= hak_region_super_slabs(range)) return false;
+    uint64_t mapped = hak_atomic_load(&range->groups[super_slab / HAK_SUPER_SLABS_PER_GROUP].mapped, relaxed);
+    return (mapped >> super_slab % HAK_SUPER_SLABS_PER_GROUP & 1) != 0;
 }
 
 struct hak_range *hak_region_range_of(uintptr_t address) {
     struct hak_range *range = hak_region_range(0);
     if (range == NULL) return NULL;
-    if (address - range->start < (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES) return range;
+    if (has_super_slab_at(range, address)) return range;
     uint64_t entry = hak_directory_get(address);
     if ((entry & HAK_ENTRY_KIND_MASK) != HAK_ENTRY_RANGE) return NULL;
     range = hak_region_range((uint32_t)(entry >> 2));
-    /* An entry that a discarded range left behind names a range that is elsewhere. */
-    if (range == NULL || address - range->start >= (size_t)range->super_slab_limit * HAK_SUPER_SLAB_BYTES) return NULL;
-    return range;
+    return range != NULL && has_super_slab_at(range, address) ? range : NULL;
 }
 
 struct hak_place hak_region_find(uintptr_t address) {
@@ -251,11 +446,16 @@ bool hak_region_covers(uintptr_t address) {
 }
 
 bool hak_region_is_metadata(uintptr_t address) {
-    if (address - (uintptr_t)hak_page_map < sizeof hak_page_map || hak_directory_is_table(address)) return true;
+    if (hak_directory_is_table(address)) return true;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
-        uintptr_t start = (uintptr_t)hak_region_range(i);
-        if (start == 0) break;
-        if (address - start < metadata_end((const struct hak_range *)start) - start) return true;
+        const struct hak_range *range = hak_region_range(i);
+        if (range == NULL) break;
+        uint32_t super_slabs = hak_atomic_load(&range->table_super_slabs, relaxed);
+        if (address - (uintptr_t)range->tops < record_bytes_of(range)) return true;
+        for (enum table table = 0; table < TABLE_COUNT; table++) {
+            uintptr_t start = table_start(range, table);
+            if (address - start < table_end(range, table, super_slabs) - start) return true;
+        }
     }
     return false;
 }
@@ -263,12 +463,13 @@ bool hak_region_is_metadata(uintptr_t address) {
 struct hak_region_sums hak_region_sums(void) {
     struct hak_region_sums sums = {0, 0, 0};
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
-        struct hak_range *range = hak_region_range(i);
+        const struct hak_range *range = hak_region_range(i);
         if (range == NULL) break;
-        uint32_t steps = hak_atomic_load(&range->metadata_super_slabs, relaxed);
-        sums.super_slabs += hak_atomic_load(&range->super_slab_count, relaxed);
-        sums.metadata_bytes += range->metadata_bytes + table_bytes(RECORDS, steps) + table_bytes(BIT_ROWS, steps) +
-                               table_bytes(PARTIAL_ROWS, steps);
+        uint32_t steps = hak_atomic_load(&range->table_super_slabs, relaxed);
+        sums.super_slabs += hak_region_super_slabs(range);
+        sums.metadata_bytes += record_bytes_of(range);
+        for (enum table table = 0; table < TABLE_COUNT; table++)
+            sums.metadata_bytes += table_end(range, table, steps) - table_end(range, table, 0);
     }
     sums.committed_bytes = sums.super_slabs * HAK_SUPER_SLAB_BYTES;
     return sums;

@@ -1,17 +1,26 @@
 /* Region: which addresses are ours, and for what. Hands out units of 64 KiB of address space and takes them back.
  *
- * Address space is reserved in ranges: the first one as large as allowed, and found by one subtraction (hit path); more
- * when it is used up, found by the directory. A range is cut into SuperSlabs of 2 MiB, which become readable and writable
- * one by one from the bottom, and SuperSlabs into 32 units. Per unit there are a byte in the page map (its class) and a slab
- * record, both out of band; the larger tables are committed in steps as the range grows.
+ * A range is a window of addresses, chosen at random where a program has nothing, and not reserved: SuperSlabs of 2 MiB
+ * are mapped in it one after the other, from the bottom, as they are needed, and so are the tables, which lie below
+ * them. Each table begins where it would if the window were full; so a place in it is found by arithmetic, and it never
+ * moves. The first range is as large as the address space allows, and found by one subtraction (hit path). When it is
+ * used up there are more, found by the directory. A SuperSlab is cut into 32 units. Per unit there are a byte in the
+ * page map (its class) and a slab record, both out of band.
  *
- *   R1  A unit is free in the SuperSlab's word (dirty: has memory; fresh: reads as zero, has none), or it belongs to whoever
- *       cleared its bit there; that one alone writes its page map byte and, but for S4 of slab.h, its slab record.
+ *   R1  A unit is free in the SuperSlab's word (dirty: has memory; fresh: reads as zero, has none), or it belongs to
+ *       whoever cleared its bit there; that one alone writes its page map byte and, but for S4 of slab.h, its slab
+ *       record.
  *   R2  The page map byte of a unit is HAK_CLASS_NONE while the unit is free.
- *   R3  Ranges are never given back.
+ *   R3  Ranges are never given back, nor are their tables.
+ *   R4  The tables reach at least as far as super_slab_count. Who raises it has these SuperSlabs, maps them, and puts
+ *       their units into circulation. Where somebody else's mapping lies already, the SuperSlab stays a hole for ever:
+ *       its bit in `mapped` is clear, and none of its units is ever free.
+ *   R5  Whose mapping lies where a part of the tables belongs is told by the kernel: who maps a part of the records
+ *       first, makes the rest of that step. Others wait for it, for a bounded time; then they make do with a further
+ *       range.
  *
- * All of it is lock-free. System calls are made outside of any exclusive state: what two threads do at once is harmless
- * to do twice, and published by one of them.
+ * All of it is lock-free but for R5. In a child after fork a step that another thread was making is never finished: the
+ * range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into circulation, stay holes.
  */
 #ifndef HAK_REGION_REGION_H
 #define HAK_REGION_REGION_H
@@ -23,46 +32,75 @@
 #define HAK_SUPER_SLAB_BYTES ((size_t)2 << 20)
 enum {
     HAK_UNITS_PER_SUPER_SLAB = 32,
-    HAK_FIRST_RANGE_UNITS = 1 << 20, /* 64 GiB */
+    HAK_SUPER_SLABS_PER_GROUP = 64,
     HAK_RANGE_LIMIT = 250,
-    HAK_RUN_HINTS = 6, /* runs of 1, 2, 4 .. 32 units */
-    HAK_DIRTY_HINT = HAK_RUN_HINTS,
-    HAK_UNIT_HINTS,
 };
 
+/* Kinds of hints (region/hints.h): a SuperSlab may have a run of 2^i free units, i below HAK_RUN_HINTS; dirty units; its
+ * upper border may lie in a run of so many free units as region/units.c has for each span hint; partial slabs of a
+ * class. */
+enum {
+    HAK_RUN_HINTS = 6,
+    HAK_DIRTY_HINT = HAK_RUN_HINTS,
+    HAK_UNIT_HINTS, /* those above are told by the SuperSlab's word alone */
+    HAK_SPAN_HINT = HAK_UNIT_HINTS,
+    HAK_SPAN_HINTS = 9,
+    HAK_PARTIAL_HINT = HAK_SPAN_HINT + HAK_SPAN_HINTS, /* plus the class */
+    HAK_HINTS = HAK_PARTIAL_HINT + HAK_CLASS_LIMIT,
+};
+#define HAK_RANGE_MOST_SUPER_SLABS ((uint32_t)1 << 23) /* 16 TiB */
+
+/* Per SuperSlab. What it has in the pool's set of partial slabs lies beside its units: pool/partial_set.h. */
 struct hak_super_slab {
-    HAK_ATOMIC(uint64_t) free_units; /* bits 0..31 dirty, bits 32..63 fresh */
-    HAK_ATOMIC(uint32_t) uses;       /* times all of it was free, with memory, and was used again; page_policy.c */
+    HAK_ATOMIC(uint64_t) free_units;  /* bits 0..31 dirty, bits 32..63 fresh */
+    HAK_ATOMIC(uint32_t) uses;        /* times all of it was free, with memory, and was used again; page_policy.c */
+    HAK_ATOMIC(uint32_t) is_unbroken; /* page_policy.c, P1 */
+    HAK_ATOMIC(uint32_t) partial[HAK_CLASS_LIMIT]; /* [class]: a bit per unit */
+};
+
+/* Per 64 SuperSlabs, a bit for each. */
+struct hak_super_slab_group {
+    HAK_ATOMIC(uint64_t) mapped; /* R4 */
+    HAK_ATOMIC(uint64_t) huge;   /* page_policy.c */
+    HAK_ATOMIC(uint64_t) hints[HAK_HINTS];
+};
+
+/* Per 64 groups, a bit for each: one of its hints may be set. And per 64 of these, but for the bit of the first one, which
+ * counts as set. */
+struct hak_hint_summary {
+    HAK_ATOMIC(uint64_t) hints[HAK_HINTS];
 };
 
 struct hak_range {
-    uintptr_t start;
-    uint32_t number;
-    uint32_t super_slab_limit;                            /* reserved */
-    HAK_ATOMIC(uint32_t) super_slab_count;                /* committed, from the bottom */
-    HAK_ATOMIC(uint32_t) metadata_super_slabs;            /* metadata is committed for so many */
-    size_t metadata_bytes;                                /* committed at creation */
-    HAK_ATOMIC(uint8_t) *page_map;                        /* [unit]: class (R1, R2) */
-    struct hak_slab *slabs;                               /* [unit] */
+    uintptr_t start;                        /* const: of its first SuperSlab */
+    uint32_t number;                        /* const: its place in hak_ranges */
+    HAK_ATOMIC(uint32_t) super_slab_limit;  /* addresses are for so many; may fall to what there are tables for (R5) */
+    HAK_ATOMIC(uint32_t) super_slab_count;  /* there are so many, from the bottom, holes included (R4) */
+    HAK_ATOMIC(uint32_t) table_super_slabs; /* tables are mapped for so many */
+    HAK_ATOMIC(uint32_t) table_makers;      /* threads that make or await the next step of the tables (R5) */
+    HAK_ATOMIC(uint8_t) *page_map;          /* [unit]: class (R1, R2) */
+    struct hak_hint_summary *tops;          /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
+    struct hak_hint_summary *summaries;     /* [SuperSlab / 64 / 64] */
+    struct hak_super_slab_group *groups;    /* [SuperSlab / 64] */
+    struct hak_super_slab *super_slabs;     /* [SuperSlab] */
+    struct hak_slab *slabs;                 /* [unit] */
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
-    struct hak_super_slab *super_slabs;
-    /* Hints, a bit per SuperSlab: it may have a run of 2^i free units, or (the last) dirty units. */
-    HAK_ATOMIC(uint64_t) (*unit_hints)[HAK_UNIT_HINTS]; /* [SuperSlab / 64][hint] */
-    HAK_ATOMIC(uint64_t) *huge;                         /* [SuperSlab / 64]: a bit per SuperSlab; page_policy.c */
-    /* The pool's set of partial slabs; see pool/partial_set.h. */
-    HAK_ATOMIC(uint32_t) (*partial_rows)[HAK_CLASS_LIMIT];  /* [SuperSlab][class]: a bit per unit */
-    HAK_ATOMIC(uint64_t) (*partial_index)[HAK_CLASS_LIMIT]; /* [SuperSlab / 64][class]: hint, a bit per SuperSlab */
 };
 
-/* What the hit path knows. The page map covers the first range and is zero beyond what is used: an address in it that is
- * not ours has class 0. `hak_first_range_start` is 0 until there is a range: every address is foreign then. */
-extern HAK_ATOMIC(uint8_t) hak_page_map[HAK_FIRST_RANGE_UNITS];
-extern HAK_ATOMIC(uintptr_t) hak_first_range_start;
+/* What the hit path knows of the first range. The page map is there for `units` units, and zero beyond what is used: an
+ * address that is not ours has class 0. All is 0 until there is a range: every address is foreign then. Written at
+ * growth, read at every free: it lies alone. */
+struct hak_window {
+    HAK_ATOMIC(uintptr_t) start;
+    HAK_ATOMIC(uintptr_t) units;
+    HAK_ATOMIC(HAK_ATOMIC(uint8_t) *) page_map;
+};
+extern struct hak_window hak_window;
 
 extern HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT]; /* the first NULL ends it */
 
-/* Reserves the first range. False when there is no address space. Called before anything else here, and again only in
- * a child whose parent forked during it. */
+/* Chooses the first range, and maps its first tables. False when there is no address space. Called before anything else
+ * here, and again only in a child whose parent forked during it. */
 bool hak_region_initialize(void);
 
 /* Where units come from. */
@@ -70,17 +108,18 @@ enum hak_unit_source {
     HAK_UNITS_FRESH,       /* without memory, in a SuperSlab that exists; bounded scan */
     HAK_UNITS_DIRTY,       /* given back by a slab or run; bounded scan */
     HAK_UNITS_FREE,        /* dirty or fresh, in a SuperSlab that exists; bounded scan */
-    HAK_UNITS_NEW_SUPER,   /* a SuperSlab made now */
+    HAK_UNITS_NEW_SUPER,   /* a SuperSlab mapped now */
     HAK_UNITS_LAST_RESORT, /* as FREE, wherever there are some */
 };
 
-/* `count` adjacent units within one SuperSlab, starting at a multiple of `alignment` units; both 1..32. Returns the record of
- * the first, with its `range` set, or NULL when the source has none. With `clear` the memory is zero: where it is dirty it
- * is made so. */
+/* `count` adjacent units within one SuperSlab, starting at a multiple of `alignment` units; both 1..32. Returns the
+ * record of the first, with its `range` set, or NULL when the source has none. With `clear` the memory is zero: where
+ * it is dirty it is made so. */
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear);
 
-/* Any number of adjacent units, across the borders of SuperSlabs, at an address that is a multiple of `alignment` units: the
- * lowest that are free, or, at the upper end of a range, with SuperSlabs made for it. Otherwise as hak_region_acquire. */
+/* Any number of adjacent units, across the borders of SuperSlabs, at an address that is a multiple of `alignment`
+ * units: the lowest that are free, or, at the upper end of a range, with SuperSlabs made for it. Otherwise as
+ * hak_region_acquire. */
 struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, bool clear);
 
 /* Gives units back, dirty, that were acquired. Their page map bytes must be HAK_CLASS_NONE. */
@@ -99,6 +138,11 @@ HAK_INLINE struct hak_range *hak_region_range(uint32_t number) {
     /* Acquire pairs with the publication of the range. */
     return hak_atomic_load(&hak_ranges[number], acquire);
 }
+/* How many SuperSlabs it has (R4); whoever asks may use its tables for them. */
+HAK_INLINE uint32_t hak_region_super_slabs(const struct hak_range *range) {
+    /* Acquire pairs with hak_region_grow: the tables reach as far. */
+    return hak_atomic_load(&range->super_slab_count, acquire);
+}
 HAK_INLINE struct hak_range *hak_region_range_of_record(const struct hak_slab *slab) {
     return hak_region_range(hak_atomic_load(&slab->range, relaxed));
 }
@@ -116,7 +160,7 @@ HAK_INLINE HAK_ATOMIC(uint64_t) *hak_region_bits_of(const struct hak_range *rang
     return fits ? slab->inline_bits : range->bit_rows[hak_region_unit_of(range, slab)];
 }
 
-/* The range that covers an address, or NULL. */
+/* The range that has a SuperSlab at an address, or NULL. */
 struct hak_range *hak_region_range_of(uintptr_t address);
 
 /* What an address is. */
@@ -135,7 +179,7 @@ struct hak_place {
 
 struct hak_place hak_region_find(uintptr_t address);
 
-/* True when the address lies in a range or mapping. */
+/* True when the address lies in a SuperSlab or mapping of ours. */
 bool hak_region_covers(uintptr_t address);
 
 /* True when it lies in the tables of a range, the directory among them. */
@@ -144,15 +188,23 @@ bool hak_region_is_metadata(uintptr_t address);
 /* Units that are free and have memory. */
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 
-/* Gives dirty units back to the kernel, from the top: at least `want` of them (a SuperSlab's are not divided), or all there
- * are. Without `all`, SuperSlabs whose huge pages are worth more are passed over. Returns the bytes. */
+/* Gives dirty units back to the kernel, from the top: at least `want` of them (a SuperSlab's are not divided), or all
+ * there are. Without `all`, SuperSlabs whose huge pages are worth more are passed over. Returns the bytes. */
 size_t hak_region_purge_units(uint64_t want, bool all);
+
+/* The same for a purge by turns, which go on where the last one ended: *place is HAK_PURGE_FROM_TOP before the first, and
+ * 0 after the last. A turn ends when it has `want` units, or has passed over many SuperSlabs. */
+#define HAK_PURGE_FROM_TOP UINT64_MAX
+size_t hak_region_purge_turn(uint64_t *place, uint64_t want, bool all);
 
 /* Gives back `bytes` at `start`, pages whose blocks the caller has; false when the kernel refuses. */
 bool hak_region_purge_pages(uintptr_t start, size_t bytes);
 
-/* In a child after fork: free units are found and counted again, whatever other threads were about to do. */
-void hak_region_recover_after_fork(void);
+/* In a child after fork: free units are found, whatever another thread was about to do at a SuperSlab, or at any. When
+ * this was said of all where one was, they are counted again, and nobody makes tables. */
+void hak_region_recover_around_after_fork(struct hak_range *range, uint32_t super_slab);
+void hak_region_recover_all_after_fork(struct hak_range *range);
+void hak_region_recount_after_fork(void);
 
 /* Sums for statistics, in bytes. */
 struct hak_region_sums {

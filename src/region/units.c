@@ -1,4 +1,5 @@
-/* Units: taking them from SuperSlabs and giving them back, and their memory to the kernel. See R1 and R2 in region.h. */
+/* Units: taking them from SuperSlabs and giving them back, and their memory to the kernel. See R1 and R2 in
+ * region.h. */
 #include "region/units.h"
 
 #include <string.h>
@@ -6,41 +7,142 @@
 #include "base/check.h"
 #include "base/counters.h"
 #include "os/os.h"
+#include "region/hints.h"
+#include "region/in_hand.h"
 #include "region/page_policy.h"
 
-HAK_ATOMIC(uint64_t) hak_dirty_units;
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_dirty_units;
 
 enum { SCAN_LIMIT = 64, DIRTY_SCAN_LIMIT = 4 }; /* SuperSlabs looked into that may be too fragmented, per call */
+enum { LOOKS_PER_TURN = 256 };                  /* at SuperSlabs, of a purge by turns */
+enum { STALE_LIMIT = 256 };                     /* span hints found wrong, and cleared, per search */
 
 #define DIRTY_BITS UINT64_C(0x00000000ffffffff)
 #define FRESH_BITS UINT64_C(0xffffffff00000000)
 
-/* ---- Hints -------------------------------------------------------------------------------------------------------- */
+/* ---- Hints ------------------------------------------------------------------------------------------------------- */
+
+static uint32_t free_units_in(uint64_t word) { return (uint32_t)word | (uint32_t)(word >> 32); }
+
+/* Of free units where runs of 2^hint begin: where runs of twice the length do. */
+static uint32_t twice_as_long(uint32_t runs, uint32_t hint) { return runs & runs >> (1u << hint); }
 
 /* What a hint says of a SuperSlab's word: dirty units, or a run of at least 2^hint free ones. */
-static bool hint_holds(uint64_t word, uint32_t hint) {
-    uint32_t free_units = (uint32_t)word | (uint32_t)(word >> 32);
+static bool word_holds(uint64_t word, uint32_t hint) {
+    uint32_t runs = free_units_in(word);
     if (hint == HAK_DIRTY_HINT) return (word & DIRTY_BITS) != 0;
-    for (uint32_t i = 0; i < hint; i++) free_units &= free_units >> (1u << i);
-    return free_units != 0;
+    for (uint32_t i = 0; i < hint; i++) runs = twice_as_long(runs, i);
+    return runs != 0;
 }
 
-/* A hint may be set while it does not hold, but is set whenever it holds and nobody is about to set it: who makes it hold sets it;
- * who finds that it doesn't clears it, and sets it again if that was too early. */
-static void hint_set(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
-    /* Release, after the units were added: who clears the hint after this sees them. */
-    hak_atomic_fetch_or(&range->unit_hints[super_slab / 64][hint], (uint64_t)1 << (super_slab % 64), release);
+/* A span hint of a SuperSlab says that its upper border lies in a run of at least so many free units. All borders in a
+ * run have the hints of its length: so who takes units sets none, and a search from below meets the run at its
+ * beginning. Who takes the unit at a border clears that one's, and need not look again: the border is in no run until
+ * he gives that unit back. Who gives units back sees how long the run is that they are in now. Of two who give back at
+ * once parts of one run, the second one sees what the first did. */
+static const uint32_t span_units[HAK_SPAN_HINTS] = {33, 48, 64, 96, 128, 192, 256, 384, 512};
+enum { LONGEST_SPAN = 512 }; /* further nobody looks: borders farther off are in a run so long without his units */
+
+static uint32_t free_units_of(const struct hak_range *range, uint32_t super_slab) {
+    /* Seq_cst pairs with add_units: of two who give back neighbours, one sees both. */
+    uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, seq_cst);
+    return free_units_in(word);
 }
 
+/* How many of the lowest, or highest, units are free, up to the first that is not. */
+static uint32_t lowest_free(uint32_t free_units) { return hak_trailing_ones(free_units); }
+static uint32_t highest_free(uint32_t free_units) {
+    return free_units == UINT32_MAX ? 32 : 31 - hak_highest_bit((uint32_t)~free_units);
+}
+
+/* Free units below a SuperSlab, and above it, up to the first that is not free. */
+static uint32_t free_below(const struct hak_range *range, uint32_t super_slab) {
+    uint32_t units = 0, more = 32;
+    while (more == 32 && units < LONGEST_SPAN && super_slab > 0)
+        units += more = highest_free(free_units_of(range, --super_slab));
+    return units;
+}
+static uint32_t free_above(const struct hak_range *range, uint32_t super_slab) {
+    uint32_t units = 0, more = 32, super_slabs = hak_region_super_slabs(range);
+    while (more == 32 && units < LONGEST_SPAN && ++super_slab < super_slabs)
+        units += more = lowest_free(free_units_of(range, super_slab));
+    return units;
+}
+
+/* Free units next to units `unit`..`end` of it, below and above. */
+static uint32_t free_before(const struct hak_range *range, uint32_t unit) {
+    uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, below = unit % HAK_UNITS_PER_SUPER_SLAB, units = 0;
+    if (below != 0) units = highest_free(free_units_of(range, super_slab) << (HAK_UNITS_PER_SUPER_SLAB - below));
+    return units < below ? units : units + free_below(range, super_slab);
+}
+static uint32_t free_behind(const struct hak_range *range, uint32_t end) {
+    uint32_t super_slab = end / HAK_UNITS_PER_SUPER_SLAB, before = end % HAK_UNITS_PER_SUPER_SLAB, units = 0;
+    if (before == 0) return free_above(range, super_slab - 1);
+    units = lowest_free(free_units_of(range, super_slab) >> before);
+    return units < HAK_UNITS_PER_SUPER_SLAB - before ? units : units + free_above(range, super_slab);
+}
+
+/* Sets the hints of the borders in a run of free units, `first`..`end`. */
+static void set_span_hints(struct hak_range *range, uint32_t first, uint32_t end) {
+    uint32_t border = first / HAK_UNITS_PER_SUPER_SLAB, border_end = (end - 1) / HAK_UNITS_PER_SUPER_SLAB;
+    if (border == border_end) return;
+    uint32_t hints = 0;
+    while (hints < HAK_SPAN_HINTS && end - first >= span_units[hints]) hints++;
+    hak_hint_set_all(range, HAK_SPAN_HINT, HAK_SPAN_HINT + hints, border, border_end);
+}
+
+#define ENDS UINT32_C(0x80000001) /* the lowest unit of a SuperSlab, and the highest */
+
+/* Of a SuperSlab that has `free_units`, some of which, `added`, were not free before. */
+static void add_to_spans(struct hak_range *range, uint32_t super_slab, uint32_t free_units, uint32_t added) {
+    if ((free_units & ENDS) == 0) return; /* it reaches neither border */
+    uint32_t low = lowest_free(free_units), high = highest_free(free_units), first = super_slab * 32, end = first + 32;
+    bool is_low = (added & hak_low_bits(low)) != 0, is_high = (added & ~hak_low_bits(32 - high)) != 0;
+    uint32_t below = is_low ? free_below(range, super_slab) : 0, above = is_high ? free_above(range, super_slab) : 0;
+    if (low == 32) {
+        set_span_hints(range, first - below, end + above);
+        return;
+    }
+    if (below != 0) set_span_hints(range, first - below, first + low);
+    if (above != 0) set_span_hints(range, end - high, end + above);
+}
+
+static bool span_holds(const struct hak_range *range, uint32_t hint, uint32_t super_slab) {
+    uint32_t below = free_below(range, super_slab + 1), above = free_above(range, super_slab);
+    return below != 0 && above != 0 && below + above >= span_units[hint - HAK_SPAN_HINT];
+}
+
+static bool hint_holds(const struct hak_range *range, uint32_t hint, uint32_t super_slab) {
+    if (hint >= HAK_SPAN_HINT) return span_holds(range, hint, super_slab);
+    /* Seq_cst pairs with put_back and hak_hint_set_all: who saw the hint set, and so did not set it, is seen. */
+    return word_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, seq_cst), hint);
+}
+
+/* I4 of in_hand.h: for one of its units. */
+static void note(struct hak_range *range, uint32_t super_slab) {
+    hak_hand_note(&range->slabs[super_slab * HAK_UNITS_PER_SUPER_SLAB]);
+}
+
+/* To be called by who finds that it doesn't hold. */
 static void hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
-    /* Acquire pairs with hint_set: one of the two comes first, and either the hint is set afterwards, or the look at the units
-     * below sees them. */
-    hak_atomic_fetch_and(&range->unit_hints[super_slab / 64][hint], ~((uint64_t)1 << (super_slab % 64)), acquire);
-    if (hint_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed), hint))
-        hint_set(range, hint, super_slab);
+    note(range, super_slab);
+    hak_hint_clear(range, hint, super_slab);
+    if (hint_holds(range, hint, super_slab)) hak_hint_set(range, hint, super_slab);
 }
 
-/* ---- One SuperSlab ------------------------------------------------------------------------------------------------ */
+/* The caller has a unit at the upper border of each of SuperSlabs `first`..`end`, and has noted one near them. */
+static void clear_span_hints(struct hak_range *range, uint32_t first, uint32_t end) {
+    hak_hint_clear_all(range, HAK_SPAN_HINT, HAK_SPAN_HINT + HAK_SPAN_HINTS, first, end);
+}
+
+/* The caller has taken units at the ends of a SuperSlab. */
+static void leave_spans(struct hak_range *range, uint32_t super_slab, uint32_t taken) {
+    bool is_lower_border = (taken & 1) != 0 && super_slab != 0, is_upper_border = taken >> 31 != 0;
+    clear_span_hints(range, is_lower_border ? super_slab - 1 : super_slab,
+                     is_upper_border ? super_slab + 1 : super_slab);
+}
+
+/* ---- One SuperSlab ----------------------------------------------------------------------------------------------- */
 
 /* What is wanted of a SuperSlab, and where to look for one. */
 struct request {
@@ -51,25 +153,56 @@ struct request {
     uint32_t limit; /* SuperSlabs that don't have it before the search ends */
 };
 
-static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
-    /* Release pairs with take_units: the record and the memory are the next owner's. */
-    uint64_t before = hak_atomic_fetch_or(&range->super_slabs[super_slab].free_units, units, release);
+/* Returns the word as it was. The hints are to be told. */
+static uint64_t put_back(struct hak_range *range, uint32_t super_slab, uint64_t units) {
+    note(range, super_slab);
+    /* Release pairs with take_units: the record and the memory are the next owner's. Seq_cst pairs with
+     * free_units_of and hint_holds. */
+    uint64_t before = hak_atomic_fetch_or(&range->super_slabs[super_slab].free_units, units, seq_cst);
     HAK_ASSERT((before & units) == 0);
-    for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
-        if (hint_holds(before | units, hint) && !hint_holds(before, hint)) hint_set(range, hint, super_slab);
+    return before;
+}
+
+/* Sets the hints of a SuperSlab's word to which `units` were added. */
+static void set_unit_hints(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t units) {
+    uint32_t had = free_units_in(before), has = free_units_in(before | units), hint_had = 0, hint = 0;
+    for (; has != 0; hint++) {
+        hint_had += had != 0;
+        had = hint < HAK_RUN_HINTS - 1 ? twice_as_long(had, hint) : 0;
+        has = hint < HAK_RUN_HINTS - 1 ? twice_as_long(has, hint) : 0;
+    }
+    if (hint_had < hint) hak_hint_set_all(range, hint_had, hint, super_slab, super_slab + 1);
+    if ((before & DIRTY_BITS) == 0 && (units & DIRTY_BITS) != 0)
+        hak_hint_set_all(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, super_slab, super_slab + 1);
+}
+
+static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
+    uint64_t before = put_back(range, super_slab, units), after = before | units;
+    set_unit_hints(range, super_slab, before, units);
+    add_to_spans(range, super_slab, free_units_in(after), free_units_in(units));
 }
 
 /* Units are used that had no memory. */
 static void count_growth(uint32_t units) { hak_count_growth(units * (HAK_UNIT_BYTES / hak_os_page_bytes())); }
 
+static void count_taken(uint32_t dirty_units, uint32_t fresh_units) {
+    if (fresh_units != 0) count_growth(fresh_units);
+    if (dirty_units != 0)
+        hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_units, relaxed) - dirty_units,
+                                     dirty_units);
+}
+
+/* The caller has taken the last dirty units of a SuperSlab. Other hints are cleared by the search that finds them
+ * wrong. */
+static void clear_dirty_hint(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
+    if ((before & DIRTY_BITS) != 0 && (after & DIRTY_BITS) == 0) hint_clear(range, HAK_DIRTY_HINT, super_slab);
+}
+
 static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
-    uint32_t dirty_taken = hak_bit_count((before ^ after) & DIRTY_BITS),
-             fresh_taken = hak_bit_count((before ^ after) & FRESH_BITS);
-    if (fresh_taken != 0) count_growth(fresh_taken);
-    if (dirty_taken == 0) return;
-    hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_taken, relaxed) - dirty_taken);
-    /* Other hints are cleared by the search that finds them wrong. */
-    if ((after & DIRTY_BITS) == 0) hint_clear(range, HAK_DIRTY_HINT, super_slab);
+    uint32_t taken = free_units_in(before ^ after);
+    if (HAK_UNLIKELY((taken & ENDS) != 0)) leave_spans(range, super_slab, taken);
+    count_taken(hak_bit_count((before ^ after) & DIRTY_BITS), hak_bit_count((before ^ after) & FRESH_BITS));
+    clear_dirty_hint(range, super_slab, before, after);
 }
 
 /* Makes units zero that the caller has just taken, those of them that are not known to be. */
@@ -95,8 +228,8 @@ static void make_dirty(struct hak_range *range, uint32_t super_slab, uint32_t co
     add_units(range, super_slab, units);
 }
 
-/* Slabs, and runs no longer than they are, have begun to use a SuperSlab none of whose units has memory. Longer runs may be
- * touched here and there only. */
+/* Slabs, and runs no longer than they are, have begun to use a SuperSlab none of whose units has memory. Longer runs
+ * may be touched here and there only. */
 static void begin_use(struct hak_range *range, uint32_t super_slab, uint32_t count) {
     enum { LONGEST_SLAB = 4 };
     if (count > LONGEST_SLAB) return;
@@ -104,10 +237,10 @@ static void begin_use(struct hak_range *range, uint32_t super_slab, uint32_t cou
     if (resident != 0) make_dirty(range, super_slab, resident);
 }
 
-/* Slabs or runs use a SuperSlab again all of whose units are dirty, of which the caller has taken all but `rest`. True when all
- * of its memory reads as zero now. */
-static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t rest) {
-    uint64_t others = hak_atomic_load(&hak_dirty_units, relaxed) - hak_bit_count(rest);
+/* Slabs or runs use a SuperSlab again all of whose units are dirty, of which the caller has taken all but `rest`; of what
+ * it has taken so many are `uncounted`. True when all of its memory reads as zero now. */
+static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t rest, uint32_t uncounted) {
+    uint64_t others = hak_atomic_load(&hak_dirty_units, relaxed) - hak_bit_count(rest) - uncounted;
     /* Nobody shall make a SuperSlab because of what is held back here. */
     if (rest != 0 && others < HAK_UNITS_PER_SUPER_SLAB) return false;
     if (!hak_page_policy_use_again(range, super_slab)) return false;
@@ -120,28 +253,36 @@ static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t res
 }
 
 /* After the caller has taken units for a slab or a run. */
-static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after, bool clear) {
-    after_taking(range, super_slab, before, after);
-    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after);
+static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after, bool clear,
+                          uint32_t uncounted) {
+    bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after, uncounted);
     if (clear && !is_zero) clear_units(range, super_slab, before ^ after);
 }
 
-/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, or 32. */
-static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request) {
+enum { HAS_NONE = 32, IS_CONTENDED };
+
+/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, HAS_NONE, or when another thread
+ * was faster, unless the caller is `stubborn`, IS_CONTENDED. */
+static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request, bool stubborn) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint64_t before = hak_atomic_load(word, relaxed), after;
-    uint32_t position;
-    do {
+    note(range, super_slab);
+    for (;;) {
         uint64_t usable = before & request->kinds;
-        position = hak_find_bit_run((uint32_t)usable | (uint32_t)(usable >> 32), request->count, request->alignment);
-        if (position == 32) return 32;
+        uint32_t position =
+            hak_find_bit_run((uint32_t)usable | (uint32_t)(usable >> 32), request->count, request->alignment);
+        if (position == 32) return HAS_NONE;
         uint64_t units = hak_low_bits(request->count) << position;
         after = before & ~(units | units << 32);
         /* Acquire pairs with add_units: the last owner is done with them. */
-    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
-    prepare_units(range, super_slab, before, after, request->clear);
-    if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
-    return position;
+        if (HAK_LIKELY(hak_atomic_cas(word, &before, after, acquire, relaxed))) {
+            after_taking(range, super_slab, before, after);
+            prepare_units(range, super_slab, before, after, request->clear, 0);
+            if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
+            return position;
+        }
+        if (!stubborn) return IS_CONTENDED;
+    }
 }
 
 static struct hak_slab *record_of(struct hak_range *range, uint32_t unit) {
@@ -150,24 +291,90 @@ static struct hak_slab *record_of(struct hak_range *range, uint32_t unit) {
     return record;
 }
 
-/* ---- Searching ---------------------------------------------------------------------------------------------------- */
+/* ---- Units across SuperSlabs ------------------------------------------------------------------------------------- */
 
-/* From the bottom of a range. */
+/* The part of units `unit`..`end` that lies in the SuperSlab of `unit`: its length, and its bits there. */
+static uint32_t part_of_span(uint32_t unit, uint32_t end, uint64_t *bits) {
+    uint32_t position = unit % HAK_UNITS_PER_SUPER_SLAB, count = HAK_UNITS_PER_SUPER_SLAB - position;
+    if (count > end - unit) count = end - unit;
+    *bits = hak_low_bits(count) << position;
+    return count;
+}
+
+enum { DIRTY = 0, FRESH = 32 }; /* where the bits of a kind begin in the word */
+
+/* In SuperSlabs of one group: a fork finds what is half done there. */
+static void add_part_of_span(struct hak_range *range, uint32_t unit, uint32_t end, uint32_t kind) {
+    uint32_t whole = (unit + HAK_UNITS_PER_SUPER_SLAB - 1) / HAK_UNITS_PER_SUPER_SLAB,
+             whole_end = end / HAK_UNITS_PER_SUPER_SLAB;
+    uint64_t bits;
+    for (uint32_t at = unit, count; at < end; at += count) {
+        count = part_of_span(at, end, &bits);
+        uint64_t before = put_back(range, at / HAK_UNITS_PER_SUPER_SLAB, bits << kind);
+        if (count < HAK_UNITS_PER_SUPER_SLAB)
+            set_unit_hints(range, at / HAK_UNITS_PER_SUPER_SLAB, before, bits << kind);
+    }
+    hak_hint_set_all(range, 0, kind == DIRTY ? HAK_UNIT_HINTS : HAK_RUN_HINTS, whole, whole_end);
+    set_span_hints(range, unit - free_before(range, unit), end + free_behind(range, end));
+}
+
+/* The end of units `unit`..`end`, or of the group of the first one. */
+static uint32_t end_in_group(uint32_t unit, uint32_t end) {
+    enum { UNITS_PER_GROUP = HAK_UNITS_PER_SUPER_SLAB * HAK_SUPER_SLABS_PER_GROUP };
+    uint32_t left = UNITS_PER_GROUP - unit % UNITS_PER_GROUP;
+    return end - unit < left ? end : unit + left;
+}
+
+static void add_long_span(struct hak_range *range, uint32_t unit, uint32_t end, uint32_t kind) {
+    for (uint32_t part_end; unit < end; unit = part_end) {
+        part_end = end_in_group(unit, end);
+        add_part_of_span(range, unit, part_end, kind);
+    }
+}
+
+/* Gives back units `unit`..`end`, all of one kind. */
+static void add_span(struct hak_range *range, uint32_t unit, uint32_t end, uint32_t kind) {
+    uint32_t position = unit % HAK_UNITS_PER_SUPER_SLAB, count = end - unit;
+    if (position + count > HAK_UNITS_PER_SUPER_SLAB) add_long_span(range, unit, end, kind);
+    else if (count != 0) add_units(range, unit / HAK_UNITS_PER_SUPER_SLAB, hak_low_bits(count) << position << kind);
+}
+
+/* ---- Searching --------------------------------------------------------------------------------------------------- */
+
+/* How many SuperSlabs a thread passes over that has met others at its first choice: another number than they, and the more
+ * the more often it has met some. */
+static uint32_t detour(uint32_t meetings) {
+    enum { FIRST_BITS = 1, MOST_BITS = 6, FIBONACCI = 0x9E3779B9u };
+    uint32_t bits = FIRST_BITS + meetings < MOST_BITS ? FIRST_BITS + meetings : MOST_BITS;
+    /* An address that is the thread's own. */
+    uint32_t own = (uint32_t)((uintptr_t)&hak_in_hand_own >> 6);
+    return ((own + meetings) * FIBONACCI) >> (32 - bits);
+}
+
+/* From the bottom of a range; a thread that meets others there goes on above, and comes back if there is nothing. */
 static struct hak_slab *take_from_range(struct hak_range *range, const struct request *request) {
-    /* Relaxed: whoever takes units acquires what add_units released, their metadata included. */
-    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed), misses = 0;
-    for (uint32_t group = 0; group * 64 < super_slabs; group++) {
-        uint64_t candidates = hak_atomic_load(&range->unit_hints[group][request->hint], relaxed);
-        for (; candidates != 0; candidates &= candidates - 1) {
-            uint32_t super_slab = group * 64 + hak_lowest_bit(candidates);
-            uint32_t position = take_units(range, super_slab, request);
-            if (position < 32) return record_of(range, super_slab * HAK_UNITS_PER_SUPER_SLAB + position);
-            if (!hint_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed), request->hint))
-                hint_clear(range, request->hint, super_slab);
-            else if (++misses == request->limit) return NULL;
+    uint32_t misses = 0, meetings = 0, met_first = 0, next = 0;
+    bool stubborn = false;
+    for (;;) {
+        uint32_t super_slab = hak_hint_next(range, request->hint, next);
+        if (super_slab == HAK_NO_SUPER_SLAB || misses == request->limit) {
+            if (meetings == 0 || stubborn) return NULL;
+            stubborn = true;
+            misses = next = 0;
+            continue;
+        }
+        next = super_slab + 1;
+        uint32_t position = take_units(range, super_slab, request, stubborn);
+        if (position < HAS_NONE) return record_of(range, super_slab * HAK_UNITS_PER_SUPER_SLAB + position);
+        if (position == IS_CONTENDED) {
+            if (meetings == 0) met_first = super_slab;
+            next = met_first + 1 + detour(meetings++);
+        } else if (!hint_holds(range, request->hint, super_slab)) {
+            hint_clear(range, request->hint, super_slab);
+        } else {
+            misses++;
         }
     }
-    return NULL;
 }
 
 static struct hak_slab *search(const struct request *request) {
@@ -180,8 +387,8 @@ static struct hak_slab *search(const struct request *request) {
     return NULL;
 }
 
-/* Free units of either kind: first where a run is that is surely long enough, so that no SuperSlab is made while there is such
- * a run anywhere; then where there may be one. */
+/* Free units of either kind: first where a run is that is surely long enough, so that no SuperSlab is made while there
+ * is such a run anywhere; then where there may be one. */
 static struct hak_slab *search_free(uint32_t count, uint32_t alignment, bool clear) {
     uint32_t enough = count + alignment - 1, sure = 0;
     while (sure + 1 < HAK_RUN_HINTS && 1u << sure < enough) sure++;
@@ -194,13 +401,14 @@ static struct hak_slab *search_free(uint32_t count, uint32_t alignment, bool cle
 }
 
 static struct hak_slab *take_from_new(uint32_t count) {
-    uint32_t super_slab;
-    struct hak_range *range = hak_region_new_super_slab(&super_slab);
+    uint32_t super_slab, made;
+    struct hak_range *range = hak_region_new_super_slabs(&super_slab, &made);
     if (range == NULL) return NULL;
     count_growth(count);
-    if (count < 32) add_units(range, super_slab, FRESH_BITS & ~(hak_low_bits(count) << 32));
+    uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB;
+    add_span(range, unit + count, unit + made * HAK_UNITS_PER_SUPER_SLAB, FRESH);
     begin_use(range, super_slab, count);
-    return record_of(range, super_slab * HAK_UNITS_PER_SUPER_SLAB);
+    return record_of(range, unit);
 }
 
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear) {
@@ -218,71 +426,77 @@ struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak
     return search(&request);
 }
 
-/* ---- Spans: units that may cross the borders of SuperSlabs ---------------------------------------------------------- */
+/* ---- Spans: units that may cross the borders of SuperSlabs ------------------------------------------------------- */
 
-/* The part of units `unit`..`end` that lies in the SuperSlab of `unit`: its length, and its bits there. */
-static uint32_t part_of_span(uint32_t unit, uint32_t end, uint64_t *bits) {
-    uint32_t position = unit % HAK_UNITS_PER_SUPER_SLAB, count = HAK_UNITS_PER_SUPER_SLAB - position;
-    if (count > end - unit) count = end - unit;
-    *bits = hak_low_bits(count) << position;
-    return count;
-}
+/* What has been taken, and not counted. */
+struct taken {
+    uint32_t dirty, fresh;
+};
 
 /* Takes exactly these units of a SuperSlab. */
-static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, bool clear) {
+static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, bool clear,
+                         struct taken *taken) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint64_t before = hak_atomic_load(word, relaxed), after;
+    note(range, super_slab);
     do {
         if (((before | before >> 32) & units) != units) return false;
         after = before & ~(units | units << 32);
         /* Acquire pairs with add_units. */
     } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
-    prepare_units(range, super_slab, before, after, clear);
+    uint32_t count = units == DIRTY_BITS ? HAK_UNITS_PER_SUPER_SLAB : hak_bit_count(units),
+             dirty = (before & units) == units ? count : hak_bit_count(before & units);
+    taken->dirty += dirty;
+    taken->fresh += count - dirty;
+    if (units != DIRTY_BITS) clear_dirty_hint(range, super_slab, before, after);
+    prepare_units(range, super_slab, before, after, clear, taken->dirty);
     return true;
 }
 
-/* Units that have no memory: of SuperSlabs that the caller has made, or moved elsewhere. */
-static void add_fresh(struct hak_range *range, uint32_t unit, uint32_t end) {
-    uint64_t bits;
-    for (uint32_t count; unit < end; unit += count) {
-        count = part_of_span(unit, end, &bits);
-        add_units(range, unit / HAK_UNITS_PER_SUPER_SLAB, bits << 32);
+/* Clears the hints of units `unit`..`end`, which the caller has taken: of all borders that they touch, and of SuperSlabs
+ * that are among them as a whole, that some unit is dirty. */
+static void leave_span(struct hak_range *range, uint32_t unit, uint32_t end) {
+    for (uint32_t part_end; unit < end; unit = part_end) {
+        part_end = end_in_group(unit, end);
+        uint32_t whole = (unit + HAK_UNITS_PER_SUPER_SLAB - 1) / HAK_UNITS_PER_SUPER_SLAB,
+                 whole_end = part_end / HAK_UNITS_PER_SUPER_SLAB;
+        note(range, unit / HAK_UNITS_PER_SUPER_SLAB);
+        hak_hint_clear_all(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, whole, whole_end);
+        clear_span_hints(range, whole == 0 ? 0 : whole - 1, whole_end);
     }
 }
 
 static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
-    uint64_t bits;
     for (uint32_t i = unit; i < end; i++)
         HAK_WALK(hak_atomic_load(&range->page_map[i], relaxed) == HAK_CLASS_NONE); /* R2 */
     hak_atomic_fetch_add(&hak_dirty_units, end - unit, relaxed);
-    for (uint32_t count; unit < end; unit += count) {
-        count = part_of_span(unit, end, &bits);
-        add_units(range, unit / HAK_UNITS_PER_SUPER_SLAB, bits);
-    }
+    add_span(range, unit, end, DIRTY);
 }
 
 /* All or none; when not, *failed_at is at or below a unit that was not free. */
 static bool take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool clear, uint32_t *failed_at) {
+    struct taken taken = {0, 0};
     uint64_t bits;
     uint32_t at = unit;
     for (uint32_t count; at < end; at += count) {
         count = part_of_span(at, end, &bits);
-        if (take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, clear)) continue;
-        *failed_at = at;
-        if (at > unit) release_span(range, unit, at);
-        return false;
+        if (!take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, clear, &taken)) break;
     }
-    return true;
+    leave_span(range, unit, at);
+    count_taken(taken.dirty, taken.fresh);
+    if (at == end) return true;
+    *failed_at = at;
+    if (at > unit) release_span(range, unit, at);
+    return false;
 }
 
 static uint32_t units_of(const struct hak_range *range) {
-    /* Relaxed: as in take_from_range. */
-    return hak_atomic_load(&range->super_slab_count, relaxed) * HAK_UNITS_PER_SUPER_SLAB;
+    return hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
 }
 
-static uint32_t free_units_of(const struct hak_range *range, uint32_t super_slab) {
-    uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
-    return (uint32_t)word | (uint32_t)(word >> 32);
+/* How many it may have. */
+static uint32_t limit_units_of(const struct hak_range *range) {
+    return hak_atomic_load(&range->super_slab_limit, relaxed) * HAK_UNITS_PER_SUPER_SLAB;
 }
 
 /* The first unit at or behind `unit` whose address is a multiple of `alignment` units. */
@@ -291,33 +505,73 @@ static uint32_t aligned_unit(const struct hak_range *range, uint32_t unit, uint3
     return (uint32_t)(hak_align_up(before + unit, alignment) - before);
 }
 
-/* From `unit` on, the lowest `count` adjacent units that are free, as far as one can see without taking them: more than a
- * SuperSlab has. UINT32_MAX when there are none. */
-static uint32_t find_span(const struct hak_range *range, uint32_t unit, uint32_t count, uint32_t alignment) {
-    uint32_t super_slabs = units_of(range) / HAK_UNITS_PER_SUPER_SLAB, start = aligned_unit(range, unit, alignment);
-    for (uint32_t i = unit / HAK_UNITS_PER_SUPER_SLAB; i < super_slabs; i++) {
-        uint32_t border = i * HAK_UNITS_PER_SUPER_SLAB, taken = ~free_units_of(range, i);
-        if (border < start) taken &= ~(uint32_t)hak_low_bits(start - border < 32 ? start - border : 32);
-        uint32_t end = border + (taken == 0 ? 32 : hak_lowest_bit(taken));
+/* Where the lowest `count` adjacent units begin, in a run of free units that begins in a SuperSlab, or at its first unit,
+ * as far as one can see without taking them: more than a SuperSlab has. UINT32_MAX when there are none; *next is the
+ * first border that may be in another run then. */
+static uint32_t find_in_run(const struct hak_range *range, uint32_t super_slab, uint32_t count, uint32_t alignment,
+                            uint32_t *next) {
+    uint32_t start = aligned_unit(range, super_slab * HAK_UNITS_PER_SUPER_SLAB, alignment), i = super_slab;
+    for (uint32_t super_slabs = hak_region_super_slabs(range); i < super_slabs; i++) {
+        uint32_t border = i * HAK_UNITS_PER_SUPER_SLAB, taken = ~free_units_of(range, i), before_start = 0;
+        if (border < start) before_start = (uint32_t)hak_low_bits(start - border < 32 ? start - border : 32);
+        uint32_t in_the_way = taken & ~before_start;
+        uint32_t end = border + (in_the_way == 0 ? 32 : hak_lowest_bit(in_the_way));
         if (end >= start && end - start >= count) return start;
-        if (taken != 0) start = aligned_unit(range, border + hak_highest_bit(taken) + 1, alignment);
-        bool is_group = i % 64 == 63 && start <= border + 32;
-        while (is_group && i + 64 < super_slabs && /* nothing is free in the next 64 */
-               hak_atomic_load(&range->unit_hints[(i + 1) / 64][0], relaxed) == 0) {
-            i += 64;
-            start = aligned_unit(range, (i + 1) * HAK_UNITS_PER_SUPER_SLAB, alignment);
-        }
+        if (taken == 0) continue;
+        if (i > super_slab || taken >> 31 != 0) break; /* the run has ended */
+        start = aligned_unit(range, border + hak_highest_bit(taken) + 1, alignment);
     }
+    *next = i > super_slab ? i : super_slab + 1;
     return UINT32_MAX;
 }
 
-static struct hak_slab *take_span_from_range(struct hak_range *range, uint32_t count, uint32_t alignment, bool clear) {
-    uint32_t unit = find_span(range, 0, count, alignment), failed_at;
-    while (unit != UINT32_MAX) {
-        if (take_span(range, unit, unit + count, clear, &failed_at)) return record_of(range, unit);
-        unit = find_span(range, failed_at + 1, count, alignment);
+/* What is wanted of a range, and where to look for it. */
+struct span_request {
+    uint32_t count, alignment;
+    bool clear;
+    uint32_t hint;
+    uint32_t limit;       /* runs that are too short before the search ends, */
+    uint32_t stale_limit; /* and hints that are wrong */
+};
+
+/* From the bottom of a range. */
+static struct hak_slab *take_span_from_range(struct hak_range *range, const struct span_request *request) {
+    uint32_t misses = 0, stale = 0, next = 0, failed_at, super_slab;
+    while ((super_slab = hak_hint_next(range, request->hint, next)) != HAK_NO_SUPER_SLAB) {
+        uint32_t unit = find_in_run(range, super_slab, request->count, request->alignment, &next);
+        if (unit != UINT32_MAX) {
+            if (take_span(range, unit, unit + request->count, request->clear, &failed_at))
+                return record_of(range, unit);
+            next = super_slab; /* another thread was faster: what is left of the run? */
+        } else if (!hint_holds(range, request->hint, super_slab)) {
+            hint_clear(range, request->hint, super_slab);
+            if (++stale == request->stale_limit) break;
+        } else if (++misses == request->limit) {
+            break;
+        }
     }
     return NULL;
+}
+
+static struct hak_slab *search_ranges_for_span(const struct span_request *request) {
+    struct hak_slab *record = NULL;
+    for (uint32_t i = 0; record == NULL && i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
+        record = take_span_from_range(hak_region_range(i), request);
+    return record;
+}
+
+/* The lowest free units, unless many runs lie below that are just too short: then the lowest in a run that is surely
+ * long enough. With `all`, wherever there are some. */
+static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool clear, bool all) {
+    struct span_request request = {
+        count, alignment, clear, hak_highest_bit(count), all ? UINT32_MAX : SCAN_LIMIT, all ? UINT32_MAX : STALE_LIMIT};
+    for (uint32_t i = 0; i < HAK_SPAN_HINTS && span_units[i] <= count; i++) request.hint = HAK_SPAN_HINT + i;
+    struct hak_slab *record = search_ranges_for_span(&request);
+    uint32_t sure = 0, enough = count + alignment - 1;
+    while (sure < HAK_SPAN_HINTS && span_units[sure] < enough) sure++;
+    if (record != NULL || all || sure == HAK_SPAN_HINTS) return record;
+    request.hint = HAK_SPAN_HINT + sure;
+    return search_ranges_for_span(&request);
 }
 
 /* Takes units `unit`..`end`, making SuperSlabs for what lies above the upper end of the range. All or none. */
@@ -326,34 +580,34 @@ static bool take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, 
     if (unit < limit && !take_span(range, unit, limit, clear, &failed_at)) return false;
     if (limit == end) return true;
     uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
-    if (hak_region_grow(range, &count_now, more)) {
+    if (hak_region_grow(range, &count_now, more) == HAK_GROWTH_DONE) {
         count_growth(end - (unit < limit ? limit : unit));
-        add_fresh(range, units, unit);
-        add_fresh(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB);
+        add_span(range, units, unit, FRESH);
+        add_span(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB, FRESH);
         return true;
     }
     if (unit < limit) release_span(range, unit, limit);
     return false;
 }
 
-/* The unit where the free units at the upper end of a range begin. */
-static uint32_t upper_end(const struct hak_range *range) {
-    uint32_t super_slab = units_of(range) / HAK_UNITS_PER_SUPER_SLAB;
-    while (super_slab > 0) {
+/* The unit where the free units at the upper end of a range begin, or so many of them as are `enough`. */
+static uint32_t upper_end(const struct hak_range *range, uint32_t enough) {
+    uint32_t super_slabs = hak_region_super_slabs(range), super_slab = super_slabs;
+    while (super_slab > 0 && (super_slabs - super_slab) * HAK_UNITS_PER_SUPER_SLAB < enough) {
         uint32_t taken = ~free_units_of(range, super_slab - 1);
         if (taken != 0) return (super_slab - 1) * HAK_UNITS_PER_SUPER_SLAB + hak_highest_bit(taken) + 1;
         super_slab--;
     }
-    return 0;
+    return super_slab * HAK_UNITS_PER_SUPER_SLAB;
 }
 
 /* When there is none, *has_room tells whether that is for lack of memory, not of addresses. */
 static struct hak_slab *take_span_at_end(struct hak_range *range, uint32_t count, uint32_t alignment, bool clear,
                                          bool *has_room) {
-    uint32_t limit = range->super_slab_limit * HAK_UNITS_PER_SUPER_SLAB, units;
+    uint32_t limit = limit_units_of(range), units;
     do {
         units = units_of(range);
-        uint32_t unit = aligned_unit(range, upper_end(range), alignment);
+        uint32_t unit = aligned_unit(range, upper_end(range, count), alignment);
         *has_room = unit <= limit && count <= limit - unit;
         if (!*has_room) return NULL;
         if (take_and_grow(range, unit, unit + count, clear)) return record_of(range, unit);
@@ -361,18 +615,23 @@ static struct hak_slab *take_span_at_end(struct hak_range *range, uint32_t count
     return NULL;
 }
 
-struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, bool clear) {
+/* With SuperSlabs made for it, of a further range if need be. */
+static struct hak_slab *take_new_span(uint32_t count, uint32_t alignment, bool clear) {
     struct hak_slab *record = NULL;
     bool has_room = false;
     uint32_t ranges = 0;
-    for (; ranges < HAK_RANGE_LIMIT && hak_region_range(ranges) != NULL && record == NULL; ranges++)
-        record = take_span_from_range(hak_region_range(ranges), count, alignment, clear);
-    for (uint32_t i = 0; i < ranges && record == NULL && !has_room; i++)
-        record = take_span_at_end(hak_region_range(i), count, alignment, clear, &has_room);
+    for (; ranges < HAK_RANGE_LIMIT && hak_region_range(ranges) != NULL && record == NULL && !has_room; ranges++)
+        record = take_span_at_end(hak_region_range(ranges), count, alignment, clear, &has_room);
     if (record != NULL || has_room || ranges == HAK_RANGE_LIMIT) return record;
     uint32_t super_slabs = (uint32_t)(((uint64_t)count + alignment - 2) / HAK_UNITS_PER_SUPER_SLAB) + 1;
     struct hak_range *range = hak_region_add_range(ranges, super_slabs);
     return range == NULL ? NULL : take_span_at_end(range, count, alignment, clear, &has_room);
+}
+
+struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, bool clear) {
+    struct hak_slab *record = search_span(count, alignment, clear, false);
+    if (record == NULL) record = take_new_span(count, alignment, clear);
+    return record != NULL ? record : search_span(count, alignment, clear, true);
 }
 
 void hak_region_release(struct hak_slab *first, uint32_t count) {
@@ -384,17 +643,18 @@ void hak_region_release(struct hak_slab *first, uint32_t count) {
 void hak_region_release_fresh(struct hak_slab *first, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first);
-    add_fresh(range, unit, unit + count);
+    add_span(range, unit, unit + count, FRESH);
 }
 
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
-    uint32_t unit = hak_region_unit_of(range, first) + have, limit = range->super_slab_limit * HAK_UNITS_PER_SUPER_SLAB;
+    uint32_t unit = hak_region_unit_of(range, first) + have, limit = limit_units_of(range);
     return count <= limit - unit && take_and_grow(range, unit, unit + count, false);
 }
 
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_class, uint32_t rest_class) {
     struct hak_range *range = hak_region_range_of_record(first);
+    hak_hand_note(first);
     HAK_ATOMIC(uint8_t) *map = &range->page_map[hak_region_unit_of(range, first)];
     hak_atomic_store(&map[0], (uint8_t)first_class, relaxed);
     for (uint32_t i = 1; i < count; i++) hak_atomic_store(&map[i], (uint8_t)rest_class, relaxed);
@@ -405,9 +665,14 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, boo
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint32_t dirty = (uint32_t)hak_atomic_load(word, relaxed);
     if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
+    hak_in_hand_begin();
+    note(range, super_slab);
     /* Acquire pairs with add_units: nobody writes to this memory any more. */
     uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, acquire), left = before & DIRTY_BITS;
-    if (left == 0) return 0;
+    if (left == 0) {
+        hak_in_hand_keep();
+        return 0;
+    }
     after_taking(range, super_slab, before, before & FRESH_BITS);
     uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
     size_t purged_bytes = 0;
@@ -424,49 +689,89 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, boo
         }
         left &= ~run;
     }
+    hak_in_hand_end();
     return purged_bytes;
 }
 
-static size_t purge_range(struct hak_range *range, uint64_t want_bytes, bool all) {
+/* Below SuperSlab *super_slab, which is 0 at the end. Ends earlier with `want_bytes`, or after so many looks. */
+static size_t purge_range(struct hak_range *range, uint32_t *super_slab, uint64_t want_bytes, uint32_t looks,
+                          bool all) {
     size_t bytes = 0;
-    /* Relaxed: as in take_from_range. */
-    uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
-    for (uint32_t group = (super_slabs + 63) / 64; group-- > 0 && bytes < want_bytes;) {
-        uint64_t candidates = hak_atomic_load(&range->unit_hints[group][HAK_DIRTY_HINT], relaxed);
-        while (candidates != 0 && bytes < want_bytes) {
-            uint32_t highest = hak_highest_bit(candidates);
-            bytes += purge_super_slab(range, group * 64 + highest, all);
-            candidates &= ~((uint64_t)1 << highest);
-        }
+    for (; bytes < want_bytes && looks > 0; looks--) {
+        *super_slab = hak_hint_previous(range, HAK_DIRTY_HINT, *super_slab);
+        if (*super_slab == HAK_NO_SUPER_SLAB) *super_slab = 0;
+        else bytes += purge_super_slab(range, *super_slab, all);
+        if (*super_slab == 0) break;
     }
+    return bytes;
+}
+
+/* A place of a purge: the number of the range above, below it that of the SuperSlab below which it goes on. */
+static size_t purge_from(uint64_t *place, uint64_t want_bytes, uint32_t looks, bool all) {
+    size_t bytes = 0;
+    uint32_t number = (uint32_t)(*place >> 32), super_slab = (uint32_t)*place;
+    if (number >= HAK_RANGE_LIMIT) number = HAK_RANGE_LIMIT - 1;
+    for (;; super_slab = UINT32_MAX) {
+        struct hak_range *range = hak_region_range(number);
+        if (range != NULL) bytes += purge_range(range, &super_slab, want_bytes - bytes, looks, all);
+        if ((range != NULL && super_slab != 0) || number == 0) break;
+        number--;
+    }
+    *place = (uint64_t)number << 32 | super_slab;
     return bytes;
 }
 
 size_t hak_region_purge_units(uint64_t want, bool all) {
-    size_t bytes = 0, want_bytes = want > SIZE_MAX >> HAK_UNIT_SHIFT ? SIZE_MAX : want << HAK_UNIT_SHIFT;
-    for (uint32_t i = HAK_RANGE_LIMIT; i-- > 0 && bytes < want_bytes;) {
-        struct hak_range *range = hak_region_range(i);
-        if (range != NULL) bytes += purge_range(range, want_bytes - bytes, all);
-    }
-    return bytes;
+    uint64_t place = HAK_PURGE_FROM_TOP;
+    size_t want_bytes = want > SIZE_MAX >> HAK_UNIT_SHIFT ? SIZE_MAX : want << HAK_UNIT_SHIFT;
+    return purge_from(&place, want_bytes, UINT32_MAX, all);
+}
+
+size_t hak_region_purge_turn(uint64_t *place, uint64_t want, bool all) {
+    return purge_from(place, want << HAK_UNIT_SHIFT, LOOKS_PER_TURN, all);
 }
 
 bool hak_region_purge_pages(uintptr_t start, size_t bytes) {
     return hak_page_policy_purge(hak_region_range_of(start), start, bytes, false);
 }
 
-void hak_region_recover_after_fork(void) {
+/* What other threads have given back, and were about to set hints of; or have cleared, and not looked again. */
+static void recover_hints(struct hak_range *range, uint32_t super_slab) {
+    uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+    uint32_t below = free_below(range, super_slab + 1), above = below == 0 ? 0 : free_above(range, super_slab);
+    hak_hints_recover_after_fork(range, super_slab);
+    for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
+        if (word_holds(word, hint)) hak_hint_recover_after_fork(range, hint, super_slab);
+    for (uint32_t i = 0; above != 0 && i < HAK_SPAN_HINTS && below + above >= span_units[i]; i++)
+        hak_hint_recover_after_fork(range, HAK_SPAN_HINT + i, super_slab);
+}
+
+/* Who was at a SuperSlab may have changed others of its group, and was at the hints of borders as far off, at most, as
+ * span hints reach. */
+void hak_region_recover_around_after_fork(struct hak_range *range, uint32_t super_slab) {
+    enum { REACH = LONGEST_SPAN / HAK_UNITS_PER_SUPER_SLAB + 2 };
+    uint32_t super_slabs = hak_region_super_slabs(range), group = super_slab - super_slab % HAK_SUPER_SLABS_PER_GROUP,
+             end = group + HAK_SUPER_SLABS_PER_GROUP + REACH;
+    for (uint32_t i = group < REACH ? 0 : group - REACH; i < end && i < super_slabs; i++) recover_hints(range, i);
+}
+
+void hak_region_recover_all_after_fork(struct hak_range *range) {
+    for (uint32_t i = 0; i < hak_region_super_slabs(range); i++) recover_hints(range, i);
+}
+
+static uint64_t count_dirty_units(const struct hak_range *range) {
+    uint64_t count = 0;
+    uint32_t super_slab = hak_hint_next(range, HAK_DIRTY_HINT, 0);
+    for (; super_slab != HAK_NO_SUPER_SLAB; super_slab = hak_hint_next(range, HAK_DIRTY_HINT, super_slab + 1))
+        count += hak_bit_count(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed) & DIRTY_BITS);
+    return count;
+}
+
+void hak_region_recount_after_fork(void) {
     uint64_t dirty_units = 0;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
-        struct hak_range *range = hak_region_range(i);
-        if (range == NULL) break;
-        uint32_t super_slabs = hak_atomic_load(&range->super_slab_count, relaxed);
-        for (uint32_t super_slab = 0; super_slab < super_slabs; super_slab++) {
-            uint64_t units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
-            dirty_units += hak_bit_count(units & DIRTY_BITS);
-            for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
-                if (hint_holds(units, hint)) hint_set(range, hint, super_slab);
-        }
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
+        hak_region_recover_tables_after_fork(hak_region_range(i));
+        dirty_units += count_dirty_units(hak_region_range(i));
     }
     hak_atomic_store(&hak_dirty_units, dirty_units, relaxed);
 }

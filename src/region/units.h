@@ -4,15 +4,27 @@
 
 #include "region/region.h"
 
-/* Commits `count` SuperSlabs of the range, from number *count_now on, which is how many there are. False, with *count_now as
- * it was: the range is used up, or memory is. False with *count_now changed: another thread was faster. */
-bool hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count);
+enum hak_growth {
+    HAK_GROWTH_DONE,
+    HAK_GROWTH_RACED,     /* another thread was faster: *count_now has changed */
+    HAK_GROWTH_NO_ROOM,   /* the range is used up */
+    HAK_GROWTH_NO_MEMORY, /* the kernel refuses */
+    HAK_GROWTH_OCCUPIED,  /* somebody else has a mapping there; a single SuperSlab is a hole now (R4) */
+};
 
-/* Commits a SuperSlab of the first range that has room, a range more if need be; *number is its number. NULL: no memory. */
-struct hak_range *hak_region_new_super_slab(uint32_t *number);
+/* Maps `count` SuperSlabs of the range, from number *count_now on, which is how many there are. Unless it is DONE,
+ * nothing has changed but for holes. */
+enum hak_growth hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count);
 
-/* Adds a range of at least so many SuperSlabs as number `number`, the first that is free. Returns the range of that number,
- * which may be what another thread has added; NULL when there is none. */
+/* Maps the next SuperSlabs of the first range that has room, of a further one if need be: *count of them from number
+ * *first on. NULL: no memory. */
+struct hak_range *hak_region_new_super_slabs(uint32_t *first, uint32_t *count);
+
+/* Adds a range with room for so many SuperSlabs as number `number`, the first that is free. Returns the range of that
+ * number, which may be what another thread has added; NULL when there is none. */
 struct hak_range *hak_region_add_range(uint32_t number, uint32_t super_slabs);
+
+/* In a child after fork, for each range. */
+void hak_region_recover_tables_after_fork(struct hak_range *range);
 
 #endif

@@ -1,11 +1,12 @@
 /* Size classes: which block size serves a request, and how a slab of it is cut.
  *
- * Classes 1..HAK_SMALL_CLASS_COUNT are small: blocks of 16 to 32768 bytes from slabs. Sizes go in steps of 16 up to 256, and
- * in steps of 1/8 of the power of two below above, so that a block is less than 16 bytes or 12.5 % larger than its
- * request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while there are few of them
- * (front/meter.h). Each small class has a sampled one, with the same blocks: those that the heap profile watches lie in slabs of
- * their own, so that every free of one is a miss (observe/profile.h). Class 0 means "no block here"; the classes above these mark
- * units that are no slab. One byte names any of them, so that the page map needs one byte per unit.
+ * Classes 1..HAK_SMALL_CLASS_COUNT are small: blocks of 16 to 32768 bytes from slabs. Sizes go in steps of 16 up to
+ * 256, and in steps of 1/8 of the power of two below above, so that a block is less than 16 bytes or 12.5 % larger than
+ * its request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while there are few of
+ * them (front/meter.h). Each small class has a sampled one, with the same blocks: those that the heap profile watches
+ * lie in slabs of their own, so that every free of one is a miss (observe/profile.h). Class 0 means "no block here";
+ * the classes above these mark units that are no slab. One byte names any of them, so that the page map needs one byte
+ * per unit.
  */
 #ifndef HAK_SLAB_SIZE_CLASS_H
 #define HAK_SLAB_SIZE_CLASS_H
@@ -54,8 +55,8 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
     return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
 }
 
-/* The class that serves a size of `size_class` while its group is closed. Whatever power of two divides the block size of a class
- * of the group divides that of the widest. */
+/* The class that serves a size of `size_class` while its group is closed. Whatever power of two divides the block size
+ * of a class of the group divides that of the widest. */
 HAK_INLINE uint32_t hak_widest_of_group(uint32_t size_class) {
     if (size_class <= HAK_SINGLE_CLASS_COUNT) return size_class;
     return (size_class - 1) / HAK_GROUP_CLASSES * HAK_GROUP_CLASSES + HAK_GROUP_CLASSES;
@@ -69,8 +70,8 @@ HAK_INLINE uint32_t hak_plain_class(uint32_t size_class) {
 
 #define HAK_RECIPROCAL_SHIFT 35 /* the largest with which the reciprocal of 16 fits 32 bits */
 
-/* offset / block_bytes for an offset into a slab of the class. Exact for offsets below 2^18: with r = ceil(2^35 / d) the
- * error of n * r / 2^35 is below n / 2^35, less than 1 / d for n * d < 2^35 (Granlund & Montgomery, 1994). */
+/* offset / block_bytes for an offset into a slab of the class. Exact for offsets below 2^18: with r = ceil(2^35 / d)
+ * the error of n * r / 2^35 is below n / 2^35, less than 1 / d for n * d < 2^35 (Granlund & Montgomery, 1994). */
 HAK_INLINE uint32_t hak_block_index(uint32_t offset, uint32_t reciprocal) {
     return (uint32_t)(((uint64_t)offset * reciprocal) >> HAK_RECIPROCAL_SHIFT);
 }

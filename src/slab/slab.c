@@ -19,7 +19,8 @@ void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_c
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
     hak_atomic_store(&slab->sweeps, 0, relaxed);
     hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
-    /* Relaxed: the caller has the slab; whoever gets it next does so by way of hak_slab_announce_full or the partial set. */
+    /* Relaxed: the caller has the slab; whoever gets it next does so by way of hak_slab_announce_full or the partial
+     * set. */
     hak_atomic_store(&slab->state, state, relaxed);
 }
 
@@ -31,7 +32,8 @@ static void write_neighbours(void **out, uintptr_t last, size_t block_bytes, uin
     if (count % 2 != 0) out[count - 1] = (void *)pair[0];
 }
 
-/* Blocks of the slab are about to be used, or the slab is about to be something else: what was purged of it gets memory again. */
+/* Blocks of the slab are about to be used, or the slab is about to be something else: what was purged of it gets memory
+ * again. */
 static void forget_purged_pages(struct hak_slab *slab) {
     uint64_t pages = hak_atomic_load(&slab->purged_pages, relaxed);
     if (HAK_LIKELY(pages == 0)) return;
@@ -39,8 +41,9 @@ static void forget_purged_pages(struct hak_slab *slab) {
     hak_count_growth(hak_bit_count(pages));
 }
 
-/* The program is about to write what it gets. Blocks that were used before may lie in the cache of the processor that freed
- * them: all of them are asked for at once. Neighbours only: others were freed at random, and are used when chance will have it. */
+/* The program is about to write what it gets. Blocks that were used before may lie in the cache of the processor that
+ * freed them: all of them are asked for at once. Neighbours only: others were freed at random, and are used when chance
+ * will have it. */
 static void prefetch_blocks(void **top, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) hak_prefetch_for_write(top[-1 - (ptrdiff_t)i]);
 }
@@ -86,8 +89,8 @@ static void claim_from_tail(struct hak_slab *slab) {
 static bool claim_from_bits(struct hak_slab *slab, uint32_t index, uint32_t end) {
     for (; index < end; index++) {
         if (hak_atomic_load(&slab->bits[index], relaxed) == 0) continue;
-        /* Acquire pairs with hak_slab_set_bits: the last user of a block is done with it. A purger may hold some of them
-         * for a moment: what was set is what the caller gets (S1). */
+        /* Acquire pairs with hak_slab_set_bits: the last user of a block is done with it. A purger may hold some of
+         * them for a moment: what was set is what the caller gets (S1). */
         uint64_t word = hak_atomic_exchange(&slab->bits[index], 0, acquire);
         if (word == 0) continue;
         hak_atomic_store(&slab->scan_word, (uint8_t)index, relaxed);
@@ -191,8 +194,8 @@ bool hak_slab_take_back(const struct hak_full_slab *full, uint32_t heap, uint32_
     for (uint32_t i = 0; i < full->word_count; i++) {
         /* S5: after the fence that followed the announcement. */
         if (hak_atomic_load(&full->bits[i], relaxed) == 0) continue;
-        /* The freer of that block may take it over at this moment: one of the two wins (S4). Acquire: if it is us, the slab
-         * can have come back by way of others. */
+        /* The freer of that block may take it over at this moment: one of the two wins (S4). Acquire: if it is us, the
+         * slab can have come back by way of others. */
         return hak_atomic_cas(&full->slab->state, &expected, kept_state, acquire, relaxed);
     }
     return false;

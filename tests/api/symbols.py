@@ -1,5 +1,5 @@
-"""Checks that a libhakmem.so exports the symbols of symbols.txt and no others, and that hakmem.h declares no function
-that the list lacks.
+"""Checks that a libhakmem.so exports the symbols of symbols.txt and no others, that hakmem.h declares no function that
+the list lacks, and that the library uses none of the C library's locks, and writes no environment.
 
     symbols.py LIBRARY SYMBOLS HEADER [--nm NM]
 
@@ -15,9 +15,13 @@ import sys
 from pathlib import Path
 
 
-def exported(nm: str, library: Path) -> set[str]:
-    """Names of the defined dynamic symbols, without symbol versions."""
-    command = [nm, "-D", "--defined-only", str(library)]
+UNWANTED = re.compile(r"pthread_(mutex|rwlock|spin|cond|barrier)_\w+|pthread_once|(mtx|cnd)_\w+|call_once|sem_\w*wait"
+                      r"|flock(file)?|_ZNSt5mutex\w+|__cxa_guard_acquire|(un)?setenv|putenv|clearenv")
+
+
+def dynamic(nm: str, library: Path, which: str) -> set[str]:
+    """Names of the dynamic symbols, --defined-only or --undefined-only, without symbol versions."""
+    command = [nm, "-D", which, str(library)]
     table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     names: set[str] = set()
     for line in table.stdout.splitlines():
@@ -47,10 +51,13 @@ def main() -> int:
 
     wanted = listed(options.symbols)
     names = set(wanted)
-    found = exported(options.nm, options.library)
+    found = dynamic(options.nm, options.library, "--defined-only")
+    used = dynamic(options.nm, options.library, "--undefined-only")
     public = declared(options.header)
     complaints = (
-        [f"listed twice: {name}" for name in sorted(names) if wanted.count(name) > 1]
+        ([] if "pthread_create" in used else ["what the library uses can't be told"])
+        + [f"used, and must not be: {name}" for name in sorted(used) if UNWANTED.fullmatch(name)]
+        + [f"listed twice: {name}" for name in sorted(names) if wanted.count(name) > 1]
         + [f"not exported: {name}" for name in sorted(names - found)]
         + [f"exported, but not in the list: {name}" for name in sorted(found - names)]
         + [f"declared in {options.header.name}, but not in the list: {name}" for name in sorted(public - names)]

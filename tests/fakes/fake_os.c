@@ -17,10 +17,8 @@
 
 struct fake_os fake_os = {
     .page_bytes = 4096,
-    .address_space_limit = SIZE_MAX,
-    .address_space_room = SIZE_MAX,
+    .address_space_room = 0, /* until the tests begin */
     .grows_in_place = true,
-    .mapping_limit = 65530,
     .processors = 64,
     .build_id = {1, 2, 3, 4},
     .fences_left = SIZE_MAX,
@@ -31,13 +29,21 @@ struct fake_os fake_os = {
 };
 struct hak_os_counters hak_os_counters;
 
+/* Before main, and after hakmem's own constructor: a test finds a process that has not begun. */
+__attribute__((constructor)) static void begin_tests(void) {
+    fake_os.window_room = fake_os.address_space_room = SIZE_MAX;
+    memset(fake_os.call_count, 0, sizeof fake_os.call_count);
+    fake_os.refused_count = 0;
+}
+
 /* What is mapped. Unordered. */
 struct area {
     uintptr_t start;
     size_t bytes;
+    uint64_t mark; /* of a target, or 0 */
 };
 
-enum { AREA_LIMIT = 4096 };
+enum { AREA_LIMIT = 1 << 14 }; /* as many heaps as threads, in tests of very many */
 
 static struct area areas[AREA_LIMIT];
 static size_t area_count;
@@ -56,7 +62,7 @@ static _Noreturn void stop(const char *what) {
     abort();
 }
 
-/* ---- Record and script -------------------------------------------------------------------------------------------- */
+/* ---- Record and script ------------------------------------------------------------------------------------------- */
 
 void fake_os_refuse(enum fake_call_kind kind, size_t nth, size_t last) {
     script.kind = kind;
@@ -66,6 +72,14 @@ void fake_os_refuse(enum fake_call_kind kind, size_t nth, size_t last) {
 }
 
 void fake_os_refuse_nothing(void) { fake_os_refuse(FAKE_ANY, 0, 0); }
+
+size_t fake_os_given_back_since(size_t call) {
+    size_t bytes = 0;
+    for (; call < fake_os.call_count[FAKE_ANY]; call++)
+        if (fake_os.calls[call].kind == FAKE_PURGE || fake_os.calls[call].kind == FAKE_UNMAP)
+            bytes += fake_os.calls[call].bytes;
+    return bytes;
+}
 
 void fake_os_forget(void) {
     memset(fake_os.call_count, 0, sizeof fake_os.call_count);
@@ -93,7 +107,7 @@ static bool record(enum fake_call_kind kind, const void *start, size_t bytes, bo
     return done;
 }
 
-/* ---- Areas --------------------------------------------------------------------------------------------------------- */
+/* ---- Areas ------------------------------------------------------------------------------------------------------- */
 
 static void check_pages(uintptr_t start, size_t bytes) {
     if (start % fake_os.page_bytes != 0 || bytes % fake_os.page_bytes != 0) stop("no multiple of a page");
@@ -112,9 +126,33 @@ static struct area *area_of(const void *start, size_t bytes) {
 static void add_area(uintptr_t start, size_t bytes) {
     if (bytes == 0) return;
     if (area_count == AREA_LIMIT) stop("more mappings than the fake has places for");
-    areas[area_count++] = (struct area){start, bytes};
+    areas[area_count++] = (struct area){start, bytes, 0};
     fake_os.mapped_bytes += bytes;
     hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
+}
+
+/* The newest one with a neighbour on each side, as the kernel does. */
+static void merge_areas(void) {
+    struct area *newest = &areas[area_count - 1];
+    for (size_t i = 0; i + 1 < area_count;) {
+        struct area *other = &areas[i];
+        bool is_below = other->start + other->bytes == newest->start;
+        bool is_neighbour = is_below || newest->start + newest->bytes == other->start;
+        if (is_neighbour && other->mark == 0) { /* a target has other rights */
+            if (is_below) newest->start = other->start;
+            newest->bytes += other->bytes;
+            *other = *newest;
+            area_count--;
+            newest = other; /* the last but one may be the neighbour on the other side */
+            struct area last = areas[area_count - 1];
+            areas[area_count - 1] = *newest;
+            *other = last;
+            newest = &areas[area_count - 1];
+            i = 0;
+        } else {
+            i++;
+        }
+    }
 }
 
 static void cut_area(struct area *area, uintptr_t start, size_t bytes) {
@@ -126,7 +164,7 @@ static void cut_area(struct area *area, uintptr_t start, size_t bytes) {
     add_area(start + bytes, whole.start + whole.bytes - (start + bytes));
 }
 
-/* ---- os.h: memory -------------------------------------------------------------------------------------------------- */
+/* ---- os.h: memory ------------------------------------------------------------------------------------------------ */
 
 size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
 
@@ -139,13 +177,17 @@ static void *map(enum fake_call_kind kind, size_t bytes, size_t alignment, int p
                    bytes <= fake_os.address_space_room - fake_os.mapped_bytes;
     int saved_errno = errno;
     char *got = MAP_FAILED;
-    if (granted) got = mmap(NULL, bytes + alignment, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    if (granted && (uintptr_t)fake_os.next_start % alignment == 0 && fake_os.next_start != NULL)
+        got = mmap(fake_os.next_start, bytes, protection, flags | MAP_FIXED_NOREPLACE, -1, 0);
+    bool is_there = got != MAP_FAILED;
+    if (granted && !is_there) got = mmap(NULL, bytes + alignment, protection, flags, -1, 0);
     errno = saved_errno;
     if (got == MAP_FAILED) {
         record(kind, NULL, bytes, false);
         return NULL;
     }
-    char *start = (char *)hak_align_up((uintptr_t)got, alignment), *end = got + bytes + alignment;
+    char *start = (char *)hak_align_up((uintptr_t)got, alignment), *end = got + bytes + (is_there ? 0 : alignment);
     if (start > got) munmap(got, (size_t)(start - got));
     if (start + bytes < end) munmap(start + bytes, (size_t)(end - (start + bytes)));
     add_area((uintptr_t)start, bytes);
@@ -157,14 +199,44 @@ void *hak_os_reserve(size_t bytes, size_t alignment) { return map(FAKE_RESERVE, 
 
 void *hak_os_map(size_t bytes, size_t alignment) { return map(FAKE_MAP, bytes, alignment, PROT_READ | PROT_WRITE); }
 
-void hak_os_name(void *start, size_t bytes, const char *name) {
-    area_of(start, bytes);
-    if (strncmp(name, "hakmem-", 7) != 0) stop("no name of ours");
+uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
+    (void)attempt;
+    if (bytes > fake_os.window_room || bytes > SIZE_MAX - alignment) return 0;
+    uintptr_t start = fake_os.window_start;
+    fake_os.window_start = 0;
+    if (start != 0) return start;
+    int saved_errno = errno;
+    char *got = mmap(NULL, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    errno = saved_errno;
+    if (got == MAP_FAILED) return 0;
+    munmap(got, bytes + alignment);
+    return hak_align_up((uintptr_t)got, alignment);
+}
+
+enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
+    check_pages((uintptr_t)start, bytes);
+    bool granted = is_granted(FAKE_MAP_AT) && fake_os.mapped_bytes <= fake_os.address_space_room &&
+                   bytes <= fake_os.address_space_room - fake_os.mapped_bytes;
+    int saved_errno = errno;
+    void *got = MAP_FAILED;
+    if (granted)
+        got = mmap(start, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    bool is_occupied = granted && got == MAP_FAILED && errno == EEXIST;
+    errno = saved_errno;
+    record(FAKE_MAP_AT, start, bytes, got != MAP_FAILED);
+    if (got == MAP_FAILED) return is_occupied ? HAK_OS_OCCUPIED : HAK_OS_REFUSED;
+    add_area((uintptr_t)start, bytes);
+    merge_areas();
+    return HAK_OS_MAPPED;
 }
 
 bool hak_os_commit(void *start, size_t bytes) {
     area_of(start, bytes);
-    if (!is_granted(FAKE_COMMIT)) return record(FAKE_COMMIT, start, bytes, false);
+    if (!is_granted(FAKE_COMMIT)) {
+        if (mprotect(start, fake_os.page_bytes, PROT_READ | PROT_WRITE) != 0) stop("mprotect failed");
+        return record(FAKE_COMMIT, start, bytes, false);
+    }
     if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) stop("mprotect failed");
     return record(FAKE_COMMIT, start, bytes, true);
 }
@@ -180,7 +252,10 @@ bool hak_os_unmap(void *start, size_t bytes) {
 
 bool hak_os_purge(void *start, size_t bytes) {
     area_of(start, bytes);
-    if (!is_granted(FAKE_PURGE)) return record(FAKE_PURGE, start, bytes, false);
+    if (!is_granted(FAKE_PURGE)) {
+        madvise(start, fake_os.page_bytes, MADV_DONTNEED);
+        return record(FAKE_PURGE, start, bytes, false);
+    }
     if (madvise(start, bytes, MADV_DONTNEED) != 0) stop("madvise failed");
     hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
     record(FAKE_PURGE, start, bytes, true);
@@ -188,39 +263,72 @@ bool hak_os_purge(void *start, size_t bytes) {
     return true;
 }
 
-bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes) {
     struct area *area = area_of(start, old_bytes);
     check_pages((uintptr_t)start, new_bytes);
     size_t more = new_bytes > old_bytes ? new_bytes - old_bytes : 0;
     bool granted = is_granted(FAKE_REMAP) && more <= fake_os.address_space_room - fake_os.mapped_bytes &&
-                   (target != NULL || more == 0 || fake_os.grows_in_place);
+                   (more == 0 || fake_os.grows_in_place);
     int saved_errno = errno;
-    if (!granted) {
-        if (target != NULL && munmap(target, new_bytes) == 0)
-            cut_area(area_of(target, new_bytes), (uintptr_t)target, new_bytes);
-        return record(FAKE_REMAP, start, new_bytes, false);
-    }
-    void *moved = target == NULL ? mremap(start, old_bytes, new_bytes, 0)
-                                 : mremap(start, old_bytes, new_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    bool done = granted && mremap(start, old_bytes, new_bytes, 0) != MAP_FAILED;
     errno = saved_errno;
-    if (moved == MAP_FAILED) return record(FAKE_REMAP, start, new_bytes, false);
-    cut_area(area, (uintptr_t)start, old_bytes);
-    if (target == NULL) add_area((uintptr_t)start, new_bytes);
-    else area_of(target, new_bytes); /* which the mapping replaced */
-    return record(FAKE_REMAP, moved, new_bytes, true);
+    if (done) {
+        cut_area(area, (uintptr_t)start, old_bytes);
+        add_area((uintptr_t)start, new_bytes);
+    }
+    return record(FAKE_REMAP, start, new_bytes, done);
 }
 
-bool hak_os_move_pages(void *start, size_t bytes, void *target) {
+struct hak_os_target hak_os_reserve_target(size_t bytes, size_t alignment) {
+    static uint64_t last_mark;
+    struct hak_os_target target = {map(FAKE_RESERVE, bytes, alignment, PROT_NONE), bytes, ++last_mark};
+    if (target.start != NULL) area_of(target.start, bytes)->mark = target.mark;
+    return target;
+}
+
+static struct area *area_of_target(const struct hak_os_target *target) {
+    for (size_t i = 0; i < area_count; i++)
+        if (areas[i].mark == target->mark && areas[i].start == (uintptr_t)target->start) return &areas[i];
+    return NULL;
+}
+
+static void unmap_target(const struct hak_os_target *target) {
+    if (munmap(target->start, target->bytes) != 0) stop("munmap failed");
+    cut_area(area_of_target(target), (uintptr_t)target->start, target->bytes);
+}
+
+bool hak_os_drop_target(const struct hak_os_target *target) {
+    if (area_of_target(target) == NULL) return true;
+    if (!is_granted(FAKE_DROP)) return record(FAKE_DROP, target->start, target->bytes, false);
+    unmap_target(target);
+    return record(FAKE_DROP, target->start, target->bytes, true);
+}
+
+static bool move_to(enum fake_call_kind kind, void *start, size_t bytes, const struct hak_os_target *target,
+                    int flags) {
     area_of(start, bytes);
-    if (!is_granted(FAKE_MOVE)) {
-        if (munmap(target, bytes) != 0) stop("munmap failed");
-        cut_area(area_of(target, bytes), (uintptr_t)target, bytes);
-        return record(FAKE_MOVE, start, bytes, false);
+    if (area_of_target(target) == NULL) stop("no target");
+    if (is_granted(kind)) {
+        flags |= MREMAP_MAYMOVE | MREMAP_FIXED;
+        if (mremap(start, bytes, target->bytes, flags, target->start) == MAP_FAILED) stop("mremap failed");
+        area_of_target(target)->mark = 0;
+        return record(kind, target->start, target->bytes, true);
     }
-    area_of(target, bytes);
-    if (mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target) == MAP_FAILED)
-        stop("mremap failed");
-    return record(FAKE_MOVE, start, bytes, true);
+    if (!fake_os.keeps_targets) unmap_target(target);
+    record(kind, target->start, target->bytes, false);
+    if (fake_os.at_refused_move != NULL) fake_os.at_refused_move();
+    return false;
+}
+
+bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
+    if (bytes > target->bytes) stop("a move to less room");
+    if (!move_to(FAKE_MOVE, start, bytes, target, 0)) return false;
+    cut_area(area_of(start, bytes), (uintptr_t)start, bytes);
+    return true;
+}
+
+bool hak_os_move_pages(void *start, const struct hak_os_target *target) {
+    return move_to(FAKE_MOVE_PAGES, start, target->bytes, target, MREMAP_DONTUNMAP);
 }
 
 static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {
@@ -234,16 +342,12 @@ bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(FAKE_H
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO_HUGE, start, bytes); }
 void hak_os_break_huge_page(void *page) { advise(FAKE_BREAK, page, fake_os.page_bytes); }
 
-size_t hak_os_resident_bytes(void *start, size_t bytes) {
-    return advise(FAKE_RESIDENT, start, bytes) ? fake_os.resident_bytes : 0;
-}
-
 bool hak_os_has_huge_pages(void) { return fake_os.has_huge_pages; }
-size_t hak_os_mapping_limit(void) { return fake_os.mapping_limit; }
 
-size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
-
-uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
+uint64_t hak_os_clock_ms(void) {
+    if (fake_os.at_clock != NULL) fake_os.at_clock();
+    return fake_os.clock_ms;
+}
 uint64_t hak_os_clock_ns(void) { return fake_os.clock_ms * 1000000; }
 uint64_t hak_os_cpu_ns(void) {
     uint64_t cpu_us = fake_os.cpu_us;
@@ -263,7 +367,8 @@ bool hak_fence_threads(void) {
     return fake_os.fences_left == 0 ? false : (fake_os.fences_left--, true);
 }
 
-struct hak_os_usage hak_os_usage(void) {
+struct hak_os_usage hak_os_usage(bool may_ask) {
+    (void)may_ask;
     return fake_os.usage;
 }
 
@@ -273,15 +378,23 @@ size_t hak_os_build_id(unsigned char *id, size_t capacity) {
     return bytes;
 }
 
-/* ---- os.h: all else ------------------------------------------------------------------------------------------------- */
+/* ---- os.h: all else ---------------------------------------------------------------------------------------------- */
 
-bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
+bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
     if (fake_os.refuses_threads) return false;
-    *(joinable == NULL ? &fake_os.thread : &fake_os.service) = run;
-    if (joinable != NULL) *joinable = 1;
+    *(thread == NULL ? &fake_os.thread : &fake_os.service) = run;
+    if (thread != NULL) *thread = 1;
     return true;
 }
-void hak_os_join_thread(uintptr_t joinable) { fake_os.joins += joinable; }
+void hak_os_join_thread(uintptr_t thread) { fake_os.joins += thread; }
+bool hak_os_try_join_thread(uintptr_t thread) {
+    if (!fake_os.thread_lingers) fake_os.joins += thread;
+    return !fake_os.thread_lingers;
+}
+uintptr_t hak_os_this_thread(void) { return 1; }
+enum hak_os_settled hak_os_settle_thread(void) {
+    return fake_os.is_filtered ? HAK_OS_BEGAN_FILTERED : fake_os.is_foreign ? HAK_OS_FOREIGN : HAK_OS_SETTLED;
+}
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     (void)word, (void)expected;
     fake_os.waits++;
@@ -366,16 +479,26 @@ bool hak_os_is_readable(const void *address) {
     return syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) != 0 && errno != EFAULT;
 }
 
-int hak_os_process_id(void) { return (int)getpid(); }
-uint32_t hak_os_thread_id(void) { return (uint32_t)gettid(); }
+int hak_os_process_id(void) { return (int)getpid() + fake_os.processes_away; }
+uint32_t hak_os_thread_id(void) {
+    if (fake_os.at_thread_id != NULL) fake_os.at_thread_id();
+    return fake_os.thread_id != 0 ? fake_os.thread_id : (uint32_t)gettid();
+}
 uintptr_t hak_os_complaint(void) { return 0; }
 bool hak_os_has_thread_pointer(void) { return true; }
 
-/* ---- os/channel.h ---------------------------------------------------------------------------------------------------- */
+/* ---- os/channel.h ------------------------------------------------------------------------------------------------ */
 
-bool hak_os_is_filtered(void) { return fake_os.is_filtered; }
-bool hak_os_channel_open(void) { return fake_os.has_channel; }
+HAK_ATOMIC(uint64_t) hak_channel_wish = HAK_CHANNEL_NO_WISH;
+
+bool hak_os_channel_make(void) { return !fake_os.refuses_table; }
+void hak_os_channel_end(void) {}
+bool hak_os_channel_open(bool watches) {
+    fake_os.watches = watches;
+    return fake_os.has_channel;
+}
 bool hak_os_channel_may_answer(void) { return fake_os.may_answer; }
+bool hak_os_channel_has_filters(uint64_t filters) { return filters == 0; }
 
 size_t hak_os_channel_receive(char *buffer, size_t bytes, uint64_t most_ms) {
     fake_os.channel_wait_ms = most_ms;
@@ -399,7 +522,7 @@ bool hak_os_channel_send(const char *text, size_t length, uint64_t deadline_ms) 
 void hak_os_channel_drop(void) { fake_os.drops++; }
 void hak_os_channel_interrupt(void) { fake_os.interrupts++; }
 
-/* ---- Complaints ------------------------------------------------------------------------------------------------------ */
+/* ---- Complaints -------------------------------------------------------------------------------------------------- */
 
 const struct fake_report *fake_os_catch(void (*body)(void *context), void *context) {
     report = (struct fake_report){.condition = NULL};

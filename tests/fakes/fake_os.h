@@ -1,9 +1,12 @@
-/* The kernel of unit tests: os/os.h over real memory, but with a page size, limits and refusals that a test sets, and with
- * all memory calls on record. What hakmem may not ask of a kernel (addresses that are no multiples of a page, parts of
- * what it never mapped) ends the test.
+/* The kernel of unit tests: os/os.h over real memory, but with a page size, limits and refusals that a test sets, and
+ * with all memory calls on record. What hakmem may not ask of a kernel (addresses that are no multiples of a page,
+ * parts of what it never mapped) ends the test.
  *
- * Pages of 16 and 64 KiB are as real as a kernel of smaller pages lets them be: everything is aligned to them, given and
- * purged by them; what they cannot do is to become resident as a whole.
+ * What it refuses it does as badly as a kernel may: the target of a move is gone already, some of what was to be purged
+ * has lost its contents, and some of what was to be committed can be written to.
+ *
+ * Pages of 16 and 64 KiB are as real as a kernel of smaller pages lets them be: everything is aligned to them, given
+ * and purged by them; what they cannot do is to become resident as a whole.
  *
  * For one thread at a time. */
 #ifndef FAKE_OS_H
@@ -17,16 +20,18 @@ enum fake_call_kind {
     FAKE_RESERVE,
     FAKE_MAP,
     FAKE_COMMIT,
+    FAKE_MAP_AT,
     FAKE_UNMAP,
     FAKE_PURGE,
-    FAKE_REMAP,
-    FAKE_MOVE,
-    FAKE_HUGE,    /* asked for */
-    FAKE_NO_HUGE, /* refused */
+    FAKE_REMAP,      /* in its place */
+    FAKE_MOVE,       /* of a mapping */
+    FAKE_MOVE_PAGES, /* of a part of one */
+    FAKE_DROP,       /* of a target that is there still */
+    FAKE_HUGE,       /* asked for */
+    FAKE_NO_HUGE,    /* refused */
     FAKE_BREAK,
     FAKE_POPULATE,
     FAKE_LAZY_PURGE,
-    FAKE_RESIDENT,
     FAKE_KIND_COUNT,
     FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
 };
@@ -34,7 +39,7 @@ enum fake_call_kind {
 struct fake_call {
     enum fake_call_kind kind;
     uintptr_t start;
-    size_t bytes; /* of a remap: the new ones */
+    size_t bytes; /* of a remap or move: the new ones */
     bool done;
 };
 
@@ -47,22 +52,29 @@ enum { FAKE_CALL_LIMIT = 1 << 16, FAKE_OUTPUT_BYTES = 1 << 16 };
 
 struct fake_os {
     /* Set by the test. */
-    size_t page_bytes;          /* 4096; change it before anything else is called */
-    size_t address_space_limit; /* as the kernel tells it; SIZE_MAX */
-    size_t address_space_room;  /* what can be mapped before it refuses; SIZE_MAX */
-    bool grows_in_place;        /* a remap without target may succeed in growing; true */
-    bool has_huge_pages;        /* the kernel gives them; false */
-    size_t mapping_limit;       /* as the kernel tells it; 65530 */
-    size_t resident_bytes;      /* of every part that is asked about; 0 */
-    uint32_t processors;        /* 64 */
-    uint64_t clock_ms;          /* stands still; 0 */
-    struct hak_os_usage usage;  /* 0 */
-    unsigned char build_id[4];  /* 1, 2, 3, 4 */
-    uint64_t cpu_us;            /* that threads have run; 0 */
-    uint64_t cpu_tick_us;       /* their times are exact to this, but for those asked for; 0 */
-    bool cpu_is_settled;        /* they have been asked for, just before */
+    size_t page_bytes;             /* 4096; change it before anything else is called */
+    size_t window_room;            /* addresses for a range and its tables; SIZE_MAX */
+    uintptr_t window_start;        /* where the next range is to begin; 0: anywhere */
+    size_t address_space_room;     /* what can be mapped before it refuses; SIZE_MAX */
+    bool grows_in_place;           /* a remap in its place may succeed in growing; true */
+    bool keeps_targets;            /* of moves that it refuses; false: it unmaps them first, as Linux does */
+    void (*at_refused_move)(void); /* called after each, for what another thread does there; NULL */
+    void *next_start;              /* where the next mapping will be, if nothing is there; NULL */
+    bool has_huge_pages;           /* the kernel gives them; false */
+    uint32_t processors;           /* 64 */
+    int processes_away;            /* the number of this process is so much higher; 0 */
+    uint64_t clock_ms;             /* stands still; 0 */
+    struct hak_os_usage usage;     /* 0 */
+    unsigned char build_id[4];     /* 1, 2, 3, 4 */
+    uint64_t cpu_us;               /* that threads have run; 0 */
+    uint64_t cpu_tick_us;          /* their times are exact to this, but for those asked for; 0 */
+    bool cpu_is_settled;           /* they have been asked for, just before */
     uint64_t thread_clocks_read;
     bool refuses_threads;
+    bool thread_lingers;               /* it can't be joined yet */
+    uint32_t thread_id;                /* of whoever asks; 0: the kernel's */
+    void (*at_thread_id)(void);        /* called by each question, for a signal that comes there; NULL */
+    void (*at_clock)(void);            /* the same, of hak_os_clock_ms */
     void (*at_wait)(void);             /* called by each wait, instead of waiting; NULL */
     size_t fences_left;                /* fences in all threads before the kernel refuses one; SIZE_MAX */
     void (*between_fences)(void);      /* called before each, for what another thread does there; NULL */
@@ -71,9 +83,12 @@ struct fake_os {
     size_t refused_file_call;          /* number of the call that is refused, of those that open and read; 0: none */
     size_t read_bytes;                 /* that a read gives at most; SIZE_MAX */
     void (*at_open)(const char *path); /* called by each; NULL */
+    bool is_foreign;                   /* a thread has other rights than the first one, and ends */
     bool is_filtered;                  /* a sandbox filters system calls: no service is started unasked; true */
-    bool has_channel;                  /* the kernel has what it takes; false */
+    bool refuses_table;                /* of descriptors for the channel; false */
+    bool has_channel;                  /* it can be served; false */
     bool may_answer;                   /* no filter came since; true */
+    bool watches;                      /* the channel was opened so */
     const char *const *requests;       /* what comes in, one at each wait, up to NULL; then waits end without any */
     size_t send_bytes;                 /* that anybody reads of answers, together; SIZE_MAX */
     bool refuses_files;                /* to be replaced */
@@ -84,7 +99,7 @@ struct fake_os {
     size_t call_count[FAKE_KIND_COUNT + 1]; /* [kind], refused ones too; [FAKE_ANY] is also the length of calls */
     size_t refused_count;
     void (*thread)(void);  /* the last one started: not run, but by the test */
-    void (*service)(void); /* the same, of those to be joined */
+    void (*service)(void); /* the same, of those that the starter joins */
     size_t joins, interrupts, drops;
     uint64_t channel_wait_ms; /* the last time it had to wait for requests */
     char replaced_path[256];  /* the last file; its text is output */
@@ -103,11 +118,14 @@ extern struct fake_os fake_os;
 void fake_os_refuse(enum fake_call_kind kind, size_t nth, size_t last);
 void fake_os_refuse_nothing(void);
 
+/* Bytes that were purged and unmapped, or were to be, from call number `call` on. */
+size_t fake_os_given_back_since(size_t call);
+
 /* Forgets calls, counts and output. */
 void fake_os_forget(void);
 
-/* What hakmem complained of. `kind` to `size` are those of hak_misuse; `condition` is NULL then, and that of the assertion
- * otherwise. */
+/* What hakmem complained of. `kind` to `size` are those of hak_misuse; `condition` is NULL then, and that of the
+ * assertion otherwise. */
 struct fake_report {
     const char *condition;
     enum hak_misuse_kind kind;
@@ -116,8 +134,8 @@ struct fake_report {
     size_t offset, size;
 };
 
-/* Calls body(context). Returns what hakmem complained of there, which ended it; NULL for nothing. Complaints outside of this
- * end the process. */
+/* Calls body(context). Returns what hakmem complained of there, which ended it; NULL for nothing. Complaints outside
+ * of this end the process. */
 const struct fake_report *fake_os_catch(void (*body)(void *context), void *context);
 
 #endif

@@ -63,6 +63,93 @@ class Layers(RuleTest):
         self.bad({"src/misc/x.c": "int x;\n"}, "src/misc/x.c:1:layer")
 
 
+class CallsUp(RuleTest):
+    """A name of front, used in pool without a header of front."""
+
+    def in_pool(self, use: str, definition: str) -> dict[str, str]:
+        return {"src/pool/x.c": use, "src/front/y.c": definition}
+
+    def test_a_function_declared_below(self) -> None:
+        use = "void hak_up(int count);\nvoid hak_x(void) { hak_up(1); }\n"
+        for definition in ("void hak_up(int count) { }\n", "void\nhak_up(int count) {\n}\n",
+                           "#define SOME 1\nHAK_COLD void hak_up(int (*f)(int)) { f(1); }\n"):
+            with self.subTest(definition):
+                self.bad(self.in_pool(use, definition), "src/pool/x.c:1:up", "src/pool/x.c:2:up")
+
+    def test_a_variable_declared_below(self) -> None:
+        use = "extern HAK_ATOMIC(int) hak_up;\n"
+        for definition in ("HAK_ATOMIC(int) hak_up;\n", "HAK_ATOMIC(int) hak_up = 1;\n", "int hak_up[3];\n",
+                           "HAK_ATOMIC(struct x *) hak_up[LIMIT];\n"):
+            with self.subTest(definition):
+                self.bad(self.in_pool(use, definition), "src/pool/x.c:1:up")
+
+    def test_what_is_defined_here_or_below(self) -> None:
+        self.good({"src/pool/x.c": "int hak_own = 1;\nint f(void) { return hak_own + hak_low(); }\n",
+                   "src/os/y.c": "int hak_low(void) { return 1; }\n"})
+        self.good({"src/front/x.c": "int f(void) { return hak_low(); }\n",
+                   "src/os/y.c": "int hak_low(void) { return 1; }\n"})
+
+    def test_one_of_several_definitions_is_below(self) -> None:
+        self.good({"src/pool/x.c": "int f(void) { return hak_it(); }\n",
+                   "src/os/y.c": "int hak_it(void) { return 1; }\n",
+                   "src/front/z.c": "int hak_it(void) { return 2; }\n"})
+
+    def test_declarations_and_uses_define_nothing(self) -> None:
+        use = "int hak_here = 1;\nint f(void) { return hak_here; }\n"
+        self.good(self.in_pool(use, "extern int hak_here;\nint g(void) { hak_here = 2; return hak_here; }\n"))
+
+    def test_what_base_promises_and_os_does(self) -> None:
+        self.good({"src/base/x.c": "void hak_misuse(int kind);\n", "src/os/y.c": "void hak_misuse(int kind) { }\n"})
+        self.bad({"src/base/x.c": "void hak_misuse(int kind);\n", "src/api/y.c": "void hak_misuse(int kind) { }\n"},
+                 "src/base/x.c:1:up")
+
+    def test_a_pointer_that_can_be_set(self) -> None:
+        for text in ("extern void (*hak_hook)(void);\n", "static int (*hook)(int count);\n",
+                     "void (*hak_hooks[3])(void) = {0};\n"):
+            with self.subTest(text):
+                self.bad({"src/pool/x.c": text}, "src/pool/x.c:1:up")
+        for text in ("void hak_each(void (*visit)(int), int count) { visit(count); }\n",
+                     "static void (*const start)(void) = begin;\n", "typedef void (*action)(void);\n",
+                     "void hak_each(void (*visit)(int));\n"):
+            with self.subTest(text):
+                self.good({"src/pool/x.c": text})
+        self.good({"src/os/signals.c": "static void (*report)(int signal);\n"})
+
+
+class Circles(RuleTest):
+    def tree(self, layer: str, *pairs: str) -> dict[str, str]:
+        """Files a, b, ... of which the first of each pair calls the second."""
+        texts = {name: f"int hak_{name}(void) {{ return 1; }}\n" for pair in pairs for name in pair}
+        for caller, called in pairs:
+            texts[caller] += f"int {caller}_{called}(void) {{ return hak_{called}(); }}\n"
+        return {f"src/{layer}/{name}.c": text for name, text in texts.items()}
+
+    def test_a_circle(self) -> None:
+        self.bad(self.tree("region", "ab", "ba"), "src/region/a.c:2:circle", "src/region/b.c:2:circle")
+        self.bad(self.tree("region", "ad", "ab", "bc", "ca"),
+                 "src/region/a.c:3:circle", "src/region/b.c:2:circle", "src/region/c.c:2:circle")
+
+    def test_no_circle(self) -> None:
+        self.good(self.tree("region", "aa", "ab", "bc", "ac"))
+
+    def test_a_header_only_declares(self) -> None:
+        common = {"src/region/all.h": "/* x */\nint hak_a(void);\nint hak_b(void);\n"
+                                      "static inline int hak_all(void) { return 1; }\n"}
+        self.good({**common, **self.tree("region", "ab"),
+                   "src/region/c.c": "int c(void) { return hak_all() + hak_a(); }\n"})
+
+    def test_what_a_files_own_header_defines_is_the_file_s(self) -> None:
+        self.bad({"src/region/a.h": "/* x */\nstatic inline int hak_a(void) { return 1; }\n",
+                  "src/region/a.c": "int a(void) { return hak_b(); }\n",
+                  "src/region/b.c": "int hak_b(void) { return hak_a(); }\n"},
+                 "src/region/a.c:1:circle", "src/region/b.c:1:circle")
+
+    def test_known_ones(self) -> None:
+        self.good(self.tree("front", "ab", "ba"))
+        self.good({"src/os/linux.c": "int hak_a(void) { return hak_b(); }\n",
+                   "src/os/channel.c": "int hak_b(void) { return hak_a(); }\n"})
+
+
 class Atomics(RuleTest):
     def in_pool(self, text: str) -> dict[str, str]:
         return {"src/pool/x.c": text, "src/base/atomic.h": "/* the door */\n#define hak_atomic_x _Atomic\n"}

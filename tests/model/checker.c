@@ -46,6 +46,7 @@ struct choice {
 };
 
 struct model_execution model_now;
+bool model_stops_anywhere, model_recovers;
 
 static struct thread threads[MODEL_THREADS];
 static char *stacks;

@@ -24,6 +24,7 @@ enum {
 struct model_harness {
     const char *name;
     int preemptions, stale; /* MODEL_DEFAULT, or bounds of this harness */
+    bool is_deep;           /* they hold unless more time is given */
     void (*setup)(void);
     void (*finally)(void);
     void (*thread[MODEL_THREADS])(void);
@@ -34,7 +35,15 @@ struct model_harness {
     MODEL_HARNESS_BOUNDED(name, MODEL_DEFAULT, MODEL_DEFAULT, setup, finally, __VA_ARGS__)
 
 #define MODEL_HARNESS_BOUNDED(name, preemptions, stale, setup, finally, ...)                                           \
-    static struct model_harness model_harness_##name = {#name, preemptions, stale, setup, finally, {__VA_ARGS__}, 0};  \
+    MODEL_HARNESS_OF(name, preemptions, stale, false, setup, finally, __VA_ARGS__)
+
+/* One whose executions within the default bounds take long: these are run with --deep; otherwise all with one
+ * preemption. */
+#define MODEL_HARNESS_DEEP(name, setup, finally, ...) MODEL_HARNESS_OF(name, 1, 2, true, setup, finally, __VA_ARGS__)
+
+#define MODEL_HARNESS_OF(name, preemptions, stale, is_deep, setup, finally, ...)                                       \
+    static struct model_harness model_harness_##name = {#name, preemptions, stale,         is_deep,                    \
+                                                        setup, finally,     {__VA_ARGS__}, 0};                         \
     __attribute__((constructor)) static void model_register_##name(void) { model_register(&model_harness_##name); }    \
     _Static_assert(sizeof((void (*[])(void)){__VA_ARGS__}) / sizeof(void (*)(void)) <= MODEL_THREADS, "threads")
 
@@ -64,14 +73,22 @@ void model_futex_wake(uint32_t *address, unsigned count);
 #define model_plain_write(address) model_plain_access((address), sizeof(*(address)), true)
 void model_plain_access(const volatile void *address, size_t size, bool writes);
 
-/* The address space, as a kernel hands it out. An access to what was reserved must come after a commit of it, one to what was
- * purged not at the same time, one to what was unmapped not at all. Parts of words of plain data are not told apart. */
+/* The address space, as a kernel hands it out. An access to what was reserved must come after a commit of it, one to
+ * what was purged not at the same time, one to what was unmapped not at all, unless it is reserved again. Parts of
+ * words of plain data are not told apart. */
 enum model_area_change { MODEL_RESERVE, MODEL_COMMIT, MODEL_PURGE, MODEL_UNMAP };
 void model_area(const volatile void *start, size_t size, enum model_area_change change);
 
 /* The calling thread alone goes on, and sees all of memory as it is now: the child of a fork. The other threads stop where
  * they are. */
 void model_fork(void);
+
+/* To be set in setup: threads are stopped before each atomic operation and each write to plain data, whoever else uses
+ * it. */
+extern bool model_stops_anywhere;
+
+/* While a child recovers: what is run then is not to be stopped by forks. */
+extern bool model_recovers;
 
 /* To be called in setup. */
 void model_name(const volatile void *address, const char *name); /* what schedules call this location */
@@ -121,6 +138,8 @@ struct model_entry {
     enum model_order order, failure; /* in force */
     bool dropped;                    /* a tag not compared */
     bool touched;                    /* by a thread of a harness, since last cleared */
+    bool stopped;                    /* where threads are stopped anywhere, one was there that a fork stops */
+    bool recovers;                   /* run while model_recovers */
 };
 
 size_t model_entries(struct model_entry **entries);

@@ -53,7 +53,11 @@ static void check(void) {
 
 static void check_drained(void) {
     check();
-    hak_heap_drain(library_heaps[0]);
+    library_drain(library_heaps[0]);
+    model_assert(hak_heap_cached(library_heaps[0], MANY) <= 2, "D1: one, and one on its way");
+    model_assert(library_heaps[0]->partial[MANY].first == NULL, "a heap that a drainer passes by holds no slab");
+    library_heaps[0]->drained_at = 0; /* none is on its way */
+    library_drain(library_heaps[0]);
     model_assert(hak_heap_cached(library_heaps[0], MANY) <= 1, "D1");
     model_assert(library_heaps[0]->partial[MANY].first == NULL, "a drained heap holds no slab");
 }
@@ -105,7 +109,7 @@ static void refill_twice(void) {
     hak_front_refill(PAIR);
     hak_front_refill(TRIPLE);
 }
-static void drain(void) { hak_heap_drain(library_heaps[0]); }
+static void drain(void) { library_drain(library_heaps[0]); }
 static void purge(void) { hak_front_purge(); }
 
 MODEL_HARNESS(drain_pop, setup_three, check_drained, pop_pop, drain);
@@ -114,7 +118,7 @@ MODEL_HARNESS(drain_push_full, setup_full, check_drained, push_push, drain);
 MODEL_HARNESS(drain_push_pop, setup_three, check_drained, push_pop_pop, drain);
 MODEL_HARNESS(drain_refill, setup_empty, check_drained, pop_pop, drain);
 MODEL_HARNESS(drain_slow_paths, setup_one, check_drained, refill_twice, drain);
-MODEL_HARNESS(drain_twice, setup_three, check_drained, push_pop_pop, drain, drain);
+MODEL_HARNESS_DEEP(drain_twice, setup_three, check_drained, push_pop_pop, drain, drain);
 MODEL_HARNESS(drain_for_frees, setup_for_frees, check_drained, push_push, drain);
 MODEL_HARNESS(drain_for_frees_pop, setup_for_frees, check_drained, push_pop_pop, drain);
 MODEL_HARNESS_BOUNDED(drain_for_frees_twice, 1, 1, setup_for_frees, check_drained, push_pop_pop, drain, drain);
@@ -150,13 +154,13 @@ static void leave_and_come(void) {
     come();
 }
 static void drain_all(void) {
-    char drainer;
+    struct hak_drain drainer = {NULL};
     for (uint32_t tries = 0; tries < 2; tries++) hak_heap_drain_others(NULL, &drainer);
     hak_heap_end_drains(&drainer);
 }
 MODEL_HARNESS(drain_new, setup_three, check_left, come, drain_all);
 MODEL_HARNESS(drain_all_others, setup_three, check_left, push_pop_pop, drain_all);
-MODEL_HARNESS(drain_all_leave, setup_two_heaps, check_left, leave_and_come, drain_all);
+MODEL_HARNESS_DEEP(drain_all_leave, setup_two_heaps, check_left, leave_and_come, drain_all);
 MODEL_HARNESS_BOUNDED(drain_all_twice, 1, 1, setup_two_heaps, check_left, push_pop_pop, drain_all, drain_all);
 MODEL_HARNESS(drain_leave, setup_two_heaps, check_left, leave, drain);
 MODEL_HARNESS_BOUNDED(drain_leave_twice, 1, 1, setup_two_heaps, check_left, leave, drain, drain);
@@ -174,6 +178,11 @@ static void setup_kept(void) {
     setup_two_heaps();
     leave_bins();
 }
+static void setup_bare(void) { /* nothing but bins: no other fence hides what the leaver releases */
+    setup_two_heaps();
+    hak_heap_give_up_slabs(library_heaps[0]);
+}
+static void take_apart(void) { hak_heap_take_apart(library_heaps[0]); }
 static void leave_bins_and_come(void) {
     leave_bins();
     come();
@@ -192,5 +201,6 @@ static void check_kept(void) {
 }
 MODEL_HARNESS(drain_keep, setup_two_heaps, check_kept, leave_bins, drain_all_and_take);
 MODEL_HARNESS(drain_keep_come, setup_two_heaps, check_kept, leave_bins_and_come, drain);
+MODEL_HARNESS(drain_keep_bare, setup_bare, check_kept, leave_bins, take_apart);
 MODEL_HARNESS(drain_keep_other, setup_two_heaps, check_kept, leave_bins, come);
 MODEL_HARNESS_BOUNDED(drain_kept, 1, 1, setup_kept, check_kept, come, come, drain_all_and_take);

@@ -1,5 +1,5 @@
-/* A kernel of a few MiB of address space, each byte handed out once; the checker knows what is reserved, committed and gone.
- * Not compiled with -fsanitize=thread: a kernel orders its own accesses.
+/* A kernel of a few MiB of address space, each byte handed out once; the checker knows what is reserved, committed and
+ * gone. Not compiled with -fsanitize=thread: a kernel orders its own accesses.
  */
 #include "library.h"
 
@@ -8,9 +8,17 @@
 #include "os/channel.h"
 #include "os/inspect.h"
 
-enum { GRANULES = 12, SMALL_BYTES = 8 << 20 };
+enum {
+    GRANULES = 12,
+    SMALL_BYTES = 8 << 20,
+    WINDOWS = 3,
+    WINDOW_GRANULES = 66,
+    MOST_PARTS = 64,
+    LOOKED_AT_BYTES = 32 << 10
+};
+enum { SERVICE = 1, BACKGROUND }; /* threads */
 
-struct fake_os fake_os;
+struct fake_os fake_os = {.page_bytes = 4096};
 HAK_ATOMIC(uint32_t) fake_os_service;
 static HAK_ATOMIC(uint32_t) interrupts;
 struct hak_os_counters hak_os_counters;
@@ -19,10 +27,15 @@ static _Alignas(HAK_GRANULE_BYTES) char granules[GRANULES][HAK_GRANULE_BYTES];
 static _Alignas(65536) char small[SMALL_BYTES];
 static size_t granules_used, small_used;
 
+/* Addresses for ranges: of a window, what is mapped of it. */
+static _Alignas(HAK_GRANULE_BYTES) char windows[WINDOWS][WINDOW_GRANULES * HAK_GRANULE_BYTES];
+static struct { char *start, *end; } parts[MOST_PARTS];
+static size_t part_count;
+
 void fake_os_reset(void) {
-    fake_os = (struct fake_os){
-        4096, (size_t)16 << 20, -1, -1, -1, false, false, false, NULL, 0, 0, 0, NULL, false, false, false};
-    granules_used = small_used = 0;
+    fake_os = (struct fake_os){4096, SIZE_MAX, -1,   -1,    -1,    false, false, false, NULL, 0,
+                               0,    0,        NULL, false, false, false, false, false, 0};
+    granules_used = small_used = part_count = 0;
     interrupts = fake_os_service = 0;
 }
 
@@ -58,7 +71,34 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return (void)descriptor, (void)buffer, (void)bytes, 0;
 }
 void hak_os_close(int descriptor) { (void)descriptor; }
-size_t hak_os_address_space_limit(void) { return fake_os.address_space_limit; }
+uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
+    enum { ATTEMPTS = 4 };
+    uint32_t window = attempt / ATTEMPTS + attempt % ATTEMPTS;
+    (void)alignment;
+    return bytes <= sizeof windows[0] && bytes <= fake_os.window_room && window < WINDOWS ? (uintptr_t)windows[window]
+                                                                                          : 0;
+}
+
+static bool is_mapped(const char *start, const char *end) {
+    for (size_t i = 0; i < part_count; i++)
+        if (start < parts[i].end && parts[i].start < end) return true;
+    return false;
+}
+
+/* Zero as far as harnesses look. */
+enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
+    char *from = start;
+    if (is_mapped(from, from + bytes)) return HAK_OS_OCCUPIED;
+    if (refuses(&fake_os.maps_at_left) || part_count == MOST_PARTS) return HAK_OS_REFUSED;
+    parts[part_count].start = from;
+    parts[part_count++].end = from + bytes;
+    for (size_t at = 0; bytes % HAK_GRANULE_BYTES == 0 && at < bytes; at += HAK_UNIT_BYTES)
+        memset(from + at, 0, sizeof(uint64_t));
+    if (bytes % HAK_GRANULE_BYTES != 0) memset(from, 0, bytes < LOOKED_AT_BYTES ? bytes : LOOKED_AT_BYTES);
+    model_area(start, bytes, MODEL_RESERVE);
+    model_area(start, bytes, MODEL_COMMIT);
+    return HAK_OS_MAPPED;
+}
 
 void *hak_os_reserve(size_t bytes, size_t alignment) {
     void *start = refuses(&fake_os.reserves_left) ? NULL : give(bytes, alignment);
@@ -69,13 +109,13 @@ void *hak_os_reserve(size_t bytes, size_t alignment) {
 void *hak_os_map(size_t bytes, size_t alignment) {
     void *start = refuses(&fake_os.maps_left) ? NULL : give(bytes, alignment);
     if (start == NULL) return NULL;
+    fake_os.map_count++;
     model_area(start, bytes, MODEL_RESERVE);
     model_area(start, bytes, MODEL_COMMIT);
     return start;
 }
 
 bool hak_os_commit(void *start, size_t bytes) {
-    if (refuses(&fake_os.commits_left)) return false;
     model_area(start, bytes, MODEL_COMMIT);
     return true;
 }
@@ -83,6 +123,8 @@ bool hak_os_commit(void *start, size_t bytes) {
 bool hak_os_unmap(void *start, size_t bytes) {
     if (fake_os.refuses_unmap) return false;
     fake_os.unmap_count++;
+    for (size_t i = 0; i < part_count; i++)
+        if (parts[i].start == start) parts[i] = parts[--part_count];
     model_area(start, bytes, MODEL_UNMAP);
     return true;
 }
@@ -95,31 +137,73 @@ bool hak_os_purge(void *start, size_t bytes) {
     return true;
 }
 
-bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes, void *target) {
-    (void)start, (void)old_bytes, (void)new_bytes, (void)target;
-    return false;
+/* If it was the last that was handed out. */
+static bool grow_in_place(void *start, size_t old_bytes, size_t new_bytes) {
+    size_t have = (old_bytes + HAK_GRANULE_BYTES - 1) / HAK_GRANULE_BYTES,
+           want = (new_bytes + HAK_GRANULE_BYTES - 1) / HAK_GRANULE_BYTES;
+    if ((char *)start + have * HAK_GRANULE_BYTES != granules[0] + granules_used * HAK_GRANULE_BYTES) return false;
+    if (granules_used + want - have > sizeof granules / sizeof granules[0]) return false;
+    granules_used += want - have;
+    model_area((char *)start + old_bytes, new_bytes - old_bytes, MODEL_RESERVE);
+    model_area((char *)start + old_bytes, new_bytes - old_bytes, MODEL_COMMIT);
+    return true;
 }
 
-bool hak_os_move_pages(void *start, size_t bytes, void *target) {
-    (void)start, (void)bytes, (void)target;
-    return false;
+bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes) {
+    if (new_bytes > old_bytes) return fake_os.grows_in_place && grow_in_place(start, old_bytes, new_bytes);
+    model_area((char *)start + new_bytes, old_bytes - new_bytes, MODEL_UNMAP);
+    return true;
 }
 
-void hak_os_name(void *start, size_t bytes, const char *name) { (void)start, (void)bytes, (void)name; }
+struct hak_os_target hak_os_reserve_target(size_t bytes, size_t alignment) {
+    return (struct hak_os_target){hak_os_reserve(bytes, alignment), bytes, 0};
+}
+
+bool hak_os_drop_target(const struct hak_os_target *target) {
+    if (!fake_os.refuses_moves) model_area(target->start, target->bytes, MODEL_UNMAP);
+    return true;
+}
+
+/* A move that is refused has unmapped the target; if it was the last that was handed out, who maps next gets the
+ * addresses. */
+static bool move_to(void *start, size_t bytes, const struct hak_os_target *target) {
+    if (fake_os.refuses_moves) {
+        model_area(target->start, target->bytes, MODEL_UNMAP);
+        char *next = granules[0] + granules_used * HAK_GRANULE_BYTES;
+        size_t count = (target->bytes + HAK_GRANULE_BYTES - 1) / HAK_GRANULE_BYTES;
+        if ((char *)target->start + count * HAK_GRANULE_BYTES == next) granules_used -= count;
+        return false;
+    }
+    model_area(target->start, target->bytes, MODEL_COMMIT);
+    for (size_t at = 0; at < bytes; at += HAK_UNIT_BYTES)
+        memcpy((char *)target->start + at, (char *)start + at, sizeof(uint64_t));
+    return true;
+}
+
+bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
+    if (!move_to(start, bytes, target)) return false;
+    model_area(start, bytes, MODEL_UNMAP);
+    return true;
+}
+
+bool hak_os_move_pages(void *start, const struct hak_os_target *target) {
+    if (!move_to(start, target->bytes, target)) return false;
+    for (size_t at = 0; at < target->bytes; at += HAK_UNIT_BYTES) memset((char *)start + at, 0, sizeof(uint64_t));
+    return true;
+}
+
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_populate(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_purge_lazily(void *start, size_t bytes) { return (void)start, (void)bytes, !fake_os.refuses_purge; }
 void hak_os_break_huge_page(void *page) { (void)page; }
-size_t hak_os_resident_bytes(void *start, size_t bytes) { return (void)start, bytes; }
 bool hak_os_has_huge_pages(void) { return true; }
-size_t hak_os_mapping_limit(void) { return 65530; }
 void hak_os_yield(void) {}
 uint32_t hak_os_processor_count(void) { return 64; }
-bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
+bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
     if (fake_os.refuses_threads) return false;
-    if (joinable != NULL) {
-        *joinable = 1;
+    if (thread != NULL) {
+        *thread = SERVICE;
         fake_os.service = run;
         hak_atomic_store(&fake_os_service, 1, release);
     } else {
@@ -127,13 +211,16 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *joinable) {
     }
     return true;
 }
-void hak_os_join_thread(uintptr_t joinable) {
-    (void)joinable;
-    while (hak_atomic_load(&fake_os_service, acquire) != 0) hak_cpu_relax();
+void hak_os_join_thread(uintptr_t thread) {
+    while (thread == SERVICE && hak_atomic_load(&fake_os_service, acquire) != 0) hak_cpu_relax();
 }
+bool hak_os_try_join_thread(uintptr_t thread) { return thread == BACKGROUND; }
+uintptr_t hak_os_this_thread(void) { return BACKGROUND; }
+enum hak_os_settled hak_os_settle_thread(void) { return HAK_OS_SETTLED; }
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
-    (void)most_us;
-    model_futex_wait(word, expected);
+    enum { LONGEST_NAP_US = 1000 };
+    if (most_us != 0 && most_us <= LONGEST_NAP_US) hak_cpu_relax(); /* a turn of a loop that waits */
+    else model_futex_wait(word, expected);
 }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }
@@ -146,14 +233,25 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length) {
 }
 
 /* A channel nobody asks anything by: waits end when they are interrupted. The kernel orders what goes through a pipe. */
-bool hak_os_is_filtered(void) { return false; }
-static uint32_t channel; /* what who interrupts has to know of it */
-bool hak_os_channel_open(void) {
+static uint32_t channel; /* the pipes */
+HAK_ATOMIC(uint64_t) hak_channel_wish = HAK_CHANNEL_NO_WISH;
+bool hak_os_channel_make(void) {
     model_plain_write(&channel);
     channel = 1;
+    return true;
+}
+bool hak_os_channel_open(bool watches) {
+    (void)watches;
+    model_plain_read(&channel);
+    model_assert(channel == 1, "there are pipes");
     return !fake_os.refuses_channel;
 }
+void hak_os_channel_end(void) {
+    model_plain_write(&channel);
+    channel = 0;
+}
 bool hak_os_channel_may_answer(void) { return !fake_os.gets_filter; }
+bool hak_os_channel_has_filters(uint64_t filters) { return filters == 0; }
 bool hak_os_channel_send(const char *text, size_t length, uint64_t deadline_ms) {
     return (void)text, (void)length, (void)deadline_ms, true;
 }

@@ -3,6 +3,8 @@
  */
 #include "library.h"
 
+#include "region/in_hand.h"
+
 enum { MOST = 24 };
 
 /* What the program has: a block is entered once it is had, and crossed out before it is given back. */
@@ -69,12 +71,13 @@ static void child(void) {
 }
 
 static void fork_now(void) {
-    hak_thread_heap = library_heaps[0];
+    library_be(library_heaps[0]);
     child();
 }
 
 static void work_and_fork(void) {
-    struct hak_heap *heap = hak_thread_heap = library_heaps[0];
+    struct hak_heap *heap = library_heaps[0];
+    library_be(heap);
     take(0, heap, PAIR);
     put(0, heap, 0);
     take(0, heap, PAIR);
@@ -82,7 +85,7 @@ static void work_and_fork(void) {
 }
 
 static void fork_in_slow_path(void) {
-    hak_thread_heap = library_heaps[0];
+    library_be(library_heaps[0]);
     hak_atomic_store(&library_heaps[0]->busy, 1, relaxed);
     child();
 }
@@ -90,7 +93,7 @@ static void fork_in_slow_path(void) {
 /* ---- what the other thread is at ------------------------------------------------------------------------------- */
 
 static void refill_and_flush(void) {
-    hak_thread_heap = library_heaps[1];
+    library_be(library_heaps[1]);
     hak_front_refill(PAIR);
     hak_front_purge();
 }
@@ -138,10 +141,14 @@ static void setup_run(void) {
     run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES - 4096, HAK_ALIGNMENT, false));
     model_assert(run.kind == HAK_PLACE_RUN, "there is memory");
 }
-static void purge_tail(void) { hak_large_purge_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab)); }
+static void purge_tail(void) {
+    hak_in_hand_begin();
+    hak_large_purge_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab));
+    hak_in_hand_end();
+}
 static void fork_and_free(void) {
     model_fork();
-    hak_thread_heap = library_heaps[0];
+    library_be(library_heaps[0]);
     library_in_child();
     model_assert(hak_large_free(&run), "a run can be freed");
     void *start = hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false);
@@ -152,7 +159,7 @@ static void fork_and_free(void) {
 static void free_and_fork(void) {
     hak_large_free(&run);
     model_fork();
-    hak_thread_heap = library_heaps[0];
+    library_be(library_heaps[0]);
     library_in_child();
     library_check();
     /* Nobody waits for the other thread to give it up, unless it was about to. */
@@ -183,7 +190,7 @@ static void free_and_map(void) {
 }
 static void fork_and_map(void) {
     model_fork();
-    hak_thread_heap = library_heaps[0];
+    library_be(library_heaps[0]);
     library_in_child();
     struct hak_place own = map(), old = hak_region_find(mapping.start);
     model_assert(own.start != mapping.start, "a mapping is handed out once");
@@ -195,6 +202,27 @@ static void fork_and_map(void) {
 
 MODEL_HARNESS(fork_mapping, setup_mapping, NULL, fork_and_map, free_and_map);
 
+/* ---- heaps of threads that are not there, and threads that the child starts ----------------------------------------- */
+
+static void setup_orphans(void) {
+    setup();
+    hak_heap_leave_others_after_fork(NULL);
+}
+static void adopt(void) {
+    struct hak_heap *heap = hak_heap_acquire();
+    library_be(heap);
+    take(model_thread(), heap, PAIR);
+    hak_heap_release(heap);
+}
+static void take_orphans_apart(void) { hak_heap_take_kept_apart(); }
+static void check_orphans(void) {
+    library_check();
+    model_assert(hak_heaps_in_use == 0, "heaps are counted");
+}
+
+MODEL_HARNESS_BOUNDED(orphans_adopted, 1, 1, setup_orphans, check_orphans, adopt, adopt);
+MODEL_HARNESS_BOUNDED(orphans_taken_apart, 1, 1, setup_orphans, check_orphans, adopt, take_orphans_apart);
+
 /* ---- the start of a process --------------------------------------------------------------------------------------- */
 
 static void start(void) { hak_process_initialize(); }
@@ -203,7 +231,7 @@ static void fork_and_start(void) {
     library_in_child();
     model_assert(hak_process_initialize(), "there is memory");
     struct hak_range *range = hak_region_range(0);
-    model_assert(range != NULL && range->start == hak_first_range_start && range->page_map == hak_page_map,
+    model_assert(range != NULL && range->start == hak_window.start && range->page_map == hak_window.page_map,
                  "the first range is the one that hits find");
     void *block;
     model_assert(hak_pool_take(NULL, 1, &block + 1, 1) == 1, "there are blocks");

@@ -1,4 +1,5 @@
 /* The library's sources, which harnesses run, as one unit: so what is static in them can be put back. */
+#include "base/version.c"
 #include "base/format.c"
 #include "base/knobs.c"
 #include "base/profile.c"
@@ -9,7 +10,9 @@
 #include "slab/slab.c"
 
 #include "region/directory.c"
+#include "region/in_hand.c"
 #include "region/range.c"
+#include "region/hints.c"
 
 static void *clear_first_words(void *start, size_t bytes) { /* as far as harnesses look */
     for (size_t at = 0; at < bytes; at += HAK_UNIT_BYTES) *(uint64_t *)(void *)((char *)start + at) = 0;
@@ -19,6 +22,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "region/units.c"
 #undef memset
 
+#include "region/density.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/large.c"
@@ -27,6 +31,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
+#include "pool/fork.c"
 #include "pool/purge.c"
 
 #include "observe/probes.h"
@@ -66,9 +71,16 @@ struct hak_heap *library_heaps[LIBRARY_HEAPS];
 static struct hak_heap no_heap;
 __thread struct hak_heap *hak_thread_heap = &no_heap;
 
-void hak_thread_initialize(void) {}
+bool hak_thread_initialize(void) { return true; }
+void hak_thread_after_fork(void) {}
+uintptr_t hak_thread_identity(void) { return 2 + model_thread(); }
 void hak_thread_refuse_heap(void) {}
-void hak_thread_abandon_heap(void) { hak_thread_heap = &no_heap; }
+bool hak_thread_is_between_heaps(void) { return false; }
+void hak_thread_abandon_heap(void) { library_be(&no_heap); }
+void library_be(struct hak_heap *heap) {
+    hak_thread_heap = heap;
+    hak_large_hand = heap == &no_heap ? NULL : &heap->large_hand;
+}
 
 struct hak_heap *hak_thread_attach(void) {
     struct hak_heap *heap = hak_thread_heap;
@@ -76,18 +88,16 @@ struct hak_heap *hak_thread_attach(void) {
 }
 
 /* In place of os/memory_limit.c: a limit that is never near. */
-void hak_memory_groups_find(struct hak_memory_groups *groups) { groups->version = 0; }
-struct hak_memory_use hak_memory_use(const struct hak_memory_groups *groups) {
-    return (struct hak_memory_use){.limit_bytes = 64 * HAK_MIB, .used_bytes = groups->version};
+void hak_memory_groups_find(struct hak_memory_groups *found) { found->limit_count = 1; }
+struct hak_memory_use hak_memory_use(const struct hak_memory_groups *found, int64_t more_bytes) {
+    (void)found, (void)more_bytes;
+    return (struct hak_memory_use){.limit_bytes = 64 * HAK_MIB, .used_bytes = 0};
 }
-uint64_t hak_memory_stall_us(const struct hak_memory_groups *groups) { return groups->version; }
-
-const char *hak_version(void) { return ""; }
 
 /* In place of control/ace.c and control/policy.c: knobs that nobody turns. */
 void hak_ace_configure(const struct hak_ace_settings *given) { (void)given; }
 uint64_t hak_ace_wait_ms(uint64_t most_ms) { return most_ms; }
-void hak_ace_step(void) {}
+void hak_ace_step(bool times) { (void)times; }
 void hak_ace_rest(void) {}
 void hak_ace_after_fork(void) {}
 const char *hak_policy_parse(const char *text, const struct hak_policy_program *program, struct hak_policy *policy) {
@@ -95,13 +105,18 @@ const char *hak_policy_parse(const char *text, const struct hak_policy_program *
     return "no policy";
 }
 
-void library_in_child(void) { in_child(); }
+void library_in_child(void) {
+    model_recovers = true;
+    in_child();
+    model_recovers = false;
+}
 void library_let_serve(void) {
     settings.ctl = 1;
     fake_os.has_service = true;
 }
 void library_let_look(void) {
     is_looking = 0;
+    groups.limit_count = 1;
     hak_pages_to_look = 0;
 }
 uint64_t library_growth_seen(void) { return seen.grown_bytes; }
@@ -114,8 +129,12 @@ void *library_take_metered(uint32_t size_class) {
 }
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
-void library_background_start(void) { start_thread(); }
+void library_background_start(void) {
+    try_to_join();
+    start_thread();
+}
 void library_background_run(void) { run_background(); }
+void library_background_finish(void) { finish(); }
 
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
@@ -132,25 +151,32 @@ void library_reset(void) {
     if (!have_knobs) initial_knobs = hak_knobs;
     have_knobs = true;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
-        root[hak_ranges[i]->start / LEAF_SPAN] = NULL;
+        root[hak_ranges[i]->start / LEAF_SPAN] = root[hak_ranges[i]->start / LEAF_SPAN + 1] = NULL;
         hak_ranges[i] = NULL;
     }
     fake_os_reset();
-    model_refuses_fences = false;
+    table_step = 1;
+    model_refuses_fences = model_stops_anywhere = model_recovers = false;
     void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES);
     root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
     hak_knobs = initial_knobs;
     hak_knobs.bin_first_slots = 2;
     hak_knobs.bin_most_slots = 2;
     hak_knobs.run_limit_bytes = (size_t)1 << 20; /* or there are no mappings in so small a world */
-    memset(hak_page_map, 0, HAK_UNITS_PER_SUPER_SLAB * 2);
-    hak_first_range_start = 0;
+    memset(&hak_window, 0, sizeof hak_window);
     hak_dirty_units = 0;
+    hak_in_hand = 0;
+    hak_in_hand_own = 0;
     hak_background_state = HAK_BACKGROUND_AWAKE; /* so that misses have nothing to do with it */
     hak_page_policy_has_background = 0;
-    misses_seen = idle_periods = misses_to_skip = 0;
+    misses_seen = idle_periods = misses_to_skip = misses_to_look = 0;
+    next_step_ms = next_holes_ms = 0;
+    left_to_sweep = UINT64_MAX;
     next_to_sweep = (struct cursor){0, 0};
-    period_start_ms = fewest_dirty_units = 0;
+    period_start_ms = fewest_dirty_units = next_holes_ms = 0;
+    hak_owed_units = hak_mappings_owed = round_bytes = 0;
+    round_place = HAK_PURGE_FROM_TOP;
+    memset(&holes_round, 0, sizeof holes_round);
     border_count = 0;
     was_ever_lazy = hak_memory_is_tight = false;
     hak_memory_tight_count = hak_memory_limit_bytes = 0;
@@ -163,7 +189,10 @@ void library_reset(void) {
     kept_bytes = 0;
     oldest = 0;
     hak_heaps = NULL;
-    heap_count = free_heap_count = kept_heap_count = hak_heaps_in_use = 0;
+    heap_count = unused_heaps = orphaned_heaps = hak_heaps_in_use = hak_heaps_about = 0;
+    memset(kept_heaps, 0, sizeof kept_heaps);
+    model_tag(&unused_heaps, ~hak_low_bits(HEAP_BITS), "unused heaps");
+    model_tag(&orphaned_heaps, ~hak_low_bits(HEAP_BITS), "orphaned heaps");
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;
@@ -176,8 +205,13 @@ void library_reset(void) {
     hak_meter_rarity = HAK_RARITY_ONE;
     hak_meter_density = 1;
     memset(&meter, 0, sizeof meter);
-    hak_thread_heap = &no_heap;
+    hak_thread_abandon_heap();
     model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);
+    hak_own_hand = NULL;
+    model_thread_local(&hak_own_hand, sizeof hak_own_hand);
+    model_thread_local(&hak_large_hand, sizeof hak_large_hand);
+    model_thread_local(&hak_in_hand_own, sizeof hak_in_hand_own);
+    model_name(&hak_in_hand, "in hand");
     memset(hak_size_classes, 0, sizeof hak_size_classes);
     set_class(PAIR, 2, 1, UINT32_MAX);
     set_class(TRIPLE, 3, 1, UINT32_MAX);
@@ -185,27 +219,28 @@ void library_reset(void) {
     set_class(MANY, 128, 1, UINT32_MAX);
     set_class(FEWER, 96, 1, UINT32_MAX);
     set_class(SHORT, 2, 1, HAK_UNIT_BYTES / 4);
+    for (uint32_t c = PAIR; c < CLASSES; c++) hak_size_classes[hak_sampled_class(c)] = hak_size_classes[c];
 }
 
 void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t heaps) {
     library_reset();
-    fake_os.address_space_limit = super_slabs == 1 ? (size_t)8 << 20 : (size_t)16 << 20;
     hak_region_initialize();
+    hak_ranges[0]->super_slab_limit = super_slabs;
     for (uint32_t i = 0; i < used; i++) {
-        uint32_t number;
-        grow_by_one(hak_ranges[0], &number);
+        uint32_t number, count;
+        hak_region_new_super_slabs(&number, &count);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
     hak_heap_initialize();
     hak_routes_initialize();
     start_state = START_DONE;
     settings.background = 1;
-    fake_os.commits_left = 0; /* no more than that */
+    fake_os.maps_at_left = 0; /* no more than that */
     fake_os.reserves_left = 0;
     for (uint32_t i = 0; i < heaps; i++) library_heaps[i] = hak_heap_acquire();
     model_name(&hak_ranges[0]->super_slabs[0].free_units, "free units");
-    model_name(&hak_ranges[0]->unit_hints[0][HAK_DIRTY_HINT], "dirty index");
-    model_name(&hak_ranges[0]->unit_hints[0][0], "fresh index");
+    model_name(&hak_ranges[0]->groups[0].hints[HAK_DIRTY_HINT], "dirty index");
+    model_name(&hak_ranges[0]->groups[0].hints[0], "fresh index");
     model_name(&hak_ranges[0]->page_map[0], "page map[0]");
     model_name(&hak_ranges[0]->page_map[1], "page map[1]");
     for (uint32_t i = 0; i < 2; i++) {
@@ -215,8 +250,8 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
     for (uint32_t i = PAIR; i <= WIDE; i++) {
         static const char *const names[][2] = {
             {"", ""}, {"pairs", "index of pairs"}, {"triples", "index of triples"}, {"wide", "index of wide"}};
-        model_name(&hak_ranges[0]->partial_rows[0][i], names[i][0]);
-        model_name(&hak_ranges[0]->partial_index[0][i], names[i][1]);
+        model_name(&hak_ranges[0]->super_slabs[0].partial[i], names[i][0]);
+        model_name(&hak_ranges[0]->groups[0].hints[HAK_PARTIAL_HINT + i], names[i][1]);
     }
 }
 
@@ -251,7 +286,9 @@ void library_put(struct hak_heap *heap, uint32_t size_class, void *block) {
 }
 
 void library_cache(struct hak_heap *heap, uint32_t size_class, void *block) {
+    hak_heap_close_bin(heap, size_class);
     hak_heap_grow_bin(heap, size_class);
+    hak_heap_open_bin(heap, size_class);
     struct hak_bin *bin = &heap->bins[size_class];
     library_touch(block);
     *(uint64_t *)block = 0;
@@ -280,14 +317,16 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
     uint32_t unit = hak_region_unit_of(range, slab), super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
     uint32_t free_blocks = hak_slab_count_bits(slab->bits, slab->block_count), binned = 0;
     uint32_t kind = slab->state & HAK_SLAB_KIND_MASK, holders = 0;
-    bool is_pooled = range->partial_rows[super_slab][size_class] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
-    bool is_hinted = range->partial_index[super_slab / 64][size_class] >> super_slab % 64 & 1;
+    bool is_pooled = range->super_slabs[super_slab].partial[size_class] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+    bool is_hinted = hak_hint_next(range, HAK_PARTIAL_HINT + size_class, super_slab) == super_slab;
     model_assert(slab->size_class == size_class, "the record is of the page map's class");
-    for (uint32_t c = PAIR; c < CLASSES; c++)
+    for (uint32_t c = PAIR; c < HAK_CLASS_LIMIT; c++)
         if (c != size_class)
-            model_assert((range->partial_rows[super_slab][c] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1) == 0,
+            model_assert((range->super_slabs[super_slab].partial[c] >> unit % HAK_UNITS_PER_SUPER_SLAB & 1) == 0,
                          "a slab is in the set of its class only");
     for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) {
+        /* Nothing is believed of the one, and no heap has blocks of the others. */
+        if (heap->in_use == HAK_HEAP_GIVEN_UP || size_class > HAK_SMALL_CLASS_COUNT) continue;
         binned += count_in_bins(heap, slab, size_class);
         if (!is_linked(heap, slab, size_class)) continue;
         holders++;
@@ -296,22 +335,65 @@ static uint32_t check_slab(struct hak_range *range, struct hak_slab *slab, uint3
     free_blocks += hak_slab_count_claimed(slab, slab->block_count);
     model_assert(holders + is_pooled == (kind != HAK_SLAB_FULL), "a slab that is not full is in one place");
     model_assert(kind != HAK_SLAB_FULL || free_blocks == 0, "a full slab has no free blocks");
+    is_hinted &= range->summaries[0].hints[HAK_PARTIAL_HINT + size_class] & 1;
     model_assert(kind == HAK_SLAB_POOLED ? is_pooled && is_hinted : !is_pooled, "a pooled slab is found");
+    model_assert(kind != HAK_SLAB_POOLED || free_blocks < slab->block_count, "no empty slab stays in the pool (S8)");
     model_assert(free_blocks + binned <= slab->block_count, "no block is in two places");
     return slab->block_count - free_blocks - binned;
+}
+
+static bool is_free_unit(const struct hak_range *range, uint32_t unit) {
+    uint64_t free_units = range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units;
+    return (free_units | free_units >> 32) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+}
+
+void library_check_run(const struct hak_place *run) {
+    const struct hak_range *range = hak_region_range_of_record(run->slab);
+    uint32_t first = hak_region_unit_of(range, run->slab), count = units_for(run->bytes);
+    model_assert(run->slab->state == run_live, "nobody is at a run");
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t size_class = i == 0 ? HAK_CLASS_RUN_HEAD : HAK_CLASS_RUN_BODY;
+        model_assert(range->page_map[first + i] == size_class, "a run has the units that its record says");
+        model_assert(!is_free_unit(range, first + i), "no unit of a run is free");
+    }
 }
 
 static void check_hints(const struct hak_range *range, uint32_t super_slab) {
     uint64_t units = range->super_slabs[super_slab].free_units;
     model_assert((units & units >> 32) == 0, "a unit is dirty or fresh");
-    for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
-        model_assert(!hint_holds(units, hint) || (range->unit_hints[super_slab / 64][hint] >> super_slab % 64 & 1),
+    for (uint32_t hint = 0; hint < HAK_PARTIAL_HINT; hint++)
+        model_assert(!hint_holds(range, hint, super_slab) || (hak_hint_next(range, hint, super_slab) == super_slab &&
+                                                              (range->summaries[0].hints[hint] & 1) != 0),
                      "free units are found");
+}
+
+/* The heaps that nobody has: each is found once, and has nothing. Kept ones are found. */
+static void check_heaps(void) {
+    uint32_t unused = 0, found = 0;
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) {
+        uint32_t stands = 0;
+        for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) stands += kept_heaps[i] == heap;
+        model_assert(stands == (heap->in_use == HAK_HEAP_KEPT), "a heap that is kept is found, and no other one is");
+        unused += heap->in_use == HAK_HEAP_UNUSED;
+    }
+    for (struct hak_heap *heap = topmost(unused_heaps); heap != NULL; heap = heap->below, found++) {
+        model_assert(heap->in_use == HAK_HEAP_UNUSED && found < unused, "who has a heap is the only one");
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+            model_assert(heap->bins[i].limit == NULL && heap->slots[i].start == NULL && heap->partial[i].first == NULL,
+                         "an unused heap is blank");
+    }
+    model_assert(found == unused, "an unused heap is found");
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next)
+        found -= heap->in_use == HAK_HEAP_UNUSED || heap->in_use == HAK_HEAP_ORPHANED;
+    for (struct hak_heap *heap = topmost(orphaned_heaps); heap != NULL; heap = heap->below, found++)
+        model_assert(heap->in_use == HAK_HEAP_ORPHANED, "who has an orphaned heap is the only one");
+    model_assert(found == 0, "an orphaned heap is found");
 }
 
 static uint32_t check_all(uint64_t *dirty_units) {
     uint32_t blocks = 0;
-    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) hak_heap_recheck_full(heap);
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next)
+        if (heap->in_use != HAK_HEAP_GIVEN_UP) hak_heap_recheck_full(heap);
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
         struct hak_range *range = hak_ranges[i];
         uint32_t units = range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB;
@@ -322,7 +404,7 @@ static uint32_t check_all(uint64_t *dirty_units) {
             uint32_t size_class = range->page_map[unit];
             *dirty_units += free_units >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
             model_assert(!is_free || size_class == HAK_CLASS_NONE, "R2");
-            if (size_class == HAK_CLASS_NONE || size_class > HAK_SMALL_CLASS_COUNT) continue;
+            if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) continue;
             if (unit % hak_size_classes[size_class].unit_count != 0) {
                 model_assert(range->page_map[unit - 1] == size_class, "all units of a slab have its class");
                 continue;
@@ -333,8 +415,31 @@ static uint32_t check_all(uint64_t *dirty_units) {
     return blocks;
 }
 
+uint32_t library_count_lone_units(void) {
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
+        const struct hak_range *range = hak_ranges[i];
+        for (uint32_t unit = 0; unit < range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB; unit++) {
+            uint32_t size_class = range->page_map[unit];
+            bool is_slab = size_class != HAK_CLASS_NONE && size_class <= HAK_SLAB_CLASS_COUNT;
+            lost += !is_slab && !is_free_unit(range, unit);
+        }
+    }
+    for (const struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next)
+        if (heap->in_use != HAK_HEAP_GIVEN_UP) lost -= heap->empty_count;
+    return lost;
+}
+
+void library_drain(struct hak_heap *heap) {
+    struct hak_drain drain = {NULL};
+    if (!hak_heap_begin_drain(heap, &drain)) return;
+    hak_heap_drain_taken(&drain);
+    hak_heap_end_drains(&drain);
+}
+
 uint32_t library_check(void) {
     uint64_t dirty_units = 0;
+    check_heaps();
     uint32_t blocks = check_all(&dirty_units);
     model_assert(dirty_units == hak_dirty_units, "hak_dirty_units counts the dirty units");
     return blocks;

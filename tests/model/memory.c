@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { AREAS = 64, PLACES = 4096, MESSAGES = 8192, WORDS = 16384, RECORDS = 32768, SC_EVENTS = 256, NONE = 0xffff };
+enum { AREAS = 128, PLACES = 4096, MESSAGES = 8192, WORDS = 16384, RECORDS = 32768, SC_EVENTS = 256, NONE = 0xffff };
 
 static const uint32_t time_step = 1u << 16;
 
@@ -344,30 +344,33 @@ static bool is_ordered(unsigned other, uint32_t clock) {
     return other == model_now.thread || clock <= threads[model_now.thread].current.clock[other];
 }
 
-/* Of an access against what was done to the address space. */
+/* Of an access against what was done to the address space, since it was last reserved. */
 static void check_areas(uintptr_t address, bool writes, const void *code) {
-    bool is_reserved = false, is_committed = false;
+    bool is_reserved = false, is_committed = false, is_unmapped = false;
+    const struct area *purge = NULL;
+    char here[200] = "";
     for (unsigned i = 0; i < area_count; i++) {
         const struct area *area = &areas[i];
         if (address < area->start || address >= area->end) continue;
         bool is_after = is_ordered(area->thread, area->clock);
-        char here[200] = "";
         switch (area->change) {
-        case MODEL_RESERVE: is_reserved = true; break;
+        case MODEL_RESERVE:
+            is_reserved = true;
+            is_committed = is_unmapped = false;
+            purge = NULL;
+            break;
         case MODEL_COMMIT: is_committed = is_committed || is_after; break;
         case MODEL_PURGE:
-            if (!is_after) fail_race((void *)address, area->thread, true, writes, code, NULL);
+            if (!is_after && purge == NULL) purge = area;
             break;
-        case MODEL_UNMAP:
-            if (code) model_source_line(code, here, sizeof(here));
-            model_fail("use of unmapped memory %p: T%u%s", (void *)address, model_now.thread, here);
+        case MODEL_UNMAP: is_unmapped = true; break;
         }
     }
-    if (is_reserved && !is_committed) {
-        char here[200] = "";
-        if (code) model_source_line(code, here, sizeof(here));
+    if (purge != NULL) fail_race((void *)address, purge->thread, true, writes, code, NULL);
+    if (code && (is_unmapped || (is_reserved && !is_committed))) model_source_line(code, here, sizeof(here));
+    if (is_unmapped) model_fail("use of unmapped memory %p: T%u%s", (void *)address, model_now.thread, here);
+    if (is_reserved && !is_committed)
         model_fail("T%u does not know that %p is committed%s", model_now.thread, (void *)address, here);
-    }
 }
 
 void model_area(const volatile void *start, size_t size, enum model_area_change change) {
@@ -462,6 +465,7 @@ static void plain_in_word(uintptr_t address, uint8_t byte_mask, bool writes, con
 
 static void plain_access(const volatile void *address, size_t size, bool writes, const void *code) {
     if (!model_now.running || size == 0 || model_is_private(address)) return;
+    if (writes && model_stops_anywhere) model_switch_point();
     if (area_count > 0) check_areas((uintptr_t)address, writes, code);
     uintptr_t at = (uintptr_t)address, end = at + size;
     while (at < end) {
@@ -506,8 +510,10 @@ static struct message *insert_after(struct location *location, uint16_t older, u
 
 static struct location *enter(struct model_site *site, const volatile void *address, unsigned size) {
     struct place *place = place_of(address);
-    if (all_shared || (place->shared_since != 0 && place->shared_since < model_now.round)) model_switch_point();
+    bool is_shared = all_shared || (place->shared_since != 0 && place->shared_since < model_now.round);
+    if (is_shared || model_stops_anywhere) model_switch_point();
     site->entry->touched = true;
+    site->entry->stopped = site->entry->stopped || (model_stops_anywhere && model_now.thread != 0);
     if (place->generation != generation) return new_location(place, size);
     struct location *location = &locations[place->location];
     if (location->size != size) model_fail("atomics of different size at %p", (void *)address);
@@ -739,6 +745,7 @@ uint64_t model_load(struct model_site *site, const volatile void *address, unsig
 
 void model_store(struct model_site *site, volatile void *address, unsigned size, uint64_t value) {
     value = truncate_to(size, value);
+    if (model_recovers) site->entry->recovers = true;
     if (!model_now.running) {
         poke(address, size, value);
         return;
@@ -764,6 +771,7 @@ static uint64_t combine(enum model_operation operation, uint64_t value, uint64_t
 }
 
 uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned size, uint64_t operand) {
+    if (model_recovers) site->entry->recovers = true;
     if (!model_now.running) {
         uint64_t value = peek(address, size);
         poke(address, size, combine(site->operation, value, operand));
@@ -785,6 +793,7 @@ uint64_t model_rmw(struct model_site *site, volatile void *address, unsigned siz
 bool model_cas(struct model_site *site, volatile void *address, unsigned size, void *expected_at, uint64_t desired) {
     uint64_t expected = peek(expected_at, size);
     desired = truncate_to(size, desired);
+    if (model_recovers) site->entry->recovers = true;
     if (!model_now.running) {
         uint64_t value = peek(address, size);
         if (value == expected) poke(address, size, desired);

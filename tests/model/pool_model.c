@@ -55,7 +55,7 @@ static void put_first_and_take_other(void) {
 
 MODEL_HARNESS(pool_full, setup_full, check_taken_and_one, take_pair, put_first);
 MODEL_HARNESS(pool_full_retired, setup_full, check_taken, take_pair, put_both_and_take_other);
-MODEL_HARNESS(pool_full_late, setup_full, check_taken, take_pair, put_first_and_take_other, put_second);
+MODEL_HARNESS_DEEP(pool_full_late, setup_full, check_taken, take_pair, put_first_and_take_other, put_second);
 
 /* Without heaps: all of them declare slabs full in the name of heap 0. */
 static void setup_full_shared(void) {
@@ -64,7 +64,8 @@ static void setup_full_shared(void) {
 }
 
 MODEL_HARNESS(pool_full_shared, setup_full_shared, check_taken_and_one, take_pair, put_first);
-MODEL_HARNESS(pool_full_shared_late, setup_full_shared, check_taken, take_pair, put_first_and_take_other, put_second);
+MODEL_HARNESS_DEEP(pool_full_shared_late, setup_full_shared, check_taken, take_pair, put_first_and_take_other,
+                   put_second);
 
 /* ---- remote frees against refills ------------------------------------------------------------------------------ */
 
@@ -142,7 +143,7 @@ MODEL_HARNESS(pool_set, setup_pooled, check_taken_and_two, put_first_take, put_t
 MODEL_HARNESS(pool_set_three, setup_pooled, check_taken_and_two, put_first, put_third, take_pair);
 
 /* The blocks of one slab come back from two threads while a third takes: empty slabs leave the set from its middle. */
-MODEL_HARNESS(pool_set_retire, setup_pooled, check_taken_and_two, put_first, put_second, take_pair);
+MODEL_HARNESS_DEEP(pool_set_retire, setup_pooled, check_taken_and_two, put_first, put_second, take_pair);
 
 /* ---- thread exit and adoption --------------------------------------------------------------------------------- */
 
@@ -162,7 +163,7 @@ static void adopt_and_take(void) {
 }
 
 MODEL_HARNESS(pool_exit, setup_exit, check_taken_and_two, leave, adopt_and_take);
-MODEL_HARNESS(pool_exit_late, setup_exit, check_taken_and_one, leave, adopt_and_take, put_third);
+MODEL_HARNESS_DEEP(pool_exit_late, setup_exit, check_taken_and_one, leave, adopt_and_take, put_third);
 
 /* Heaps are made and left while others look for one. */
 static void setup_heaps(void) {
@@ -173,13 +174,13 @@ static void setup_heaps(void) {
 
 static void come_and_go(void) {
     struct hak_heap *heap = hak_heap_acquire();
-    heap->exit_rounds++;
+    heap->acquired_count++;
     hak_heap_release(heap);
 }
 
 static void come(void) {
     struct hak_heap *heap = hak_heap_acquire();
-    heap->exit_rounds++;
+    heap->acquired_count++;
     model_assert(hak_heap_is_known(heap), "a heap that is had is known");
 }
 
@@ -190,6 +191,58 @@ static void check_heaps(void) {
 }
 
 MODEL_HARNESS_BOUNDED(heap_list, 1, 2, setup_heaps, check_heaps, come_and_go, come, come);
+
+/* While one thread takes the topmost of three, another takes all, and puts the topmost one back. */
+static void setup_unused(void) {
+    start(1, 3);
+    for (uint32_t i = 0; i < 3; i++) hak_heap_release(library_heaps[i]);
+}
+
+static void come_twice_and_go(void) {
+    struct hak_heap *first = hak_heap_acquire(), *second = hak_heap_acquire();
+    first->acquired_count++, second->acquired_count++;
+    hak_heap_release(first);
+}
+
+static void check_unused(void) {
+    uint32_t in_use = 0, heaps = 0;
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next, heaps++) in_use += heap->in_use;
+    model_assert(in_use == 2 && heaps == 3, "two heaps are in use");
+    library_check();
+}
+
+MODEL_HARNESS(heap_unused, setup_unused, check_unused, come, come_twice_and_go);
+
+/* One is unused; two more are put on top of it while a thread takes the topmost. */
+static void setup_two_in_use(void) {
+    start(1, 3);
+    hak_heap_release(library_heaps[2]);
+}
+
+static void go_twice(void) {
+    hak_heap_release(library_heaps[0]);
+    hak_heap_release(library_heaps[1]);
+}
+
+static void check_one_in_use(void) {
+    uint32_t in_use = 0;
+    for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) in_use += heap->in_use;
+    model_assert(in_use == HAK_HEAP_IN_USE, "one heap is in use");
+    library_check();
+}
+
+MODEL_HARNESS(heap_put, setup_two_in_use, check_one_in_use, come, go_twice);
+
+/* A heap that was made a moment ago is kept, and taken by the next thread. */
+static void setup_one_in_use(void) { start(1, 1); }
+
+static void come_and_keep(void) { hak_heap_leave(hak_heap_acquire()); }
+
+static void come_any(void) { hak_heap_acquire()->acquired_count++; }
+
+static void check_kept(void) { library_check(); }
+
+MODEL_HARNESS(heap_kept, setup_one_in_use, check_kept, come_any, come_and_keep);
 
 /* ---- kept empty slabs ------------------------------------------------------------------------------------------ */
 
@@ -208,3 +261,96 @@ static void purge_and_take(void) {
 }
 
 MODEL_HARNESS_BOUNDED(pool_kept, 1, 2, setup_kept, check_taken, put_both_own, purge_and_take);
+
+/* ---- S8: no empty slab is overlooked in the pool ----------------------------------------------------------------- */
+
+/* Two words of a pooled slab, of each of which the program has a block; or of a slab of a heap. */
+static void *many[128];
+
+static void setup_words(void) {
+    start(1, 2);
+    hak_pool_take(NULL, MANY, many + 128, 128);
+    for (uint32_t i = 0; i < 128; i += 64) hak_pool_put(NULL, MANY, many + i, 63);
+}
+static void setup_full_words(void) {
+    start(1, 2);
+    hak_pool_take(NULL, MANY, many + 128, 128);
+}
+static void setup_held_words(void) {
+    start(1, 2);
+    hak_pool_take(library_heaps[0], MANY, many + 128, 128);
+    for (uint32_t i = 0; i < 128; i += 64) hak_pool_put(library_heaps[0], MANY, many + i, 63);
+}
+static void put_low(void) { hak_pool_put(NULL, MANY, many + 63, 1); }
+static void put_high(void) { hak_pool_put(NULL, MANY, many + 127, 1); }
+static void put_all_low(void) { hak_pool_put(library_heaps[0], MANY, many, 64); }
+static void put_all_high(void) { hak_pool_put(library_heaps[1], MANY, many + 64, 64); }
+static void give_up(void) { hak_heap_flush(library_heaps[0]); }
+static void take_many(void) { taken_by[model_thread()] += hak_pool_take(NULL, MANY, many + 1, 1); }
+
+MODEL_HARNESS(empty_two_words, setup_words, check_taken, put_low, put_high);
+MODEL_HARNESS(empty_full, setup_full_words, check_taken, put_all_low, put_all_high);
+MODEL_HARNESS(empty_given_up, setup_held_words, check_taken, give_up, put_low, put_high);
+MODEL_HARNESS_BOUNDED(empty_taken, 1, 2, setup_words, check_taken, put_low, put_high, take_many);
+
+/* ---- What another thread has in hand is found (region/in_hand.h) ------------------------------------------------- */
+
+static void *found;
+static void check_found(void) { model_assert(found != NULL, "memory that is free all the time is found"); }
+static void no_more(void) { fake_os.reserves_left = fake_os.maps_at_left = fake_os.maps_left = 0; }
+
+/* A pooled slab of triples, one of which the program has: two threads without a heap take one each. */
+static void setup_triples(void) {
+    start(1, 1);
+    for (uint32_t i = 0; i < 3; i++) blocks[i] = library_take(NULL, TRIPLE);
+    for (uint32_t i = 0; i < 2; i++) library_put(NULL, TRIPLE, blocks[i]);
+    no_more();
+}
+static void take_one(void) { library_take(NULL, TRIPLE); }
+static void find_triple(void) { found = library_take(NULL, TRIPLE); }
+MODEL_HARNESS(in_hand_slab, setup_triples, check_found, find_triple, take_one);
+
+/* The last block of a slab comes back, the other one is free already. */
+static void setup_one_pair(void) {
+    start(1, 1);
+    for (uint32_t i = 0; i < 2; i++) blocks[i] = library_take(NULL, PAIR);
+    library_put(NULL, PAIR, blocks[0]);
+    no_more();
+}
+static void put_last(void) { library_put(NULL, PAIR, blocks[1]); }
+static void find_pair(void) { found = library_take(NULL, PAIR); }
+MODEL_HARNESS(in_hand_retired, setup_one_pair, check_found, find_pair, put_last);
+
+/* A heap has declared its only slab full, a block of it is freed, and the heap wants one. */
+static void setup_declared(void) {
+    start(1, 1);
+    for (uint32_t i = 0; i < 2; i++) blocks[i] = library_take(library_heaps[0], PAIR);
+    no_more();
+}
+static HAK_ATOMIC(uint32_t) is_put;
+static void put_and_say(void) {
+    library_put(NULL, PAIR, blocks[1]);
+    hak_atomic_store(&is_put, 1, release);
+}
+static void take_until_put(void) {
+    found = library_take(library_heaps[0], PAIR);
+    model_await(hak_atomic_load(&is_put, acquire) != 0);
+    if (found == NULL) found = library_take(library_heaps[0], PAIR);
+}
+static void setup_declared_waiting(void) {
+    setup_declared();
+    is_put = 0;
+}
+MODEL_HARNESS(in_hand_declared, setup_declared_waiting, check_found, take_until_put, put_and_say);
+
+/* The heap of a thread that has left is taken apart by two at once. */
+static void setup_kept_block(void) {
+    start(1, 2);
+    struct hak_heap *heap = library_heaps[0];
+    library_cache(heap, PAIR, library_take(heap, PAIR));
+    hak_heap_leave(heap);
+    no_more();
+}
+static void take_apart(void) { hak_heap_take_apart(library_heaps[0]); }
+static void find_cached_pair(void) { found = library_take(library_heaps[1], PAIR); }
+MODEL_HARNESS_DEEP(in_hand_kept, setup_kept_block, check_found, find_cached_pair, take_apart);

@@ -5,13 +5,13 @@ static void setup(void) { library_reset(); }
 
 static void setup_refused(void) {
     library_reset();
-    fake_os.reserves_left = 0;
+    fake_os.maps_at_left = 0;
 }
 
 /* What a start writes is read as plain data. */
 static void begin(void) {
     if (!hak_process_initialize()) {
-        fake_os.reserves_left = -1;
+        fake_os.maps_at_left = -1;
         return;
     }
     model_assert(hak_size_classes[1].block_bytes == 16, "size classes are known");

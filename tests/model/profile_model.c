@@ -1,5 +1,5 @@
-/* The heap profile: its tables (P3 and P4 of observe/profile.h; sites and samples are plain data), routes that two threads change, and
- * malloc that is metered while its heap is drained.
+/* The heap profile: its tables (P3 and P4 of observe/profile.h; sites and samples are plain data), routes that two
+ * threads change, and malloc that is metered while its heap is drained.
  */
 #include "front/routes.h"
 #include "library.h"
@@ -8,7 +8,7 @@
 static const uintptr_t one_stack[] = {0x1000, 0x2000}, other_stack[] = {0x3000};
 static char blocks[3][64];
 
-/* ---- Tables --------------------------------------------------------------------------------------------------------- */
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
 static void setup(void) {
     library_reset();
@@ -48,7 +48,8 @@ MODEL_HARNESS(profile_began, setup_off, check, begin, record_and_forget);
 MODEL_HARNESS(profile_began_twice, setup_off, check, begin, begin);
 MODEL_HARNESS(profile_ended, setup, NULL, end, record_and_forget);
 
-/* Two addresses that have the same place in the table: one was sampled before, the other is now, while a crash asks for both. */
+/* Two addresses that have the same place in the table: one was sampled before, the other is now, while a crash asks
+ * for both. */
 #define EARLIER_BLOCK ((void *)(uintptr_t)0x1000)
 #define LATER_BLOCK ((void *)((uintptr_t)0x1000 + ((uintptr_t)1 << 55)))
 
@@ -75,7 +76,7 @@ static void check_later(void) {
 }
 MODEL_HARNESS(profile_origin, setup_origin, check_later, record_later, find_both);
 
-/* ---- Routes --------------------------------------------------------------------------------------------------------- */
+/* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
 enum { FIRST = 80, LAST = 81 }; /* of the sizes that the group of 1280 bytes serves */
 
@@ -104,7 +105,7 @@ static void setup_metered_routes(void) {
 MODEL_HARNESS(routes_change, setup_routes, check_metered, meter, open_group);
 MODEL_HARNESS(routes_change_back, setup_metered_routes, check_not_metered, stop_metering, open_group);
 
-/* ---- Metered malloc ------------------------------------------------------------------------------------------------- */
+/* ---- Metered malloc ---------------------------------------------------------------------------------------------- */
 
 /* A heap with a few blocks in a bin, of which malloc is metered, and no sample is due. */
 static void setup_heap(void) {
@@ -120,7 +121,7 @@ static void take_two(void) {
     hak_thread_heap = library_heaps[0];
     for (int i = 0; i < 2; i++) taken[i] = library_take_metered(MANY);
 }
-static void drain(void) { hak_heap_drain(library_heaps[0]); }
+static void drain(void) { library_drain(library_heaps[0]); }
 static void check_taken(void) {
     uint32_t live = (taken[0] != NULL) + (taken[1] != NULL);
     model_assert(taken[0] == NULL || taken[0] != taken[1], "a block is taken once");

@@ -4,6 +4,8 @@
  */
 #include "library.h"
 
+#include "region/hints.h"
+
 static struct hak_slab *had[MODEL_THREADS]; /* units that threads have at their end */
 static uint32_t had_count[MODEL_THREADS];
 
@@ -94,7 +96,7 @@ static void check_two(void) { check_units(2); }
 MODEL_HARNESS(units, setup_given, check_two, give_both, take_dirty, take_free);
 MODEL_HARNESS(units_apart, setup_given, check_two, give_first, give_second, take_dirty);
 MODEL_HARNESS(units_run, setup_given, check_two, give_first, give_second, take_two);
-MODEL_HARNESS(units_purge, setup_given, check_two, give_both, purge_units, take_free);
+MODEL_HARNESS_DEEP(units_purge, setup_given, check_two, give_both, purge_units, take_free);
 MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_take);
 
 /* A SuperSlab without memory begins to be used, and is made a huge page: its other units are dirty from then on. */
@@ -105,7 +107,7 @@ static void setup_begin(void) {
 }
 static void check_begin(void) { check_units(32); }
 
-MODEL_HARNESS(units_begin, setup_begin, check_begin, take_free, take_two, purge_units);
+MODEL_HARNESS_DEEP(units_begin, setup_begin, check_begin, take_free, take_two, purge_units);
 
 /* A SuperSlab all of whose units lie free with memory is used again, and made a huge page, while others take of it. */
 static void setup_again(void) {
@@ -115,6 +117,7 @@ static void setup_again(void) {
     for (uint32_t i = 0; i < 64; i++) hak_atomic_store(&all[i].range, 0, relaxed);
     touch_units(all, 64);
     hak_region_release(all, 64);
+    fake_os.page_bytes = HAK_UNIT_BYTES;    /* of which the first word says that it has contents */
     hak_ranges[0]->super_slabs[0].uses = 7; /* the next look is at the next use */
 }
 static void check_again(void) { check_units(64); }
@@ -158,6 +161,16 @@ static void check_span(void) { check_units(34); }
 
 MODEL_HARNESS(units_span, setup_span, check_span, give_lower, take_span, give_upper);
 
+/* Neither of two who give back neighbours saw the other's part before; a hint of theirs is set still, and cleared. */
+static void setup_span_hinted(void) {
+    setup_span();
+    hak_region_release(given[0], 32);
+    hak_hint_set(hak_ranges[0], HAK_SPAN_HINT, 0);
+}
+
+MODEL_HARNESS(units_span_both, setup_span, check_span, give_lower, give_upper);
+MODEL_HARNESS(units_span_hinted, setup_span_hinted, check_span, take_span, give_upper);
+
 /* A run grows into the unit behind it. */
 static void extend(void) {
     bool grown = hak_region_extend(given[0], 1, 1);
@@ -173,7 +186,8 @@ MODEL_HARNESS(units_extend, setup_given, check_two, extend, give_second, take_di
 static void setup_growth(uint32_t super_slabs) {
     library_start(super_slabs, 0, 0, 0);
     reset_had();
-    fake_os.commits_left = fake_os.reserves_left = -1;
+    fake_os.maps_at_left = fake_os.reserves_left = -1;
+    if (super_slabs == 1) fake_os.window_room = 4 * HAK_MIB; /* for each further range */
 }
 static void setup_growth_one(void) { setup_growth(1); }
 static void setup_growth_two(void) { setup_growth(2); }
@@ -192,8 +206,8 @@ static void check_growth(void) {
     check_units(32 * super_slabs);
 }
 
-MODEL_HARNESS(growth_range, setup_growth_two, check_growth, grow, grow, take_free);
-MODEL_HARNESS(growth_ranges, setup_growth_one, check_growth, grow, grow, take_free);
+MODEL_HARNESS_DEEP(growth_range, setup_growth_two, check_growth, grow, grow, take_free);
+MODEL_HARNESS_DEEP(growth_ranges, setup_growth_one, check_growth, grow, grow, take_free);
 
 /* Readers of tables that grow: the set of partial slabs, and the purger. */
 static void grow_slab(void) {
@@ -219,6 +233,68 @@ MODEL_HARNESS(growth_purge, setup_growth_two, check_all, grow_slab, purge_all);
 
 MODEL_HARNESS(growth_snapshot, setup_growth_two, check_all, grow_heap, take_snapshot);
 
+/* The first SuperSlab is used up; the next one needs a step of the tables, which one thread makes and others await or read. */
+static void setup_step(void) {
+    library_start(2, 1, 0, 0);
+    reset_had();
+    fake_os.maps_at_left = fake_os.reserves_left = -1;
+}
+static void setup_steps(void) {
+    setup_step();
+    hak_ranges[0]->super_slab_limit = 3;
+}
+static void look_at_all(void) {
+    static struct hak_snapshot snapshot;
+    hak_snapshot_take(&snapshot);
+}
+static void grow_on(void) {
+    struct hak_slab *first = acquire(32, HAK_UNITS_NEW_SUPER);
+    model_assert(first != NULL && hak_region_range_of_record(first) == hak_ranges[0], "the range grows on");
+    hak_region_mark(first, 1, PAIR, PAIR); /* as what others look at */
+    hak_region_mark(first, 1, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    keep(first, 32);
+}
+static void check_steps(void) {
+    model_assert(hak_ranges[0]->table_makers == 0, "nobody makes tables any more");
+    model_assert(hak_ranges[0]->table_super_slabs >= hak_ranges[0]->super_slab_count, "R4");
+}
+
+MODEL_HARNESS(step_partial, setup_step, check_all, grow_slab, look_for_partial);
+MODEL_HARNESS(step_purge, setup_step, check_all, grow_slab, purge_all);
+MODEL_HARNESS(step_snapshot, setup_step, check_all, grow_slab, look_at_all);
+MODEL_HARNESS(step_two, setup_steps, check_steps, grow_on, grow_on);
+
+/* ---- hints -------------------------------------------------------------------------------------------------------- */
+
+enum { SOME_HINT = HAK_PARTIAL_HINT + MANY };
+
+static HAK_ATOMIC(uint32_t) found_there; /* in the SuperSlab that thread 1 sets the hint of */
+
+static void setup_hints(void) {
+    library_start(2, 2, 0, 0);
+    found_there = 0;
+    hak_hint_set(hak_ranges[0], SOME_HINT, 0);
+}
+static void clear_hint_of_first(void) {
+    hak_hint_clear(hak_ranges[0], SOME_HINT, 0);
+    if (hak_atomic_load(&found_there, relaxed) != 0) hak_hint_set(hak_ranges[0], SOME_HINT, 0); /* I1 */
+}
+static void clear_hint_before(void) { hak_hint_clear(hak_ranges[0], SOME_HINT, 0); }
+static void set_hint_of_first(void) {
+    hak_atomic_store(&found_there, 1, relaxed);
+    hak_hint_set(hak_ranges[0], SOME_HINT, 0);
+}
+static void set_hint_of_second(void) { hak_hint_set(hak_ranges[0], SOME_HINT, 1); }
+static void check_found(uint32_t super_slab) {
+    model_assert(hak_hint_next(hak_ranges[0], SOME_HINT, super_slab) == super_slab, "a hint is found");
+    model_assert((hak_ranges[0]->summaries[0].hints[SOME_HINT] & 1) != 0, "so is its group");
+}
+static void check_first_found(void) { check_found(0); }
+static void check_second_found(void) { check_found(1); }
+
+MODEL_HARNESS(hint_again, setup_hints, check_first_found, clear_hint_of_first, set_hint_of_first);
+MODEL_HARNESS(hint_of_neighbour, setup_hints, check_second_found, clear_hint_before, set_hint_of_second);
+
 /* ---- mappings ----------------------------------------------------------------------------------------------------- */
 
 enum { MAPPING_BYTES = 4 << 20 };
@@ -239,7 +315,11 @@ static void setup_mapping(void) {
     mapping = place_of_mapping();
 }
 
-static void setup_no_mapping(void) { library_start(1, 1, 2, 0); }
+static unsigned mapped_before;
+static void setup_no_mapping(void) {
+    library_start(1, 1, 2, 0);
+    mapped_before = fake_os.map_count - fake_os.unmap_count;
+}
 
 static void free_mapping_once(void) {
     *(uint64_t *)mapping.start = 1;
@@ -264,8 +344,12 @@ static void check_mappings(void) {
     size_t kept_bytes = hak_mapping_cache_bytes();
     model_assert(hak_mapping_cache_purge() == kept_bytes, "all kept bytes are in places");
 }
+static void check_one_leaf(void) {
+    check_mappings();
+    model_assert(fake_os.map_count - fake_os.unmap_count == mapped_before + 1, "one leaf is mapped, and nothing else");
+}
 
-MODEL_HARNESS(mapping_leaf, setup_no_mapping, check_mappings, alloc_mapping_free, alloc_mapping_free);
+MODEL_HARNESS(mapping_leaf, setup_no_mapping, check_one_leaf, alloc_mapping_free, alloc_mapping_free);
 
 /* A freed mapping serves the next, is pushed out, or purged. */
 static void take_kept(void) {
@@ -335,8 +419,8 @@ static void check_tail(void) {
 }
 
 MODEL_HARNESS(run_tail, setup_tail, check_tail, free_and_use, purge_tail);
-MODEL_HARNESS(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
-MODEL_HARNESS(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
+MODEL_HARNESS_DEEP(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
+MODEL_HARNESS_DEEP(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
 /* A run of one unit is freed, and its unit stays with who did it, for another run. */
 static void setup_unit_run(void) {
     setup_run();

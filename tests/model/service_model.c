@@ -17,7 +17,7 @@ static void setup_filtered(void) {
 }
 
 static void start_and_stop(void) {
-    hak_service_start();
+    hak_service_start(false);
     hak_service_stop();
 }
 static void start_and_stop_twice(void) {

@@ -1,6 +1,6 @@
 """Builds hakmem for another compiler, C library or processor, warnings as errors, and runs the stress test on it.
 
-    portable.py aarch64|musl|clang BUILD_FOLDER
+    portable.py aarch64|musl|clang BUILD_FOLDER CMAKE
 
 Exit status 77 when the tools are not installed. The aarch64 program runs under qemu, which shows that it works, but not
 what a weakly ordered processor may do: that is the model checker's part (tests/model). qemu's own locks are not safe across a
@@ -61,6 +61,25 @@ def clang_preload(compiler: str, folder: Path) -> None:
     run("env", f"LD_PRELOAD={library}", program, "4", "500000", "1")
 
 
+def musl_preload(compiler: str, folder: Path, cmake: str, glibc_library: Path) -> None:
+    """The library of preset `musl`, preloaded and linked statically: stress itself looks whose malloc it has. The
+    library for glibc stops a program of musl before main, and what the dynamic linker says names the library."""
+    build, program = folder / "library", str(folder / "preloaded")
+    run(cmake, "--preset", "musl", "-S", str(ROOT), "-B", str(build))
+    run(cmake, "--build", str(build), "--target", "hakmem")
+    stress = [compiler, *FLAGS, *INCLUDES, "-fno-builtin", "-pthread", f"{ROOT}/tests/stress/stress.c", "-ldl"]
+    run(*stress, "-o", program)
+    run("env", f"LD_PRELOAD={build}/libhakmem.so", program, "4", "200000", "1")
+    run(*stress, "-DSTRESS_HAK", "-static", f"{build}/hakmem.o", "-o", f"{program}-static")
+    run(f"{program}-static", "4", "200000", "1")
+
+    environment = {"LD_PRELOAD": str(glibc_library)}
+    done = subprocess.run([program, "1", "1", "1"], env=environment, capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    if done.returncode != 127 or done.stdout or not lines or not all(str(glibc_library) in line for line in lines):
+        raise SystemExit(f"with {glibc_library}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
 def main() -> int:
     target, folder = sys.argv[1], Path(sys.argv[2]).resolve() / f"portability-{sys.argv[1]}"
     compilers = {
@@ -70,13 +89,15 @@ def main() -> int:
     }
     compiler, emulator = compilers[target], first_of("qemu-aarch64", "qemu-aarch64-static")
     if compiler is None or (target == "aarch64" and emulator is None):
-        print(f"no compiler or emulator for {target}")
+        print(f"skipped: a compiler or an emulator for {target} is not installed")
         return 77
     folder.mkdir(parents=True, exist_ok=True)
     if target == "clang":
         clang_preload(compiler, folder)
     else:
         static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000)
+    if target == "musl":
+        musl_preload(compiler, folder, sys.argv[3], Path(sys.argv[2]).resolve() / "libhakmem.so")
     return 0
 
 

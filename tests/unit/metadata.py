@@ -1,4 +1,4 @@
-"""metadata.py: what hakmem's own structures cost, resident, over a resident heap of 1 GiB. Limits are of docs/architecture.md.
+"""metadata.py: what hakmem's own structures cost, resident, over a resident heap of 1 GiB.
 
     metadata.py --lib LIBRARY --program BENCH_METADATA
 """

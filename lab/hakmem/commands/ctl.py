@@ -25,8 +25,9 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     profile dump        show it; `hakmem profile --read` makes a page of it
     help                what this process's hakmem knows; also without a request
 
-    The process must be yours, or you root. It answers by a thread of its own, which it has when it uses much
-    memory, or was started with HAKMEM_CTL=1.
+    The process must be yours, or you root. It answers by a thread of its own, which it has when it has several
+    threads and uses much memory, or was started with HAKMEM_CTL=1. Any other is made to start one: it does when it
+    next asks for memory that its cache doesn't have, and ends it after a minute without a request.
     """
     import sys
     from pathlib import Path
@@ -41,6 +42,6 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
         return
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")
-    sys.stdout.write(ctl.ask(pid, " ".join(words) or "help", timeout_s))
+    sys.stdout.write(ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True)))
     if words == ("profile", "dump"):
         sys.stdout.write(Path(f"/proc/{pid}/maps").read_text())

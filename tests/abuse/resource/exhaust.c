@@ -2,7 +2,7 @@
  * ENOMEM, live blocks keep their contents, and what was had before is to be had again after frees.
  *
  *     exhaust address_space|data|late_address_space|late_data BYTES|mixed|phases
- *     exhaust threads|thread_exit
+ *     exhaust threads|thread_exit|kept_by_others
  *
  * The late ones meet the limit in a running process; what an allocator has reserved before may be used up first. */
 #include "process.h"
@@ -311,10 +311,51 @@ static void threads_start(void) { run_threads(0); }
 
 static void thread_exit(void) { run_threads(1); }
 
+/* ---- What threads keep, and what is free in them, when nothing is left ---- */
+
+static void *fill_and_empty(void *unused) {
+    static const size_t kept[] = {64, 1000, 5000, 40000};
+    for (size_t i = 0; i < COUNT_OF(kept); i++) {
+        struct block *first = NULL, *block;
+        for (int count = 0; count < 2000 && (block = malloc(kept[i])) != NULL; count++) {
+            block->next = first;
+            first = block;
+        }
+        while ((block = first) != NULL) {
+            first = block->next;
+            free(block);
+        }
+    }
+    pthread_barrier_wait(&freed);
+    pthread_barrier_wait(&tried);
+    return unused;
+}
+
+/* malloc gives NULL only when malloc_trim would not have helped, whoever has what is free. */
+static void kept_by_others(void) {
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&freed, NULL, THREADS + 1);
+    pthread_barrier_init(&tried, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++) EXPECT(pthread_create(&threads[i], NULL, fill_and_empty, NULL) == 0, "no thread");
+    pthread_barrier_wait(&freed);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        struct list list = {0};
+        fill_with(&list, i);
+        size_t bytes = list.bytes;
+        malloc_trim(0);
+        fill_with(&list, i);
+        EXPECT(list.bytes == bytes, "%zu bytes more of size %zu after malloc_trim", list.bytes - bytes, sizes[i]);
+        free_list(&list, 0);
+    }
+    pthread_barrier_wait(&tried);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"address_space", exhaust}, {"data", exhaust},          {"late_address_space", late_address_space},
-        {"late_data", late_data},   {"threads", threads_start}, {"thread_exit", thread_exit},
+        {"address_space", exhaust},         {"data", exhaust},          {"late_address_space", late_address_space},
+        {"late_data", late_data},           {"threads", threads_start}, {"thread_exit", thread_exit},
+        {"kept_by_others", kept_by_others},
     };
     what = argc > 2 ? argv[2] : NULL;
     if (argc > 1 && !is_watched()) {

@@ -1,7 +1,8 @@
-/* System calls that fail now and then, in a process that goes on: the first one, the second, every third, all; of each kind
- * that the allocator makes, and of all kinds. Three threads make, resize, check and free blocks of all sizes, and give memory
- * back; meanwhile calls are refused. A request that fails says ENOMEM and changes nothing; no block is lost or damaged; and when
- * the kernel takes part again, all of them can be freed, none is left over, and their memory goes back.
+/* System calls that fail now and then, in a process that goes on: the first one, the second, every third, all; of each
+ * kind that the allocator makes, and of all kinds. Three threads make, resize, check and free blocks of all sizes, and
+ * give memory back; meanwhile calls are refused. A request that fails says ENOMEM and changes nothing; no block is
+ * lost or damaged; and when the kernel takes part again, all of them can be freed, none is left over, and their memory
+ * goes back.
  *
  *     faults churn CALLS ERRNO     CALLS as in "mmap,mremap", or "all"
  *     faults no_thread             no thread can be started: memory goes back without the background thread
@@ -13,7 +14,7 @@
 #include <dirent.h>
 #include <pthread.h>
 
-#define WATCHED_CALLS "mmap,munmap,mremap,mprotect,madvise,mincore,membarrier,clone,clone3"
+#define WATCHED_CALLS "mmap,munmap,mremap,mprotect,madvise,clone,clone3"
 
 enum { WORKERS = 3, SLOTS = 64, STEPS = 100, DENSE_BLOCKS = 700, EXIT_NOTHING_REFUSED = 42 };
 

@@ -92,6 +92,7 @@ __attribute__((unused)) static const struct {
     {"mbind", SYS_mbind},
     {"sysinfo", SYS_sysinfo},
     {"mincore", SYS_mincore},
+    {"futex", SYS_futex},
     {"process_madvise", SYS_process_madvise},
     {"clone", SYS_clone},
     {"clone3", SYS_clone3},

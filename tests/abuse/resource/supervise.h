@@ -61,6 +61,11 @@ __attribute__((unused)) static size_t supervised_refused(void) {
     return (size_t)syscall(QUESTION_CALL, (long)QUESTION_REFUSED);
 }
 
+/* How often the call of that name was made since then. */
+__attribute__((unused)) static size_t supervised_count_of(const char *name) {
+    return supervised_count((size_t)__builtin_ctzll(calls_by_names(name)));
+}
+
 /* Memory calls since supervised_forget. With `when`, each kind is told. */
 __attribute__((unused)) static size_t count_memory_calls(const char *when) {
     uint64_t calls = calls_by_names(MEMORY_CALLS);

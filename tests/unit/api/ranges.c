@@ -1,7 +1,9 @@
 /* A heap that outgrows its first range, and one that has used up every table: as a program sees them. */
 #include "heap_fixture.h"
 
-enum { BLOCKS = 20000, ONE_SUPER_SLAB_LIMIT = (16 << 20) - 1 };
+#include "front/front.h"
+
+enum { BLOCKS = 20000, ONE_SUPER_SLAB_ROOM = 4 << 20 };
 
 static struct live_block blocks[BLOCKS];
 
@@ -18,7 +20,7 @@ static bool allocate(uint32_t index, size_t size) {
 
 static bool is_beyond_first_range(const void *block) {
     const struct hak_range *range = hak_region_range(0);
-    return (uintptr_t)block - range->start >= range->super_slab_limit * HAK_SUPER_SLAB_BYTES;
+    return (uintptr_t)block - range->start >= hak_region_super_slabs(range) * HAK_SUPER_SLAB_BYTES;
 }
 
 static void check_and_free_all(uint32_t count) {
@@ -32,7 +34,7 @@ static void check_and_free_all(uint32_t count) {
 /* Blocks of every kind, most of them beyond the first range: found, asked for their size, resized, freed. */
 static void blocks_in_further_ranges(void **state) {
     (void)state;
-    fake_os.address_space_limit = ONE_SUPER_SLAB_LIMIT;
+    fake_os.window_room = ONE_SUPER_SLAB_ROOM;
     uint32_t count = 0, beyond = 0;
     uint64_t random = 1;
     for (; count < 4000; count++) {
@@ -59,6 +61,34 @@ static void blocks_in_further_ranges(void **state) {
     check_and_free_all(count);
 }
 
+/* A block is freed by the hit path wherever it lies in the first range, and found among what is in use by few looks. */
+static void hits_far_out(void **state) {
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it knows few addresses */
+#endif
+    enum { SPANS = 32 };
+    void *first = hak_malloc(64);
+    struct hak_slab *spans[SPANS];
+    for (int i = 0; i < SPANS; i++) {
+        spans[i] = hak_region_acquire_span(64 * HAK_GIB >> HAK_UNIT_SHIFT, 1, false);
+        assert_non_null(spans[i]);
+    }
+    void *small[1000];
+    for (int i = 0; i < 1000; i++) assert_non_null(small[i] = hak_malloc(30000));
+    assert_true((uintptr_t)small[999] - (uintptr_t)first > SPANS * 64 * HAK_GIB);
+    assert_null(hak_region_range(1));
+    uint64_t slow_paths = hak_atomic_load(&hak_thread_heap->slow_paths, relaxed);
+    for (int i = 0; i < 100; i++) {
+        hak_free(small[999]);
+        assert_ptr_equal(hak_malloc(30000), small[999]);
+    }
+    assert_true(hak_atomic_load(&hak_thread_heap->slow_paths, relaxed) <= slow_paths + 1);
+    for (int i = 0; i < 1000; i++) hak_free(small[i]);
+    for (int i = 0; i < SPANS; i++) hak_region_release_fresh(spans[i], 64 * HAK_GIB >> HAK_UNIT_SHIFT);
+    hak_free(first);
+}
+
 struct pointer {
     void *address;
 };
@@ -67,7 +97,7 @@ static void free_it(void *context) { hak_free(((const struct pointer *)context)-
 
 static void misuse_in_further_ranges(void **state) {
     (void)state;
-    fake_os.address_space_limit = ONE_SUPER_SLAB_LIMIT;
+    fake_os.window_room = ONE_SUPER_SLAB_ROOM;
     uint32_t count = 0;
     do assert_true(allocate(count++, 20000));
     while (!is_beyond_first_range(blocks[count - 1].bytes));
@@ -102,7 +132,7 @@ static void use_up(size_t size, size_t other_size) {
 /* Row 47 of what an allocator withstands. */
 static void every_range_used_up(void **state) {
     (void)state;
-    fake_os.address_space_limit = ONE_SUPER_SLAB_LIMIT;
+    fake_os.window_room = ONE_SUPER_SLAB_ROOM;
     assert_true(allocate(0, 1));
     hak_free(blocks[0].bytes);
     /* The directory's leaves for where the kernel may put the other ranges; no more mappings after that. */
@@ -116,18 +146,34 @@ static void every_range_used_up(void **state) {
 
 static void every_super_slab_used_up(void **state) {
     (void)state;
-    fake_os.address_space_limit = 256 * HAK_MIB - 1; /* 8 SuperSlabs, and no room for another range */
     assert_true(allocate(0, 1));
     hak_free(blocks[0].bytes);
+    hak_atomic_store(&hak_region_range(0)->super_slab_limit, 8, relaxed);
+    fake_os.window_room = 0; /* for another range */
+    while (hak_region_sums().super_slabs < 8) assert_non_null(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false));
+    for (uint32_t i = 1; i < 8; i++) hak_region_release(&hak_region_range(0)->slabs[i * 32], 32);
     fake_os.address_space_room = fake_os.mapped_bytes + HAK_MIB;
     use_up(20000, 100000);
     assert_int_equal(hak_region_sums().super_slabs, 8);
 }
 
+/* Where a smaller block can't be had the larger one will do; and what has succeeded leaves errno alone. */
+static void shrinks_without_memory(void **state) {
+    (void)state;
+    assert_true(allocate(0, 4000));
+    fake_os.address_space_room = fake_os.mapped_bytes + HAK_MIB;
+    while (hak_malloc(30000) != NULL || hak_malloc(4000) != NULL) {
+    }
+    errno = 0;
+    assert_ptr_equal(hak_realloc(blocks[0].bytes, 100), blocks[0].bytes);
+    assert_int_equal(errno, 0);
+    block_check(&blocks[0]);
+}
+
 /* Not even the first reservation: the next request tries again. */
 static void no_address_space(void **state) {
     (void)state;
-    fake_os.address_space_room = HAK_MIB;
+    fake_os.address_space_room = 16384; /* less than tables take */
     for (int i = 0; i < 3; i++) assert_false(allocate(0, 100));
     assert_null(hak_malloc(100000));
     assert_null(hak_calloc(10, 10));
@@ -141,7 +187,7 @@ static void no_address_space(void **state) {
     struct hak_statistics stats;
     assert_int_equal(hak_stats(&stats, sizeof stats), 0);
     assert_int_equal(fake_os.mapped_bytes, 0);
-    fake_os.address_space_room = 16 * HAK_MIB; /* for a range of a single SuperSlab, and a heap */
+    fake_os.address_space_room = 16 * HAK_MIB; /* for tables, a SuperSlab, and a heap */
     assert_true(allocate(0, 100));
     check_and_free_all(1);
 }
@@ -180,7 +226,8 @@ static void pages_of_64_kib(void **state) {
     on_pages_of(65536);
 }
 
-UNIT_MAIN(cmocka_unit_test(blocks_in_further_ranges), cmocka_unit_test(misuse_in_further_ranges),
-          cmocka_unit_test(every_range_used_up), cmocka_unit_test(every_super_slab_used_up),
+UNIT_MAIN(cmocka_unit_test(blocks_in_further_ranges), cmocka_unit_test(hits_far_out),
+          cmocka_unit_test(misuse_in_further_ranges), cmocka_unit_test(every_range_used_up),
+          cmocka_unit_test(every_super_slab_used_up), cmocka_unit_test(shrinks_without_memory),
           cmocka_unit_test(no_address_space), cmocka_unit_test(pages_of_4_kib), cmocka_unit_test(pages_of_16_kib),
           cmocka_unit_test(pages_of_64_kib))

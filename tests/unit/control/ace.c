@@ -14,7 +14,8 @@ static uint64_t random_state;
 static char buffer[HAK_ACE_TEXT_BYTES];
 
 static void configure(bool enabled, bool pinned, enum hak_goal goal) {
-    hak_ace_configure(&(struct hak_ace_settings){enabled, pinned, goal, 0, FAST_MS, SLOW_MS});
+    hak_ace_configure(&(struct hak_ace_settings){
+        .is_enabled = enabled, .is_pinned = pinned, .goal = goal, .fast_ms = FAST_MS, .slow_ms = SLOW_MS});
 }
 
 static void begin_with(enum hak_goal goal) {
@@ -35,7 +36,7 @@ static void period(double kernel_share, uint32_t large) {
     fake_os.usage.kernel_ns += (uint64_t)(kernel_share * noise * FAST_MS * 1000000);
     hak_counter_add(&heap->counters.large_allocs, large);
     hak_counter_add(&heap->slow_paths, 1000);
-    hak_ace_step();
+    hak_ace_step(true);
 }
 
 static const char *json(void) {
@@ -378,6 +379,28 @@ static void budget_stays_where_memory_counts(void **state) {
     }
 }
 
+static bool is_at_start(void) {
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (hak_knob_get(i) != hak_knob_table[i].initial) return false;
+    return true;
+}
+
+/* While the program rests nothing is tried: before anything was decided, all is as at the start. */
+static void rests(void **state) {
+    (void)state;
+    begin();
+    int times = 0;
+    for (int i = 0; i < 100; i++) {
+        period(0.3, 100);
+        if (is_at_start()) continue;
+        times++;
+        hak_ace_rest();
+        expect_start();
+        assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
+    }
+    assert_true(times > 2);
+}
+
 static void fork_begins_anew(void **state) { /* A3 */
     (void)state;
     begin();
@@ -388,7 +411,10 @@ static void fork_begins_anew(void **state) { /* A3 */
         expect_start();
         assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
     }
+    period(faulty(), 100);
+    hak_atomic_store(&hak_class_slots[5], 64, relaxed);
     hak_ace_after_fork();
+    expect_start();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 3 << 20, relaxed); /* mallopt */
     period(0.5, 100);
     hak_ace_after_fork();
@@ -433,4 +459,5 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
           cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
           cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(rests), cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory),
+          cmocka_unit_test(any_program))

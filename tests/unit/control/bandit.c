@@ -63,6 +63,15 @@ static void finds_and_follows(void **state) {
     }
 }
 
+/* Of 150 rewards, the last 50 count for nearly two thirds. */
+static void old_rewards_fade(void **state) {
+    (void)state;
+    struct hak_bandit bandit;
+    hak_bandit_begin(&bandit, 1);
+    for (int i = 0; i < 150; i++) hak_bandit_reward(&bandit, 0, i < 100);
+    assert_true(hak_bandit_mean(&bandit, 0) > 0.25 && hak_bandit_mean(&bandit, 0) < 0.4);
+}
+
 static void any_reward(void **state) { /* D1 */
     (void)state;
     static const double rewards[] = {0, 1, 1e-300, -1, 2, 1e300, -1e300, 5e-324, INFINITY, -INFINITY, NAN, 0.5};
@@ -81,4 +90,4 @@ static void any_reward(void **state) { /* D1 */
 }
 
 UNIT_MAIN(cmocka_unit_test(arithmetic), cmocka_unit_test(untried_first), cmocka_unit_test(finds_and_follows),
-          cmocka_unit_test(any_reward))
+          cmocka_unit_test(old_rewards_fade), cmocka_unit_test(any_reward))

@@ -289,6 +289,38 @@ static void pauses(void **state) {
     assert_int_equal(cycle.chosen[0], 3);
 }
 
+/* Half a match before a pause and half after it are none. */
+static void matches_begin_anew(void **state) {
+    (void)state;
+    for (int periods = 1; periods < 12; periods++) {
+        begin();
+        for (int i = 0; i < periods; i++) period(4);
+        assert_int_equal(cycle.focus, 2);
+        hak_life_cycle_pause(&cycle);
+        uint32_t matches = 0, later = 0;
+        for (uint32_t i = 0; i < HAK_STRATEGIES; i++) matches += rating.matches[i];
+        for (uint32_t i = 0; i < 2 * dimensions[2].periods; i++) period(4);
+        for (uint32_t i = 0; i < HAK_STRATEGIES; i++) later += rating.matches[i];
+        assert_int_equal(matches, later);
+        period(4);
+        for (uint32_t i = later = 0; i < HAK_STRATEGIES; i++) later += rating.matches[i];
+        assert_int_equal(matches + 2, later); /* the first whole one */
+    }
+}
+
+/* Who comes first in a pair is tossed: at the beginning and the end of a visit costs change by themselves. */
+static void either_comes_first(void **state) {
+    (void)state;
+    begin();
+    int candidate_first = 0;
+    for (int i = 0; i < 100; i++) {
+        hak_life_cycle_try(&cycle, 0, 3);
+        while (cycle.pair != HAK_PAIR_FIRST) period(0);
+        candidate_first += cycle.in_force[0] == 3;
+    }
+    assert_in_range(candidate_first, 20, 80);
+}
+
 static void any_cost(void **state) { /* Y1, Y2 */
     (void)state;
     static const double costs[] = {0, 1, 0.5, -1, 1e-320, 1e308, NAN, INFINITY, -INFINITY};
@@ -320,4 +352,5 @@ UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), 
           cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(disaster_ends_soon),
           cmocka_unit_test(no_proof_no_change), cmocka_unit_test(ends_of_visits_are_no_proof),
           cmocka_unit_test(beginnings_of_visits_are_no_proof), cmocka_unit_test(kept_in_short_visits),
-          cmocka_unit_test(pauses), cmocka_unit_test(any_cost))
+          cmocka_unit_test(pauses), cmocka_unit_test(matches_begin_anew), cmocka_unit_test(either_comes_first),
+          cmocka_unit_test(any_cost))

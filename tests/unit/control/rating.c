@@ -42,6 +42,22 @@ static void one_match(void **state) {
     assert_true(fabs(rating.points[7] - HAK_RATING_FIRST) < 1e-9);
 }
 
+/* Who has as few points as may be loses none, and so nobody gains any. */
+static void a_match_at_the_bound(void **state) { /* E1 */
+    (void)state;
+    struct hak_rating rating;
+    hak_rating_begin(&rating);
+    rating.points[5] = HAK_RATING_FIRST - HAK_RATING_MOST + 1;
+    hak_rating_match(&rating, (struct hak_pairing){5, 3}, 0);
+    assert_true(rating.points[5] >= HAK_RATING_FIRST - HAK_RATING_MOST);
+    rating.points[5] = HAK_RATING_FIRST - HAK_RATING_MOST;
+    rating.points[3] = HAK_RATING_FIRST - HAK_RATING_MOST + 10;
+    double sum = sum_of(&rating);
+    hak_rating_match(&rating, (struct hak_pairing){3, 5}, 1);
+    assert_true(rating.points[5] == HAK_RATING_FIRST - HAK_RATING_MOST);
+    assert_true(fabs(sum_of(&rating) - sum) < 1e-9);
+}
+
 static void the_best_leads(void **state) {
     (void)state;
     uint64_t random = 1;
@@ -76,5 +92,5 @@ static void any_score(void **state) { /* E1 */
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(strategies), cmocka_unit_test(one_match), cmocka_unit_test(the_best_leads),
-          cmocka_unit_test(any_score))
+UNIT_MAIN(cmocka_unit_test(strategies), cmocka_unit_test(one_match), cmocka_unit_test(a_match_at_the_bound),
+          cmocka_unit_test(the_best_leads), cmocka_unit_test(any_score))

@@ -3,8 +3,15 @@
 #include "heap_fixture.h"
 
 #include "front/background.h"
+#include "base/knobs.h"
+#include "control/ace.h"
 #include "front/front.h"
+#include "front/miss.h"
+#include "front/process.h"
+#include "os/channel.h"
 #include "pool/heap.h"
+#include "pool/purge.h"
+#include "region/page_policy.h"
 
 enum { BLOCKS = 40000, BYTES = 1000 };
 
@@ -43,18 +50,153 @@ static void with_two_threads(void **state) {
     assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
 }
 
-static void with_one_thread(void **state) {
+/* A child of vfork starts none, and its parent does. */
+static void not_with_borrowed_memory(void **state) {
     (void)state;
-    fill(30000);
+    hak_background_begin();
+    fake_os.processes_away++;
+    assert_non_null(hak_heap_acquire());
+    fill(10000);
     assert_null(fake_os.thread);
-    static void *more[BLOCKS];
-    for (int i = 0; i < BLOCKS; i++) assert_non_null(more[i] = hak_malloc(BYTES));
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    fake_os.processes_away--;
+    fill(10000);
+    assert_non_null(fake_os.thread);
+}
+
+static void set_background(uint64_t value) {
+    ((struct hak_config *)(uintptr_t)hak_process_config())->background = value;
+}
+
+/* However large it is. */
+static void not_with_one_thread(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) fill(BLOCKS); /* 200 MB */
+    assert_null(fake_os.thread);
+    struct hak_heap *second = hak_heap_acquire();
+    hak_heap_release(second);
+    fill(BLOCKS);
+    assert_null(fake_os.thread);
+    hak_heap_acquire();
+    fill(BLOCKS);
+    assert_non_null(fake_os.thread);
+}
+
+static void asked_for(void **state) {
+    (void)state;
+    set_background(1);
+    fill(5000);
+    assert_null(fake_os.thread);
+    fill(10000);
+    assert_non_null(fake_os.thread);
+}
+
+static void never(void **state) {
+    (void)state;
+    set_background(0);
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_WISHED, relaxed);
+    hak_heap_acquire();
+    for (int i = 0; i < 5; i++) fill(BLOCKS);
+    assert_null(fake_os.thread);
+}
+
+static void miss(void) {
+    for (int i = 0; i < 4; i++) {
+        fill(2000);
+        empty(2000, 0);
+    }
+}
+
+/* Periods that the controller has measured. */
+static size_t count_points(void) {
+    static char buffer[HAK_ACE_TEXT_BYTES];
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    size_t count = 0;
+    hak_ace_write_json(&text);
+    for (const char *at = buffer; (at = strstr(at, "\"cost_ppm\"")) != NULL; at++) count++;
+    return count;
+}
+
+static void pass_a_second(void) {
+    fake_os.clock_ms += 1000;
+    fake_os.usage.cpu_ns += 1000000000;
+}
+
+/* A program with one thread: its own misses do the controller's steps, when they are due. None of them takes the
+ * processor's time stamp. */
+static void one_thread_learns(void **state) {
+    (void)state;
+    fill(2000);
+    miss();
+    pass_a_second();
+    miss();
+    pass_a_second();
+    miss();
+    assert_int_equal(count_points(), 0); /* too small */
+    for (int i = 0; i < 10000; i++) hak_malloc(BYTES);
+    miss();
+    assert_null(fake_os.thread);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(count_points(), 0); /* not due */
+    pass_a_second();
+    miss();
+    assert_int_equal(count_points(), 1);
+    miss();
+    assert_int_equal(count_points(), 1);
+    /* Neither who has its place, nor who has forbidden the thread. */
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_TAKEN, relaxed);
+    pass_a_second();
+    miss();
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
+    set_background(0);
+    miss();
+    assert_int_equal(count_points(), 1);
+    set_background(HAK_CHOICE_AUTO);
+    miss();
+    assert_int_equal(count_points(), 2);
+    assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
+}
+
+static uint64_t purged_bytes(void) { return hak_atomic_load(&hak_os_counters.purged_bytes, relaxed); }
+
+/* Nor does it leave holes: each miss looks at a little of the heap, and gives back no more than that has. */
+static void one_thread_gives_holes_back(void **state) {
+    (void)state;
+    static void *light[1000];
+    fill(BLOCKS); /* 40 MB */
+    empty(BLOCKS, 20);
+    hak_purge_reclaim(hak_thread_heap, false); /* bins are empty, units are free */
+    uint64_t before = purged_bytes();
+    for (int second = 0; second < 10; second++) {
+        fake_os.clock_ms += 1000;
+        for (int i = 0; i < 20; i++) {
+            uint64_t at_call = purged_bytes();
+            for (int k = 0; k < 1000; k++) {
+                light[k] = hak_malloc(4000);
+                assert_in_range(purged_bytes() - at_call, 0, 2 * HAK_TURN_BYTES + HAK_SUPER_SLAB_BYTES);
+                at_call = purged_bytes();
+            }
+            for (int k = 0; k < 1000; k++) hak_free(light[k]);
+        }
+    }
+    assert_null(fake_os.thread);
+    /* A 20th of the blocks is left, one in four or five pages. */
+    assert_in_range(purged_bytes() - before, 20 * HAK_MIB, 64 * HAK_MIB);
+}
+
+/* From outside, of a process of any size. */
+static void wished_for(void **state) {
+    (void)state;
+    fill(10);
+    assert_null(fake_os.thread);
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_WISHED, relaxed);
+    fill(1000);
     assert_non_null(fake_os.thread);
 }
 
 static void with_small_ranges(void **state) {
     (void)state;
-    fake_os.address_space_limit = (16 << 20) - 1; /* of one SuperSlab */
+    fake_os.window_room = 4 << 20; /* of one SuperSlab */
     assert_non_null(hak_heap_acquire());
     fill(10000);
     assert_non_null(hak_region_range(3));
@@ -67,6 +209,7 @@ static void refused(void **state) {
     assert_non_null(hak_heap_acquire());
     fill(10000);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 0);
     fake_os.refuses_threads = false;
     fill(100);
     assert_null(fake_os.thread); /* not asked again at once, */
@@ -77,17 +220,61 @@ static void refused(void **state) {
     assert_non_null(fake_os.thread); /* but one day */
 }
 
-/* ---- What it does --------------------------------------------------------------------------------------------------- */
+/* Started by a thread with other rights than the first one's, it ends at once, is joined, and comes again one day. */
+static void foreign(void **state) {
+    (void)state;
+    fake_os.is_filtered = false;
+    fake_os.is_foreign = true;
+    assert_non_null(hak_heap_acquire());
+    fill(10000);
+    assert_non_null(fake_os.thread);
+    struct hak_heap *heap = hak_thread_heap;
+    fake_os.waits = 0;
+    fake_os.thread();
+    hak_thread_heap = heap;
+    assert_int_equal(fake_os.waits, 0);
+    assert_null(fake_os.service);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
+    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 0);
+    fake_os.thread = NULL;
+    fake_os.is_filtered = true;
+    fake_os.is_foreign = false;
+    fill(10000);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_null(fake_os.thread);
+    for (int i = 0; i < 200 && fake_os.thread == NULL; i++) {
+        fill(BLOCKS);
+        empty(BLOCKS, 0);
+    }
+    assert_non_null(fake_os.thread);
+}
+
+/* It has none, and nobody believes that it has. */
+static void in_a_forked_child(void **state) {
+    (void)state;
+    assert_non_null(hak_heap_acquire());
+    fill(10000);
+    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 1);
+    hak_background_after_fork();
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 0);
+}
+
+/* ---- What it does ------------------------------------------------------------------------------------------------ */
 
 static size_t periods, periods_at_sleep, most_periods;
-static void (*program)(void); /* in each period */
+static uint64_t mask_at_sleep; /* of misses that are timed: what the controller asks for while it measures */
+static void (*program)(void);  /* in each period */
 static struct hak_heap *programs_heap;
 
 /* One thread is both: the program's has a heap. */
 static void wait_for_it(void) {
     hak_thread_heap = programs_heap;
     if (thread_state() == HAK_BACKGROUND_AWAKE) assert_true(fake_os.waited_us >= 334000);
-    if (thread_state() == HAK_BACKGROUND_ASLEEP) periods_at_sleep = periods;
+    if (thread_state() == HAK_BACKGROUND_ASLEEP) {
+        periods_at_sleep = periods;
+        mask_at_sleep = hak_atomic_load(&hak_miss_sample_mask, relaxed);
+    }
     if (thread_state() == HAK_BACKGROUND_ASLEEP || ++periods > most_periods)
         hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed);
     else if (program != NULL) program();
@@ -102,7 +289,118 @@ static void run(size_t most, void (*what)(void)) {
     fake_os.thread();
     hak_thread_heap = programs_heap;
     fake_os.at_wait = NULL;
+    assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
+}
+
+/* ---- When it ends ------------------------------------------------------------------------------------------------ */
+
+static void leave_program(void) {
+    if (periods == 3) hak_heap_release(hak_heap_first()); /* the newest: not the program's */
+}
+
+/* One thread is left, which makes no call any more. */
+static void ends_alone(void **state) {
+    (void)state;
+    fill(1);
+    hak_heap_acquire();
+    fill(BLOCKS);
+    empty(BLOCKS, 100);
+    run(100, leave_program);
+    assert_int_equal(periods, 4);
+    assert_true(fake_os.waited_us <= 1000000);
+    assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
+    assert_true(hak_purge() <= HAK_SMALL_CLASS_COUNT * fake_os.page_bytes);
+    fake_os.thread = NULL;
+    fake_os.thread_lingers = true;
+    fill(BLOCKS);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED); /* nobody waits for it */
+    fake_os.thread_lingers = false;
+    fill(BLOCKS);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(fake_os.joins, 1);
+    assert_null(fake_os.thread);
+    hak_heap_acquire();
+    fill(BLOCKS);
+    assert_non_null(fake_os.thread); /* another one */
+}
+
+/* It runs on while the program's last thread waits for it. */
+static void end_meanwhile(void) {
+    assert_int_equal(thread_state(), HAK_BACKGROUND_ENDING);
+    fake_os.at_wait = NULL;
+    fake_os.thread();
+    hak_thread_heap = programs_heap;
+}
+
+/* The last thread that leaves its heap joins it, whether it runs, or has ended by itself. */
+static void joined_by_the_last(void **state) {
+    (void)state;
+    programs_heap = hak_thread_heap;
+    struct hak_heap *second = hak_heap_acquire();
+    fake_os.thread_id = 1;
+    fill(BLOCKS);
+    hak_heap_release(second);
+    fake_os.thread_id = 2;
+    hak_background_thread_ended(); /* not the last, nor the one that has started it */
+    fake_os.thread_id = 0;
+    assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
+    hak_atomic_store(&hak_heaps_in_use, 0, relaxed);
+    fake_os.at_wait = end_meanwhile;
+    hak_background_thread_ended();
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(fake_os.joins, 1);
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, relaxed);
+    hak_background_thread_ended();
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(fake_os.joins, 2);
+    hak_background_thread_ended(); /* there is none */
+    assert_int_equal(fake_os.joins, 2);
+    hak_atomic_store(&hak_heaps_in_use, 1, relaxed);
+}
+
+/* Of a thread whose rights are not known to be the process's. */
+static void ends_with_its_starter(void **state) {
+    (void)state;
+    programs_heap = hak_thread_heap;
+    assert_non_null(hak_heap_acquire());
+    fill(BLOCKS);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
+    fake_os.at_wait = end_meanwhile;
+    hak_background_thread_ended(); /* not the last */
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_int_equal(fake_os.joins, 1);
+}
+
+static void come_and_go(void) {
+    static struct hak_heap *other;
+    if (other == NULL) other = hak_heap_acquire();
+    else {
+        hak_heap_release(other);
+        other = NULL;
+    }
+}
+
+/* Where threads come and go, it stays; periods may be long. */
+static void stays(void **state) {
+    (void)state;
+    hak_knob_set(HAK_KNOB_decay_ms, 3600000);
+    fill(1);
+    struct hak_heap *second = hak_heap_acquire();
+    fill(BLOCKS);
+    hak_heap_release(second);
+    run(50, come_and_go);
+    assert_int_equal(periods, 51);
+}
+
+static void one_misses(void) { fill(1); }
+
+/* Who has asked for it has it although he has one thread. It sleeps, too. */
+static void stays_when_asked_for(void **state) {
+    (void)state;
+    set_background(1);
+    fill(BLOCKS);
+    run(20, one_misses);
+    assert_int_equal(periods, 21);
 }
 
 static struct hak_snapshot snapshot;
@@ -118,6 +416,7 @@ static void all_goes_back(void **state) {
     run(100, NULL);
     assert_in_range(periods_at_sleep, 2, 6);
     assert_int_equal(fake_os.waited_us, 0); /* no wake-up */
+    assert_int_equal(mask_at_sleep, UINT64_MAX);
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     assert_int_equal(hak_mapping_cache_bytes(), 0);
     check_equations(&snapshot);
@@ -129,6 +428,13 @@ static void all_goes_back(void **state) {
 static void free_a_few(void) { /* misses, but next to no memory */
     fill(2000);
     empty(2000, 0);
+}
+
+static uint64_t mask_in_period;
+
+static void free_a_few_measured(void) {
+    free_a_few();
+    mask_in_period = hak_atomic_load(&hak_miss_sample_mask, relaxed);
 }
 
 static uint32_t most_resting;
@@ -163,9 +469,73 @@ static void busy_makes_no_calls(void **state) {
     hak_purge();
     for (int i = 0; i < 100; i++) free_a_few();
     fake_os_forget();
-    run(20, free_a_few);
+    run(20, free_a_few_measured);
     assert_int_equal(periods_at_sleep, 0);
+    assert_int_not_equal(mask_in_period, UINT64_MAX);
+    assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX); /* nobody measures any more */
     assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+}
+
+/* ---- What a period costs in a large heap --------------------------------------------------------------------------- */
+
+enum { LARGE_HEAP_SUPER_SLABS = 3000, LARGE_BLOCK = 32768 };
+
+static uint32_t most_looked_at, all_looked_at, periods_with_a_look;
+
+/* SuperSlabs with a slab that was looked at; forgets it, so that it is seen next time, too. */
+static uint32_t looked_at(void) {
+    struct hak_range *range = hak_region_range(0);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < hak_region_super_slabs(range); i++) {
+        bool is_seen = false;
+        for (uint32_t unit = 0; unit < HAK_UNITS_PER_SUPER_SLAB; unit++) {
+            struct hak_slab *slab = &range->slabs[i * HAK_UNITS_PER_SUPER_SLAB + unit];
+            is_seen |= hak_atomic_load(&slab->sweeps, relaxed) != 0;
+            hak_atomic_store(&slab->sweeps, 0, relaxed);
+        }
+        count += is_seen;
+    }
+    return count;
+}
+
+static void count_looks(void) {
+    uint32_t count = looked_at();
+    if (count > most_looked_at) most_looked_at = count;
+    all_looked_at += count;
+    periods_with_a_look += count != 0;
+}
+
+static void count_looks_and_miss(void) {
+    count_looks();
+    free_a_few();
+}
+
+static void make_large_heap(void) {
+    hak_heap_acquire();
+    for (uint32_t i = 0; i < LARGE_HEAP_SUPER_SLABS * (HAK_SUPER_SLAB_BYTES / LARGE_BLOCK); i++)
+        assert_non_null(hak_malloc(LARGE_BLOCK));
+    assert_non_null(fake_os.thread);
+    assert_in_range(hak_region_sums().super_slabs, LARGE_HEAP_SUPER_SLABS, LARGE_HEAP_SUPER_SLABS + 100);
+    looked_at();
+}
+
+/* A program that misses now and then: a part of the heap in each period, and in time all of it. */
+static void sweeps_by_turns(void **state) {
+    (void)state;
+    make_large_heap();
+    run(24, count_looks_and_miss);
+    assert_in_range(most_looked_at, 1, 256);
+    assert_true(all_looked_at >= LARGE_HEAP_SUPER_SLABS);
+}
+
+/* One that rests: all of it some times, by larger turns, and then nothing more. */
+static void sweeps_no_more(void **state) {
+    (void)state;
+    make_large_heap();
+    run(100, count_looks);
+    assert_in_range(most_looked_at, 1, 1024);
+    assert_in_range(all_looked_at, 2 * LARGE_HEAP_SUPER_SLABS, 5 * LARGE_HEAP_SUPER_SLABS);
+    assert_in_range(periods_at_sleep, all_looked_at / 1024, all_looked_at / 1024 + 4);
 }
 
 static void kernel_refuses(void **state) {
@@ -199,6 +569,11 @@ static void woken(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
-          cmocka_unit_test(with_one_thread), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
-          cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls),
-          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for), cmocka_unit_test(never),
+          cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
+          cmocka_unit_test(one_thread_gives_holes_back), cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone),
+          cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
+          cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
+          cmocka_unit_test(foreign), cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back),
+          cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns),
+          cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))

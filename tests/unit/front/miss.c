@@ -31,6 +31,20 @@ static void expect_misuse(const struct fake_report *report, enum hak_misuse_kind
     assert_int_equal(report->size, size);
 }
 
+/* What a drainer has asked for is done at the end of the next slow path. */
+static void drained_when_asked(void **state) {
+    (void)state;
+    struct hak_heap *heap = hak_thread_attach();
+    void *kept = hak_malloc(64), *other;
+    assert_true(hak_heap_cached(heap, hak_size_class_of(64)) > 0);
+    hak_atomic_store(&heap->drain_wanted, 1, relaxed);
+    other = hak_malloc(500);
+    assert_int_equal(hak_atomic_load(&heap->drain_wanted, relaxed), 0);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) assert_int_equal(hak_heap_cached(heap, i), 0);
+    hak_free(kept);
+    hak_free(other);
+}
+
 static void bins(void **state) {
     (void)state;
     struct hak_heap *heap = hak_thread_attach();
@@ -149,6 +163,46 @@ static void without_a_heap(void **state) {
     for (int i = 1; i < 1000; i += 2) hak_free(blocks[i].bytes); /* now with one */
     check_equations(&snapshot);
     assert_int_equal(snapshot.total.heaps, 1);
+    assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+/* As many blocks as are to be had, in a list. */
+static size_t fill(size_t size, void **blocks) {
+    size_t count = 0;
+    for (void *block; (block = hak_malloc(size)) != NULL; count++) {
+        *(void **)block = *blocks;
+        *blocks = block;
+    }
+    assert_int_equal(errno, ENOMEM);
+    return count;
+}
+
+static void empty(void **blocks) {
+    while (*blocks != NULL) {
+        void *block = *blocks;
+        *blocks = *(void **)block;
+        hak_free(block);
+    }
+}
+
+/* The kernel gives nothing more: there is a block as long as a purge would find one. */
+static void what_is_kept_serves_where_the_kernel_refuses(void **state) {
+    (void)state;
+    static const size_t sizes[] = {64, 1000, 5000, 40000, HAK_UNIT_BYTES, 3 * HAK_UNIT_BYTES};
+    void *blocks = NULL, *more[64] = {0};
+    hak_free(hak_malloc(1));
+    fake_os.address_space_room = fake_os.mapped_bytes + 8 * HAK_MIB;
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            for (int k = 0; k < 64; k++) more[k] = hak_malloc(sizes[k % 5]);
+            for (int k = 0; k < 64; k++) hak_free(more[k]);
+            assert_in_range(fill(sizes[i], &blocks), 1, SIZE_MAX);
+            hak_purge();
+            assert_int_equal(fill(sizes[i], &blocks), 0);
+            empty(&blocks);
+        }
+    struct hak_snapshot snapshot;
+    check_equations(&snapshot);
     assert_int_equal(snapshot.total.live_blocks, 0);
 }
 
@@ -369,8 +423,9 @@ static void interior_pointers_at_the_flush(void **state) {
     expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 48, 48, 1024);
 }
 
-UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(batches), cmocka_unit_test(for_frees_only),
-          cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
+UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches),
+          cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
+          cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
           cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
           cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
           cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),

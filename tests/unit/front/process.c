@@ -104,7 +104,8 @@ static void *keep_heap(void *unused) {
 
 static void in_child(bool other_was_busy) {
     struct hak_snapshot snapshot;
-    UNIT_CHECK((hak_atomic_load(&other_heap->in_use, relaxed) == HAK_HEAP_UNUSED) == !other_was_busy);
+    UNIT_CHECK(hak_atomic_load(&other_heap->in_use, relaxed) ==
+               (other_was_busy ? HAK_HEAP_GIVEN_UP : HAK_HEAP_ORPHANED));
     if (!other_was_busy) check_equations(&snapshot);
     for (int i = 0; i < BLOCKS; i++) {
         block_check(&blocks[i]);
@@ -187,6 +188,106 @@ static void fork_within_a_slow_path(void **state) {
     assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 4);
 }
 
+/* The same amid the change of a large object: the child goes on with it, and nothing is counted anew meanwhile. */
+static void fork_within_a_change(void **state) {
+    (void)state;
+    hak_free(hak_malloc(1));
+    struct hak_heap *other = hak_heap_acquire();
+    hak_atomic_store(&other->busy, 1, relaxed);
+    int status = -1;
+    fflush(NULL);
+    struct hak_change change = hak_change_begin();
+    assert_non_null(change.hand);
+    uint64_t dirty_units = hak_atomic_fetch_add(&hak_dirty_units, 1, relaxed) + 1; /* before the units are dirty */
+    pid_t child = fork();
+    if (child == 0) _exit(hak_atomic_load(&hak_dirty_units, relaxed) == dirty_units ? 0 : 1);
+    waitpid(child, &status, 0);
+    hak_atomic_fetch_sub(&hak_dirty_units, 1, relaxed);
+    hak_change_end(change, true);
+    assert_int_equal(status, 0);
+}
+
+static bool is_child;
+static int child_status;
+
+/* As a signal handler; the child returns from it, and goes on. */
+static void fork_here(void) {
+    fake_os.at_thread_id = fake_os.at_clock = NULL;
+    pid_t child = fork();
+    is_child = child == 0;
+    if (!is_child) waitpid(child, &child_status, 0);
+}
+
+/* What the thread has got by now is its own, and no other's. */
+static void *be_born(void *nothing) {
+    fake_os.at_thread_id = fork_here;
+    hak_free(hak_malloc(64));
+    if (!is_child) return nothing;
+    UNIT_CHECK(hak_atomic_load(&hak_heaps_in_use, relaxed) == 1);
+    for (int i = 0; i < 3; i++) UNIT_CHECK(hak_heap_acquire() != hak_thread_heap);
+    _exit(0);
+}
+
+static struct hak_heap *ending_heap;
+
+/* What it has not given up yet, it will. */
+static void fork_at_the_end(void) {
+    fork_here();
+    if (!is_child) return;
+    UNIT_CHECK(hak_atomic_load(&ending_heap->in_use, relaxed) == HAK_HEAP_IN_USE);
+    _exit(0);
+}
+
+static void *end(void *nothing) {
+    hak_free(hak_malloc(64));
+    ending_heap = hak_thread_heap;
+    fake_os.at_clock = fork_at_the_end;
+    return nothing;
+}
+
+static void fork_in_a_thread(void *(*run)(void *)) {
+    pthread_t thread;
+    hak_free(hak_malloc(1));
+    is_child = false;
+    child_status = -1;
+    fflush(NULL);
+    assert_int_equal(pthread_create(&thread, NULL, run, NULL), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(child_status, 0);
+}
+
+/* From a signal handler that interrupted a thread while it was getting its heap, or leaving it. */
+static void fork_amid_a_birth(void **state) {
+    (void)state;
+    fork_in_a_thread(be_born);
+}
+static void fork_amid_an_end(void **state) {
+    (void)state;
+    fork_in_a_thread(end);
+}
+
+/* Whoever was draining the caller's heap is not in the child: nobody knows what state it was left in. */
+static void fork_while_being_drained(void **state) {
+    (void)state;
+    hak_free(hak_malloc(64));
+    struct hak_heap *own = hak_thread_heap;
+    hak_atomic_store(&own->drained, 1, relaxed);
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        UNIT_CHECK(hak_thread_heap != own);
+        void *block = hak_malloc(64);
+        UNIT_CHECK(block != NULL && hak_thread_heap != own);
+        UNIT_CHECK(hak_atomic_load(&own->in_use, relaxed) == HAK_HEAP_GIVEN_UP);
+        hak_free(block);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    hak_atomic_store(&own->drained, 0, relaxed);
+    assert_int_equal(status, 0);
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings),
@@ -195,6 +296,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fork_beside_an_idle_thread),
         cmocka_unit_test(fork_beside_a_busy_thread),
         cmocka_unit_test(fork_within_a_slow_path),
+        cmocka_unit_test(fork_within_a_change),
+        cmocka_unit_test(fork_amid_a_birth),
+        cmocka_unit_test(fork_amid_an_end),
+        cmocka_unit_test(fork_while_being_drained),
     };
     if (argc > 1 && strcmp(argv[1], "--settings") == 0) return print_settings();
     return unit_run(tests, sizeof tests / sizeof tests[0], argc > 1 ? argv[1] : NULL);

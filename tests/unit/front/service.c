@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "front/process.h"
 #include "front/service.h"
+#include "os/channel.h"
 
 static size_t waits, most_waits;
 
@@ -36,7 +37,7 @@ static void run(const char *const *requests, size_t most) {
     fake_os.at_wait = run_service;
     waits = 0;
     most_waits = most;
-    hak_service_start();
+    hak_service_start(fake_os.is_filtered);
     assert_int_equal(fake_os.joins, 1);
 }
 
@@ -44,7 +45,7 @@ static bool starts(void) {
     fake_os.service = NULL;
     fake_os.has_channel = false;
     fake_os.at_wait = run_service;
-    hak_service_start();
+    hak_service_start(fake_os.is_filtered);
     return fake_os.service != NULL;
 }
 
@@ -79,13 +80,23 @@ static void refused(void **state) {
     fake_os.refuses_threads = true;
     assert_false(starts());
     fake_os.refuses_threads = false;
+    fake_os.refuses_table = true;
+    assert_false(starts());
+    fake_os.refuses_table = false;
     assert_true(starts());
 }
 
 static void answers(void **state) {
     (void)state;
-    static const char *const requests[] = {
-        "a set decay_ms=50\nb se", "t decay_ms=", "60\n", "\n\n", "word\n", "c nonsense\n", NULL};
+    static const char *const requests[] = {"a 0 set decay_ms=50\nb 0 se",
+                                           "t decay_ms=",
+                                           "60\n",
+                                           "\n\n",
+                                           "word\n",
+                                           "d knobs\n",
+                                           "e 0\n",
+                                           "c 0 nonsense\n",
+                                           NULL};
     settings(1, NULL);
     run(requests, 10);
     assert_string_equal(fake_os.output, "a ok\ndecay_ms: 1000 -> 50\nend\nb ok\ndecay_ms: 50 -> 60\nend\n"
@@ -99,7 +110,7 @@ static void too_long(void **state) {
     (void)state;
     static char piece[201];
     memset(piece, 'x', 200);
-    const char *const requests[] = {"a set decay_ms=", piece, piece, "\n", "b set decay_ms=70\n", NULL};
+    const char *const requests[] = {"a 0 set decay_ms=", piece, piece, "\n", "b 0 set decay_ms=70\n", NULL};
     settings(1, NULL);
     run(requests, 10);
     assert_string_equal(fake_os.output, "b ok\ndecay_ms: 1000 -> 70\nend\n");
@@ -107,7 +118,7 @@ static void too_long(void **state) {
 
 static void nobody_listens(void **state) {
     (void)state;
-    static const char *const requests[] = {"a knobs\n", NULL};
+    static const char *const requests[] = {"a 0 knobs\n", NULL};
     settings(1, NULL);
     fake_os.send_bytes = 10;
     run(requests, 3);
@@ -118,7 +129,7 @@ static void nobody_listens(void **state) {
 /* A sandbox has come: nothing is read, answered or written any more; it waits to be ended. */
 static void filtered_later(void **state) {
     (void)state;
-    static const char *const requests[] = {"a knobs\n", "b knobs\n", NULL};
+    static const char *const requests[] = {"a 0 knobs\n", "b 0 knobs\n", NULL};
     settings(1, "metrics");
     fake_os.may_answer = false;
     run(requests, 5);
@@ -127,6 +138,64 @@ static void filtered_later(void **state) {
     assert_ptr_equal(fake_os.requests, &requests[1]);
     assert_ptr_equal(strstr(fake_os.output, "# EOF"), strstr(fake_os.output, "# EOF\n")); /* the first, only */
     assert_string_equal(strstr(fake_os.output, "# EOF"), "# EOF\n");
+}
+
+/* Who asks sees a filter that wasn't there: the same, although nobody watches. */
+static void filtered_as_seen(void **state) {
+    (void)state;
+    static const char *const requests[] = {"a 0 set decay_ms=50\nb 1 knobs\nc 0 knobs\n", "d 0 knobs\n", NULL};
+    settings(1, NULL);
+    run(requests, 5);
+    assert_false(fake_os.watches);
+    assert_string_equal(fake_os.output, "a ok\ndecay_ms: 1000 -> 50\nend\n");
+    assert_ptr_equal(fake_os.requests, &requests[1]);
+}
+
+/* Somebody outside wishes for it: it may begin, and the wish is granted. It is in use for a minute after the last
+ * request. */
+static void wished(void **state) {
+    (void)state;
+    settings(HAK_CHOICE_AUTO, NULL);
+    assert_false(hak_service_is_asked());
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_WISHED, relaxed);
+    assert_true(hak_service_is_asked());
+    settings(0, NULL);
+    assert_false(hak_service_is_asked());
+    settings(HAK_CHOICE_AUTO, NULL);
+    run(NULL, 3);
+    assert_false(hak_service_is_asked());
+    assert_false(hak_service_is_in_use()); /* it has ended */
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_WISHED, relaxed);
+    hak_service_after_fork();
+    assert_false(hak_service_is_asked());
+}
+
+static bool in_use_after[2];
+
+static void look_at_use(void) {
+    fake_os.clock_ms += 59999;
+    in_use_after[0] = hak_service_is_in_use();
+    fake_os.clock_ms += 2;
+    in_use_after[1] = hak_service_is_in_use();
+    hak_service_stop();
+}
+
+static void run_once(void) {
+    fake_os.at_wait = look_at_use;
+    fake_os.service();
+}
+
+static void in_use(void **state) {
+    (void)state;
+    settings(HAK_CHOICE_AUTO, NULL);
+    fake_os.is_filtered = false;
+    fake_os.has_channel = true;
+    fake_os.clock_ms = 1000000;
+    fake_os.at_wait = run_once;
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_WISHED, relaxed);
+    hak_service_start(fake_os.is_filtered);
+    assert_true(in_use_after[0]);
+    assert_false(in_use_after[1]);
 }
 
 static size_t count(const char *text, const char *word) {
@@ -156,5 +225,6 @@ static void metrics_refused(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(allowed), cmocka_unit_test(refused), cmocka_unit_test(answers), cmocka_unit_test(too_long),
-          cmocka_unit_test(nobody_listens), cmocka_unit_test(filtered_later), cmocka_unit_test(metrics),
+          cmocka_unit_test(nobody_listens), cmocka_unit_test(filtered_later), cmocka_unit_test(filtered_as_seen),
+          cmocka_unit_test(wished), cmocka_unit_test(in_use), cmocka_unit_test(metrics),
           cmocka_unit_test(metrics_refused))

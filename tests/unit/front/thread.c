@@ -7,6 +7,7 @@
 
 #include "front/front.h"
 #include "front/thread.h"
+#include "touched_heaps.h"
 
 static void in_thread(void *(*body)(void *), void *argument) {
     pthread_t thread;
@@ -46,6 +47,22 @@ static void one_heap_after_another(void **state) {
     hak_heap_take_kept_apart();
     check_equations(&snapshot);
     assert_int_equal(snapshot.total.cached_blocks, 0);
+}
+
+static struct hak_heap *used;
+static void live_and_end(void) { in_thread(use_heap, &used); }
+
+/* A thread's life is as long beside thousands of others as beside one: it looks at its own heap, and at no other. */
+static void beside_very_many(void **state) {
+    (void)state;
+    hak_free(hak_malloc(1));
+    struct hak_heap *oldest = hak_heap_acquire();
+    for (uint32_t i = 0; i < 8000; i++) assert_non_null(hak_heap_acquire());
+    hak_heap_release(oldest);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(touched_by(live_and_end), 1);
+        assert_ptr_equal(used, oldest);
+    }
 }
 
 static struct live_block handed_over[500];
@@ -144,4 +161,4 @@ static void no_memory_for_a_heap(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(one_heap_after_another), cmocka_unit_test(blocks_outlive_their_thread),
           cmocka_unit_test(destructors_before_ours), cmocka_unit_test(destructors_after_ours),
-          cmocka_unit_test(no_memory_for_a_heap))
+          cmocka_unit_test(no_memory_for_a_heap), cmocka_unit_test(beside_very_many))

@@ -1,5 +1,5 @@
-/* front/tight.h over a control group whose files the test writes: who looks and how often, from when to when memory is tight, what
- * goes back then, and that refusals of any file do no harm. */
+/* front/tight.h over a control group whose files the test writes: who looks and how often, from when to when memory is
+ * tight, what goes back then, and that refusals of any file do no harm. */
 #include "heap_fixture.h"
 
 #include "front/background.h"
@@ -11,7 +11,7 @@
 
 #define LIMIT (256 * HAK_MIB)
 
-static char max_text[32], current_text[32], pressure_text[64];
+static char max_text[32], current_text[32];
 
 static const struct fake_file files[] = {
     {"/proc/self/cgroup", "0::/box\n"},
@@ -19,30 +19,28 @@ static const struct fake_file files[] = {
     {"/sys/fs/cgroup/box/memory.max", max_text},
     {"/sys/fs/cgroup/box/memory.current", current_text},
     {"/sys/fs/cgroup/box/memory.stat", "inactive_file 0\n"},
-    {"/proc/pressure/memory", pressure_text},
     {NULL, NULL}};
 
 static void set_use(uint64_t bytes) { sprintf(current_text, "%lu\n", (unsigned long)bytes); }
 static void set_share(unsigned share) { set_use(LIMIT / 64 * share + LIMIT / 128); }
-static void set_stall_us(uint64_t us) { sprintf(pressure_text, "some avg10=0.00 total=%lu\n", (unsigned long)us); }
 
 static bool is_tight(void) { return hak_atomic_load(&hak_memory_is_tight, relaxed); }
 
-/* A process that has grown by enough to have looked, at `share` 64ths of its limit. */
+/* A process at `share` 64ths of its limit when it starts. */
 static void start(unsigned share) {
     sprintf(max_text, "%zu\n", LIMIT);
     set_share(share);
-    set_stall_us(0);
     fake_os.files = files;
     fake_os.clock_ms = 1000;
     assert_true(hak_process_initialize());
-    hak_count_growth(4 * HAK_MIB / fake_os.page_bytes);
-    hak_tight_notice();
+    hak_tight_begin();
     assert_in_range(fake_os.file_calls, 1, 100);
 }
 
+/* As if it had been at `share` when it started, with all that it has now. */
 static void look_at(unsigned share) {
     set_share(share);
+    hak_tight_begin();
     hak_tight_look();
 }
 
@@ -55,26 +53,29 @@ static void empty(int count) {
     for (int i = 0; i < count; i++) hak_free(blocks[i]);
 }
 
-/* ---- Who looks ------------------------------------------------------------------------------------------------------- */
+/* ---- Who looks --------------------------------------------------------------------------------------------------- */
 
-static void not_a_small_program(void **state) {
+/* Files are read at the start, and never again. */
+static void no_files_later(void **state) {
     (void)state;
-    fake_os.files = files;
-    fill(3000, 1000);
-    for (int i = 0; i < 100; i++) { /* what is used again is no growth */
-        empty(3000);
-        fill(3000, 1000);
-    }
-    assert_int_equal(fake_os.file_calls, 0);
-    fill(3000, 1000);
-    assert_true(fake_os.file_calls > 0);
+    start(10);
+    size_t calls = fake_os.file_calls;
+    fill(100000, 1000);
+    hak_free(hak_malloc(100 * HAK_MIB));
+    empty(100000);
+    hak_tight_look();
+    hak_purge();
+    assert_int_equal(fake_os.file_calls, calls);
+    assert_int_equal(fake_os.open_count, 0);
 }
 
-/* Nothing is found, which is asked again when the heap is half as large again. */
+/* Without a limit, nobody looks twice. */
 static void without_a_limit(void **state) {
     (void)state;
+    assert_true(hak_process_initialize());
+    hak_tight_begin();
     fill(100000, 1000);
-    assert_in_range(fake_os.file_calls, 1, 50);
+    assert_true(hak_atomic_load(&hak_pages_to_look, relaxed) > (uint64_t)1 << 40);
     assert_false(is_tight());
     struct hak_statistics stats;
     hak_stats(&stats, sizeof stats);
@@ -94,10 +95,8 @@ static void steps(void **state) {
         uint64_t pages = LIMIT / 64 * expected[i].units / fake_os.page_bytes;
         assert_int_equal(hak_atomic_load(&hak_pages_to_look, relaxed), pages);
         hak_count_growth(pages - 1);
-        size_t before = fake_os.file_calls;
         hak_tight_notice();
-        assert_int_equal(fake_os.file_calls, before);
-        hak_count_growth(1 - pages);
+        assert_int_equal(hak_atomic_load(&hak_pages_to_look, relaxed), 1); /* nobody has looked */
     }
     struct hak_statistics stats;
     hak_stats(&stats, sizeof stats);
@@ -146,42 +145,7 @@ static void what_is_growth(void **state) {
     EXPECT_GROWTH(3000 * 1000, 5000 * 1024 + 2 * HAK_MIB);
 }
 
-/* Somebody looks, and allocates in a signal handler, or forks, or meets another thread. */
-static int nested_opens;
-static void look_inside(const char *path) {
-    (void)path;
-    nested_opens++;
-    hak_tight_look();
-    fake_os.at_open = NULL;
-    hak_tight_look();
-}
-static void fork_inside(const char *path) {
-    (void)path;
-    fake_os.at_open = NULL;
-    hak_tight_after_fork(); /* what a child does that begins here */
-}
-static void one_at_a_time(void **state) {
-    (void)state;
-    start(0);
-    fake_os.at_open = look_inside;
-    size_t before = fake_os.file_calls;
-    hak_tight_look();
-    assert_int_equal(nested_opens, 1);
-    size_t calls = fake_os.file_calls - before;
-    hak_tight_look();
-    assert_int_equal(fake_os.file_calls - before, 2 * calls);
-    fake_os.at_open = fork_inside;
-    hak_tight_look();
-    hak_atomic_store(&hak_pages_to_look, 0, relaxed);
-    before = fake_os.file_calls;
-    hak_tight_look();
-    hak_count_growth(8 * HAK_MIB / fake_os.page_bytes);
-    hak_tight_notice();
-    assert_true(fake_os.file_calls > before + calls); /* looked for the groups again */
-    hak_tight_after_fork();
-}
-
-/* ---- From when to when ----------------------------------------------------------------------------------------------- */
+/* ---- From when to when ------------------------------------------------------------------------------------------- */
 
 static void hysteresis(void **state) {
     (void)state;
@@ -201,97 +165,70 @@ static void hysteresis(void **state) {
     assert_int_equal(stats.tight_count, 4);
 }
 
-/* What was asked for but has no memory yet is as good as used. */
-static void coming(void **state) {
+/* What hakmem has more than at the start counts, and no more when it has gone back. */
+static void own_growth(void **state) {
     (void)state;
     start(30);
-    look_at(30);
-    void *large = hak_malloc(60 * HAK_MIB);
+    void *mapping = hak_malloc(60 * HAK_MIB), *run = hak_malloc(20 * HAK_MIB);
     assert_false(is_tight());
-    look_at(30);
-    void *more = hak_malloc(110 * HAK_MIB);
+    fill(30000, 1000);
     assert_true(is_tight());
-    look_at(30); /* but it was not touched */
+    hak_free(mapping);
+    hak_tight_look();
     assert_false(is_tight());
-    hak_free(large);
-    hak_free(more);
+    mapping = hak_malloc(60 * HAK_MIB);
+    assert_true(is_tight());
+    empty(30000);
+    hak_tight_look(); /* which gives them back */
+    hak_tight_look();
+    assert_false(is_tight());
+    hak_free(mapping);
+    hak_free(run);
 }
 
-/* What was asked for and has no memory yet counts until so much more is used, or all was purged for it. */
-static void pending(void **state) {
+/* Holes that were given back don't count, where it matters. */
+static void holes(void **state) {
     (void)state;
-    start(10);
-    look_at(30);
-    hak_count_growth(LIMIT / 64 * 20 / fake_os.page_bytes);
-    look_at(30);
-    look_at(55); /* now it has */
-    look_at(30);
-    assert_false(is_tight());
-    hak_count_growth(LIMIT / 64 * 20 / fake_os.page_bytes);
-    look_at(30);
-    look_at(35);
-    hak_count_growth(LIMIT / 64 * 5 / fake_os.page_bytes);
-    look_at(35);
-    assert_false(is_tight());
-    hak_count_growth(LIMIT / 64 * 2 / fake_os.page_bytes);
-    look_at(35);
-    assert_true(is_tight());
-    look_at(35);
+    start(34);
+    fill(100000, 1000);
+    for (int i = 0; i < 100000; i++)
+        if (i % 60 != 0) hak_free(blocks[i]);
+    hak_tight_look();
+    assert_true(is_tight()); /* nothing has gone back yet */
+    hak_purge();
+    hak_tight_look();
     assert_false(is_tight());
 }
 
-/* A limit that is set, changed or taken away is seen some time later; and one that can't be read is none. */
-static void changing_limits(void **state) {
+/* A program that is started in a group that is nearly full is tight, until it has less than at its start. */
+static void full_at_the_start(void **state) {
     (void)state;
-    strcpy(max_text, "max\n");
-    set_share(60);
-    fake_os.files = files;
-    fake_os.clock_ms = 1000;
-    fill(20000, 1000);
-    assert_false(is_tight());
-    sprintf(max_text, "%zu\n", LIMIT);
-    hak_tight_look();
-    assert_false(is_tight());
-    fake_os.clock_ms += 20000;
-    hak_tight_look();
+    start(50);
+    fill(30000, 1000);
     assert_true(is_tight());
-    strcpy(current_text, "?\n");
-    hak_tight_look();
-    assert_false(is_tight());
-    set_share(60);
-    hak_tight_look();
-    assert_true(is_tight());
-    strcpy(max_text, "max\n");
-    fake_os.clock_ms += 20000;
+    empty(30000);
+    hak_purge();
     hak_tight_look();
     assert_false(is_tight());
 }
 
-/* Waiting for memory: an eighth of the time is too much, until it is next to none. */
-static void stalled(void **state) {
-    (void)state;
-    static const struct {
-        uint64_t ms, stall_us;
-        bool is_tight;
-    } readings[] = {{1000, 100000, false}, {1000, 200000, true}, {100, 0, true},   {900, 50000, true},
-                    {1000, 5000, false},   {1000, 50000, false}, {1000, 0, false}, {2000, 1000000, true},
-                    {2000, 0, false},      {1000, 1000000, true}};
-    start(10);
-    uint64_t us = 0;
-    assert_false(is_tight());
-    for (size_t i = 0; i < sizeof readings / sizeof readings[0]; i++) {
-        fake_os.clock_ms += readings[i].ms;
-        set_stall_us(us += readings[i].stall_us);
-        hak_tight_look();
-        assert_int_equal(is_tight(), readings[i].is_tight);
-    }
-    set_stall_us(0); /* no longer told */
-    fake_os.clock_ms += 1000;
-    hak_tight_look();
-    assert_false(is_tight());
-}
+/* ---- What goes back ---------------------------------------------------------------------------------------------- */
 
-/* ---- What goes back -------------------------------------------------------------------------------------------------- */
+/* Growth until all has gone back, in steps of 256 KiB: at each, a bounded part. Returns the steps. */
+static size_t grow_until_all_is_back(void) {
+    enum { STEP_BYTES = 256 << 10, MOST_BYTES = 4 << 20 };
+    size_t steps = 0;
+    do {
+        size_t first = fake_os.call_count[FAKE_ANY];
+        hak_count_growth(STEP_BYTES / fake_os.page_bytes);
+        hak_tight_notice();
+        hak_page_policy_notice();
+        assert_in_range(fake_os_given_back_since(first), 0, MOST_BYTES);
+        steps++;
+    } while (hak_page_policy_owes() ||
+             (int64_t)hak_atomic_load(&hak_pages_to_look, relaxed) <= STEP_BYTES / (int64_t)fake_os.page_bytes);
+    return steps;
+}
 
 static struct hak_snapshot snapshot;
 
@@ -311,7 +248,15 @@ static void all_goes_back(void **state) {
     look_at(10);
     look_at(55);
     assert_true(hak_mapping_cache_bytes() > 0 && hak_atomic_load(&hak_dirty_units, relaxed) > 0);
-    look_at(60);
+    fake_os_forget();
+    look_at(59);
+    hak_page_policy_notice();
+    assert_in_range(fake_os_given_back_since(0), 1, 4 * HAK_MIB);
+    for (int i = 0; i < 5; i++) { /* each time until it is not tight any more */
+        grow_until_all_is_back();
+        look_at(59);
+    }
+    grow_until_all_is_back();
     assert_int_equal(hak_mapping_cache_bytes(), 0);
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     check_equations(&snapshot);
@@ -319,9 +264,10 @@ static void all_goes_back(void **state) {
     assert_true(hak_purge() <= HAK_SMALL_CLASS_COUNT * fake_os.page_bytes);
     /* Nothing is kept: units and mappings go back when they are freed. */
     void *run = hak_malloc(20 * HAK_MIB), *mapping = hak_malloc(50 * HAK_MIB);
-    look_at(60);
+    look_at(59);
     hak_free(run);
     hak_free(mapping);
+    for (int i = 0; i < 20; i++) hak_page_policy_notice();
     assert_int_equal(hak_mapping_cache_bytes(), 0);
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     for (int i = 0; i < 40000; i += 100) hak_free(blocks[i]);
@@ -330,6 +276,30 @@ static void all_goes_back(void **state) {
     hak_free(run);
     assert_true(hak_atomic_load(&hak_dirty_units, relaxed) > 0);
     check_equations(&snapshot);
+}
+
+/* Beyond 15 sixteenths of the limit, so much goes back at once. */
+static void urgent(void **state) {
+    (void)state;
+    start(10);
+    hak_free(hak_malloc(50 * HAK_MIB));
+    hak_free(hak_malloc(30 * HAK_MIB));
+    look_at(10);
+    fake_os_forget();
+    look_at(60 + 8);
+    assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 8, LIMIT / 64 * 11);
+}
+
+/* The turns are over before the program has grown by what was left when they began, an eighth of the limit. */
+static void turns_are_in_time(void **state) {
+    (void)state;
+    start(10);
+    fill(50000, 4000);
+    for (int i = 0; i < 50000; i++)
+        if (i % 64 != 0) hak_free(blocks[i]);
+    look_at(56);
+    assert_true(is_tight());
+    assert_in_range(grow_until_all_is_back() * (256 << 10), 1, LIMIT / 8);
 }
 
 static size_t slots_of(uint32_t size_class) {
@@ -363,8 +333,8 @@ static void small_caches(void **state) {
     check_equations(&snapshot);
 }
 
-/* While it stays tight, units go back at every look, all the rest after growth by a 16th of the limit, or if next to nothing is
- * left. */
+/* While it stays tight, units go back at every look, all the rest after growth by a 16th of the limit, or if next to
+ * nothing is left. */
 static void as_often_as_needed(void **state) {
     (void)state;
     static const bool sweeps[] = {false, false, false, true};
@@ -373,6 +343,7 @@ static void as_often_as_needed(void **state) {
     look_at(57);
     for (int i = 0; i < 16; i++) {
         set_share(i < 12 ? 56 : 60);
+        hak_tight_begin();
         hak_atomic_store(&other->drain_wanted, 0, relaxed);
         hak_count_growth(LIMIT / 64 / fake_os.page_bytes);
         hak_tight_notice();
@@ -380,7 +351,7 @@ static void as_often_as_needed(void **state) {
     }
 }
 
-/* ---- The background thread ------------------------------------------------------------------------------------------- */
+/* ---- The background thread --------------------------------------------------------------------------------------- */
 
 static size_t periods;
 static void (*in_period)(void);
@@ -404,38 +375,25 @@ static void miss(void) {
     fake_os.clock_ms += 1000;
     fill(2000, 1000);
     empty(2000);
-    set_share(periods < 10 ? 30 : 60);
-}
-static void expect_tight_from_10(void) {
-    if (periods == 10) assert_false(is_tight());
-    if (periods == 12) assert_true(is_tight() && hak_atomic_load(&hak_dirty_units, relaxed) <= 4);
-    miss();
 }
 
-/* What others use up is seen although the heap does not grow. */
+/* The background thread reads no file either; it looks at what the process has. */
 static void looked_after(void **state) {
     (void)state;
     start(10);
     hak_heap_acquire();
     fill(40000, 1000);
+    void *mapping = hak_malloc(170 * HAK_MIB);
+    assert_true(is_tight());
     empty(40000);
-    run_background(expect_tight_from_10);
-    assert_true(periods > 12);
-    assert_int_equal(fake_os.open_count, 0);
-}
-
-/* A program that has one thread has no descriptors but its own, at any time. */
-static void not_beside_one_thread(void **state) {
-    (void)state;
-    start(10);
-    for (int i = 0; i < 100000; i++) assert_non_null(hak_malloc(1000));
-    hak_atomic_store(&hak_pages_to_look, (uint64_t)1 << 40, relaxed); /* it does not look itself */
+    hak_free(mapping);
     size_t before = fake_os.file_calls;
     run_background(miss);
+    assert_false(is_tight());
     assert_int_equal(fake_os.file_calls, before);
 }
 
-/* ---- Refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void **state) {
     (void)state;
@@ -458,6 +416,7 @@ static void refusals(void **state) {
         if (nth % 3 == 0) fake_os_refuse(FAKE_ANY, nth % 7 + 1, SIZE_MAX);
         fake_os.fences_left = nth % 4 == 0 ? nth % 3 : SIZE_MAX;
         errno = 1234;
+        hak_tight_begin();
         hak_tight_look();
         assert_int_equal(errno, 1234);
         fake_os_refuse_nothing();
@@ -466,9 +425,8 @@ static void refusals(void **state) {
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(not_a_small_program), cmocka_unit_test(without_a_limit), cmocka_unit_test(steps),
-          cmocka_unit_test(what_is_growth), cmocka_unit_test(one_at_a_time), cmocka_unit_test(hysteresis),
-          cmocka_unit_test(coming), cmocka_unit_test(pending), cmocka_unit_test(changing_limits),
-          cmocka_unit_test(stalled), cmocka_unit_test(all_goes_back), cmocka_unit_test(small_caches),
-          cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after), cmocka_unit_test(not_beside_one_thread),
-          cmocka_unit_test(refusals))
+UNIT_MAIN(cmocka_unit_test(no_files_later), cmocka_unit_test(without_a_limit), cmocka_unit_test(steps),
+          cmocka_unit_test(what_is_growth), cmocka_unit_test(hysteresis), cmocka_unit_test(own_growth),
+          cmocka_unit_test(holes), cmocka_unit_test(full_at_the_start), cmocka_unit_test(all_goes_back),
+          cmocka_unit_test(urgent), cmocka_unit_test(turns_are_in_time), cmocka_unit_test(small_caches),
+          cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after), cmocka_unit_test(refusals))

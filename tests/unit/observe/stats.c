@@ -147,13 +147,25 @@ static void plain_text(void **state) {
     (void)state;
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     fill_snapshot();
-    hak_snapshot_write_text(&snapshot, &text);
+    hak_snapshot_write_text(&snapshot, true, &text);
     assert_false(text.truncated);
 #define HAK_COUNTER(name, text) assert_non_null(strstr(buffer, "  " #name " "));
 #include "base/counters.def"
 #undef HAK_COUNTER
     assert_non_null(strstr(buffer, "  live_blocks "));
     for (const char *at = buffer; *at != '\0'; at++) assert_true(isprint((unsigned char)*at) || *at == '\n');
+}
+
+/* A freed mapping that is kept is memory still. */
+static void kept_mappings(void **state) {
+    (void)state;
+    hak_free(hak_malloc(1));
+    hak_snapshot_take(&snapshot);
+    uint64_t committed = snapshot.total.committed_bytes;
+    hak_free(hak_malloc(40 * HAK_MIB));
+    assert_int_equal(hak_mapping_cache_bytes(), 40 * HAK_MIB);
+    check_equations(&snapshot);
+    assert_int_equal(snapshot.total.committed_bytes, committed + 40 * HAK_MIB);
 }
 
 static void name_this_thread(const char *line) {
@@ -182,7 +194,7 @@ static void many_threads(void **state) {
     expect_balanced(buffer);
     assert_non_null(strstr(buffer, "\"threads_left_out\": 5}"));
     text = hak_text_in(buffer, sizeof buffer);
-    hak_snapshot_write_text(&snapshot, &text);
+    hak_snapshot_write_text(&snapshot, true, &text);
     assert_false(text.truncated);
     assert_non_null(strstr(buffer, "  and 5 threads more\n"));
     for (const char *at = buffer; *at != '\0'; at++) assert_true(isprint((unsigned char)*at) || *at == '\n');
@@ -202,6 +214,7 @@ static void one_thread(void **state) {
     assert_non_null(strstr(buffer, "\"large_allocs\": 1, \"large_frees\": 1}],"));
 }
 
-UNIT_MAIN(cmocka_unit_test(an_empty_heap), cmocka_unit_test(counting), cmocka_unit_test(at_random),
-          cmocka_unit_test(as_the_caller_knows_it), cmocka_unit_test(json), cmocka_unit_test(json_of_nothing),
-          cmocka_unit_test(plain_text), cmocka_unit_test(many_threads), cmocka_unit_test(one_thread))
+UNIT_MAIN(cmocka_unit_test(an_empty_heap), cmocka_unit_test(counting), cmocka_unit_test(kept_mappings),
+          cmocka_unit_test(at_random), cmocka_unit_test(as_the_caller_knows_it), cmocka_unit_test(json),
+          cmocka_unit_test(json_of_nothing), cmocka_unit_test(plain_text), cmocka_unit_test(many_threads),
+          cmocka_unit_test(one_thread))

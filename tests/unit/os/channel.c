@@ -1,5 +1,5 @@
-/* os/channel.h on the kernel that is there: who opens a channel leaves the program's descriptors; answers stop at a deadline; a wait
- * can be ended; filters are noticed. What others see of it: tests/abuse/outside. */
+/* os/channel.h on the kernel that is there: who makes a channel leaves the program's descriptors; answers stop at a deadline; a
+ * wait can be ended; filters are noticed. What others see of it: tests/abuse/outside. */
 #include "unit.h"
 
 #include <errno.h>
@@ -12,7 +12,10 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#include <linux/magic.h>
 
 #include "os/channel.h"
 #include "os/os.h"
@@ -26,10 +29,20 @@ static void in_channel(void *(*body)(void *), void *context) {
     assert_null(result); /* else what went wrong, in words */
 }
 
-static const char *open_it(void) { return hak_os_channel_open() ? NULL : "it can't be opened"; }
+static const char *open_it(bool watches) {
+    return hak_os_channel_make() && hak_os_channel_open(watches) ? NULL : "it can't be opened";
+}
+
+static bool has_open_in_proc(void) {
+    struct statfs system;
+    bool found = false;
+    for (int i = 0; i < 64; i++) found = found || (fstatfs(i, &system) == 0 && system.f_type == PROC_SUPER_MAGIC);
+    return found;
+}
 
 static void *look_at_descriptors(void *pipe_end) {
-    const char *wrong = open_it();
+    const char *wrong = open_it(false);
+    if (wrong == NULL && has_open_in_proc()) wrong = "/proc can't be unmounted";
     if (wrong == NULL && fcntl(*(int *)pipe_end, F_GETFD) >= 0) wrong = "a descriptor of the program's is there";
     if (wrong == NULL && (write(STDERR_FILENO, "x", 1) >= 0 || errno != EBADF))
         wrong = "standard error can be written to";
@@ -53,7 +66,7 @@ static void own_descriptors(void **state) {
 
 static void *fill_and_drop(void *unused) {
     static char page[4096];
-    const char *wrong = open_it();
+    const char *wrong = open_it(false);
     uint64_t begin_ms = hak_os_clock_ms();
     if (wrong != NULL) return (void *)(uintptr_t)wrong;
     while (hak_os_channel_send(page, sizeof page, begin_ms + 300)) {
@@ -74,7 +87,7 @@ static HAK_ATOMIC(uint32_t) is_waiting;
 
 static void *wait_for_end(void *unused) {
     char text[8];
-    const char *wrong = open_it();
+    const char *wrong = hak_os_channel_open(true) ? NULL : "it can't be served";
     (void)unused;
     if (wrong == NULL && hak_os_channel_receive(text, sizeof text, 20) != 0) wrong = "something came from nowhere";
     /* Release pairs with interrupted. */
@@ -84,16 +97,41 @@ static void *wait_for_end(void *unused) {
     return (void *)(uintptr_t)wrong;
 }
 
-static void interrupted(void **state) {
-    (void)state;
-    pthread_t thread;
-    void *result;
-    assert_int_equal(pthread_create(&thread, NULL, wait_for_end, NULL), 0);
+static void *serve_and_interrupt(void *unused) {
+    pthread_t server;
+    void *wrong;
+    (void)unused;
+    if (!hak_os_channel_make()) return (void *)(uintptr_t) "it can't be made";
+    if (pthread_create(&server, NULL, wait_for_end, NULL) != 0) return (void *)(uintptr_t) "no thread";
     /* Acquire pairs with wait_for_end. */
     while (hak_atomic_load(&is_waiting, acquire) == 0) usleep(1000);
     hak_os_channel_interrupt();
-    assert_int_equal(pthread_join(thread, &result), 0);
-    assert_null(result);
+    pthread_join(server, &wrong);
+    return wrong;
+}
+
+static void interrupted(void **state) {
+    (void)state;
+    in_channel(serve_and_interrupt, NULL);
+}
+
+/* Others have filled the pipe: who interrupts does not wait. */
+static void *fill_and_interrupt(void *unused) {
+    static char page[4096];
+    const char *wrong = open_it(false);
+    (void)unused;
+    if (wrong != NULL) return (void *)(uintptr_t)wrong;
+    while (write(HAK_CHANNEL_REQUEST_WRITE, page, sizeof page) > 0) {
+    }
+    if (errno != EAGAIN) wrong = "it is not full";
+    hak_os_channel_interrupt();
+    if (hak_os_channel_receive(page, sizeof page, 0) != sizeof page) wrong = "nothing is to be read";
+    return (void *)(uintptr_t)wrong;
+}
+
+static void interrupted_when_full(void **state) {
+    (void)state;
+    in_channel(fill_and_interrupt, NULL);
 }
 
 static bool add_filter(void) {
@@ -105,12 +143,12 @@ static bool add_filter(void) {
 
 static void *be_filtered(void *unused) {
     (void)unused;
-    if (hak_os_is_filtered()) return NULL; /* as this test is: nothing to be seen */
-    const char *wrong = open_it();
+    if (prctl(PR_GET_SECCOMP) > 0) return NULL; /* as this test is: nothing to be seen */
+    const char *wrong = open_it(true);
+    if (wrong == NULL && (!hak_os_channel_has_filters(0) || hak_os_channel_has_filters(1))) wrong = "a wrong number";
     for (int i = 0; i < 3; i++)
         if (wrong == NULL && !hak_os_channel_may_answer()) wrong = "it may not answer";
     if (wrong == NULL && !add_filter()) return NULL;
-    if (wrong == NULL && !hak_os_is_filtered()) wrong = "filtered, and not known";
     if (wrong == NULL && hak_os_channel_may_answer()) wrong = "it may answer";
     return (void *)(uintptr_t)wrong;
 }
@@ -119,7 +157,8 @@ static void *be_filtered(void *unused) {
 static void *be_filtered_twice(void *unused) {
     (void)unused;
     if (!add_filter()) return NULL;
-    const char *wrong = open_it();
+    const char *wrong = open_it(true);
+    if (wrong == NULL && hak_os_channel_has_filters(0)) wrong = "it has none";
     if (wrong == NULL && !hak_os_channel_may_answer()) wrong = "it may not answer";
     if (wrong == NULL && add_filter() && hak_os_channel_may_answer()) wrong = "it may answer";
     return (void *)(uintptr_t)wrong;
@@ -131,10 +170,21 @@ static void filtered(void **state) {
     in_channel(be_filtered_twice, NULL);
 }
 
-static void only_the_serving_thread(void **state) {
+/* What a maker has to say is said, until it ends; nobody else's standard error is borrowed. */
+static void *say_as_maker(void *unused) {
+    (void)unused;
+    if (!hak_os_channel_make()) return (void *)(uintptr_t) "it can't be made";
+    int borrowed = hak_os_channel_stderr();
+    if (borrowed < 0 || write(borrowed, "", 0) != 0) return (void *)(uintptr_t) "it can't say anything";
+    hak_os_channel_end();
+    return hak_os_channel_stderr() == -1 ? NULL : (void *)(uintptr_t) "it is a maker still";
+}
+
+static void who_borrows(void **state) {
     (void)state;
     assert_int_equal(hak_os_channel_stderr(), -1);
+    in_channel(say_as_maker, NULL);
 }
 
 UNIT_MAIN(cmocka_unit_test(own_descriptors), cmocka_unit_test(nobody_reads), cmocka_unit_test(interrupted),
-          cmocka_unit_test(filtered), cmocka_unit_test(only_the_serving_thread))
+          cmocka_unit_test(interrupted_when_full), cmocka_unit_test(filtered), cmocka_unit_test(who_borrows))

@@ -1,9 +1,10 @@
-/* pool/drain.h: what is left in a heap that another thread drained, wherever its owner was; and who does it when the drainer
- * can't. Other threads act where the fake kernel's fences are. */
+/* pool/drain.h: what is left in a heap that another thread drained, wherever its owner was; and who does it when the
+ * drainer can't. Other threads act where the fake kernel's fences are. */
 #include "pool_fixture.h"
 
 #include "front/front.h"
 #include "pool/drain.h"
+#include "region/page_policy.h"
 
 enum { CLASS = 8, CACHED = 6 };
 
@@ -13,6 +14,14 @@ static void *blocks[16];
 static void **base(void) { return hak_atomic_load(&heap->bins[CLASS].base, relaxed); }
 static void **limit(void) { return hak_atomic_load(&heap->bins[CLASS].limit, relaxed); }
 static void **top(void) { return heap->bins[CLASS].top; }
+
+/* One heap, drained as the background thread does it. */
+static void drain_heap(struct hak_heap *one) {
+    struct hak_drain drain = {NULL};
+    if (!hak_heap_begin_drain(one, &drain)) return;
+    hak_heap_drain_taken(&drain);
+    hak_heap_end_drains(&drain);
+}
 
 /* A hit, as far as front.h goes: false for a miss. */
 static bool pop(void) {
@@ -31,7 +40,7 @@ static bool push(void *block) {
 static void start(void) {
     pool_start(SIZE_MAX);
     heap = hak_heap_acquire();
-    assert_true(hak_heap_grow_bin(heap, CLASS));
+    assert_true(pool_grow_bin(heap, CLASS));
     pool_take(heap, CLASS, blocks, 16);
     for (int i = 0; i < CACHED; i++) assert_true(push(blocks[i]));
 }
@@ -45,7 +54,7 @@ static uint32_t slab_blocks(void) { return hak_size_classes[CLASS].block_count; 
 static void asleep(void **state) {
     (void)state;
     start();
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 1); /* D1 */
     assert_ptr_equal(top()[-1], blocks[CACHED - 1]);   /* the newest */
     assert_int_equal(free_blocks(), slab_blocks() - (16 - CACHED) - 1);
@@ -55,21 +64,21 @@ static void asleep(void **state) {
     assert_true(pop());
     assert_false(pop());
     assert_true(hak_heap_begin_slow_path(heap));
-    hak_heap_open_bin(heap, CLASS); /* which opens the bin */
+    pool_open_bin(heap, CLASS); /* which opens the bin */
     hak_heap_end_slow_path(heap);
     assert_ptr_equal(base(), heap->slots[CLASS].start);
     assert_true(push(blocks[6]));
     assert_ptr_equal(base()[0], blocks[6]);
-    hak_heap_drain(heap); /* of one block nothing goes */
+    drain_heap(heap); /* of one block nothing goes */
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
 }
 
 static void opened_with_blocks(void **state) {
     (void)state;
     start();
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_true(hak_heap_begin_slow_path(heap));
-    hak_heap_open_bin(heap, CLASS);
+    pool_open_bin(heap, CLASS);
     hak_heap_end_slow_path(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
     assert_ptr_equal(heap->slots[CLASS].start[0], blocks[CACHED - 1]);
@@ -89,7 +98,7 @@ static void drain_while(int at, void (*what)(void)) {
     act_at = at;
     act = what;
     fake_os.between_fences = at_fence;
-    hak_heap_drain(heap);
+    drain_heap(heap);
     fake_os.between_fences = NULL;
     assert_int_equal(free_blocks() + hak_heap_cached(heap, CLASS), not_live);
 }
@@ -134,12 +143,12 @@ static void for_frees(void **state) {
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
     assert_false(pop());
     assert_true(push(blocks[CACHED]));
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 0);
     assert_int_equal(free_blocks(), slab_blocks() - (16 - CACHED - 1));
     assert_false(push(blocks[CACHED + 1]));
     put_late();
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
     assert_true(pop());
     assert_false(pop());
@@ -147,32 +156,32 @@ static void for_frees(void **state) {
     start_for_frees();
     fence = 0, act_at = 0, act = push_late;
     fake_os.between_fences = at_fence;
-    hak_heap_drain(heap);
+    drain_heap(heap);
     fake_os.between_fences = NULL;
     assert_int_equal(hak_heap_cached(heap, CLASS), 0);
     start_for_frees();
     fence = 0, act_at = 1, act = put_late;
     fake_os.between_fences = at_fence;
-    hak_heap_drain(heap);
+    drain_heap(heap);
     fake_os.between_fences = NULL;
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
     assert_ptr_equal(top()[-1], blocks[CACHED]);
 
     start_for_frees();
     hak_bin_set_top(&heap->bins[CLASS], heap->slots[CLASS].start); /* an empty one */
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 0);
     assert_false(pop());
 
     start_for_frees();
-    hak_heap_open_bin(heap, CLASS);
+    pool_open_bin(heap, CLASS);
     assert_ptr_equal(base(), heap->slots[CLASS].start);
     assert_true(pop());
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED - 1);
 
     start_for_frees(); /* refused: all stay */
     fake_os.fences_left = 1;
-    hak_heap_drain(heap);
+    drain_heap(heap);
     fake_os.fences_left = SIZE_MAX;
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
 
@@ -193,12 +202,12 @@ static void popped_below(void **state) {
     start();
     fence = 0, act_at = 1, act = pop_below;
     fake_os.between_fences = at_fence;
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 1);
     assert_ptr_equal(top()[-1], blocks[2]);
     start();
     fence = 0, act = pop_all;
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), 0);
     assert_ptr_equal(base(), heap->slots[CLASS].start);
     fake_os.between_fences = NULL;
@@ -208,7 +217,7 @@ static void owner_in_slow_path(void **state) {
     (void)state;
     start();
     assert_true(hak_heap_begin_slow_path(heap));
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
     assert_int_equal(hak_atomic_load(&heap->drain_wanted, relaxed), 1);
     assert_int_equal(hak_atomic_load(&heap->drained, relaxed), 0);
@@ -221,7 +230,7 @@ static void no_fence(void **state) {
     for (size_t granted = 0; granted < 2; granted++) {
         start();
         fake_os.fences_left = granted;
-        hak_heap_drain(heap);
+        drain_heap(heap);
         fake_os.fences_left = SIZE_MAX;
         assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
         assert_int_equal(hak_atomic_load(&heap->drain_wanted, relaxed), 1);
@@ -250,7 +259,7 @@ static void all_but_own(void **state) {
     (void)state;
     start();
     struct hak_heap *other = hak_heap_acquire();
-    char drainer;
+    struct hak_drain drainer = {NULL};
     assert_true(hak_heap_drain_others(heap, &drainer));
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
     assert_false(hak_heap_begin_slow_path(other));
@@ -266,7 +275,7 @@ static void all_but_own(void **state) {
 /* An owner in a slow path keeps his heap until its end, and goes without it from then on. */
 static void later(void **state) {
     (void)state;
-    char drainer, another;
+    struct hak_drain drainer = {NULL}, another = {NULL};
     start();
     assert_true(hak_heap_begin_slow_path(heap));
     assert_false(hak_heap_drain_others(NULL, &drainer));
@@ -290,11 +299,11 @@ static void later(void **state) {
 /* What a thread has left in its bins goes back by the same calls. */
 static void kept(void **state) {
     (void)state;
-    char drainer;
+    struct hak_drain drainer = {NULL};
     start();
     hak_heap_leave(heap);
     assert_int_equal(free_blocks(), slab_blocks() - 16);
-    hak_heap_drain(heap);
+    drain_heap(heap);
     assert_int_equal(hak_atomic_load(&heap->in_use, relaxed), HAK_HEAP_UNUSED);
     assert_int_equal(free_blocks(), slab_blocks() - (16 - CACHED));
     start();
@@ -304,7 +313,41 @@ static void kept(void **state) {
     assert_int_equal(free_blocks(), slab_blocks() - 2 * (16 - CACHED)); /* the same slab once more */
 }
 
+static int fences;
+static void count_fence(void) { fences++; }
+static int fences_to_drain_others(void) {
+    struct hak_drain drainer = {NULL};
+    fences = 0;
+    fake_os.between_fences = count_fence;
+    assert_true(hak_heap_drain_others(NULL, &drainer));
+    hak_heap_end_drains(&drainer);
+    fake_os.between_fences = NULL;
+    return fences;
+}
+
+/* Two fences serve all heaps; what was drained and has not missed since needs none. */
+static void one_pair_of_fences(void **state) {
+    (void)state;
+    start();
+    assert_int_equal(fences_to_drain_others(), 2);
+    for (int i = 0; i < 1000; i++) assert_non_null(hak_heap_acquire());
+    assert_int_equal(fences_to_drain_others(), 2);
+    assert_int_equal(fences_to_drain_others(), 0);
+    assert_true(hak_heap_begin_slow_path(heap));
+    pool_open_bin(heap, CLASS);
+    hak_heap_end_slow_path(heap);
+    assert_true(push(blocks[6]));
+    assert_int_equal(hak_heap_cached(heap, CLASS), 2);
+    assert_int_equal(fences_to_drain_others(), 2);
+    assert_int_equal(hak_heap_cached(heap, CLASS), 1);
+    assert_int_equal(fences_to_drain_others(), 0);
+    /* While memory is tight its owner is asked, each time. */
+    hak_atomic_store(&hak_memory_is_tight, true, relaxed);
+    assert_int_equal(fences_to_drain_others(), 2);
+    assert_int_equal(hak_atomic_load(&heap->drain_wanted, relaxed), 1);
+}
+
 UNIT_MAIN(cmocka_unit_test(asleep), cmocka_unit_test(opened_with_blocks), cmocka_unit_test(meanwhile),
           cmocka_unit_test(popped_below), cmocka_unit_test(for_frees), cmocka_unit_test(owner_in_slow_path),
           cmocka_unit_test(no_fence), cmocka_unit_test(drained_meanwhile), cmocka_unit_test(all_but_own),
-          cmocka_unit_test(later), cmocka_unit_test(kept))
+          cmocka_unit_test(later), cmocka_unit_test(kept), cmocka_unit_test(one_pair_of_fences))

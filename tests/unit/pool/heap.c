@@ -2,6 +2,7 @@
 #include "pool_fixture.h"
 #include "region/page_policy.h"
 #include "region/units.h"
+#include "touched_heaps.h"
 
 #include <signal.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static void taken_again(void **state) {
     assert_ptr_not_equal(one, two);
     assert_int_not_equal(one->number, two->number);
     uint32_t number = one->number;
-    assert_true(hak_heap_grow_bin(one, 4));
+    assert_true(pool_grow_bin(one, 4));
     hak_heap_release(one);
     size_t mapped = fake_os.mapped_bytes;
     struct hak_heap *again = hak_heap_acquire();
@@ -57,11 +58,10 @@ enum { KEPT_CLASS = 4 };
 /* A heap with a block in a bin, and the slab of that. */
 static struct hak_heap *heap_with_block(void **block) {
     struct hak_heap *heap = hak_heap_acquire();
-    assert_true(hak_heap_grow_bin(heap, KEPT_CLASS));
+    assert_true(pool_grow_bin(heap, KEPT_CLASS));
     *block = pool_take_one(heap, KEPT_CLASS);
     *heap->bins[KEPT_CLASS].top = *block;
     hak_bin_set_top(&heap->bins[KEPT_CLASS], heap->bins[KEPT_CLASS].top + 1);
-    heap->exit_rounds = 3;
     return heap;
 }
 
@@ -77,12 +77,10 @@ static void bins_are_kept(void **state) {
     hak_heap_leave(heap);
     assert_int_equal(in_use_of(heap), HAK_HEAP_KEPT);
     assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 0);
-    assert_false(hak_heap_has_thread(heap));
     assert_null(heap->partial[KEPT_CLASS].first);
     assert_int_equal(hak_atomic_load(&slab->state, relaxed), HAK_SLAB_POOLED);
     assert_int_equal(hak_slab_count_bits(slab->bits, slab->block_count), slab->block_count - 1);
     assert_ptr_equal(hak_heap_acquire(), heap);
-    assert_int_equal(heap->exit_rounds, 0);
     assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 1);
     assert_ptr_equal(heap->bins[KEPT_CLASS].top[-1], block);
     assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 1);
@@ -158,6 +156,53 @@ static void not_kept(void **state) {
     assert_int_equal(in_use_of(heap), HAK_HEAP_UNUSED);
 }
 
+/* Of threads that are not in a forked child: what they had is the next thread's, as it was, and nothing is left of what
+ * drainers said. */
+static void heaps_in_a_forked_child(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    void *kept_block, *other_block;
+    struct hak_heap *own = hak_heap_acquire(), *kept = heap_with_block(&kept_block),
+                    *other = heap_with_block(&other_block);
+    hak_heap_leave(kept);
+    assert_int_equal(in_use_of(kept), HAK_HEAP_KEPT);
+    struct hak_slab *slab = other->partial[KEPT_CLASS].first;
+    assert_non_null(slab);
+    hak_heap_leave_others_after_fork(own);
+    assert_int_equal(in_use_of(own), HAK_HEAP_IN_USE);
+    assert_int_equal(in_use_of(kept), HAK_HEAP_ORPHANED);
+    assert_int_equal(in_use_of(other), HAK_HEAP_ORPHANED);
+    assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 1);
+    assert_int_equal(POOL_COUNTER(other, flushed_blocks), 0);
+    /* It is taken with its slabs and blocks. */
+    assert_ptr_equal(other->partial[KEPT_CLASS].first, slab);
+    struct hak_heap *first = hak_heap_acquire(), *second = hak_heap_acquire();
+    assert_true((first == kept && second == other) || (first == other && second == kept));
+    assert_ptr_equal(other->partial[KEPT_CLASS].first, slab);
+    assert_int_equal(hak_heap_cached(other, KEPT_CLASS), 1);
+    assert_ptr_not_equal(hak_heap_acquire(), own);
+}
+
+/* The same, and the child needs memory: before it grows, they are taken apart. */
+static void heaps_of_a_forked_child_are_taken_apart(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    void *block, *kept_block;
+    struct hak_heap *own = hak_heap_acquire(), *kept = heap_with_block(&kept_block), *other = heap_with_block(&block);
+    hak_heap_leave(kept);
+    assert_int_equal(in_use_of(kept), HAK_HEAP_KEPT);
+    hak_heap_leave_others_after_fork(own);
+    hak_heap_take_kept_apart();
+    assert_int_equal(in_use_of(other), HAK_HEAP_UNUSED);
+    assert_null(other->partial[KEPT_CLASS].first);
+    assert_int_equal(POOL_COUNTER(other, flushed_blocks), 1);
+    assert_int_equal(hak_region_find((uintptr_t)block).kind, HAK_PLACE_FOREIGN);
+    /* None is kept: the first one that is left will be. */
+    struct hak_heap *next = heap_with_block(&block);
+    hak_heap_leave(next);
+    assert_int_equal(in_use_of(next), HAK_HEAP_KEPT);
+}
+
 /* Slots that one thread has used up are not missing to the next. */
 static void inherited_bins_begin_anew(void **state) {
     (void)state;
@@ -169,20 +214,20 @@ static void inherited_bins_begin_anew(void **state) {
     struct hak_bin *bin = &heap->bins[KEPT_CLASS];
     uint64_t budget = heap->slots_bytes;
     hak_atomic_store(&hak_knobs.bin_budget_bytes, budget, relaxed);
-    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS), HAK_BIN_FITS);
+    assert_int_equal(pool_grow_bin(heap, KEPT_CLASS), HAK_BIN_FITS);
     hak_heap_leave(heap);
     assert_ptr_equal(hak_heap_acquire(), heap);
     assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 1);
-    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS + 1), HAK_BIN_GREW);
+    assert_int_equal(pool_grow_bin(heap, KEPT_CLASS + 1), HAK_BIN_GREW);
     assert_int_equal(heap->bins[KEPT_CLASS + 1].limit - heap->bins[KEPT_CLASS + 1].base, HAK_LEAST_SLOTS);
     assert_ptr_equal(bin->limit, NULL);
     assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 0);
     assert_int_equal(hak_region_find((uintptr_t)block).kind, HAK_PLACE_FOREIGN);
     /* Once: what is in them from now on is this thread's. */
-    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS), HAK_BIN_GREW);
+    assert_int_equal(pool_grow_bin(heap, KEPT_CLASS), HAK_BIN_GREW);
     bin->base[0] = pool_take_one(heap, KEPT_CLASS);
     hak_bin_set_top(bin, bin->base + 1);
-    assert_int_equal(hak_heap_grow_bin(heap, KEPT_CLASS), HAK_BIN_FITS);
+    assert_int_equal(pool_grow_bin(heap, KEPT_CLASS), HAK_BIN_FITS);
     assert_int_equal(hak_heap_cached(heap, KEPT_CLASS), 1);
 }
 
@@ -203,7 +248,7 @@ static void growing_bins(void **state) {
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         struct hak_bin *bin = &heap->bins[c];
         size_t bytes = hak_size_classes[c].block_bytes, slots = 0;
-        while (hak_heap_grow_bin(heap, c)) {
+        while (pool_grow_bin(heap, c)) {
             size_t now = (size_t)(bin->limit - bin->base);
             assert_true(now > slots && (slots == 0 || now <= 2 * slots));
             assert_true(now <= hak_knob(bin_most_slots));
@@ -230,8 +275,9 @@ static size_t slots_of(const struct hak_heap *heap, uint32_t c) {
 enum { LARGE_HEAP_SUPER_SLABS = 64 };
 
 static void make_heap_large(void) {
-    uint32_t number;
-    for (int i = 0; i < LARGE_HEAP_SUPER_SLABS; i++) assert_non_null(hak_region_new_super_slab(&number));
+    uint32_t number, count;
+    while (hak_region_sums().super_slabs < LARGE_HEAP_SUPER_SLABS)
+        assert_non_null(hak_region_new_super_slabs(&number, &count));
 }
 
 static void a_small_heap_has_no_large_bin(void **state) {
@@ -239,7 +285,7 @@ static void a_small_heap_has_no_large_bin(void **state) {
     pool_start(SIZE_MAX);
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
-    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+    for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
     assert_int_equal(slots_of(heap, c) * 1024, hak_knob(bin_quick_bytes));
 }
 
@@ -249,23 +295,22 @@ static void a_large_bin_grows_by_a_miss_for_every_page(void **state) {
     make_heap_large();
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
-    while (slots_of(heap, c) * 1024 < hak_knob(bin_quick_bytes))
-        assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_GREW);
+    while (slots_of(heap, c) * 1024 < hak_knob(bin_quick_bytes)) assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_GREW);
     while (slots_of(heap, c) * 1024 < hak_knob(bin_most_bytes)) {
         size_t slots = slots_of(heap, c), most = hak_knob(bin_most_bytes) / 1024, more = slots;
         if (more > most - slots) more = most - slots;
-        for (size_t i = 1; i < more * 1024 / 4096; i++) assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
-        assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_GREW);
+        for (size_t i = 1; i < more * 1024 / 4096; i++) assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_FITS);
+        assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_GREW);
         assert_int_equal(slots_of(heap, c), slots + more);
     }
-    for (int i = 0; i < 1000; i++) assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
+    for (int i = 0; i < 1000; i++) assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_FITS);
 }
 
 /* Bytes of all slots after so many misses of every class that no bin has any more to earn. */
 static uint64_t slots_bytes_at_most(struct hak_heap *heap) {
     uint64_t bytes = 0;
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
-        for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+        for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
         assert_in_range(slots_of(heap, c), HAK_LEAST_SLOTS, hak_knob(bin_most_slots)); /* there is room for all */
         if (slots_of(heap, c) > HAK_LEAST_SLOTS) bytes += slots_of(heap, c) * hak_size_classes[c].block_bytes;
     }
@@ -307,7 +352,7 @@ static void bins_that_take_turns(void **state) {
     assert_true(runs->slots_bytes + slots * 4096 > share);
     for (uint32_t i = 0; i < 200000; i++) {
         runs->miss_run[c] = i % 8 == 0 ? -1 : 1;
-        hak_heap_grow_bin(runs, c);
+        pool_grow_bin(runs, c);
     }
     assert_int_equal(slots_of(runs, c), slots);
 }
@@ -320,28 +365,32 @@ static void limits_of_a_class(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(4096);
     struct hak_bin *bin = &heap->bins[c];
-    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+    for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
     size_t usual = slots_of(heap, c);
     assert_int_equal(usual, hak_heap_usual_slots(c));
     hak_atomic_store(&hak_class_slots[c], 128, relaxed);
-    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    while (pool_grow_bin(heap, c) == HAK_BIN_GREW) {
     }
     assert_int_equal(slots_of(heap, c), 128);
-    assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_FITS);
+    assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_FITS);
     void **slots_next = heap->slots_next;
     uint64_t slots_bytes = heap->slots_bytes;
     hak_bin_set_top(bin, bin->base + 100); /* blocks stay */
     hak_atomic_store(&hak_class_slots[c], 0, relaxed);
-    assert_int_equal(hak_heap_grow_bin(heap, c), HAK_BIN_TOO_LARGE);
+    assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_TOO_LARGE);
+    hak_heap_close_bin(heap, c);
     hak_heap_shrink_bin(heap, c);
+    hak_heap_open_bin(heap, c);
     assert_int_equal(slots_of(heap, c), 100);
     assert_ptr_equal(bin->limit, bin->base + 100);
     hak_bin_set_top(bin, bin->base);
+    hak_heap_close_bin(heap, c);
     hak_heap_shrink_bin(heap, c);
+    hak_heap_open_bin(heap, c);
     assert_int_equal(slots_of(heap, c), usual);
     assert_int_equal(heap->slots_bytes, slots_bytes - (128 - usual) * 4096);
     hak_atomic_store(&hak_class_slots[c], 128, relaxed); /* again: in the same memory */
-    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    while (pool_grow_bin(heap, c) == HAK_BIN_GREW) {
     }
     assert_int_equal(slots_of(heap, c), 128);
     assert_ptr_equal(heap->slots_next, slots_next);
@@ -355,8 +404,8 @@ static void budget_is_lowered(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t small = hak_size_class_of(64), c = hak_size_class_of(4096);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed);
-    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
-    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, small);
+    for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
+    for (int i = 0; i < 1000; i++) pool_grow_bin(heap, small);
     size_t had = slots_of(heap, c);
     hak_heap_shrink_to_budget(heap);
     assert_int_equal(slots_of(heap, c), had);
@@ -382,10 +431,10 @@ static void share_is_lowered(void **state) {
     uint32_t earned = hak_size_class_of(4096), quick = hak_size_class_of(2048), own = hak_size_class_of(8192);
     hak_atomic_store(&hak_class_slots[own], 32, relaxed);
     for (int i = 0; i < 1000; i++) {
-        hak_heap_grow_bin(heap, earned);
-        hak_heap_grow_bin(heap, own);
+        pool_grow_bin(heap, earned);
+        pool_grow_bin(heap, own);
     }
-    while (slots_of(heap, quick) * 2048 < hak_knob(bin_quick_bytes)) hak_heap_grow_bin(heap, quick);
+    while (slots_of(heap, quick) * 2048 < hak_knob(bin_quick_bytes)) pool_grow_bin(heap, quick);
     size_t had = slots_of(heap, earned);
     assert_true(had * 4096 > hak_knob(bin_quick_bytes));
     hak_heap_shrink_to_budget(heap);
@@ -397,7 +446,7 @@ static void share_is_lowered(void **state) {
     assert_int_equal(slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
     assert_int_equal(slots_of(heap, quick) * 2048, hak_knob(bin_quick_bytes));
     assert_int_equal(slots_of(heap, own), 32);
-    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, earned);
+    for (int i = 0; i < 1000; i++) pool_grow_bin(heap, earned);
     assert_int_equal(slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
 }
 
@@ -407,11 +456,11 @@ static void budget_in_use(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 16 << 10, relaxed);
-    while (hak_heap_grow_bin(heap, c) == HAK_BIN_GREW) {
+    while (pool_grow_bin(heap, c) == HAK_BIN_GREW) {
     }
     assert_int_equal(slots_of(heap, c), 16);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed); /* of a heap that is in use */
-    for (int i = 0; i < 1000; i++) hak_heap_grow_bin(heap, c);
+    for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
     assert_int_equal(slots_of(heap, c) * 1024, hak_knob(bin_quick_bytes));
 }
 
@@ -447,11 +496,11 @@ static void step_through(bool (*change)(struct hak_heap *, uint32_t), struct hak
 }
 
 static bool grow_bin(struct hak_heap *heap, uint32_t size_class) {
-    return hak_heap_grow_bin(heap, size_class) == HAK_BIN_GREW;
+    return pool_grow_bin(heap, size_class) == HAK_BIN_GREW;
 }
 
 static bool open_bin(struct hak_heap *heap, uint32_t size_class) {
-    hak_heap_open_bin(heap, size_class);
+    pool_open_bin(heap, size_class);
     return true;
 }
 
@@ -509,7 +558,7 @@ static void every_bin_gets_slots(void **state) {
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) hak_atomic_store(&hak_class_slots[c], 512, relaxed);
     struct hak_heap *heap = hak_heap_acquire();
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
-        for (int i = 0; i < 20; i++) hak_heap_grow_bin(heap, c);
+        for (int i = 0; i < 20; i++) pool_grow_bin(heap, c);
         assert_in_range(slots_of(heap, c), hak_knob(bin_first_slots), 512);
     }
     assert_true(slots_of(heap, HAK_SMALL_CLASS_COUNT) < 512);
@@ -660,7 +709,7 @@ static void releasing(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         struct hak_bin *bin = &heap->bins[c];
-        assert_true(hak_heap_grow_bin(heap, c));
+        assert_true(pool_grow_bin(heap, c));
         while (bin->top != bin->limit) {
             *bin->top = pool_take_one(heap, c);
             hak_bin_set_top(bin, bin->top + 1);
@@ -670,13 +719,85 @@ static void releasing(void **state) {
     every_unit_is_back();
 }
 
+/* ---- Births and ends where there are very many heaps ------------------------------------------------------------- */
+
+enum { VERY_MANY_HEAPS = 8000 };
+
+static struct hak_heap *first_heaps[10]; /* the last ones of the list */
+static struct hak_heap *born;
+
+static void set_up_very_many(void) {
+    pool_start(SIZE_MAX);
+    for (uint32_t i = 0; i < VERY_MANY_HEAPS; i++) {
+        struct hak_heap *heap = hak_heap_acquire();
+        assert_non_null(heap);
+        if (i < 10) first_heaps[i] = heap;
+    }
+}
+
+static void acquire(void) { born = hak_heap_acquire(); }
+static void release(void) { hak_heap_release(born); }
+static void leave(void) { hak_heap_leave(born); }
+
+/* Whichever is free: a thread's birth looks at the heap that it gets, and its end at the one that it leaves. */
+static void births_and_ends_look_at_one_heap(void **state) {
+    (void)state;
+    set_up_very_many();
+    for (uint32_t i = 0; i < 10; i++) hak_heap_release(first_heaps[i]);
+    for (uint32_t i = 0; i < 10; i++) {
+        assert_int_equal(touched_by(acquire), 1);
+        assert_int_equal(touched_by(i % 2 == 0 ? release : leave), 1);
+    }
+    for (uint32_t i = 0; i < 10; i++) assert_int_equal(touched_by(acquire), 1);
+    assert_int_equal(touched_by(acquire), 0); /* one made now */
+    assert_int_equal(touched_by(acquire), 0);
+}
+
+/* What every miss reads is not written by each birth and end; and is not wrong by more than an eighth. */
+static void births_seldom_write_what_misses_read(void **state) {
+    (void)state;
+    set_up_very_many();
+    uint32_t about = hak_atomic_load(&hak_heaps_about, relaxed), in_use = VERY_MANY_HEAPS, changes = 0;
+    for (uint32_t round = 0; round < 100; round++) {
+        for (uint32_t i = 0; i < 10; i++) hak_heap_release(first_heaps[i]);
+        for (uint32_t i = 0; i < 10; i++) first_heaps[i] = hak_heap_acquire();
+        assert_int_equal(hak_atomic_load(&hak_heaps_about, relaxed), about);
+    }
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        hak_heap_release(heap);
+        in_use--;
+        uint32_t now = hak_atomic_load(&hak_heaps_about, relaxed);
+        changes += now != about;
+        about = now;
+        assert_in_range(now, in_use - in_use / 8, in_use + in_use / 8);
+    }
+    assert_in_range(changes, 10, 100);
+    hak_heap_set_resting(0);
+    assert_int_equal(hak_atomic_load(&hak_heaps_about, relaxed), 0);
+}
+
+/* Who wants what kept heaps have looks at these. */
+static void kept_heaps_are_found_at_once(void **state) {
+    (void)state;
+    set_up_very_many();
+    assert_int_equal(touched_by(hak_heap_take_kept_apart), 0);
+    hak_heap_leave(first_heaps[0]);
+    hak_heap_leave(first_heaps[1]);
+    assert_int_equal(in_use_of(first_heaps[1]), HAK_HEAP_KEPT);
+    assert_int_equal(touched_by(hak_heap_take_kept_apart), 2);
+    assert_int_equal(in_use_of(first_heaps[0]), HAK_HEAP_UNUSED);
+    assert_int_equal(in_use_of(first_heaps[1]), HAK_HEAP_UNUSED);
+}
+
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(bins_are_kept),
-          cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept),
-          cmocka_unit_test(inherited_bins_begin_anew), cmocka_unit_test(no_huge_pages), cmocka_unit_test(no_memory),
-          cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
-          cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
+          cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept), cmocka_unit_test(heaps_in_a_forked_child),
+          cmocka_unit_test(heaps_of_a_forked_child_are_taken_apart), cmocka_unit_test(inherited_bins_begin_anew),
+          cmocka_unit_test(no_huge_pages), cmocka_unit_test(no_memory), cmocka_unit_test(growing_bins),
+          cmocka_unit_test(a_small_heap_has_no_large_bin), cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(bins_that_take_turns),
           cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered),
           cmocka_unit_test(share_is_lowered), cmocka_unit_test(every_bin_gets_slots), cmocka_unit_test(hits_meanwhile),
           cmocka_unit_test(holding), cmocka_unit_test(many_heaps), cmocka_unit_test(units_ahead),
-          cmocka_unit_test(full_slabs_of_many_heaps), cmocka_unit_test(few_heaps), cmocka_unit_test(releasing))
+          cmocka_unit_test(full_slabs_of_many_heaps), cmocka_unit_test(few_heaps), cmocka_unit_test(releasing),
+          cmocka_unit_test(births_and_ends_look_at_one_heap), cmocka_unit_test(kept_heaps_are_found_at_once),
+          cmocka_unit_test(births_seldom_write_what_misses_read))

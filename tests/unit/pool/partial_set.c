@@ -4,8 +4,8 @@
 #include "fake_os.h"
 #include "pool/partial_set.h"
 
-static void start_with_limit(size_t limit) {
-    fake_os.address_space_limit = limit;
+static void start_with_room(size_t room) {
+    fake_os.window_room = room;
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
 }
@@ -25,7 +25,7 @@ static void lowest_first(void **state) {
     (void)state;
     enum { COUNT = 200 * 32 }; /* more SuperSlabs than a word of the index has */
     static struct hak_slab *slabs[COUNT];
-    start_with_limit(SIZE_MAX);
+    start_with_room(SIZE_MAX);
     for (int i = 0; i < COUNT; i++) slabs[i] = make_slab(4);
     assert_null(hak_partial_set_take(4));
     for (int i = 0; i < COUNT; i++) hak_partial_set_add(slabs[(i * 1009) % COUNT]);
@@ -40,7 +40,7 @@ static void lowest_first(void **state) {
 
 static void removing(void **state) {
     (void)state;
-    start_with_limit(SIZE_MAX);
+    start_with_room(SIZE_MAX);
     struct hak_slab *one = make_slab(1), *two = make_slab(1), *other = make_slab(2);
     hak_partial_set_add(one);
     hak_partial_set_add(two);
@@ -58,7 +58,7 @@ static void over_ranges(void **state) {
     (void)state;
     enum { COUNT = 32 * 4 };
     struct hak_slab *slabs[COUNT];
-    start_with_limit(16 * HAK_MIB - 1); /* ranges of one SuperSlab */
+    start_with_room(16 * HAK_MIB - 1); /* ranges of one SuperSlab */
     for (int i = 0; i < COUNT; i++) slabs[i] = make_slab(72 - i % 2);
     for (int i = COUNT; i-- > 0;) hak_partial_set_add(slabs[i]);
     for (int i = 0; i < COUNT; i += 2) assert_ptr_equal(hak_partial_set_take(72), slabs[i]);

@@ -366,7 +366,7 @@ static void phases_of_eight_classes(void **state) {
     for (uint32_t phase = 0; phase < 100; phase++) {
         run_phase(heap, hak_size_class_of(sizes[phase % 8]), phase % 3 == 0);
         assert_in_range(hak_region_sums().super_slabs, 2, 5);
-        assert_int_equal(fake_os.mapped_bytes, mapped);
+        assert_int_equal(fake_os.mapped_bytes, mapped + hak_region_sums().committed_bytes);
     }
 }
 
@@ -406,7 +406,7 @@ static void used_up(struct hak_heap *heap, uint32_t size_class) {
 
 static void all_ranges_used_up(void **state) {
     (void)state;
-    pool_start(16 * HAK_MIB - 1);
+    pool_start(4 * HAK_MIB); /* ranges of one SuperSlab */
     struct hak_heap *heap = hak_heap_acquire();
     used_up(heap, hak_size_class_of(32768));
     assert_non_null(hak_region_range(HAK_RANGE_LIMIT - 1));
@@ -416,7 +416,10 @@ static void all_ranges_used_up(void **state) {
 
 static void all_super_slabs_used_up(void **state) {
     (void)state;
-    pool_start(256 * HAK_MIB - 1); /* 8 SuperSlabs */
+    pool_start(SIZE_MAX);
+    hak_atomic_store(&hak_region_range(0)->super_slab_limit, 8, relaxed);
+    fake_os.window_room = 0; /* for another range */
+    for (int i = 0; i < 8; i++) hak_region_release(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false), 32);
     struct hak_heap *heap = hak_heap_acquire();
     fake_os.address_space_room = fake_os.mapped_bytes;
     used_up(heap, hak_size_class_of(32768));
@@ -425,12 +428,12 @@ static void all_super_slabs_used_up(void **state) {
     assert_int_equal(hak_region_sums().super_slabs, 8);
 }
 
-static void no_memory_to_commit(void **state) {
+static void no_memory_to_map(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
     struct hak_heap *heap = hak_heap_acquire();
     pool_take_one(heap, CLASS_64);
-    fake_os_refuse(FAKE_COMMIT, 1, SIZE_MAX);
+    fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
     used_up(heap, hak_size_class_of(32768));
     assert_int_equal(hak_region_sums().super_slabs, 1);
     fake_os_refuse_nothing();
@@ -447,4 +450,4 @@ UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_hea
           cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
           cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
           cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
-          cmocka_unit_test(no_memory_to_commit))
+          cmocka_unit_test(no_memory_to_map))

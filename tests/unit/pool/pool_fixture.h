@@ -9,8 +9,8 @@
 #include "fake_os.h"
 #include "pool/pool.h"
 
-static inline void pool_start(size_t address_space_limit) {
-    fake_os.address_space_limit = address_space_limit;
+static inline void pool_start(size_t window_room) {
+    fake_os.window_room = window_room;
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
     hak_heap_initialize();
@@ -31,6 +31,19 @@ static inline void *pool_take_one(struct hak_heap *heap, uint32_t size_class) {
     void *block;
     pool_take(heap, size_class, &block, 1);
     return block;
+}
+
+/* As between two slow paths: hak_heap_grow_bin and hak_heap_open_bin for a bin that may be open. */
+static inline enum hak_bin_fit pool_grow_bin(struct hak_heap *heap, uint32_t size_class) {
+    hak_heap_close_bin(heap, size_class);
+    enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
+    hak_heap_open_bin(heap, size_class);
+    return fit;
+}
+
+static inline void pool_open_bin(struct hak_heap *heap, uint32_t size_class) {
+    hak_heap_close_bin(heap, size_class);
+    hak_heap_open_bin(heap, size_class);
 }
 
 static inline void pool_put_one(struct hak_heap *heap, uint32_t size_class, void *block) {

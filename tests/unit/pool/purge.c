@@ -156,7 +156,7 @@ static void bins(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(4096);
     struct hak_bin *bin = &heap->bins[c];
-    assert_true(hak_heap_grow_bin(heap, c));
+    assert_true(pool_grow_bin(heap, c));
     void *block = pool_take_one(heap, c);
     *(char *)block = 1;
     bin->top[0] = block;
@@ -287,7 +287,7 @@ static void without_their_heaps(void **state) {
     pool_take(heap, c, blocks, 4);
     freed_meanwhile = pool_take_one(heap, hak_size_class_of(2048));
     struct hak_bin *bin = &heap->bins[c];
-    assert_true(hak_heap_grow_bin(heap, c));
+    assert_true(pool_grow_bin(heap, c));
     for (int i = 0; i < 4; i++, hak_bin_set_top(bin, bin->top + 1)) *bin->top = blocks[i];
     fake_os.at_purge = without_heap;
     hak_purge_all(NULL);

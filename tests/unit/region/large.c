@@ -241,7 +241,7 @@ static void refused_moves_of_runs(void **state) {
     assert_true(free_block(other)); /* the leaf is there */
     hak_mapping_cache_purge();
     size_t mapped = fake_os.mapped_bytes;
-    static const enum fake_call_kind kinds[] = {FAKE_RESERVE, FAKE_RESERVE, FAKE_MOVE, FAKE_REMAP};
+    static const enum fake_call_kind kinds[] = {FAKE_RESERVE, FAKE_RESERVE, FAKE_MOVE_PAGES, FAKE_MOVE};
     for (size_t i = 0; i < 4; i++) {
         fake_os_refuse(kinds[i], i == 1 ? 2 : 1, SIZE_MAX);
         assert_null(resize(run, 2 * HAK_MIB));
@@ -330,7 +330,7 @@ static void runs_in_place_of_mappings(void **state) {
 static void mappings_in_place_of_runs(void **state) {
     (void)state;
     start();
-    fake_os_refuse(FAKE_COMMIT, 1, SIZE_MAX);
+    fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
     char *block = alloc(HAK_MIB);
     assert_int_equal(place_of(block).kind, HAK_PLACE_MAPPING);
     fill(block, HAK_MIB);

@@ -6,7 +6,9 @@
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
+#include "region/in_hand.h"
 #include "region/mapping_cache.h"
+#include "region/page_policy.h"
 
 static uintptr_t map(size_t bytes) {
     void *start = hak_os_map(bytes, HAK_GRANULE_BYTES);
@@ -100,6 +102,12 @@ static void bounded_by_a_share(void **state) {
     assert_int_equal(hak_mapping_cache_bytes(), 256 * HAK_MIB);
 }
 
+/* Ends a period. What goes then, all of it. */
+static size_t age(void) {
+    hak_mapping_cache_age();
+    return hak_mapping_cache_pay(SIZE_MAX);
+}
+
 /* What has been kept through a whole period goes at its end. */
 static void ageing(void **state) {
     (void)state;
@@ -107,17 +115,77 @@ static void ageing(void **state) {
     uintptr_t old = map(4 * HAK_MIB), used = map(8 * HAK_MIB);
     hak_mapping_cache_put(old, 4 * HAK_MIB);
     hak_mapping_cache_put(used, 8 * HAK_MIB);
-    assert_int_equal(hak_mapping_cache_age(), 0);
+    assert_int_equal(age(), 0);
     assert_int_equal(take(8 * HAK_MIB), used);
     hak_mapping_cache_put(used, 8 * HAK_MIB);
-    assert_int_equal(hak_mapping_cache_age(), 4 * HAK_MIB);
+    assert_int_equal(age(), 4 * HAK_MIB);
     assert_int_equal(hak_mapping_cache_bytes(), 8 * HAK_MIB);
     fake_os_refuse(FAKE_UNMAP, 1, 1);
-    assert_int_equal(hak_mapping_cache_age(), 0);
+    assert_int_equal(age(), 0);
     assert_int_equal(hak_mapping_cache_bytes(), 8 * HAK_MIB); /* and looks new */
-    assert_int_equal(hak_mapping_cache_age(), 0);
-    assert_int_equal(hak_mapping_cache_age(), 8 * HAK_MIB);
-    assert_int_equal(hak_mapping_cache_age(), 0);
+    assert_int_equal(age(), 0);
+    assert_int_equal(age(), 8 * HAK_MIB);
+    assert_int_equal(age(), 0);
+}
+
+/* A part of a large one goes at each turn, its end first; what is left may be used meanwhile, and is not owed then. */
+static void by_turns(void **state) {
+    (void)state;
+    start();
+    uintptr_t large = map(63 * HAK_MIB), small = map(1 * HAK_MIB);
+    hak_mapping_cache_put(large, 63 * HAK_MIB);
+    hak_mapping_cache_put(small, 1 * HAK_MIB);
+    hak_mapping_cache_age();
+    hak_mapping_cache_age();
+    fake_os_forget();
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+    for (size_t i = 1; i <= 20; i++) {
+        assert_int_equal(hak_mapping_cache_pay(2 * HAK_MIB), 2 * HAK_MIB);
+        assert_int_equal(hak_mapping_cache_bytes(), (64 - 2 * i) * HAK_MIB);
+        assert_int_equal(fake_os.call_count[FAKE_UNMAP], i);
+    }
+    uintptr_t found;
+    size_t bytes;
+    assert_true(hak_mapping_cache_find(large, &found, &bytes));
+    assert_int_equal(bytes, 23 * HAK_MIB);
+    assert_int_equal(take(23 * HAK_MIB), large);
+    hak_mapping_cache_put(large, 23 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_pay(2 * HAK_MIB), 1 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_pay(SIZE_MAX), 0);
+    assert_int_equal(hak_mappings_owed, 0);
+    assert_int_equal(hak_mapping_cache_bytes(), 23 * HAK_MIB);
+}
+
+/* The kernel takes a part of a mapping no more than all of it: it stays as it is, and is owed again after a period. */
+static void refused_turns(void **state) {
+    (void)state;
+    start();
+    uintptr_t kept = map(32 * HAK_MIB);
+    hak_mapping_cache_put(kept, 32 * HAK_MIB);
+    hak_mapping_cache_owe_all();
+    fake_os_refuse(FAKE_UNMAP, 1, 1);
+    assert_int_equal(hak_mapping_cache_pay(2 * HAK_MIB), 0);
+    assert_int_equal(hak_mapping_cache_bytes(), 32 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_pay(2 * HAK_MIB), 0);
+    hak_mapping_cache_age();
+    assert_int_equal(hak_mapping_cache_pay(2 * HAK_MIB), 2 * HAK_MIB);
+    assert_int_equal(take(30 * HAK_MIB), kept);
+}
+
+/* To make room costs no more than to give back what comes in. */
+static void room_is_made_in_parts(void **state) {
+    (void)state;
+    start();
+    set_limit(64 * HAK_MIB);
+    hak_mapping_cache_put(map(60 * HAK_MIB), 60 * HAK_MIB);
+    for (size_t i = 0; i < 50; i++) {
+        uintptr_t next = map(6 * HAK_MIB);
+        size_t before = fake_os.mapped_bytes;
+        hak_mapping_cache_put(next, 6 * HAK_MIB);
+        assert_in_range(before - fake_os.mapped_bytes, 0, 6 * HAK_MIB);
+        assert_in_range(hak_mapping_cache_bytes(), 58 * HAK_MIB, 64 * HAK_MIB);
+    }
+    assert_int_equal(fake_os.mapped_bytes, hak_mapping_cache_bytes());
 }
 
 static void more_than_it_has_places(void **state) {
@@ -157,6 +225,24 @@ static void refused_unmaps(void **state) {
     assert_int_equal(fake_os.mapped_bytes, HAK_MIB + 262144); /* and the directory's leaf */
 }
 
+static uint32_t times_in_hand;
+static void expect_in_hand(void) { times_in_hand += hak_in_hand_is_some(); }
+
+/* While the kernel takes a mapping nobody finds it: a search that finds no memory is told so. */
+static void in_hand_meanwhile(void **state) {
+    (void)state;
+    start();
+    hak_mapping_cache_put(map(3 * HAK_MIB), 3 * HAK_MIB);
+    fake_os_refuse(FAKE_UNMAP, 1, SIZE_MAX); /* it is purged instead */
+    fake_os.at_purge = expect_in_hand;
+    hak_mapping_cache_owe_all();
+    hak_mapping_cache_pay(SIZE_MAX);
+    assert_int_equal(times_in_hand, 1);
+    hak_mapping_cache_purge();
+    assert_int_equal(times_in_hand, 2);
+    assert_false(hak_in_hand_is_some());
+}
+
 static void refused_unmaps_and_remaps(void **state) {
     (void)state;
     start();
@@ -182,7 +268,21 @@ static void large_pages(void **state) {
     assert_int_equal(hak_directory_get(start), hak_entry_for_mapping(3 * HAK_MIB));
 }
 
+/* In a child after fork the sum is what there is: a thread that is not here may have been between the two. */
+static void summed_anew(void **state) {
+    (void)state;
+    start();
+    hak_mapping_cache_put(map(3 * HAK_MIB), 3 * HAK_MIB);
+    hak_mapping_cache_put(map(4 * HAK_MIB), 4 * HAK_MIB);
+    hak_mapping_cache_recover_after_fork();
+    assert_int_equal(hak_mapping_cache_bytes(), 7 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_purge(), 7 * HAK_MIB);
+    assert_int_equal(hak_mapping_cache_bytes(), 0);
+}
+
 UNIT_MAIN(cmocka_unit_test(what_fits), cmocka_unit_test(as_small_as_a_run), cmocka_unit_test(the_smallest_that_fits),
           cmocka_unit_test(bounded), cmocka_unit_test(bounded_by_a_share), cmocka_unit_test(ageing),
+          cmocka_unit_test(by_turns), cmocka_unit_test(refused_turns), cmocka_unit_test(room_is_made_in_parts),
           cmocka_unit_test(more_than_it_has_places), cmocka_unit_test(purging), cmocka_unit_test(refused_unmaps),
-          cmocka_unit_test(refused_unmaps_and_remaps), cmocka_unit_test(large_pages))
+          cmocka_unit_test(in_hand_meanwhile), cmocka_unit_test(refused_unmaps_and_remaps),
+          cmocka_unit_test(large_pages), cmocka_unit_test(summed_anew))

@@ -1,15 +1,16 @@
 /* region/range.c: reserving, growing, and finding what lies at an address. */
 #include "unit.h"
 
+#include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
 #include "region/region.h"
 #include "region/units.h"
 
-enum { SUPER_SLABS_PER_METADATA_STEP = 64 };
+enum { TABLES = 5, ONE_SUPER_SLAB_ROOM = 4 << 20 };
 
-static bool start_with_limit(size_t limit) {
-    fake_os.address_space_limit = limit;
+static bool start_with_room(size_t room) {
+    fake_os.window_room = room;
     hak_size_class_initialize();
     return hak_region_initialize();
 }
@@ -18,148 +19,245 @@ static struct hak_slab *acquire(uint32_t units, enum hak_unit_source source) {
     return hak_region_acquire(units, 1, source, false);
 }
 
-/* ---- How much is reserved ------------------------------------------------------------------------------------------ */
+static uint32_t limit_of(const struct hak_range *range) { return hak_atomic_load(&range->super_slab_limit, relaxed); }
 
-static void expect_first_range(size_t limit, size_t bytes) {
-    assert_true(start_with_limit(limit));
+/* ---- How many addresses it has ----------------------------------------------------------------------------------- */
+
+static void expect_first_range(size_t room, size_t bytes) {
+    assert_true(start_with_room(room));
     struct hak_range *range = hak_region_range(0);
-    assert_int_equal(range->super_slab_limit * HAK_SUPER_SLAB_BYTES, bytes);
+    assert_int_equal(limit_of(range) * HAK_SUPER_SLAB_BYTES, bytes);
     assert_int_equal(range->start % HAK_SUPER_SLAB_BYTES, 0);
     assert_int_equal(range->number, 0);
-    assert_int_equal(hak_atomic_load(&hak_first_range_start, relaxed), range->start);
-    assert_ptr_equal(range->page_map, hak_page_map);
+    assert_int_equal(hak_atomic_load(&hak_window.start, relaxed), range->start);
+    assert_ptr_equal(hak_atomic_load(&hak_window.page_map, relaxed), range->page_map);
     assert_null(hak_region_range(1));
     assert_int_equal(hak_region_sums().super_slabs, 0);
+    assert_true(fake_os.mapped_bytes < 2 * HAK_MIB); /* whatever its size */
+    assert_int_equal(hak_region_sums().metadata_bytes, fake_os.mapped_bytes);
 }
 
-static void no_limit(void **state) {
+static void as_large_as_can_be(void **state) {
     (void)state;
-    expect_first_range(SIZE_MAX, 64 * HAK_GIB);
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it knows few addresses */
+#endif
+    expect_first_range(SIZE_MAX, (size_t)HAK_RANGE_MOST_SUPER_SLABS * HAK_SUPER_SLAB_BYTES);
+}
+static void below_16_tib(void **state) {
+    (void)state;
+    expect_first_range((size_t)HAK_RANGE_MOST_SUPER_SLABS * HAK_SUPER_SLAB_BYTES, 64 * HAK_GIB);
+}
+static void below_64_gib(void **state) {
+    (void)state;
+    expect_first_range(64 * HAK_GIB, 8 * HAK_GIB);
+}
+static void one_super_slab(void **state) {
+    (void)state;
+    expect_first_range(ONE_SUPER_SLAB_ROOM, 2 * HAK_MIB);
 }
 
 /* Neither the heap nor its tables become huge pages where the system gives them unasked. */
 static void no_huge_pages(void **state) {
     (void)state;
-    assert_true(start_with_limit(SIZE_MAX));
-    size_t refused = 0, reserved = 0;
+    assert_true(start_with_room(SIZE_MAX));
+    uint32_t number, count;
+    assert_non_null(hak_region_new_super_slabs(&number, &count));
+    size_t refused = 0, mapped = 0;
     for (size_t i = 0; i < fake_os.call_count[FAKE_ANY]; i++) {
         const struct fake_call *call = &fake_os.calls[i];
-        if (call->kind == FAKE_RESERVE) reserved += call->bytes;
-        if (call->kind == FAKE_NO_HUGE) refused += call->bytes;
+        if (call->kind == FAKE_MAP_AT && call->bytes >= 2 * fake_os.page_bytes) mapped += call->bytes;
+        if (call->kind == FAKE_NO_HUGE && call->bytes >= 2 * fake_os.page_bytes) refused += call->bytes;
     }
-    assert_int_equal(refused, reserved);
-}
-static void quarter_of_limit(void **state) {
-    (void)state;
-    expect_first_range(256 * HAK_GIB, 64 * HAK_GIB);
-}
-static void below_64_gib(void **state) {
-    (void)state;
-    expect_first_range(256 * HAK_GIB - 1, HAK_GIB);
-}
-static void below_1_gib(void **state) {
-    (void)state;
-    expect_first_range(4 * HAK_GIB - 1, 64 * HAK_MIB);
-}
-static void below_64_mib(void **state) {
-    (void)state;
-    expect_first_range(256 * HAK_MIB - 1, 16 * HAK_MIB);
-}
-static void below_16_mib(void **state) {
-    (void)state;
-    expect_first_range(64 * HAK_MIB - 1, 4 * HAK_MIB);
-}
-static void one_super_slab(void **state) {
-    (void)state;
-    expect_first_range(16 * HAK_MIB - 1, 2 * HAK_MIB);
+    assert_int_equal(refused, mapped);
 }
 
-static void refused_steps(void **state) {
+/* Something lies where the range, or one of its tables, was to be: it is elsewhere then. */
+static void occupied_addresses(void **state) {
     (void)state;
-    fake_os_refuse(FAKE_RESERVE, 1, 2); /* 64 GiB, 1 GiB */
-    expect_first_range(SIZE_MAX, 64 * HAK_MIB);
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it knows few addresses */
+#endif
+    assert_true(start_with_room(SIZE_MAX));
+    const struct hak_range *range = hak_region_range(0);
+    const void *parts[] = {range,        (const void *)range->page_map, range->groups, range->super_slabs,
+                           range->slabs, (const void *)range->bit_rows};
+    enum { PARTS = sizeof parts / sizeof parts[0] };
+    ptrdiff_t offsets[PARTS];
+    for (size_t i = 0; i < PARTS; i++) offsets[i] = (const char *)parts[i] - (const char *)range;
+    hak_atomic_store(&hak_ranges[0], NULL, relaxed); /* forgotten */
+    uintptr_t window = hak_os_pick_addresses(17 * 1024 * HAK_GIB, HAK_SUPER_SLAB_BYTES, 0);
+    for (size_t i = 0; i < PARTS; i++) {
+        size_t before = fake_os.mapped_bytes;
+        void *other = (void *)(window + (uintptr_t)offsets[i]);
+        assert_int_equal(hak_os_map_at(other, fake_os.page_bytes), HAK_OS_MAPPED);
+        *(char *)other = 1;
+        fake_os.window_start = window;
+        assert_true(hak_region_initialize());
+        const struct hak_range *made = hak_region_range(0);
+        assert_true((uintptr_t)made != window);
+        assert_true(limit_of(made) >= HAK_SUPER_SLABS_PER_GROUP);
+        assert_int_equal(*(char *)other, 1);
+        hak_os_unmap(other, fake_os.page_bytes);
+        assert_int_equal(fake_os.mapped_bytes - before, hak_region_sums().metadata_bytes); /* nothing is left there */
+        hak_atomic_store(&hak_ranges[0], NULL, relaxed);
+    }
 }
 
-static void refused_metadata(void **state) {
+static void refused_tables(void **state) {
     (void)state;
-    fake_os_refuse(FAKE_RESERVE, 2, 2); /* the tables of 64 GiB */
-    expect_first_range(SIZE_MAX, HAK_GIB);
-    struct hak_range *range = hak_region_range(0);
-    assert_true(fake_os.mapped_bytes < HAK_GIB + HAK_GIB / 64);
-    assert_int_equal(range->super_slab_limit, 512);
-}
-
-static void refused_commit(void **state) {
-    (void)state;
-    fake_os_refuse(FAKE_COMMIT, 1, 1);
-    expect_first_range(SIZE_MAX, HAK_GIB);
-    assert_true(fake_os.mapped_bytes < HAK_GIB + HAK_GIB / 64);
-}
-
-static void nothing_to_be_had(void **state) {
-    (void)state;
-    fake_os_refuse(FAKE_RESERVE, 1, SIZE_MAX);
-    assert_false(start_with_limit(SIZE_MAX));
-    assert_int_equal(fake_os.mapped_bytes, 0);
-    assert_null(hak_region_range(0));
-    assert_null(hak_region_range_of(0));
-    assert_int_equal(hak_region_find(4096).kind, HAK_PLACE_FOREIGN);
+    for (size_t call = 1; call <= 1 + TABLES; call++) {
+        fake_os_refuse(FAKE_MAP_AT, call, SIZE_MAX);
+        assert_false(start_with_room(SIZE_MAX));
+        assert_int_equal(fake_os.mapped_bytes, 0);
+        assert_null(hak_region_range(0));
+        assert_null(hak_region_range_of(0));
+        assert_int_equal(hak_region_find(4096).kind, HAK_PLACE_FOREIGN);
+    }
     fake_os_refuse_nothing();
     assert_true(hak_region_initialize());
     assert_non_null(acquire(1, HAK_UNITS_NEW_SUPER));
 }
 
-/* ---- Growth -------------------------------------------------------------------------------------------------------- */
+/* ---- Growth ------------------------------------------------------------------------------------------------------ */
 
+/* One after the other, at first one at a time, later by a part of what there is; and the tables in steps. */
 static void super_slabs_from_the_bottom(void **state) {
     (void)state;
-    assert_true(start_with_limit(SIZE_MAX));
+    assert_true(start_with_room(SIZE_MAX));
     struct hak_range *range = hak_region_range(0);
-    uint32_t steps = 0;
-    for (uint32_t i = 0; i < 2 * SUPER_SLABS_PER_METADATA_STEP + 1; i++) {
-        uint32_t number = UINT32_MAX;
+    uint32_t next = 0, tables = HAK_SUPER_SLABS_PER_GROUP, steps = 0;
+    while (next < 3 * HAK_SUPER_SLABS_PER_GROUP) {
+        uint32_t number = UINT32_MAX, count = 0;
         fake_os_forget();
-        assert_ptr_equal(hak_region_new_super_slab(&number), range);
-        assert_int_equal(number, i);
-        assert_int_equal(fake_os.calls[fake_os.call_count[FAKE_ANY] - 1].start,
-                         range->start + i * HAK_SUPER_SLAB_BYTES);
-        bool step = i % SUPER_SLABS_PER_METADATA_STEP == 0;
-        assert_int_equal(fake_os.call_count[FAKE_COMMIT], step ? 4 : 1);
-        steps += step;
+        assert_ptr_equal(hak_region_new_super_slabs(&number, &count), range);
+        assert_int_equal(number, next);
+        assert_int_equal(count, 1 + next / 128);
+        next += count;
+        bool is_step = next > tables;
+        if (is_step) tables += HAK_SUPER_SLABS_PER_GROUP;
+        steps += is_step;
+        const struct fake_call *last = &fake_os.calls[fake_os.call_count[FAKE_ANY] - 2];
+        assert_int_equal(last->kind, FAKE_MAP_AT);
+        assert_int_equal(last->start, range->start + number * HAK_SUPER_SLAB_BYTES);
+        assert_int_equal(last->bytes, count * HAK_SUPER_SLAB_BYTES);
+        assert_true(fake_os.call_count[FAKE_MAP_AT] <= (is_step ? 1 + TABLES : 1));
+        assert_int_equal(hak_atomic_load(&range->table_super_slabs, relaxed), tables);
+        assert_int_equal(hak_atomic_load(&hak_window.units, relaxed), tables * HAK_UNITS_PER_SUPER_SLAB);
+        range->page_map[next * HAK_UNITS_PER_SUPER_SLAB - 1] = 0; /* it can be written to */
     }
+    assert_int_equal(steps, next / HAK_SUPER_SLABS_PER_GROUP - (next % HAK_SUPER_SLABS_PER_GROUP == 0));
     struct hak_region_sums sums = hak_region_sums();
-    assert_int_equal(sums.super_slabs, 2 * SUPER_SLABS_PER_METADATA_STEP + 1);
+    assert_int_equal(sums.super_slabs, next);
     assert_int_equal(sums.committed_bytes, sums.super_slabs * HAK_SUPER_SLAB_BYTES);
-    assert_int_equal(hak_atomic_load(&range->metadata_super_slabs, relaxed), steps * SUPER_SLABS_PER_METADATA_STEP);
+    assert_int_equal(fake_os.mapped_bytes, sums.committed_bytes + sums.metadata_bytes);
+    assert_int_equal(hak_atomic_load(&range->table_makers, relaxed), 0);
 }
 
-/* A refused commit loses nothing: the next attempt makes the same SuperSlab. It costs nothing either: a further range is made
+/* A refusal loses nothing: the next attempt makes the same SuperSlab. It costs nothing either: a further range is made
  * when there is no address left, not when there is no memory. */
 static void refused_growth(void **state) {
     (void)state;
-    assert_true(start_with_limit(SIZE_MAX));
-    uint32_t number;
-    for (size_t call = 1; call <= 4; call++) { /* records, bit rows, partial rows, the SuperSlab */
-        fake_os_refuse(FAKE_COMMIT, call, SIZE_MAX);
-        assert_null(hak_region_new_super_slab(&number));
-        assert_int_equal(hak_region_sums().super_slabs, 0);
-    }
+    assert_true(start_with_room(SIZE_MAX));
+    uint32_t number, count;
+    while (hak_region_sums().super_slabs < HAK_SUPER_SLABS_PER_GROUP - 1)
+        assert_non_null(hak_region_new_super_slabs(&number, &count));
+    uint64_t super_slabs = hak_region_sums().super_slabs;
     size_t before = fake_os.mapped_bytes;
-    for (size_t call = 1; call <= 20; call++) { /* the next one succeeds, if it is asked for */
-        fake_os_refuse(FAKE_COMMIT, 1, 1);
-        if (call % 2 == 0) assert_null(hak_region_new_super_slab(&number));
+    for (size_t call = 1; call < TABLES; call++) { /* one of them has room for this step */
+        fake_os_refuse(FAKE_MAP_AT, call, SIZE_MAX);
+        assert_null(hak_region_acquire_span(2 * HAK_SUPER_SLABS_PER_GROUP * HAK_UNITS_PER_SUPER_SLAB, 1, false));
+        assert_int_equal(hak_region_sums().super_slabs, super_slabs);
+        assert_int_equal(fake_os.mapped_bytes, before);
+    }
+    for (size_t call = 1; call <= 20; call++) {
+        fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
+        if (call % 2 == 0) assert_null(hak_region_new_super_slabs(&number, &count));
         else assert_null(hak_region_acquire_span(40, 1, false));
     }
     assert_null(hak_region_range(1));
     assert_int_equal(fake_os.mapped_bytes, before);
     fake_os_refuse_nothing();
-    assert_non_null(hak_region_new_super_slab(&number));
-    assert_int_equal(number, 0);
+    assert_non_null(hak_region_new_super_slabs(&number, &count));
+    assert_int_equal(number, super_slabs);
+}
+
+/* Where there is room for one SuperSlab but not for a usual step, there is one more. */
+static void the_last_room(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    uint32_t number, count;
+    while (hak_region_sums().super_slabs < 200) assert_non_null(hak_region_new_super_slabs(&number, &count));
+    assert_true(count > 1);
+    fake_os.address_space_room = fake_os.mapped_bytes + 2 * HAK_SUPER_SLAB_BYTES - 1;
+    assert_non_null(hak_region_new_super_slabs(&number, &count));
+    assert_int_equal(count, 1);
+    assert_null(hak_region_new_super_slabs(&number, &count));
+}
+
+/* Where others have something, there is a hole: what lies there is theirs, and the heap goes on behind it. */
+static void holes(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    hak_atomic_store(&hak_knobs.growth_floor_bytes, SIZE_MAX, relaxed); /* nobody asks how dense the heap is */
+    struct hak_range *range = hak_region_range(0);
+    struct hak_slab *first = acquire(32, HAK_UNITS_NEW_SUPER);
+    char *other = (char *)range->start + 2 * HAK_SUPER_SLAB_BYTES + HAK_MIB,
+         *large = (char *)range->start + 10 * HAK_SUPER_SLAB_BYTES;
+    assert_int_equal(hak_os_map_at(other, fake_os.page_bytes), HAK_OS_MAPPED);
+    assert_int_equal(hak_os_map_at(large, 100 * HAK_SUPER_SLAB_BYTES), HAK_OS_MAPPED);
+    other[0] = large[0] = large[100 * HAK_SUPER_SLAB_BYTES - 1] = 1;
+    hak_directory_set((uintptr_t)large, hak_entry_for_mapping(100 * HAK_SUPER_SLAB_BYTES)); /* one of ours */
+    uint64_t units = 32;
+    fake_os_forget();
+    while (acquire(1, HAK_UNITS_FREE) != NULL || acquire(1, HAK_UNITS_NEW_SUPER) != NULL)
+        if (++units == 32 * 100) break;
+    assert_int_equal(units, 32 * 100);
+    assert_true(fake_os.call_count[FAKE_MAP_AT] < 150);
+    assert_int_equal(other[0] + large[0] + large[100 * HAK_SUPER_SLAB_BYTES - 1], 3);
+    assert_null(hak_region_range(1));
+    assert_false(hak_region_covers((uintptr_t)other));
+    assert_int_equal(hak_region_find((uintptr_t)other).kind, HAK_PLACE_FOREIGN);
+    assert_int_equal(hak_region_find((uintptr_t)large + 5).kind, HAK_PLACE_MAPPING); /* found all the same */
+    assert_true(hak_region_covers(hak_region_start_of(range, first)));
+    assert_non_null(hak_region_acquire_span(70 * 32, 1, false));
+}
+
+/* Something lies where the next step of the tables belongs: the heap goes on in a further range. */
+static void occupied_tables(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    struct hak_range *range = hak_region_range(0);
+    size_t step_units = HAK_SUPER_SLABS_PER_GROUP * HAK_UNITS_PER_SUPER_SLAB;
+    assert_int_equal(hak_os_map_at(&range->slabs[step_units], fake_os.page_bytes), HAK_OS_MAPPED);
+    for (size_t units = 0; units < step_units; units += 32)
+        assert_non_null(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false));
+    struct hak_slab *beyond = acquire(32, HAK_UNITS_NEW_SUPER);
+    assert_non_null(beyond);
+    assert_ptr_equal(hak_region_range_of_record(beyond), hak_region_range(1));
+    assert_int_equal(limit_of(range), HAK_SUPER_SLABS_PER_GROUP);
+    assert_non_null(acquire(32, HAK_UNITS_NEW_SUPER)); /* and asks no more */
+    *(char *)hak_region_start_of(hak_region_range(1), beyond) = 1;
+}
+
+/* In a child of a thread that forked while another was making the next step. */
+static void a_step_nobody_finishes(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    struct hak_range *range = hak_region_range(0);
+    assert_non_null(acquire(1, HAK_UNITS_NEW_SUPER));
+    uint32_t limit = limit_of(range);
+    hak_region_recount_after_fork();
+    assert_int_equal(limit_of(range), limit); /* nobody was */
+    hak_atomic_store(&range->table_makers, 1, relaxed);
+    hak_region_recount_after_fork();
+    assert_int_equal(limit_of(range), HAK_SUPER_SLABS_PER_GROUP);
+    assert_int_equal(hak_atomic_load(&range->table_makers, relaxed), 0);
 }
 
 static void more_ranges(void **state) {
     (void)state;
-    assert_true(start_with_limit(16 * HAK_MIB - 1)); /* ranges of one SuperSlab */
+    assert_true(start_with_room(ONE_SUPER_SLAB_ROOM)); /* ranges of one SuperSlab */
     for (uint32_t i = 0; i < 5; i++) {
         struct hak_slab *slab = acquire(32, HAK_UNITS_NEW_SUPER);
         assert_non_null(slab);
@@ -178,30 +276,22 @@ static void more_ranges(void **state) {
     assert_null(hak_region_range(5));
 }
 
-/* The addresses of a range that could not be made are nobody's: a mapping that comes to lie there is found whole. Here the
- * first leaf of the directory for it can be had, but not the second. */
-static void discarded_ranges_leave_no_entries(void **state) {
+/* A SuperSlab of a further range is made only where its addresses can lead to it. */
+static void no_leaf_for_a_further_range(void **state) {
     (void)state;
-    assert_true(start_with_limit(SIZE_MAX));
-    struct hak_range *first = hak_region_range(0);
-    hak_atomic_store(&first->super_slab_count, first->super_slab_limit, relaxed); /* used up */
-    fake_os_forget();
-    fake_os_refuse(FAKE_MAP, 2, SIZE_MAX);
-    size_t before = fake_os.mapped_bytes;
-    struct hak_slab *slab = acquire(32, HAK_UNITS_NEW_SUPER);
-    assert_int_equal(fake_os.calls[0].bytes, 64 * HAK_GIB);
-    assert_int_equal(fake_os.calls[0].start % (64 * HAK_GIB) != 0, slab == NULL); /* or one leaf was enough */
-    if (slab != NULL) return;
-    assert_null(hak_region_range(1));
-    assert_true(fake_os.mapped_bytes < before + HAK_MIB); /* a leaf */
-    for (uintptr_t at = 0; at < 64 * HAK_GIB; at += HAK_GRANULE_BYTES)
-        assert_int_equal(hak_directory_get(fake_os.calls[0].start + at), HAK_ENTRY_NONE);
+    assert_true(start_with_room(ONE_SUPER_SLAB_ROOM));
+    assert_non_null(acquire(32, HAK_UNITS_NEW_SUPER));
+    fake_os_refuse(FAKE_MAP, 1, SIZE_MAX);
+    for (int i = 0; i < 3; i++) assert_null(acquire(32, HAK_UNITS_NEW_SUPER));
+    assert_int_equal(hak_region_sums().super_slabs, 1);
+    fake_os_refuse_nothing();
+    assert_non_null(acquire(32, HAK_UNITS_NEW_SUPER));
 }
 
 /* Row 47 of what an allocator withstands: no place for one range more. */
 static void no_range_is_left(void **state) {
     (void)state;
-    assert_true(start_with_limit(16 * HAK_MIB - 1));
+    assert_true(start_with_room(ONE_SUPER_SLAB_ROOM));
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) assert_non_null(acquire(32, HAK_UNITS_NEW_SUPER));
     size_t before = fake_os.mapped_bytes;
     assert_null(acquire(32, HAK_UNITS_NEW_SUPER));
@@ -213,7 +303,7 @@ static void no_range_is_left(void **state) {
     assert_ptr_equal(acquire(32, HAK_UNITS_FREE), last);
 }
 
-/* ---- What lies where ------------------------------------------------------------------------------------------------ */
+/* ---- What lies where --------------------------------------------------------------------------------------------- */
 
 static void expect_place(uintptr_t address, enum hak_place_kind kind, uintptr_t start, size_t bytes) {
     struct hak_place place = hak_region_find(address);
@@ -247,20 +337,20 @@ static void check_places(void) {
 
 static void places_in_slabs(void **state) {
     (void)state;
-    assert_true(start_with_limit(SIZE_MAX));
+    assert_true(start_with_room(SIZE_MAX));
     check_places();
 }
 
 static void places_in_further_ranges(void **state) {
     (void)state;
-    assert_true(start_with_limit(16 * HAK_MIB - 1));
+    assert_true(start_with_room(ONE_SUPER_SLAB_ROOM));
     check_places();
     assert_non_null(hak_region_range(3));
 }
 
 static void places_in_runs(void **state) {
     (void)state;
-    assert_true(start_with_limit(SIZE_MAX));
+    assert_true(start_with_room(SIZE_MAX));
     struct hak_slab *run = acquire(5, HAK_UNITS_NEW_SUPER), *next = acquire(1, HAK_UNITS_FREE);
     assert_ptr_equal(next, run + 5);
     hak_region_mark(run, 5, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
@@ -276,10 +366,9 @@ static void places_in_runs(void **state) {
 
 static void foreign_places(void **state) {
     (void)state;
-    assert_true(start_with_limit(HAK_GIB));
+    assert_true(start_with_room(SIZE_MAX));
     assert_non_null(acquire(1, HAK_UNITS_NEW_SUPER));
-    uintptr_t start = hak_region_range(0)->start,
-              end = start + hak_region_range(0)->super_slab_limit * HAK_SUPER_SLAB_BYTES;
+    uintptr_t start = hak_region_range(0)->start, end = start + HAK_SUPER_SLAB_BYTES;
     const uintptr_t addresses[] = {
         0, 0x40, (uintptr_t)&state, start - 1, end, (uintptr_t)1 << 47, (uintptr_t)1 << 63, UINTPTR_MAX};
     for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) {
@@ -292,12 +381,11 @@ static void foreign_places(void **state) {
     assert_true(hak_region_covers(end - 1));
 }
 
-UNIT_MAIN(cmocka_unit_test(no_limit), cmocka_unit_test(no_huge_pages), cmocka_unit_test(quarter_of_limit),
-          cmocka_unit_test(below_64_gib), cmocka_unit_test(below_1_gib), cmocka_unit_test(below_64_mib),
-          cmocka_unit_test(below_16_mib), cmocka_unit_test(one_super_slab), cmocka_unit_test(refused_steps),
-          cmocka_unit_test(refused_metadata), cmocka_unit_test(refused_commit), cmocka_unit_test(nothing_to_be_had),
-          cmocka_unit_test(super_slabs_from_the_bottom), cmocka_unit_test(refused_growth),
-          cmocka_unit_test(more_ranges), cmocka_unit_test(discarded_ranges_leave_no_entries),
-          cmocka_unit_test(no_range_is_left), cmocka_unit_test(places_in_slabs),
-          cmocka_unit_test(places_in_further_ranges), cmocka_unit_test(places_in_runs),
-          cmocka_unit_test(foreign_places))
+UNIT_MAIN(cmocka_unit_test(as_large_as_can_be), cmocka_unit_test(below_16_tib), cmocka_unit_test(below_64_gib),
+          cmocka_unit_test(one_super_slab), cmocka_unit_test(no_huge_pages), cmocka_unit_test(occupied_addresses),
+          cmocka_unit_test(refused_tables), cmocka_unit_test(super_slabs_from_the_bottom),
+          cmocka_unit_test(refused_growth), cmocka_unit_test(the_last_room), cmocka_unit_test(holes),
+          cmocka_unit_test(occupied_tables), cmocka_unit_test(a_step_nobody_finishes), cmocka_unit_test(more_ranges),
+          cmocka_unit_test(no_leaf_for_a_further_range), cmocka_unit_test(no_range_is_left),
+          cmocka_unit_test(places_in_slabs), cmocka_unit_test(places_in_further_ranges),
+          cmocka_unit_test(places_in_runs), cmocka_unit_test(foreign_places))

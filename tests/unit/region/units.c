@@ -1,6 +1,8 @@
 /* region/units.c: where units come from, in which order, and how they and their memory go back. */
 #include "unit.h"
 
+#include <string.h>
+
 #include "fake_os.h"
 #include "region/region.h"
 
@@ -147,15 +149,17 @@ static void extending_into_new_super_slabs(void **state) {
     fake_os_forget();
     assert_true(hak_region_extend(run, 32, 40)); /* all of it new */
     assert_int_equal(hak_region_sums().super_slabs, 3);
-    assert_int_equal(fake_os.call_count[FAKE_COMMIT], 1);
+    assert_int_equal(fake_os.call_count[FAKE_MAP_AT], 1);
     assert_true(hak_region_extend(run, 72, 100)); /* a part is there */
     assert_int_equal(hak_region_sums().super_slabs, 6);
     assert_ptr_equal(acquire(20, 1, HAK_UNITS_FREE), run + 172);
     assert_false(hak_region_extend(run, 172, 1));
-    assert_false(hak_region_extend(run, 172, HAK_FIRST_RANGE_UNITS));
-    assert_false(hak_region_extend(run, 0, HAK_FIRST_RANGE_UNITS + 1));
-    assert_true(hak_region_extend(run + 172, 20, HAK_FIRST_RANGE_UNITS - 192)); /* to the very end */
-    assert_false(hak_region_extend(run, HAK_FIRST_RANGE_UNITS, 1));
+    enum { LIMIT = 1 << 20 };
+    hak_atomic_store(&hak_region_range(0)->super_slab_limit, LIMIT / HAK_UNITS_PER_SUPER_SLAB, relaxed);
+    assert_false(hak_region_extend(run, 172, LIMIT));
+    assert_false(hak_region_extend(run, 0, LIMIT + 1));
+    assert_true(hak_region_extend(run + 172, 20, LIMIT - 192)); /* to the very end */
+    assert_false(hak_region_extend(run, LIMIT, 1));
 }
 
 /* A failed extension gives back what it had already taken in the SuperSlabs before. */
@@ -166,7 +170,7 @@ static void extending_all_or_nothing(void **state) {
     assert_ptr_equal(second, run + 32);
     assert_false(hak_region_extend(run, 1, 32));
     assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), run + 1);
-    fake_os_refuse(FAKE_COMMIT, 1, SIZE_MAX);
+    fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
     assert_false(hak_region_extend(second, 1, 100));
     assert_int_equal(hak_region_sums().super_slabs, 2);
     assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), second + 1);
@@ -209,6 +213,46 @@ static void spans_in_address_order(void **state) {
     assert_ptr_equal(span(159), all + 1041);
     assert_ptr_equal(span(141), all + 70 * 64 * 32);
     assert_ptr_equal(span(140), all + 66 * 64 * 32 + 167);
+}
+
+/* The lowest `count` adjacent units of a plain map that are free; UINT32_MAX when there are none. */
+static uint32_t lowest_in(const bool *taken, uint32_t units, uint32_t count) {
+    uint32_t run = 0;
+    for (uint32_t i = 0; i < units; i++) {
+        run = taken[i] ? 0 : run + 1;
+        if (run == count) return i + 1 - count;
+    }
+    return UINT32_MAX;
+}
+
+/* Whatever is given back and taken, in whatever order: a span is found if there is one, and it is the lowest. */
+static void spans_at_random(void **state) {
+    (void)state;
+    enum { UNITS = 45 * 32, ROUNDS = 40000, LONGEST = 700 };
+    static bool taken[UNITS];
+    uint64_t random = 5;
+    start();
+    struct hak_slab *all = span(UNITS);
+    memset(taken, true, sizeof taken);
+    fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t pick = unit_random(&random);
+        uint32_t at = pick % UNITS, most = 1u << (pick >> 16) % 10, count = 1 + (uint32_t)(pick >> 32) % most;
+        for (uint32_t i = at, end; i < at + count && i < UNITS; i = end + 1) { /* each stretch that is taken */
+            for (end = i; end < at + count && end < UNITS && taken[end]; end++) taken[end] = false;
+            if (end > i) hak_region_release(all + i, end - i);
+        }
+        if ((pick >> 20 & 3) != 0) {
+            struct hak_slab *slab = acquire(1 + (pick >> 24) % 4, 1, HAK_UNITS_LAST_RESORT);
+            if (slab != NULL) memset(&taken[slab - all], true, 1 + (pick >> 24) % 4);
+        }
+        count = 33 + (uint32_t)(unit_random(&random) % (LONGEST - 33));
+        if ((pick >> 40 & 3) != 0) count = 33 + count % 40;
+        uint32_t expected = lowest_in(taken, UNITS, count);
+        struct hak_slab *found = span(count);
+        assert_ptr_equal(found, expected == UINT32_MAX ? NULL : all + expected);
+        if (found != NULL) memset(&taken[expected], true, count);
+    }
 }
 
 static void aligned_spans(void **state) {
@@ -298,5 +342,6 @@ static void at_random(void **state) {
 UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(zero_memory),
           cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
-          cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(aligned_spans),
-          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
+          cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random),
+          cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(last_resort),
+          cmocka_unit_test(at_random))

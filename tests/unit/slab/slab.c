@@ -187,13 +187,15 @@ static void freeing_what_is_claimed_shows(void **state) {
     assert_int_equal(report->size, 64);
 }
 
-static void a_claim_forgets_purged_pages(void **state) {
+static void a_claim_forgets_what_purgers_saw(void **state) {
     (void)state;
     make_slab(1);
     take(64); /* the word that was claimed */
     hak_atomic_store(&slab.purged_pages, 0xff, relaxed);
+    hak_atomic_store(&slab.sweeps, 2, relaxed);
     take(1);
     assert_int_equal(hak_atomic_load(&slab.purged_pages, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&slab.sweeps, relaxed), 0);
 }
 
 static void claiming_all(void **state) {
@@ -267,6 +269,19 @@ static void full_slabs(void **state) {
     expect_state(HAK_SLAB_POOLED, 0);
 }
 
+/* The second look is at every word. */
+static void full_slabs_of_many_words(void **state) {
+    (void)state;
+    uint32_t held = hak_slab_state(HAK_SLAB_HELD, HEAP);
+    for (uint32_t word = 0; word < HAK_SLAB_MAX_WORDS; word += 9) {
+        make_slab(1);
+        take(HAK_SLAB_MAX_BLOCKS);
+        assert_true(is_back(HEAP, held, (int)(word * 64 + word % 64)));
+        expect_state(HAK_SLAB_HELD, HEAP);
+        assert_int_equal(take(2), 1);
+    }
+}
+
 /* Of a holder that looks again and a freer, one gets the slab. */
 static void full_slabs_once(void **state) {
     (void)state;
@@ -284,5 +299,6 @@ UNIT_MAIN(cmocka_unit_test(new_slabs_are_free), cmocka_unit_test(all_blocks_in_o
           cmocka_unit_test(some_blocks_at_a_time), cmocka_unit_test(freed_blocks_in_order),
           cmocka_unit_test(any_blocks_of_a_word), cmocka_unit_test(words_below_are_found),
           cmocka_unit_test(freeing_twice_shows), cmocka_unit_test(unclaiming),
-          cmocka_unit_test(freeing_what_is_claimed_shows), cmocka_unit_test(a_claim_forgets_purged_pages),
-          cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs), cmocka_unit_test(full_slabs_once))
+          cmocka_unit_test(freeing_what_is_claimed_shows), cmocka_unit_test(a_claim_forgets_what_purgers_saw),
+          cmocka_unit_test(claiming_all), cmocka_unit_test(full_slabs), cmocka_unit_test(full_slabs_of_many_words),
+          cmocka_unit_test(full_slabs_once))

@@ -1,0 +1,91 @@
+#include "os/libc.h"
+
+#include <link.h>
+#include <string.h>
+
+#include "base/platform.h"
+
+/* A library's symbols, as System V's and GNU's formats have them. */
+struct symbols {
+    const ElfW(Sym) * symbols;
+    const char *names;
+    const uint16_t *versions; /* NULL: none */
+    const uint32_t *hash;
+};
+
+enum { IS_OLD_VERSION = 0x8000 };
+
+static uint32_t hash_of_name(const char *name) {
+    uint32_t hash = 5381;
+    for (; *name != '\0'; name++) hash = hash * 33 + (unsigned char)*name;
+    return hash;
+}
+
+static bool is_meant(const struct symbols *library, uint32_t index, const char *name) {
+    const ElfW(Sym) *symbol = &library->symbols[index];
+    bool is_old = library->versions != NULL && (library->versions[index] & IS_OLD_VERSION) != 0;
+    return symbol->st_shndx != SHN_UNDEF && !is_old && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
+           strcmp(library->names + symbol->st_name, name) == 0;
+}
+
+/* The table begins with the number of buckets, the first symbol in it, and the number of words of a filter, which is
+ * passed over. A chain's last hash is odd. */
+static const ElfW(Sym) * find_symbol(const struct symbols *library, const char *name) {
+    uint32_t bucket_count = library->hash[0], first = library->hash[1], filter_words = library->hash[2],
+             hash = hash_of_name(name);
+    const uint32_t *buckets = &library->hash[4] + filter_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t)),
+                   *chain = buckets + bucket_count;
+    if (bucket_count == 0) return NULL;
+    for (uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; i++) {
+        if ((chain[i - first] | 1) == (hash | 1) && is_meant(library, i, name)) return &library->symbols[i];
+        if ((chain[i - first] & 1) != 0) break;
+    }
+    return NULL;
+}
+
+/* Some linkers make addresses of what the tables say, in place; others leave them. */
+static const void *at(ElfW(Addr) base, ElfW(Addr) value) { return (const void *)(value < base ? base + value : value); }
+
+static struct symbols symbols_of(ElfW(Addr) base, const ElfW(Dyn) * entry) {
+    struct symbols library = {.symbols = NULL};
+    for (; entry->d_tag != DT_NULL; entry++) {
+        const void *table = at(base, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_SYMTAB) library.symbols = table;
+        if (entry->d_tag == DT_STRTAB) library.names = table;
+        if (entry->d_tag == DT_VERSYM) library.versions = table;
+        if (entry->d_tag == DT_GNU_HASH) library.hash = table;
+    }
+    return library;
+}
+
+struct search {
+    const char *name;
+    void *found;
+};
+
+static bool is_libc(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash == NULL ? path : slash + 1, "libc.so.6") == 0;
+}
+
+static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
+    struct search *search = context;
+    (void)bytes;
+    if (loaded->dlpi_name == NULL || !is_libc(loaded->dlpi_name)) return 0;
+    for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
+        if (part->p_type != PT_DYNAMIC) continue;
+        struct symbols library = symbols_of(loaded->dlpi_addr, (const void *)(loaded->dlpi_addr + part->p_vaddr));
+        const ElfW(Sym) *symbol = library.symbols == NULL || library.names == NULL || library.hash == NULL
+                                      ? NULL
+                                      : find_symbol(&library, search->name);
+        if (symbol != NULL) search->found = (void *)(loaded->dlpi_addr + symbol->st_value);
+    }
+    return 1;
+}
+
+void *hak_os_find_in_libc(const char *name) {
+    struct search search = {name, NULL};
+    dl_iterate_phdr(look_into, &search);
+    return search.found;
+}

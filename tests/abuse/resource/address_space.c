@@ -1,0 +1,172 @@
+/* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
+ * runs on: it starts a copy of itself with hakmem preloaded, and one without.
+ *
+ *     address_space virt|limit_as|limit_data|anonymous|random|random_without_aslr LIBRARY
+ *
+ * A copy is `address_space CASE`. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/personality.h>
+
+#include "process.h"
+
+enum { BLOCKS = 10 << 20, TOLERANCE_PERCENT = 5 };
+
+static const char *library, *name_of_case;
+
+/* ---- What a copy does: prints numbers ------------------------------------------------------------------------------- */
+
+/* A field of /proc/self/status, in KiB. */
+static uint64_t status_kib(const char *field) {
+    char line[256];
+    uint64_t kib = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    if (file == NULL) SKIP("no /proc");
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, field, strlen(field)) == 0) kib = strtoull(line + strlen(field) + 1, NULL, 10);
+    fclose(file);
+    return kib;
+}
+
+static void copy_virt(void) {
+    free(malloc(1));
+    say("%lu\n", (unsigned long)status_kib("VmSize"));
+}
+
+/* What a debugger's core has of a heap of 10 MiB: all that is mapped without a file, whether or not it was ever touched. */
+static void copy_anonymous(void) {
+    for (size_t at = 0; at < BLOCKS; at += 1000) memset(malloc(1000), 1, 1000);
+    char line[512];
+    uint64_t bytes = 0;
+    FILE *file = fopen("/proc/self/maps", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        unsigned long start, end, inode;
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &start, &end, &inode) == 3 && inode == 0 &&
+            strstr(line, "[stack]") == NULL && strstr(line, "[v") == NULL)
+            bytes += end - start;
+    }
+    if (file != NULL) fclose(file);
+    say("%lu\n", (unsigned long)(bytes >> 10));
+}
+
+static void *allocate(void *unused) { return (void)unused, malloc(100); }
+
+/* The limit comes when the program runs. Then threads begin, libraries are loaded, memory is mapped; and malloc gives what the limit leaves,
+ * and no more. Prints how much, in MiB. */
+static void copy_limit(__rlimit_resource_t resource) {
+    enum { LIMIT_MIB = 512, BLOCK = 1 << 16 };
+    void *kept = malloc(1000);
+    struct rlimit limit = {(rlim_t)LIMIT_MIB << 20, (rlim_t)LIMIT_MIB << 20};
+    if (kept == NULL || setrlimit(resource, &limit) != 0) SKIP("setrlimit: errno %d", errno);
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, NULL, allocate, NULL) == 0, "case %s", name_of_case);
+    void *block;
+    pthread_join(thread, &block);
+    EXPECT(block != NULL, "case %s", name_of_case);
+    EXPECT(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED, "case %s",
+           name_of_case);
+    EXPECT(dlopen("libm.so.6", RTLD_NOW) != NULL, "case %s", name_of_case);
+    uint64_t count = 0;
+    for (char *more; (more = malloc(BLOCK)) != NULL && count * BLOCK < (uint64_t)4 * LIMIT_MIB << 20; count++)
+        *more = 1;
+    say("%lu\n", (unsigned long)(count * BLOCK >> 20));
+}
+
+static void copy_where(void) { say("%lu\n", (unsigned long)((uintptr_t)malloc(1) >> 21)); }
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------------ */
+
+/* The number that a copy prints. */
+static uint64_t ask_copy(const char *name, bool with_hakmem) {
+    int ends[2];
+    if (pipe(ends) != 0) SKIP("no pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        if (with_hakmem) setenv("LD_PRELOAD", library, 1);
+        else unsetenv("LD_PRELOAD");
+        alarm(30);
+        execl("/proc/self/exe", "address_space", name, (char *)NULL);
+        _exit(EXIT_USE);
+    }
+    close(ends[1]);
+    char text[512] = "";
+    size_t length = 0;
+    for (ssize_t got; length < sizeof text - 1 && (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;)
+        length += (size_t)got;
+    close(ends[0]);
+    int status = -1;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SKIPPED) SKIP("%s", text);
+    if (status != 0) say("%s of %s: %s", name, with_hakmem ? "hakmem" : "the C library", text);
+    EXPECT(status == 0, "case %s", name_of_case);
+    return strtoull(text, NULL, 10);
+}
+
+static void virt(void) {
+    uint64_t plain_kib = ask_copy("virt", false), kib = ask_copy("virt", true);
+    say("%lu KiB, without hakmem %lu\n", (unsigned long)kib, (unsigned long)plain_kib);
+    EXPECT(kib <= plain_kib + (16 << 10), "case %s", name_of_case);
+}
+
+static void anonymous(void) {
+    uint64_t kib = ask_copy("anonymous", true);
+    say("%lu KiB\n", (unsigned long)kib);
+    EXPECT(kib >= BLOCKS >> 10, "case %s", name_of_case);
+    EXPECT(kib <= (BLOCKS >> 10) + (8 << 10), "case %s", name_of_case);
+}
+
+static void limited(const char *name) {
+    uint64_t plain_mib = ask_copy(name, false), mib = ask_copy(name, true);
+    say("%lu MiB, without hakmem %lu\n", (unsigned long)mib, (unsigned long)plain_mib);
+    EXPECT(mib * 100 >= plain_mib * (100 - TOLERANCE_PERCENT), "case %s", name_of_case);
+    EXPECT(mib <= 512, "case %s", name_of_case);
+}
+
+/* Two million places at the least are twenty bits: of 32 processes no two have the same one, and they lie in both halves of what
+ * all of them span, which is wide. */
+static void is_random(void) {
+    enum { PROCESSES = 32 };
+    uint64_t places[PROCESSES], least = UINT64_MAX, most = 0;
+    for (int i = 0; i < PROCESSES; i++) {
+        places[i] = ask_copy("where", true);
+        for (int j = 0; j < i; j++) EXPECT(places[i] != places[j], "case %s", name_of_case);
+        if (places[i] < least) least = places[i];
+        if (places[i] > most) most = places[i];
+    }
+    EXPECT(most - least > (uint64_t)1 << 20, "case %s", name_of_case);
+    int lower = 0;
+    for (int i = 0; i < PROCESSES; i++) lower += places[i] - least < (most - least) / 2;
+    EXPECT(lower > 2 && lower < PROCESSES - 2, "case %s", name_of_case);
+}
+
+int main(int argc, char **argv) {
+    name_of_case = argc > 1 ? argv[1] : "";
+    if (argc == 2) {
+        if (!strcmp(argv[1], "virt")) copy_virt();
+        else if (!strcmp(argv[1], "anonymous")) copy_anonymous();
+        else if (!strcmp(argv[1], "limit_as")) copy_limit(RLIMIT_AS);
+        else if (!strcmp(argv[1], "limit_data")) copy_limit(RLIMIT_DATA);
+        else if (!strcmp(argv[1], "where")) copy_where();
+        else return EXIT_USE;
+        return 0;
+    }
+    if (argc != 3) {
+        say("usage: %s CASE LIBRARY\n", argv[0]);
+        return EXIT_USE;
+    }
+    library = argv[2];
+    if (!strcmp(argv[1], "virt")) virt();
+    else if (!strcmp(argv[1], "anonymous")) anonymous();
+    else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data")) limited(argv[1]);
+    else if (!strcmp(argv[1], "random")) is_random();
+    else if (!strcmp(argv[1], "random_without_aslr")) {
+        if (personality(ADDR_NO_RANDOMIZE) == -1) SKIP("no personality: errno %d", errno);
+        is_random();
+    } else return EXIT_USE;
+    return 0;
+}
