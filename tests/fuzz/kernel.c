@@ -12,6 +12,10 @@ static _Atomic long to_pass, to_refuse;
 static _Atomic int refused_error;
 static _Atomic uint64_t refused, mapped_bytes;
 
+/* The target that the last refused move has lost; 0 bytes when that was looked at, or addresses were given since. */
+static _Atomic uintptr_t lost_start;
+static _Atomic size_t lost_bytes;
+
 void kernel_refuse(unsigned calls, unsigned after, unsigned count, int error) {
     atomic_store(&refused_calls, 0);
     atomic_store(&to_pass, (long)after);
@@ -54,6 +58,7 @@ long __wrap_syscall(long, ...);
 void *__wrap_mmap(void *start, size_t bytes, int protection, int flags, int descriptor, off_t offset) {
     if (is_refused(KERNEL_MMAP)) return MAP_FAILED;
     void *mapped = __real_mmap(start, bytes, protection, flags, descriptor, offset);
+    atomic_store(&lost_bytes, 0);
     if (mapped != MAP_FAILED && (flags & MAP_FIXED) == 0) atomic_fetch_add(&mapped_bytes, bytes);
     return mapped;
 }
@@ -67,7 +72,15 @@ int __wrap_munmap(void *start, size_t bytes) {
 
 /* As the kernel does it, the target of a move is gone when memory or a limit is the reason to refuse. */
 static void lose_target(void *target, size_t bytes) {
-    if (__real_munmap(target, bytes) == 0) atomic_fetch_sub(&mapped_bytes, bytes);
+    if (__real_munmap(target, bytes) != 0) return;
+    atomic_fetch_sub(&mapped_bytes, bytes);
+    atomic_store(&lost_start, (uintptr_t)target);
+    atomic_store(&lost_bytes, bytes);
+}
+
+/* Who may not look whether a target went has to hold it for mapped, from then on. */
+static void hide_loss(uintptr_t word) {
+    if (word == atomic_load(&lost_start)) atomic_fetch_add(&mapped_bytes, atomic_exchange(&lost_bytes, 0));
 }
 
 void *__wrap_mremap(void *start, size_t bytes, size_t new_bytes, int flags, ...) {
@@ -95,8 +108,9 @@ int __wrap_mprotect(void *start, size_t bytes, int protection) {
 }
 
 /* No kernel is out of memory for a wait: a filter forbids it. */
-static int is_wait_refused(long number, int operation) {
-    if (number != SYS_futex || (operation & FUTEX_COMMANDS) != FUTEX_WAITS || !is_refused(KERNEL_WAIT)) return 0;
+static int is_wait_refused(long number, const long *words) {
+    if (number != SYS_futex || (words[1] & FUTEX_COMMANDS) != FUTEX_WAITS || !is_refused(KERNEL_WAIT)) return 0;
+    hide_loss((uintptr_t)words[0]);
     errno = EPERM;
     return 1;
 }
@@ -115,7 +129,7 @@ __attribute__((no_sanitize_address)) long __wrap_syscall(long number, ...) {
     if (number == SYS_munmap) return __wrap_munmap(start, bytes);
     if (number == SYS_madvise) return __wrap_madvise(start, bytes, third);
     if (number == SYS_mprotect) return __wrap_mprotect(start, bytes, third);
-    if (is_wait_refused(number, (int)words[1])) return -1;
+    if (is_wait_refused(number, words)) return -1;
     return __real_syscall(number, words[0], words[1], words[2], words[3], words[4], words[5]);
 }
 
