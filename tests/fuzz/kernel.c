@@ -12,10 +12,6 @@ static _Atomic long to_pass, to_refuse;
 static _Atomic int refused_error;
 static _Atomic uint64_t refused, mapped_bytes;
 
-/* The target that the last refused move has lost; 0 bytes when that was looked at, or addresses were given since. */
-static _Atomic uintptr_t lost_start;
-static _Atomic size_t lost_bytes;
-
 void kernel_refuse(unsigned calls, unsigned after, unsigned count, int error) {
     atomic_store(&refused_calls, 0);
     atomic_store(&to_pass, (long)after);
@@ -30,6 +26,10 @@ uint64_t kernel_mapped_bytes(void) { return atomic_load(&mapped_bytes); }
 #ifdef FUZZ_WRAPPED
 
 int kernel_is_wrapped(void) { return 1; }
+
+/* The target that the last refused move has lost; 0 bytes when that was looked at, or addresses were given since. */
+static _Atomic uintptr_t lost_start;
+static _Atomic size_t lost_bytes;
 
 /* Of linux/futex.h, which musl-gcc does not find. */
 enum { FUTEX_COMMANDS = 127, FUTEX_WAITS = 0 };
