@@ -107,7 +107,7 @@ static void drain_idle_heaps(void) {
 
 /* The next part of the heap; nothing where nothing can have become free. */
 static void sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
-    uint64_t all = hak_region_sums().super_slabs, count = most_super_slabs;
+    uint64_t all = hak_region_count_super_slabs(), count = most_super_slabs;
     if (left_to_sweep > SWEEPS_OF_ALL * all) left_to_sweep = SWEEPS_OF_ALL * all;
     if (count > all) count = all;
     if (count > left_to_sweep) count = left_to_sweep;
@@ -312,7 +312,7 @@ static void step_alone(uint64_t now_ms) {
 /* One SuperSlab at a time, so that no miss takes long, and each once in a period. */
 static void sweep_alone(uint64_t now_ms) {
     if (now_ms >= next_holes_ms) {
-        uint64_t misses = count_misses(), all = hak_region_sums().super_slabs;
+        uint64_t misses = count_misses(), all = hak_region_count_super_slabs();
         alone_batch_bytes = misses - misses_seen < FEW_MISSES ? idle_batch_bytes : busy_batch_bytes;
         misses_seen = misses;
         left_to_sweep = all < SWEEP_SUPER_SLABS ? all : SWEEP_SUPER_SLABS;

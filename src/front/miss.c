@@ -156,7 +156,7 @@ static HAK_COLD void *reclaimed(void *block) {
 
 /* More than hakmem has in all is not to be had of it. */
 static bool may_reclaim(size_t bytes) {
-    return bytes <= hak_region_sums().super_slabs * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
+    return bytes <= hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
 }
 
 static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {

@@ -352,15 +352,20 @@ static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *b
     for (uint32_t i = 1; i <= group_count; i++) put_group(heap, size_class, &groups[i], keeper);
 }
 
+static void put_all(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+    for (; count > PUT_BLOCKS; blocks += PUT_BLOCKS, count -= PUT_BLOCKS)
+        put_batch(heap, size_class, blocks, PUT_BLOCKS);
+    if (count > 0) put_batch(heap, size_class, blocks, count);
+}
+
+/* A slab that is full has memory in hand: the first block puts it into the pool. */
+static HAK_COLD void put_without_heap(uint32_t size_class, void *const *blocks, uint32_t count) {
+    struct hak_hand *outer = hak_in_hand_begin_without();
+    put_all(NULL, size_class, blocks, count);
+    hak_in_hand_end_without(outer);
+}
+
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    struct hak_hand *outer = NULL;
-    if (HAK_UNLIKELY(heap == NULL))
-        outer = hak_in_hand_begin_without(); /* a slab that is full, and that the first block puts into the pool */
-    while (count > 0) {
-        uint32_t batch = count < PUT_BLOCKS ? count : PUT_BLOCKS;
-        put_batch(heap, size_class, blocks, batch);
-        blocks += batch;
-        count -= batch;
-    }
-    if (HAK_UNLIKELY(heap == NULL)) hak_in_hand_end_without(outer);
+    if (HAK_UNLIKELY(heap == NULL)) put_without_heap(size_class, blocks, count);
+    else put_all(heap, size_class, blocks, count);
 }

@@ -250,7 +250,7 @@ static size_t visit_super_slabs(struct cursor *cursor, uint64_t count,
 static struct cursor next_to_sweep;
 
 size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
-    uint64_t all = hak_region_sums().super_slabs, count = all < most_super_slabs ? all : most_super_slabs;
+    uint64_t all = hak_region_count_super_slabs(), count = all < most_super_slabs ? all : most_super_slabs;
     struct cursor from = next_to_sweep;
     if (count == 0 || visit_super_slabs(&next_to_sweep, count, age_super_slab) < least_bytes * count / all) return 0;
     hak_in_hand_begin();
@@ -268,7 +268,7 @@ static size_t purge_holes(struct hak_range *range, uint32_t super_slab) {
 
 static size_t purge_all_holes(void) {
     struct cursor from = {0, 0};
-    return visit_super_slabs(&from, hak_region_sums().super_slabs, purge_holes);
+    return visit_super_slabs(&from, hak_region_count_super_slabs(), purge_holes);
 }
 
 /* ---- By turns ---------------------------------------------------------------------------------------------------- */
@@ -289,7 +289,7 @@ void hak_purge_begin_round(struct hak_heap *own) {
     hak_hand_take_up(outer);
     hak_page_policy_owe_all();
     holes_round.next = (struct cursor){0, 0};
-    holes_round.super_slabs_left = hak_region_sums().super_slabs;
+    holes_round.super_slabs_left = hak_region_count_super_slabs();
 }
 
 bool hak_purge_turn(void) {

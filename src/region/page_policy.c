@@ -301,7 +301,7 @@ void hak_page_policy_after_release(void) {
     /* One thread ends the period. */
     if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
     uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
-    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_sums().super_slabs) owe(idle_units);
+    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_count_super_slabs()) owe(idle_units);
     hak_mapping_cache_age();
 }
 

@@ -460,13 +460,20 @@ bool hak_region_is_metadata(uintptr_t address) {
     return false;
 }
 
+uint64_t hak_region_count_super_slabs(void) {
+    uint64_t count = 0;
+    const struct hak_range *range;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && (range = hak_region_range(i)) != NULL; i++)
+        count += hak_region_super_slabs(range);
+    return count;
+}
+
 struct hak_region_sums hak_region_sums(void) {
-    struct hak_region_sums sums = {0, 0, 0};
+    struct hak_region_sums sums = {hak_region_count_super_slabs(), 0, 0};
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
         const struct hak_range *range = hak_region_range(i);
         if (range == NULL) break;
         uint32_t steps = hak_atomic_load(&range->table_super_slabs, relaxed);
-        sums.super_slabs += hak_region_super_slabs(range);
         sums.metadata_bytes += record_bytes_of(range);
         for (enum table table = 0; table < TABLE_COUNT; table++)
             sums.metadata_bytes += table_end(range, table, steps) - table_end(range, table, 0);

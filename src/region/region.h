@@ -206,6 +206,9 @@ void hak_region_recover_around_after_fork(struct hak_range *range, uint32_t supe
 void hak_region_recover_all_after_fork(struct hak_range *range);
 void hak_region_recount_after_fork(void);
 
+/* Of all ranges, holes included. */
+uint64_t hak_region_count_super_slabs(void);
+
 /* Sums for statistics, in bytes. */
 struct hak_region_sums {
     uint64_t super_slabs, committed_bytes, metadata_bytes;
