@@ -34,6 +34,11 @@
 
 /* pool: who gets which slab. */
 #include "pool/partial_set.c"
+#include "pool/heap_count.c"
+#include "pool/bin.c"
+#include "pool/bin_size.c"
+#include "pool/held.c"
+#include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"

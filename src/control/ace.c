@@ -9,6 +9,8 @@
 #include "control/phase.h"
 #include "control/reward.h"
 #include "os/os.h"
+#include "pool/bin.h"
+#include "pool/bin_size.h"
 #include "pool/heap.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"

@@ -9,6 +9,7 @@
 #include "front/tight.h"
 #include "os/os.h"
 #include "pool/drain.h"
+#include "pool/heap_count.h"
 #include "pool/purge.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"

@@ -4,6 +4,7 @@
 
 #include "os/inspect.h"
 #include "os/os.h"
+#include "pool/bin.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"

@@ -1,5 +1,7 @@
 #include "pool/drain.h"
 
+#include "pool/bin.h"
+#include "pool/held.h"
 #include "pool/pool.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"

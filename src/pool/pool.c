@@ -1,6 +1,8 @@
 #include "pool/pool.h"
 
 #include "base/check.h"
+#include "pool/heap_count.h"
+#include "pool/held.h"
 #include "pool/partial_set.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"

@@ -2,6 +2,7 @@
 
 #include "os/os.h"
 #include "pool/drain.h"
+#include "pool/heap_count.h"
 #include "pool/pool.h"
 #include "region/in_hand.h"
 #include "region/large.h"

@@ -28,6 +28,11 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "region/large.c"
 
 #include "pool/partial_set.c"
+#include "pool/heap_count.c"
+#include "pool/bin.c"
+#include "pool/bin_size.c"
+#include "pool/held.c"
+#include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
@@ -231,7 +236,7 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
         hak_region_new_super_slabs(&number, &count);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
-    hak_heap_initialize();
+    hak_heap_count_initialize();
     hak_routes_initialize();
     start_state = START_DONE;
     settings.background = 1;
@@ -372,7 +377,7 @@ static void check_heaps(void) {
     uint32_t unused = 0, found = 0;
     for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) {
         uint32_t stands = 0;
-        for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) stands += kept_heaps[i] == heap;
+        for (uint32_t i = 0; i < HAK_MOST_KEPT_HEAPS; i++) stands += kept_heaps[i] == heap;
         model_assert(stands == (heap->in_use == HAK_HEAP_KEPT), "a heap that is kept is found, and no other one is");
         unused += heap->in_use == HAK_HEAP_UNUSED;
     }

@@ -24,6 +24,7 @@
 #include "hakmem/hakmem.h"
 #include "lines.h"
 #include "pool/heap.h"
+#include "pool/heap_count.h"
 #include "region/page_policy.h"
 #include "turns.h"
 

@@ -3,6 +3,7 @@
 
 #include "control/ace.h"
 #include "front/miss.h"
+#include "pool/bin_size.h"
 #include "pool/heap.h"
 #include "region/directory.h"
 #include "region/page_policy.h"

@@ -10,6 +10,7 @@
 #include "front/process.h"
 #include "os/channel.h"
 #include "pool/heap.h"
+#include "pool/heap_count.h"
 #include "pool/purge.h"
 #include "region/page_policy.h"
 

@@ -4,6 +4,8 @@
 #include "front/miss.h"
 #include "front/routes.h"
 #include "front/thread.h"
+#include "pool/bin.h"
+#include "pool/bin_size.h"
 
 struct call {
     void (*function)(void *);

@@ -7,6 +7,7 @@
 #include "front/process.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "pool/bin.h"
 #include "region/page_policy.h"
 
 #define LIMIT (256 * HAK_MIB)
