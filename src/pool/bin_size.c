@@ -7,14 +7,28 @@
 #include "pool/heap_count.h"
 #include "region/page_policy.h"
 
-enum { BYTES_PER_MISS = 4096, TURNING_SHARES = 4 };
+enum {
+    FIRST_SLOTS = 8,        /* or half of what it may have */
+    BYTES_PER_SLOT = 192,   /* of bin_bytes (knob): smaller blocks count as that */
+    MOST_BYTES = 256 << 10, /* of a large bin */
+    BYTES_PER_MISS = 4096,
+    TURNING_SHARES = 4
+};
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
+/* Every class can keep something. */
+static size_t at_least_few(size_t slots) { return slots < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : slots; }
+
+/* What a bin gets at any miss. */
+static size_t quick_slots(uint32_t size_class) {
+    return at_least_few(hak_knob(bin_bytes) / hak_size_classes[size_class].block_bytes);
+}
+
 size_t hak_heap_usual_slots(uint32_t size_class) {
-    size_t most = hak_knob(bin_most_bytes) / hak_size_classes[size_class].block_bytes;
-    if (most > hak_knob(bin_most_slots)) most = hak_knob(bin_most_slots);
-    return most < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : most; /* every class can keep something */
+    size_t most = MOST_BYTES / hak_size_classes[size_class].block_bytes, slots = hak_knob(bin_bytes) / BYTES_PER_SLOT;
+    if (slots > HAK_CLASS_MOST_SLOTS) slots = HAK_CLASS_MOST_SLOTS;
+    return at_least_few(most < slots ? most : slots);
 }
 
 size_t hak_heap_most_slots(uint32_t size_class) {
@@ -27,10 +41,10 @@ static enum hak_bin_fit fit_of(uint32_t size_class, size_t slots) {
     size_t own = hak_atomic_load(&hak_class_slots[size_class], relaxed),
            bytes = slots * hak_size_classes[size_class].block_bytes;
     if (HAK_UNLIKELY(own != 0)) return slots < own ? HAK_BIN_GREW : slots == own ? HAK_BIN_FITS : HAK_BIN_TOO_LARGE;
-    if (slots < HAK_LEAST_SLOTS || (bytes < hak_knob(bin_most_bytes) && slots < hak_knob(bin_most_slots)))
-        return HAK_BIN_GREW;
-    bool is_above = bytes > hak_knob(bin_most_bytes) || slots > hak_knob(bin_most_slots);
-    return is_above && slots > HAK_LEAST_SLOTS ? HAK_BIN_TOO_LARGE : HAK_BIN_FITS;
+    if (slots < HAK_LEAST_SLOTS) return HAK_BIN_GREW;
+    size_t room = hak_knob(bin_bytes), taken = slots * BYTES_PER_SLOT;
+    if (bytes < MOST_BYTES && taken < room && slots < HAK_CLASS_MOST_SLOTS) return HAK_BIN_GREW;
+    return (bytes > MOST_BYTES || taken > room) && slots > HAK_LEAST_SLOTS ? HAK_BIN_TOO_LARGE : HAK_BIN_FITS;
 }
 
 /* What the slots of all bins may keep in a large heap: the threads' part of it. */
@@ -63,12 +77,6 @@ static void count_growth_miss(struct hak_heap *heap, uint32_t size_class) {
     heap->growth_turns[size_class] += is_turn(heap, size_class);
 }
 
-/* What a bin gets at any miss. */
-static size_t quick_slots(uint32_t size_class) {
-    size_t quick = hak_knob(bin_quick_bytes) / hak_size_classes[size_class].block_bytes;
-    return quick < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : quick;
-}
-
 /* How many of `want` slots, above the `have` that it has, a bin gets for this miss, where nothing is said about its
  * class: large ones by a miss for every 4 KiB more that it keeps then, within the thread's share of the heap. */
 static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
@@ -96,7 +104,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     enum hak_bin_fit fit = fit_of(size_class, have);
     if (HAK_LIKELY(fit != HAK_BIN_GREW)) return fit;
     size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
-    size_t want = have == 0 ? hak_knob(bin_first_slots) : 2 * have;
+    size_t want = have != 0 ? 2 * have : most / 2 < FIRST_SLOTS ? most / 2 : FIRST_SLOTS;
     if (want > most) want = most;
     if (hak_atomic_load(&hak_class_slots[size_class], relaxed) == 0) want = slots_earned(heap, size_class, have, want);
     if (want <= have || (have != 0 && hak_atomic_load(&hak_memory_is_tight, relaxed))) return HAK_BIN_FITS;
@@ -108,7 +116,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     }
     if (want > heap->slot_room[size_class]) {
         /* What the first slots of all others may need stays. */
-        size_t others = have == 0 ? 0 : HAK_CLASS_LIMIT * (hak_knob(bin_first_slots) + 1);
+        size_t others = have == 0 ? 0 : HAK_CLASS_LIMIT * (FIRST_SLOTS + 1);
         if ((size_t)(heap->slots_end - heap->slots_next) < want + 1 + others)
             return heap->is_inherited ? grow_anew(heap, size_class) : HAK_BIN_FITS;
         void **base = heap->slots_next + 1; /* H2 */

@@ -165,8 +165,7 @@ void library_reset(void) {
     void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES);
     root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
     hak_knobs = initial_knobs;
-    hak_knobs.bin_first_slots = 2;
-    hak_knobs.bin_most_slots = 2;
+    for (uint32_t c = 1; c < HAK_CLASS_LIMIT; c++) hak_class_slots[c] = 4; /* two at first */
     hak_knobs.run_limit_bytes = (size_t)1 << 20; /* or there are no mappings in so small a world */
     memset(&hak_window, 0, sizeof hak_window);
     hak_dirty_units = 0;

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { MOST_BYTES = 256 << 10 };
+
 static void growing_bins(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -15,7 +17,7 @@ static void growing_bins(void **state) {
         while (pool_grow_bin(heap, c)) {
             size_t now = (size_t)(bin->limit - bin->base);
             assert_true(now > slots && (slots == 0 || now <= 2 * slots));
-            assert_true(now <= hak_knob(bin_most_slots));
+            assert_true(now <= hak_heap_usual_slots(c));
             assert_null(bin->base[-1]);
             assert_int_equal(hak_heap_cached(heap, c), slots);
             for (size_t i = 0; i < slots; i++) assert_ptr_equal(bin->base[i], (void *)(i + 1)); /* they stay */
@@ -32,6 +34,34 @@ static void growing_bins(void **state) {
     assert_true(heap->slots_next <= heap->slots_end);
 }
 
+/* 256 KiB, a slot for each 192 of bin_bytes, as many as the controller may say; and in a heap of any size bin_bytes. */
+static void first_rule(void **state) {
+    (void)state;
+    static const uint64_t given[] = {768, 1536, 16 << 10, 48 << 10, 96 << 10, 256 << 10};
+    for (uint32_t i = 0; i < sizeof given / sizeof *given; i++) {
+        pool_start(SIZE_MAX);
+        hak_atomic_store(&hak_knobs.bin_bytes, given[i], relaxed);
+        hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 26, relaxed);
+        for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+            struct hak_heap *heap = hak_heap_acquire();
+            size_t bytes = hak_size_classes[c].block_bytes, most = given[i] / 192, quick = given[i] / bytes;
+            if (most > MOST_BYTES / bytes) most = MOST_BYTES / bytes;
+            if (most > HAK_CLASS_MOST_SLOTS) most = HAK_CLASS_MOST_SLOTS;
+            if (most < HAK_LEAST_SLOTS) most = HAK_LEAST_SLOTS;
+            if (quick < HAK_LEAST_SLOTS) quick = HAK_LEAST_SLOTS;
+            if (quick > most) quick = most;
+            assert_int_equal(hak_heap_usual_slots(c), most);
+            assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_GREW);
+            size_t first = pool_slots_of(heap, c);
+            assert_true(first == 8 || first == most / 2 || first == quick);
+            for (int j = 0; j < 20; j++) pool_grow_bin(heap, c);
+            assert_int_equal(pool_slots_of(heap, c), quick);
+            assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_FITS);
+            hak_heap_release(heap);
+        }
+    }
+}
+
 enum { LARGE_HEAP_SUPER_SLABS = 64 };
 
 static void make_heap_large(void) {
@@ -46,7 +76,7 @@ static void a_small_heap_has_no_large_bin(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
     for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
-    assert_int_equal(pool_slots_of(heap, c) * 1024, hak_knob(bin_quick_bytes));
+    assert_int_equal(pool_slots_of(heap, c) * 1024, hak_knob(bin_bytes));
 }
 
 static void a_large_bin_grows_by_a_miss_for_every_page(void **state) {
@@ -55,10 +85,9 @@ static void a_large_bin_grows_by_a_miss_for_every_page(void **state) {
     make_heap_large();
     struct hak_heap *heap = hak_heap_acquire();
     uint32_t c = hak_size_class_of(1024);
-    while (pool_slots_of(heap, c) * 1024 < hak_knob(bin_quick_bytes))
-        assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_GREW);
-    while (pool_slots_of(heap, c) * 1024 < hak_knob(bin_most_bytes)) {
-        size_t slots = pool_slots_of(heap, c), most = hak_knob(bin_most_bytes) / 1024, more = slots;
+    while (pool_slots_of(heap, c) * 1024 < hak_knob(bin_bytes)) assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_GREW);
+    while (pool_slots_of(heap, c) * 1024 < MOST_BYTES) {
+        size_t slots = pool_slots_of(heap, c), most = MOST_BYTES / 1024, more = slots;
         if (more > most - slots) more = most - slots;
         for (size_t i = 1; i < more * 1024 / 4096; i++) assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_FITS);
         assert_int_equal(pool_grow_bin(heap, c), HAK_BIN_GREW);
@@ -72,7 +101,7 @@ static uint64_t slots_bytes_at_most(struct hak_heap *heap) {
     uint64_t bytes = 0;
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
-        assert_in_range(pool_slots_of(heap, c), HAK_LEAST_SLOTS, hak_knob(bin_most_slots)); /* there is room for all */
+        assert_in_range(pool_slots_of(heap, c), HAK_LEAST_SLOTS, hak_heap_usual_slots(c)); /* there is room for all */
         if (pool_slots_of(heap, c) > HAK_LEAST_SLOTS) bytes += pool_slots_of(heap, c) * hak_size_classes[c].block_bytes;
     }
     return bytes;
@@ -107,10 +136,10 @@ static void bins_that_take_turns(void **state) {
     memset(runs->miss_run, 1, sizeof runs->miss_run);
     assert_in_range(slots_bytes_at_most(runs), 1, share);
 
-    uint32_t c = hak_size_class_of(4096); /* one miss of eight is a turn, for so long that counters overflow */
+    uint32_t c = HAK_SMALL_CLASS_COUNT; /* one miss of eight is a turn, for so long that counters overflow */
     size_t slots = pool_slots_of(runs, c);
-    hak_atomic_store(&hak_knobs.bin_most_bytes, 1 << 20, relaxed);
-    assert_true(runs->slots_bytes + slots * 4096 > share);
+    assert_true(2 * slots <= hak_heap_usual_slots(c));
+    assert_true(runs->slots_bytes + slots * hak_size_classes[c].block_bytes > share);
     for (uint32_t i = 0; i < 200000; i++) {
         runs->miss_run[c] = i % 8 == 0 ? -1 : 1;
         pool_grow_bin(runs, c);
@@ -169,7 +198,7 @@ static void budget_in_use(void **state) {
     assert_int_equal(pool_slots_of(heap, c), 16);
     hak_atomic_store(&hak_knobs.bin_budget_bytes, 1 << 20, relaxed); /* of a heap that is in use */
     for (int i = 0; i < 1000; i++) pool_grow_bin(heap, c);
-    assert_int_equal(pool_slots_of(heap, c) * 1024, hak_knob(bin_quick_bytes));
+    assert_int_equal(pool_slots_of(heap, c) * 1024, hak_knob(bin_bytes));
 }
 
 /* A budget that is lowered while bins are in use. */
@@ -209,20 +238,20 @@ static void share_is_lowered(void **state) {
         pool_grow_bin(heap, earned);
         pool_grow_bin(heap, own);
     }
-    while (pool_slots_of(heap, quick) * 2048 < hak_knob(bin_quick_bytes)) pool_grow_bin(heap, quick);
+    while (pool_slots_of(heap, quick) * 2048 < hak_knob(bin_bytes)) pool_grow_bin(heap, quick);
     size_t had = pool_slots_of(heap, earned);
-    assert_true(had * 4096 > hak_knob(bin_quick_bytes));
+    assert_true(had * 4096 > hak_knob(bin_bytes));
     hak_heap_shrink_to_budget(heap);
     assert_int_equal(pool_slots_of(heap, earned), had);
     hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed);
     for (int i = 0; i < 3; i++) hak_heap_acquire(); /* and more threads have a part in it */
     for (int i = 0; i < 20; i++) hak_heap_shrink_to_budget(heap);
     assert_true(heap->slots_bytes < hak_knob(bin_budget_bytes));
-    assert_int_equal(pool_slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
-    assert_int_equal(pool_slots_of(heap, quick) * 2048, hak_knob(bin_quick_bytes));
+    assert_int_equal(pool_slots_of(heap, earned) * 4096, hak_knob(bin_bytes));
+    assert_int_equal(pool_slots_of(heap, quick) * 2048, hak_knob(bin_bytes));
     assert_int_equal(pool_slots_of(heap, own), 32);
     for (int i = 0; i < 1000; i++) pool_grow_bin(heap, earned);
-    assert_int_equal(pool_slots_of(heap, earned) * 4096, hak_knob(bin_quick_bytes));
+    assert_int_equal(pool_slots_of(heap, earned) * 4096, hak_knob(bin_bytes));
 }
 
 /* However much the bins before have: what the last ones need at first is left. */
@@ -234,7 +263,7 @@ static void every_bin_gets_slots(void **state) {
     struct hak_heap *heap = hak_heap_acquire();
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         for (int i = 0; i < 20; i++) pool_grow_bin(heap, c);
-        assert_in_range(pool_slots_of(heap, c), hak_knob(bin_first_slots), 512);
+        assert_in_range(pool_slots_of(heap, c), 8, 512);
     }
     assert_true(pool_slots_of(heap, HAK_SMALL_CLASS_COUNT) < 512);
     assert_true(heap->slots_next <= heap->slots_end);
@@ -268,7 +297,7 @@ static void inherited_bins_begin_anew(void **state) {
     assert_int_equal(hak_heap_cached(heap, POOL_CLASS), 1);
 }
 
-UNIT_MAIN(cmocka_unit_test(growing_bins), cmocka_unit_test(a_small_heap_has_no_large_bin),
+UNIT_MAIN(cmocka_unit_test(growing_bins), cmocka_unit_test(first_rule), cmocka_unit_test(a_small_heap_has_no_large_bin),
           cmocka_unit_test(a_large_bin_grows_by_a_miss_for_every_page),
           cmocka_unit_test(bins_have_a_share_of_a_large_heap), cmocka_unit_test(bins_that_take_turns),
           cmocka_unit_test(limits_of_a_class), cmocka_unit_test(budget_in_use), cmocka_unit_test(budget_is_lowered),
