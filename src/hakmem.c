@@ -11,6 +11,7 @@
 
 /* os: the kernel. No policy. */
 #include "os/libc.c"
+#include "os/descriptors.c"
 #include "os/linux.c"
 #include "os/inspect.c"
 #include "os/signals.c"
