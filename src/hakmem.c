@@ -8,6 +8,7 @@
 #include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
+#include "base/memory.c"
 
 /* os: the kernel. No policy. */
 #include "os/libc.c"
@@ -25,12 +26,14 @@
 /* region: which addresses are ours. */
 #include "region/directory.c"
 #include "region/in_hand.c"
+#include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
 #include "region/units.c"
 #include "region/density.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
+#include "region/decay.c"
 #include "region/large.c"
 
 /* pool: who gets which slab. */

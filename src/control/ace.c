@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "control/arithmetic.h"
 #include "control/life_cycle.h"
@@ -14,7 +15,6 @@
 #include "pool/heap.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 
 /* What a dimension may save, and from which share of it on it is worth trying. */
 enum saving { SAVES_MISS, SAVES_KERNEL, SAVES_LARGE };

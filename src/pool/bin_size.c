@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "pool/bin.h"
 #include "pool/heap_count.h"
-#include "region/page_policy.h"
 
 enum {
     FIRST_SLOTS = 8,        /* or half of what it may have */

@@ -3,13 +3,14 @@
 #include <string.h>
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/heap_count.h"
 #include "pool/held.h"
 #include "pool/vacant.h"
+#include "region/decay.h"
 #include "region/in_hand.h"
-#include "region/page_policy.h"
 
 HAK_WRITTEN_BY_MANY struct hak_counters hak_shared_counters;
 HAK_ATOMIC(struct hak_heap *) hak_heaps;
@@ -125,7 +126,7 @@ void hak_heap_flush(struct hak_heap *heap) {
     if (hak_atomic_load(&hak_memory_is_tight, relaxed)) hak_heap_give_up_bins(heap);
     else hak_heap_flush_bins(heap);
     hak_heap_give_up_slabs(heap);
-    hak_page_policy_after_release();
+    hak_decay_after_release();
 }
 
 /* ---- H7: leaving, and draining ----------------------------------------------------------------------------------- */
@@ -189,7 +190,7 @@ void hak_heap_leave(struct hak_heap *heap) {
         return;
     }
     hak_heap_give_up_slabs(heap);
-    hak_page_policy_after_release();
+    hak_decay_after_release();
     forget_thread(heap);
     heap->is_inherited = true;
     hak_heap_end_slow_path(heap);

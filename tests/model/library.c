@@ -5,12 +5,14 @@
 #include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
+#include "base/memory.c"
 
 #include "slab/size_class.c"
 #include "slab/slab.c"
 
 #include "region/directory.c"
 #include "region/in_hand.c"
+#include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
 
@@ -25,6 +27,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "region/density.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
+#include "region/decay.c"
 #include "region/large.c"
 
 #include "pool/partial_set.c"
@@ -172,7 +175,7 @@ void library_reset(void) {
     hak_in_hand = 0;
     hak_in_hand_own = 0;
     hak_background_state = HAK_BACKGROUND_AWAKE; /* so that misses have nothing to do with it */
-    hak_page_policy_has_background = 0;
+    hak_decay_has_background = 0;
     misses_seen = idle_periods = misses_to_skip = misses_to_look = 0;
     next_step_ms = next_holes_ms = 0;
     left_to_sweep = UINT64_MAX;

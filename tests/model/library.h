@@ -26,6 +26,7 @@
 #include "pool/partial_set.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "region/decay.h"
 #include "region/directory.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"

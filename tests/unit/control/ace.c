@@ -1,12 +1,12 @@
 /* control/ace.h over fake time and a program made of counters: what is turned, and when; what is not; and what statistics show. */
 #include "heap_fixture.h"
 
+#include "base/memory.h"
 #include "control/ace.h"
 #include "front/miss.h"
 #include "pool/bin_size.h"
 #include "pool/heap.h"
 #include "region/directory.h"
-#include "region/page_policy.h"
 
 enum { FAST_MS = 500, SLOW_MS = 30000 };
 

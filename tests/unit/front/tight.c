@@ -2,13 +2,14 @@
  * tight, what goes back then, and that refusals of any file do no harm. */
 #include "heap_fixture.h"
 
+#include "base/memory.h"
 #include "front/background.h"
 #include "front/front.h"
 #include "front/process.h"
 #include "front/thread.h"
 #include "front/tight.h"
 #include "pool/bin.h"
-#include "region/page_policy.h"
+#include "region/decay.h"
 
 #define LIMIT (256 * HAK_MIB)
 
@@ -223,10 +224,10 @@ static size_t grow_until_all_is_back(void) {
         size_t first = fake_os.call_count[FAKE_ANY];
         hak_count_growth(STEP_BYTES / fake_os.page_bytes);
         hak_tight_notice();
-        hak_page_policy_notice();
+        hak_decay_notice();
         assert_in_range(fake_os_given_back_since(first), 0, MOST_BYTES);
         steps++;
-    } while (hak_page_policy_owes() ||
+    } while (hak_decay_owes() ||
              (int64_t)hak_atomic_load(&hak_pages_to_look, relaxed) <= STEP_BYTES / (int64_t)fake_os.page_bytes);
     return steps;
 }
@@ -251,7 +252,7 @@ static void all_goes_back(void **state) {
     assert_true(hak_mapping_cache_bytes() > 0 && hak_atomic_load(&hak_dirty_units, relaxed) > 0);
     fake_os_forget();
     look_at(59);
-    hak_page_policy_notice();
+    hak_decay_notice();
     assert_in_range(fake_os_given_back_since(0), 1, 4 * HAK_MIB);
     for (int i = 0; i < 5; i++) { /* each time until it is not tight any more */
         grow_until_all_is_back();
@@ -268,7 +269,7 @@ static void all_goes_back(void **state) {
     look_at(59);
     hak_free(run);
     hak_free(mapping);
-    for (int i = 0; i < 20; i++) hak_page_policy_notice();
+    for (int i = 0; i < 20; i++) hak_decay_notice();
     assert_int_equal(hak_mapping_cache_bytes(), 0);
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     for (int i = 0; i < 40000; i += 100) hak_free(blocks[i]);

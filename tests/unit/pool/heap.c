@@ -1,6 +1,6 @@
 /* pool/heap.h: blank heaps, heaps left, kept and taken again, and what a forked child finds. */
 #include "pool_fixture.h"
-#include "region/page_policy.h"
+#include "base/memory.h"
 #include "pool/heap_count.h"
 
 static void blank(void **state) {
