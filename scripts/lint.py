@@ -35,12 +35,8 @@ FROM_OUTSIDE = {"src/base/atomic.h": {"model_atomic.h"}}  # headers that the tes
 PROVIDED_ABOVE = {"hak_misuse": "os", "hak_assertion_failed": "os", "hak_fence_threads": "os"}
 # Kept pointers to functions: what is to be done when the kernel interrupts is said from above.
 KEEPS_FUNCTIONS = {"src/os/signals.c"}
-# Layers whose files call each other to and fro, and single calls that go back: facts that ask policy, and a writer that
-# knows of a reader. Both are to become fewer.
+# Layers whose files call each other to and fro. They are to become fewer.
 TANGLED = {"pool", "front"}
-GOES_BACK = {("region/range", "region/page_policy"), ("region/units", "region/page_policy"),
-             ("region/mapping_cache", "region/page_policy"), ("os/linux", "os/channel")}
-
 TEXT_SUFFIXES = {"", ".c", ".h", ".hpp", ".cpp", ".def", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json"}
 SKIPPED_FOLDERS = {".git", ".venv", "build", "__pycache__"}
 
@@ -250,7 +246,7 @@ def check_circles(sources: list[Source]) -> Iterator[Finding]:
         for match in USE.finditer(source.code):
             for home in homes.get(match[0], set()):
                 is_other = home in files and own in files and own not in homes[match[0]]
-                if is_other and PurePosixPath(home).parent.name == source.layer and (own, home) not in GOES_BACK:
+                if is_other and PurePosixPath(home).parent.name == source.layer:
                     message = f"{match[0]} is of {home}, which calls {own}, by others perhaps"
                     calls[own].setdefault(home, Finding(source.path, source.line(match.start()), "circle", message))
 

@@ -8,9 +8,11 @@
 #include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
+#include "base/memory.c"
 
 /* os: the kernel. No policy. */
 #include "os/libc.c"
+#include "os/descriptors.c"
 #include "os/linux.c"
 #include "os/inspect.c"
 #include "os/signals.c"
@@ -24,16 +26,23 @@
 /* region: which addresses are ours. */
 #include "region/directory.c"
 #include "region/in_hand.c"
+#include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
 #include "region/units.c"
 #include "region/density.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
+#include "region/decay.c"
 #include "region/large.c"
 
 /* pool: who gets which slab. */
 #include "pool/partial_set.c"
+#include "pool/heap_count.c"
+#include "pool/bin.c"
+#include "pool/bin_size.c"
+#include "pool/held.c"
+#include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pool/bin.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
 

@@ -3,16 +3,18 @@
 #include <string.h>
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "control/arithmetic.h"
 #include "control/life_cycle.h"
 #include "control/phase.h"
 #include "control/reward.h"
 #include "os/os.h"
+#include "pool/bin.h"
+#include "pool/bin_size.h"
 #include "pool/heap.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 
 /* What a dimension may save, and from which share of it on it is worth trying. */
 enum saving { SAVES_MISS, SAVES_KERNEL, SAVES_LARGE };
@@ -90,7 +92,7 @@ struct learned {
 
 static struct hak_ace_settings configured;
 static uint64_t first_values[KNOBS]; /* where the knobs stand when main begins */
-static uint64_t first_most_slots, first_most_bytes;
+static uint64_t first_bin_bytes;
 
 /* The background thread's. */
 static struct {
@@ -266,10 +268,8 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
     if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
 }
 
-/* Bins of classes follow from what these two say. */
-static bool are_bins_own(void) {
-    return hak_knob(bin_most_slots) == first_most_slots && hak_knob(bin_most_bytes) == first_most_bytes;
-}
+/* Bins of classes follow from what it says. */
+static bool are_bins_own(void) { return hak_knob(bin_bytes) == first_bin_bytes; }
 
 static void see_whose_knobs(void) { /* A2 */
     if (!are_bins_own()) ace.own &= ~(uint32_t)CLASS_BITS;
@@ -512,8 +512,7 @@ static void control(const struct sums *from, const struct sums *to) {
 void hak_ace_configure(const struct hak_ace_settings *given) {
     configured = *given;
     for (uint32_t i = 0; i < KNOBS; i++) first_values[i] = hak_knob_get(knob_dimensions[i].knob);
-    first_most_slots = hak_knob(bin_most_slots);
-    first_most_bytes = hak_knob(bin_most_bytes);
+    first_bin_bytes = hak_knob(bin_bytes);
 }
 
 static bool is_acting(void) { return configured.is_enabled && !configured.is_pinned; }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "pool/heap.h"
+#include "pool/bin_size.h"
 
 static const char damaged[] = "damaged";
 

@@ -1,6 +1,7 @@
 #include "front/background.h"
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "control/ace.h"
 #include "front/meter.h"
 #include "front/process.h"
@@ -9,9 +10,10 @@
 #include "front/tight.h"
 #include "os/os.h"
 #include "pool/drain.h"
+#include "pool/heap_count.h"
 #include "pool/purge.h"
+#include "region/decay.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 
 HAK_ATOMIC(uint32_t) hak_background_state;
 
@@ -133,7 +135,7 @@ static bool end_period(void) {
         hak_region_purge_units(UINT64_MAX, true);
         hak_mapping_cache_purge();
     } else {
-        hak_page_policy_end_period(least_bytes);
+        hak_decay_end_period(least_bytes);
     }
     return idle_periods < PERIODS_TO_SLEEP || left_to_sweep != 0;
 }
@@ -191,7 +193,7 @@ static void finish(void) {
     hak_ace_rest();
     hak_meter_without_thread();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
-    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    hak_atomic_store(&hak_decay_has_background, 0, relaxed);
     ended_thread = hak_os_this_thread();
     /* Release pairs with take_ended. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, release);
@@ -292,11 +294,11 @@ static bool is_borrowed(void) {
 
 static void start_thread(void) {
     if (is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
-    hak_atomic_store(&hak_page_policy_has_background, 1, relaxed);
+    hak_atomic_store(&hak_decay_has_background, 1, relaxed);
     hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
     if (hak_os_start_thread(run_background, NULL)) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
-    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    hak_atomic_store(&hak_decay_has_background, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
 }
 
@@ -376,7 +378,7 @@ void hak_background_after_fork(void) {
     hak_background_begin();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
-    hak_atomic_store(&hak_page_policy_has_background, 0, relaxed);
+    hak_atomic_store(&hak_decay_has_background, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
     next_step_ms = next_holes_ms = 0;
     hak_meter_without_thread();

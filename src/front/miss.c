@@ -12,11 +12,14 @@
 #include "front/tight.h"
 #include "observe/stack.h"
 #include "os/os.h"
+#include "pool/bin.h"
+#include "pool/bin_size.h"
+#include "pool/held.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "region/decay.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 
 /* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
 enum { SLABS_TO_OPEN = 4 };
@@ -198,7 +201,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want();
     hak_tight_notice();
-    hak_page_policy_notice();
+    hak_decay_notice();
     return hak_profile_is_on() ? sample_large(block, size) : block;
 }
 
@@ -207,7 +210,7 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size) {
     void *resized = hak_large_resize(place, size);
     if (resized == NULL) return NULL;
     hak_tight_notice();
-    hak_page_policy_notice();
+    hak_decay_notice();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;
 }
 
@@ -242,7 +245,7 @@ static void after_alloc(struct hak_heap *heap) {
     leave(heap);
     hak_background_want();
     hak_tight_notice();
-    hak_page_policy_notice();
+    hak_decay_notice();
 }
 
 /* What the allocation of `bytes` counts for; 0 when it is not to be sampled. */
@@ -405,14 +408,14 @@ void hak_front_free_miss(void *block) {
     struct hak_place place = hak_front_place_of(block, "free");
     if (place.kind == HAK_PLACE_SMALL) {
         free_small(block, place.size_class);
-        hak_page_policy_notice();
+        hak_decay_notice();
         return;
     }
     hak_profile_forget(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
-    hak_page_policy_notice();
+    hak_decay_notice();
     hak_signal_fence();
     hak_background_notice();
 }

@@ -14,7 +14,9 @@
 #include "front/tight.h"
 #include "hakmem/hakmem.h"
 #include "os/os.h"
+#include "pool/bin_size.h"
 #include "pool/fork.h"
+#include "pool/heap_count.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"
 
@@ -97,7 +99,7 @@ static void read_settings(void) {
 static bool start(void) {
     hak_size_class_initialize();
     if (!hak_region_initialize()) return false;
-    hak_heap_initialize();
+    hak_heap_count_initialize();
     hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;
 }

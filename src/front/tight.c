@@ -1,11 +1,14 @@
 #include "front/tight.h"
 
+#include "base/memory.h"
 #include "front/miss.h"
 #include "os/memory_limit.h"
 #include "os/os.h"
 #include "pool/purge.h"
+#include "region/decay.h"
 #include "region/density.h"
-#include "region/page_policy.h"
+#include "region/directory.h"
+#include "region/mapping_cache.h"
 
 /* Shares of a limit, in 64ths. A limit is commonly a quarter above what a program needs, which is four fifths of it:
  * less than LEAVE, so that such a program is out of the tight state once all that is free has gone. From ENTER on an
@@ -36,9 +39,14 @@ static struct {
     bool is_round;         /* of a purge of all, by turns */
 } seen = {.next_pages = 64};
 
+/* What hakmem has, as if all of it had been touched; `is_exact` as in hak_density_bytes. */
+static uint64_t own_bytes(bool is_exact) {
+    return hak_density_bytes(is_exact) + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes();
+}
+
 void hak_tight_begin(void) {
     hak_memory_groups_find(&groups);
-    own_bytes_at_start = hak_density_bytes(true);
+    own_bytes_at_start = own_bytes(true);
     seen.next_pages = FIRST_LOOK_BYTES / hak_os_page_bytes();
     hak_atomic_store(&hak_pages_to_look, seen.next_pages, relaxed);
 }
@@ -67,7 +75,7 @@ static void set_next_look(uint64_t bytes, uint64_t grown_bytes) {
 static struct hak_memory_use estimate(void) {
     struct hak_memory_use use = {0, 0};
     for (int is_exact = 0; is_exact <= 1; is_exact++) {
-        use = hak_memory_use(&groups, (int64_t)(hak_density_bytes(is_exact != 0) - own_bytes_at_start));
+        use = hak_memory_use(&groups, (int64_t)(own_bytes(is_exact != 0) - own_bytes_at_start));
         if (use.limit_bytes == 0 || share_of(use.used_bytes, use.limit_bytes) < LEAVE) break;
     }
     return use;
@@ -110,14 +118,14 @@ static bool look(uint64_t coming_bytes, uint64_t *next_bytes) {
  * is always one. */
 static void take_turns(void) {
     for (uint64_t bytes = 0;;) {
-        bool owes = hak_page_policy_owes();
+        bool owes = hak_decay_owes();
         if (!owes && hak_purge_turn()) {
             seen.is_round = false;
             return;
         }
         bytes += HAK_TURN_BYTES;
         if (bytes > seen.urgent_bytes) return;
-        if (owes) hak_page_policy_pay();
+        if (owes) hak_decay_pay();
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "observe/profile.h"
 #include "os/os.h"
+#include "pool/bin.h"
 #include "region/mapping_cache.h"
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */

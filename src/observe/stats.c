@@ -2,11 +2,12 @@
 
 #include <string.h>
 
+#include "base/memory.h"
 #include "os/inspect.h"
 #include "os/os.h"
+#include "pool/bin.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 
 /* ---- Taking a snapshot ------------------------------------------------------------------------------------------- */
 

@@ -10,28 +10,12 @@
 #include <unistd.h>
 
 #include "base/format.h"
+#include "os/descriptors.h"
 #include "os/os.h"
-
-/* Numbers and constants newer than the oldest headers hakmem builds with; the numbers are the same on all
- * processors. */
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
-#endif
-#ifndef CLOSE_RANGE_UNSHARE
-#define CLOSE_RANGE_UNSHARE (1U << 1)
-#endif
 
 enum { STATUS_BYTES = 4096, ROOM_WAIT_MS = 100 };
 
 HAK_ATOMIC(uint64_t) hak_channel_wish = HAK_CHANNEL_NO_WISH;
-
-static HAK_ATOMIC(uint32_t) maker, server; /* threads; 0: none */
 
 /* Of the server. */
 static bool is_watching;
@@ -111,17 +95,9 @@ static bool take_standard_files(void) {
     return done;
 }
 
-bool hak_os_channel_take_table(void) {
-    int saved_errno = errno;
-    /* A new table without any of the descriptors, in one step. */
-    bool done = syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) == 0;
-    if (done) hak_atomic_store(&maker, hak_os_thread_id(), relaxed);
-    errno = saved_errno;
-    return done;
-}
-
 static bool make_channel(void) {
-    return hak_os_channel_take_table() && make_pipe(HAK_CHANNEL_REQUEST_READ, HAK_CHANNEL_REQUEST_WRITE, 0) &&
+    return hak_descriptors_take(hak_os_thread_id()) &&
+           make_pipe(HAK_CHANNEL_REQUEST_READ, HAK_CHANNEL_REQUEST_WRITE, 0) &&
            fcntl(HAK_CHANNEL_REQUEST_WRITE, F_SETFL, O_NONBLOCK) == 0 && /* of this end: others open their own */
            make_pipe(HAK_CHANNEL_ANSWER_READ, HAK_CHANNEL_ANSWER_WRITE, O_NONBLOCK) && take_standard_files();
 }
@@ -135,14 +111,14 @@ bool hak_os_channel_make(void) {
 
 bool hak_os_channel_open(bool watches) {
     int saved_errno = errno;
-    hak_atomic_store(&server, hak_os_thread_id(), relaxed);
+    hak_descriptors_share(hak_os_thread_id());
     is_watching = watches;
     open_status();
     bool done = count_filters(&filters_at_opening);
     if (done && is_watching) done = open_status_again();
     else close_status();
     if (done) prctl(PR_SET_NAME, HAK_CHANNEL_THREAD); /* last: who sees the name finds an open channel */
-    else hak_atomic_store(&server, 0, relaxed);
+    else hak_descriptors_share(0);
     errno = saved_errno;
     return done;
 }
@@ -196,19 +172,4 @@ void hak_os_channel_interrupt(void) {
     errno = saved_errno;
 }
 
-void hak_os_channel_end(void) {
-    hak_atomic_store(&maker, 0, relaxed);
-    hak_atomic_store(&server, 0, relaxed);
-}
-
-/* ---- Standard error ---------------------------------------------------------------------------------------------- */
-
-int hak_os_channel_stderr(void) {
-    uint32_t self = hak_os_thread_id();
-    if (hak_atomic_load(&maker, relaxed) != self && hak_atomic_load(&server, relaxed) != self) return -1;
-    int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    if (process < 0) return -1;
-    int descriptor = (int)syscall(SYS_pidfd_getfd, process, STDERR_FILENO, 0);
-    hak_os_close(process);
-    return descriptor;
-}
+void hak_os_channel_end(void) { hak_descriptors_leave(); }

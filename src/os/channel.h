@@ -36,12 +36,8 @@ extern HAK_ATOMIC(uint64_t) hak_channel_wish;
 #define HAK_CHANNEL_NO_WISH UINT64_C(0x687369776d6b6168)
 #define HAK_CHANNEL_WISHED (HAK_CHANNEL_NO_WISH + 1)
 
-/* Gives the calling thread, which ends by hak_os_channel_end, a table of descriptors of its own, for ever; it is
- * empty. False where the kernel can't. */
-bool hak_os_channel_take_table(void);
-
-/* The same, and makes the pipes in it. Threads that it starts
- * then have the same table. False where the kernel can't. */
+/* Gives the calling thread, which ends by hak_os_channel_end, a table of descriptors of its own (os/descriptors.h), and
+ * makes the pipes in it. Threads that it starts then have the same table. False where the kernel can't. */
 bool hak_os_channel_make(void);
 
 /* By a thread that the maker has started: it serves from now on. False where the kernel doesn't tell of filters: then the
@@ -69,9 +65,5 @@ void hak_os_channel_interrupt(void);
 
 /* By the maker, which is about to end: nobody serves. Also where nothing was made. */
 void hak_os_channel_end(void);
-
-/* If the calling thread is one of the two: a descriptor for the program's standard error, to be closed. Else, or where
- * there is none, -1. */
-int hak_os_channel_stderr(void);
 
 #endif

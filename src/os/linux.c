@@ -18,7 +18,7 @@
 
 #include "base/bits.h"
 #include "base/format.h"
-#include "os/channel.h"
+#include "os/descriptors.h"
 #include "os/libc.h"
 #include "os/os.h"
 
@@ -611,7 +611,7 @@ static bool are_namespaces_alike(void) {
 /* A new thread has the rights and namespaces of the one that created it, which may have changed its own. Files are read
  * in a table of descriptors that is not the program's, or not at all. What can't be read counts as alike. */
 static bool is_like_first_thread(void) {
-    return !hak_os_channel_take_table() || (are_rights_alike() && are_namespaces_alike());
+    return !hak_descriptors_take(hak_os_thread_id()) || (are_rights_alike() && are_namespaces_alike());
 }
 
 enum hak_os_settled hak_os_settle_thread(void) {
@@ -711,7 +711,7 @@ static bool write_all(int descriptor, const char *text, size_t length) {
 void hak_os_write(int descriptor, const char *text, size_t length) {
     int saved_errno = errno;
     if (!write_all(descriptor, text, length) && descriptor == STDERR_FILENO && errno == EBADF) {
-        int borrowed = hak_os_channel_stderr();
+        int borrowed = hak_descriptors_borrow_stderr(hak_os_thread_id());
         if (borrowed >= 0) {
             write_all(borrowed, text, length);
             hak_os_close(borrowed);

@@ -136,7 +136,7 @@ bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */
 uintptr_t hak_os_this_thread(void);
 
 /* By a thread that was started so: from now on it is named hakmem, has a table of descriptors of its own where the
- * kernel knows of that (hak_os_channel_take_table), and the main thread's processors and priority, but is never a
+ * kernel knows of that (hak_descriptors_take), and the main thread's processors and priority, but is never a
  * real-time one; and what it starts has them. BEGAN_FILTERED or FILTERED, and nothing is done, when its system calls
  * are filtered, since the process began or since some moment later: these may be forbidden. FOREIGN: it has other
  * rights or namespaces than the process's first thread, and should end. */

@@ -1,8 +1,10 @@
 #include "pool/drain.h"
 
+#include "base/memory.h"
+#include "pool/bin.h"
+#include "pool/held.h"
 #include "pool/pool.h"
 #include "region/in_hand.h"
-#include "region/page_policy.h"
 
 /* From the fence that follows, no hit begins at or below the topmost block, and none puts a block on top. No hit is on
  * its way to the topmost block of a bin that is for frees only. */

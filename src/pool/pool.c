@@ -1,9 +1,11 @@
 #include "pool/pool.h"
 
 #include "base/check.h"
+#include "pool/heap_count.h"
+#include "pool/held.h"
 #include "pool/partial_set.h"
+#include "region/decay.h"
 #include "region/in_hand.h"
-#include "region/page_policy.h"
 
 static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }
 
@@ -109,7 +111,7 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
         return;
     }
     hak_region_release(slab, units);
-    hak_page_policy_after_release();
+    hak_decay_after_release();
 }
 
 void hak_pool_retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,

@@ -2,7 +2,9 @@
 
 #include "os/os.h"
 #include "pool/drain.h"
+#include "pool/heap_count.h"
 #include "pool/pool.h"
+#include "region/decay.h"
 #include "region/in_hand.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
@@ -287,7 +289,7 @@ void hak_purge_begin_round(struct hak_heap *own) {
     hak_heap_end_drains(&drain);
     hak_in_hand_end();
     hak_hand_take_up(outer);
-    hak_page_policy_owe_all();
+    hak_decay_owe_all();
     holes_round.next = (struct cursor){0, 0};
     holes_round.super_slabs_left = hak_region_count_super_slabs();
 }

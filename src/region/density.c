@@ -3,8 +3,6 @@
 #include <string.h>
 
 #include "os/os.h"
-#include "region/directory.h"
-#include "region/mapping_cache.h"
 
 /* ---- Handed out -------------------------------------------------------------------------------------------------- */
 
@@ -99,7 +97,7 @@ static uint64_t bytes_of_range(const struct hak_range *range, bool is_exact) {
 }
 
 uint64_t hak_density_bytes(bool is_exact) {
-    uint64_t bytes = hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes();
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
         bytes += bytes_of_range(hak_region_range(i), is_exact);
     return bytes;

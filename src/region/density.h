@@ -15,7 +15,7 @@ bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_sla
  * caller has all of its units. */
 bool hak_density_has_contents(const struct hak_range *range, uint32_t super_slab);
 
-/* What hakmem has in units that are not fresh and in mappings, as if all of it had been touched. If `is_exact`,
+/* What hakmem has in units that are not fresh, as if all of it had been touched. If `is_exact`,
  * without holes in slabs that were purged, for a look at every slab. */
 uint64_t hak_density_bytes(bool is_exact);
 

@@ -5,6 +5,7 @@
 #include "base/counters.h"
 #include "base/knobs.h"
 #include "os/os.h"
+#include "region/decay.h"
 #include "region/directory.h"
 #include "region/in_hand.h"
 #include "region/mapping_cache.h"
@@ -162,7 +163,7 @@ static bool free_run(struct hak_slab *run) {
         }
     }
     give_up_run(run, false);
-    hak_page_policy_after_release();
+    hak_decay_after_release();
     return true;
 }
 
@@ -207,7 +208,7 @@ size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
 static bool free_mapping(uintptr_t start, size_t bytes) {
     if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
     hak_mapping_cache_put(start, bytes);
-    hak_page_policy_after_release();
+    hak_decay_after_release();
     return true;
 }
 
@@ -292,7 +293,7 @@ static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
     hak_region_mark(tail, have - want, HAK_CLASS_NONE, HAK_CLASS_NONE);
     hak_region_release(tail, have - want);
-    hak_page_policy_after_release();
+    hak_decay_after_release();
 }
 
 static void *resize_run(const struct hak_place *place, size_t bytes) {

@@ -1,10 +1,10 @@
 #include "region/mapping_cache.h"
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/in_hand.h"
-#include "region/page_policy.h"
 #include "region/region.h"
 
 #define SMALL_CACHE_BYTES (64 * HAK_MIB)

@@ -1,15 +1,11 @@
 #include "region/page_policy.h"
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "os/os.h"
 #include "region/density.h"
 #include "region/directory.h"
-#include "region/in_hand.h"
-#include "region/mapping_cache.h"
 #include "region/region.h"
-
-HAK_ATOMIC(bool) hak_memory_is_tight;
-HAK_ATOMIC(uint64_t) hak_memory_tight_count, hak_memory_limit_bytes;
 
 void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge) {
     hak_atomic_store(&hak_knobs.huge_page_mode, huge_pages, relaxed);
@@ -185,12 +181,6 @@ void hak_page_policy_begin_mapping(void *start, size_t bytes) {
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) period_start_ms;
-HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t)
-    fewest_dirty_units; /* in this period; a guess that two threads may make worse, not wrong */
-
-static HAK_ATOMIC(uint64_t) next_sweep_ms; /* later than now when the kernel has refused to take memory */
-
 static HAK_ATOMIC(bool) was_ever_lazy;
 
 bool hak_page_policy_was_ever_lazy(void) { return hak_atomic_load(&was_ever_lazy, relaxed); }
@@ -223,93 +213,4 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
     /* Relaxed: released with the units. */
     hak_atomic_store(&was_ever_lazy, true, relaxed);
     return hak_os_purge_lazily((void *)start, bytes);
-}
-HAK_ATOMIC(uint32_t) hak_page_policy_has_background;
-
-/* ---- By turns ---------------------------------------------------------------------------------------------------- */
-
-HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_owed_units;
-
-/* Of the round from the top of the heap to its bottom; guesses that two threads may make worse, not wrong. */
-static HAK_ATOMIC(uint64_t) round_place = HAK_PURGE_FROM_TOP;
-static HAK_ATOMIC(uint64_t) round_bytes;
-
-static void owe(uint64_t units) {
-    uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed);
-    while (owed < units && !hak_atomic_cas(&hak_owed_units, &owed, units, relaxed, relaxed)) {
-    }
-}
-
-/* Units are dirty and free no more: taken, or given back. */
-static void owe_less(uint64_t units) {
-    uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed);
-    while (owed != 0 && !hak_atomic_cas(&hak_owed_units, &owed, owed < units ? 0 : owed - units, relaxed, relaxed)) {
-    }
-}
-
-/* A round that has brought nothing is the last for a while: the kernel refuses, or huge pages are worth more. */
-static void end_round(void) {
-    if (hak_atomic_exchange(&round_bytes, 0, relaxed) != 0) return;
-    hak_atomic_store(&hak_owed_units, 0, relaxed);
-    hak_atomic_store(&next_sweep_ms, hak_os_clock_ms() + hak_knob(decay_ms), relaxed);
-}
-
-static size_t pay_units(void) {
-    uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed), place = hak_atomic_load(&round_place, relaxed);
-    if (owed == 0) return 0;
-    if (owed > HAK_TURN_BYTES / HAK_UNIT_BYTES) owed = HAK_TURN_BYTES / HAK_UNIT_BYTES;
-    size_t bytes = hak_region_purge_turn(&place, owed, hak_atomic_load(&hak_memory_is_tight, relaxed));
-    hak_atomic_fetch_add(&round_bytes, bytes, relaxed);
-    if (place == 0) end_round();
-    hak_atomic_store(&round_place, place == 0 ? HAK_PURGE_FROM_TOP : place, relaxed);
-    return bytes;
-}
-
-void hak_page_policy_owe_all(void) {
-    hak_atomic_store(&round_place, HAK_PURGE_FROM_TOP, relaxed);
-    owe(hak_atomic_load(&hak_dirty_units, relaxed));
-    hak_mapping_cache_owe_all();
-}
-
-void hak_page_policy_pay(void) {
-    struct hak_hand *outer = hak_hand_take_up(NULL); /* I5 of in_hand.h: perhaps of what a handler has interrupted */
-    size_t bytes = pay_units();
-    if (bytes < HAK_TURN_BYTES) hak_mapping_cache_pay(HAK_TURN_BYTES - bytes);
-    hak_hand_take_up(outer);
-}
-
-void hak_page_policy_after_taking(uint64_t dirty_units_left, uint64_t taken) {
-    if (dirty_units_left < hak_atomic_load(&fewest_dirty_units, relaxed))
-        hak_atomic_store(&fewest_dirty_units, dirty_units_left, relaxed);
-    owe_less(taken);
-}
-
-/* ---- Periods ----------------------------------------------------------------------------------------------------- */
-
-/* By so many units per SuperSlab the heap of a program that does the same all the time goes up and down: such a program
- * needs no system calls. A sixteenth of a heap at most. */
-enum { FEW_IDLE_UNITS = HAK_UNITS_PER_SUPER_SLAB / 16 };
-
-void hak_page_policy_after_release(void) {
-    bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
-    uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
-             limit = is_tight ? 0 : hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
-    uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
-    if (dirty_units > limit && now_ms >= hak_atomic_load(&next_sweep_ms, relaxed)) owe(dirty_units - limit / 2);
-    if (hak_atomic_load(&hak_page_policy_has_background, relaxed) != 0) return;
-    if (now_ms - start_ms < hak_knob(decay_ms)) return;
-    /* One thread ends the period. */
-    if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
-    uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
-    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_count_super_slabs()) owe(idle_units);
-    hak_mapping_cache_age();
-}
-
-size_t hak_page_policy_end_period(uint64_t least_bytes) {
-    uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed);
-    uint64_t idle_units = hak_atomic_exchange(&fewest_dirty_units, dirty_units, relaxed);
-    hak_mapping_cache_age();
-    size_t bytes = hak_mapping_cache_pay(SIZE_MAX);
-    if (idle_units == 0 || idle_units * HAK_UNIT_BYTES < least_bytes) return bytes;
-    return bytes + hak_region_purge_units(idle_units, false);
 }

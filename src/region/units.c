@@ -9,6 +9,7 @@
 #include "os/os.h"
 #include "region/hints.h"
 #include "region/in_hand.h"
+#include "region/owed.h"
 #include "region/page_policy.h"
 
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_dirty_units;
@@ -206,8 +207,7 @@ static void count_growth(uint32_t units) { hak_count_growth(units * (HAK_UNIT_BY
 static void count_taken(uint32_t dirty_units, uint32_t fresh_units) {
     if (fresh_units != 0) count_growth(fresh_units);
     if (dirty_units != 0)
-        hak_page_policy_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_units, relaxed) - dirty_units,
-                                     dirty_units);
+        hak_owed_after_taking(hak_atomic_fetch_sub(&hak_dirty_units, dirty_units, relaxed) - dirty_units, dirty_units);
 }
 
 /* The caller has taken the last dirty units of a SuperSlab. Other hints are cleared by the search that finds them

@@ -5,13 +5,14 @@
 #include <stdio.h>
 
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "front/thread.h"
 #include "observe/stats.h"
 #include "os/os.h"
 #include "pool/drain.h"
 #include "pool/purge.h"
+#include "region/decay.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 #include "region/region.h"
 
 void inside_look(struct inside_sums *sums) {
@@ -83,7 +84,7 @@ void inside_background_step(unsigned part) {
     case 2:
     case 3: hak_purge_sweep(0, UINT32_MAX); break;
     case 4: hak_purge_sweep(64 << 10, 2); break;
-    case 5: hak_page_policy_end_period(0); break;
+    case 5: hak_decay_end_period(0); break;
     case 6: hak_region_purge_units(UINT64_MAX, true); break;
     default: hak_mapping_cache_age(); break;
     }

@@ -27,7 +27,6 @@ static void give(void) {
 
 static void start(uint32_t heaps, uint32_t cached) {
     library_start(1, 1, 2, heaps);
-    hak_knobs.bin_first_slots = hak_knobs.bin_most_slots = 4;
     fake_os.page_bytes = HAK_UNIT_BYTES / 8;
     for (uint32_t t = 0; t < MODEL_THREADS; t++) held_count[t] = 0;
     for (uint32_t i = 0; i < 2; i++) {

@@ -7,6 +7,7 @@
  */
 #include "library.h"
 
+#include "base/memory.h"
 #include "front/front.h"
 #include "front/thread.h"
 #include "pool/drain.h"

@@ -5,12 +5,14 @@
 #include "base/profile.c"
 #include "base/config.c"
 #include "base/counters.c"
+#include "base/memory.c"
 
 #include "slab/size_class.c"
 #include "slab/slab.c"
 
 #include "region/directory.c"
 #include "region/in_hand.c"
+#include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
 
@@ -25,9 +27,15 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "region/density.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
+#include "region/decay.c"
 #include "region/large.c"
 
 #include "pool/partial_set.c"
+#include "pool/heap_count.c"
+#include "pool/bin.c"
+#include "pool/bin_size.c"
+#include "pool/held.c"
+#include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
@@ -160,15 +168,14 @@ void library_reset(void) {
     void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES);
     root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
     hak_knobs = initial_knobs;
-    hak_knobs.bin_first_slots = 2;
-    hak_knobs.bin_most_slots = 2;
+    for (uint32_t c = 1; c < HAK_CLASS_LIMIT; c++) hak_class_slots[c] = 4; /* two at first */
     hak_knobs.run_limit_bytes = (size_t)1 << 20; /* or there are no mappings in so small a world */
     memset(&hak_window, 0, sizeof hak_window);
     hak_dirty_units = 0;
     hak_in_hand = 0;
     hak_in_hand_own = 0;
     hak_background_state = HAK_BACKGROUND_AWAKE; /* so that misses have nothing to do with it */
-    hak_page_policy_has_background = 0;
+    hak_decay_has_background = 0;
     misses_seen = idle_periods = misses_to_skip = misses_to_look = 0;
     next_step_ms = next_holes_ms = 0;
     left_to_sweep = UINT64_MAX;
@@ -231,7 +238,7 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
         hak_region_new_super_slabs(&number, &count);
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
-    hak_heap_initialize();
+    hak_heap_count_initialize();
     hak_routes_initialize();
     start_state = START_DONE;
     settings.background = 1;
@@ -372,7 +379,7 @@ static void check_heaps(void) {
     uint32_t unused = 0, found = 0;
     for (struct hak_heap *heap = hak_heaps; heap != NULL; heap = heap->next) {
         uint32_t stands = 0;
-        for (uint32_t i = 0; i < MOST_KEPT_HEAPS; i++) stands += kept_heaps[i] == heap;
+        for (uint32_t i = 0; i < HAK_MOST_KEPT_HEAPS; i++) stands += kept_heaps[i] == heap;
         model_assert(stands == (heap->in_use == HAK_HEAP_KEPT), "a heap that is kept is found, and no other one is");
         unused += heap->in_use == HAK_HEAP_UNUSED;
     }

@@ -24,7 +24,8 @@
 #include "hakmem/hakmem.h"
 #include "lines.h"
 #include "pool/heap.h"
-#include "region/page_policy.h"
+#include "pool/heap_count.h"
+#include "region/decay.h"
 #include "turns.h"
 
 enum { PROCESSORS = 64, HEAPS_PER_PROCESSOR = 2, NS_PER_OPERATION = 20000, WARM_UP_TURN = 50, LAST_WARM_UP = 4 };
@@ -127,7 +128,7 @@ static void meet(int *here, void (*last)(void)) {
 
 static void set_background(bool is_there) {
     hak_background_state = is_there ? HAK_BACKGROUND_AWAKE : HAK_BACKGROUND_NONE;
-    hak_page_policy_has_background = is_there;
+    hak_decay_has_background = is_there;
 }
 
 static void begin(void) {

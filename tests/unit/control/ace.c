@@ -1,11 +1,12 @@
 /* control/ace.h over fake time and a program made of counters: what is turned, and when; what is not; and what statistics show. */
 #include "heap_fixture.h"
 
+#include "base/memory.h"
 #include "control/ace.h"
 #include "front/miss.h"
+#include "pool/bin_size.h"
 #include "pool/heap.h"
 #include "region/directory.h"
-#include "region/page_policy.h"
 
 enum { FAST_MS = 500, SLOW_MS = 30000 };
 
@@ -237,10 +238,10 @@ static void does_not_try(void **state) {
     (void)state;
     uint64_t values[HAK_ACE_ARMS];
     begin();
-    assert_int_equal(hak_ace_arms(HAK_KNOB_bin_most_slots, values), 0);
+    assert_int_equal(hak_ace_arms(HAK_KNOB_bin_bytes, values), 0);
     assert_int_equal(hak_ace_arms(HAK_KNOB_run_limit_bytes, values), HAK_ACE_ARMS);
     assert_false(hak_ace_try(HAK_KNOB_decay_ms, 251));
-    assert_false(hak_ace_try(HAK_KNOB_bin_most_slots, 8));
+    assert_false(hak_ace_try(HAK_KNOB_bin_bytes, 1536));
     for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 0);
     assert_true(hak_ace_try(HAK_KNOB_decay_ms, 1000)); /* in force already */
     for (int i = 0; i < 10; i++) period(0.01, 0);

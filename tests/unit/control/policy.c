@@ -27,7 +27,7 @@ static void understood(void **state) {
     assert_null(parse(with_end(good)));
     assert_true(policy.has_knob[HAK_KNOB_decay_ms] && policy.knobs[HAK_KNOB_decay_ms] == 4000);
     assert_true(policy.has_knob[HAK_KNOB_held_slabs] && policy.knobs[HAK_KNOB_held_slabs] == 64);
-    assert_false(policy.has_knob[HAK_KNOB_bin_most_slots]);
+    assert_false(policy.has_knob[HAK_KNOB_bin_bytes]);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
         assert_int_equal(policy.class_slots[i], hak_size_classes[i].block_bytes == 2048 ? 64 : 0);
     assert_null(parse("hakmem policy 1\nversion 1.2.3\nprogram any\nend\n")); /* by hand */

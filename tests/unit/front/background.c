@@ -10,8 +10,9 @@
 #include "front/process.h"
 #include "os/channel.h"
 #include "pool/heap.h"
+#include "pool/heap_count.h"
 #include "pool/purge.h"
-#include "region/page_policy.h"
+#include "region/decay.h"
 
 enum { BLOCKS = 40000, BYTES = 1000 };
 
@@ -209,7 +210,7 @@ static void refused(void **state) {
     assert_non_null(hak_heap_acquire());
     fill(10000);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
-    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 0);
     fake_os.refuses_threads = false;
     fill(100);
     assert_null(fake_os.thread); /* not asked again at once, */
@@ -235,7 +236,7 @@ static void foreign(void **state) {
     assert_int_equal(fake_os.waits, 0);
     assert_null(fake_os.service);
     assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
-    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 0);
     fake_os.thread = NULL;
     fake_os.is_filtered = true;
     fake_os.is_foreign = false;
@@ -254,10 +255,10 @@ static void in_a_forked_child(void **state) {
     (void)state;
     assert_non_null(hak_heap_acquire());
     fill(10000);
-    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 1);
+    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 1);
     hak_background_after_fork();
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
-    assert_int_equal(hak_atomic_load(&hak_page_policy_has_background, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 0);
 }
 
 /* ---- What it does ------------------------------------------------------------------------------------------------ */

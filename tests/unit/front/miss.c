@@ -4,6 +4,8 @@
 #include "front/miss.h"
 #include "front/routes.h"
 #include "front/thread.h"
+#include "pool/bin.h"
+#include "pool/bin_size.h"
 
 struct call {
     void (*function)(void *);
@@ -55,7 +57,7 @@ static void bins(void **state) {
     assert_int_equal(hak_heap_cached(heap, c), 0);
     char *first = hak_malloc(64);
     size_t slots = (size_t)(bin->limit - bin->base);
-    assert_int_equal(slots, hak_knob(bin_first_slots));
+    assert_int_equal(slots, 8);
     assert_int_equal(hak_heap_cached(heap, c), slots * 3 / 8 - 1);
     assert_null(bin->base[-1]);
     for (size_t i = 1; i < slots * 3 / 8; i++)
@@ -72,7 +74,7 @@ static void batches(void **state) {
     (void)state;
     static void *blocks[1000];
     struct hak_heap *heap = hak_thread_attach();
-    hak_atomic_store(&hak_knobs.bin_most_bytes, hak_knob(bin_quick_bytes), relaxed); /* no bin earns more */
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed); /* no bin earns more */
     uint32_t c = hak_size_class_of(1024), count = 0;
     const struct hak_bin *bin = &heap->bins[c];
     while (count < 200) blocks[count++] = hak_malloc(1024);
@@ -98,7 +100,7 @@ static void for_frees_only(void **state) {
     (void)state;
     static void *blocks[1000];
     struct hak_heap *heap = hak_thread_attach();
-    hak_atomic_store(&hak_knobs.bin_most_bytes, hak_knob(bin_quick_bytes), relaxed); /* no bin earns more */
+    hak_atomic_store(&hak_knobs.bin_budget_share, 1024, relaxed); /* no bin earns more */
     uint32_t c = hak_size_class_of(1024), count = 0;
     while (count < 1000) blocks[count++] = hak_malloc(1024);
     uint64_t flushes = heap->counters.flushes;
@@ -129,9 +131,9 @@ static void bins_grow_within_their_limits(void **state) {
         for (int i = 0; i < 4000; i++) blocks[i] = hak_malloc(bytes);
         for (int i = 0; i < 4000; i++) hak_free(blocks[i]);
         size_t slots = (size_t)(heap->slots[c].end - heap->slots[c].start);
-        assert_in_range(slots, 1, hak_knob(bin_most_slots));
+        assert_in_range(slots, 1, hak_heap_usual_slots(c));
         assert_in_range(hak_heap_cached(heap, c), 1, slots);
-        assert_true(slots <= 8 || slots * bytes <= hak_knob(bin_most_bytes));
+        assert_true(slots <= 8 || slots * bytes <= 256 << 10);
     }
     struct hak_snapshot snapshot;
     check_equations(&snapshot);

@@ -8,6 +8,7 @@
 #include "front/front.h"
 #include "front/process.h"
 #include "front/thread.h"
+#include "pool/heap_count.h"
 
 extern char **environ;
 

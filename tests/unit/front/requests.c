@@ -123,7 +123,7 @@ static void trials(void **state) {
     assert_string_equal(ask("try decay_ms=4000"), "ok\n`control` tells what comes of it\nend\n");
     assert_string_equal(ask("try decay_ms=4001"),
                         "error: the controller gives decay_ms one of 250 1000 4000 16000\nend\n");
-    assert_string_equal(ask("try bin_most_slots=8"), "error: the controller gives bin_most_slots no value\nend\n");
+    assert_string_equal(ask("try bin_bytes=1536"), "error: the controller gives bin_bytes no value\nend\n");
     assert_int_equal(hak_knob(decay_ms), 1000); /* the background thread does it */
 }
 

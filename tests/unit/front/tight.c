@@ -2,12 +2,14 @@
  * tight, what goes back then, and that refusals of any file do no harm. */
 #include "heap_fixture.h"
 
+#include "base/memory.h"
 #include "front/background.h"
 #include "front/front.h"
 #include "front/process.h"
 #include "front/thread.h"
 #include "front/tight.h"
-#include "region/page_policy.h"
+#include "pool/bin.h"
+#include "region/decay.h"
 
 #define LIMIT (256 * HAK_MIB)
 
@@ -222,10 +224,10 @@ static size_t grow_until_all_is_back(void) {
         size_t first = fake_os.call_count[FAKE_ANY];
         hak_count_growth(STEP_BYTES / fake_os.page_bytes);
         hak_tight_notice();
-        hak_page_policy_notice();
+        hak_decay_notice();
         assert_in_range(fake_os_given_back_since(first), 0, MOST_BYTES);
         steps++;
-    } while (hak_page_policy_owes() ||
+    } while (hak_decay_owes() ||
              (int64_t)hak_atomic_load(&hak_pages_to_look, relaxed) <= STEP_BYTES / (int64_t)fake_os.page_bytes);
     return steps;
 }
@@ -250,7 +252,7 @@ static void all_goes_back(void **state) {
     assert_true(hak_mapping_cache_bytes() > 0 && hak_atomic_load(&hak_dirty_units, relaxed) > 0);
     fake_os_forget();
     look_at(59);
-    hak_page_policy_notice();
+    hak_decay_notice();
     assert_in_range(fake_os_given_back_since(0), 1, 4 * HAK_MIB);
     for (int i = 0; i < 5; i++) { /* each time until it is not tight any more */
         grow_until_all_is_back();
@@ -267,7 +269,7 @@ static void all_goes_back(void **state) {
     look_at(59);
     hak_free(run);
     hak_free(mapping);
-    for (int i = 0; i < 20; i++) hak_page_policy_notice();
+    for (int i = 0; i < 20; i++) hak_decay_notice();
     assert_int_equal(hak_mapping_cache_bytes(), 0);
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     for (int i = 0; i < 40000; i += 100) hak_free(blocks[i]);
@@ -321,10 +323,10 @@ static void small_caches(void **state) {
     assert_int_equal(hak_heap_cached(own, size_class), 0); /* it was for frees only */
     hak_free(hak_malloc(10000));                           /* a miss */
     hak_free(hak_malloc(64));
-    assert_int_equal(slots_of(size_class), hak_knob(bin_first_slots));
+    assert_int_equal(slots_of(size_class), 8);
     fill(20000, 64);
     empty(20000);
-    assert_int_equal(slots_of(size_class), hak_knob(bin_first_slots));
+    assert_int_equal(slots_of(size_class), 8);
     look_at(60);
     look_at(10);
     fill(20000, 64);

@@ -170,21 +170,5 @@ static void filtered(void **state) {
     in_channel(be_filtered_twice, NULL);
 }
 
-/* What a maker has to say is said, until it ends; nobody else's standard error is borrowed. */
-static void *say_as_maker(void *unused) {
-    (void)unused;
-    if (!hak_os_channel_make()) return (void *)(uintptr_t) "it can't be made";
-    int borrowed = hak_os_channel_stderr();
-    if (borrowed < 0 || write(borrowed, "", 0) != 0) return (void *)(uintptr_t) "it can't say anything";
-    hak_os_channel_end();
-    return hak_os_channel_stderr() == -1 ? NULL : (void *)(uintptr_t) "it is a maker still";
-}
-
-static void who_borrows(void **state) {
-    (void)state;
-    assert_int_equal(hak_os_channel_stderr(), -1);
-    in_channel(say_as_maker, NULL);
-}
-
 UNIT_MAIN(cmocka_unit_test(own_descriptors), cmocka_unit_test(nobody_reads), cmocka_unit_test(interrupted),
-          cmocka_unit_test(interrupted_when_full), cmocka_unit_test(filtered), cmocka_unit_test(who_borrows))
+          cmocka_unit_test(interrupted_when_full), cmocka_unit_test(filtered))

@@ -2,9 +2,9 @@
  * drainer can't. Other threads act where the fake kernel's fences are. */
 #include "pool_fixture.h"
 
+#include "base/memory.h"
 #include "front/front.h"
 #include "pool/drain.h"
-#include "region/page_policy.h"
 
 enum { CLASS = 8, CACHED = 6 };
 

@@ -6,9 +6,9 @@
 #include "pool/fork.h"
 #include "pool/partial_set.h"
 #include "pool/purge.h"
+#include "region/decay.h"
 #include "region/in_hand.h"
 #include "region/large.h"
-#include "region/page_policy.h"
 
 enum { CLASS = 4, RUN_BYTES = 3 * HAK_UNIT_BYTES };
 
@@ -92,7 +92,7 @@ static void purged_in_a_handler(void **state) {
     expect_noted(unit);
     while (!hak_purge_turn()) continue;
     expect_noted(unit);
-    hak_page_policy_pay();
+    hak_decay_pay();
     assert_int_equal(hak_atomic_load(&hak_owed_units, relaxed), 0);
     expect_noted(unit);
     hak_purge_all(NULL);

@@ -8,7 +8,6 @@
 #include "region/directory.h"
 #include "region/in_hand.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 
 static uintptr_t map(size_t bytes) {
     void *start = hak_os_map(bytes, HAK_GRANULE_BYTES);

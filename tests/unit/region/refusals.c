@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "region/decay.h"
 #include "region/large.h"
-#include "region/page_policy.h"
 #include "region/region.h"
 
 enum { MOST_BLOCKS = 16, EXIT_NOTHING_REFUSED = 42 };

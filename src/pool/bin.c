@@ -1,0 +1,80 @@
+#include "pool/bin.h"
+
+#include <string.h>
+
+#include "pool/pool.h"
+
+void hak_heap_blank_bins(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        if (heap->slots[i].start == NULL) continue; /* H3 */
+        hak_bin_set_top(&heap->bins[i], NULL);
+        hak_signal_fence(); /* no handler finds a block above no base */
+        hak_atomic_store(&heap->bins[i].base, NULL, relaxed);
+        hak_atomic_store(&heap->bins[i].limit, NULL, relaxed);
+        heap->growth_misses[i] = heap->growth_turns[i] = 0;
+        heap->slot_room[i] = 0;
+        heap->slots[i].end = NULL;
+        hak_owned_set(&heap->slots[i].start, NULL);
+    }
+    heap->slots_next = (void **)(void *)(heap + 1);
+    heap->slots_bytes = 0;
+    heap->is_inherited = false;
+}
+
+void hak_heap_close_bin(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    void **start = hak_owned_get(&heap->slots[size_class].start), **lowest = hak_heap_lowest(heap, size_class);
+    if (start == NULL) return; /* H3 */
+    hak_atomic_store(&bin->limit, NULL, relaxed);
+    hak_atomic_store(&bin->base, heap->slots_end, relaxed); /* no slot is above */
+    hak_signal_fence();                                     /* from here on no handler hits it */
+    if (HAK_LIKELY(lowest == start)) return;
+    void **top = hak_owned_get(&bin->top);
+    size_t count = top > lowest ? (size_t)(top - lowest) : 0;
+    memmove(start, lowest, count * sizeof(void *));
+    hak_bin_set_top(bin, start + count);
+}
+
+void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
+    const struct hak_slots *slots = &heap->slots[size_class];
+    hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
+    hak_atomic_store(&heap->bins[size_class].base, hak_owned_get(&slots->start), relaxed);
+    hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
+}
+
+void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {
+    hak_signal_fence(); /* as above */
+    hak_atomic_store(&heap->bins[size_class].base, heap->slots_end, relaxed);
+    hak_atomic_store(&heap->bins[size_class].limit, heap->slots[size_class].end, relaxed);
+}
+
+void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    if (hak_heap_cached(heap, size_class) == 0) return;
+    void **base = hak_atomic_load(&bin->base, relaxed), **limit = hak_atomic_load(&bin->limit, relaxed);
+    hak_heap_close_bin(heap, size_class);
+    void **start = hak_owned_get(&heap->slots[size_class].start);
+    uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
+    hak_bin_set_top(bin, start);
+    hak_pool_put(heap, size_class, start, count);
+    HAK_COUNT(heap, flushed_blocks, count);
+    hak_signal_fence(); /* a handler that hits finds the bin closed, or empty */
+    if (base != heap->slots_end) hak_atomic_store(&bin->base, start, relaxed);
+    hak_atomic_store(&bin->limit, limit, relaxed);
+}
+
+void hak_heap_flush_bins(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_heap_flush_bin(heap, i);
+}
+
+/* No free hits a bin any more, not even in a signal handler. */
+static void shut_bins(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&heap->bins[i].limit, NULL, relaxed);
+    hak_signal_fence();
+}
+
+void hak_heap_give_up_bins(struct hak_heap *heap) {
+    shut_bins(heap);
+    hak_heap_flush_bins(heap);
+    hak_heap_blank_bins(heap);
+}

@@ -1,0 +1,22 @@
+/* Owed: how much free memory is to go back to the kernel, and how much lay free through a period. Kept by whoever takes and
+ * releases units; what is to be done about it, region/decay.h decides. Guesses that two threads may make worse, not
+ * wrong. */
+#ifndef HAK_REGION_OWED_H
+#define HAK_REGION_OWED_H
+
+#include "base/atomic.h"
+#include "base/platform.h"
+
+/* Dirty units that are to go back. */
+extern HAK_ATOMIC(uint64_t) hak_owed_units;
+
+/* So many are owed, at least. */
+void hak_owe(uint64_t units);
+
+/* To be called after `taken` units that were dirty are free no more, used or given back: they are owed no longer. */
+void hak_owed_after_taking(uint64_t dirty_units_left, uint64_t taken);
+
+/* Begins a period with so many dirty units. Returns the fewest that there were at any moment of the one before. */
+uint64_t hak_owed_begin_period(uint64_t dirty_units);
+
+#endif
