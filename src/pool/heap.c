@@ -25,7 +25,10 @@ HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint32_t) heap_count; /* numbers given so 
 /* Blank heaps that nobody has, a stack: the topmost one, and in the bits that its address has no use for, how many were
  * put there so far. Who puts one there, and who takes one, looks at no other heap. */
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) unused_heaps;
-static HAK_ATOMIC(uint64_t) orphaned_heaps;            /* in the same way: whose threads a fork has lost */
+
+/* The same of those whose threads a fork has lost. The child puts them there while it is alone, and nobody later: none
+ * is put back while another thread takes it, and the number doesn't matter here. */
+static HAK_ATOMIC(uint64_t) orphaned_heaps;
 enum { HEAP_SHIFT = 12, HEAP_BITS = 57 - HEAP_SHIFT }; /* at the start of a page; below the largest address there is */
 
 /* H7: where kept heaps are found. */

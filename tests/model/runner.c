@@ -31,7 +31,9 @@ static struct {
 
 static struct model_harness *harnesses[HARNESSES];
 static size_t harness_count;
-static bool *touched[HARNESSES]; /* by entry; NULL: it was not explored */
+static bool *touched[HARNESSES];         /* by entry; NULL: it was not explored */
+static size_t touched_counts[HARNESSES]; /* how many entries */
+static size_t order[HARNESSES];          /* in which harnesses are asked: first who runs the least */
 
 static double now_seconds(void) {
     struct timespec time;
@@ -82,7 +84,7 @@ static void note_touched(size_t h) {
     struct model_entry *entries;
     size_t entry_count = model_entries(&entries);
     touched[h] = calloc(entry_count + 1, sizeof(bool));
-    for (size_t e = 0; touched[h] && e < entry_count; e++) touched[h][e] = entries[e].touched;
+    for (size_t e = 0; touched[h] && e < entry_count; e++) touched_counts[h] += touched[h][e] = entries[e].touched;
 }
 
 static bool run_all(void) {
@@ -119,6 +121,7 @@ struct trial {
     pid_t process; /* 0: none yet, or it has ended; not the process's to write */
     bool is_over, is_caught, is_complete;
     size_t harness; /* the last one asked */
+    double seconds; /* of the processor */
     char message[sizeof((struct model_result *)0)->message];
 };
 
@@ -133,43 +136,46 @@ static void *map_shared(size_t bytes) {
     return start;
 }
 
-/* In how many executions a harness has to catch a mutant, from one round to the next: most are caught in a few by some
- * harness, while another one would run all of its own in vain. In the last round those are run in full that take
- * long. */
-static const struct round {
-    uint64_t executions; /* 0: all */
-    bool is_deep;
-} rounds[] = {{300, false}, {10000, false}, {0, false}, {0, true}};
-
-enum { SURVEYED_EXECUTIONS = 1000, MOST_MUTANTS = 4 };
+enum { SURVEYED_EXECUTIONS = 1000, FIRST_EXECUTIONS = 300, NEXT_EXECUTIONS = 4, MOST_MUTANTS = 4 };
 
 /* Whether it may need an order: one that reads nothing but the newest is there for forks, and a child sees all. */
 static bool is_asked(const struct model_harness *harness) { return harness->stale != 0; }
 
-/* In a process of its own. Returns when no harness has caught it. */
-static void try_mutant(struct trial *trial) {
-    static bool is_done[HARNESSES];
-    bool is_complete = true;
-    model_mutant_apply(&trial->mutant);
-    for (size_t r = 0; r < sizeof rounds / sizeof rounds[0]; r++) {
-        options.deep = rounds[r].is_deep;
-        for (size_t h = 0; h < harness_count; h++) {
-            if (touched[h] == NULL || !touched[h][trial->entry]) continue;
-            if (rounds[r].is_deep ? !harnesses[h]->is_deep : is_done[h]) continue;
-            struct model_bounds bounds = bounds_of(harnesses[h]);
-            if (rounds[r].executions != 0) bounds.executions = rounds[r].executions;
-            trial->harness = h;
-            struct model_result result = model_explore(harnesses[h], bounds);
-            if (result.failed) {
-                memcpy(trial->message, result.message, sizeof(trial->message));
-                trial->is_caught = true;
-                return;
-            }
-            is_done[h] = result.complete;
-            if (rounds[r].executions == 0) is_complete = is_complete && result.complete;
+/* Each harness has so many executions to catch the mutant in; `is_done` of those that have run all of theirs, and
+ * *all_done when all have. */
+static bool is_caught(struct trial *trial, uint64_t executions, bool *is_done, bool *all_done) {
+    *all_done = true;
+    for (size_t i = 0; i < harness_count; i++) {
+        size_t h = order[i];
+        if (is_done[h] || touched[h] == NULL || !touched[h][trial->entry]) continue;
+        struct model_bounds bounds = bounds_of(harnesses[h]);
+        bool is_last = executions >= bounds.executions;
+        if (!is_last) bounds.executions = executions;
+        trial->harness = h;
+        struct model_result result = model_explore(harnesses[h], bounds);
+        if (result.failed) {
+            memcpy(trial->message, result.message, sizeof(trial->message));
+            return true;
         }
+        is_done[h] = result.complete || is_last;
+        *all_done = *all_done && is_done[h];
+        trial->is_complete = trial->is_complete && (result.complete || !is_last);
     }
-    trial->is_complete = is_complete;
+    return false;
+}
+
+/* In a process of its own. Most mutants are caught in a few executions by some harness, while another one would run all
+ * of its own in vain; so each is asked for a few, and then for more. At last those are run in full that take long. */
+static void try_mutant(struct trial *trial) {
+    trial->is_complete = true;
+    model_mutant_apply(&trial->mutant);
+    for (int deep = 0; deep < 2 && !trial->is_caught; deep++) {
+        bool is_done[HARNESSES] = {false}, all_done = false;
+        options.deep = deep != 0;
+        for (size_t h = 0; h < harness_count; h++) is_done[h] = options.deep && !harnesses[h]->is_deep;
+        for (uint64_t executions = FIRST_EXECUTIONS; !trial->is_caught && !all_done; executions *= NEXT_EXECUTIONS)
+            trial->is_caught = is_caught(trial, executions, is_done, &all_done);
+    }
 }
 
 static void begin_trial(struct trial *trial) {
@@ -191,14 +197,17 @@ static void begin_trial(struct trial *trial) {
 /* Waits for the end of some trial. */
 static void end_trial(struct trial *trials, size_t count) {
     int status;
-    pid_t ended = wait(&status);
-    if (ended < 0) fail("wait");
+    struct rusage use;
+    pid_t ended = wait4(-1, &status, 0, &use);
+    if (ended < 0) fail("wait4");
     for (size_t t = 0; t < count; t++) {
         if (trials[t].process != ended) continue;
         trials[t].process = 0;
         trials[t].is_over = true;
+        trials[t].seconds = (double)use.ru_utime.tv_sec + (double)use.ru_utime.tv_usec * 1e-6;
         if (WIFEXITED(status)) continue;
         int signal_number = WTERMSIG(status);
+        trials[t].is_complete = false;
         trials[t].is_caught = signal_number != SIGKILL && signal_number != SIGXCPU;
         snprintf(trials[t].message, sizeof(trials[t].message), "the process died: %s", strsignal(signal_number));
     }
@@ -207,7 +216,7 @@ static void end_trial(struct trial *trials, size_t count) {
 static void print_trial(const struct trial *trial) {
     char name[120];
     model_mutant_name(&trial->mutant, name, sizeof(name));
-    printf("%-44s %-9s", name, original(&trial->mutant));
+    printf("%-44s %-9s %5.1f s ", name, original(&trial->mutant), trial->seconds);
     if (trial->is_caught) printf(" caught by %-24s %s\n", harnesses[trial->harness]->name, trial->message);
     else if (!is_run(trial->entry)) printf(" not tried: no thread of a harness runs it\n");
     else printf(" SURVIVES%s\n", trial->is_complete ? "" : " (not everything was explored)");
@@ -222,7 +231,13 @@ static void run_trials(struct trial *trials, size_t count) {
             if (!(trials[begun].is_over = !is_run(trials[begun].entry))) begin_trial(&trials[begun]), running++;
         if (!trials[printed].is_over) end_trial(trials, begun), running--;
         for (; printed < begun && trials[printed].is_over; printed++) print_trial(&trials[printed]);
+        fflush(stdout);
     }
+}
+
+static int compare_touched(const void *left, const void *right) {
+    size_t a = touched_counts[*(const size_t *)left], b = touched_counts[*(const size_t *)right];
+    return (a > b) - (a < b);
 }
 
 /* Which harness runs what, as far as the first of its executions tell. False when one of them fails. */
@@ -238,6 +253,8 @@ static bool survey(void) {
         printf("%s fails without a mutant: %s\n", harnesses[h]->name, result.message);
         return false;
     }
+    for (size_t h = 0; h < harness_count; h++) order[h] = h;
+    qsort(order, harness_count, sizeof order[0], compare_touched);
     return true;
 }
 
