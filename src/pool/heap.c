@@ -26,8 +26,9 @@ HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint32_t) heap_count; /* numbers given so 
  * put there so far. Who puts one there, and who takes one, looks at no other heap. */
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) unused_heaps;
 
-/* The same of those whose threads a fork has lost. The child puts them there while it is alone, and nobody later: none
- * is put back while another thread takes it, and the number doesn't matter here. */
+/* The same of those whose threads a fork has lost. The child puts them there while it is alone, and nobody later; and if
+ * the fork came from a signal handler that has interrupted who takes one, it puts none there. So none is put back while
+ * a thread takes it, and the number doesn't matter here. */
 static HAK_ATOMIC(uint64_t) orphaned_heaps;
 enum { HEAP_SHIFT = 12, HEAP_BITS = 57 - HEAP_SHIFT }; /* at the start of a page; below the largest address there is */
 
