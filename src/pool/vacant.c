@@ -2,6 +2,10 @@
 
 /* The topmost heap of a stack, and in the bits that its address has no use for, how many were put there so far. */
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) unused_heaps;
+
+/* The child of a fork puts heaps there while it is alone, and nobody later; and if the fork came from a signal handler
+ * that has interrupted who takes one, it puts none there. So none is put back while a thread takes it, and the number
+ * doesn't matter here. */
 static HAK_ATOMIC(uint64_t) orphaned_heaps;
 enum { HEAP_SHIFT = 12, HEAP_BITS = 57 - HEAP_SHIFT }; /* at the start of a page; below the largest address there is */
 
@@ -40,13 +44,9 @@ static struct hak_heap *pop(HAK_ATOMIC(uint64_t) *heaps) {
 }
 
 void hak_vacant_put_unused(struct hak_heap *heap) { push(&unused_heaps, heap); }
-struct hak_heap *hak_vacant_take_unused(void) {
-    return pop(&unused_heaps);
-}
+struct hak_heap *hak_vacant_take_unused(void) { return pop(&unused_heaps); }
 void hak_vacant_put_orphaned(struct hak_heap *heap) { push(&orphaned_heaps, heap); }
-struct hak_heap *hak_vacant_take_orphaned(void) {
-    return pop(&orphaned_heaps);
-}
+struct hak_heap *hak_vacant_take_orphaned(void) { return pop(&orphaned_heaps); }
 bool hak_vacant_has_orphaned(void) { return topmost(hak_atomic_load(&orphaned_heaps, relaxed)) != NULL; }
 
 /* ---- Places ------------------------------------------------------------------------------------------------------ */

@@ -688,8 +688,10 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, boo
     if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
     hak_in_hand_begin();
     note(range, super_slab);
-    /* Acquire pairs with add_units: nobody writes to this memory any more. */
-    uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, acquire), left = before & DIRTY_BITS;
+    /* Relaxed: that nobody writes to this memory any more is acquired in after_taking. The purger has taken the last dirty
+     * units, so hints_held looks at the word again, seq_cst, and finds this change or one after it. No change of the word
+     * is a plain store: whichever it finds hands on what put_back has released. */
+    uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, relaxed), left = before & DIRTY_BITS;
     if (left == 0) {
         hak_in_hand_keep();
         return 0;

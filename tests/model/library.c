@@ -199,7 +199,6 @@ void library_reset(void) {
     heap_count = unused_heaps = orphaned_heaps = hak_heaps_in_use = hak_heaps_about = 0;
     memset(kept_heaps, 0, sizeof kept_heaps);
     model_tag(&unused_heaps, ~hak_low_bits(HEAP_BITS), "unused heaps");
-    model_tag(&orphaned_heaps, ~hak_low_bits(HEAP_BITS), "orphaned heaps");
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;

@@ -180,6 +180,22 @@ static void extend(void) {
 
 MODEL_HARNESS(units_extend, setup_given, check_two, extend, give_second, take_dirty);
 
+/* It leaves a unit, and so the hint of them: all that it sees of who gave them back is the word that it took its own
+ * from. */
+static void setup_given_more(void) {
+    library_start(1, 1, 3, 0);
+    reset_had();
+    given[0] = hak_region_acquire(1, 1, HAK_UNITS_FREE, false);
+    given[1] = hak_region_acquire(2, 1, HAK_UNITS_FREE, false);
+}
+static void give_more(void) {
+    touch_units(given[1], 2);
+    hak_region_release(given[1], 2);
+}
+static void check_three(void) { check_units(3); }
+
+MODEL_HARNESS(units_extend_apart, setup_given_more, check_three, extend, give_more);
+
 /* ---- growth ------------------------------------------------------------------------------------------------------ */
 
 /* No SuperSlab yet; a range has one or two. */
@@ -362,6 +378,18 @@ static void setup_small_cache(void) {
     hak_knobs.mapping_cache_bytes = 2 * (size_t)MAPPING_BYTES;
 }
 
+/* Whoever has a heap frees with its hand, and without the fence of memory in hand. */
+static void setup_mapping_and_heap(void) {
+    library_start(1, 1, 2, 1);
+    mapping = place_of_mapping();
+}
+static void free_mapping_with_heap(void) {
+    library_be(library_heaps[0]);
+    *(uint64_t *)mapping.start = 1;
+    model_assert(hak_large_free(&mapping), "a mapping is freed");
+}
+
+MODEL_HARNESS(mapping_cache_heap, setup_mapping_and_heap, check_mappings, free_mapping_with_heap, take_kept);
 MODEL_HARNESS(mapping_cache, setup_mapping, check_mappings, free_mapping_once, take_kept, purge_kept);
 MODEL_HARNESS(mapping_push_out, setup_small_cache, check_mappings, free_mapping_once, alloc_mapping_free);
 
@@ -421,6 +449,24 @@ static void check_tail(void) {
 MODEL_HARNESS(run_tail, setup_tail, check_tail, free_and_use, purge_tail);
 MODEL_HARNESS_DEEP(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
 MODEL_HARNESS_DEEP(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
+
+/* Who has purged the page gives the run up for the one who freed it, with his hand, and uses its units himself. */
+static void setup_tail_and_heap(void) {
+    setup_tail();
+    library_heaps[0] = hak_heap_acquire();
+}
+static void use_and_free_with_heap(void) {
+    library_be(library_heaps[0]);
+    *(uint64_t *)run.start = 1;
+    freed_count[0] += hak_large_free(&run);
+}
+static void purge_tail_and_take(void) {
+    purge_tail();
+    take_two();
+}
+
+MODEL_HARNESS(run_tail_heap, setup_tail_and_heap, check_tail, use_and_free_with_heap, purge_tail_and_take);
+
 /* A run of one unit is freed, and its unit stays with who did it, for another run. */
 static void setup_unit_run(void) {
     setup_run();

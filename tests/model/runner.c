@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -30,8 +31,9 @@ static struct {
 
 static struct model_harness *harnesses[HARNESSES];
 static size_t harness_count;
-static bool *touched[HARNESSES];             /* by entry */
-static uint64_t execution_counts[HARNESSES]; /* without a mutant */
+static bool *touched[HARNESSES];         /* by entry; NULL: it was not explored */
+static size_t touched_counts[HARNESSES]; /* how many entries */
+static size_t order[HARNESSES];          /* in which harnesses are asked: first who runs the least */
 
 static double now_seconds(void) {
     struct timespec time;
@@ -51,8 +53,7 @@ static struct model_bounds bounds_of(const struct model_harness *harness) {
 }
 
 /* Prints one line, and the schedule of a failure. */
-static struct model_result run_harness(const struct model_harness *harness) {
-    struct model_bounds bounds = bounds_of(harness);
+static struct model_result run_harness(const struct model_harness *harness, struct model_bounds bounds) {
     double start = now_seconds();
     struct model_result result = model_explore(harness, bounds);
     const char *verdict = result.failed      ? "FAILED"
@@ -72,58 +73,30 @@ static void name_tags(void) {
     for (size_t h = 0; h < harness_count; h++) model_explore(harnesses[h], bounds);
 }
 
-static bool run_all(void) {
+static void forget_touched(void) {
     struct model_entry *entries;
-    bool passed = true;
-    name_tags();
     size_t entry_count = model_entries(&entries);
-    for (size_t h = 0; h < harness_count; h++) {
-        for (size_t e = 0; e < entry_count; e++) entries[e].touched = false;
-        struct model_result result = run_harness(harnesses[h]);
-        passed = passed && !result.failed && result.complete;
-        execution_counts[h] = result.executions;
-        touched[h] = calloc(entry_count + 1, sizeof(bool));
-        for (size_t e = 0; touched[h] && e < entry_count; e++) touched[h][e] = entries[e].touched;
-    }
-    return passed;
+    for (size_t e = 0; e < entry_count; e++) entries[e].touched = false;
 }
 
-/* In a process of its own: a mutant may do anything. */
-static struct model_result explore_apart(const struct model_harness *harness) {
-    struct model_result result = {0};
-    int ends[2];
-    fflush(stdout);
-    if (pipe(ends) != 0) {
-        perror("pipe");
-        exit(2);
+/* By harness `h`, since they were forgotten. */
+static void note_touched(size_t h) {
+    struct model_entry *entries;
+    size_t entry_count = model_entries(&entries);
+    touched[h] = calloc(entry_count + 1, sizeof(bool));
+    for (size_t e = 0; touched[h] && e < entry_count; e++) touched_counts[h] += touched[h][e] = entries[e].touched;
+}
+
+static bool run_all(void) {
+    bool passed = true;
+    name_tags();
+    for (size_t h = 0; h < harness_count; h++) {
+        forget_touched();
+        struct model_result result = run_harness(harnesses[h], bounds_of(harnesses[h]));
+        note_touched(h);
+        passed = passed && !result.failed && result.complete;
     }
-    pid_t child = fork();
-    if (child < 0) {
-        perror("fork");
-        exit(2);
-    }
-    if (child == 0) {
-        int null = open("/dev/null", O_WRONLY);
-        dup2(null, STDOUT_FILENO);
-        dup2(null, STDERR_FILENO);
-        setrlimit(RLIMIT_CPU, &(struct rlimit){1800, 1800});
-        result = model_explore(harness, bounds_of(harness));
-        _exit(write(ends[1], &result, sizeof(result)) == (ssize_t)sizeof(result) ? 0 : 3);
-    }
-    close(ends[1]);
-    ssize_t length = read(ends[0], &result, sizeof(result));
-    close(ends[0]);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (length != (ssize_t)sizeof(result)) {
-        result = (struct model_result){0};
-        int signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-        result.failed = signal_number != 0 && signal_number != SIGKILL && signal_number != SIGXCPU;
-        snprintf(result.message, sizeof(result.message), "the process died: %s",
-                 signal_number ? strsignal(signal_number) : "no result");
-    }
-    return result;
+    return passed;
 }
 
 /* What a mutant weakens. */
@@ -137,69 +110,173 @@ static const char *original(const struct model_mutant *mutant) {
 
 static bool is_run(size_t entry) {
     for (size_t h = 0; h < harness_count; h++)
-        if (touched[h][entry]) return true;
+        if (touched[h] != NULL && touched[h][entry]) return true;
     return false;
 }
 
-static int compare_costs(const void *left, const void *right) {
-    uint64_t a = execution_counts[*(const size_t *)left], b = execution_counts[*(const size_t *)right];
+/* What is kept of a mutant; written by the process that tries it, which it may take with it. */
+struct trial {
+    struct model_mutant mutant;
+    size_t entry;
+    pid_t process; /* 0: none yet, or it has ended; not the process's to write */
+    bool is_over, is_caught, is_complete;
+    size_t harness; /* the last one asked */
+    double seconds; /* of the processor */
+    char message[sizeof((struct model_result *)0)->message];
+};
+
+_Noreturn static void fail(const char *what) {
+    perror(what);
+    exit(2);
+}
+
+static void *map_shared(size_t bytes) {
+    void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) fail("mmap");
+    return start;
+}
+
+enum { SURVEYED_EXECUTIONS = 1000, FIRST_EXECUTIONS = 300, NEXT_EXECUTIONS = 4, MOST_MUTANTS = 4 };
+
+/* Whether it may need an order: one that reads nothing but the newest is there for forks, and a child sees all. */
+static bool is_asked(const struct model_harness *harness) { return harness->stale != 0; }
+
+/* Each harness has so many executions to catch the mutant in; `is_done` of those that have run all of theirs, and
+ * *all_done when all have. */
+static bool is_caught(struct trial *trial, uint64_t executions, bool *is_done, bool *all_done) {
+    *all_done = true;
+    for (size_t i = 0; i < harness_count; i++) {
+        size_t h = order[i];
+        if (is_done[h] || touched[h] == NULL || !touched[h][trial->entry]) continue;
+        struct model_bounds bounds = bounds_of(harnesses[h]);
+        bool is_last = executions >= bounds.executions;
+        if (!is_last) bounds.executions = executions;
+        trial->harness = h;
+        struct model_result result = model_explore(harnesses[h], bounds);
+        if (result.failed) {
+            memcpy(trial->message, result.message, sizeof(trial->message));
+            return true;
+        }
+        is_done[h] = result.complete || is_last;
+        *all_done = *all_done && is_done[h];
+        trial->is_complete = trial->is_complete && (result.complete || !is_last);
+    }
+    return false;
+}
+
+/* In a process of its own. Most mutants are caught in a few executions by some harness, while another one would run all
+ * of its own in vain; so each is asked for a few, and then for more. At last those are run in full that take long. */
+static void try_mutant(struct trial *trial) {
+    trial->is_complete = true;
+    model_mutant_apply(&trial->mutant);
+    for (int deep = 0; deep < 2 && !trial->is_caught; deep++) {
+        bool is_done[HARNESSES] = {false}, all_done = false;
+        options.deep = deep != 0;
+        for (size_t h = 0; h < harness_count; h++) is_done[h] = options.deep && !harnesses[h]->is_deep;
+        for (uint64_t executions = FIRST_EXECUTIONS; !trial->is_caught && !all_done; executions *= NEXT_EXECUTIONS)
+            trial->is_caught = is_caught(trial, executions, is_done, &all_done);
+    }
+}
+
+static void begin_trial(struct trial *trial) {
+    fflush(stdout);
+    pid_t process = fork();
+    if (process < 0) fail("fork");
+    if (process != 0) {
+        trial->process = process;
+        return;
+    }
+    int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    setrlimit(RLIMIT_CPU, &(struct rlimit){1800, 1800});
+    try_mutant(trial);
+    _exit(0);
+}
+
+/* Waits for the end of some trial. */
+static void end_trial(struct trial *trials, size_t count) {
+    int status;
+    struct rusage use;
+    pid_t ended = wait4(-1, &status, 0, &use);
+    if (ended < 0) fail("wait4");
+    for (size_t t = 0; t < count; t++) {
+        if (trials[t].process != ended) continue;
+        trials[t].process = 0;
+        trials[t].is_over = true;
+        trials[t].seconds = (double)use.ru_utime.tv_sec + (double)use.ru_utime.tv_usec * 1e-6;
+        if (WIFEXITED(status)) continue;
+        int signal_number = WTERMSIG(status);
+        trials[t].is_complete = false;
+        trials[t].is_caught = signal_number != SIGKILL && signal_number != SIGXCPU;
+        snprintf(trials[t].message, sizeof(trials[t].message), "the process died: %s", strsignal(signal_number));
+    }
+}
+
+static void print_trial(const struct trial *trial) {
+    char name[120];
+    model_mutant_name(&trial->mutant, name, sizeof(name));
+    printf("%-44s %-9s %5.1f s ", name, original(&trial->mutant), trial->seconds);
+    if (trial->is_caught) printf(" caught by %-24s %s\n", harnesses[trial->harness]->name, trial->message);
+    else if (!is_run(trial->entry)) printf(" not tried: no thread of a harness runs it\n");
+    else printf(" SURVIVES%s\n", trial->is_complete ? "" : " (not everything was explored)");
+}
+
+/* A process for each processor at a time; rows in the order of sites. */
+static void run_trials(struct trial *trials, size_t count) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t begun = 0, printed = 0;
+    for (long running = 0; printed < count;) {
+        for (; begun < count && running < processors; begun++)
+            if (!(trials[begun].is_over = !is_run(trials[begun].entry))) begin_trial(&trials[begun]), running++;
+        if (!trials[printed].is_over) end_trial(trials, begun), running--;
+        for (; printed < begun && trials[printed].is_over; printed++) print_trial(&trials[printed]);
+        fflush(stdout);
+    }
+}
+
+static int compare_touched(const void *left, const void *right) {
+    size_t a = touched_counts[*(const size_t *)left], b = touched_counts[*(const size_t *)right];
     return (a > b) - (a < b);
 }
 
-/* The cheapest harnesses are asked first; with --deep, only those that do more then. */
-static bool is_caught(const struct model_mutant *mutant, size_t entry, bool *all_complete) {
-    size_t order[HARNESSES];
+/* Which harness runs what, as far as the first of its executions tell. False when one of them fails. */
+static bool survey(void) {
+    for (size_t h = 0; h < harness_count; h++) {
+        if (!is_asked(harnesses[h])) continue;
+        struct model_bounds bounds = bounds_of(harnesses[h]);
+        bounds.executions = SURVEYED_EXECUTIONS;
+        forget_touched();
+        struct model_result result = model_explore(harnesses[h], bounds);
+        note_touched(h);
+        if (!result.failed) continue;
+        printf("%s fails without a mutant: %s\n", harnesses[h]->name, result.message);
+        return false;
+    }
     for (size_t h = 0; h < harness_count; h++) order[h] = h;
-    qsort(order, harness_count, sizeof order[0], compare_costs);
-    for (size_t i = 0; i < harness_count; i++) {
-        size_t h = order[i];
-        if (!touched[h][entry] || (options.deep && !harnesses[h]->is_deep)) continue;
-        model_mutant_apply(mutant);
-        struct model_result result = explore_apart(harnesses[h]);
-        model_mutant_revert(mutant);
-        if (result.failed) {
-            printf(" caught by %-24s %s\n", harnesses[h]->name, result.message);
-            return true;
-        }
-        *all_complete = *all_complete && result.complete;
-    }
-    return false;
-}
-
-/* Prints one row; true when some harness caught it: if none does, one of those that take long, at last. */
-static bool try_mutant(const struct model_mutant *mutant, size_t entry) {
-    bool all_complete = true, caught = is_caught(mutant, entry, &all_complete);
-    if (!caught) {
-        options.deep = true;
-        caught = is_caught(mutant, entry, &all_complete);
-        options.deep = false;
-    }
-    if (caught) return true;
-    printf(" SURVIVES%s\n", all_complete ? "" : " (not everything was explored)");
-    return false;
+    qsort(order, harness_count, sizeof order[0], compare_touched);
+    return true;
 }
 
 static bool run_mutants(void) {
     struct model_entry *entries;
-    size_t entry_count = model_entries(&entries), mutant_count = 0, survivor_count = 0, idle_count = 0;
-    printf("\n%-44s %-9s\n", "site:mutant", "original");
+    name_tags();
+    size_t entry_count = model_entries(&entries), count = 0, survivor_count = 0, idle_count = 0;
+    struct trial *trials = map_shared(entry_count * MOST_MUTANTS * sizeof(struct trial));
+    if (!survey()) return false;
     for (size_t e = 0; e < entry_count; e++) {
-        struct model_mutant mutants[4];
-        size_t count = model_entry_is_in(&entries[e], production) ? model_mutants_of(&entries[e], mutants) : 0;
-        for (size_t m = 0; m < count; m++) {
-            char name[120];
-            model_mutant_name(&mutants[m], name, sizeof(name));
-            printf("%-44s %-9s", name, original(&mutants[m]));
-            if (is_run(e)) {
-                mutant_count++;
-                survivor_count += !try_mutant(&mutants[m], e);
-            } else {
-                idle_count++;
-                printf(" not tried: no thread of a harness runs it\n");
-            }
-        }
+        struct model_mutant mutants[MOST_MUTANTS];
+        size_t mutant_count = model_entry_is_in(&entries[e], production) ? model_mutants_of(&entries[e], mutants) : 0;
+        for (size_t m = 0; m < mutant_count; m++) trials[count++] = (struct trial){.mutant = mutants[m], .entry = e};
     }
-    printf("%zu mutants tried, %zu survive; %zu not tried\n", mutant_count, survivor_count, idle_count);
+    printf("%-44s %-9s\n", "site:mutant", "original");
+    run_trials(trials, count);
+    for (size_t t = 0; t < count; t++) {
+        bool idle = !is_run(trials[t].entry);
+        idle_count += idle;
+        survivor_count += !idle && !trials[t].is_caught;
+    }
+    printf("%zu mutants tried, %zu survive; %zu not tried\n", count - idle_count, survivor_count, idle_count);
     return survivor_count == 0 && (idle_count == 0 || !options.strict);
 }
 
@@ -229,7 +306,7 @@ static bool find_mutant(struct model_mutant *found) {
     name_tags();
     size_t entry_count = model_entries(&entries);
     for (size_t e = 0; e < entry_count; e++) {
-        struct model_mutant mutants[4];
+        struct model_mutant mutants[MOST_MUTANTS];
         char name[120];
         size_t count = model_mutants_of(&entries[e], mutants);
         for (size_t m = 0; m < count; m++) {
@@ -247,7 +324,7 @@ static bool find_mutant(struct model_mutant *found) {
 static bool run_mutant(const struct model_mutant *mutant) {
     model_mutant_apply(mutant);
     bool caught = false;
-    for (size_t h = 0; h < harness_count; h++) caught |= run_harness(harnesses[h]).failed;
+    for (size_t h = 0; h < harness_count; h++) caught |= run_harness(harnesses[h], bounds_of(harnesses[h])).failed;
     model_mutant_revert(mutant);
     printf("%s %s\n", options.mutant, caught ? "caught" : "SURVIVES");
     return caught;
@@ -326,8 +403,8 @@ int main(int argument_count, char **arguments) {
         }
         return run_mutant(&mutant) ? 0 : 1;
     }
+    if (options.mutants) return run_mutants() ? 0 : 1;
     bool passed = run_all();
     if (options.harness == NULL) passed = check_forks() && passed;
-    if (passed && options.mutants) passed = run_mutants();
     return passed ? 0 : 1;
 }
