@@ -44,9 +44,13 @@ static struct hak_heap *pop(HAK_ATOMIC(uint64_t) *heaps) {
 }
 
 void hak_vacant_put_unused(struct hak_heap *heap) { push(&unused_heaps, heap); }
-struct hak_heap *hak_vacant_take_unused(void) { return pop(&unused_heaps); }
+struct hak_heap *hak_vacant_take_unused(void) {
+    return pop(&unused_heaps);
+}
 void hak_vacant_put_orphaned(struct hak_heap *heap) { push(&orphaned_heaps, heap); }
-struct hak_heap *hak_vacant_take_orphaned(void) { return pop(&orphaned_heaps); }
+struct hak_heap *hak_vacant_take_orphaned(void) {
+    return pop(&orphaned_heaps);
+}
 bool hak_vacant_has_orphaned(void) { return topmost(hak_atomic_load(&orphaned_heaps, relaxed)) != NULL; }
 
 /* ---- Places ------------------------------------------------------------------------------------------------------ */
