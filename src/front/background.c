@@ -348,10 +348,11 @@ static void end_thread(void) {
     while (state == HAK_BACKGROUND_AWAKE || state == HAK_BACKGROUND_ASLEEP) {
         if (!hak_atomic_cas(&hak_background_state, &state, HAK_BACKGROUND_ENDING, relaxed, relaxed)) continue;
         hak_os_wake(&hak_background_state);
-        uint64_t start_ms = hak_os_clock_ms();
-        while (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING &&
-               hak_os_clock_ms() - start_ms < MOST_END_MS)
-            hak_os_wait(&hak_background_state, HAK_BACKGROUND_ENDING, MOST_END_MS * 1000);
+        uint64_t start_ms = hak_os_clock_ms(), passed_ms = 0;
+        while (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING && passed_ms < MOST_END_MS) {
+            hak_os_wait(&hak_background_state, HAK_BACKGROUND_ENDING, (MOST_END_MS - passed_ms) * 1000);
+            passed_ms = hak_os_clock_ms() - start_ms;
+        }
         return;
     }
 }

@@ -1,6 +1,7 @@
 /* os.h on Linux. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <pthread.h>
 #include <sched.h>
@@ -686,7 +687,7 @@ void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us
 
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     int saved_errno = errno;
-    syscall(SYS_futex, word, WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, word, WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     errno = saved_errno;
 }
 

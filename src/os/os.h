@@ -143,7 +143,8 @@ uintptr_t hak_os_this_thread(void);
 enum hak_os_settled { HAK_OS_SETTLED, HAK_OS_BEGAN_FILTERED, HAK_OS_FILTERED, HAK_OS_FOREIGN };
 enum hak_os_settled hak_os_settle_thread(void);
 
-/* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. */
+/* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. Who
+ * wakes, wakes all that sleep so. */
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
 

@@ -3,6 +3,7 @@
  */
 #include "library.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "os/channel.h"
@@ -222,7 +223,7 @@ void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us
     if (most_us != 0 && most_us <= LONGEST_NAP_US) hak_cpu_relax(); /* a turn of a loop that waits */
     else model_futex_wait(word, expected);
 }
-void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, 1); }
+void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, UINT_MAX); }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }
 bool hak_os_is_privileged(void) { return !fake_os.has_service; }
 int hak_os_process_id(void) { return 1; }

@@ -463,10 +463,34 @@ static void messages(void **state) {
     expect_death(assert_wrongly, "hakmem: invariant broken: one == two (file.c:12)\n");
 }
 
+static HAK_ATOMIC(uint32_t) word;
+static HAK_ATOMIC(uint32_t) slept_through;
+
+static void *wait_for_word(void *unused) {
+    enum { LONG_MS = 30000 };
+    uint64_t start_ms = hak_os_clock_ms();
+    while (hak_atomic_load(&word, relaxed) == 0) hak_os_wait(&word, 0, LONG_MS * 1000);
+    if (hak_os_clock_ms() - start_ms >= LONG_MS) hak_atomic_fetch_add(&slept_through, 1, relaxed);
+    return unused;
+}
+
+static void wakes_all(void **state) {
+    (void)state;
+    enum { WAITERS = 3, ASLEEP_US = 200000 };
+    pthread_t waiters[WAITERS];
+    for (int i = 0; i < WAITERS; i++) assert_int_equal(pthread_create(&waiters[i], NULL, wait_for_word, NULL), 0);
+    usleep(ASLEEP_US);
+    hak_atomic_store(&word, 1, relaxed);
+    hak_os_wake(&word);
+    for (int i = 0; i < WAITERS; i++) pthread_join(waiters[i], NULL);
+    assert_int_equal(hak_atomic_load(&slept_through, relaxed), 0);
+}
+
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
           cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(refusals),
           cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses), cmocka_unit_test(usage),
           cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(thread_ids), cmocka_unit_test(facts),
-          cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages))
+          cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages),
+          cmocka_unit_test(wakes_all))
