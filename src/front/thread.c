@@ -65,13 +65,24 @@ static void on_thread_exit(void *value) {
     hak_background_thread_ended();
 }
 
+/* Not 0, the number of each key that a program has declared and not made: what it finds there by mistake is nothing, as
+ * without us. */
+static bool make_key(void) {
+    if (pthread_key_create(&key, on_thread_exit) != 0) return false;
+    pthread_key_t first = key;
+    if (first != 0) return true;
+    if (pthread_key_create(&key, on_thread_exit) == 0) pthread_key_delete(first);
+    else key = first;
+    return true;
+}
+
 bool hak_thread_initialize(void) {
     /* Acquire pairs with the release below: the key is there. */
     uint32_t state = hak_atomic_load(&key_state, acquire);
     if (HAK_LIKELY(state != KEY_NONE)) return state == KEY_MADE;
     /* Acquire as above. */
     if (!hak_atomic_cas(&key_state, &state, KEY_BEING_MADE, acquire, acquire)) return state == KEY_MADE;
-    bool made = pthread_key_create(&key, on_thread_exit) == 0;
+    bool made = make_key();
     /* Release pairs with the acquires above. */
     hak_atomic_store(&key_state, made ? KEY_MADE : KEY_REFUSED, release);
     return made;

@@ -186,6 +186,16 @@ static void report_single(void) {
 #endif
 }
 
+/* A program may take a key for one that it has made, because it is static and so 0. */
+static void report_keys(void) {
+    static pthread_key_t key;
+    free(malloc(1));
+    printf("not made: %s, %s\n", pthread_getspecific(key) == NULL ? "no value" : "a value",
+           strerror(pthread_setspecific(key, NULL)));
+    EXPECT(pthread_key_create(&key, NULL) == 0, "no key");
+    printf("first: %u\n", key);
+}
+
 static void report_namespaces(void) {
     work(100);
     int mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
@@ -512,6 +522,7 @@ static const struct test_case reports[] = {
     {"tasks", report_tasks},
     {"tasks_of_child", report_tasks_of_child},
     {"single", report_single},
+    {"keys", report_keys},
     {"namespaces", report_namespaces},
     {"namespaces_after_threads", report_namespaces_after_threads},
     {"rights", report_rights},
