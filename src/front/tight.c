@@ -114,18 +114,20 @@ static bool look(uint64_t coming_bytes, uint64_t *next_bytes) {
     return true;
 }
 
-/* One, or as many as are urgent. What is owed is paid first; a single turn of that is left to the end of the call, which
- * is always one. */
+/* One, or as many as it takes to give back what is urgent. What is owed is paid first; a single turn of that is left to
+ * the end of the call, which is always one. */
 static void take_turns(void) {
-    for (uint64_t bytes = 0;;) {
+    enum { MOST_TURNS = 256 };
+    size_t bytes = 0;
+    for (uint32_t turns = 0; turns < MOST_TURNS; turns++) {
         bool owes = hak_decay_owes();
-        if (!owes && hak_purge_turn()) {
+        if (owes && seen.urgent_bytes == 0) return;
+        if (!owes && hak_purge_turn(&bytes)) {
             seen.is_round = false;
             return;
         }
-        bytes += HAK_TURN_BYTES;
-        if (bytes > seen.urgent_bytes) return;
-        if (owes) hak_decay_pay();
+        if (owes) bytes += hak_decay_pay();
+        if (bytes >= seen.urgent_bytes) return;
     }
 }
 

@@ -294,7 +294,7 @@ void hak_purge_begin_round(struct hak_heap *own) {
     holes_round.super_slabs_left = hak_region_count_super_slabs();
 }
 
-bool hak_purge_turn(void) {
+bool hak_purge_turn(size_t *given_bytes) {
     enum { MOST_SUPER_SLABS = 32 };
     size_t bytes = 0;
     struct hak_hand *outer = hak_in_hand_begin_without(); /* in a handler, too */
@@ -303,6 +303,7 @@ bool hak_purge_turn(void) {
         holes_round.super_slabs_left--;
     }
     hak_in_hand_end_without(outer);
+    *given_bytes += bytes;
     return holes_round.super_slabs_left == 0;
 }
 

@@ -13,8 +13,9 @@ size_t hak_purge_all(struct hak_heap *own);
  * page policy owes these and kept mappings (page_policy.h), and pays before the first turn. */
 void hak_purge_begin_round(struct hak_heap *own);
 
-/* Gives back the holes of the next SuperSlabs, some MiB. True when the round is over. */
-bool hak_purge_turn(void);
+/* Gives back the holes of the next SuperSlabs, some MiB, and adds how much that was to *given_bytes. True when the round
+ * is over. */
+bool hak_purge_turn(size_t *given_bytes);
 
 /* Makes what `own` keeps free to be had by all, at other sizes as well, and with `drains` what other threads' heaps do;
  * kept mappings go back to the kernel. For who finds no memory. `own` as above. */

@@ -41,11 +41,12 @@ void hak_decay_owe_all(void) {
     hak_mapping_cache_owe_all();
 }
 
-void hak_decay_pay(void) {
+size_t hak_decay_pay(void) {
     struct hak_hand *outer = hak_hand_take_up(NULL); /* I5 of in_hand.h: perhaps of what a handler has interrupted */
     size_t bytes = pay_units();
-    if (bytes < HAK_TURN_BYTES) hak_mapping_cache_pay(HAK_TURN_BYTES - bytes);
+    if (bytes < HAK_TURN_BYTES) bytes += hak_mapping_cache_pay(HAK_TURN_BYTES - bytes);
     hak_hand_take_up(outer);
+    return bytes;
 }
 
 /* ---- Periods ----------------------------------------------------------------------------------------------------- */

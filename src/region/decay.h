@@ -24,8 +24,9 @@
 /* To be called after units or mappings were released: tells what is owed. */
 void hak_decay_after_release(void);
 
-/* Gives back a part of what is owed. To be called once at the end of each call of the program's that is no hit. */
-void hak_decay_pay(void);
+/* Gives back a part of what is owed; returns the bytes. To be called once at the end of each call of the program's that
+ * is no hit. */
+size_t hak_decay_pay(void);
 HAK_INLINE bool hak_decay_owes(void) {
     return (hak_atomic_load(&hak_owed_units, relaxed) | hak_atomic_load(&hak_mappings_owed, relaxed)) != 0;
 }

@@ -90,7 +90,8 @@ static void purged_in_a_handler(void **state) {
     hak_hand_note(unit);
     hak_purge_begin_round(NULL);
     expect_noted(unit);
-    while (!hak_purge_turn()) continue;
+    size_t given_bytes = 0;
+    while (!hak_purge_turn(&given_bytes)) continue;
     expect_noted(unit);
     hak_decay_pay();
     assert_int_equal(hak_atomic_load(&hak_owed_units, relaxed), 0);
