@@ -292,6 +292,19 @@ static void urgent(void **state) {
     assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 8, LIMIT / 64 * 11);
 }
 
+/* The same where all of it lies in holes, of which a turn finds less than it may give back. */
+static void urgent_holes(void **state) {
+    (void)state;
+    start(10);
+    fill(100000, 1000);
+    for (int i = 0; i < 100000; i++)
+        if (i % 20 != 0) hak_free(blocks[i]);
+    look_at(10);
+    fake_os_forget();
+    look_at(60 + 8);
+    assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 8, LIMIT / 64 * 11);
+}
+
 /* The turns are over before the program has grown by what was left when they began, an eighth of the limit. */
 static void turns_are_in_time(void **state) {
     (void)state;
@@ -430,5 +443,6 @@ static void refusals(void **state) {
 UNIT_MAIN(cmocka_unit_test(no_files_later), cmocka_unit_test(without_a_limit), cmocka_unit_test(steps),
           cmocka_unit_test(what_is_growth), cmocka_unit_test(hysteresis), cmocka_unit_test(own_growth),
           cmocka_unit_test(holes), cmocka_unit_test(full_at_the_start), cmocka_unit_test(all_goes_back),
-          cmocka_unit_test(urgent), cmocka_unit_test(turns_are_in_time), cmocka_unit_test(small_caches),
-          cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after), cmocka_unit_test(refusals))
+          cmocka_unit_test(urgent), cmocka_unit_test(urgent_holes), cmocka_unit_test(turns_are_in_time),
+          cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after),
+          cmocka_unit_test(refusals))
