@@ -1,7 +1,5 @@
 #include "region/density.h"
 
-#include <string.h>
-
 #include "os/os.h"
 
 /* ---- Handed out -------------------------------------------------------------------------------------------------- */
@@ -52,7 +50,9 @@ bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_sla
 
 /* To read a page that has no memory gives it none: it is the kernel's page of zeros then. */
 static bool is_zero(const uint64_t *words, size_t bytes) {
-    return words[0] == 0 && memcmp(words, words + 1, bytes - sizeof *words) == 0;
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        if (words[i] != 0) return false;
+    return true;
 }
 
 static bool is_page_zero(const struct hak_range *range, uint32_t super_slab, size_t offset) {
