@@ -1,6 +1,7 @@
 /* region/density.h: what of a SuperSlab was handed out, as its slabs' records tell, and what has contents. */
 #include "unit.h"
 
+#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -130,17 +131,26 @@ static void contents(void **state) {
     assert_false(hak_density_has_contents(range, 0));
 }
 
-/* To read a page that nobody has written to is a page fault: a SuperSlab without memory costs two of them. */
-static void looks_at_untouched_pages(void **state) {
-    (void)state;
+static long faults_of_a_look(void) {
     struct rusage before, after;
-    start();
-    hak_density_has_contents(range, 0); /* what the code itself touches */
     assert_int_equal(madvise((void *)range->start, HAK_SUPER_SLAB_BYTES, MADV_DONTNEED), 0);
     assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
     assert_false(hak_density_has_contents(range, 0));
     assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
-    assert_in_range(after.ru_minflt - before.ru_minflt, 0, 2);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* To read a page that nobody has written to is a page fault: a SuperSlab without memory costs two of them. What the code
+ * itself touches for the first time, or a sanitizer's, is none of them: so the fewest of some looks count. */
+static void looks_at_untouched_pages(void **state) {
+    (void)state;
+    long fewest = LONG_MAX;
+    start();
+    for (int i = 0; i < 5; i++) {
+        long faults = faults_of_a_look();
+        if (faults < fewest) fewest = faults;
+    }
+    assert_in_range(fewest, 0, 2);
 }
 
 UNIT_MAIN(cmocka_unit_test(nothing), cmocka_unit_test(slabs), cmocka_unit_test(freed_since),
