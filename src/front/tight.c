@@ -117,7 +117,7 @@ static bool look(uint64_t coming_bytes, uint64_t *next_bytes) {
 /* One, or as many as it takes to give back what is urgent. What is owed is paid first; a single turn of that is left to
  * the end of the call, which is always one. */
 static void take_turns(void) {
-    enum { MOST_TURNS = 256 };
+    enum { MOST_TURNS = 256 }; /* where the kernel takes little */
     size_t bytes = 0;
     for (uint32_t turns = 0; turns < MOST_TURNS; turns++) {
         bool owes = hak_decay_owes();
