@@ -137,6 +137,7 @@ static void look_and_give_back(bool gives_back) {
     bool is_due = look(coming_bytes, &next_bytes);
     if (!gives_back) seen.is_round = false;
     else if (is_due) hak_front_begin_round();
+    else if (seen.urgent_bytes != 0) hak_decay_owe_all(); /* in a round that began before it was urgent */
     seen.is_round |= is_due && gives_back;
     if (seen.is_round) take_turns();
     set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes, coming_bytes);

@@ -37,6 +37,7 @@ static size_t pay_units(void) {
 
 void hak_decay_owe_all(void) {
     hak_atomic_store(&round_place, HAK_PURGE_FROM_TOP, relaxed);
+    hak_atomic_store(&next_sweep_ms, 0, relaxed); /* what was passed over before may go back now */
     hak_owe(hak_atomic_load(&hak_dirty_units, relaxed));
     hak_mapping_cache_owe_all();
 }

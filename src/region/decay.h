@@ -34,7 +34,8 @@ HAK_INLINE void hak_decay_notice(void) {
     if (HAK_UNLIKELY(hak_decay_owes())) hak_decay_pay();
 }
 
-/* All that is dirty and free is owed. */
+/* All that is dirty and free is owed, even if a round before has brought nothing, and what is released from now on as
+ * well. */
 void hak_decay_owe_all(void);
 
 /* How much a turn gives back, and then what is left of a SuperSlab. */

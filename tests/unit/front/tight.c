@@ -305,6 +305,31 @@ static void urgent_holes(void **state) {
     assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 8, LIMIT / 64 * 11);
 }
 
+/* Or in free units, while a round goes on that owes nothing, after one that brought nothing. */
+static void urgent_in_a_round(void **state) {
+    (void)state;
+    start(10);
+    hak_atomic_store(&hak_knobs.dirty_limit_bytes, 0, relaxed);
+    void *run = hak_malloc(20 * HAK_MIB), *released = hak_malloc(3 * HAK_MIB);
+    fill(100000, 1000); /* holes for the round to go on with */
+    for (int i = 0; i < 100000; i++)
+        if (i % 20 != 0) hak_free(blocks[i]);
+    fake_os_refuse(FAKE_PURGE, 1, SIZE_MAX);
+    hak_free(released);
+    for (int i = 0; i < 10; i++) hak_decay_notice();
+    assert_false(hak_decay_owes());
+    fake_os_refuse_nothing();
+    look_at(57);
+    while (hak_decay_owes()) hak_decay_notice();
+    hak_free(run);
+    assert_true(hak_decay_owes()); /* what brought nothing before memory was tight delays nothing */
+    hak_atomic_store(&hak_owed_units, 0, relaxed);
+    fake_os_forget();
+    look_at(60 + 4);
+    assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 4, LIMIT / 64 * 7);
+    assert_true(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES < 6 * HAK_MIB);
+}
+
 /* The turns are over before the program has grown by what was left when they began, an eighth of the limit. */
 static void turns_are_in_time(void **state) {
     (void)state;
@@ -443,6 +468,6 @@ static void refusals(void **state) {
 UNIT_MAIN(cmocka_unit_test(no_files_later), cmocka_unit_test(without_a_limit), cmocka_unit_test(steps),
           cmocka_unit_test(what_is_growth), cmocka_unit_test(hysteresis), cmocka_unit_test(own_growth),
           cmocka_unit_test(holes), cmocka_unit_test(full_at_the_start), cmocka_unit_test(all_goes_back),
-          cmocka_unit_test(urgent), cmocka_unit_test(urgent_holes), cmocka_unit_test(turns_are_in_time),
-          cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after),
-          cmocka_unit_test(refusals))
+          cmocka_unit_test(urgent), cmocka_unit_test(urgent_holes), cmocka_unit_test(urgent_in_a_round),
+          cmocka_unit_test(turns_are_in_time), cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed),
+          cmocka_unit_test(looked_after), cmocka_unit_test(refusals))
