@@ -57,10 +57,14 @@ static uint64_t share_of(uint64_t bytes, uint64_t limit_bytes) {
     return limit_bytes < WHOLE ? WHOLE : bytes / (limit_bytes / WHOLE);
 }
 
-/* What was taken for use since the last look. */
-static uint64_t take_growth(void) {
-    uint64_t left = hak_atomic_load(&hak_pages_to_look, relaxed);
-    return (seen.next_pages - left) * hak_os_page_bytes();
+/* What was taken for use since the last look, and how much of it after this one was due. */
+struct growth {
+    uint64_t bytes, late_bytes;
+};
+
+static struct growth take_growth(void) {
+    uint64_t left = hak_atomic_load(&hak_pages_to_look, relaxed), page = hak_os_page_bytes();
+    return (struct growth){(seen.next_pages - left) * page, (int64_t)left < 0 ? -left * page : 0};
 }
 
 /* The next look comes after so much growth; `grown_bytes` of it are counted already. */
@@ -94,9 +98,9 @@ static uint64_t next_look_bytes(struct hak_memory_use use, uint64_t share) {
 
 /* Looks after so much growth; `next_bytes` is after how much more the next look is. True when all that is free is to go
  * back. */
-static bool look(uint64_t coming_bytes, uint64_t *next_bytes) {
+static bool look(struct growth growth, uint64_t *next_bytes) {
     bool was_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
-    seen.grown_bytes += coming_bytes;
+    seen.grown_bytes += growth.bytes;
     *next_bytes = NEVER_BYTES;
     if (groups.limit_count == 0) return false; /* nobody looks again */
     struct hak_memory_use use = estimate();
@@ -106,6 +110,7 @@ static bool look(uint64_t coming_bytes, uint64_t *next_bytes) {
     set_tight(is_tight);
     *next_bytes = next_look_bytes(use, share);
     seen.urgent_bytes = use.used_bytes > critical_bytes ? use.used_bytes - critical_bytes : 0;
+    seen.urgent_bytes += 2 * growth.late_bytes; /* others allocate faster than turns give back */
     seen.is_round &= is_tight;
     if (!is_tight || seen.is_round) return false;
     bool is_sweep_due = share_of(seen.grown_bytes, use.limit_bytes) >= SWEEP;
@@ -133,29 +138,36 @@ static void take_turns(void) {
 
 /* While there is more to give back, turns are as near to each other as looks can be. */
 static void look_and_give_back(bool gives_back) {
-    uint64_t next_bytes, coming_bytes = take_growth();
-    bool is_due = look(coming_bytes, &next_bytes);
+    uint64_t next_bytes;
+    struct growth growth = take_growth();
+    bool is_due = look(growth, &next_bytes);
     if (!gives_back) seen.is_round = false;
     else if (is_due) hak_front_begin_round();
     else if (seen.urgent_bytes != 0) hak_decay_owe_all(); /* in a round that began before it was urgent */
     seen.is_round |= is_due && gives_back;
     if (seen.is_round) take_turns();
-    set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes, coming_bytes);
+    set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes, growth.bytes);
 }
 
-static void look_alone(bool gives_back) {
+/* False when somebody else is looking. */
+static bool look_alone(bool gives_back) {
     uint32_t nobody = 0;
     /* Acquire pairs with the release below: what was seen last is ours (L1). */
     if (hak_atomic_load(&is_looking, relaxed) != 0 || !hak_atomic_cas(&is_looking, &nobody, 1, acquire, relaxed))
-        return;
+        return false;
     look_and_give_back(gives_back);
     /* Release pairs with the acquire above. */
     hak_atomic_store(&is_looking, 0, release);
+    return true;
 }
 
 void hak_tight_check(void) { look_alone(false); }
 
-void hak_tight_look(void) { look_alone(true); }
+/* Who looks may be kept from its processor while all others allocate. So each of these gives back more than it takes. */
+void hak_tight_look(void) {
+    size_t bytes = 0;
+    if (!look_alone(true) && hak_atomic_load(&hak_memory_is_tight, relaxed)) hak_purge_turn(&bytes);
+}
 
 void hak_tight_after_fork(void) {
     if (hak_atomic_load(&is_looking, relaxed) == 0) return;

@@ -15,7 +15,7 @@
  * 15 sixteenths goes back at once.
  *
  * Programs that grow by less than 4 MiB never look, those without a limit once. No lock: who finds somebody else
- * looking goes on.
+ * looking takes a turn where memory is tight, and goes on.
  *
  *   L1  Who has set `is_looking` has the record of what was seen.
  */

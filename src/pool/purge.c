@@ -275,13 +275,31 @@ static size_t purge_all_holes(void) {
 
 /* ---- By turns ---------------------------------------------------------------------------------------------------- */
 
-static struct {
-    struct cursor next;
-    uint64_t super_slabs_left;
-} holes_round;
+/* The next SuperSlab whose holes are looked at: the number of its range above, its own below it. */
+#define NO_ROUND UINT64_MAX
+static HAK_ATOMIC(uint64_t) next_of_round = NO_ROUND;
 
+/* False when the round is over. */
+static bool take_next_of_round(struct cursor *cursor) {
+    uint64_t at = hak_atomic_load(&next_of_round, relaxed), after;
+    do {
+        if (at == NO_ROUND) return false;
+        *cursor = (struct cursor){(uint32_t)(at >> 32), (uint32_t)at};
+        struct hak_range *range = cursor->range == HAK_RANGE_LIMIT ? NULL : hak_region_range(cursor->range);
+        while (range != NULL && cursor->super_slab >= hak_region_super_slabs(range)) {
+            *cursor = (struct cursor){cursor->range + 1, 0};
+            range = cursor->range == HAK_RANGE_LIMIT ? NULL : hak_region_range(cursor->range);
+        }
+        after = range == NULL ? NO_ROUND : (uint64_t)cursor->range << 32 | (cursor->super_slab + 1);
+    } while (!hak_atomic_cas(&next_of_round, &at, after, relaxed, relaxed));
+    return after != NO_ROUND;
+}
+
+/* Other threads may take turns from the first line on: what drains is kept from nobody by it. */
 void hak_purge_begin_round(struct hak_heap *own) {
     struct hak_drain drain = {NULL};
+    hak_atomic_store(&next_of_round, 0, relaxed);
+    hak_decay_owe_all();
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
     hak_in_hand_begin();
     if (own != NULL) hak_heap_flush(own);
@@ -290,21 +308,20 @@ void hak_purge_begin_round(struct hak_heap *own) {
     hak_in_hand_end();
     hak_hand_take_up(outer);
     hak_decay_owe_all();
-    holes_round.next = (struct cursor){0, 0};
-    holes_round.super_slabs_left = hak_region_count_super_slabs();
+    hak_atomic_store(&next_of_round, 0, relaxed);
 }
 
 bool hak_purge_turn(size_t *given_bytes) {
     enum { MOST_SUPER_SLABS = 32 };
+    struct cursor cursor;
     size_t bytes = 0;
+    if (hak_atomic_load(&next_of_round, relaxed) == NO_ROUND) return true;
     struct hak_hand *outer = hak_in_hand_begin_without(); /* in a handler, too */
-    for (uint32_t i = 0; i < MOST_SUPER_SLABS && holes_round.super_slabs_left > 0 && bytes < HAK_TURN_BYTES / 2; i++) {
-        bytes += visit_super_slabs(&holes_round.next, 1, purge_holes);
-        holes_round.super_slabs_left--;
-    }
+    for (uint32_t i = 0; i < MOST_SUPER_SLABS && bytes < HAK_TURN_BYTES / 2 && take_next_of_round(&cursor); i++)
+        bytes += purge_holes(hak_region_range(cursor.range), cursor.super_slab);
     hak_in_hand_end_without(outer);
     *given_bytes += bytes;
-    return holes_round.super_slabs_left == 0;
+    return hak_atomic_load(&next_of_round, relaxed) == NO_ROUND;
 }
 
 /* ---- At once ----------------------------------------------------------------------------------------------------- */

@@ -183,7 +183,7 @@ void library_reset(void) {
     period_start_ms = fewest_dirty_units = next_holes_ms = 0;
     hak_owed_units = hak_mappings_owed = round_bytes = 0;
     round_place = HAK_PURGE_FROM_TOP;
-    memset(&holes_round, 0, sizeof holes_round);
+    next_of_round = NO_ROUND;
     border_count = 0;
     was_ever_lazy = hak_memory_is_tight = false;
     hak_memory_tight_count = hak_memory_limit_bytes = 0;

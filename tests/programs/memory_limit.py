@@ -1,10 +1,11 @@
 """memory_limit.py: a program that needs four fifths of its memory limit at any time lives on hakmem, in a real control group.
 
-    memory_limit.py --lib LIBRARY --program bench_tight [--peer LIBRARY]...
+    memory_limit.py --lib LIBRARY --program bench_tight --threads tight_threads [--peer LIBRARY]...
 
 bench_tight is run without a limit, to count the pages that hold its live blocks; then with 1.25 to 1.5 times these as the limit
 of a control group of its own: on hakmem, which must end and compute the same; on the C library's malloc and each peer, of which
-one at least must be killed, or the limits would prove nothing. Exit status 77 where no control group can be made.
+one at least must be killed, or the limits would prove nothing. tight_threads, whose threads outrun whoever gives memory back, has a limit of half as much
+again as its threads allocate. Exit status 77 where no control group can be made.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TIMEOUT_S = 240
 MIB = 1 << 20
 LIMITS_PER_LIVE = (1.25, 1.35, 1.5)
 PHASES = 9
+THREADS, THREAD_BYTES = 4, 40 * MIB
 
 LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
 SWAP = {1: ("memory.memsw.limit_in_bytes", None), 2: ("memory.swap.max", "0")}
@@ -92,7 +94,8 @@ def run(program: list[str], library: Path | None, settings: dict[str, str], grou
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode not in (0, -signal.SIGKILL):
         raise Failure(f"exit status {done.returncode}: {done.stderr}")
-    if done.returncode == 0 and library and str(library.resolve()) not in done.stdout:
+    names_malloc = "bench" in Path(program[0]).name
+    if done.returncode == 0 and library and names_malloc and str(library.resolve()) not in done.stdout:
         raise Failure(f"malloc is not that of {library}:\n{done.stdout}")
     return done.returncode, done.stdout
 
@@ -115,6 +118,19 @@ def limited(title: str, program: list[str], library: Path | None, settings: dict
     return found(r"^checksum (\S+)$", output) if status == 0 else None
 
 
+def check_limits(program: list[str], library: Path, peers: list[Path], checksum: str, limits: list[int]) -> None:
+    others: list[Path | None] = [None, *peers]
+    killed = []
+    for limit in limits:
+        for title, settings in (("hakmem", {}), ("hakmem without its thread", {"HAKMEM_BACKGROUND": "0"}),
+                                ("hakmem with huge pages", {"HAKMEM_THP": "on"})):
+            if limited(title, program, library, settings, limit) != checksum:
+                raise Failure(f"{title} was killed, or computed something else")
+        killed += [limited(peer.name if peer else "C library", program, peer, {}, limit) is None for peer in others]
+    if not any(killed):
+        raise Failure("every allocator lives with these limits: they prove nothing")
+
+
 def check(program: Path, library: Path, peers: list[Path], live_mib: int) -> None:
     command = [str(program), str(live_mib * MIB), str(PHASES), "1"]
     status, output = run([*command, "count"], library, {}, None)
@@ -124,28 +140,31 @@ def check(program: Path, library: Path, peers: list[Path], live_mib: int) -> Non
     live = int(found(r"^figure live_peak (\d+) bytes$", output))
     resident = int(found(r"^peak (\d+) KiB$", output)) / 1024
     print(f"{live / MIB:.1f} MiB of live pages at the peak, {resident:.1f} MiB resident", flush=True)
-    others: list[Path | None] = [None, *peers]
-    killed = []
-    for limit in (int(live * factor) for factor in LIMITS_PER_LIVE):
-        for title, settings in (("hakmem", {}), ("hakmem without its thread", {"HAKMEM_BACKGROUND": "0"}),
-                                ("hakmem with huge pages", {"HAKMEM_THP": "on"})):
-            if limited(title, command, library, settings, limit) != checksum:
-                raise Failure(f"{title} was killed, or computed something else")
-        killed += [limited(peer.name if peer else "C library", command, peer, {}, limit) is None for peer in others]
-    if not any(killed):
-        raise Failure("every allocator lives with these limits: they prove nothing")
+    check_limits(command, library, peers, checksum, [int(live * factor) for factor in LIMITS_PER_LIVE])
+
+
+def check_threads(program: Path, library: Path, peers: list[Path]) -> None:
+    command = [str(program), str(THREADS), str(THREAD_BYTES)]
+    status, output = run(command, None, {}, None)
+    if status != 0:
+        raise Failure("killed without a limit")
+    print(f"{THREADS} threads of {THREAD_BYTES / MIB:.0f} MiB", flush=True)
+    check_limits(command, library, peers, found(r"^checksum (\S+)$", output), [THREADS * THREAD_BYTES * 3 // 2])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True)
     parser.add_argument("--program", type=Path, required=True)
+    parser.add_argument("--threads", type=Path, required=True)
     parser.add_argument("--peer", type=Path, action="append", default=[])
     parser.add_argument("--live", metavar="MIB", type=int, action="append", help="sizes to try; default 16 and 160")
     arguments = parser.parse_args()
     try:
+        peers = [peer for peer in arguments.peer if peer.is_file()]
         for live_mib in arguments.live or (16, 160):
-            check(arguments.program, arguments.lib, [peer for peer in arguments.peer if peer.is_file()], live_mib)
+            check(arguments.program, arguments.lib, peers, live_mib)
+        check_threads(arguments.threads, arguments.lib, peers)
     except Skip as reason:
         print(f"skipped: {reason}")
         return SKIPPED

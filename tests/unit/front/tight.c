@@ -330,6 +330,47 @@ static void urgent_in_a_round(void **state) {
     assert_true(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES < 6 * HAK_MIB);
 }
 
+/* What others took while nobody looked goes back twice. */
+static void outrun(void **state) {
+    (void)state;
+    start(10);
+    hak_free(hak_malloc(50 * HAK_MIB));
+    hak_free(hak_malloc(30 * HAK_MIB));
+    look_at(10);
+    look_at(57);
+    fake_os_forget();
+    hak_count_growth(hak_atomic_load(&hak_pages_to_look, relaxed) + 8 * HAK_MIB / fake_os.page_bytes);
+    hak_tight_notice();
+    assert_in_range(fake_os_given_back_since(0), 16 * HAK_MIB, 20 * HAK_MIB);
+}
+
+static size_t in_look_calls, in_look_bytes;
+static void grow_meanwhile(void) {
+    fake_os.at_purge = NULL;
+    hak_count_growth(hak_atomic_load(&hak_pages_to_look, relaxed) + 1);
+    size_t first = fake_os.call_count[FAKE_ANY];
+    hak_tight_notice();
+    in_look_bytes = fake_os_given_back_since(first);
+    in_look_calls++;
+}
+
+/* Who finds somebody looking takes a turn, too: the other one may be without a processor. */
+static void turns_of_others(void **state) {
+    (void)state;
+    start(10);
+    fill(100000, 1000);
+    for (int i = 0; i < 100000; i++)
+        if (i % 20 != 0) hak_free(blocks[i]);
+    look_at(57);
+    while (hak_decay_owes()) hak_decay_notice();
+    in_look_calls = in_look_bytes = 0;
+    fake_os.at_purge = grow_meanwhile;
+    hak_count_growth(hak_atomic_load(&hak_pages_to_look, relaxed));
+    hak_tight_notice();
+    assert_int_equal(in_look_calls, 1);
+    assert_in_range(in_look_bytes, HAK_MIB, 4 * HAK_MIB);
+}
+
 /* The turns are over before the program has grown by what was left when they began, an eighth of the limit. */
 static void turns_are_in_time(void **state) {
     (void)state;
@@ -469,5 +510,6 @@ UNIT_MAIN(cmocka_unit_test(no_files_later), cmocka_unit_test(without_a_limit), c
           cmocka_unit_test(what_is_growth), cmocka_unit_test(hysteresis), cmocka_unit_test(own_growth),
           cmocka_unit_test(holes), cmocka_unit_test(full_at_the_start), cmocka_unit_test(all_goes_back),
           cmocka_unit_test(urgent), cmocka_unit_test(urgent_holes), cmocka_unit_test(urgent_in_a_round),
-          cmocka_unit_test(turns_are_in_time), cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed),
-          cmocka_unit_test(looked_after), cmocka_unit_test(refusals))
+          cmocka_unit_test(outrun), cmocka_unit_test(turns_of_others), cmocka_unit_test(turns_are_in_time),
+          cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after),
+          cmocka_unit_test(refusals))
