@@ -32,12 +32,13 @@ static size_t granules_used, small_used;
 static _Alignas(HAK_GRANULE_BYTES) char windows[WINDOWS][WINDOW_GRANULES * HAK_GRANULE_BYTES];
 static struct { char *start, *end; } parts[MOST_PARTS];
 static size_t part_count;
+static HAK_ATOMIC(uint32_t) calls; /* that change them: other threads run between two */
 
 void fake_os_reset(void) {
     fake_os = (struct fake_os){4096, SIZE_MAX, -1,   -1,    -1,    false, false, false, NULL, 0,
                                0,    0,        NULL, false, false, false, false, false, 0};
     granules_used = small_used = part_count = 0;
-    interrupts = fake_os_service = 0;
+    interrupts = fake_os_service = calls = 0;
 }
 
 static bool refuses(int *left) {
@@ -89,6 +90,7 @@ static bool is_mapped(const char *start, const char *end) {
 /* Zero as far as harnesses look. */
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     char *from = start;
+    hak_atomic_fetch_add(&calls, 1, relaxed);
     if (is_mapped(from, from + bytes)) return HAK_OS_OCCUPIED;
     if (refuses(&fake_os.maps_at_left) || part_count == MOST_PARTS) return HAK_OS_REFUSED;
     parts[part_count].start = from;
@@ -122,10 +124,14 @@ bool hak_os_commit(void *start, size_t bytes) {
 }
 
 bool hak_os_unmap(void *start, size_t bytes) {
+    hak_atomic_fetch_add(&calls, 1, relaxed);
     if (fake_os.refuses_unmap) return false;
     fake_os.unmap_count++;
-    for (size_t i = 0; i < part_count; i++)
-        if (parts[i].start == start) parts[i] = parts[--part_count];
+    for (size_t i = 0; i < part_count; i++) {
+        if (parts[i].start != start) continue;
+        parts[i] = parts[--part_count];
+        if (fake_os.maps_at_left >= 0) fake_os.maps_at_left++;
+    }
     model_area(start, bytes, MODEL_UNMAP);
     return true;
 }

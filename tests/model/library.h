@@ -39,7 +39,8 @@ enum { PAIR = 1, TRIPLE, WIDE, MANY, FEWER, SHORT, CLASSES };
 
 /* ---- the kernel --------------------------------------------------------------------------------------------- */
 
-/* What it refuses, counted down; -1 for never. Set by library_reset to never. */
+/* What it refuses, counted down, maps at an address counted up again by their end; -1 for never. Set by library_reset to
+ * never. */
 struct fake_os {
     size_t page_bytes;
     size_t window_room; /* for all that a range has */

@@ -280,6 +280,68 @@ MODEL_HARNESS(step_purge, setup_step, check_all, grow_slab, purge_all);
 MODEL_HARNESS(step_snapshot, setup_step, check_all, grow_slab, look_at_all);
 MODEL_HARNESS(step_two, setup_steps, check_steps, grow_on, grow_on);
 
+/* One SuperSlab more, of a range whose next step of the tables is missing. */
+static enum hak_growth grow_by_one(void) {
+    uint32_t count = hak_region_super_slabs(hak_ranges[0]);
+    enum hak_growth growth;
+    do growth = hak_region_grow(hak_ranges[0], &count, 1);
+    while (growth == HAK_GROWTH_RACED);
+    return growth;
+}
+
+/* The kernel has room for a part of the step only: each thread is refused, none of them waits for another that waits,
+ * and the range does not end. */
+static void setup_refused_step(void) {
+    setup_steps();
+    fake_os.maps_at_left = 1;
+}
+static void grow_in_vain(void) { model_assert(grow_by_one() == HAK_GROWTH_NO_MEMORY, "there is no memory"); }
+static void check_refused_step(void) {
+    check_steps();
+    model_assert(hak_ranges[0]->super_slab_limit == 3, "the range can grow on");
+    model_assert(fake_os.maps_at_left == 1, "nothing of the step is left over");
+}
+
+MODEL_HARNESS(step_refused, setup_refused_step, check_refused_step, grow_in_vain, grow_in_vain);
+MODEL_HARNESS(step_refused_many, setup_refused_step, check_refused_step, grow_in_vain, grow_in_vain, grow_in_vain);
+
+/* Who makes room grows, whoever is refused meanwhile. */
+enum { OTHER_MAPPINGS = 8 };
+
+static void *other_mapping(uint32_t number) {
+    enum { IN_LAST_WINDOW = 8 };
+    return (char *)hak_os_pick_addresses(1, 1, IN_LAST_WINDOW) + number * fake_os.page_bytes;
+}
+static void setup_room(void) {
+    setup_refused_step();
+    fake_os.maps_at_left += OTHER_MAPPINGS;
+    for (uint32_t i = 0; i < OTHER_MAPPINGS; i++) hak_os_map_at(other_mapping(i), fake_os.page_bytes);
+}
+static void make_room_and_grow(void) {
+    for (uint32_t i = 0; i < OTHER_MAPPINGS; i++) hak_os_unmap(other_mapping(i), fake_os.page_bytes);
+    model_assert(grow_by_one() == HAK_GROWTH_DONE, "there is memory");
+}
+static void try_to_grow(void) {
+    enum hak_growth growth = grow_by_one();
+    model_assert(growth == HAK_GROWTH_DONE || growth == HAK_GROWTH_NO_MEMORY, "the range does not end");
+}
+
+MODEL_HARNESS(step_room, setup_room, check_steps, make_room_and_grow, try_to_grow);
+
+/* Somebody who is not hakmem has the addresses of the step: nobody awaits it, or tries again and again. */
+static void setup_foreign_step(void) {
+    setup_steps();
+    uintptr_t rows = (uintptr_t)hak_ranges[0]->bit_rows[HAK_UNITS_PER_SUPER_SLAB];
+    hak_os_map_at((void *)hak_align_up(rows, fake_os.page_bytes), fake_os.page_bytes);
+}
+static void meet_the_end(void) { model_assert(grow_by_one() == HAK_GROWTH_NO_ROOM, "the range ends"); }
+static void check_foreign_step(void) {
+    check_steps();
+    model_assert(hak_ranges[0]->super_slab_limit == 1, "all know that the range ends");
+}
+
+MODEL_HARNESS(step_foreign, setup_foreign_step, check_foreign_step, meet_the_end, meet_the_end, meet_the_end);
+
 /* ---- hints -------------------------------------------------------------------------------------------------------- */
 
 enum { SOME_HINT = HAK_PARTIAL_HINT + MANY };
