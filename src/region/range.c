@@ -11,7 +11,7 @@ HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT];
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-/* In the order in which a step of them is mapped: the first one tells who makes the step (R5). */
+/* In the order in which a step of them is mapped. */
 enum table { RECORDS, BIT_ROWS, SUPER_SLABS, GROUPS, SUMMARIES, PAGE_MAP, TABLE_COUNT };
 
 static size_t table_bytes(enum table table, size_t super_slabs) {
@@ -87,63 +87,46 @@ static uint32_t in_steps(const struct hak_range *range, uint32_t super_slabs) {
     return want < limit ? (uint32_t)want : limit;
 }
 
-/* True for one who is at it, if nobody else is: by an operation that sees the newest number. */
-static bool is_only_maker(struct hak_range *range) {
-    /* Acquire pairs with the release in ensure_tables: the step of who is done is seen afterwards. */
-    return hak_atomic_fetch_add(&range->table_makers, 0, acquire) == 1;
-}
-
-/* R5: somebody else has mapped a part of the step after `have`, or is about to. False when it is not hakmem that has,
- * or it takes too long. */
-static bool await_step(struct hak_range *range, uint32_t have) {
-    enum { MOST_WAITS = 4096 };
-    for (uint32_t i = 0; i < MOST_WAITS; i++) {
-        if (hak_atomic_load(&range->table_super_slabs, relaxed) != have) return true;
-        if (is_only_maker(range)) break;
-        hak_cpu_relax();
-        hak_os_yield();
-    }
-    return hak_atomic_load(&range->table_super_slabs, relaxed) != have;
-}
-
-/* Makes the next steps of the tables, or awaits them, until there are tables for `super_slabs`. */
+/* Makes the next steps of the tables, up to the one that has those for `super_slabs`. One thread at a time is here. */
 static enum hak_os_mapped extend_tables(struct hak_range *range, uint32_t super_slabs) {
-    for (;;) {
-        /* Acquire: as in hak_region_grow. */
-        uint32_t have = hak_atomic_load(&range->table_super_slabs, acquire);
-        if (super_slabs <= have) return HAK_OS_MAPPED;
-        uint32_t want = in_steps(range, super_slabs);
-        if (want < super_slabs) return HAK_OS_OCCUPIED;
-        enum hak_os_mapped result = map_step(range, have, want);
-        if (result == HAK_OS_REFUSED) return result;
-        if (result == HAK_OS_MAPPED) {
-            show_window(range, want);
-            /* Release pairs with the acquire loads of it: what was mapped here can be handed on. Nobody else can raise
-             * it from `have`: the kernel has given us the step (R5). */
-            hak_atomic_store(&range->table_super_slabs, want, release);
-        } else if (!await_step(range, have)) {
-            /* Where nobody else is at it, somebody who is not hakmem has the addresses: the range ends here. */
-            if (is_only_maker(range)) hak_atomic_store(&range->super_slab_limit, have, relaxed);
-            return HAK_OS_OCCUPIED;
-        }
+    uint32_t have = hak_atomic_load(&range->table_super_slabs, relaxed), want = in_steps(range, super_slabs);
+    if (super_slabs <= have) return HAK_OS_MAPPED;
+    if (want < super_slabs) return HAK_OS_OCCUPIED;
+    enum hak_os_mapped result = map_step(range, have, want);
+    if (result == HAK_OS_MAPPED) {
+        show_window(range, want);
+        /* Release pairs with the acquire loads of it: what was mapped here can be handed on. */
+        hak_atomic_store(&range->table_super_slabs, want, release);
+    } else if (result == HAK_OS_OCCUPIED) {
+        /* Somebody who is not hakmem has the addresses: the range ends here. */
+        hak_atomic_store(&range->super_slab_limit, have, relaxed);
     }
-}
-
-static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_slabs) {
-    /* Acquire pairs with the release in extend_tables. */
-    if (HAK_LIKELY(super_slabs <= hak_atomic_load(&range->table_super_slabs, acquire))) return HAK_OS_MAPPED;
-    hak_atomic_fetch_add(&range->table_makers, 1, relaxed);
-    enum hak_os_mapped result = extend_tables(range, super_slabs);
-    /* Release pairs with is_only_maker. */
-    hak_atomic_fetch_sub(&range->table_makers, 1, release);
     return result;
 }
 
+static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_slabs) {
+    enum { MOST_WAITS = 4096 };
+    for (uint32_t i = 0; i < MOST_WAITS; i++) {
+        /* Acquire pairs with the release in extend_tables. */
+        if (HAK_LIKELY(super_slabs <= hak_atomic_load(&range->table_super_slabs, acquire))) return HAK_OS_MAPPED;
+        uint32_t nobody = 0;
+        /* R5. Acquire pairs with the release below: what the maker before has made, or found, is seen. */
+        if (hak_atomic_cas(&range->has_table_maker, &nobody, 1, acquire, relaxed)) {
+            enum hak_os_mapped result = extend_tables(range, super_slabs);
+            hak_atomic_store(&range->has_table_maker, 0, release);
+            return result;
+        }
+        hak_cpu_relax();
+        hak_os_yield();
+    }
+    return HAK_OS_OCCUPIED;
+}
+
 void hak_region_recover_tables_after_fork(struct hak_range *range) {
-    if (hak_atomic_load(&range->table_makers, relaxed) == 0) return;
+    if (hak_atomic_load(&range->has_table_maker, relaxed) == 0) return;
     /* Who was making the next step is not here, and what there is of it can't be told from what others have mapped. */
     hak_atomic_store(&range->super_slab_limit, hak_atomic_load(&range->table_super_slabs, relaxed), relaxed);
-    hak_atomic_store(&range->table_makers, 0, relaxed);
+    hak_atomic_store(&range->has_table_maker, 0, relaxed);
 }
 
 /* ---- Making ranges ----------------------------------------------------------------------------------------------- */

@@ -15,9 +15,9 @@
  *   R4  The tables reach at least as far as super_slab_count. Who raises it has these SuperSlabs, maps them, and puts
  *       their units into circulation. Where somebody else's mapping lies already, the SuperSlab stays a hole for ever:
  *       its bit in `mapped` is clear, and none of its units is ever free.
- *   R5  Whose mapping lies where a part of the tables belongs is told by the kernel: who maps a part of the records
- *       first, makes the rest of that step. Others wait for it, for a bounded time; then they make do with a further
- *       range.
+ *   R5  One thread at a time makes a step of the tables. What lies in its way is not hakmem's, and the range ends there.
+ *       Others wait for the maker, for a bounded time; then they make do with a further range. Nobody waits for a thread
+ *       that waits: when the maker is done, or was refused, the next one sees what there is, or is the maker.
  *
  * All of it is lock-free but for R5. In a child after fork a step that another thread was making is never finished: the
  * range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into circulation, stay holes.
@@ -77,7 +77,7 @@ struct hak_range {
     HAK_ATOMIC(uint32_t) super_slab_limit;  /* addresses are for so many; may fall to what there are tables for (R5) */
     HAK_ATOMIC(uint32_t) super_slab_count;  /* there are so many, from the bottom, holes included (R4) */
     HAK_ATOMIC(uint32_t) table_super_slabs; /* tables are mapped for so many */
-    HAK_ATOMIC(uint32_t) table_makers;      /* threads that make or await the next step of the tables (R5) */
+    HAK_ATOMIC(uint32_t) has_table_maker;   /* 1 while a thread makes the next step of the tables (R5) */
     HAK_ATOMIC(uint8_t) *page_map;          /* [unit]: class (R1, R2) */
     struct hak_hint_summary *tops;          /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
     struct hak_hint_summary *summaries;     /* [SuperSlab / 64 / 64] */

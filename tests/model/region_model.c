@@ -271,7 +271,7 @@ static void grow_on(void) {
     keep(first, 32);
 }
 static void check_steps(void) {
-    model_assert(hak_ranges[0]->table_makers == 0, "nobody makes tables any more");
+    model_assert(hak_ranges[0]->has_table_maker == 0, "nobody makes tables any more");
     model_assert(hak_ranges[0]->table_super_slabs >= hak_ranges[0]->super_slab_count, "R4");
 }
 

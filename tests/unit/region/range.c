@@ -151,7 +151,7 @@ static void super_slabs_from_the_bottom(void **state) {
     assert_int_equal(sums.super_slabs, next);
     assert_int_equal(sums.committed_bytes, sums.super_slabs * HAK_SUPER_SLAB_BYTES);
     assert_int_equal(fake_os.mapped_bytes, sums.committed_bytes + sums.metadata_bytes);
-    assert_int_equal(hak_atomic_load(&range->table_makers, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&range->has_table_maker, relaxed), 0);
 }
 
 /* A refusal loses nothing: the next attempt makes the same SuperSlab. It costs nothing either: a further range is made
@@ -249,10 +249,10 @@ static void a_step_nobody_finishes(void **state) {
     uint32_t limit = limit_of(range);
     hak_region_recount_after_fork();
     assert_int_equal(limit_of(range), limit); /* nobody was */
-    hak_atomic_store(&range->table_makers, 1, relaxed);
+    hak_atomic_store(&range->has_table_maker, 1, relaxed);
     hak_region_recount_after_fork();
     assert_int_equal(limit_of(range), HAK_SUPER_SLABS_PER_GROUP);
-    assert_int_equal(hak_atomic_load(&range->table_makers, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&range->has_table_maker, relaxed), 0);
 }
 
 static void more_ranges(void **state) {
