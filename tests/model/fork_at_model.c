@@ -172,6 +172,15 @@ static void growing(void) { /* there are no units but what is made now */
     state_of(2, 5);
     fake_os.maps_at_left = fake_os.reserves_left = -1;
 }
+static void below_other(void) { /* and somebody who is not hakmem has addresses of the next step of the tables */
+    growing();
+    uintptr_t rows = (uintptr_t)hak_ranges[0]->bit_rows[HAK_UNITS_PER_SUPER_SLAB];
+    hak_os_map_at((void *)hak_align_up(rows, fake_os.page_bytes), fake_os.page_bytes);
+}
+static void nearly_refused(void) { /* there is room for that step, but not for a SuperSlab */
+    growing();
+    fake_os.maps_at_left = 2;
+}
 static void pooled(void) { /* a slab of triples in the pool, of which the program has 2 */
     usual();
     uint32_t first = had_count;
@@ -627,6 +636,8 @@ static void make_super_slab(void) {
     hak_in_hand_keep();
 }
 FORK_AT_BOTH(step_of_tables, 2, growing, 0, 2 * HAK_UNITS_PER_SUPER_SLAB, make_super_slab, make_super_slab);
+FORK_AT(step_foreign, below_other, make_super_slab, 0, HAK_UNITS_PER_SUPER_SLAB);
+FORK_AT(super_slab_refused, nearly_refused, make_super_slab, 0, HAK_UNITS_PER_SUPER_SLAB);
 FORK_AT_BOTH(units_taken_and_given, 2, dirty, 0, 2 * RUN_UNITS, take_units, use_units);
 
 /* The start of a process: the child begins anew, or has what was made. */

@@ -240,6 +240,23 @@ static void occupied_tables(void **state) {
     *(char *)hak_region_start_of(hak_region_range(1), beyond) = 1;
 }
 
+/* Somebody makes the next step, and is not done in time: the heap goes on in a further range meanwhile. */
+static void a_step_that_takes_long(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    struct hak_range *range = hak_region_range(0);
+    uint32_t limit = limit_of(range), number, count;
+    while (hak_region_super_slabs(range) < HAK_SUPER_SLABS_PER_GROUP)
+        assert_ptr_equal(hak_region_new_super_slabs(&number, &count), range);
+    hak_atomic_store(&range->has_table_maker, 1, relaxed);
+    struct hak_range *further = hak_region_new_super_slabs(&number, &count);
+    assert_non_null(further);
+    assert_ptr_equal(further, hak_region_range(1));
+    hak_atomic_store(&range->has_table_maker, 0, relaxed);
+    assert_int_equal(limit_of(range), limit);
+    assert_ptr_equal(hak_region_new_super_slabs(&number, &count), range);
+}
+
 /* In a child of a thread that forked while another was making the next step. */
 static void a_step_nobody_finishes(void **state) {
     (void)state;
@@ -385,7 +402,8 @@ UNIT_MAIN(cmocka_unit_test(as_large_as_can_be), cmocka_unit_test(below_16_tib), 
           cmocka_unit_test(one_super_slab), cmocka_unit_test(no_huge_pages), cmocka_unit_test(occupied_addresses),
           cmocka_unit_test(refused_tables), cmocka_unit_test(super_slabs_from_the_bottom),
           cmocka_unit_test(refused_growth), cmocka_unit_test(the_last_room), cmocka_unit_test(holes),
-          cmocka_unit_test(occupied_tables), cmocka_unit_test(a_step_nobody_finishes), cmocka_unit_test(more_ranges),
+          cmocka_unit_test(occupied_tables), cmocka_unit_test(a_step_that_takes_long),
+          cmocka_unit_test(a_step_nobody_finishes), cmocka_unit_test(more_ranges),
           cmocka_unit_test(no_leaf_for_a_further_range), cmocka_unit_test(no_range_is_left),
           cmocka_unit_test(places_in_slabs), cmocka_unit_test(places_in_further_ranges),
           cmocka_unit_test(places_in_runs), cmocka_unit_test(foreign_places))
