@@ -23,8 +23,9 @@ static bool has_above(uint32_t level, uint32_t at) {
 /* `bits` of the word that has bit number `at`. */
 static void set_from(struct hak_range *range, uint32_t hint, uint32_t level, uint32_t at, uint64_t bits) {
     for (;; level++, at /= 64, bits = bit_of(at)) {
-        /* Release, after what is to be found was made, or after the bit below: who clears the bit after this sees it. */
-        uint64_t before = hak_atomic_fetch_or(word_with(range, hint, level, at), bits, release);
+        /* Release, after what is to be found was made, or after the bit below: who clears the bit after this sees it.
+         * Seq_cst pairs with clear_up: who sets a nested hint behind who clears is behind him at those before it, too. */
+        uint64_t before = hak_atomic_fetch_or(word_with(range, hint, level, at), bits, seq_cst);
         if (before != 0 || !has_above(level, at)) return;
     }
 }
@@ -40,24 +41,31 @@ static uint32_t part_in_word(uint32_t first, uint32_t end, uint64_t *bits) {
     return count;
 }
 
-/* Not a part of its callers: most of them find that nothing is to be set. */
-__attribute__((noinline)) void hak_hint_set_all(struct hak_range *range, uint32_t hint, uint32_t hint_end,
-                                                uint32_t first, uint32_t end) {
+/* `bits` of the word that has the bit of SuperSlab `at`. */
+static void set_down(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t at, uint64_t bits) {
+    for (uint32_t i = hint_end; i-- > hint;) {
+        /* Seq_cst pairs with clear_from: who clears one after this sees by his next look what the caller has made. */
+        uint64_t missing = bits & ~hak_atomic_load(word_with(range, i, GROUPS_LEVEL, at), seq_cst);
+        if (HAK_LIKELY(missing == 0)) return; /* I3 */
+        set_from(range, i, GROUPS_LEVEL, at, missing);
+    }
+}
+
+void hak_hint_set_down(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t super_slab) {
+    set_down(range, hint, hint_end, super_slab, bit_of(super_slab));
+}
+
+void hak_hint_set_all_down(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end) {
     uint64_t bits;
     for (uint32_t count; first < end; first += count) {
         count = part_in_word(first, end, &bits);
-        for (uint32_t i = hint; i < hint_end; i++) {
-            /* Seq_cst pairs with clear_from: who clears one after this sees by his next look what the caller has
-             * made. */
-            uint64_t missing = bits & ~hak_atomic_load(word_with(range, i, GROUPS_LEVEL, first), seq_cst);
-            if (missing != 0) set_from(range, i, GROUPS_LEVEL, first, missing);
-        }
+        set_down(range, hint, hint_end, first, bits);
     }
 }
 
 static void clear_from(struct hak_range *range, uint32_t hint, uint32_t level, uint32_t at, uint64_t bits) {
     /* Acquire pairs with set_from: one of the two comes first, and either the bit is set afterwards, or the next look
-     * sees what was made. Seq_cst pairs with hak_hint_set_all. */
+     * sees what was made. Seq_cst pairs with hak_hint_set_down. */
     uint64_t left = hak_atomic_fetch_and(word_with(range, hint, level, at), ~bits, seq_cst) & ~bits;
     if (left == 0 && has_above(level, at)) clear_from(range, hint, level + 1, at / 64, bit_of(at / 64));
     /* Relaxed: who set the first bit below releases it in set_from, and these are changes of the word as it lies
@@ -70,14 +78,24 @@ void hak_hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab)
     clear_from(range, hint, GROUPS_LEVEL, super_slab, bit_of(super_slab));
 }
 
-void hak_hint_clear_all(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end) {
+static void clear_up(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t at, uint64_t bits) {
+    for (uint32_t i = hint; i < hint_end; i++) {
+        /* Seq_cst pairs with set_from. */
+        uint64_t wrong = bits & hak_atomic_load(word_with(range, i, GROUPS_LEVEL, at), seq_cst);
+        if (HAK_LIKELY(wrong == 0)) return; /* I3 */
+        clear_from(range, i, GROUPS_LEVEL, at, wrong);
+    }
+}
+
+void hak_hint_clear_up(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t super_slab) {
+    clear_up(range, hint, hint_end, super_slab, bit_of(super_slab));
+}
+
+void hak_hint_clear_all_up(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end) {
     uint64_t bits;
     for (uint32_t count; first < end; first += count) {
         count = part_in_word(first, end, &bits);
-        for (uint32_t i = hint; i < hint_end; i++) {
-            uint64_t wrong = bits & hak_atomic_load(word_with(range, i, GROUPS_LEVEL, first), relaxed);
-            if (wrong != 0) clear_from(range, i, GROUPS_LEVEL, first, wrong);
-        }
+        clear_up(range, hint, hint_end, first, bits);
     }
 }
 
@@ -91,9 +109,9 @@ static uint32_t count_of(uint32_t super_slabs, uint32_t level) {
     return super_slabs;
 }
 
-/* Up while there is nothing in the rest of a word, down where there is something. */
-uint32_t hak_hint_next(const struct hak_range *range, uint32_t hint, uint32_t from) {
-    uint32_t super_slabs = hak_region_super_slabs(range), level = GROUPS_LEVEL, at = from;
+/* Above a group. Up while there is nothing in the rest of a word, down where there is something. */
+static __attribute__((noinline)) uint32_t next_group(const struct hak_range *range, uint32_t hint, uint32_t group) {
+    uint32_t super_slabs = hak_region_super_slabs(range), level = SUMMARIES_LEVEL, at = group + 1;
     while (at < count_of(super_slabs, level)) {
         uint64_t word = hak_atomic_load(word_with(range, hint, level, at), relaxed) & ~hak_low_bits(at % 64);
         if (word == 0) {
@@ -106,6 +124,15 @@ uint32_t hak_hint_next(const struct hak_range *range, uint32_t hint, uint32_t fr
         at *= 64, level--;
     }
     return HAK_NO_SUPER_SLAB;
+}
+
+uint32_t hak_hint_next(const struct hak_range *range, uint32_t hint, uint32_t from) {
+    uint32_t super_slabs = hak_region_super_slabs(range);
+    if (from >= super_slabs) return HAK_NO_SUPER_SLAB;
+    uint64_t word = hak_atomic_load(word_with(range, hint, GROUPS_LEVEL, from), relaxed) >> from % 64;
+    if (word == 0) return from / 64 < (super_slabs - 1) / 64 ? next_group(range, hint, from / 64) : HAK_NO_SUPER_SLAB;
+    uint32_t found = from + hak_lowest_bit(word);
+    return found < super_slabs ? found : HAK_NO_SUPER_SLAB;
 }
 
 uint32_t hak_hint_previous(const struct hak_range *range, uint32_t hint, uint32_t below) {

@@ -7,6 +7,8 @@
  *   I2  A bit above may be set while none of those below is. Who sets the first bit of a word sets the one above
  *       afterwards; who clears the last one clears it, looks at the word afterwards, and sets it again if that was too
  *       early.
+ *   I3  Kinds may be nested: what has one of them has those before it. They are set from the last one down, and cleared
+ *       up to the last one. So a SuperSlab that has one has those before it, or somebody is about to set them.
  *
  * All functions are lock-free, and may be called by any thread. */
 #ifndef HAK_REGION_HINTS_H
@@ -18,16 +20,20 @@
 
 void hak_hint_set(struct hak_range *range, uint32_t hint, uint32_t super_slab);
 
-/* The same for hints `hint`..`hint_end` of SuperSlabs `first`..`end`, where most may be set already: who made something
- * to be found looked at it by seq_cst operations, and who clears one of them looks again by such. */
-void hak_hint_set_all(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end);
-
 /* The caller looks afterwards (I1). */
 void hak_hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab);
 
-/* The same for hints `hint`..`hint_end` of SuperSlabs `first`..`end`, where nothing can be found until the caller gives
- * it back: it need not look afterwards. */
-void hak_hint_clear_all(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end);
+/* The same for nested hints `hint`..`hint_end`, where most may be set already, or none: they write no word that need not
+ * change, and where nothing need change they read one. Who made something to be found looked
+ * at it by seq_cst operations, and who clears looks again by such; unless nothing can be found until he gives it back:
+ * then he need not look. `hint` is the first of its kind when it is set, and `hint_end` the end of it when it is
+ * cleared. */
+void hak_hint_set_down(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t super_slab);
+void hak_hint_clear_up(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t super_slab);
+
+/* The same for SuperSlabs `first`..`end`. */
+void hak_hint_set_all_down(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end);
+void hak_hint_clear_all_up(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t first, uint32_t end);
 
 /* A guess. */
 bool hak_hint_is_set(const struct hak_range *range, uint32_t hint, uint32_t super_slab);

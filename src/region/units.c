@@ -28,12 +28,17 @@ static uint32_t free_units_in(uint64_t word) { return (uint32_t)word | (uint32_t
 /* Of free units where runs of 2^hint begin: where runs of twice the length do. */
 static uint32_t twice_as_long(uint32_t runs, uint32_t hint) { return runs & runs >> (1u << hint); }
 
+/* How many hints of runs hold. */
+static uint32_t run_hints_of(uint32_t free_units) {
+    uint32_t hints = 0;
+    for (uint32_t runs = free_units; runs != 0; hints++)
+        runs = hints < HAK_RUN_HINTS - 1 ? twice_as_long(runs, hints) : 0;
+    return hints;
+}
+
 /* What a hint says of a SuperSlab's word: dirty units, or a run of at least 2^hint free ones. */
 static bool word_holds(uint64_t word, uint32_t hint) {
-    uint32_t runs = free_units_in(word);
-    if (hint == HAK_DIRTY_HINT) return (word & DIRTY_BITS) != 0;
-    for (uint32_t i = 0; i < hint; i++) runs = twice_as_long(runs, i);
-    return runs != 0;
+    return hint == HAK_DIRTY_HINT ? (word & DIRTY_BITS) != 0 : run_hints_of(free_units_in(word)) > hint;
 }
 
 /* A span hint of a SuperSlab says that its upper border lies in a run of at least so many free units. All borders in a
@@ -51,22 +56,22 @@ static uint32_t free_units_of(const struct hak_range *range, uint32_t super_slab
 }
 
 /* How many of the lowest, or highest, units are free, up to the first that is not. */
-static uint32_t lowest_free(uint32_t free_units) { return hak_trailing_ones(free_units); }
+static uint32_t lowest_free(uint32_t free_units) { return hak_lowest_bit(~(uint64_t)free_units); }
 static uint32_t highest_free(uint32_t free_units) {
     return free_units == UINT32_MAX ? 32 : 31 - hak_highest_bit((uint32_t)~free_units);
 }
 
 /* Free units below a SuperSlab, and above it, up to the first that is not free. */
 static uint32_t free_below(const struct hak_range *range, uint32_t super_slab) {
-    uint32_t units = 0, more = 32;
-    while (more == 32 && units < LONGEST_SPAN && super_slab > 0)
-        units += more = highest_free(free_units_of(range, --super_slab));
+    uint32_t units = 0;
+    for (uint32_t free_units; units < LONGEST_SPAN && super_slab-- > 0; units += 32)
+        if ((free_units = free_units_of(range, super_slab)) != UINT32_MAX) return units + highest_free(free_units);
     return units;
 }
 static uint32_t free_above(const struct hak_range *range, uint32_t super_slab) {
-    uint32_t units = 0, more = 32, super_slabs = hak_region_super_slabs(range);
-    while (more == 32 && units < LONGEST_SPAN && ++super_slab < super_slabs)
-        units += more = lowest_free(free_units_of(range, super_slab));
+    uint32_t units = 0, super_slabs = hak_region_super_slabs(range);
+    for (uint32_t free_units; units < LONGEST_SPAN && ++super_slab < super_slabs; units += 32)
+        if ((free_units = free_units_of(range, super_slab)) != UINT32_MAX) return units + lowest_free(free_units);
     return units;
 }
 
@@ -83,13 +88,18 @@ static uint32_t free_behind(const struct hak_range *range, uint32_t end) {
     return units < HAK_UNITS_PER_SUPER_SLAB - before ? units : units + free_above(range, super_slab);
 }
 
+/* How many span hints the borders in a run of so many free units have. */
+static uint32_t span_hints_of(uint32_t units) {
+    uint32_t hints = 0;
+    while (hints < HAK_SPAN_HINTS && units >= span_units[hints]) hints++;
+    return hints;
+}
+
 /* Sets the hints of the borders in a run of free units, `first`..`end`. */
 static void set_span_hints(struct hak_range *range, uint32_t first, uint32_t end) {
     uint32_t border = first / HAK_UNITS_PER_SUPER_SLAB, border_end = (end - 1) / HAK_UNITS_PER_SUPER_SLAB;
     if (border == border_end) return;
-    uint32_t hints = 0;
-    while (hints < HAK_SPAN_HINTS && end - first >= span_units[hints]) hints++;
-    hak_hint_set_all(range, HAK_SPAN_HINT, HAK_SPAN_HINT + hints, border, border_end);
+    hak_hint_set_all_down(range, HAK_SPAN_HINT, HAK_SPAN_HINT + span_hints_of(end - first), border, border_end);
 }
 
 #define ENDS UINT32_C(0x80000001) /* the lowest unit of a SuperSlab, and the highest */
@@ -108,15 +118,33 @@ static void add_to_spans(struct hak_range *range, uint32_t super_slab, uint32_t 
     if (above != 0) set_span_hints(range, end - high, end + above);
 }
 
-static bool span_holds(const struct hak_range *range, uint32_t hint, uint32_t super_slab) {
-    uint32_t below = free_below(range, super_slab + 1), above = free_above(range, super_slab);
-    return below != 0 && above != 0 && below + above >= span_units[hint - HAK_SPAN_HINT];
+/* Of the run that its upper border lies in. */
+static uint32_t span_hints_at(const struct hak_range *range, uint32_t super_slab) {
+    uint32_t below = free_below(range, super_slab + 1), above = below == 0 ? 0 : free_above(range, super_slab);
+    return above == 0 ? 0 : span_hints_of(below + above);
+}
+
+/* Kinds of hints that are nested (I3 of hints.h). */
+struct nested {
+    uint32_t first, end;
+};
+static struct nested kinds_with(uint32_t hint) {
+    if (hint >= HAK_SPAN_HINT) return (struct nested){HAK_SPAN_HINT, HAK_SPAN_HINT + HAK_SPAN_HINTS};
+    if (hint == HAK_DIRTY_HINT) return (struct nested){HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1};
+    return (struct nested){0, HAK_RUN_HINTS};
+}
+
+/* The end of those of them that hold. */
+static uint32_t hints_held(const struct hak_range *range, uint32_t hint, uint32_t super_slab) {
+    if (hint >= HAK_SPAN_HINT) return HAK_SPAN_HINT + span_hints_at(range, super_slab);
+    /* Seq_cst pairs with put_back and hak_hint_set_down: who saw the hint set, and so did not set it, is seen. */
+    uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, seq_cst);
+    if (hint == HAK_DIRTY_HINT) return (word & DIRTY_BITS) != 0 ? HAK_DIRTY_HINT + 1 : HAK_DIRTY_HINT;
+    return run_hints_of(free_units_in(word));
 }
 
 static bool hint_holds(const struct hak_range *range, uint32_t hint, uint32_t super_slab) {
-    if (hint >= HAK_SPAN_HINT) return span_holds(range, hint, super_slab);
-    /* Seq_cst pairs with put_back and hak_hint_set_all: who saw the hint set, and so did not set it, is seen. */
-    return word_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, seq_cst), hint);
+    return hints_held(range, hint, super_slab) > hint;
 }
 
 /* I4 of in_hand.h: for one of its units. */
@@ -126,21 +154,17 @@ static void note(struct hak_range *range, uint32_t super_slab) {
 
 /* To be called by who finds that it doesn't hold. */
 static void hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab) {
+    struct nested kinds = kinds_with(hint);
     note(range, super_slab);
-    hak_hint_clear(range, hint, super_slab);
-    if (hint_holds(range, hint, super_slab)) hak_hint_set(range, hint, super_slab);
-}
-
-/* The caller has a unit at the upper border of each of SuperSlabs `first`..`end`, and has noted one near them. */
-static void clear_span_hints(struct hak_range *range, uint32_t first, uint32_t end) {
-    hak_hint_clear_all(range, HAK_SPAN_HINT, HAK_SPAN_HINT + HAK_SPAN_HINTS, first, end);
+    hak_hint_clear_up(range, hint, kinds.end, super_slab);
+    hak_hint_set_down(range, kinds.first, hints_held(range, hint, super_slab), super_slab);
 }
 
 /* The caller has taken units at the ends of a SuperSlab. */
 static void leave_spans(struct hak_range *range, uint32_t super_slab, uint32_t taken) {
-    bool is_lower_border = (taken & 1) != 0 && super_slab != 0, is_upper_border = taken >> 31 != 0;
-    clear_span_hints(range, is_lower_border ? super_slab - 1 : super_slab,
-                     is_upper_border ? super_slab + 1 : super_slab);
+    enum { FIRST = HAK_SPAN_HINT, END = HAK_SPAN_HINT + HAK_SPAN_HINTS };
+    if ((taken & 1) != 0 && super_slab != 0) hak_hint_clear_up(range, FIRST, END, super_slab - 1);
+    if (taken >> 31 != 0) hak_hint_clear_up(range, FIRST, END, super_slab);
 }
 
 /* ---- One SuperSlab ----------------------------------------------------------------------------------------------- */
@@ -166,15 +190,9 @@ static uint64_t put_back(struct hak_range *range, uint32_t super_slab, uint64_t 
 
 /* Sets the hints of a SuperSlab's word to which `units` were added. */
 static void set_unit_hints(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t units) {
-    uint32_t had = free_units_in(before), has = free_units_in(before | units), hint_had = 0, hint = 0;
-    for (; has != 0; hint++) {
-        hint_had += had != 0;
-        had = hint < HAK_RUN_HINTS - 1 ? twice_as_long(had, hint) : 0;
-        has = hint < HAK_RUN_HINTS - 1 ? twice_as_long(has, hint) : 0;
-    }
-    if (hint_had < hint) hak_hint_set_all(range, hint_had, hint, super_slab, super_slab + 1);
+    hak_hint_set_down(range, 0, run_hints_of(free_units_in(before | units)), super_slab);
     if ((before & DIRTY_BITS) == 0 && (units & DIRTY_BITS) != 0)
-        hak_hint_set_all(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, super_slab, super_slab + 1);
+        hak_hint_set_down(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, super_slab);
 }
 
 static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
@@ -201,7 +219,8 @@ static void clear_dirty_hint(struct hak_range *range, uint32_t super_slab, uint6
 static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
     uint32_t taken = free_units_in(before ^ after);
     if (HAK_UNLIKELY((taken & ENDS) != 0)) leave_spans(range, super_slab, taken);
-    count_taken(hak_bit_count((before ^ after) & DIRTY_BITS), hak_bit_count((before ^ after) & FRESH_BITS));
+    uint64_t dirty = (before ^ after) & DIRTY_BITS, fresh = (before ^ after) & FRESH_BITS;
+    count_taken(dirty == 0 ? 0 : hak_bit_count(dirty), fresh == 0 ? 0 : hak_bit_count(fresh));
     clear_dirty_hint(range, super_slab, before, after);
 }
 
@@ -314,7 +333,8 @@ static void add_part_of_span(struct hak_range *range, uint32_t unit, uint32_t en
         if (count < HAK_UNITS_PER_SUPER_SLAB)
             set_unit_hints(range, at / HAK_UNITS_PER_SUPER_SLAB, before, bits << kind);
     }
-    hak_hint_set_all(range, 0, kind == DIRTY ? HAK_UNIT_HINTS : HAK_RUN_HINTS, whole, whole_end);
+    hak_hint_set_all_down(range, 0, HAK_RUN_HINTS, whole, whole_end);
+    if (kind == DIRTY) hak_hint_set_all_down(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, whole, whole_end);
     set_span_hints(range, unit - free_before(range, unit), end + free_behind(range, end));
 }
 
@@ -369,7 +389,7 @@ static struct hak_slab *take_from_range(struct hak_range *range, const struct re
         if (position == IS_CONTENDED) {
             if (meetings == 0) met_first = super_slab;
             next = met_first + 1 + detour(meetings++);
-        } else if (!hint_holds(range, request->hint, super_slab)) {
+        } else if (!word_holds(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed), request->hint)) {
             hint_clear(range, request->hint, super_slab);
         } else {
             misses++;
@@ -461,8 +481,9 @@ static void leave_span(struct hak_range *range, uint32_t unit, uint32_t end) {
         uint32_t whole = (unit + HAK_UNITS_PER_SUPER_SLAB - 1) / HAK_UNITS_PER_SUPER_SLAB,
                  whole_end = part_end / HAK_UNITS_PER_SUPER_SLAB;
         note(range, unit / HAK_UNITS_PER_SUPER_SLAB);
-        hak_hint_clear_all(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, whole, whole_end);
-        clear_span_hints(range, whole == 0 ? 0 : whole - 1, whole_end);
+        hak_hint_clear_all_up(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, whole, whole_end);
+        hak_hint_clear_all_up(range, HAK_SPAN_HINT, HAK_SPAN_HINT + HAK_SPAN_HINTS, whole == 0 ? 0 : whole - 1,
+                              whole_end);
     }
 }
 
@@ -668,7 +689,7 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, boo
     hak_in_hand_begin();
     note(range, super_slab);
     /* Relaxed: that nobody writes to this memory any more is acquired in after_taking. The purger has taken the last dirty
-     * units, so hint_holds looks at the word again, seq_cst, and finds this change or one after it. No change of the word
+     * units, so hints_held looks at the word again, seq_cst, and finds this change or one after it. No change of the word
      * is a plain store: whichever it finds hands on what put_back has released. */
     uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, relaxed), left = before & DIRTY_BITS;
     if (left == 0) {
@@ -739,13 +760,16 @@ bool hak_region_purge_pages(uintptr_t start, size_t bytes) {
 
 /* What other threads have given back, and were about to set hints of; or have cleared, and not looked again. */
 static void recover_hints(struct hak_range *range, uint32_t super_slab) {
-    uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
-    uint32_t below = free_below(range, super_slab + 1), above = below == 0 ? 0 : free_above(range, super_slab);
+    static const uint32_t kinds[] = {0, HAK_DIRTY_HINT, HAK_SPAN_HINT};
     hak_hints_recover_after_fork(range, super_slab);
-    for (uint32_t hint = 0; hint < HAK_UNIT_HINTS; hint++)
-        if (word_holds(word, hint)) hak_hint_recover_after_fork(range, hint, super_slab);
-    for (uint32_t i = 0; above != 0 && i < HAK_SPAN_HINTS && below + above >= span_units[i]; i++)
-        hak_hint_recover_after_fork(range, HAK_SPAN_HINT + i, super_slab);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct nested nested = kinds_with(kinds[i]);
+        uint32_t held = hints_held(range, kinds[i], super_slab);
+        for (uint32_t hint = nested.end; hint-- > nested.first;) {
+            if (hak_hint_is_set(range, hint, super_slab)) held = nested.end; /* I3: those before it too */
+            if (hint < held) hak_hint_recover_after_fork(range, hint, super_slab);
+        }
+    }
 }
 
 /* Who was at a SuperSlab may have changed others of its group, and was at the hints of borders as far off, at most, as
