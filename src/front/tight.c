@@ -4,6 +4,7 @@
 #include "front/miss.h"
 #include "os/memory_limit.h"
 #include "os/os.h"
+#include "pool/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 #include "region/density.h"
@@ -110,7 +111,8 @@ static bool look(struct growth growth, uint64_t *next_bytes) {
     set_tight(is_tight);
     *next_bytes = next_look_bytes(use, share);
     seen.urgent_bytes = use.used_bytes > critical_bytes ? use.used_bytes - critical_bytes : 0;
-    seen.urgent_bytes += 2 * growth.late_bytes; /* others allocate faster than turns give back */
+    /* Others allocate faster than turns give back. */
+    if (is_tight && hak_atomic_load(&hak_heaps_in_use, relaxed) > 1) seen.urgent_bytes += 2 * growth.late_bytes;
     seen.is_round &= is_tight;
     if (!is_tight || seen.is_round) return false;
     bool is_sweep_due = share_of(seen.grown_bytes, use.limit_bytes) >= SWEEP;
@@ -143,7 +145,7 @@ static void look_and_give_back(bool gives_back) {
     bool is_due = look(growth, &next_bytes);
     if (!gives_back) seen.is_round = false;
     else if (is_due) hak_front_begin_round();
-    else if (seen.urgent_bytes != 0) hak_decay_owe_all(); /* in a round that began before it was urgent */
+    else if (seen.is_round && seen.urgent_bytes != 0) hak_decay_owe_all(); /* it began before it was urgent */
     seen.is_round |= is_due && gives_back;
     if (seen.is_round) take_turns();
     set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes, growth.bytes);
@@ -163,7 +165,8 @@ static bool look_alone(bool gives_back) {
 
 void hak_tight_check(void) { look_alone(false); }
 
-/* Who looks may be kept from its processor while all others allocate. So each of these gives back more than it takes. */
+/* Who looks may be kept from its processor while all others allocate. So each of these gives back something of what the
+ * round has left. */
 void hak_tight_look(void) {
     size_t bytes = 0;
     if (!look_alone(true) && hak_atomic_load(&hak_memory_is_tight, relaxed)) hak_purge_turn(&bytes);

@@ -330,18 +330,48 @@ static void urgent_in_a_round(void **state) {
     assert_true(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES < 6 * HAK_MIB);
 }
 
-/* What others took while nobody looked goes back twice. */
+static void look_late_by(size_t bytes) {
+    hak_count_growth(hak_atomic_load(&hak_pages_to_look, relaxed) + bytes / fake_os.page_bytes);
+    hak_tight_notice();
+}
+
+/* What several threads took after a look was due goes back twice at that look. */
 static void outrun(void **state) {
     (void)state;
     start(10);
-    hak_free(hak_malloc(50 * HAK_MIB));
     hak_free(hak_malloc(30 * HAK_MIB));
-    look_at(10);
+    hak_heap_acquire();
+    fill(100000, 1000);
+    for (int i = 0; i < 100000; i++)
+        if (i % 20 != 0) hak_free(blocks[i]);
     look_at(57);
+    while (hak_decay_owes()) hak_decay_notice();
     fake_os_forget();
-    hak_count_growth(hak_atomic_load(&hak_pages_to_look, relaxed) + 8 * HAK_MIB / fake_os.page_bytes);
-    hak_tight_notice();
+    look_late_by(8 * HAK_MIB);
     assert_in_range(fake_os_given_back_since(0), 16 * HAK_MIB, 20 * HAK_MIB);
+}
+
+/* With one thread, a large block makes a look late, which is like any other; where memory isn't tight, nothing goes
+ * back. */
+static void late(void **state) {
+    (void)state;
+    start(10);
+    hak_free(hak_malloc(30 * HAK_MIB));
+    fill(50000, 1000);
+    for (int i = 0; i < 50000; i++)
+        if (i % 20 != 0) hak_free(blocks[i]);
+    look_at(10);
+    hak_free(hak_malloc(20 * HAK_MIB));
+    fake_os_forget();
+    look_late_by(64 * HAK_MIB);
+    hak_decay_notice();
+    assert_int_equal(fake_os_given_back_since(0), 0);
+    assert_false(hak_decay_owes());
+    look_at(57);
+    while (hak_decay_owes()) hak_decay_notice();
+    fake_os_forget();
+    look_late_by(8 * HAK_MIB);
+    assert_in_range(fake_os_given_back_since(0), 1, 4 * HAK_MIB);
 }
 
 static size_t in_look_calls, in_look_bytes;
@@ -510,6 +540,6 @@ UNIT_MAIN(cmocka_unit_test(no_files_later), cmocka_unit_test(without_a_limit), c
           cmocka_unit_test(what_is_growth), cmocka_unit_test(hysteresis), cmocka_unit_test(own_growth),
           cmocka_unit_test(holes), cmocka_unit_test(full_at_the_start), cmocka_unit_test(all_goes_back),
           cmocka_unit_test(urgent), cmocka_unit_test(urgent_holes), cmocka_unit_test(urgent_in_a_round),
-          cmocka_unit_test(outrun), cmocka_unit_test(turns_of_others), cmocka_unit_test(turns_are_in_time),
-          cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed), cmocka_unit_test(looked_after),
-          cmocka_unit_test(refusals))
+          cmocka_unit_test(outrun), cmocka_unit_test(late), cmocka_unit_test(turns_of_others),
+          cmocka_unit_test(turns_are_in_time), cmocka_unit_test(small_caches), cmocka_unit_test(as_often_as_needed),
+          cmocka_unit_test(looked_after), cmocka_unit_test(refusals))
