@@ -77,7 +77,7 @@ static bool is_in_place(const struct hak_range *range, uint32_t unit, struct fil
 static void mark_all(struct hak_range *range, uint32_t unit, uint32_t size_class) {
     uint32_t count = hak_size_classes[size_class].unit_count, marked = 0;
     for (uint32_t i = 0; i < count; i++) marked += hak_atomic_load(&range->page_map[unit + i], relaxed) == size_class;
-    if (marked < count) hak_region_mark(&range->slabs[unit], count, size_class, size_class);
+    if (marked < count) hak_region_mark(&range->slabs[unit], count, size_class);
 }
 
 /* ---- SuperSlabs and runs ----------------------------------------------------------------------------------------- */

@@ -96,7 +96,7 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
     struct hak_range *range = hak_region_range_of_record(slab);
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
                         range->bit_rows[hak_region_unit_of(range, slab)], state);
-    hak_region_mark(slab, units, size_class, size_class);
+    hak_region_mark(slab, units, size_class);
     return slab;
 }
 
@@ -104,7 +104,7 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
     if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
-    hak_region_mark(slab, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_mark(slab, units, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
     if (heap != NULL && units == 1 && hak_heap_wants_unit(heap)) {
         hak_heap_keep_unit(heap, slab);

@@ -44,9 +44,9 @@ static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
     set_bytes_of_run(run, bytes);
     /* Release pairs with begin_change: who gets at the run sees its bytes. */
     hak_atomic_store(&run->state, run_live, release);
-    hak_region_mark(run, units, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
+    hak_region_mark(run, units, HAK_CLASS_RUN_BODY);
     hak_signal_fence(); /* L1: the head's mark comes last */
-    hak_region_mark(run, 1, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    hak_region_mark(run, 1, HAK_CLASS_RUN_HEAD);
     return (void *)hak_region_start_of(hak_region_range_of_record(run), run);
 }
 
@@ -124,7 +124,7 @@ static uint32_t end_run(struct hak_slab *run) {
         hak_count_growth((whole_bytes - bytes) / hak_os_page_bytes());
     hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
     hak_atomic_store(&run->run_pages, 0, relaxed);
-    hak_region_mark(run, units, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_mark(run, units, HAK_CLASS_NONE);
     return units;
 }
 
@@ -283,7 +283,7 @@ static bool extend_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     if (!hak_region_extend(run, have, want - have)) return false;
     struct hak_slab *tail = run + have;
     hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
-    hak_region_mark(tail, want - have, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
+    hak_region_mark(tail, want - have, HAK_CLASS_RUN_BODY);
     return true;
 }
 
@@ -291,7 +291,7 @@ static bool extend_run(struct hak_slab *run, uint32_t have, uint32_t want) {
 static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     struct hak_slab *tail = run + want;
     hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
-    hak_region_mark(tail, have - want, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_mark(tail, have - want, HAK_CLASS_NONE);
     hak_region_release(tail, have - want);
     hak_decay_after_release();
 }

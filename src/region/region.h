@@ -132,7 +132,7 @@ void hak_region_release_fresh(struct hak_slab *first, uint32_t count);
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
 
 /* Writes the class of adjacent units into the page map. */
-void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_class, uint32_t rest_class);
+void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class);
 
 HAK_INLINE struct hak_range *hak_region_range(uint32_t number) {
     /* Acquire pairs with the publication of the range. */

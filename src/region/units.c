@@ -285,7 +285,6 @@ enum { HAS_NONE = 32, IS_CONTENDED };
 static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request, bool stubborn) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint64_t before = hak_atomic_load(word, relaxed), after;
-    note(range, super_slab);
     for (;;) {
         uint64_t usable = before & request->kinds;
         uint32_t position =
@@ -293,6 +292,7 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const s
         if (position == 32) return HAS_NONE;
         uint64_t units = hak_low_bits(request->count) << position;
         after = before & ~(units | units << 32);
+        note(range, super_slab);
         /* Acquire pairs with add_units: the last owner is done with them. */
         if (HAK_LIKELY(hak_atomic_cas(word, &before, after, acquire, relaxed))) {
             after_taking(range, super_slab, before, after);
@@ -673,12 +673,11 @@ bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     return count <= limit - unit && take_and_grow(range, unit, unit + count, false);
 }
 
-void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t first_class, uint32_t rest_class) {
+void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class) {
     struct hak_range *range = hak_region_range_of_record(first);
     hak_hand_note(first);
     HAK_ATOMIC(uint8_t) *map = &range->page_map[hak_region_unit_of(range, first)];
-    hak_atomic_store(&map[0], (uint8_t)first_class, relaxed);
-    for (uint32_t i = 1; i < count; i++) hak_atomic_store(&map[i], (uint8_t)rest_class, relaxed);
+    for (uint32_t i = 0; i < count; i++) hak_atomic_store(&map[i], (uint8_t)size_class, relaxed);
 }
 
 /* Takes all dirty units of a SuperSlab, and gives them back as fresh, a system call for each run of neighbours. */

@@ -266,8 +266,8 @@ static void look_at_all(void) {
 static void grow_on(void) {
     struct hak_slab *first = acquire(32, HAK_UNITS_NEW_SUPER);
     model_assert(first != NULL && hak_region_range_of_record(first) == hak_ranges[0], "the range grows on");
-    hak_region_mark(first, 1, PAIR, PAIR); /* as what others look at */
-    hak_region_mark(first, 1, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_mark(first, 1, PAIR); /* as what others look at */
+    hak_region_mark(first, 1, HAK_CLASS_NONE);
     keep(first, 32);
 }
 static void check_steps(void) {

@@ -209,7 +209,7 @@ static void noted(void **state) {
     hak_slab_initialize(elsewhere, hak_region_start_of(range, elsewhere), CLASS,
                         range->bit_rows[hak_region_unit_of(range, elsewhere)], HAK_SLAB_POOLED);
     hak_slab_unclaim(elsewhere);
-    hak_region_mark(elsewhere, 1, CLASS, CLASS); /* in the pool, but not in the set */
+    hak_region_mark(elsewhere, 1, CLASS); /* in the pool, but not in the set */
     assert_true(hak_heap_begin_slow_path(other));
     assert_true(hak_partial_set_remove(pooled, CLASS)); /* notes it */
     assert_non_null(hak_atomic_load(&other->hand.unit, relaxed));

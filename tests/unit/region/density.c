@@ -24,7 +24,7 @@ static bool is_handed_out(void) { return hak_density_is_handed_out(range, 0); }
 static void make_slab(struct hak_slab *units, uint32_t size_class) {
     hak_slab_initialize(units, hak_region_start_of(range, units), size_class,
                         range->bit_rows[hak_region_unit_of(range, units)], hak_slab_state(HAK_SLAB_HELD, 1));
-    hak_region_mark(units, hak_size_classes[size_class].unit_count, size_class, size_class);
+    hak_region_mark(units, hak_size_classes[size_class].unit_count, size_class);
 }
 
 static void take(struct hak_slab *slab, uint32_t count) {
@@ -44,7 +44,8 @@ static struct hak_slab *fill(uint32_t size_class, uint32_t of_eight) {
 
 static void run_at(struct hak_slab *units, uint32_t count) {
     hak_atomic_store(&units->run_pages, (uint32_t)(count * HAK_UNIT_BYTES / fake_os.page_bytes), relaxed);
-    hak_region_mark(units, count, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    hak_region_mark(units, count, HAK_CLASS_RUN_BODY);
+    hak_region_mark(units, 1, HAK_CLASS_RUN_HEAD);
 }
 
 static void nothing(void **state) {
@@ -88,7 +89,7 @@ static void freed_since(void **state) {
 static void free_units(void **state) {
     (void)state;
     struct hak_slab *first = fill(hak_size_class_of(64), 8);
-    hak_region_mark(first, 16, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_mark(first, 16, HAK_CLASS_NONE);
     hak_region_release(first, 16);
     assert_true(is_handed_out()); /* dirty ones */
     hak_region_purge_units(UINT64_MAX, true);
@@ -111,7 +112,7 @@ static void runs(void **state) {
 static void runs_across_borders(void **state) {
     (void)state;
     struct hak_slab *first = fill(hak_size_class_of(64), 8);
-    hak_region_mark(first, 2, HAK_CLASS_RUN_BODY, HAK_CLASS_RUN_BODY);
+    hak_region_mark(first, 2, HAK_CLASS_RUN_BODY);
     run_at(first + 30, 2);
     hak_atomic_store(&first[30].run_pages, 1000, relaxed);
     assert_true(is_handed_out());

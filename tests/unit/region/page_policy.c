@@ -21,7 +21,7 @@ static void hand_out(struct hak_slab *slab) {
     uint32_t super_slab = hak_region_unit_of(hak_region_range(0), slab) / HAK_UNITS_PER_SUPER_SLAB;
     if (!is_handed_out || super_slab % 16 != 4) return;
     hak_atomic_store(&slab->run_pages, (uint32_t)(HAK_UNIT_BYTES / fake_os.page_bytes), relaxed);
-    hak_region_mark(slab, 1, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    hak_region_mark(slab, 1, HAK_CLASS_RUN_HEAD);
 }
 
 /* A heap of so many SuperSlabs, all taken by slabs. */
@@ -117,7 +117,7 @@ static void no_huge_pages_for_sparse_heaps(void **state) {
     struct hak_slab *slab = grow(1);
     assert_int_equal(count_of(FAKE_HUGE), 1);
     struct hak_slab *sample = hak_region_range(0)->slabs + 52 * 32;
-    hak_region_mark(sample, 32, HAK_CLASS_NONE, HAK_CLASS_NONE);
+    hak_region_mark(sample, 32, HAK_CLASS_NONE);
     hak_region_release(slab, 32);
     hak_region_purge_units(UINT64_MAX, true);
     assert_ptr_equal(grow(1), slab);

@@ -336,7 +336,7 @@ static void check_places(void) {
         struct hak_slab *slab = hak_region_acquire(facts->unit_count, facts->unit_count, HAK_UNITS_FREE, false);
         if (slab == NULL) slab = hak_region_acquire(facts->unit_count, facts->unit_count, HAK_UNITS_NEW_SUPER, false);
         assert_non_null(slab);
-        hak_region_mark(slab, facts->unit_count, i, i);
+        hak_region_mark(slab, facts->unit_count, i);
         uintptr_t start = hak_region_start_of(hak_region_range_of_record(slab), slab);
         size_t bytes = facts->block_bytes, last = facts->block_count - 1;
         expect_place(start, HAK_PLACE_SMALL, start, bytes);
@@ -370,8 +370,9 @@ static void places_in_runs(void **state) {
     assert_true(start_with_room(SIZE_MAX));
     struct hak_slab *run = acquire(5, HAK_UNITS_NEW_SUPER), *next = acquire(1, HAK_UNITS_FREE);
     assert_ptr_equal(next, run + 5);
-    hak_region_mark(run, 5, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
-    hak_region_mark(next, 1, HAK_CLASS_RUN_HEAD, HAK_CLASS_RUN_BODY);
+    hak_region_mark(run, 5, HAK_CLASS_RUN_BODY);
+    hak_region_mark(run, 1, HAK_CLASS_RUN_HEAD);
+    hak_region_mark(next, 1, HAK_CLASS_RUN_HEAD);
     hak_atomic_store(&run->run_pages, 5 * HAK_UNIT_BYTES / 4096, relaxed);
     hak_atomic_store(&next->run_pages, HAK_UNIT_BYTES / 4096, relaxed);
     uintptr_t start = hak_region_start_of(hak_region_range(0), run);
