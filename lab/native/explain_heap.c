@@ -425,7 +425,8 @@ static void explain_free_unit(struct heap_view *view, const struct super_slab_vi
         *(is_huge ? &huge : &plain) += (pieces[i] & PAGE_RESIDENT) != 0 ? page : 0;
     }
     view->causes.huge_bloat += huge;
-    bool is_dirty = (super->free_units >> unit & 1) != 0, is_fresh = (super->free_units >> (32 + unit) & 1) != 0;
+    bool is_fresh = (super->free_units >> (32 + unit) & 1) != 0,
+         is_dirty = !is_fresh && (super->free_units >> unit & 1) != 0;
     if (is_dirty) {
         view->causes.dirty_units += plain;
     } else if (is_fresh) {

@@ -332,8 +332,8 @@ static uint64_t used_bytes(void) {
         const struct hak_range *range = hak_region_range(i);
         uint32_t count = hak_region_super_slabs(range);
         for (uint32_t k = 0; k < count; k++)
-            units +=
-                HAK_UNITS_PER_SUPER_SLAB - hak_bit_count(hak_atomic_load(&range->super_slabs[k].free_units, relaxed));
+            units += HAK_UNITS_PER_SUPER_SLAB -
+                     hak_bit_count(hak_units_free(hak_atomic_load(&range->super_slabs[k].free_units, relaxed)));
     }
     return units * HAK_UNIT_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed);
 }

@@ -205,7 +205,7 @@ static size_t purge_old_tail(struct hak_range *range, uint32_t unit) {
 
 /* `hole_bytes`, unless they and the free units of the SuperSlab are not worth its huge page. */
 static size_t worth_purging(const struct hak_range *range, uint32_t super_slab, size_t hole_bytes) {
-    uint32_t dirty_units = (uint32_t)hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+    uint32_t dirty_units = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
     size_t free_bytes = hole_bytes + hak_bit_count(dirty_units) * HAK_UNIT_BYTES;
     return hak_page_policy_may_break(range, super_slab, free_bytes) ? hole_bytes : 0;
 }
@@ -349,6 +349,20 @@ size_t hak_purge_all(struct hak_heap *own) {
     return bytes;
 }
 
+static size_t visit_no_slab(const struct view *view) { return (void)view, 0; }
+
+static size_t cut_tails(struct hak_range *range, uint32_t super_slab) {
+    static const struct visitor cut = {visit_no_slab, hak_large_cut_tail};
+    return visit_super_slab(range, super_slab, &cut);
+}
+
+/* Addresses that nobody uses are the kernel's again: those of free units, and of what lies behind runs. */
+static void unmap_what_is_free(void) {
+    struct cursor from = {0, 0};
+    hak_region_unmap_units();
+    visit_super_slabs(&from, hak_region_count_super_slabs(), cut_tails);
+}
+
 void hak_purge_reclaim(struct hak_heap *own, bool drains) {
     struct hak_drain drain = {NULL};
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
@@ -360,6 +374,7 @@ void hak_purge_reclaim(struct hak_heap *own, bool drains) {
         hak_heap_end_drains(&drain);
     }
     hak_mapping_cache_purge();
+    unmap_what_is_free();
     hak_in_hand_end();
     hak_hand_take_up(outer);
 }

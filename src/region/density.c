@@ -41,7 +41,7 @@ static uint32_t add_share(const struct hak_range *range, uint32_t unit, uint32_t
 bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_slab) {
     struct share share = {0, 0};
     uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB, end = unit + HAK_UNITS_PER_SUPER_SLAB;
-    uint32_t dirty_units = (uint32_t)hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+    uint32_t dirty_units = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
     while (unit < end) unit += add_share(range, unit, dirty_units >> unit % HAK_UNITS_PER_SUPER_SLAB, &share);
     return share.known_bytes >= HAK_SUPER_SLAB_BYTES / 2 && share.touched_bytes >= share.known_bytes / 4 * 3;
 }

@@ -39,6 +39,10 @@ static size_t bytes_of_run(const struct hak_slab *run) {
     return hak_atomic_load(&run->run_pages, relaxed) * hak_os_page_bytes();
 }
 
+/* What a run's record says of its tail, what lies in its last unit behind its last page, in the place where a slab's says
+ * which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again. */
+enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT };
+
 /* Makes a run of units that the caller has. */
 static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
     set_bytes_of_run(run, bytes);
@@ -128,11 +132,44 @@ static uint32_t end_run(struct hak_slab *run) {
     return units;
 }
 
+static size_t tail_bytes_of(const struct hak_slab *run) {
+    size_t bytes = bytes_of_run(run);
+    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
+}
+
+static uintptr_t tail_of(const struct hak_slab *run) {
+    return hak_region_start_of(hak_region_range_of_record(run), run) + bytes_of_run(run);
+}
+
+static bool is_cut(const struct hak_slab *run) { return hak_atomic_load(&run->purged_pages, relaxed) == TAIL_CUT; }
+
+/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again. */
+static bool restore_tail(struct hak_slab *run) {
+    if (HAK_LIKELY(!is_cut(run))) return true;
+    if (hak_page_policy_map_again(tail_of(run), tail_bytes_of(run)) != HAK_OS_MAPPED) return false;
+    hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
+    return true;
+}
+
+/* The caller has the run, which has been ended, and whose tail is cut: its last unit becomes absent, or if the kernel
+ * refuses even that, nobody's. */
+static void give_up_last_unit(struct hak_slab *last, size_t bytes) {
+    struct hak_range *range = hak_region_range_of_record(last);
+    if (hak_os_unmap((void *)hak_region_start_of(range, last), bytes)) hak_region_release_absent(last);
+}
+
 /* The caller has the run, and gives up its units; `moved` says that they have no memory any more. */
 static void give_up_run(struct hak_slab *run, bool moved) {
+    size_t bytes = bytes_of_run(run);
+    bool is_whole = restore_tail(run);
     uint32_t units = end_run(run);
+    if (HAK_UNLIKELY(!is_whole)) {
+        struct hak_slab *last = run + --units;
+        hak_atomic_store(&last->range, hak_atomic_load(&run->range, relaxed), relaxed);
+        give_up_last_unit(last, bytes - (size_t)units * HAK_UNIT_BYTES);
+    }
     if (moved) hak_region_release_fresh(run, units);
-    else hak_region_release(run, units);
+    else if (units != 0) hak_region_release(run, units);
 }
 
 /* Gets at a run, unless somebody else is. */
@@ -172,6 +209,11 @@ struct hak_slab *hak_large_free_unit(const struct hak_place *place) {
     uint32_t state = run_live;
     /* Acquire pairs with end_change. */
     if (!hak_atomic_cas(&run->state, &state, HAK_SLAB_NONE, acquire, relaxed)) return NULL;
+    if (HAK_UNLIKELY(!restore_tail(run))) {
+        /* Release pairs with begin_change. */
+        hak_atomic_store(&run->state, run_live, release);
+        return NULL;
+    }
     end_run(run);
     return run;
 }
@@ -182,14 +224,10 @@ void hak_large_recover_run(struct hak_slab *run) {
     else if (state == run_freed) give_up_run(run, false);
 }
 
-static size_t tail_bytes_of(const struct hak_slab *run) {
-    size_t bytes = bytes_of_run(run);
-    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
-}
-
 size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit) {
     const struct hak_slab *run = &range->slabs[unit];
-    if (hak_atomic_load(&run->state, relaxed) != run_live || hak_atomic_load(&run->purged_pages, relaxed) != 0)
+    if (hak_atomic_load(&run->state, relaxed) != run_live ||
+        hak_atomic_load(&run->purged_pages, relaxed) != TAIL_MAPPED)
         return 0;
     return tail_bytes_of(run);
 }
@@ -198,11 +236,29 @@ size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
     struct hak_slab *run = &range->slabs[unit];
     if (hak_large_tail_bytes(range, unit) == 0 || !begin_change(run)) return 0;
     size_t tail_bytes = tail_bytes_of(run);
-    uintptr_t tail = hak_region_start_of(range, run) + bytes_of_run(run);
-    bool purged = tail_bytes != 0 && hak_page_policy_purge(range, tail, tail_bytes, false);
-    if (purged) hak_atomic_store(&run->purged_pages, 1, relaxed);
+    bool purged = tail_bytes != 0 && !is_cut(run) && hak_page_policy_purge(range, tail_of(run), tail_bytes, false);
+    if (purged) hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
     end_change(run);
     return purged ? tail_bytes : 0;
+}
+
+size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit) {
+    struct hak_slab *run = &range->slabs[unit];
+    if (range->number != 0 || hak_atomic_load(&run->state, relaxed) != run_live || tail_bytes_of(run) == 0 ||
+        is_cut(run) || !begin_change(run))
+        return 0;
+    size_t tail_bytes = is_cut(run) ? 0 : tail_bytes_of(run);
+    if (tail_bytes != 0) {
+        uint64_t before = hak_atomic_load(&run->purged_pages, relaxed);
+        hak_atomic_store(&run->purged_pages, TAIL_CUT, relaxed);
+        hak_signal_fence(); /* a child of fork maps it again, or finds that it is there */
+        if (!hak_page_policy_unmap(range, tail_of(run), tail_bytes)) {
+            hak_atomic_store(&run->purged_pages, before, relaxed);
+            tail_bytes = 0;
+        }
+    }
+    end_change(run);
+    return tail_bytes;
 }
 
 static bool free_mapping(uintptr_t start, size_t bytes) {
@@ -301,6 +357,10 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
     if (bytes <= HAK_SMALL_MAX) return NULL;
     if (hak_align_up(bytes, hak_os_page_bytes()) == place->bytes) return (void *)place->start;
     if (!begin_change(run)) return bytes < place->bytes ? (void *)place->start : NULL;
+    if (!restore_tail(run)) {
+        end_change(run);
+        return bytes < place->bytes ? (void *)place->start : NULL;
+    }
     uint32_t have = units_for(place->bytes), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
     if (want == 0 || (want > have && !extend_run(run, have, want))) {
         void *moved = move_run(place, bytes);

@@ -22,6 +22,8 @@
  *       units are given up.
  *   L3  A run's memory goes back, or moves elsewhere, while somebody is at the run, and what is freed or has moved has
  *       no contents to keep: a run that somebody was at is live in the child, with the bytes that its record says.
+ *       The record says that the tail is cut before it is, and not before it is mapped that it is whole: a child that
+ *       finds a tail said to be cut that is not takes its pages for somebody else's, and loses that unit.
  *   L4  What the directory says of a mapping is there, all of it (D3): a mapping that grows has the pages before its
  *       entry says so, one that shrinks has an entry for what is left before pages go. A kept mapping is in one place
  *       or in nobody's.
@@ -44,8 +46,8 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
 bool hak_large_free(const struct hak_place *place);
 
 /* The same for those who keep units, and of one unit: a run of a unit that the caller has; and the free of a run that
- * is one, which leaves the unit to him. NULL, with nothing done, when somebody else is at the run: a case for
- * hak_large_free. */
+ * is one, which leaves the unit to him. NULL, with nothing done, when somebody else is at the run, or its tail can't be
+ * mapped again: a case for hak_large_free. */
 void *hak_large_use_unit(struct hak_slab *unit, size_t bytes, bool clear);
 struct hak_slab *hak_large_free_unit(const struct hak_place *place);
 
@@ -54,6 +56,9 @@ struct hak_slab *hak_large_free_unit(const struct hak_place *place);
  * second it has memory in hand (region/in_hand.h). */
 size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit);
 size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
+
+/* Unmaps these pages, purged or not, in the first range; returns the bytes. They are mapped again when the run is resized or freed. */
+size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
 
 /* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its
  * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */

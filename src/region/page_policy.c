@@ -18,6 +18,8 @@ void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t 
 
 static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without huge pages; a guess under contention */
 
+static HAK_ATOMIC(uint64_t) gap_count; /* parts of SuperSlabs that were unmapped, less those mapped again; a guess */
+
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
 enum { OTHER_MAPPINGS = 256 };
 
@@ -26,7 +28,8 @@ enum { OTHER_MAPPINGS = 256 };
 enum { MOST_MAPPINGS = 65530 / 2 };
 
 static bool fits_budget(uint64_t more) {
-    uint64_t have = hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed);
+    uint64_t have = hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) +
+                    hak_atomic_load(&gap_count, relaxed);
     return have + OTHER_MAPPINGS + more <= MOST_MAPPINGS;
 }
 
@@ -199,18 +202,41 @@ static bool refuse_stretch(struct hak_range *range, uint32_t super_slab) {
     return refuse_huge(range, first, end);
 }
 
-bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy) {
+/* P1 */
+static void give_up_huge_page(struct hak_range *range, uintptr_t start, size_t bytes, bool lazy) {
     uint32_t super_slab = (uint32_t)((start - range->start) / HAK_SUPER_SLAB_BYTES);
-    bool lazy = may_be_lazy && hak_knob(lazy_purge_mode) != 0 && !hak_atomic_load(&hak_memory_is_tight, relaxed);
-    if (may_have_huge_page(range, super_slab)) { /* P1 */
+    if (may_have_huge_page(range, super_slab)) {
         bool is_part = bytes < HAK_SUPER_SLAB_BYTES;
         if (is_huge(range, super_slab)) refuse_stretch(range, super_slab);
         if (is_part) hak_os_break_huge_page((void *)start);
         if (is_part || !lazy) hak_atomic_store(&range->super_slabs[super_slab].is_unbroken, 0, relaxed);
     }
     hak_atomic_store(&range->super_slabs[super_slab].uses, 0, relaxed);
+}
+
+bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy) {
+    bool lazy = may_be_lazy && hak_knob(lazy_purge_mode) != 0 && !hak_atomic_load(&hak_memory_is_tight, relaxed);
+    give_up_huge_page(range, start, bytes, lazy);
     if (!lazy) return hak_os_purge((void *)start, bytes);
     /* Relaxed: released with the units. */
     hak_atomic_store(&was_ever_lazy, true, relaxed);
     return hak_os_purge_lazily((void *)start, bytes);
+}
+
+bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes) {
+    if (!fits_budget(1)) return false;
+    give_up_huge_page(range, start, bytes, false);
+    if (!hak_os_unmap((void *)start, bytes)) return false;
+    hak_atomic_fetch_add(&gap_count, 1, relaxed);
+    return true;
+}
+
+enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes) {
+    enum hak_os_mapped result = hak_os_map_at((void *)start, bytes);
+    if (result != HAK_OS_MAPPED) return result;
+    hak_os_refuse_huge_pages((void *)start, bytes);
+    uint64_t gaps = hak_atomic_load(&gap_count, relaxed);
+    while (gaps != 0 && !hak_atomic_cas(&gap_count, &gaps, gaps - 1, relaxed, relaxed)) {
+    }
+    return result;
 }

@@ -26,6 +26,7 @@
 #include "base/atomic.h"
 #include "base/bits.h"
 #include "base/platform.h"
+#include "os/os.h"
 
 struct hak_range;
 
@@ -39,6 +40,11 @@ void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t 
 /* Purges memory that the caller has, within one SuperSlab; false when the kernel refuses. Only what need not read as
  * zero afterwards `may_be_lazy`. */
 bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy);
+
+/* Unmaps what the caller has, within one SuperSlab; false when the kernel refuses, or it would be a mapping too many
+ * (P2). And maps a part of a SuperSlab that was unmapped. */
+bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes);
+enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes);
 
 /* True when a SuperSlab has no huge page, or an eighth of it is free: enough to give the huge page up for. */
 bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes);

@@ -372,12 +372,15 @@ struct hak_range *hak_region_new_super_slabs(uint32_t *first, uint32_t *count) {
 
 /* ---- What lies where --------------------------------------------------------------------------------------------- */
 
-/* The range has a SuperSlab there, not a hole. */
+/* The range has a SuperSlab there, not a hole, and no absent unit: somebody else may have a mapping at that address. */
 static bool has_super_slab_at(const struct hak_range *range, uintptr_t address) {
     size_t super_slab = (address - range->start) / HAK_SUPER_SLAB_BYTES;
     if (super_slab >= hak_region_super_slabs(range)) return false;
     uint64_t mapped = hak_atomic_load(&range->groups[super_slab / HAK_SUPER_SLABS_PER_GROUP].mapped, relaxed);
-    return (mapped >> super_slab % HAK_SUPER_SLABS_PER_GROUP & 1) != 0;
+    if ((mapped >> super_slab % HAK_SUPER_SLABS_PER_GROUP & 1) == 0) return false;
+    uint32_t unit = (address - range->start) / HAK_UNIT_BYTES % HAK_UNITS_PER_SUPER_SLAB;
+    uint64_t free_units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+    return (hak_units_absent(free_units) >> unit & 1) == 0;
 }
 
 struct hak_range *hak_region_range_of(uintptr_t address) {

@@ -7,9 +7,10 @@
  * used up there are more, found by the directory. A SuperSlab is cut into 32 units. Per unit there are a byte in the
  * page map (its class) and a slab record, both out of band.
  *
- *   R1  A unit is free in the SuperSlab's word (dirty: has memory; fresh: reads as zero, has none), or it belongs to
- *       whoever cleared its bit there; that one alone writes its page map byte and, but for S4 of slab.h, its slab
- *       record.
+ *   R1  A unit is free in the SuperSlab's word (dirty: has memory; fresh: reads as zero, has none; absent: not mapped,
+ *       its addresses went back to the kernel near a limit), or it belongs to whoever cleared its bits there; that one
+ *       alone writes its page map byte and, but for S4 of slab.h, its slab record. Who takes an absent unit maps it, or
+ *       puts it back.
  *   R2  The page map byte of a unit is HAK_CLASS_NONE while the unit is free.
  *   R3  Ranges are never given back, nor are their tables.
  *   R4  The tables reach at least as far as super_slab_count. Who raises it has these SuperSlabs, maps them, and puts
@@ -52,11 +53,17 @@ enum {
 
 /* Per SuperSlab. What it has in the pool's set of partial slabs lies beside its units: pool/partial_set.h. */
 struct hak_super_slab {
-    HAK_ATOMIC(uint64_t) free_units;  /* bits 0..31 dirty, bits 32..63 fresh */
+    HAK_ATOMIC(uint64_t) free_units;  /* bits 0..31 dirty, bits 32..63 fresh; both: absent */
     HAK_ATOMIC(uint32_t) uses;        /* times all of it was free, with memory, and was used again; page_policy.c */
     HAK_ATOMIC(uint32_t) is_unbroken; /* page_policy.c, P1 */
     HAK_ATOMIC(uint32_t) partial[HAK_CLASS_LIMIT]; /* [class]: a bit per unit */
 };
+
+/* The units of a SuperSlab's word: all that are free, and those of each kind. */
+HAK_INLINE uint32_t hak_units_free(uint64_t word) { return (uint32_t)word | (uint32_t)(word >> 32); }
+HAK_INLINE uint32_t hak_units_dirty(uint64_t word) { return (uint32_t)word & ~(uint32_t)(word >> 32); }
+HAK_INLINE uint32_t hak_units_fresh(uint64_t word) { return (uint32_t)(word >> 32) & ~(uint32_t)word; }
+HAK_INLINE uint32_t hak_units_absent(uint64_t word) { return (uint32_t)word & (uint32_t)(word >> 32); }
 
 /* Per 64 SuperSlabs, a bit for each. */
 struct hak_super_slab_group {
@@ -107,9 +114,9 @@ bool hak_region_initialize(void);
 enum hak_unit_source {
     HAK_UNITS_FRESH,       /* without memory, in a SuperSlab that exists; bounded scan */
     HAK_UNITS_DIRTY,       /* given back by a slab or run; bounded scan */
-    HAK_UNITS_FREE,        /* dirty or fresh, in a SuperSlab that exists; bounded scan */
+    HAK_UNITS_FREE,        /* of any kind, in a SuperSlab that exists; bounded scan, also by the kernel's refusal */
     HAK_UNITS_NEW_SUPER,   /* a SuperSlab mapped now */
-    HAK_UNITS_LAST_RESORT, /* as FREE, wherever there are some */
+    HAK_UNITS_LAST_RESORT, /* dirty or fresh, wherever there are some */
 };
 
 /* `count` adjacent units within one SuperSlab, starting at a multiple of `alignment` units; both 1..32. Returns the
@@ -130,6 +137,13 @@ void hak_region_release_fresh(struct hak_slab *first, uint32_t count);
 
 /* Tries to take the `count` units that follow a run of `have` units: free ones, and SuperSlabs made for it. */
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
+
+/* Gives back a unit that was unmapped. */
+void hak_region_release_absent(struct hak_slab *unit);
+
+/* Unmaps all free units of the first range: near a limit, their bytes may serve elsewhere. In further ranges nothing is
+ * unmapped: where the kernel put a mapping in such a place, its entry in the directory would be the SuperSlab's (D1). */
+void hak_region_unmap_units(void);
 
 /* Writes the class of adjacent units into the page map. */
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class);
@@ -160,7 +174,7 @@ HAK_INLINE HAK_ATOMIC(uint64_t) *hak_region_bits_of(const struct hak_range *rang
     return fits ? slab->inline_bits : range->bit_rows[hak_region_unit_of(range, slab)];
 }
 
-/* The range that has a SuperSlab at an address, or NULL. */
+/* The range that has a SuperSlab at an address, and no absent unit; or NULL. */
 struct hak_range *hak_region_range_of(uintptr_t address);
 
 /* What an address is. */

@@ -23,8 +23,6 @@ enum { STALE_LIMIT = 256 };                     /* span hints found wrong, and c
 
 /* ---- Hints ------------------------------------------------------------------------------------------------------- */
 
-static uint32_t free_units_in(uint64_t word) { return (uint32_t)word | (uint32_t)(word >> 32); }
-
 /* Of free units where runs of 2^hint begin: where runs of twice the length do. */
 static uint32_t twice_as_long(uint32_t runs, uint32_t hint) { return runs & runs >> (1u << hint); }
 
@@ -38,7 +36,7 @@ static uint32_t run_hints_of(uint32_t free_units) {
 
 /* What a hint says of a SuperSlab's word: dirty units, or a run of at least 2^hint free ones. */
 static bool word_holds(uint64_t word, uint32_t hint) {
-    return hint == HAK_DIRTY_HINT ? (word & DIRTY_BITS) != 0 : run_hints_of(free_units_in(word)) > hint;
+    return hint == HAK_DIRTY_HINT ? hak_units_dirty(word) != 0 : run_hints_of(hak_units_free(word)) > hint;
 }
 
 /* A span hint of a SuperSlab says that its upper border lies in a run of at least so many free units. All borders in a
@@ -52,7 +50,7 @@ enum { LONGEST_SPAN = 512 }; /* further nobody looks: borders farther off are in
 static uint32_t free_units_of(const struct hak_range *range, uint32_t super_slab) {
     /* Seq_cst pairs with add_units: of two who give back neighbours, one sees both. */
     uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, seq_cst);
-    return free_units_in(word);
+    return hak_units_free(word);
 }
 
 /* How many of the lowest, or highest, units are free, up to the first that is not. */
@@ -139,8 +137,8 @@ static uint32_t hints_held(const struct hak_range *range, uint32_t hint, uint32_
     if (hint >= HAK_SPAN_HINT) return HAK_SPAN_HINT + span_hints_at(range, super_slab);
     /* Seq_cst pairs with put_back and hak_hint_set_down: who saw the hint set, and so did not set it, is seen. */
     uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, seq_cst);
-    if (hint == HAK_DIRTY_HINT) return (word & DIRTY_BITS) != 0 ? HAK_DIRTY_HINT + 1 : HAK_DIRTY_HINT;
-    return run_hints_of(free_units_in(word));
+    if (hint == HAK_DIRTY_HINT) return hak_units_dirty(word) != 0 ? HAK_DIRTY_HINT + 1 : HAK_DIRTY_HINT;
+    return run_hints_of(hak_units_free(word));
 }
 
 static bool hint_holds(const struct hak_range *range, uint32_t hint, uint32_t super_slab) {
@@ -169,11 +167,22 @@ static void leave_spans(struct hak_range *range, uint32_t super_slab, uint32_t t
 
 /* ---- One SuperSlab ----------------------------------------------------------------------------------------------- */
 
+/* Kinds of free units. */
+enum { DIRTY_UNITS = 1, FRESH_UNITS = 2, ABSENT_UNITS = 4, MAPPED_UNITS = DIRTY_UNITS | FRESH_UNITS, ANY_UNITS = 7 };
+
+static uint32_t units_of_kinds(uint64_t word, uint32_t kinds) {
+    uint32_t units = 0;
+    if ((kinds & DIRTY_UNITS) != 0) units |= hak_units_dirty(word);
+    if ((kinds & FRESH_UNITS) != 0) units |= hak_units_fresh(word);
+    if ((kinds & ABSENT_UNITS) != 0) units |= hak_units_absent(word);
+    return units;
+}
+
 /* What is wanted of a SuperSlab, and where to look for one. */
 struct request {
     uint32_t count, alignment;
     bool clear;
-    uint64_t kinds;
+    uint32_t kinds;
     uint32_t hint;
     uint32_t limit; /* SuperSlabs that don't have it before the search ends */
 };
@@ -190,15 +199,15 @@ static uint64_t put_back(struct hak_range *range, uint32_t super_slab, uint64_t 
 
 /* Sets the hints of a SuperSlab's word to which `units` were added. */
 static void set_unit_hints(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t units) {
-    hak_hint_set_down(range, 0, run_hints_of(free_units_in(before | units)), super_slab);
-    if ((before & DIRTY_BITS) == 0 && (units & DIRTY_BITS) != 0)
+    hak_hint_set_down(range, 0, run_hints_of(hak_units_free(before | units)), super_slab);
+    if (hak_units_dirty(before) == 0 && hak_units_dirty(units) != 0)
         hak_hint_set_down(range, HAK_DIRTY_HINT, HAK_DIRTY_HINT + 1, super_slab);
 }
 
 static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
     uint64_t before = put_back(range, super_slab, units), after = before | units;
     set_unit_hints(range, super_slab, before, units);
-    add_to_spans(range, super_slab, free_units_in(after), free_units_in(units));
+    add_to_spans(range, super_slab, hak_units_free(after), hak_units_free(units));
 }
 
 /* Units are used that had no memory. */
@@ -213,21 +222,22 @@ static void count_taken(uint32_t dirty_units, uint32_t fresh_units) {
 /* The caller has taken the last dirty units of a SuperSlab. Other hints are cleared by the search that finds them
  * wrong. */
 static void clear_dirty_hint(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
-    if ((before & DIRTY_BITS) != 0 && (after & DIRTY_BITS) == 0) hint_clear(range, HAK_DIRTY_HINT, super_slab);
+    if (hak_units_dirty(before) != 0 && hak_units_dirty(after) == 0) hint_clear(range, HAK_DIRTY_HINT, super_slab);
 }
 
-static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after) {
-    uint32_t taken = free_units_in(before ^ after);
+/* `is_used`: to be used, and not given back at once. */
+static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after, bool is_used) {
+    uint32_t taken = hak_units_free(before ^ after);
     if (HAK_UNLIKELY((taken & ENDS) != 0)) leave_spans(range, super_slab, taken);
-    uint64_t dirty = (before ^ after) & DIRTY_BITS, fresh = (before ^ after) & FRESH_BITS;
-    count_taken(dirty == 0 ? 0 : hak_bit_count(dirty), fresh == 0 ? 0 : hak_bit_count(fresh));
+    uint32_t dirty = hak_units_dirty(before ^ after), others = taken & ~dirty;
+    count_taken(dirty == 0 ? 0 : hak_bit_count(dirty), others == 0 || !is_used ? 0 : hak_bit_count(others));
     clear_dirty_hint(range, super_slab, before, after);
 }
 
 /* Makes units zero that the caller has just taken, those of them that are not known to be. */
 static void clear_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
-    uint32_t dirty = (uint32_t)units;
-    if (hak_page_policy_was_ever_lazy()) dirty |= (uint32_t)(units >> 32);
+    uint32_t dirty = hak_units_dirty(units);
+    if (hak_page_policy_was_ever_lazy()) dirty |= hak_units_fresh(units);
     uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
     while (dirty != 0) {
         uint32_t first = hak_lowest_bit(dirty), count = hak_lowest_bit(~((uint64_t)dirty >> first));
@@ -238,10 +248,13 @@ static void clear_units(struct hak_range *range, uint32_t super_slab, uint64_t u
 
 /* The first units of a SuperSlab have got memory: those of them that are fresh and free are dirty now. */
 static void make_dirty(struct hak_range *range, uint32_t super_slab, uint32_t count) {
-    uint64_t mask = hak_low_bits(count) << 32;
-    /* Relaxed: a change of the word as it lies there hands on what others have released. */
-    uint64_t units = (hak_atomic_fetch_and(&range->super_slabs[super_slab].free_units, ~mask, relaxed) & mask) >> 32;
-    if (units == 0) return;
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    uint64_t before = hak_atomic_load(word, relaxed), units;
+    do {
+        units = hak_units_fresh(before) & hak_low_bits(count);
+        if (units == 0) return;
+        /* Relaxed: a change of the word as it lies there hands on what others have released. */
+    } while (!hak_atomic_cas(word, &before, before & ~(units << 32), relaxed, relaxed));
     count_growth(hak_bit_count(units));
     hak_atomic_fetch_add(&hak_dirty_units, hak_bit_count(units), relaxed);
     add_units(range, super_slab, units);
@@ -278,27 +291,64 @@ static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t
     if (clear && !is_zero) clear_units(range, super_slab, before ^ after);
 }
 
-enum { HAS_NONE = 32, IS_CONTENDED };
+/* What came of it when somebody tried to take or map units. */
+enum attempt { TAKEN, MAPPED, RACED, OCCUPIED, REFUSED };
 
-/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, HAS_NONE, or when another thread
- * was faster, unless the caller is `stubborn`, IS_CONTENDED. */
-static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request, bool stubborn) {
+/* Maps absent units of a word that is `before`, and gives them back as fresh ones. When the kernel doesn't, they are as
+ * they were: nobody misses them meanwhile, for whom it would not map them either. RACED: the word has changed. */
+static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint32_t units) {
+    uint32_t first = hak_lowest_bit(units), count = hak_lowest_bit(~((uint64_t)units >> first));
+    uint64_t run = hak_low_bits(count) << first, both = run | run << 32;
+    uintptr_t start =
+        range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES + ((uintptr_t)first << HAK_UNIT_SHIFT);
+    hak_in_hand_begin();
+    /* Relaxed: nobody has written to what is not mapped. */
+    if (!hak_atomic_cas(&range->super_slabs[super_slab].free_units, &before, before & ~both, relaxed, relaxed)) {
+        hak_in_hand_keep();
+        return RACED;
+    }
+    enum hak_os_mapped result = hak_page_policy_map_again(start, (size_t)count << HAK_UNIT_SHIFT);
+    add_units(range, super_slab, result == HAK_OS_MAPPED ? run << 32 : both);
+    hak_in_hand_keep();
+    return result == HAK_OS_MAPPED ? MAPPED : result == HAK_OS_OCCUPIED ? OCCUPIED : REFUSED;
+}
+
+/* Takes units, both bits of each, if the word is *before. Where some are absent, it first tries to map these. Unless they
+ * are TAKEN, *before is what the word is now. */
+static enum attempt try_to_take(struct hak_range *range, uint32_t super_slab, uint64_t *before, uint64_t units) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
-    uint64_t before = hak_atomic_load(word, relaxed), after;
+    uint32_t absent = hak_units_absent(*before & units);
+    if (HAK_UNLIKELY(absent != 0)) {
+        enum attempt result = map_units(range, super_slab, *before, absent);
+        *before = hak_atomic_load(word, relaxed);
+        return result;
+    }
+    /* Acquire pairs with add_units: the last owner is done with them. */
+    return hak_atomic_cas(word, before, *before & ~units, acquire, relaxed) ? TAKEN : RACED;
+}
+
+enum { HAS_NONE = 32, IS_CONTENDED, IS_REFUSED };
+
+/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, HAS_NONE, when the kernel doesn't
+ * map them IS_REFUSED, or when another thread was faster, unless the caller is `stubborn`, IS_CONTENDED. */
+static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request, bool stubborn) {
+    uint64_t before = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
     for (;;) {
-        uint64_t usable = before & request->kinds;
         uint32_t position =
-            hak_find_bit_run((uint32_t)usable | (uint32_t)(usable >> 32), request->count, request->alignment);
+            hak_find_bit_run(units_of_kinds(before, request->kinds), request->count, request->alignment);
         if (position == 32) return HAS_NONE;
-        uint64_t units = hak_low_bits(request->count) << position;
-        after = before & ~(units | units << 32);
+        uint64_t units = hak_low_bits(request->count) << position, after = before & ~(units | units << 32);
         note(range, super_slab);
-        /* Acquire pairs with add_units: the last owner is done with them. */
-        if (HAK_LIKELY(hak_atomic_cas(word, &before, after, acquire, relaxed))) {
-            after_taking(range, super_slab, before, after);
+        switch (try_to_take(range, super_slab, &before, units | units << 32)) {
+        case TAKEN:
+            after_taking(range, super_slab, before, after, true);
             prepare_units(range, super_slab, before, after, request->clear, 0);
             if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
             return position;
+        case MAPPED: continue;
+        case RACED: break;
+        case OCCUPIED: return HAS_NONE;
+        case REFUSED: return IS_REFUSED;
         }
         if (!stubborn) return IS_CONTENDED;
     }
@@ -386,6 +436,7 @@ static struct hak_slab *take_from_range(struct hak_range *range, const struct re
         next = super_slab + 1;
         uint32_t position = take_units(range, super_slab, request, stubborn);
         if (position < HAS_NONE) return record_of(range, super_slab * HAK_UNITS_PER_SUPER_SLAB + position);
+        if (position == IS_REFUSED) return NULL;
         if (position == IS_CONTENDED) {
             if (meetings == 0) met_first = super_slab;
             next = met_first + 1 + detour(meetings++);
@@ -407,12 +458,12 @@ static struct hak_slab *search(const struct request *request) {
     return NULL;
 }
 
-/* Free units of either kind: first where a run is that is surely long enough, so that no SuperSlab is made while there
+/* Free units of any kind: first where a run is that is surely long enough, so that no SuperSlab is made while there
  * is such a run anywhere; then where there may be one. */
 static struct hak_slab *search_free(uint32_t count, uint32_t alignment, bool clear) {
     uint32_t enough = count + alignment - 1, sure = 0;
     while (sure + 1 < HAK_RUN_HINTS && 1u << sure < enough) sure++;
-    struct request request = {count, alignment, clear, DIRTY_BITS | FRESH_BITS, sure, UINT32_MAX};
+    struct request request = {count, alignment, clear, ANY_UNITS, sure, UINT32_MAX};
     struct hak_slab *record = search(&request);
     if (record != NULL || sure == 0) return record;
     request.hint = hak_highest_bit(count);
@@ -432,17 +483,17 @@ static struct hak_slab *take_from_new(uint32_t count) {
 }
 
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear) {
-    struct request request = {count, alignment, clear, DIRTY_BITS, HAK_DIRTY_HINT, DIRTY_SCAN_LIMIT};
+    struct request request = {count, alignment, clear, DIRTY_UNITS, HAK_DIRTY_HINT, DIRTY_SCAN_LIMIT};
     switch (source) {
     case HAK_UNITS_FRESH:
-        request = (struct request){count, alignment, clear, FRESH_BITS, 0, SCAN_LIMIT};
+        request = (struct request){count, alignment, clear, FRESH_UNITS, 0, SCAN_LIMIT};
         return search(&request);
     case HAK_UNITS_DIRTY: return search(&request);
     case HAK_UNITS_FREE: return search_free(count, alignment, clear);
     case HAK_UNITS_NEW_SUPER: return take_from_new(count);
     case HAK_UNITS_LAST_RESORT: break;
     }
-    request = (struct request){count, alignment, clear, DIRTY_BITS | FRESH_BITS, 0, UINT32_MAX};
+    request = (struct request){count, alignment, clear, MAPPED_UNITS, 0, UINT32_MAX};
     return search(&request);
 }
 
@@ -453,24 +504,25 @@ struct taken {
     uint32_t dirty, fresh;
 };
 
-/* Takes exactly these units of a SuperSlab. */
-static bool take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, bool clear,
-                         struct taken *taken) {
-    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
-    uint64_t before = hak_atomic_load(word, relaxed), after;
+/* Takes exactly these units of a SuperSlab; RACED: one is not free. */
+static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, bool clear,
+                                 struct taken *taken) {
+    uint64_t before = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
     note(range, super_slab);
+    enum attempt result;
     do {
-        if (((before | before >> 32) & units) != units) return false;
-        after = before & ~(units | units << 32);
-        /* Acquire pairs with add_units. */
-    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
+        if ((hak_units_free(before) & units) != units) return RACED;
+        result = try_to_take(range, super_slab, &before, units | units << 32);
+    } while (result == RACED || result == MAPPED);
+    if (result != TAKEN) return result;
+    uint64_t after = before & ~(units | units << 32);
     uint32_t count = units == DIRTY_BITS ? HAK_UNITS_PER_SUPER_SLAB : hak_bit_count(units),
-             dirty = (before & units) == units ? count : hak_bit_count(before & units);
+             dirty = before == DIRTY_BITS ? count : hak_bit_count(hak_units_dirty(before & (units | units << 32)));
     taken->dirty += dirty;
     taken->fresh += count - dirty;
     if (units != DIRTY_BITS) clear_dirty_hint(range, super_slab, before, after);
     prepare_units(range, super_slab, before, after, clear, taken->dirty);
-    return true;
+    return TAKEN;
 }
 
 /* Clears the hints of units `unit`..`end`, which the caller has taken: of all borders that they touch, and of SuperSlabs
@@ -494,21 +546,21 @@ static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
     add_span(range, unit, end, DIRTY);
 }
 
-/* All or none; when not, *failed_at is at or below a unit that was not free. */
-static bool take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool clear, uint32_t *failed_at) {
+/* All or none. */
+static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
     struct taken taken = {0, 0};
+    enum attempt result = TAKEN;
     uint64_t bits;
     uint32_t at = unit;
     for (uint32_t count; at < end; at += count) {
         count = part_of_span(at, end, &bits);
-        if (!take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, clear, &taken)) break;
+        result = take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, clear, &taken);
+        if (result != TAKEN) break;
     }
     leave_span(range, unit, at);
     count_taken(taken.dirty, taken.fresh);
-    if (at == end) return true;
-    *failed_at = at;
-    if (at > unit) release_span(range, unit, at);
-    return false;
+    if (at != end && at > unit) release_span(range, unit, at);
+    return result;
 }
 
 static uint32_t units_of(const struct hak_range *range) {
@@ -526,14 +578,26 @@ static uint32_t aligned_unit(const struct hak_range *range, uint32_t unit, uint3
     return (uint32_t)(hak_align_up(before + unit, alignment) - before);
 }
 
+/* What is wanted of a range, and where to look for it. */
+struct span_request {
+    uint32_t count, alignment;
+    bool clear;
+    uint32_t kinds;
+    uint32_t hint;
+    uint32_t limit;       /* runs that are too short before the search ends, */
+    uint32_t stale_limit; /* and hints that are wrong */
+};
+
 /* Where the lowest `count` adjacent units begin, in a run of free units that begins in a SuperSlab, or at its first unit,
  * as far as one can see without taking them: more than a SuperSlab has. UINT32_MAX when there are none; *next is the
  * first border that may be in another run then. */
-static uint32_t find_in_run(const struct hak_range *range, uint32_t super_slab, uint32_t count, uint32_t alignment,
+static uint32_t find_in_run(const struct hak_range *range, uint32_t super_slab, const struct span_request *request,
                             uint32_t *next) {
-    uint32_t start = aligned_unit(range, super_slab * HAK_UNITS_PER_SUPER_SLAB, alignment), i = super_slab;
+    uint32_t count = request->count, alignment = request->alignment, i = super_slab,
+             start = aligned_unit(range, super_slab * HAK_UNITS_PER_SUPER_SLAB, alignment);
     for (uint32_t super_slabs = hak_region_super_slabs(range); i < super_slabs; i++) {
-        uint32_t border = i * HAK_UNITS_PER_SUPER_SLAB, taken = ~free_units_of(range, i), before_start = 0;
+        uint64_t word = hak_atomic_load(&range->super_slabs[i].free_units, relaxed);
+        uint32_t border = i * HAK_UNITS_PER_SUPER_SLAB, taken = ~units_of_kinds(word, request->kinds), before_start = 0;
         if (border < start) before_start = (uint32_t)hak_low_bits(start - border < 32 ? start - border : 32);
         uint32_t in_the_way = taken & ~before_start;
         uint32_t end = border + (in_the_way == 0 ? 32 : hak_lowest_bit(in_the_way));
@@ -546,23 +610,15 @@ static uint32_t find_in_run(const struct hak_range *range, uint32_t super_slab, 
     return UINT32_MAX;
 }
 
-/* What is wanted of a range, and where to look for it. */
-struct span_request {
-    uint32_t count, alignment;
-    bool clear;
-    uint32_t hint;
-    uint32_t limit;       /* runs that are too short before the search ends, */
-    uint32_t stale_limit; /* and hints that are wrong */
-};
-
 /* From the bottom of a range. */
 static struct hak_slab *take_span_from_range(struct hak_range *range, const struct span_request *request) {
-    uint32_t misses = 0, stale = 0, next = 0, failed_at, super_slab;
+    uint32_t misses = 0, stale = 0, next = 0, super_slab;
     while ((super_slab = hak_hint_next(range, request->hint, next)) != HAK_NO_SUPER_SLAB) {
-        uint32_t unit = find_in_run(range, super_slab, request->count, request->alignment, &next);
+        uint32_t unit = find_in_run(range, super_slab, request, &next);
         if (unit != UINT32_MAX) {
-            if (take_span(range, unit, unit + request->count, request->clear, &failed_at))
-                return record_of(range, unit);
+            enum attempt result = take_span(range, unit, unit + request->count, request->clear);
+            if (result == TAKEN) return record_of(range, unit);
+            if (result != RACED) return NULL;
             next = super_slab; /* another thread was faster: what is left of the run? */
         } else if (!hint_holds(range, request->hint, super_slab)) {
             hint_clear(range, request->hint, super_slab);
@@ -584,8 +640,13 @@ static struct hak_slab *search_ranges_for_span(const struct span_request *reques
 /* The lowest free units, unless many runs lie below that are just too short: then the lowest in a run that is surely
  * long enough. With `all`, wherever there are some. */
 static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool clear, bool all) {
-    struct span_request request = {
-        count, alignment, clear, hak_highest_bit(count), all ? UINT32_MAX : SCAN_LIMIT, all ? UINT32_MAX : STALE_LIMIT};
+    struct span_request request = {count,
+                                   alignment,
+                                   clear,
+                                   all ? MAPPED_UNITS : ANY_UNITS,
+                                   hak_highest_bit(count),
+                                   all ? UINT32_MAX : SCAN_LIMIT,
+                                   all ? UINT32_MAX : STALE_LIMIT};
     for (uint32_t i = 0; i < HAK_SPAN_HINTS && span_units[i] <= count; i++) request.hint = HAK_SPAN_HINT + i;
     struct hak_slab *record = search_ranges_for_span(&request);
     uint32_t sure = 0, enough = count + alignment - 1;
@@ -597,8 +658,8 @@ static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool cle
 
 /* Takes units `unit`..`end`, making SuperSlabs for what lies above the upper end of the range. All or none. */
 static bool take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
-    uint32_t units = units_of(range), limit = units < end ? units : end, failed_at;
-    if (unit < limit && !take_span(range, unit, limit, clear, &failed_at)) return false;
+    uint32_t units = units_of(range), limit = units < end ? units : end;
+    if (unit < limit && take_span(range, unit, limit, clear) != TAKEN) return false;
     if (limit == end) return true;
     uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
     if (hak_region_grow(range, &count_now, more) == HAK_GROWTH_DONE) {
@@ -667,6 +728,13 @@ void hak_region_release_fresh(struct hak_slab *first, uint32_t count) {
     add_span(range, unit, unit + count, FRESH);
 }
 
+void hak_region_release_absent(struct hak_slab *unit) {
+    struct hak_range *range = hak_region_range_of_record(unit);
+    uint32_t number = hak_region_unit_of(range, unit);
+    uint64_t bit = (uint64_t)1 << number % HAK_UNITS_PER_SUPER_SLAB;
+    add_units(range, number / HAK_UNITS_PER_SUPER_SLAB, bit | bit << 32);
+}
+
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first) + have, limit = limit_units_of(range);
@@ -680,39 +748,68 @@ void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class
     for (uint32_t i = 0; i < count; i++) hak_atomic_store(&map[i], (uint8_t)size_class, relaxed);
 }
 
-/* Takes all dirty units of a SuperSlab, and gives them back as fresh, a system call for each run of neighbours. */
-static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, bool all) {
+/* Takes the units of these kinds that a SuperSlab has; returns the word as it was. */
+static uint64_t take_kinds(struct hak_range *range, uint32_t super_slab, uint32_t kinds) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
-    uint32_t dirty = (uint32_t)hak_atomic_load(word, relaxed);
-    if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
-    hak_in_hand_begin();
     note(range, super_slab);
-    /* Relaxed: that nobody writes to this memory any more is acquired in after_taking. The purger has taken the last dirty
-     * units, so hints_held looks at the word again, seq_cst, and finds this change or one after it. No change of the word
-     * is a plain store: whichever it finds hands on what put_back has released. */
-    uint64_t before = hak_atomic_fetch_and(word, FRESH_BITS, relaxed), left = before & DIRTY_BITS;
+    uint64_t before = hak_atomic_load(word, relaxed), after;
+    do {
+        uint64_t units = units_of_kinds(before, kinds);
+        if (units == 0) return before;
+        after = before & ~(units | units << 32);
+        /* Relaxed: that nobody writes to this memory any more is acquired in after_taking. Who has taken the last dirty
+         * units looks at the word again in hints_held, seq_cst, and finds this change or one after it. No change of the
+         * word is a plain store: whichever it finds hands on what put_back has released. */
+    } while (!hak_atomic_cas(word, &before, after, relaxed, relaxed));
+    after_taking(range, super_slab, before, after, false);
+    return before;
+}
+
+/* Gives units back as they were, which take_kinds has taken. */
+static void add_as_before(struct hak_range *range, uint32_t super_slab, uint64_t units) {
+    hak_atomic_fetch_add(&hak_dirty_units, hak_bit_count(hak_units_dirty(units)), relaxed);
+    add_units(range, super_slab, units);
+}
+
+/* Takes the units of these kinds, and gives them back as fresh, or with `unmaps` as absent: a system call for each run of
+ * neighbours. */
+static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t kinds, bool unmaps) {
+    hak_in_hand_begin();
+    uint64_t before = take_kinds(range, super_slab, kinds), left = units_of_kinds(before, kinds);
     if (left == 0) {
         hak_in_hand_keep();
         return 0;
     }
-    after_taking(range, super_slab, before, before & FRESH_BITS);
     uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
-    size_t purged_bytes = 0;
+    size_t given_bytes = 0;
     while (left != 0) {
         uint32_t first = hak_lowest_bit(left), count = hak_lowest_bit(~(left >> first));
-        uint64_t run = hak_low_bits(count) << first;
+        uint64_t run = hak_low_bits(count) << first, both = run | run << 32;
+        uintptr_t at = start + ((uintptr_t)first << HAK_UNIT_SHIFT);
         size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
-        if (hak_page_policy_purge(range, start + ((uintptr_t)first << HAK_UNIT_SHIFT), bytes, true)) {
-            purged_bytes += bytes;
-            add_units(range, super_slab, run << 32);
+        if (unmaps ? hak_page_policy_unmap(range, at, bytes) : hak_page_policy_purge(range, at, bytes, true)) {
+            given_bytes += bytes;
+            add_units(range, super_slab, unmaps ? both : run << 32);
         } else {
-            hak_atomic_fetch_add(&hak_dirty_units, count, relaxed);
-            add_units(range, super_slab, run);
+            add_as_before(range, super_slab, before & both);
         }
         left &= ~run;
     }
     hak_in_hand_end();
-    return purged_bytes;
+    return given_bytes;
+}
+
+static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, bool all) {
+    uint32_t dirty = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
+    if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
+    return give_back(range, super_slab, DIRTY_UNITS, false);
+}
+
+void hak_region_unmap_units(void) {
+    struct hak_range *range = hak_region_range(0);
+    uint32_t super_slab = range == NULL ? HAK_NO_SUPER_SLAB : hak_hint_next(range, 0, 0);
+    for (; super_slab != HAK_NO_SUPER_SLAB; super_slab = hak_hint_next(range, 0, super_slab + 1))
+        give_back(range, super_slab, MAPPED_UNITS, true);
 }
 
 /* Below SuperSlab *super_slab, which is 0 at the end. Ends earlier with `want_bytes`, or after so many looks. */
@@ -788,7 +885,7 @@ static uint64_t count_dirty_units(const struct hak_range *range) {
     uint64_t count = 0;
     uint32_t super_slab = hak_hint_next(range, HAK_DIRTY_HINT, 0);
     for (; super_slab != HAK_NO_SUPER_SLAB; super_slab = hak_hint_next(range, HAK_DIRTY_HINT, super_slab + 1))
-        count += hak_bit_count(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed) & DIRTY_BITS);
+        count += hak_bit_count(hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed)));
     return count;
 }
 

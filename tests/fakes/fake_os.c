@@ -308,13 +308,17 @@ static bool move_to(enum fake_call_kind kind, void *start, size_t bytes, const s
                     int flags) {
     area_of(start, bytes);
     if (area_of_target(target) == NULL) stop("no target");
-    if (is_granted(kind)) {
-        flags |= MREMAP_MAYMOVE | MREMAP_FIXED;
-        if (mremap(start, bytes, target->bytes, flags, target->start) == MAP_FAILED) stop("mremap failed");
+    bool granted = is_granted(kind);
+    int saved_errno = errno;
+    if (granted &&
+        mremap(start, bytes, target->bytes, flags | MREMAP_MAYMOVE | MREMAP_FIXED, target->start) != MAP_FAILED) {
         area_of_target(target)->mark = 0;
         return record(kind, target->start, target->bytes, true);
     }
-    if (!fake_os.keeps_targets) unmap_target(target);
+    /* Pages that were mapped at different times may be several mappings, which the kernel doesn't move at once. */
+    if (granted && (kind != FAKE_MOVE_PAGES || errno != EFAULT)) stop("mremap failed");
+    errno = saved_errno;
+    if (granted || !fake_os.keeps_targets) unmap_target(target);
     record(kind, target->start, target->bytes, false);
     if (fake_os.at_refused_move != NULL) fake_os.at_refused_move();
     return false;

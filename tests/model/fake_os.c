@@ -30,14 +30,17 @@ static size_t granules_used, small_used;
 
 /* Addresses for ranges: of a window, what is mapped of it. */
 static _Alignas(HAK_GRANULE_BYTES) char windows[WINDOWS][WINDOW_GRANULES * HAK_GRANULE_BYTES];
-static struct { char *start, *end; } parts[MOST_PARTS];
-static size_t part_count;
-static HAK_ATOMIC(uint32_t) calls; /* that change them: other threads run between two */
+static struct part {
+    char *start, *end;
+    bool is_divided;
+} parts[MOST_PARTS];
+static size_t part_count, room_bytes; /* from parts of which some was unmapped: it can be mapped again */
+static HAK_ATOMIC(uint32_t) calls;    /* that change them: other threads run between two */
 
 void fake_os_reset(void) {
     fake_os = (struct fake_os){4096, SIZE_MAX, -1,   -1,    -1,    false, false, false, NULL, 0,
                                0,    0,        NULL, false, false, false, false, false, 0};
-    granules_used = small_used = part_count = 0;
+    granules_used = small_used = part_count = room_bytes = 0;
     interrupts = fake_os_service = calls = 0;
 }
 
@@ -87,15 +90,36 @@ static bool is_mapped(const char *start, const char *end) {
     return false;
 }
 
+static void add_part(char *start, char *end, bool is_divided) {
+    if (start < end) parts[part_count++] = (struct part){start, end, is_divided};
+}
+
+/* What goes of a part leaves room for as many bytes; and all of one that was never divided, for a call. */
+static void drop_parts(char *start, char *end) {
+    for (size_t i = part_count; i-- > 0;) {
+        struct part part = parts[i];
+        if (end <= part.start || part.end <= start) continue;
+        char *from = start < part.start ? part.start : start, *to = end < part.end ? end : part.end;
+        bool is_whole = !part.is_divided && from == part.start && to == part.end;
+        parts[i] = parts[--part_count];
+        add_part(part.start, from, true);
+        add_part(to, part.end, true);
+        if (!is_whole) room_bytes += (size_t)(to - from);
+        else if (fake_os.maps_at_left >= 0) fake_os.maps_at_left++;
+    }
+}
+
 /* Zero as far as harnesses look. */
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     char *from = start;
     hak_atomic_fetch_add(&calls, 1, relaxed);
     if (is_mapped(from, from + bytes)) return HAK_OS_OCCUPIED;
-    if (refuses(&fake_os.maps_at_left) || part_count == MOST_PARTS) return HAK_OS_REFUSED;
-    parts[part_count].start = from;
-    parts[part_count++].end = from + bytes;
-    for (size_t at = 0; bytes % HAK_GRANULE_BYTES == 0 && at < bytes; at += HAK_UNIT_BYTES)
+    if (part_count == MOST_PARTS) return HAK_OS_REFUSED;
+    bool has_room = room_bytes >= bytes;
+    if (has_room) room_bytes -= bytes;
+    else if (refuses(&fake_os.maps_at_left)) return HAK_OS_REFUSED;
+    add_part(from, from + bytes, has_room);
+    for (size_t at = 0; bytes % HAK_UNIT_BYTES == 0 && at < bytes; at += HAK_UNIT_BYTES)
         memset(from + at, 0, sizeof(uint64_t));
     if (bytes % HAK_GRANULE_BYTES != 0) memset(from, 0, bytes < LOOKED_AT_BYTES ? bytes : LOOKED_AT_BYTES);
     model_area(start, bytes, MODEL_RESERVE);
@@ -127,11 +151,7 @@ bool hak_os_unmap(void *start, size_t bytes) {
     hak_atomic_fetch_add(&calls, 1, relaxed);
     if (fake_os.refuses_unmap) return false;
     fake_os.unmap_count++;
-    for (size_t i = 0; i < part_count; i++) {
-        if (parts[i].start != start) continue;
-        parts[i] = parts[--part_count];
-        if (fake_os.maps_at_left >= 0) fake_os.maps_at_left++;
-    }
+    drop_parts(start, (char *)start + bytes);
     model_area(start, bytes, MODEL_UNMAP);
     return true;
 }

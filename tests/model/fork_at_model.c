@@ -224,6 +224,14 @@ static void dirty(void) { /* three units that were used, and a run: 2 */
     had_count = 3;
     library_heaps[1]->has_acquired[TRIPLE] = true;
 }
+static void limited(void) { /* the same, and the kernel has no more */
+    dirty();
+    fake_os.maps_left = 0;
+}
+static void limited_and_refused(void) { /* nor takes any */
+    limited();
+    fake_os.refuses_unmap = true;
+}
 static void
 spread(void) { /* two SuperSlabs of four units, of which three are slabs in the first, and one in the second */
     state_of_used(2, 2, 4);
@@ -422,6 +430,11 @@ static void lengthen_mapping(void) { resize(MAPPING_BYTES + HAK_UNIT_BYTES); }
 static void lengthen(void) { resize(3 * HAK_UNIT_BYTES); }
 
 static void purge(void) { be(1), hak_front_purge(); }
+static void reclaim(void) { /* more than there is; then what is unmapped is used */
+    be(1);
+    model_assert(alloc_large(20 * HAK_UNIT_BYTES, HAK_ALIGNMENT) == MOST, "there is not so much");
+    give(alloc_large(RUN_BYTES, HAK_ALIGNMENT));
+}
 static void purge_without_heap(void) { be_nobody(), hak_front_purge(); }
 static void sweep(void) {
     be_nobody();
@@ -564,6 +577,8 @@ FORK_AT(purge, dirty, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(purge_holes, holes, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(purge_without_heap, dirty, purge_without_heap, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(purge_other_without_heap, forker_without_heap, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
+FORK_AT(reclaim, limited, reclaim, HEAP_BLOCKS, HEAP_UNITS + HAK_UNITS_PER_SUPER_SLAB + PURGED_UNITS);
+FORK_AT(reclaim_refused, limited_and_refused, reclaim, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS + RUN_UNITS);
 FORK_AT(sweep, holes, sweep, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(sweep_alone, alone, sweep, HEAP_BLOCKS, PURGED_UNITS);
 FORK_AT(sweep_units, dirty, sweep, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);

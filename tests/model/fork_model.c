@@ -170,6 +170,23 @@ static void free_and_fork(void) {
 MODEL_HARNESS(fork_run, setup_run, NULL, fork_and_free, purge_tail);
 MODEL_HARNESS(fork_freed_run, setup_run, NULL, free_and_fork, purge_tail);
 
+/* A tail that the child can't tell from somebody else's mapping costs it a unit. */
+static void cut_tail(void) {
+    hak_in_hand_begin();
+    hak_large_cut_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab));
+    hak_in_hand_end();
+}
+static void fork_and_give_up(void) {
+    model_fork();
+    library_be(library_heaps[0]);
+    library_in_child();
+    model_assert(hak_large_free(&run), "a run can be freed");
+    library_check();
+}
+
+MODEL_HARNESS(fork_cut_run, setup_run, NULL, fork_and_give_up, cut_tail);
+MODEL_HARNESS(fork_freed_cut_run, setup_run, NULL, free_and_fork, cut_tail);
+
 /* ---- mappings ----------------------------------------------------------------------------------------------------- */
 
 static struct hak_place mapping;

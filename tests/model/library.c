@@ -365,8 +365,6 @@ void library_check_run(const struct hak_place *run) {
 }
 
 static void check_hints(const struct hak_range *range, uint32_t super_slab) {
-    uint64_t units = range->super_slabs[super_slab].free_units;
-    model_assert((units & units >> 32) == 0, "a unit is dirty or fresh");
     for (uint32_t hint = 0; hint < HAK_PARTIAL_HINT; hint++)
         model_assert(!hint_holds(range, hint, super_slab) || (hak_hint_next(range, hint, super_slab) == super_slab &&
                                                               (range->summaries[0].hints[hint] & 1) != 0),
@@ -408,7 +406,7 @@ static uint32_t check_all(uint64_t *dirty_units) {
             uint64_t free_units = range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units;
             bool is_free = (free_units | free_units >> 32) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
             uint32_t size_class = range->page_map[unit];
-            *dirty_units += free_units >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
+            *dirty_units += hak_units_dirty(free_units) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
             model_assert(!is_free || size_class == HAK_CLASS_NONE, "R2");
             if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) continue;
             if (unit % hak_size_classes[size_class].unit_count != 0) {

@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { AREAS = 128, PLACES = 4096, MESSAGES = 8192, WORDS = 16384, RECORDS = 32768, SC_EVENTS = 256, NONE = 0xffff };
+enum { AREAS = 512, PLACES = 4096, MESSAGES = 8192, WORDS = 16384, RECORDS = 32768, SC_EVENTS = 256, NONE = 0xffff };
 
 static const uint32_t time_step = 1u << 16;
 

@@ -99,6 +99,18 @@ MODEL_HARNESS(units_run, setup_given, check_two, give_first, give_second, take_t
 MODEL_HARNESS_DEEP(units_purge, setup_given, check_two, give_both, purge_units, take_free);
 MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_take);
 
+/* Free units are unmapped, and mapped again by who takes them; of two who do, one after the other. */
+static void setup_absent(void) {
+    setup_given();
+    give_both();
+    hak_region_unmap_units();
+}
+static void unmap_units(void) { hak_region_unmap_units(); }
+
+MODEL_HARNESS(units_unmapped, setup_given, check_two, give_both, unmap_units, take_free);
+MODEL_HARNESS(units_absent, setup_absent, check_two, take_two, take_free);
+MODEL_HARNESS(units_absent_again, setup_absent, check_two, take_two, unmap_units);
+
 /* A SuperSlab without memory begins to be used, and is made a huge page: its other units are dirty from then on. */
 static void setup_begin(void) {
     library_start(1, 1, 32, 0);
@@ -511,6 +523,12 @@ static void check_tail(void) {
 MODEL_HARNESS(run_tail, setup_tail, check_tail, free_and_use, purge_tail);
 MODEL_HARNESS_DEEP(run_tail_other, setup_tail, check_tail, free_and_use, purge_tail, alloc_and_use);
 MODEL_HARNESS_DEEP(run_tail_grows, setup_tail, check_tail, grow_and_use, purge_tail, alloc_and_use);
+
+/* The same when the page is unmapped. */
+static void cut_tail(void) { hak_large_cut_tail(hak_ranges[0], hak_region_unit_of(hak_ranges[0], run.slab)); }
+
+MODEL_HARNESS(run_cut, setup_tail, check_tail, free_and_use, cut_tail);
+MODEL_HARNESS_DEEP(run_cut_grows, setup_tail, check_tail, grow_and_use, cut_tail, alloc_and_use);
 
 /* Who has purged the page gives the run up for the one who freed it, with his hand, and uses its units himself. */
 static void setup_tail_and_heap(void) {

@@ -1,9 +1,9 @@
 /* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
  * runs on: it starts a copy of itself with hakmem preloaded, and one without.
  *
- *     address_space virt|limit_as|limit_data|anonymous|random|random_without_aslr LIBRARY
+ *     address_space virt|limit_as|limit_data|anonymous|random|random_without_aslr LIBRARY [BYTES]
  *
- * A copy is `address_space CASE`. */
+ * The blocks of limit_as and limit_data have so many BYTES. A copy is `address_space CASE "" BYTES`. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 
 enum { BLOCKS = 10 << 20, TOLERANCE_PERCENT = 5 };
 
-static const char *library, *name_of_case;
+static const char *library, *name_of_case, *bytes_of_case = "65536";
 
 /* ---- What a copy does: prints numbers ------------------------------------------------------------------------------- */
 
@@ -56,7 +56,8 @@ static void *allocate(void *unused) { return (void)unused, malloc(100); }
 /* The limit comes when the program runs. Then threads begin, libraries are loaded, memory is mapped; and malloc gives what the limit leaves,
  * and no more. Prints how much, in MiB. */
 static void copy_limit(__rlimit_resource_t resource) {
-    enum { LIMIT_MIB = 512, BLOCK = 1 << 16 };
+    enum { LIMIT_MIB = 512 };
+    size_t block_bytes = strtoul(bytes_of_case, NULL, 10);
     void *kept = malloc(1000);
     struct rlimit limit = {(rlim_t)LIMIT_MIB << 20, (rlim_t)LIMIT_MIB << 20};
     if (kept == NULL || setrlimit(resource, &limit) != 0) SKIP("setrlimit: errno %d", errno);
@@ -69,9 +70,10 @@ static void copy_limit(__rlimit_resource_t resource) {
            name_of_case);
     EXPECT(dlopen("libm.so.6", RTLD_NOW) != NULL, "case %s", name_of_case);
     uint64_t count = 0;
-    for (char *more; (more = malloc(BLOCK)) != NULL && count * BLOCK < (uint64_t)4 * LIMIT_MIB << 20; count++)
-        *more = 1;
-    say("%lu\n", (unsigned long)(count * BLOCK >> 20));
+    for (char *more; (more = malloc(block_bytes)) != NULL && count * block_bytes < (uint64_t)4 * LIMIT_MIB << 20;
+         count++)
+        more[0] = more[block_bytes - 1] = 1;
+    say("%lu\n", (unsigned long)(count * block_bytes >> 20));
 }
 
 static void copy_where(void) { say("%lu\n", (unsigned long)((uintptr_t)malloc(1) >> 21)); }
@@ -90,7 +92,7 @@ static uint64_t ask_copy(const char *name, bool with_hakmem) {
         if (with_hakmem) setenv("LD_PRELOAD", library, 1);
         else unsetenv("LD_PRELOAD");
         alarm(30);
-        execl("/proc/self/exe", "address_space", name, (char *)NULL);
+        execl("/proc/self/exe", "address_space", name, "", bytes_of_case, (char *)NULL);
         _exit(EXIT_USE);
     }
     close(ends[1]);
@@ -123,7 +125,10 @@ static void anonymous(void) {
 static void limited(const char *name) {
     uint64_t plain_mib = ask_copy(name, false), mib = ask_copy(name, true);
     say("%lu MiB, without hakmem %lu\n", (unsigned long)mib, (unsigned long)plain_mib);
-    EXPECT(mib * 100 >= plain_mib * (100 - TOLERANCE_PERCENT), "case %s", name_of_case);
+    /* Large objects are whole pages. */
+    uint64_t bytes = strtoul(bytes_of_case, NULL, 10), page = (uint64_t)sysconf(_SC_PAGESIZE),
+             pages_bytes = (bytes + page - 1) / page * page;
+    EXPECT(mib * pages_bytes / bytes * 100 >= plain_mib * (100 - TOLERANCE_PERCENT), "case %s", name_of_case);
     EXPECT(mib <= 512, "case %s", name_of_case);
 }
 
@@ -146,7 +151,13 @@ static void is_random(void) {
 
 int main(int argc, char **argv) {
     name_of_case = argc > 1 ? argv[1] : "";
-    if (argc == 2) {
+    if (argc < 3 || argc > 4) {
+        say("usage: %s CASE LIBRARY [BYTES]\n", argv[0]);
+        return EXIT_USE;
+    }
+    library = argv[2];
+    if (argc == 4) bytes_of_case = argv[3];
+    if (library[0] == '\0') {
         if (!strcmp(argv[1], "virt")) copy_virt();
         else if (!strcmp(argv[1], "anonymous")) copy_anonymous();
         else if (!strcmp(argv[1], "limit_as")) copy_limit(RLIMIT_AS);
@@ -155,11 +166,6 @@ int main(int argc, char **argv) {
         else return EXIT_USE;
         return 0;
     }
-    if (argc != 3) {
-        say("usage: %s CASE LIBRARY\n", argv[0]);
-        return EXIT_USE;
-    }
-    library = argv[2];
     if (!strcmp(argv[1], "virt")) virt();
     else if (!strcmp(argv[1], "anonymous")) anonymous();
     else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data")) limited(argv[1]);

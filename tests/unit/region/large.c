@@ -2,6 +2,7 @@
 #include "unit.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/knobs.h"
 #include "fake_os.h"
@@ -207,6 +208,121 @@ static void tails(void **state) {
     assert_int_equal(hak_large_purge_tail(range, 0), 0);
 }
 
+static void refuse_to_map(void) { fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX); }
+
+/* What lies behind the last page of a run is unmapped near a limit, and mapped again when the run is resized. */
+static void cut_tails(void **state) {
+    (void)state;
+    start();
+    enum { BYTES = HAK_UNIT_BYTES + 5000, PAGES_BYTES = HAK_UNIT_BYTES + 8192 };
+    char *run = alloc(BYTES);
+    alloc(HAK_UNIT_BYTES);
+    fill(run, BYTES);
+    struct hak_range *range = hak_region_range(0);
+    size_t mapped = fake_os.mapped_bytes;
+    fake_os_refuse(FAKE_UNMAP, 1, 1);
+    assert_int_equal(hak_large_cut_tail(range, 0), 0);
+    assert_int_equal(hak_large_cut_tail(range, 0), HAK_UNIT_BYTES - 8192);
+    assert_int_equal(fake_os.mapped_bytes, mapped - (HAK_UNIT_BYTES - 8192));
+    assert_int_equal(hak_large_cut_tail(range, 0), 0);
+    assert_int_equal(hak_large_cut_tail(range, 1), 0); /* no run begins there */
+    assert_int_equal(hak_large_cut_tail(range, 2), 0); /* a run of whole units */
+    assert_int_equal(hak_large_purge_tail(range, 0), 0);
+    refuse_to_map();
+    assert_null(resize(run, 2 * HAK_UNIT_BYTES));
+    assert_ptr_equal(resize(run, HAK_UNIT_BYTES), run); /* stays as large as it is */
+    assert_int_equal(place_of(run).bytes, PAGES_BYTES);
+    fake_os_refuse_nothing();
+    assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES), run);
+    assert_int_equal(fake_os.mapped_bytes, mapped);
+    check(run, BYTES);
+    for (size_t i = PAGES_BYTES; i < 2 * HAK_UNIT_BYTES; i++) assert_int_equal(run[i], 0);
+    assert_ptr_equal(resize(run, BYTES), run);
+    assert_int_equal(hak_large_purge_tail(range, 0), HAK_UNIT_BYTES - 8192);
+    assert_int_equal(hak_large_cut_tail(range, 0), HAK_UNIT_BYTES - 8192); /* purged, and mapped until now */
+    assert_true(free_block(run));
+    assert_int_equal(fake_os.mapped_bytes, mapped);
+    assert_ptr_equal(alloc(2 * HAK_UNIT_BYTES), run);
+}
+
+/* A run is freed whose tail the kernel doesn't map again, or somebody else has taken: all but its last unit is free, and
+ * that one when it can be mapped. */
+static void freed_with_a_cut_tail(void **state) {
+    (void)state;
+    start();
+    for (int is_taken = 0; is_taken < 2; is_taken++) {
+        char *run = alloc(HAK_UNIT_BYTES + 5000), *tail = run + HAK_UNIT_BYTES + 8192, *last = run + HAK_UNIT_BYTES;
+        assert_int_equal(hak_large_cut_tail(hak_region_range(0), 0), HAK_UNIT_BYTES - 8192);
+        size_t mapped = fake_os.mapped_bytes;
+        char *foreign = !is_taken ? NULL
+                                  : mmap(tail, 4096, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        assert_ptr_equal(foreign, is_taken ? tail : NULL);
+        if (is_taken) memset(foreign, 5, 4096);
+        else refuse_to_map();
+        assert_true(free_block(run));
+        assert_int_equal(fake_os.mapped_bytes, mapped - 8192);
+        assert_true(hak_region_covers((uintptr_t)run));
+        assert_false(hak_region_covers((uintptr_t)last));
+        assert_int_equal(hak_region_find((uintptr_t)tail).kind, HAK_PLACE_FOREIGN);
+        assert_ptr_equal(alloc(HAK_UNIT_BYTES), run);
+        char *other = alloc(HAK_UNIT_BYTES); /* LAST_RESORT, or another unit */
+        assert_ptr_not_equal(other, last);
+        if (is_taken) {
+            for (size_t i = 0; i < 4096; i++) assert_int_equal(foreign[i], 5);
+            munmap(foreign, 4096);
+        }
+        fake_os_refuse_nothing();
+        char *again = alloc(HAK_UNIT_BYTES);
+        assert_ptr_equal(again, last);
+        for (size_t i = 0; i < HAK_UNIT_BYTES; i++) assert_int_equal(again[i], 0);
+        assert_true(free_block(run) && free_block(other) && free_block(again));
+    }
+}
+
+/* A run of one unit is given up to whoever keeps units only if its tail is there. */
+static void a_unit_with_a_cut_tail(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(5000);
+    struct hak_place place = place_of(run);
+    assert_int_not_equal(hak_large_cut_tail(hak_region_range(0), 0), 0);
+    refuse_to_map();
+    assert_null(hak_large_free_unit(&place));
+    assert_int_equal(place_of(run).bytes, 8192);
+    fake_os_refuse_nothing();
+    struct hak_slab *unit = hak_large_free_unit(&place);
+    assert_ptr_equal(unit, place.slab);
+    assert_ptr_equal(hak_large_use_unit(unit, HAK_UNIT_BYTES, true), run);
+}
+
+/* The kernel puts a large object's own mapping where units were unmapped. */
+static void mapped_where_units_are_absent(void **state) {
+    (void)state;
+    start();
+    char *run = hak_large_alloc(2 * HAK_MIB, HAK_SUPER_SLAB_BYTES, false), *next = alloc(2 * HAK_MIB);
+    assert_ptr_equal(next, run + 2 * HAK_MIB);
+    assert_true(free_block(run) && free_block(next));
+    hak_region_unmap_units();
+    fake_os.next_start = run;
+    char *mapping = alloc(3 * HAK_MIB);
+    assert_ptr_equal(mapping, run);
+    assert_int_equal(place_of(mapping).kind, HAK_PLACE_MAPPING);
+    struct hak_place inside = hak_region_find((uintptr_t)mapping + 3 * HAK_MIB - 1);
+    assert_int_equal(inside.kind, HAK_PLACE_MAPPING);
+    assert_ptr_equal(inside.start, mapping);
+    fill(mapping, 3 * HAK_MIB);
+    char *other = alloc(HAK_MIB), *span = alloc(2 * HAK_MIB);
+    assert_true(other >= mapping + 3 * HAK_MIB && span != NULL);
+    fill(other, HAK_MIB);
+    fill(span, 2 * HAK_MIB);
+    check(mapping, 3 * HAK_MIB);
+    assert_true(free_block(mapping) && free_block(other) && free_block(span));
+    hak_mapping_cache_purge();
+    hak_region_unmap_units();
+    assert_ptr_equal(alloc(2 * HAK_MIB), run);
+}
+
 /* A long run that can't grow where it is becomes a mapping: its pages move, its units are free and zero. */
 static void runs_become_mappings(void **state) {
     (void)state;
@@ -350,7 +466,9 @@ static void no_leaf(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
           cmocka_unit_test(cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
-          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(runs_become_mappings),
+          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
+          cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
+          cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),
           cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
           cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
           cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))

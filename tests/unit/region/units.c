@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fake_os.h"
+#include "region/in_hand.h"
 #include "region/region.h"
 
 enum { SCANNED_SUPER_SLABS = 64 };
@@ -281,6 +282,74 @@ static void moved_units_are_fresh(void **state) {
 }
 
 /* The search for a run is bounded where there may be one, but none is aligned as wanted; the last resort is not. */
+static uint64_t word_of(uint32_t super_slab) {
+    return hak_atomic_load(&hak_region_range(0)->super_slabs[super_slab].free_units, relaxed);
+}
+
+/* Near a limit free units are unmapped; who takes them maps them again, and reads zero. */
+static void absent(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *all = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    memset(memory_of(all), 1, HAK_SUPER_SLAB_BYTES);
+    hak_region_release(all + 4, 8);
+    hak_region_release(all + 20, 4);
+    assert_non_null(acquire(32, 1, HAK_UNITS_NEW_SUPER));
+    size_t mapped = fake_os.mapped_bytes;
+    fake_os_refuse(FAKE_UNMAP, 2, 2);
+    hak_region_unmap_units();
+    assert_int_equal(fake_os.mapped_bytes, mapped - 8 * HAK_UNIT_BYTES);
+    assert_int_equal(dirty(), 4);
+    hak_region_unmap_units();
+    assert_int_equal(fake_os.mapped_bytes, mapped - 12 * HAK_UNIT_BYTES);
+    assert_int_equal(dirty(), 0);
+    assert_int_equal(hak_units_absent(word_of(0)), 0x00f00ff0);
+    assert_false(hak_region_covers((uintptr_t)memory_of(all + 4)));
+    assert_true(hak_region_covers((uintptr_t)memory_of(all + 3)));
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 0);
+    fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
+    for (enum hak_unit_source source = HAK_UNITS_FRESH; source <= HAK_UNITS_LAST_RESORT; source++)
+        assert_null(acquire(1, 1, source));
+    assert_int_equal(hak_units_absent(word_of(0)), 0x00f00ff0);
+    assert_false(hak_in_hand_is_some());
+    fake_os_refuse_nothing();
+    assert_null(acquire(1, 1, HAK_UNITS_DIRTY));
+    assert_null(acquire(1, 1, HAK_UNITS_LAST_RESORT));
+    assert_int_equal(unit_of(acquire(8, 1, HAK_UNITS_FREE)), 4);
+    hak_region_release(all + 18, 2);
+    assert_int_equal(unit_of(acquire(6, 1, HAK_UNITS_FREE)), 18); /* dirty and absent ones */
+    assert_int_equal(fake_os.mapped_bytes, mapped);
+    for (size_t i = 0; i < 8 * HAK_UNIT_BYTES; i++) assert_int_equal(memory_of(all + 4)[i], 0);
+    for (size_t i = 0; i < 4 * HAK_UNIT_BYTES; i++) assert_int_equal(memory_of(all + 20)[i], 0);
+    assert_int_equal(memory_of(all + 19)[0], 1);
+    assert_int_equal(word_of(0), 0);
+    assert_int_equal(dirty(), 0);
+}
+
+/* The same for units across the borders of SuperSlabs. */
+static void absent_spans(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *span = hak_region_acquire_span(80, 1, false);
+    hak_region_release(span + 10, 60);
+    size_t mapped = fake_os.mapped_bytes;
+    hak_region_unmap_units();
+    uint64_t unmapped = (mapped - fake_os.mapped_bytes) / HAK_UNIT_BYTES;
+    assert_int_equal(unmapped, 60 + 16);
+    fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
+    assert_null(hak_region_acquire_span(50, 1, false));
+    fake_os_refuse(FAKE_MAP_AT, 2, SIZE_MAX);
+    assert_null(hak_region_acquire_span(50, 1, false));
+    fake_os_refuse_nothing();
+    assert_false(hak_in_hand_is_some());
+    struct hak_slab *again = hak_region_acquire_span(50, 1, true);
+    assert_ptr_equal(again, span + 10);
+    for (size_t i = 0; i < 50 * HAK_UNIT_BYTES; i += 512) assert_int_equal(memory_of(again)[i], 0);
+    hak_region_mark(again, 50, HAK_CLASS_NONE);
+    assert_true(hak_region_extend(again, 50, 10));
+    memset(memory_of(again), 1, 60 * HAK_UNIT_BYTES);
+}
+
 static void last_resort(void **state) {
     (void)state;
     start();
@@ -343,5 +412,5 @@ UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cm
           cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
           cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random),
-          cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(last_resort),
-          cmocka_unit_test(at_random))
+          cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(absent),
+          cmocka_unit_test(absent_spans), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
