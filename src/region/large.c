@@ -210,8 +210,8 @@ struct hak_slab *hak_large_free_unit(const struct hak_place *place) {
     /* Acquire pairs with end_change. */
     if (!hak_atomic_cas(&run->state, &state, HAK_SLAB_NONE, acquire, relaxed)) return NULL;
     if (HAK_UNLIKELY(!restore_tail(run))) {
-        /* Release pairs with begin_change. */
-        hak_atomic_store(&run->state, run_live, release);
+        /* Relaxed: nothing was changed, and what is no plain store hands on what end_change has released. */
+        hak_atomic_exchange(&run->state, run_live, relaxed);
         return NULL;
     }
     end_run(run);
