@@ -169,14 +169,17 @@ void hak_background_nudge(void) {
 
 static bool is_ending(void) { return hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING; }
 
+/* The exact clock reads the processor's counter, which the program may have forbidden (PR_SET_TSC). */
+static uint64_t clock_us(void) { return hak_profile_is_on() ? hak_os_clock_ns() / 1000 : hak_os_clock_ms() * 1000; }
+
 /* Waits, and opens and closes the windows of the heap profile meanwhile. */
 static void wait_and_meter(uint64_t wait_ms) {
-    uint64_t left_us = wait_ms * 1000, now_us = hak_os_clock_ns() / 1000;
+    uint64_t left_us = wait_ms * 1000, now_us = clock_us();
     while (!is_ending()) {
         uint64_t step_us = hak_meter_step(now_us), before_us = now_us;
         hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us);
         if (step_us >= left_us) return;
-        now_us = hak_os_clock_ns() / 1000;
+        now_us = clock_us();
         if (now_us - before_us >= left_us) return;
         left_us -= now_us - before_us;
     }

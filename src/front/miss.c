@@ -143,11 +143,11 @@ static HAK_ATOMIC(uint64_t) reclaimed_in_vain_ms; /* 0: the last time it was of 
 /* The kernel has no more. What heaps keep free as blocks of other sizes, slabs and units is made free for all, and kept
  * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
  * limit does not wait for that each time. */
-static HAK_COLD void reclaim(void) {
+static HAK_COLD void reclaim(size_t want_bytes) {
     uint64_t vain_ms = hak_atomic_load(&reclaimed_in_vain_ms, relaxed);
     bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
-    hak_purge_reclaim(heap, drains);
+    hak_purge_reclaim(heap, drains, want_bytes);
     if (heap != NULL) leave(heap);
 }
 
@@ -164,7 +164,7 @@ static bool may_reclaim(size_t bytes) {
 
 static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {
     if (!may_reclaim(size)) return out_of_memory();
-    reclaim();
+    reclaim(size + alignment);
     return reclaimed(hak_large_alloc(size, alignment, clear));
 }
 
@@ -236,7 +236,7 @@ static void *take_one(uint32_t size_class) {
 }
 
 static HAK_COLD void *take_one_at_last(uint32_t size_class) {
-    reclaim();
+    reclaim(0);
     return reclaimed(take_one(size_class));
 }
 

@@ -142,6 +142,7 @@ static void in_child(void) {
     hak_service_after_fork();
     hak_ace_after_fork();
     hak_tight_after_fork();
+    hak_page_policy_after_fork();
     hak_thread_after_fork();
     if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);
     /* Who was starting the process is not here: the next miss starts it. */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -71,10 +72,15 @@ size_t hak_os_page_bytes(void) {
 #define DIRECTLY(name, ...) syscall(SYS_##name, __VA_ARGS__)
 #endif
 
+/* What is to be used counts against what the kernel thinks it has: so it refuses what can't be had by far, as a program
+ * expects that asks for too much, and wants to be told. Addresses alone don't. */
+static int anonymous(bool is_reserved_only) {
+    return MAP_PRIVATE | MAP_ANONYMOUS | (is_reserved_only ? MAP_NORESERVE : 0);
+}
+
 static void *map_anywhere(size_t bytes, int protection) {
     count_call();
-    void *start =
-        (void *)DIRECTLY(mmap, NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, (off_t)0);
+    void *start = (void *)DIRECTLY(mmap, NULL, bytes, protection, anonymous(protection == PROT_NONE), -1, (off_t)0);
     if (start == MAP_FAILED) return NULL;
     hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
     return start;
@@ -157,8 +163,8 @@ bool hak_os_commit(void *start, size_t bytes) {
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     int saved_errno = errno;
     count_call();
-    void *got = (void *)DIRECTLY(mmap, start, bytes, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, (off_t)0);
+    void *got = (void *)DIRECTLY(mmap, start, bytes, PROT_READ | PROT_WRITE, anonymous(false) | MAP_FIXED_NOREPLACE, -1,
+                                 (off_t)0);
     enum hak_os_mapped result = got == start                           ? HAK_OS_MAPPED
                                 : got == MAP_FAILED && errno != EEXIST ? HAK_OS_REFUSED
                                                                        : HAK_OS_OCCUPIED;
@@ -421,10 +427,15 @@ bool hak_os_has_huge_pages(void) {
     return has;
 }
 
+/* libc's own: a wrapper of the program's, or of a tool in LD_PRELOAD, may hold a lock when it allocates and frees, and its
+ * time be another (os/libc.h). */
+typedef int clock_function(clockid_t, struct timespec *);
+static clock_function *read_clock = clock_gettime;
+
 static uint64_t read_clock_ns(clockid_t clock) {
     struct timespec now;
     int saved_errno = errno;
-    if (clock_gettime(clock, &now) != 0) now.tv_sec = now.tv_nsec = 0;
+    if (read_clock(clock, &now) != 0) now.tv_sec = now.tv_nsec = 0;
     errno = saved_errno;
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
@@ -531,7 +542,16 @@ static void find_join(const char *name, join_function **function) {
     if (found.pointer != NULL) *function = found.function;
 }
 
+static void find_clock(void) {
+    union {
+        void *pointer;
+        clock_function *function;
+    } found = {.pointer = hak_os_find_in_libc("clock_gettime")};
+    if (found.pointer != NULL) read_clock = found.function;
+}
+
 __attribute__((constructor(101))) static void find_functions(void) {
+    find_clock();
     union {
         void *pointer;
         create_function *function;
@@ -660,7 +680,8 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
         void *pointer;
     } start = {.function = run};
     sigfillset(&all);
-    sigdelset(&all, SIGSYS); /* of a filter that leaves the answer to the program's handler: blocked, it kills */
+    /* Of a filter that leaves the answer to the program's handler: blocked, it kills. But a program may wait for it. */
+    if (pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0 && sigismember(&mask, SIGSYS) == 0) sigdelset(&all, SIGSYS);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
     /* What a program has in thread-local variables is on each thread's stack, and can be more. */
     bool started = create_thread(&created, STACK_BYTES, start.pointer) || create_thread(&created, 0, start.pointer);
@@ -721,8 +742,18 @@ void hak_os_write(int descriptor, const char *text, size_t length) {
     errno = saved_errno;
 }
 
+/* Nothing, or a file like any other: no device, pipe or link, which whoever named it meant to be written to. */
+static bool may_be_replaced(const char *path) {
+    struct stat there;
+    return lstat(path, &there) == 0 ? S_ISREG(there.st_mode) : errno == ENOENT;
+}
+
 bool hak_os_replace_file(const char *path, const char *text, size_t length) {
     int saved_errno = errno;
+    if (!may_be_replaced(path)) {
+        errno = saved_errno;
+        return false;
+    }
     char buffer[4096];
     struct hak_text beside = hak_text_in(buffer, sizeof buffer);
     hak_text_add(&beside, "%s.%d.part", path, hak_os_process_id());

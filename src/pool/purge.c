@@ -356,14 +356,42 @@ static size_t cut_tails(struct hak_range *range, uint32_t super_slab) {
     return visit_super_slab(range, super_slab, &cut);
 }
 
-/* Addresses that nobody uses are the kernel's again: those of free units, and of what lies behind runs. */
-static void unmap_what_is_free(void) {
-    struct cursor from = {0, 0};
-    hak_region_unmap_units();
-    visit_super_slabs(&from, hak_region_count_super_slabs(), cut_tails);
+/* Whatever has become free since gives another number. */
+static uint64_t count_releases(void) {
+    uint64_t count = hak_atomic_load(&hak_shared_counters.slabs_retired, relaxed) +
+                     hak_atomic_load(&hak_shared_counters.large_frees, relaxed);
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        count += hak_atomic_load(&heap->counters.slabs_retired, relaxed) +
+                 hak_atomic_load(&heap->counters.large_frees, relaxed);
+    return count << 32 | (uint32_t)hak_atomic_load(&hak_dirty_units, relaxed);
 }
 
-void hak_purge_reclaim(struct hak_heap *own, bool drains) {
+/* How far tails have been cut, a guess; and what count_releases was, plus 1, when there was nothing to unmap. */
+static HAK_ATOMIC(uint64_t) next_to_cut, releases_in_vain;
+
+static size_t cut_next_tails(size_t want_bytes) {
+    uint64_t at = hak_atomic_load(&next_to_cut, relaxed);
+    struct cursor next = {(uint32_t)(at >> 32), (uint32_t)at};
+    size_t bytes = 0;
+    for (uint64_t left = hak_region_count_super_slabs(); left > 0 && bytes < want_bytes; left--)
+        bytes += visit_super_slabs(&next, 1, cut_tails);
+    hak_atomic_store(&next_to_cut, (uint64_t)next.range << 32 | next.super_slab, relaxed);
+    return bytes;
+}
+
+/* Addresses that nobody uses are the kernel's again: those of free units, and of what lies behind runs. So many that a
+ * SuperSlab and its tables can be mapped as well, and not all: who lives at a limit would soon map them again. */
+static void unmap_what_is_free(size_t want_bytes) {
+    enum { MORE_BYTES = 4 << 20 };
+    uint64_t releases = count_releases() + 1;
+    if (releases == hak_atomic_load(&releases_in_vain, relaxed)) return;
+    want_bytes += MORE_BYTES;
+    size_t bytes = hak_region_unmap_units(want_bytes);
+    if (bytes < want_bytes) bytes += cut_next_tails(want_bytes - bytes);
+    hak_atomic_store(&releases_in_vain, bytes == 0 ? releases : 0, relaxed);
+}
+
+void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes) {
     struct hak_drain drain = {NULL};
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
     hak_in_hand_begin();
@@ -374,7 +402,7 @@ void hak_purge_reclaim(struct hak_heap *own, bool drains) {
         hak_heap_end_drains(&drain);
     }
     hak_mapping_cache_purge();
-    unmap_what_is_free();
+    unmap_what_is_free(want_bytes);
     hak_in_hand_end();
     hak_hand_take_up(outer);
 }

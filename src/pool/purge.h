@@ -19,8 +19,8 @@ bool hak_purge_turn(size_t *given_bytes);
 
 /* Makes what `own` keeps free to be had by all, at other sizes as well, and with `drains` what other threads' heaps do;
  * kept mappings go back to the kernel, and so do the addresses of free units and of what lies behind runs, which are
- * mapped again when they are used. For who finds no memory. `own` as above. */
-void hak_purge_reclaim(struct hak_heap *own, bool drains);
+ * mapped again when they are used: as many as `want_bytes` may need. For who finds no memory. `own` as above. */
+void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes);
 
 /* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes:
  * whole pages without a block in use, in slabs from which nothing was taken between two such looks, and behind runs as

@@ -147,6 +147,7 @@ static bool is_cut(const struct hak_slab *run) { return hak_atomic_load(&run->pu
 static bool restore_tail(struct hak_slab *run) {
     if (HAK_LIKELY(!is_cut(run))) return true;
     if (hak_page_policy_map_again(tail_of(run), tail_bytes_of(run)) != HAK_OS_MAPPED) return false;
+    hak_page_policy_count_cut(-1);
     hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
     return true;
 }
@@ -155,6 +156,7 @@ static bool restore_tail(struct hak_slab *run) {
  * refuses even that, nobody's. */
 static void give_up_last_unit(struct hak_slab *last, size_t bytes) {
     struct hak_range *range = hak_region_range_of_record(last);
+    hak_page_policy_count_cut(-1);
     if (hak_os_unmap((void *)hak_region_start_of(range, last), bytes)) hak_region_release_absent(last);
 }
 
@@ -255,6 +257,8 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit) {
         if (!hak_page_policy_unmap(range, tail_of(run), tail_bytes)) {
             hak_atomic_store(&run->purged_pages, before, relaxed);
             tail_bytes = 0;
+        } else {
+            hak_page_policy_count_cut(1);
         }
     }
     end_change(run);

@@ -18,7 +18,12 @@ void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t 
 
 static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without huge pages; a guess under contention */
 
-static HAK_ATOMIC(uint64_t) gap_count; /* parts of SuperSlabs that were unmapped, less those mapped again; a guess */
+/* Parts of SuperSlabs that are not mapped: no fewer than there are since the last count, for each change may add one.
+ * Counted anew when the budget seems to be spent, and enough has changed to be worth it. */
+static HAK_ATOMIC(uint64_t) gap_count, gap_changes;
+static HAK_ATOMIC(uint64_t) cut_count;      /* of these, what lies behind runs (region/large.c); a guess */
+static HAK_ATOMIC(uint64_t) unmerged_count; /* parts that a forked child has mapped: they stay mappings of their own */
+static bool is_forked_child;
 
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
 enum { OTHER_MAPPINGS = 256 };
@@ -27,11 +32,47 @@ enum { OTHER_MAPPINGS = 256 };
  * those who set it allow more, and where it is less P2 holds all the same. */
 enum { MOST_MAPPINGS = 65530 / 2 };
 
-static bool fits_budget(uint64_t more) {
-    uint64_t have = hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) +
-                    hak_atomic_load(&gap_count, relaxed);
-    return have + OTHER_MAPPINGS + more <= MOST_MAPPINGS;
+static uint64_t count_mappings(void) {
+    return hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) +
+           hak_atomic_load(&gap_count, relaxed) + hak_atomic_load(&unmerged_count, relaxed) + OTHER_MAPPINGS;
 }
+
+/* Of absent units in the first range, the only one that has some. */
+static uint64_t count_gaps(const struct hak_range *range) {
+    uint32_t super_slabs = hak_region_super_slabs(range), last = 0;
+    uint64_t gaps = 0;
+    for (uint32_t i = 0; i < super_slabs; i++) {
+        uint32_t absent = hak_units_absent(hak_atomic_load(&range->super_slabs[i].free_units, relaxed));
+        gaps += hak_bit_count(absent & ~(absent << 1 | last));
+        last = absent >> 31;
+    }
+    return gaps;
+}
+
+static HAK_COLD void recount_gaps(void) {
+    enum { LEAST_CHANGES = 1024 };
+    uint64_t changes = hak_atomic_load(&gap_changes, relaxed);
+    const struct hak_range *range = hak_region_range(0);
+    if (range == NULL || changes < LEAST_CHANGES + hak_region_super_slabs(range) / 64 ||
+        !hak_atomic_cas(&gap_changes, &changes, 0, relaxed, relaxed))
+        return;
+    hak_atomic_store(&gap_count, count_gaps(range) + hak_atomic_load(&cut_count, relaxed), relaxed);
+}
+
+static bool fits_budget(uint64_t more) {
+    if (HAK_LIKELY(count_mappings() + more <= MOST_MAPPINGS)) return true;
+    recount_gaps();
+    return count_mappings() + more <= MOST_MAPPINGS;
+}
+
+static void count_gap_change(void) {
+    hak_atomic_fetch_add(&gap_count, 1, relaxed);
+    hak_atomic_fetch_add(&gap_changes, 1, relaxed);
+}
+
+void hak_page_policy_count_cut(int32_t change) { hak_atomic_fetch_add(&cut_count, (uint64_t)(int64_t)change, relaxed); }
+
+void hak_page_policy_after_fork(void) { is_forked_child = true; }
 
 bool hak_page_policy_may_map(void) { return fits_budget(1); }
 
@@ -227,7 +268,7 @@ bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t byte
     if (!fits_budget(1)) return false;
     give_up_huge_page(range, start, bytes, false);
     if (!hak_os_unmap((void *)start, bytes)) return false;
-    hak_atomic_fetch_add(&gap_count, 1, relaxed);
+    count_gap_change();
     return true;
 }
 
@@ -235,8 +276,7 @@ enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes) {
     enum hak_os_mapped result = hak_os_map_at((void *)start, bytes);
     if (result != HAK_OS_MAPPED) return result;
     hak_os_refuse_huge_pages((void *)start, bytes);
-    uint64_t gaps = hak_atomic_load(&gap_count, relaxed);
-    while (gaps != 0 && !hak_atomic_cas(&gap_count, &gaps, gaps - 1, relaxed, relaxed)) {
-    }
+    count_gap_change(); /* in the middle of a gap */
+    if (is_forked_child) hak_atomic_fetch_add(&unmerged_count, 1, relaxed);
     return result;
 }

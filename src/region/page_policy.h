@@ -46,6 +46,12 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
 bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes);
 enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes);
 
+/* So many tails of runs more were unmapped; or less, as they are mapped again, or their last unit is absent as a whole. */
+void hak_page_policy_count_cut(int32_t change);
+
+/* In a child after fork: the kernel does not make one mapping of what is mapped there and what was before. */
+void hak_page_policy_after_fork(void);
+
 /* True when a SuperSlab has no huge page, or an eighth of it is free: enough to give the huge page up for. */
 bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes);
 

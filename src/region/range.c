@@ -104,9 +104,10 @@ static enum hak_os_mapped extend_tables(struct hak_range *range, uint32_t super_
     return result;
 }
 
+enum { MOST_TURN_WAITS = 4096 }; /* for another thread's turn */
+
 static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_slabs) {
-    enum { MOST_WAITS = 4096 };
-    for (uint32_t i = 0; i < MOST_WAITS; i++) {
+    for (uint32_t i = 0; i < MOST_TURN_WAITS; i++) {
         /* Acquire pairs with the release in extend_tables. */
         if (HAK_LIKELY(super_slabs <= hak_atomic_load(&range->table_super_slabs, acquire))) return HAK_OS_MAPPED;
         uint32_t nobody = 0;
@@ -123,6 +124,7 @@ static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_
 }
 
 void hak_region_recover_tables_after_fork(struct hak_range *range) {
+    hak_atomic_store(&range->has_grower, 0, relaxed);
     if (hak_atomic_load(&range->has_table_maker, relaxed) == 0) return;
     /* Who was making the next step is not here, and what there is of it can't be told from what others have mapped. */
     hak_atomic_store(&range->super_slab_limit, hak_atomic_load(&range->table_super_slabs, relaxed), relaxed);
@@ -294,7 +296,24 @@ static void unclaim(struct hak_range *range, uint32_t first, uint32_t count) {
     hak_atomic_cas(&range->super_slab_count, &end, first, relaxed, relaxed);
 }
 
-enum hak_growth hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {
+/* R6: begins a turn, where the kernel has refused some; false where none is needed, or another thread's takes long. */
+static bool begin_turn(struct hak_range *range) {
+    if (HAK_LIKELY(hak_atomic_load(&range->was_refused, relaxed) == 0)) return false;
+    for (uint32_t i = 0; i < MOST_TURN_WAITS; i++) {
+        uint32_t nobody = 0;
+        /* Relaxed, here and below: what is claimed is a change of one word, which fails for who has seen an older one. */
+        if (hak_atomic_cas(&range->has_grower, &nobody, 1, relaxed, relaxed)) return true;
+        hak_cpu_relax();
+        hak_os_yield();
+    }
+    return false;
+}
+
+static void end_turn(struct hak_range *range, bool is_turn) {
+    if (is_turn) hak_atomic_store(&range->has_grower, 0, relaxed);
+}
+
+static enum hak_growth grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {
     uint32_t first = *count_now, limit = hak_atomic_load(&range->super_slab_limit, relaxed);
     if (first > limit || count > limit - first) return HAK_GROWTH_NO_ROOM;
     enum hak_os_mapped result = ensure_tables(range, first + count);
@@ -309,8 +328,16 @@ enum hak_growth hak_region_grow(struct hak_range *range, uint32_t *count_now, ui
         set_mapped(range, first, count);
         return HAK_GROWTH_DONE;
     }
+    if (result == HAK_OS_REFUSED) hak_atomic_store(&range->was_refused, 1, relaxed);
     if (result == HAK_OS_REFUSED || count > 1) unclaim(range, first, count);
     return result == HAK_OS_REFUSED ? HAK_GROWTH_NO_MEMORY : HAK_GROWTH_OCCUPIED;
+}
+
+enum hak_growth hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {
+    bool is_turn = begin_turn(range);
+    enum hak_growth result = grow(range, count_now, count);
+    end_turn(range, is_turn);
+    return result;
 }
 
 /* How many SuperSlabs to map at a time: few for what the range has, so that little is mapped that is not used. */
@@ -396,13 +423,13 @@ struct hak_range *hak_region_range_of(uintptr_t address) {
 struct hak_place hak_region_find(uintptr_t address) {
     struct hak_place place = {.kind = HAK_PLACE_FOREIGN};
     struct hak_range *range = hak_region_range_of(address);
-    if (range == NULL) {
+    uint32_t unit = range == NULL ? 0 : (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
+    uint32_t size_class = range == NULL ? HAK_CLASS_NONE : hak_atomic_load(&range->page_map[unit], relaxed);
+    if (size_class == HAK_CLASS_NONE) {
+        /* A mapping may lie where units are absent, and somebody be about to try whether they can be mapped again. */
         if (hak_directory_find_mapping(address, &place.start, &place.bytes)) place.kind = HAK_PLACE_MAPPING;
         return place;
     }
-    uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
-    uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
-    if (size_class == HAK_CLASS_NONE) return place;
     if (size_class <= HAK_SLAB_CLASS_COUNT) {
         const struct hak_size_class *facts = &hak_size_classes[size_class];
         place.slab = &range->slabs[unit & ~(facts->unit_count - 1)];

@@ -15,12 +15,15 @@
  *   R3  Ranges are never given back, nor are their tables.
  *   R4  The tables reach at least as far as super_slab_count. Who raises it has these SuperSlabs, maps them, and puts
  *       their units into circulation. Where somebody else's mapping lies already, the SuperSlab stays a hole for ever:
- *       its bit in `mapped` is clear, and none of its units is ever free.
+ *       its bit in `mapped` is clear, and none of its units is ever free. So does an absent unit in whose place a mapping
+ *       was found.
  *   R5  One thread at a time makes a step of the tables. What lies in its way is not hakmem's, and the range ends there.
  *       Others wait for the maker, for a bounded time; then they make do with a further range. Nobody waits for a thread
  *       that waits: when the maker is done, or was refused, the next one sees what there is, or is the maker.
+ *   R6  Once the kernel has refused to map SuperSlabs of a range, one thread at a time claims some, for a bounded time as
+ *       in R5: so what is refused can be given up, and is no hole.
  *
- * All of it is lock-free but for R5. In a child after fork a step that another thread was making is never finished: the
+ * All of it is lock-free but for R5 and R6. In a child after fork a step that another thread was making is never finished: the
  * range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into circulation, stay holes.
  */
 #ifndef HAK_REGION_REGION_H
@@ -85,6 +88,8 @@ struct hak_range {
     HAK_ATOMIC(uint32_t) super_slab_count;  /* there are so many, from the bottom, holes included (R4) */
     HAK_ATOMIC(uint32_t) table_super_slabs; /* tables are mapped for so many */
     HAK_ATOMIC(uint32_t) has_table_maker;   /* 1 while a thread makes the next step of the tables (R5) */
+    HAK_ATOMIC(uint32_t) was_refused;       /* 1 since the kernel has refused to map a SuperSlab; */
+    HAK_ATOMIC(uint32_t) has_grower;        /* 1 while a thread claims and maps SuperSlabs then (R6) */
     HAK_ATOMIC(uint8_t) *page_map;          /* [unit]: class (R1, R2) */
     struct hak_hint_summary *tops;          /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
     struct hak_hint_summary *summaries;     /* [SuperSlab / 64 / 64] */
@@ -141,9 +146,10 @@ bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
 /* Gives back a unit that was unmapped. */
 void hak_region_release_absent(struct hak_slab *unit);
 
-/* Unmaps all free units of the first range: near a limit, their bytes may serve elsewhere. In further ranges nothing is
- * unmapped: where the kernel put a mapping in such a place, its entry in the directory would be the SuperSlab's (D1). */
-void hak_region_unmap_units(void);
+/* Unmaps free units of the first range, `want_bytes` of them if there are so many: near a limit, these may serve
+ * elsewhere. In further ranges nothing is unmapped: where the kernel put a mapping in such a place, its entry in the
+ * directory would be the SuperSlab's (D1). Returns the bytes. */
+size_t hak_region_unmap_units(size_t want_bytes);
 
 /* Writes the class of adjacent units into the page map. */
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class);

@@ -292,25 +292,40 @@ static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t
 }
 
 /* What came of it when somebody tried to take or map units. */
-enum attempt { TAKEN, MAPPED, RACED, OCCUPIED, REFUSED };
+enum attempt { TAKEN, MAPPED, RACED, REFUSED };
+
+static enum hak_os_mapped map_run(const struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
+    uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
+    return hak_page_policy_map_again(start + ((uintptr_t)first << HAK_UNIT_SHIFT), (size_t)count << HAK_UNIT_SHIFT);
+}
+
+/* Maps absent units that the caller has, one by one: somebody else has a mapping in the place of one at least. Those are
+ * nobody's from now on (R4); the others are given back. */
+static void map_around(struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
+    for (uint32_t i = first; i < first + count; i++) {
+        enum hak_os_mapped result = map_run(range, super_slab, i, 1);
+        uint64_t bit = (uint64_t)1 << i;
+        if (result != HAK_OS_OCCUPIED)
+            add_units(range, super_slab, result == HAK_OS_MAPPED ? bit << 32 : bit | bit << 32);
+    }
+}
 
 /* Maps absent units of a word that is `before`, and gives them back as fresh ones. When the kernel doesn't, they are as
  * they were: nobody misses them meanwhile, for whom it would not map them either. RACED: the word has changed. */
 static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint32_t units) {
     uint32_t first = hak_lowest_bit(units), count = hak_lowest_bit(~((uint64_t)units >> first));
     uint64_t run = hak_low_bits(count) << first, both = run | run << 32;
-    uintptr_t start =
-        range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES + ((uintptr_t)first << HAK_UNIT_SHIFT);
     hak_in_hand_begin();
     /* Relaxed: nobody has written to what is not mapped. */
     if (!hak_atomic_cas(&range->super_slabs[super_slab].free_units, &before, before & ~both, relaxed, relaxed)) {
         hak_in_hand_keep();
         return RACED;
     }
-    enum hak_os_mapped result = hak_page_policy_map_again(start, (size_t)count << HAK_UNIT_SHIFT);
-    add_units(range, super_slab, result == HAK_OS_MAPPED ? run << 32 : both);
+    enum hak_os_mapped result = map_run(range, super_slab, first, count);
+    if (result == HAK_OS_OCCUPIED) map_around(range, super_slab, first, count);
+    else add_units(range, super_slab, result == HAK_OS_MAPPED ? run << 32 : both);
     hak_in_hand_keep();
-    return result == HAK_OS_MAPPED ? MAPPED : result == HAK_OS_OCCUPIED ? OCCUPIED : REFUSED;
+    return result == HAK_OS_REFUSED ? REFUSED : MAPPED;
 }
 
 /* Takes units, both bits of each, if the word is *before. Where some are absent, it first tries to map these. Unless they
@@ -347,7 +362,6 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const s
             return position;
         case MAPPED: continue;
         case RACED: break;
-        case OCCUPIED: return HAS_NONE;
         case REFUSED: return IS_REFUSED;
         }
         if (!stubborn) return IS_CONTENDED;
@@ -805,11 +819,13 @@ static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, boo
     return give_back(range, super_slab, DIRTY_UNITS, false);
 }
 
-void hak_region_unmap_units(void) {
+size_t hak_region_unmap_units(size_t want_bytes) {
     struct hak_range *range = hak_region_range(0);
     uint32_t super_slab = range == NULL ? HAK_NO_SUPER_SLAB : hak_hint_next(range, 0, 0);
-    for (; super_slab != HAK_NO_SUPER_SLAB; super_slab = hak_hint_next(range, 0, super_slab + 1))
-        give_back(range, super_slab, MAPPED_UNITS, true);
+    size_t bytes = 0;
+    for (; super_slab != HAK_NO_SUPER_SLAB && bytes < want_bytes; super_slab = hak_hint_next(range, 0, super_slab + 1))
+        bytes += give_back(range, super_slab, MAPPED_UNITS, true);
+    return bytes;
 }
 
 /* Below SuperSlab *super_slab, which is 0 at the end. Ends earlier with `want_bytes`, or after so many looks. */

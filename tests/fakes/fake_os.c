@@ -215,6 +215,7 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
 
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     check_pages((uintptr_t)start, bytes);
+    if (fake_os.at_map_at != NULL) fake_os.at_map_at();
     bool granted = is_granted(FAKE_MAP_AT) && fake_os.mapped_bytes <= fake_os.address_space_room &&
                    bytes <= fake_os.address_space_room - fake_os.mapped_bytes;
     int saved_errno = errno;

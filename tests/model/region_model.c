@@ -103,9 +103,9 @@ MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_tak
 static void setup_absent(void) {
     setup_given();
     give_both();
-    hak_region_unmap_units();
+    hak_region_unmap_units(SIZE_MAX);
 }
-static void unmap_units(void) { hak_region_unmap_units(); }
+static void unmap_units(void) { hak_region_unmap_units(SIZE_MAX); }
 
 MODEL_HARNESS(units_unmapped, setup_given, check_two, give_both, unmap_units, take_free);
 MODEL_HARNESS(units_absent, setup_absent, check_two, take_two, take_free);
@@ -316,6 +316,24 @@ static void check_refused_step(void) {
 
 MODEL_HARNESS(step_refused, setup_refused_step, check_refused_step, grow_in_vain, grow_in_vain);
 MODEL_HARNESS(step_refused_many, setup_refused_step, check_refused_step, grow_in_vain, grow_in_vain, grow_in_vain);
+
+/* R6: there are tables, and no SuperSlab is to be had. What threads claim in turns is no hole when they are refused. */
+static uint32_t had_before;
+static void setup_refused_growth(void) {
+    setup_steps();
+    for (int i = 0; i < 2; i++) model_assert(grow_by_one() == HAK_GROWTH_DONE, "there is memory for the tables");
+    had_before = hak_ranges[0]->super_slab_count -= 2; /* the last ones are not there after all */
+    hak_os_unmap((void *)(hak_ranges[0]->start + had_before * HAK_SUPER_SLAB_BYTES), 2 * HAK_SUPER_SLAB_BYTES);
+    hak_ranges[0]->super_slab_limit = 4;
+    fake_os.maps_at_left = 0;
+    hak_ranges[0]->was_refused = 1;
+}
+static void check_refused_growth(void) {
+    model_assert(hak_ranges[0]->super_slab_count == had_before, "no SuperSlab is a hole");
+    model_assert(hak_ranges[0]->has_grower == 0, "nobody grows any more");
+}
+
+MODEL_HARNESS(growth_refused, setup_refused_growth, check_refused_growth, grow_in_vain, grow_in_vain);
 
 /* Who makes room grows, whoever is refused meanwhile. */
 enum { OTHER_MAPPINGS = 8 };

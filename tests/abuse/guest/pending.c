@@ -1,7 +1,8 @@
 /* A signal that the program keeps blocked, and pending, is nobody else's: hakmem's thread comes and ends beside it.
  *
- *     pending      with hakmem preloaded: blocks SIGUSR1, has threads for a while, sends itself the signal, waits until it is alone
- *                  again, and takes the signal itself. */
+ *     pending        with hakmem preloaded: has threads for a while, blocks SIGUSR1, sends itself the signal, waits until it is alone
+ *                    again, and takes the signal itself.
+ *     pending sys    the same with SIGSYS, which is blocked before there are threads. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -35,21 +36,28 @@ static void *allocate(void *unused) {
     return NULL;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    (void)argv;
+    int signal = argc > 1 ? SIGSYS : SIGUSR1;
     pthread_t thread;
     sigset_t blocked;
     free(malloc(1));
     sigemptyset(&blocked);
-    sigaddset(&blocked, SIGUSR1);
+    sigaddset(&blocked, signal);
     alarm(100);
     EXPECT(find_owns() != NULL, "not on hakmem");
+    if (argc > 1) EXPECT(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0, "sigprocmask");
     EXPECT(pthread_create(&thread, NULL, allocate, NULL) == 0, "no thread"); /* which has all signals open */
     pthread_join(thread, NULL);
     EXPECT(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0, "sigprocmask");
-    kill(getpid(), SIGUSR1);
+    if (argc > 1) { /* while hakmem's threads are there */
+        EXPECT(count_tasks() > 1, "hakmem's threads are gone");
+        for (int i = 0; i < 20; i++) kill(getpid(), signal);
+    }
+    kill(getpid(), signal);
     for (int i = 0; i < 6000 && count_tasks() > 1; i++) usleep(10000);
     EXPECT(count_tasks() == 1, "hakmem's threads stay");
     int got = 0;
-    EXPECT(sigwait(&blocked, &got) == 0 && got == SIGUSR1, "signal %d", got);
+    EXPECT(sigwait(&blocked, &got) == 0 && got == signal, "signal %d", got);
     return 0;
 }

@@ -1,18 +1,19 @@
 /* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
  * runs on: it starts a copy of itself with hakmem preloaded, and one without.
  *
- *     address_space virt|limit_as|limit_data|anonymous|random|random_without_aslr LIBRARY [BYTES]
+ *     address_space virt|limit_as|limit_data|again|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
  *
- * The blocks of limit_as and limit_data have so many BYTES. A copy is `address_space CASE "" BYTES`. */
+ * The blocks of limit_as, limit_data and again have so many BYTES. A copy is `address_space CASE "" BYTES`. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
 
 #include "process.h"
 
-enum { BLOCKS = 10 << 20, TOLERANCE_PERCENT = 5 };
+enum { BLOCKS = 10 << 20, TOLERANCE_PERCENT = 5, MORE_MIB = 1024 };
 
 static const char *library, *name_of_case, *bytes_of_case = "65536";
 
@@ -76,6 +77,52 @@ static void copy_limit(__rlimit_resource_t resource) {
     say("%lu\n", (unsigned long)(count * block_bytes >> 20));
 }
 
+/* What is there the fifth time that all of it is freed and asked for again. */
+static void copy_again(void) {
+    enum { LIMIT_MIB = MORE_MIB, TIMES = 5 };
+    static void *blocks[(LIMIT_MIB << 20) / 4096];
+    size_t block_bytes = strtoul(bytes_of_case, NULL, 10), count = 0;
+    struct rlimit limit = {(rlim_t)LIMIT_MIB << 20, (rlim_t)LIMIT_MIB << 20};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) SKIP("setrlimit: errno %d", errno);
+    for (int i = 0; i < TIMES; i++) {
+        for (; count > 0; count--) free(blocks[count - 1]);
+        while (count < COUNT_OF(blocks) && (blocks[count] = malloc(block_bytes)) != NULL) count++;
+    }
+    say("%lu\n", (unsigned long)(count * block_bytes >> 20));
+}
+
+static atomic_bool has_begun, is_over;
+static void *ask_for_too_much(void *unused) {
+    while (!atomic_load(&has_begun)) usleep(1000);
+    while (!atomic_load(&is_over)) free(malloc((size_t)30 << 20));
+    return unused;
+}
+
+/* Threads are refused again and again what the limit does not leave. Prints by how many MiB the process grows. */
+static void copy_refused(void) {
+    enum { LEFT_MIB = 25, THREADS = 4, LIVE_MIB = 100, SECONDS = 2 };
+    pthread_t threads[THREADS];
+    for (int i = 0; i < LIVE_MIB; i++) EXPECT(malloc(1 << 20) != NULL, "malloc");
+    for (int i = 0; i < THREADS; i++) EXPECT(pthread_create(&threads[i], NULL, ask_for_too_much, NULL) == 0, "thread");
+    uint64_t before_kib = status_kib("VmSize");
+    rlim_t bytes = (before_kib << 10) + ((rlim_t)LEFT_MIB << 20);
+    struct rlimit limit = {bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) SKIP("setrlimit: errno %d", errno);
+    atomic_store(&has_begun, true);
+    sleep(SECONDS);
+    uint64_t after_kib = status_kib("VmSize");
+    atomic_store(&is_over, true);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    say("%lu\n", (unsigned long)(after_kib > before_kib ? (after_kib - before_kib) >> 10 : 0));
+}
+
+/* What the machine can't have by far is refused at once, in one piece: 1 if so. */
+static void copy_too_much(void) {
+    size_t bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) * 4;
+    void *mapping = malloc(bytes), *zero = calloc(1, bytes), *aligned = aligned_alloc(1 << 21, bytes);
+    say("%d\n", mapping == NULL && zero == NULL && aligned == NULL && realloc(malloc(100), bytes) == NULL);
+}
+
 static void copy_where(void) { say("%lu\n", (unsigned long)((uintptr_t)malloc(1) >> 21)); }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------------ */
@@ -129,7 +176,20 @@ static void limited(const char *name) {
     uint64_t bytes = strtoul(bytes_of_case, NULL, 10), page = (uint64_t)sysconf(_SC_PAGESIZE),
              pages_bytes = (bytes + page - 1) / page * page;
     EXPECT(mib * pages_bytes / bytes * 100 >= plain_mib * (100 - TOLERANCE_PERCENT), "case %s", name_of_case);
-    EXPECT(mib <= 512, "case %s", name_of_case);
+    EXPECT(mib <= (strcmp(name, "again") != 0 ? 512 : MORE_MIB), "case %s", name_of_case);
+}
+
+/* Threads that are refused use up no more than a few tables. */
+static void refused(void) {
+    uint64_t mib = ask_copy("refused", true);
+    say("%lu MiB more\n", (unsigned long)mib);
+    EXPECT(mib <= 4, "case %s", name_of_case);
+}
+
+static void too_much(void) {
+    uint64_t plain = ask_copy("too_much", false);
+    if (plain == 0) SKIP("this kernel refuses nothing");
+    EXPECT(ask_copy("too_much", true) == plain, "case %s", name_of_case);
 }
 
 /* Two million places at the least are twenty bits: of 32 processes no two have the same one, and they lie in both halves of what
@@ -162,13 +222,19 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[1], "anonymous")) copy_anonymous();
         else if (!strcmp(argv[1], "limit_as")) copy_limit(RLIMIT_AS);
         else if (!strcmp(argv[1], "limit_data")) copy_limit(RLIMIT_DATA);
+        else if (!strcmp(argv[1], "again")) copy_again();
+        else if (!strcmp(argv[1], "refused")) copy_refused();
+        else if (!strcmp(argv[1], "too_much")) copy_too_much();
         else if (!strcmp(argv[1], "where")) copy_where();
         else return EXIT_USE;
         return 0;
     }
     if (!strcmp(argv[1], "virt")) virt();
     else if (!strcmp(argv[1], "anonymous")) anonymous();
-    else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data")) limited(argv[1]);
+    else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data") || !strcmp(argv[1], "again"))
+        limited(argv[1]);
+    else if (!strcmp(argv[1], "refused")) refused();
+    else if (!strcmp(argv[1], "too_much")) too_much();
     else if (!strcmp(argv[1], "random")) is_random();
     else if (!strcmp(argv[1], "random_without_aslr")) {
         if (personality(ADDR_NO_RANDOMIZE) == -1) SKIP("no personality: errno %d", errno);

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -486,6 +487,25 @@ static void wakes_all(void **state) {
     assert_int_equal(hak_atomic_load(&slept_through, relaxed), 0);
 }
 
+/* A file like any other, or none, and nothing else: no device, no link, no pipe. */
+static void replaced_files(void **state) {
+    (void)state;
+    char folder[] = "/tmp/hakmem-unit-XXXXXX", file[64], link[64], pipe[64], text[16] = "";
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/file", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(pipe, sizeof pipe, "%s/pipe", folder);
+    assert_int_equal(symlink(file, link), 0);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    for (int i = 0; i < 2; i++) assert_true(hak_os_replace_file(file, "text", 4));
+    assert_false(hak_os_replace_file(link, "other", 5));
+    assert_false(hak_os_replace_file(pipe, "other", 5));
+    assert_false(hak_os_replace_file(folder, "other", 5));
+    unit_read_all(open(file, O_RDONLY), text, sizeof text);
+    assert_string_equal(text, "text");
+    assert_true(unlink(pipe) == 0 && unlink(link) == 0 && unlink(file) == 0 && rmdir(folder) == 0);
+}
+
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
@@ -493,4 +513,4 @@ UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit
           cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses), cmocka_unit_test(usage),
           cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(thread_ids), cmocka_unit_test(facts),
           cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages),
-          cmocka_unit_test(wakes_all))
+          cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files))

@@ -296,14 +296,21 @@ static void a_unit_with_a_cut_tail(void **state) {
     assert_ptr_equal(hak_large_use_unit(unit, HAK_UNIT_BYTES, true), run);
 }
 
-/* The kernel puts a large object's own mapping where units were unmapped. */
+static char *mapping_met;
+static void look_at_mapping(void) {
+    fake_os.at_map_at = NULL;
+    assert_int_equal(place_of(mapping_met).kind, HAK_PLACE_MAPPING);
+}
+
+/* The kernel puts a large object's own mapping where units were unmapped. Who is about to try whether they can be mapped
+ * again hides it from nobody; and where it was met, units are nobody's from then on (R4). */
 static void mapped_where_units_are_absent(void **state) {
     (void)state;
     start();
     char *run = hak_large_alloc(2 * HAK_MIB, HAK_SUPER_SLAB_BYTES, false), *next = alloc(2 * HAK_MIB);
     assert_ptr_equal(next, run + 2 * HAK_MIB);
     assert_true(free_block(run) && free_block(next));
-    hak_region_unmap_units();
+    hak_region_unmap_units(SIZE_MAX);
     fake_os.next_start = run;
     char *mapping = alloc(3 * HAK_MIB);
     assert_ptr_equal(mapping, run);
@@ -312,15 +319,23 @@ static void mapped_where_units_are_absent(void **state) {
     assert_int_equal(inside.kind, HAK_PLACE_MAPPING);
     assert_ptr_equal(inside.start, mapping);
     fill(mapping, 3 * HAK_MIB);
+    mapping_met = mapping;
+    fake_os.at_map_at = look_at_mapping;
     char *other = alloc(HAK_MIB), *span = alloc(2 * HAK_MIB);
+    assert_null(fake_os.at_map_at);
     assert_true(other >= mapping + 3 * HAK_MIB && span != NULL);
     fill(other, HAK_MIB);
     fill(span, 2 * HAK_MIB);
     check(mapping, 3 * HAK_MIB);
     assert_true(free_block(mapping) && free_block(other) && free_block(span));
     hak_mapping_cache_purge();
-    hak_region_unmap_units();
-    assert_ptr_equal(alloc(2 * HAK_MIB), run);
+    hak_region_unmap_units(SIZE_MAX);
+    char *again = alloc(2 * HAK_MIB);
+    assert_true(again >= mapping + 3 * HAK_MIB && free_block(again));
+    hak_region_unmap_units(SIZE_MAX);
+    size_t calls = fake_os.call_count[FAKE_MAP_AT];
+    assert_ptr_equal(alloc(2 * HAK_MIB), again);
+    assert_true(fake_os.call_count[FAKE_MAP_AT] - calls <= 2); /* nobody tries there again */
 }
 
 /* A long run that can't grow where it is becomes a mapping: its pages move, its units are free and zero. */

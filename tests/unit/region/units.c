@@ -297,10 +297,10 @@ static void absent(void **state) {
     assert_non_null(acquire(32, 1, HAK_UNITS_NEW_SUPER));
     size_t mapped = fake_os.mapped_bytes;
     fake_os_refuse(FAKE_UNMAP, 2, 2);
-    hak_region_unmap_units();
+    hak_region_unmap_units(SIZE_MAX);
     assert_int_equal(fake_os.mapped_bytes, mapped - 8 * HAK_UNIT_BYTES);
     assert_int_equal(dirty(), 4);
-    hak_region_unmap_units();
+    hak_region_unmap_units(SIZE_MAX);
     assert_int_equal(fake_os.mapped_bytes, mapped - 12 * HAK_UNIT_BYTES);
     assert_int_equal(dirty(), 0);
     assert_int_equal(hak_units_absent(word_of(0)), 0x00f00ff0);
@@ -333,7 +333,7 @@ static void absent_spans(void **state) {
     struct hak_slab *span = hak_region_acquire_span(80, 1, false);
     hak_region_release(span + 10, 60);
     size_t mapped = fake_os.mapped_bytes;
-    hak_region_unmap_units();
+    hak_region_unmap_units(SIZE_MAX);
     uint64_t unmapped = (mapped - fake_os.mapped_bytes) / HAK_UNIT_BYTES;
     assert_int_equal(unmapped, 60 + 16);
     fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
