@@ -181,6 +181,10 @@ static void nearly_refused(void) { /* there is room for that step, but not for a
     growing();
     fake_os.maps_at_left = 2;
 }
+static void in_turns(void) { /* the kernel has refused a SuperSlab before (R6) */
+    growing();
+    hak_ranges[0]->was_refused = 1;
+}
 static void pooled(void) { /* a slab of triples in the pool, of which the program has 2 */
     usual();
     uint32_t first = had_count;
@@ -653,6 +657,7 @@ static void make_super_slab(void) {
 FORK_AT_BOTH(step_of_tables, 2, growing, 0, 2 * HAK_UNITS_PER_SUPER_SLAB, make_super_slab, make_super_slab);
 FORK_AT(step_foreign, below_other, make_super_slab, 0, HAK_UNITS_PER_SUPER_SLAB);
 FORK_AT(super_slab_refused, nearly_refused, make_super_slab, 0, HAK_UNITS_PER_SUPER_SLAB);
+FORK_AT(super_slab_in_turn, in_turns, make_super_slab, 0, HAK_UNITS_PER_SUPER_SLAB);
 FORK_AT_BOTH(units_taken_and_given, 2, dirty, 0, 2 * RUN_UNITS, take_units, use_units);
 
 /* The start of a process: the child begins anew, or has what was made. */
