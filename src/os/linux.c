@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -534,31 +534,17 @@ static create_function *create = pthread_create;
 static join_function *join = pthread_join, *try_join = pthread_tryjoin_np;
 
 #if !defined(HAK_NO_OVERRIDE) /* sanitizers, which want to see all threads, are built without malloc's names */
-static void find_join(const char *name, join_function **function) {
-    union {
-        void *pointer;
-        join_function *function;
-    } found = {.pointer = hak_os_find_in_libc(name)};
-    if (found.pointer != NULL) *function = found.function;
-}
-
-static void find_clock(void) {
-    union {
-        void *pointer;
-        clock_function *function;
-    } found = {.pointer = hak_os_find_in_libc("clock_gettime")};
-    if (found.pointer != NULL) read_clock = found.function;
+/* `function` points to one of these pointers, which stays as it is where libc has none of that name. */
+static void find_function(const char *name, void *function) {
+    void *found = hak_os_find_in_libc(name);
+    if (found != NULL) memcpy(function, &found, sizeof found);
 }
 
 __attribute__((constructor(101))) static void find_functions(void) {
-    find_clock();
-    union {
-        void *pointer;
-        create_function *function;
-    } found = {.pointer = hak_os_find_in_libc("pthread_create")};
-    if (found.pointer != NULL) create = found.function;
-    find_join("pthread_join", &join);
-    find_join("pthread_tryjoin_np", &try_join);
+    find_function("clock_gettime", &read_clock);
+    find_function("pthread_create", &create);
+    find_function("pthread_join", &join);
+    find_function("pthread_tryjoin_np", &try_join);
 }
 #endif
 

@@ -128,8 +128,8 @@ struct hak_os_usage hak_os_usage(bool may_ask);
 enum { HAK_BUILD_ID_BYTES = 32 };
 size_t hak_os_build_id(unsigned char *id, size_t capacity);
 
-/* Starts a thread with a small stack and all signals blocked, but SIGSYS as in the caller, which ends when `run` returns. It is to be joined: by who
- * starts it, if `thread` is given, else by whom it tells. False on refusal. */
+/* Starts a thread with a small stack, which ends when `run` returns. All signals are blocked in it, but SIGSYS is as in the
+ * caller. It is to be joined: by who starts it, if `thread` is given, else by whom it tells. False on refusal. */
 bool hak_os_start_thread(void (*run)(void), uintptr_t *thread);
 void hak_os_join_thread(uintptr_t thread);
 bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */

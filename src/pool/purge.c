@@ -356,18 +356,21 @@ static size_t cut_tails(struct hak_range *range, uint32_t super_slab) {
     return visit_super_slab(range, super_slab, &cut);
 }
 
-/* Whatever has become free since gives another number. */
-static uint64_t count_releases(void) {
-    uint64_t count = hak_atomic_load(&hak_shared_counters.slabs_retired, relaxed) +
-                     hak_atomic_load(&hak_shared_counters.large_frees, relaxed);
+static uint64_t count_changes_of(const struct hak_counters *counters) {
+    return hak_atomic_load(&counters->slabs_retired, relaxed) + hak_atomic_load(&counters->large_frees, relaxed) +
+           hak_atomic_load(&counters->large_allocs, relaxed);
+}
+
+/* Another number when units may have become free, or been mapped, or a run have got a tail. */
+static uint64_t count_changes(void) {
+    uint64_t count = hak_region_count_super_slabs() + count_changes_of(&hak_shared_counters);
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
-        count += hak_atomic_load(&heap->counters.slabs_retired, relaxed) +
-                 hak_atomic_load(&heap->counters.large_frees, relaxed);
+        count += count_changes_of(&heap->counters);
     return count << 32 | (uint32_t)hak_atomic_load(&hak_dirty_units, relaxed);
 }
 
-/* How far tails have been cut, a guess; and what count_releases was, plus 1, when there was nothing to unmap. */
-static HAK_ATOMIC(uint64_t) next_to_cut, releases_in_vain;
+/* How far tails have been cut, a guess; and what count_changes was, plus 1, when there was nothing to unmap. */
+static HAK_ATOMIC(uint64_t) next_to_cut, changes_in_vain;
 
 static size_t cut_next_tails(size_t want_bytes) {
     uint64_t at = hak_atomic_load(&next_to_cut, relaxed);
@@ -383,12 +386,12 @@ static size_t cut_next_tails(size_t want_bytes) {
  * SuperSlab and its tables can be mapped as well, and not all: who lives at a limit would soon map them again. */
 static void unmap_what_is_free(size_t want_bytes) {
     enum { MORE_BYTES = 4 << 20 };
-    uint64_t releases = count_releases() + 1;
-    if (releases == hak_atomic_load(&releases_in_vain, relaxed)) return;
+    uint64_t changes = count_changes() + 1;
+    if (changes == hak_atomic_load(&changes_in_vain, relaxed)) return;
     want_bytes += MORE_BYTES;
     size_t bytes = hak_region_unmap_units(want_bytes);
     if (bytes < want_bytes) bytes += cut_next_tails(want_bytes - bytes);
-    hak_atomic_store(&releases_in_vain, bytes == 0 ? releases : 0, relaxed);
+    hak_atomic_store(&changes_in_vain, bytes == 0 ? changes : 0, relaxed);
 }
 
 void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes) {

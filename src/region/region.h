@@ -23,8 +23,9 @@
  *   R6  Once the kernel has refused to map SuperSlabs of a range, one thread at a time claims some, for a bounded time as
  *       in R5: so what is refused can be given up, and is no hole.
  *
- * All of it is lock-free but for R5 and R6. In a child after fork a step that another thread was making is never finished: the
- * range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into circulation, stay holes.
+ * All of it is lock-free but for R5 and R6. In a child after fork a step that another thread was making is never
+ * finished: the range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into circulation,
+ * stay holes.
  */
 #ifndef HAK_REGION_REGION_H
 #define HAK_REGION_REGION_H
