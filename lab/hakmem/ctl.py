@@ -28,6 +28,7 @@ from hakmem.errors import LabError
 
 THREAD = "hakmem-ctl"
 REQUEST_READ, REQUEST_WRITE, ANSWER_READ = 10, 11, 12
+MOST_REQUEST_BYTES = 200  # with what goes before it, it fits in HAK_REQUEST_BYTES of src/front/requests.h
 TIMEOUT_S = 10.0
 NOTE = b"\x07\0\0\0\x08\0\0\0\x31\x6b\x61\x68hakmem\0"  # src/observe/landmarks.h
 WISH_AT = 24  # in the landmarks
@@ -209,6 +210,8 @@ def find_channel(pid: int) -> Path | None:
 def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S, say: Callable[[str], None] | None = None) -> str:
     """The answer's text. AskError when there is none, LabError when it is no. With `say`, a process without a control
     thread is made to start one, and what is waited for is said."""
+    if len(request.encode()) > MOST_REQUEST_BYTES:
+        raise AskError(f"a request has at most {MOST_REQUEST_BYTES} bytes, and this one {len(request.encode())}")
     deadline = time.monotonic() + timeout_s
     now = state(pid)
     if not now:

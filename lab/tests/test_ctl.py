@@ -250,6 +250,12 @@ def test_no_process_and_a_dead_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"there is no process {child.pid}" in refuses(capsys, "ctl", child.pid, "stats")
 
 
+def test_a_request_that_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering() as child:
+        assert "at most 200 bytes, and this one 5000" in refuses(capsys, "ctl", child.pid, "x" * 5000)
+        assert "knows no " + "x" * 200 in refuses(capsys, "ctl", child.pid, "x" * 200)  # the process's own answer
+
+
 def test_not_hakmems(capsys: pytest.CaptureFixture[str]) -> None:
     with running(preload=False) as child:
         assert "is not on hakmem" in refuses(capsys, "ctl", child.pid, "stats")

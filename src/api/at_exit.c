@@ -78,7 +78,7 @@ static void write_stats(const struct hak_config *config) {
         descriptor = create_named(config->stats_file, "statistics", &path, &text);
         if (descriptor < 0) return;
     }
-    hak_os_write(descriptor, text.start, text.length);
+    hak_os_write_quietly(descriptor, text.start, text.length);
     if (descriptor != kept_stderr) hak_os_close(descriptor);
 }
 

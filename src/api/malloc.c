@@ -153,12 +153,30 @@ size_t hak_purge(void) {
 
 size_t hak_thread_prewarm(size_t max_size) { return hak_front_prewarm(max_size); }
 
+/* A snapshot, and the text that may be made of it. Too much for the stack of a coroutine. */
+struct counting {
+    struct hak_snapshot snapshot;
+    char text[HAK_STATISTICS_BYTES];
+};
+
+/* To be closed; NULL with ENOMEM when the kernel gives no memory. */
+static struct counting *open_counting(void) {
+    struct counting *counting = hak_os_map(sizeof *counting, hak_os_page_bytes());
+    return counting != NULL ? counting : fail(ENOMEM);
+}
+
+static void close_counting(struct counting *counting) { hak_os_unmap(counting, sizeof *counting); }
+
 int hak_stats(struct hak_statistics *stats, size_t size) {
     if (stats == NULL) return EINVAL;
-    struct hak_snapshot snapshot;
-    hak_snapshot_take(&snapshot);
+    int saved_errno = errno;
+    struct counting *counting = open_counting();
+    errno = saved_errno;
+    if (counting == NULL) return ENOMEM;
+    hak_snapshot_take(&counting->snapshot);
     memset(stats, 0, size);
-    memcpy(stats, &snapshot.total, size < sizeof *stats ? size : sizeof *stats);
+    memcpy(stats, &counting->snapshot.total, size < sizeof *stats ? size : sizeof *stats);
+    close_counting(counting);
     return 0;
 }
 
@@ -187,11 +205,12 @@ static int trim(size_t pad) {
 }
 
 static void print_stats(void) {
-    char buffer[HAK_STATISTICS_BYTES];
-    struct hak_text text = hak_text_in(buffer, sizeof buffer);
-    struct hak_snapshot snapshot;
-    hak_statistics_write_text(&snapshot, false, &text);
+    struct counting *counting = open_counting();
+    if (counting == NULL) return;
+    struct hak_text text = hak_text_in(counting->text, sizeof counting->text);
+    hak_statistics_write_text(&counting->snapshot, false, &text);
     hak_os_write(STDERR_FILENO, text.start, text.length);
+    close_counting(counting);
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
@@ -240,16 +259,15 @@ HAK_OVERRIDE(hak_posix_memalign, __posix_memalign, (void **, size_t, size_t), in
 
 #define FILL_MALLINFO(info, number)                                                                                    \
     do {                                                                                                               \
-        struct hak_snapshot snapshot;                                                                                  \
-        hak_snapshot_take(&snapshot);                                                                                  \
-        const struct hak_statistics *total = &snapshot.total;                                                          \
-        (info).arena = (number)total->committed_bytes;                                                                 \
-        (info).hblks = (number)total->large_blocks;                                                                    \
-        (info).hblkhd = (number)total->large_bytes;                                                                    \
-        (info).uordblks = (number)total->live_bytes;                                                                   \
-        (info).fordblks = (number)(total->free_bytes + total->cached_bytes);                                           \
-        (info).fsmblks = (number)total->cached_bytes;                                                                  \
-        (info).smblks = (number)total->cached_blocks;                                                                  \
+        struct hak_statistics total;                                                                                   \
+        if (hak_stats(&total, sizeof total) != 0) break;                                                               \
+        (info).arena = (number)total.committed_bytes;                                                                  \
+        (info).hblks = (number)total.large_blocks;                                                                     \
+        (info).hblkhd = (number)total.large_bytes;                                                                     \
+        (info).uordblks = (number)total.live_bytes;                                                                    \
+        (info).fordblks = (number)(total.free_bytes + total.cached_bytes);                                             \
+        (info).fsmblks = (number)total.cached_bytes;                                                                   \
+        (info).smblks = (number)total.cached_blocks;                                                                   \
         (info).keepcost = (number)(hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES);                       \
     } while (0)
 
@@ -274,9 +292,13 @@ HAK_API int malloc_info(int options, FILE *stream) {
     }
     char buffer[1024];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
-    struct hak_snapshot snapshot;
-    hak_snapshot_take(&snapshot);
-    const struct hak_statistics *total = &snapshot.total;
+    struct hak_statistics stats;
+    const struct hak_statistics *total = &stats;
+    int error = hak_stats(&stats, sizeof stats);
+    if (error != 0) {
+        errno = error;
+        return -1;
+    }
     hak_text_add(&text, "<malloc version=\"1\">\n<total type=\"rest\" count=\"%lu\" size=\"%lu\"/>\n",
                  (unsigned long)total->cached_blocks, (unsigned long)(total->free_bytes + total->cached_bytes));
     hak_text_add(&text, "<total type=\"mmap\" count=\"%lu\" size=\"%lu\"/>\n", (unsigned long)total->large_blocks,

@@ -728,6 +728,22 @@ void hak_os_write(int descriptor, const char *text, size_t length) {
     errno = saved_errno;
 }
 
+void hak_os_write_quietly(int descriptor, const char *text, size_t length) {
+    enum { SET_BYTES = 8 };
+    static const struct timespec at_once;
+    int saved_errno = errno;
+    sigset_t before, pending, pipe_signal;
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+    bool is_broken = !write_all(descriptor, text, length) && errno == EPIPE;
+    if (is_broken && !sigismember(&pending, SIGPIPE))
+        syscall(SYS_rt_sigtimedwait, &pipe_signal, NULL, &at_once, SET_BYTES); /* no cancellation point */
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = saved_errno;
+}
+
 /* Nothing, or a file like any other: no device, pipe or link, which whoever named it meant to be written to. */
 static bool may_be_replaced(const char *path) {
     struct stat there;
@@ -753,7 +769,11 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length) {
     return done;
 }
 
-int hak_os_create_file(const char *path) { return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }
+int hak_os_create_file(const char *path) {
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (descriptor >= 0) fcntl(descriptor, F_SETFL, 0); /* writing may wait */
+    return descriptor;
+}
 
 /* These three are asked for in the middle of a malloc, which is no cancellation point; libc's functions are. */
 int hak_os_open_file(const char *path) { return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); }

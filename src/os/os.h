@@ -158,10 +158,14 @@ uint32_t hak_os_processor_count(void);
 /* Writes all of `text` to a file descriptor, as far as that is possible. */
 void hak_os_write(int descriptor, const char *text, size_t length);
 
+/* The same; a pipe that nobody reads any more sends no SIGPIPE. */
+void hak_os_write_quietly(int descriptor, const char *text, size_t length);
+
 /* Writes what `path` has, as far as it can be read, to a file descriptor. */
 void hak_os_copy_file(const char *path, int descriptor);
 
-/* Opens `path` for writing, emptied, closed on exec. Returns a descriptor, or -1. */
+/* Opens `path` for writing, emptied, closed on exec; waits for nobody: a named pipe must have a reader. Returns a
+ * descriptor, or -1. */
 int hak_os_create_file(const char *path);
 
 /* Puts a file with this text in the place of `path`, whoever reads it meanwhile: he sees the old one or this one,

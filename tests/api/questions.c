@@ -3,6 +3,7 @@
 #include "expect.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 
 /* ---- mallopt ---- */
 
@@ -238,8 +239,39 @@ static void info_text(void) {
     EXPECT(code != 0, "malloc_info with an unknown option gave %d", code);
 }
 
+/* ---- Small stacks ---- */
+
+static ucontext_t program, coroutine;
+static FILE *nowhere;
+
+static void ask_everything(void) {
+#if __GLIBC_PREREQ(2, 33)
+    struct mallinfo2 info = mallinfo2();
+    EXPECT(info.uordblks > 0, "mallinfo2 counts nothing");
+#endif
+    EXPECT(malloc_info(0, nowhere) == 0, "malloc_info failed");
+    malloc_stats();
+    malloc_trim(0);
+}
+
+/* Coroutines have stacks of a page. */
+static void small_stack(void) {
+    enum { STACK_BYTES = 4096 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *guard = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    nowhere = fopen("/dev/null", "w");
+    EXPECT(guard != MAP_FAILED && mprotect(guard, page, PROT_NONE) == 0 && nowhere != NULL, "no stack");
+    getcontext(&coroutine);
+    coroutine.uc_stack.ss_sp = guard + page;
+    coroutine.uc_stack.ss_size = STACK_BYTES;
+    coroutine.uc_link = &program;
+    makecontext(&coroutine, ask_everything, 0);
+    EXPECT(swapcontext(&program, &coroutine) == 0, "no coroutine");
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
+        {"small_stack", small_stack},
         {"tuning", tuning},         {"info_small", info_small}, {"info_medium", info_medium},
         {"info_large", info_large}, {"info_old", info_old},     {"trim", trim},
         {"stats_text", stats_text}, {"info_text", info_text},

@@ -237,8 +237,29 @@ def in_child(library: Path, schema: Json, folder: Path) -> None:
         expect(value["threads"][-1]["id"] == value["pid"], f"{value['threads']}")
 
 
+def unread_pipe(library: Path, schema: Json, folder: Path) -> None:
+    """Whoever should read has gone, or never came: the program ends as it would have."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(["true"], env=environment(library, STATS="text"), stderr=writer, timeout=LIMIT_S)
+    os.close(writer)
+    expect(done.returncode == 0, f"{done}")
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    named = subprocess.run(["true"], env=environment(library, STATS=f"json:{pipe}"), capture_output=True, text=True,
+                           timeout=LIMIT_S)
+    expect(named.returncode == 0 and named.stderr == f"hakmem: can't write statistics to {pipe}\n", f"{named}")
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as read:
+        deadline, text = time.monotonic() + LIMIT_S, None
+        while text is None and time.monotonic() < deadline:  # until it has opened the pipe
+            done = subprocess.run(["true"], env=environment(library, STATS=f"json:{pipe}"), capture_output=True,
+                                  timeout=LIMIT_S)
+            text = read.communicate(timeout=LIMIT_S)[0] if done.stderr == b"" else None
+    checked(text or "", schema)
+
+
 CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_stderr, "handler": own_handler,
-         "child": in_child}
+         "child": in_child, "unread_pipe": unread_pipe}
 
 
 def main() -> int:
