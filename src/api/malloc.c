@@ -153,25 +153,24 @@ size_t hak_purge(void) {
 
 size_t hak_thread_prewarm(size_t max_size) { return hak_front_prewarm(max_size); }
 
-/* A snapshot, and the text that may be made of it. Too much for the stack of a coroutine. */
+/* A snapshot, and the text that may be made of it: too much for the stack of a coroutine. */
 struct counting {
     struct hak_snapshot snapshot;
     char text[HAK_STATISTICS_BYTES];
 };
 
-/* To be closed; NULL with ENOMEM when the kernel gives no memory. */
+/* To be closed; NULL when the kernel gives no memory. */
 static struct counting *open_counting(void) {
-    struct counting *counting = hak_os_map(sizeof *counting, hak_os_page_bytes());
-    return counting != NULL ? counting : fail(ENOMEM);
+    return hak_os_map(hak_align_up(sizeof(struct counting), hak_os_page_bytes()), hak_os_page_bytes());
 }
 
-static void close_counting(struct counting *counting) { hak_os_unmap(counting, sizeof *counting); }
+static void close_counting(struct counting *counting) {
+    hak_os_unmap(counting, hak_align_up(sizeof *counting, hak_os_page_bytes()));
+}
 
 int hak_stats(struct hak_statistics *stats, size_t size) {
     if (stats == NULL) return EINVAL;
-    int saved_errno = errno;
     struct counting *counting = open_counting();
-    errno = saved_errno;
     if (counting == NULL) return ENOMEM;
     hak_snapshot_take(&counting->snapshot);
     memset(stats, 0, size);
@@ -198,6 +197,14 @@ int hak_profile_save(const char *path) {
 }
 
 #ifndef HAK_NO_OVERRIDE
+
+/* By its public name: a program that has a realloc of its own may have no reallocarray. */
+static void *reallocate_array(void *block, size_t count, size_t size) {
+    extern void *public_realloc(void *, size_t) __asm__("realloc");
+    size_t bytes;
+    if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
+    return public_realloc(block, bytes);
+}
 
 static int trim(size_t pad) {
     (void)pad;
@@ -232,7 +239,7 @@ HAK_OVERRIDE(hak_free, free, (void *), void);
 HAK_OVERRIDE(hak_free, cfree, (void *), void);
 HAK_OVERRIDE(hak_calloc, calloc, (size_t, size_t), void *);
 HAK_OVERRIDE(hak_realloc, realloc, (void *, size_t), void *);
-HAK_OVERRIDE(hak_reallocarray, reallocarray, (void *, size_t, size_t), void *);
+HAK_OVERRIDE(reallocate_array, reallocarray, (void *, size_t, size_t), void *);
 HAK_OVERRIDE(hak_aligned_alloc, aligned_alloc, (size_t, size_t), void *);
 HAK_OVERRIDE(hak_memalign, memalign, (size_t, size_t), void *);
 HAK_OVERRIDE(hak_posix_memalign, posix_memalign, (void **, size_t, size_t), int);

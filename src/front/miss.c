@@ -209,6 +209,7 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size) {
     hak_profile_forget((void *)place->start); /* before another thread can have the address */
     void *resized = hak_large_resize(place, size);
     if (resized == NULL) return NULL;
+    HAK_COUNT(hak_thread_attach(), large_resizes, 1);
     hak_tight_notice();
     hak_decay_notice();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;

@@ -77,9 +77,11 @@ bool hak_os_channel_has_filters(uint64_t filters) { return filters == filters_at
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
+/* As small as can be: what pipes of all of a user's processes may hold together is limited. */
 static bool make_pipe(int read_end, int write_end, int flags) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC | flags) != 0) return false;
+    fcntl(ends[0], F_SETPIPE_SZ, (int)hak_os_page_bytes());
     bool done = dup3(ends[0], read_end, O_CLOEXEC) >= 0 && dup3(ends[1], write_end, O_CLOEXEC) >= 0;
     hak_os_close(ends[0]);
     hak_os_close(ends[1]);

@@ -337,17 +337,24 @@ bool hak_os_purge_lazily(void *start, size_t bytes) {
 }
 
 /* Advice that leaves what is in the pages. */
-static bool advise(void *start, size_t bytes, int advice) {
+/* 0, or the kernel's error. */
+static int advise_error(void *start, size_t bytes, int advice) {
     int saved_errno = errno;
     count_call();
-    bool done = DIRECTLY(madvise, start, bytes, advice) == 0;
+    int error = DIRECTLY(madvise, start, bytes, advice) == 0 ? 0 : errno;
     errno = saved_errno;
-    return done;
+    return error;
 }
+
+static bool advise(void *start, size_t bytes, int advice) { return advise_error(start, bytes, advice) == 0; }
 
 bool hak_os_populate(void *start, size_t bytes) { return advise(start, bytes, MADV_POPULATE_WRITE); }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_HUGEPAGE); }
-bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(start, bytes, MADV_NOHUGEPAGE); }
+/* Where something isn't mapped, the kernel has told the rest of it, and says ENOMEM. */
+bool hak_os_refuse_huge_pages(void *start, size_t bytes) {
+    int error = advise_error(start, bytes, MADV_NOHUGEPAGE);
+    return error == 0 || error == ENOMEM;
+}
 
 /* To free a part of a huge page lazily the kernel has to break it, while MADV_DONTNEED leaves the memory of the part
  * with the rest until there is none elsewhere. */

@@ -358,26 +358,35 @@ static size_t cut_tails(struct hak_range *range, uint32_t super_slab) {
 
 static uint64_t count_changes_of(const struct hak_counters *counters) {
     return hak_atomic_load(&counters->slabs_retired, relaxed) + hak_atomic_load(&counters->large_frees, relaxed) +
-           hak_atomic_load(&counters->large_allocs, relaxed);
+           hak_atomic_load(&counters->large_allocs, relaxed) + hak_atomic_load(&counters->large_resizes, relaxed);
 }
 
-/* Another number when units may have become free, or been mapped, or a run have got a tail. */
+/* Each time that units may have become free, or a run have got a tail. */
 static uint64_t count_changes(void) {
-    uint64_t count = hak_region_count_super_slabs() + count_changes_of(&hak_shared_counters);
+    uint64_t count = count_changes_of(&hak_shared_counters);
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         count += count_changes_of(&heap->counters);
-    return count << 32 | (uint32_t)hak_atomic_load(&hak_dirty_units, relaxed);
+    return count;
 }
 
-/* How far tails have been cut, a guess; and what count_changes was, plus 1, when there was nothing to unmap. */
-static HAK_ATOMIC(uint64_t) next_to_cut, changes_in_vain;
+/* How far tails have been cut, a guess; how many changes there were when all had been looked at; and a sum, never 0, that
+ * differs when something may have changed since there was nothing to unmap. */
+static HAK_ATOMIC(uint64_t) next_to_cut, changes_at_round, sum_in_vain;
 
-static size_t cut_next_tails(size_t want_bytes) {
-    uint64_t at = hak_atomic_load(&next_to_cut, relaxed);
+/* All around the heap, when an eighth of its units may have got tails since the last round; else a part. *is_all: there
+ * was no tail at all, or no more may be cut. */
+static size_t cut_next_tails(size_t want_bytes, uint64_t changes, bool *is_all) {
+    enum { PART_SUPER_SLABS = 16, CHANGES_PER_SUPER_SLAB = HAK_UNITS_PER_SUPER_SLAB / 8 };
+    uint64_t at = hak_atomic_load(&next_to_cut, relaxed), all = hak_region_count_super_slabs(), left = all;
     struct cursor next = {(uint32_t)(at >> 32), (uint32_t)at};
     size_t bytes = 0;
-    for (uint64_t left = hak_region_count_super_slabs(); left > 0 && bytes < want_bytes; left--)
+    bool is_round = changes - hak_atomic_load(&changes_at_round, relaxed) >= all * CHANGES_PER_SUPER_SLAB;
+    if (!is_round && left > PART_SUPER_SLABS) left = PART_SUPER_SLABS;
+    bool may_cut;
+    for (; (may_cut = hak_page_policy_may_cut()) && left > 0 && bytes < want_bytes; left--)
         bytes += visit_super_slabs(&next, 1, cut_tails);
+    *is_all = bytes == 0 && (is_round || !may_cut);
+    if (is_round && left == 0) hak_atomic_store(&changes_at_round, changes, relaxed);
     hak_atomic_store(&next_to_cut, (uint64_t)next.range << 32 | next.super_slab, relaxed);
     return bytes;
 }
@@ -386,12 +395,15 @@ static size_t cut_next_tails(size_t want_bytes) {
  * SuperSlab and its tables can be mapped as well, and not all: who lives at a limit would soon map them again. */
 static void unmap_what_is_free(size_t want_bytes) {
     enum { MORE_BYTES = 4 << 20 };
-    uint64_t changes = count_changes() + 1;
-    if (changes == hak_atomic_load(&changes_in_vain, relaxed)) return;
+    uint64_t changes = count_changes(),
+             sum = (changes + hak_region_count_super_slabs()) << 32 |
+                   (uint32_t)(hak_atomic_load(&hak_dirty_units, relaxed) + 1);
+    if (sum == hak_atomic_load(&sum_in_vain, relaxed)) return;
     want_bytes += MORE_BYTES;
     size_t bytes = hak_region_unmap_units(want_bytes);
-    if (bytes < want_bytes) bytes += cut_next_tails(want_bytes - bytes);
-    hak_atomic_store(&changes_in_vain, bytes == 0 ? changes : 0, relaxed);
+    bool is_all = false;
+    if (bytes < want_bytes) bytes += cut_next_tails(want_bytes - bytes, changes, &is_all);
+    hak_atomic_store(&sum_in_vain, bytes == 0 && is_all ? sum : 0, relaxed);
 }
 
 void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes) {

@@ -146,7 +146,7 @@ static bool is_cut(const struct hak_slab *run) { return hak_atomic_load(&run->pu
 /* The caller has the run. False when its tail was cut, and the kernel doesn't map it again. */
 static bool restore_tail(struct hak_slab *run) {
     if (HAK_LIKELY(!is_cut(run))) return true;
-    if (hak_page_policy_map_again(tail_of(run), tail_bytes_of(run)) != HAK_OS_MAPPED) return false;
+    if (hak_page_policy_map_again(tail_of(run), tail_bytes_of(run), false) != HAK_OS_MAPPED) return false;
     hak_page_policy_count_cut(-1);
     hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
     return true;

@@ -22,7 +22,7 @@ static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without
  * Counted anew when the budget seems to be spent, and enough has changed to be worth it. */
 static HAK_ATOMIC(uint64_t) gap_count, gap_changes;
 static HAK_ATOMIC(uint64_t) cut_count;      /* of these, what lies behind runs (region/large.c); a guess */
-static HAK_ATOMIC(uint64_t) unmerged_count; /* parts that a forked child has mapped: they stay mappings of their own */
+static HAK_ATOMIC(uint64_t) unmerged_count; /* mappings more that stay when gaps have been mapped again */
 static bool is_forked_child;
 
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
@@ -30,11 +30,17 @@ enum { OTHER_MAPPINGS = 256 };
 
 /* Half of what a kernel allows that nobody has set otherwise. What it is set to stands in a file, which is not opened:
  * those who set it allow more, and where it is less P2 holds all the same. */
-enum { MOST_MAPPINGS = 65530 / 2 };
+enum { MOST_MAPPINGS = 65530 / 2, MAPPINGS_FOR_UNITS = 2048 };
+
+/* Whoever maps a part again between two others makes one mapping of the three, most often. The kernel leaves them apart in
+ * a forked child; and where the part was in the middle of a gap, and was touched before what is around it is mapped. */
+enum { UNMERGED_MAPPINGS = 2 };
 
 static uint64_t count_mappings(void) {
-    return hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) +
-           hak_atomic_load(&gap_count, relaxed) + hak_atomic_load(&unmerged_count, relaxed) + OTHER_MAPPINGS;
+    uint64_t gaps = hak_atomic_load(&gap_count, relaxed);
+    if (is_forked_child) gaps *= UNMERGED_MAPPINGS; /* as many as they will be once they are mapped */
+    return hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) + gaps +
+           hak_atomic_load(&unmerged_count, relaxed) + OTHER_MAPPINGS;
 }
 
 /* Of absent units in the first range, the only one that has some. */
@@ -75,6 +81,9 @@ void hak_page_policy_count_cut(int32_t change) { hak_atomic_fetch_add(&cut_count
 void hak_page_policy_after_fork(void) { is_forked_child = true; }
 
 bool hak_page_policy_may_map(void) { return fits_budget(1); }
+
+/* Tails are many and small: some mappings stay for units. */
+bool hak_page_policy_may_cut(void) { return fits_budget(MAPPINGS_FOR_UNITS); }
 
 static uintptr_t start_of_super_slab(const struct hak_range *range, uint32_t super_slab) {
     return range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
@@ -133,6 +142,10 @@ bool hak_page_policy_merge_mappings(void) {
         uint32_t super_slabs = hak_region_super_slabs(range);
         for (uint32_t first = 0; first < super_slabs; first++) {
             uint32_t end = first;
+            if (hak_atomic_load(&range->groups[first / HAK_SUPER_SLABS_PER_GROUP].huge, relaxed) == 0) {
+                first |= HAK_SUPER_SLABS_PER_GROUP - 1;
+                continue;
+            }
             while (end < super_slabs && is_huge(range, end)) end++;
             if (end == first) continue;
             any |= refuse_huge(range, first, end);
@@ -272,11 +285,11 @@ bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t byte
     return true;
 }
 
-enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes) {
+enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool in_the_middle) {
     enum hak_os_mapped result = hak_os_map_at((void *)start, bytes);
     if (result != HAK_OS_MAPPED) return result;
     hak_os_refuse_huge_pages((void *)start, bytes);
-    count_gap_change(); /* in the middle of a gap */
-    if (is_forked_child) hak_atomic_fetch_add(&unmerged_count, 1, relaxed);
+    if (in_the_middle) count_gap_change();
+    if (in_the_middle || is_forked_child) hak_atomic_fetch_add(&unmerged_count, UNMERGED_MAPPINGS, relaxed);
     return result;
 }

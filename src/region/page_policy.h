@@ -42,9 +42,10 @@ void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t 
 bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t bytes, bool may_be_lazy);
 
 /* Unmaps what the caller has, within one SuperSlab; false when the kernel refuses, or it would be a mapping too many
- * (P2). And maps a part of a SuperSlab that was unmapped. */
+ * (P2). And maps a part of a SuperSlab that was unmapped; `in_the_middle`: what lies before it and behind it in the
+ * SuperSlab is not mapped. */
 bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes);
-enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes);
+enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool in_the_middle);
 
 /* So many tails of runs more were unmapped; or less, as they are mapped again, or their last unit is absent as a whole. */
 void hak_page_policy_count_cut(int32_t change);
@@ -79,8 +80,11 @@ bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab);
 
 /* ---- Mappings */
 
-/* True when large objects may have mappings of their own. */
+/* True when large objects may have mappings of their own, and parts of SuperSlabs be unmapped. */
 bool hak_page_policy_may_map(void);
+
+/* True when tails of runs may be unmapped. */
+bool hak_page_policy_may_cut(void);
 
 /* Makes one mapping of a part of a range, as page tables are moved. */
 void hak_page_policy_make_one_mapping(struct hak_range *range, uintptr_t start, size_t bytes);

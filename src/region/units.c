@@ -294,16 +294,18 @@ static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t
 /* What came of it when somebody tried to take or map units. */
 enum attempt { TAKEN, MAPPED, RACED, REFUSED };
 
-static enum hak_os_mapped map_run(const struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
+static enum hak_os_mapped map_run(const struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count,
+                                  bool in_the_middle) {
     uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
-    return hak_page_policy_map_again(start + ((uintptr_t)first << HAK_UNIT_SHIFT), (size_t)count << HAK_UNIT_SHIFT);
+    return hak_page_policy_map_again(start + ((uintptr_t)first << HAK_UNIT_SHIFT), (size_t)count << HAK_UNIT_SHIFT,
+                                     in_the_middle);
 }
 
 /* Maps absent units that the caller has, one by one: somebody else has a mapping in the place of one at least. Those are
  * nobody's from now on (R4); the others are given back. */
 static void map_around(struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
     for (uint32_t i = first; i < first + count; i++) {
-        enum hak_os_mapped result = map_run(range, super_slab, i, 1);
+        enum hak_os_mapped result = map_run(range, super_slab, i, 1, false);
         uint64_t bit = (uint64_t)1 << i;
         if (result != HAK_OS_OCCUPIED)
             add_units(range, super_slab, result == HAK_OS_MAPPED ? bit << 32 : bit | bit << 32);
@@ -321,7 +323,9 @@ static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint
         hak_in_hand_keep();
         return RACED;
     }
-    enum hak_os_mapped result = map_run(range, super_slab, first, count);
+    uint64_t others = (uint64_t)hak_units_absent(before) << 1; /* bit 0 is below the first unit */
+    bool in_the_middle = (others >> first & 1) != 0 && (others >> (first + count + 1) & 1) != 0;
+    enum hak_os_mapped result = map_run(range, super_slab, first, count, in_the_middle);
     if (result == HAK_OS_OCCUPIED) map_around(range, super_slab, first, count);
     else add_units(range, super_slab, result == HAK_OS_MAPPED ? run << 32 : both);
     hak_in_hand_keep();
@@ -823,7 +827,8 @@ size_t hak_region_unmap_units(size_t want_bytes) {
     struct hak_range *range = hak_region_range(0);
     uint32_t super_slab = range == NULL ? HAK_NO_SUPER_SLAB : hak_hint_next(range, 0, 0);
     size_t bytes = 0;
-    for (; super_slab != HAK_NO_SUPER_SLAB && bytes < want_bytes; super_slab = hak_hint_next(range, 0, super_slab + 1))
+    for (; super_slab != HAK_NO_SUPER_SLAB && bytes < want_bytes && hak_page_policy_may_map();
+         super_slab = hak_hint_next(range, 0, super_slab + 1))
         bytes += give_back(range, super_slab, MAPPED_UNITS, true);
     return bytes;
 }
