@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import mmap
 import os
 import platform
 import shutil
@@ -137,6 +139,17 @@ def test_a_large_process_answers_unasked() -> None:
     with running(program + WAIT) as child:
         wait_for_thread(child.pid)
         assert json.loads(ctl.ask(child.pid, "stats json"))["live_blocks"] > 80000
+
+
+def test_pipes_are_small() -> None:
+    """What all pipes of a user's processes may hold is limited."""
+    get_pipe_bytes = 1032  # F_GETPIPE_SZ, which Python 3.9 has no name for
+    with answering() as child:
+        channel = ctl.find_channel(child.pid)
+        assert channel is not None
+        for number in (ctl.REQUEST_WRITE, ctl.ANSWER_READ):
+            with open(channel / str(number), "rb" if number == ctl.ANSWER_READ else "wb", buffering=0) as pipe:
+                assert fcntl.fcntl(pipe, get_pipe_bytes) == mmap.PAGESIZE
 
 
 def test_purge_gives_memory_back() -> None:

@@ -312,10 +312,22 @@ static void map_around(struct hak_range *range, uint32_t super_slab, uint32_t fi
     }
 }
 
+/* How many absent units lie below one, up to the first that is not. */
+static uint32_t absent_below(uint32_t absent, uint32_t unit) {
+    return unit == 0 ? 0 : highest_free(absent << (HAK_UNITS_PER_SUPER_SLAB - unit));
+}
+
 /* Maps absent units of a word that is `before`, and gives them back as fresh ones. When the kernel doesn't, they are as
  * they were: nobody misses them meanwhile, for whom it would not map them either. RACED: the word has changed. */
 static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint32_t units) {
-    uint32_t first = hak_lowest_bit(units), count = hak_lowest_bit(~((uint64_t)units >> first));
+    uint32_t first = hak_lowest_bit(units), count = hak_lowest_bit(~((uint64_t)units >> first)),
+             absent = hak_units_absent(before), below = absent_below(absent, first);
+    bool in_the_middle = below != 0 && first + count < HAK_UNITS_PER_SUPER_SLAB && (absent >> (first + count) & 1) != 0;
+    if (in_the_middle && !hak_page_policy_may_map()) {
+        first -= below;
+        count += below;
+        in_the_middle = false;
+    }
     uint64_t run = hak_low_bits(count) << first, both = run | run << 32;
     hak_in_hand_begin();
     /* Relaxed: nobody has written to what is not mapped. */
@@ -323,8 +335,6 @@ static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint
         hak_in_hand_keep();
         return RACED;
     }
-    uint64_t others = (uint64_t)hak_units_absent(before) << 1; /* bit 0 is below the first unit */
-    bool in_the_middle = (others >> first & 1) != 0 && (others >> (first + count + 1) & 1) != 0;
     enum hak_os_mapped result = map_run(range, super_slab, first, count, in_the_middle);
     if (result == HAK_OS_OCCUPIED) map_around(range, super_slab, first, count);
     else add_units(range, super_slab, result == HAK_OS_MAPPED ? run << 32 : both);

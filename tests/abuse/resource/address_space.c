@@ -1,9 +1,9 @@
 /* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
  * runs on: it starts a copy of itself with hakmem preloaded, and one without.
  *
- *     address_space virt|limit_as|limit_data|again|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
+ *     address_space virt|limit_as|limit_data|again|shrunk|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
  *
- * The blocks of limit_as, limit_data and again have so many BYTES. A copy is `address_space CASE "" BYTES`. */
+ * The blocks of limit_as, limit_data, again and shrunk have so many BYTES. A copy is `address_space CASE "" BYTES`. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -89,6 +89,19 @@ static void copy_again(void) {
         while (count < COUNT_OF(blocks) && (blocks[count] = malloc(block_bytes)) != NULL) count++;
     }
     say("%lu\n", (unsigned long)(count * block_bytes >> 20));
+}
+
+/* How many MiB there are for others when all blocks become shorter where they are. */
+static void copy_shrunk(void) {
+    enum { LIMIT_MIB = 512, SHORT_BYTES = 36000, OTHER_BYTES = 16384 };
+    static void *blocks[(LIMIT_MIB << 20) / 4096];
+    size_t block_bytes = strtoul(bytes_of_case, NULL, 10), count = 0, others = 0;
+    struct rlimit limit = {(rlim_t)LIMIT_MIB << 20, (rlim_t)LIMIT_MIB << 20};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) SKIP("setrlimit: errno %d", errno);
+    while (count < COUNT_OF(blocks) && (blocks[count] = malloc(block_bytes)) != NULL) count++;
+    for (size_t i = 0; i < count; i++) EXPECT(realloc(blocks[i], SHORT_BYTES) == blocks[i], "block %zu moved", i);
+    while (malloc(OTHER_BYTES) != NULL) others++;
+    say("%lu\n", (unsigned long)(others * OTHER_BYTES >> 20));
 }
 
 static atomic_bool has_begun, is_over;
@@ -223,6 +236,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[1], "limit_as")) copy_limit(RLIMIT_AS);
         else if (!strcmp(argv[1], "limit_data")) copy_limit(RLIMIT_DATA);
         else if (!strcmp(argv[1], "again")) copy_again();
+        else if (!strcmp(argv[1], "shrunk")) copy_shrunk();
         else if (!strcmp(argv[1], "refused")) copy_refused();
         else if (!strcmp(argv[1], "too_much")) copy_too_much();
         else if (!strcmp(argv[1], "where")) copy_where();
@@ -231,7 +245,8 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(argv[1], "virt")) virt();
     else if (!strcmp(argv[1], "anonymous")) anonymous();
-    else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data") || !strcmp(argv[1], "again"))
+    else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data") || !strcmp(argv[1], "again") ||
+             !strcmp(argv[1], "shrunk"))
         limited(argv[1]);
     else if (!strcmp(argv[1], "refused")) refused();
     else if (!strcmp(argv[1], "too_much")) too_much();

@@ -255,6 +255,16 @@ static void huge_pages(void **state) {
     assert_true(hak_os_unmap(start, huge));
 }
 
+/* Where a part isn't mapped, the rest is told all the same. */
+static void huge_pages_around_a_gap(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(3 * page, page);
+    assert_true(hak_os_unmap(start + page, page));
+    assert_true(hak_os_refuse_huge_pages(start, 3 * page));
+    assert_true(hak_os_unmap(start, page) && hak_os_unmap(start + 2 * page, page));
+}
+
 /* A refusal changes nothing, errno least of all, and is counted as a call. */
 static void refusals(void **state) {
     (void)state;
@@ -509,7 +519,7 @@ static void replaced_files(void **state) {
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
-          cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(refusals),
+          cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap), cmocka_unit_test(refusals),
           cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses), cmocka_unit_test(usage),
           cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(thread_ids), cmocka_unit_test(facts),
           cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages),

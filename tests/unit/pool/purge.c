@@ -315,8 +315,46 @@ static void behind_runs(void **state) {
     assert_int_equal(sweep(0), HAK_UNIT_BYTES - 36864);
 }
 
+static uint32_t count_tails(uint32_t super_slabs) {
+    uint32_t count = 0;
+    for (uint32_t unit = 0; unit < super_slabs * HAK_UNITS_PER_SUPER_SLAB; unit++)
+        count += hak_large_tail_bytes(hak_region_range(0), unit) != 0;
+    return count;
+}
+
+/* At a limit all tails are looked at when there may be many new ones, else some at each call. */
+static void tails_by_turns(void **state) {
+    enum { SUPER_SLABS = 100, RUNS = SUPER_SLABS * HAK_UNITS_PER_SUPER_SLAB, PART = 16, MUCH = 1 << 30 };
+    (void)state;
+    pool_start(SIZE_MAX);
+    static char *runs[RUNS];
+    for (uint32_t i = 0; i < RUNS; i++) assert_non_null(runs[i] = hak_large_alloc(40000, 16, false));
+    assert_int_equal(count_tails(SUPER_SLABS), RUNS);
+    HAK_COUNT((struct hak_heap *)NULL, large_allocs, RUNS);
+    hak_purge_reclaim(NULL, false, MUCH);
+    assert_int_equal(count_tails(SUPER_SLABS), 0);
+    for (uint32_t i = 0; i < RUNS; i += HAK_UNITS_PER_SUPER_SLAB) {
+        struct hak_place place = hak_region_find((uintptr_t)runs[i]);
+        assert_ptr_equal(hak_large_resize(&place, 36864), runs[i]);
+    }
+    HAK_COUNT((struct hak_heap *)NULL, large_resizes, SUPER_SLABS);
+    for (uint32_t left = SUPER_SLABS; left > 0; left = left > PART ? left - PART : 0) {
+        assert_int_equal(count_tails(SUPER_SLABS), left);
+        hak_purge_reclaim(NULL, false, MUCH);
+    }
+    assert_int_equal(count_tails(SUPER_SLABS), 0);
+    for (uint32_t i = 0; i < RUNS; i++) {
+        struct hak_place place = hak_region_find((uintptr_t)runs[i]);
+        assert_ptr_equal(hak_large_resize(&place, 45056), runs[i]);
+    }
+    HAK_COUNT((struct hak_heap *)NULL, large_resizes, RUNS);
+    hak_purge_reclaim(NULL, false, MUCH);
+    assert_int_equal(count_tails(SUPER_SLABS), 0);
+}
+
 UNIT_MAIN(cmocka_unit_test(holes_in_pages_of_4_kib), cmocka_unit_test(holes_in_pages_of_16_kib),
           cmocka_unit_test(holes_in_pages_of_64_kib), cmocka_unit_test(refused), cmocka_unit_test(holes_come_and_go),
           cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins), cmocka_unit_test(old_holes),
           cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages),
-          cmocka_unit_test(while_others_go_on), cmocka_unit_test(without_their_heaps), cmocka_unit_test(behind_runs))
+          cmocka_unit_test(while_others_go_on), cmocka_unit_test(without_their_heaps), cmocka_unit_test(behind_runs),
+          cmocka_unit_test(tails_by_turns))

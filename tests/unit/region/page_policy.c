@@ -426,6 +426,52 @@ static void large_objects_within_the_budget(void **state) {
     assert_true(hak_page_policy_may_map());
 }
 
+/* So many parts of SuperSlabs can be unmapped, every second unit of those that a slab has. */
+static uint32_t unmap_all(const struct hak_slab *first, uint32_t units) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < units; i += 2) {
+        struct hak_range *range = hak_region_range(0);
+        if (!hak_page_policy_unmap(range, hak_region_start_of(range, first + i), HAK_UNIT_BYTES)) break;
+        count++;
+    }
+    return count;
+}
+
+static void map_all(const struct hak_slab *first, uint32_t count, bool in_the_middle) {
+    for (uint32_t i = 0; i < count; i++) {
+        uintptr_t start = hak_region_start_of(hak_region_range(0), first + 2 * i);
+        assert_int_equal(hak_page_policy_map_again(start, HAK_UNIT_BYTES, in_the_middle), HAK_OS_MAPPED);
+    }
+}
+
+static void gaps_within_the_budget(void **state) {
+    enum { SUPER_SLABS = 20, UNITS = SUPER_SLABS * 32, LEFT = 100 };
+    (void)state;
+    start_growing();
+    is_handed_out = false; /* no borders */
+    struct hak_slab *first = grow(SUPER_SLABS);
+    use_mappings(LEFT);
+    assert_int_equal(unmap_all(first, UNITS), LEFT);
+    assert_false(hak_page_policy_may_cut());
+    map_all(first, LEFT / 4, true);
+    hak_directory_set(((uintptr_t)1 << 41), HAK_ENTRY_NONE); /* one mapping less changes nothing */
+    assert_false(hak_page_policy_may_map());
+}
+
+/* In a child each part that is mapped again may be three mappings where there was one. */
+static void gaps_of_a_child(void **state) {
+    enum { SUPER_SLABS = 20, UNITS = SUPER_SLABS * 32, LEFT = 100 };
+    (void)state;
+    start_growing();
+    is_handed_out = false;
+    struct hak_slab *first = grow(SUPER_SLABS);
+    use_mappings(LEFT);
+    hak_page_policy_after_fork();
+    assert_int_equal(unmap_all(first, UNITS), LEFT / 2);
+    map_all(first, LEFT / 2, false);
+    assert_int_equal(unmap_all(first, UNITS), 0);
+}
+
 /* The kernel has no mapping left for a SuperSlab beside huge ones: they are given up. */
 static void merging(void **state) {
     (void)state;
@@ -485,5 +531,5 @@ UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_o
           cmocka_unit_test(a_run_grows_into_it), cmocka_unit_test(purged_after_it_was_huge),
           cmocka_unit_test(spans_are_used_again), cmocka_unit_test(none_for_what_is_sparse),
           cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
-          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
+          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child),
           cmocka_unit_test(merging), cmocka_unit_test(one_mapping))

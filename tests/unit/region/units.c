@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "fake_os.h"
+#include "region/directory.h"
 #include "region/in_hand.h"
+#include "region/page_policy.h"
 #include "region/region.h"
 
 enum { SCANNED_SUPER_SLABS = 64 };
@@ -326,6 +328,25 @@ static void absent(void **state) {
     assert_int_equal(dirty(), 0);
 }
 
+/* A unit in the middle of a gap makes one more of it, unless mappings are short: then the gap is closed from its
+ * beginning. */
+static void middle_of_a_gap(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *all = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    hak_region_release(all + 4, 8);
+    hak_region_release(all + 20, 8);
+    hak_region_unmap_units(SIZE_MAX);
+    assert_int_equal(hak_units_absent(word_of(0)), 0x0ff00ff0);
+    assert_int_equal(unit_of(acquire(1, 8, HAK_UNITS_FREE)), 8);
+    assert_int_equal(hak_units_absent(word_of(0)), 0x0ff00ef0);
+    for (uintptr_t i = 0; hak_page_policy_may_map(); i++)
+        hak_directory_set(((uintptr_t)1 << 41) + i * HAK_GRANULE_BYTES, hak_entry_for_mapping(4096));
+    assert_int_equal(unit_of(acquire(1, 8, HAK_UNITS_FREE)), 24);
+    assert_int_equal(hak_units_absent(word_of(0)), 0x0e000ef0);
+    assert_int_equal(hak_units_fresh(word_of(0)), 0x00f00000);
+}
+
 /* The same for units across the borders of SuperSlabs. */
 static void absent_spans(void **state) {
     (void)state;
@@ -413,4 +434,4 @@ UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cm
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
           cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random),
           cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(absent),
-          cmocka_unit_test(absent_spans), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
+          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
