@@ -97,7 +97,7 @@ struct hak_statistics {
 };
 
 /* Fills *stats. size is sizeof(struct hak_statistics) as the caller knows it; no more is written, and what an older
- * library does not know is 0. Returns 0; EINVAL when stats is NULL; ENOMEM when the kernel gives no memory to count in. */
+ * library does not know is 0. Returns 0, or EINVAL when stats is NULL. */
 HAK_API int hak_stats(struct hak_statistics *stats, size_t size);
 
 /* ---- Heap profile ---------------------------------------------------------------------------------------------- */

@@ -153,29 +153,12 @@ size_t hak_purge(void) {
 
 size_t hak_thread_prewarm(size_t max_size) { return hak_front_prewarm(max_size); }
 
-/* A snapshot, and the text that may be made of it: too much for the stack of a coroutine. */
-struct counting {
-    struct hak_snapshot snapshot;
-    char text[HAK_STATISTICS_BYTES];
-};
-
-/* To be closed; NULL when the kernel gives no memory. */
-static struct counting *open_counting(void) {
-    return hak_os_map(hak_align_up(sizeof(struct counting), hak_os_page_bytes()), hak_os_page_bytes());
-}
-
-static void close_counting(struct counting *counting) {
-    hak_os_unmap(counting, hak_align_up(sizeof *counting, hak_os_page_bytes()));
-}
-
 int hak_stats(struct hak_statistics *stats, size_t size) {
     if (stats == NULL) return EINVAL;
-    struct counting *counting = open_counting();
-    if (counting == NULL) return ENOMEM;
-    hak_snapshot_take(&counting->snapshot);
+    struct hak_statistics total;
+    hak_statistics_take(&total);
     memset(stats, 0, size);
-    memcpy(stats, &counting->snapshot.total, size < sizeof *stats ? size : sizeof *stats);
-    close_counting(counting);
+    memcpy(stats, &total, size < sizeof *stats ? size : sizeof *stats);
     return 0;
 }
 
@@ -211,13 +194,23 @@ static int trim(size_t pad) {
     return hak_purge() > 0;
 }
 
+/* In memory of its own: it would be too much for the stack of a coroutine. */
 static void print_stats(void) {
-    struct counting *counting = open_counting();
-    if (counting == NULL) return;
-    struct hak_text text = hak_text_in(counting->text, sizeof counting->text);
-    hak_statistics_write_text(&counting->snapshot, false, &text);
+    static const char refused[] = "hakmem: no memory for the statistics' text\n";
+    struct printed {
+        struct hak_snapshot snapshot;
+        char text[HAK_STATISTICS_BYTES];
+    } * printed;
+    size_t bytes = hak_align_up(sizeof *printed, hak_os_page_bytes());
+    printed = hak_os_map(bytes, hak_os_page_bytes());
+    if (printed == NULL) {
+        hak_os_write(STDERR_FILENO, refused, sizeof refused - 1);
+        return;
+    }
+    struct hak_text text = hak_text_in(printed->text, sizeof printed->text);
+    hak_statistics_write_text(&printed->snapshot, false, &text);
     hak_os_write(STDERR_FILENO, text.start, text.length);
-    close_counting(counting);
+    hak_os_unmap(printed, bytes);
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
@@ -267,7 +260,7 @@ HAK_OVERRIDE(hak_posix_memalign, __posix_memalign, (void **, size_t, size_t), in
 #define FILL_MALLINFO(info, number)                                                                                    \
     do {                                                                                                               \
         struct hak_statistics total;                                                                                   \
-        if (hak_stats(&total, sizeof total) != 0) break;                                                               \
+        hak_statistics_take(&total);                                                                                   \
         (info).arena = (number)total.committed_bytes;                                                                  \
         (info).hblks = (number)total.large_blocks;                                                                     \
         (info).hblkhd = (number)total.large_bytes;                                                                     \
@@ -299,19 +292,14 @@ HAK_API int malloc_info(int options, FILE *stream) {
     }
     char buffer[1024];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
-    struct hak_statistics stats;
-    const struct hak_statistics *total = &stats;
-    int error = hak_stats(&stats, sizeof stats);
-    if (error != 0) {
-        errno = error;
-        return -1;
-    }
+    struct hak_statistics total;
+    hak_statistics_take(&total);
     hak_text_add(&text, "<malloc version=\"1\">\n<total type=\"rest\" count=\"%lu\" size=\"%lu\"/>\n",
-                 (unsigned long)total->cached_blocks, (unsigned long)(total->free_bytes + total->cached_bytes));
-    hak_text_add(&text, "<total type=\"mmap\" count=\"%lu\" size=\"%lu\"/>\n", (unsigned long)total->large_blocks,
-                 (unsigned long)total->large_bytes);
+                 (unsigned long)total.cached_blocks, (unsigned long)(total.free_bytes + total.cached_bytes));
+    hak_text_add(&text, "<total type=\"mmap\" count=\"%lu\" size=\"%lu\"/>\n", (unsigned long)total.large_blocks,
+                 (unsigned long)total.large_bytes);
     hak_text_add(&text, "<system type=\"current\" size=\"%lu\"/>\n<aspace type=\"total\" size=\"%lu\"/>\n</malloc>\n",
-                 (unsigned long)total->committed_bytes, (unsigned long)total->mapped_bytes);
+                 (unsigned long)total.committed_bytes, (unsigned long)total.mapped_bytes);
     return fputs(text.start, stream) < 0 ? -1 : 0;
 }
 

@@ -9,7 +9,96 @@
 #include "region/directory.h"
 #include "region/mapping_cache.h"
 
-/* ---- Taking a snapshot ------------------------------------------------------------------------------------------- */
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
+
+/* What is added up: little, for it lies on the stack of whoever asks. */
+struct counted {
+    struct hak_statistics *total;
+    struct hak_class_stats *classes;                /* or NULL */
+    int64_t live_blocks[HAK_SMALL_CLASS_COUNT + 1]; /* by class; below 0 where one changed meanwhile */
+};
+
+static void add_to_class(struct counted *counted, uint32_t size_class, uint64_t slabs, uint64_t free_blocks,
+                         uint64_t cached_blocks) {
+    uint64_t bytes = hak_size_classes[size_class].block_bytes;
+    counted->total->slabs += slabs;
+    counted->total->free_bytes += free_blocks * bytes;
+    counted->total->cached_blocks += cached_blocks;
+    counted->total->cached_bytes += cached_blocks * bytes;
+    counted->live_blocks[size_class] +=
+        (int64_t)(slabs * hak_size_classes[size_class].block_count - free_blocks - cached_blocks);
+    if (counted->classes == NULL) return;
+    counted->classes[size_class].slabs += slabs;
+    counted->classes[size_class].free_blocks += free_blocks;
+    counted->classes[size_class].cached_blocks += cached_blocks;
+}
+
+static void count_range(struct counted *counted, struct hak_range *range) {
+    uint32_t units = hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
+    for (uint32_t unit = 0; unit < units;) {
+        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        struct hak_slab *record = &range->slabs[unit];
+        if (size_class == HAK_CLASS_RUN_HEAD) {
+            uint64_t run_pages = hak_atomic_load(&record->run_pages, relaxed);
+            counted->total->large_blocks++;
+            counted->total->large_bytes += run_pages * hak_os_page_bytes();
+        }
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
+            unit++;
+            continue;
+        }
+        uint32_t block_count = hak_size_classes[size_class].block_count,
+                 free_blocks = hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count) +
+                               hak_slab_count_claimed(record, block_count);
+        add_to_class(counted, hak_plain_class(size_class), 1, free_blocks, 0);
+        unit += hak_size_classes[size_class].unit_count;
+    }
+}
+
+static void add_mapping(uintptr_t start, size_t bytes, void *context) {
+    struct hak_statistics *total = context;
+    (void)start;
+    total->large_blocks++;
+    total->large_bytes += bytes;
+    total->committed_bytes += bytes;
+}
+
+static void count(struct counted *counted) {
+    struct hak_statistics *total = counted->total;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
+        count_range(counted, hak_region_range(i));
+    total->remote_frees = hak_atomic_load(&hak_shared_counters.remote_frees, relaxed);
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        total->heaps++;
+        total->remote_frees += hak_atomic_load(&heap->counters.remote_frees, relaxed);
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+            add_to_class(counted, i, 0, 0, hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i)));
+    }
+    struct hak_region_sums region = hak_region_sums();
+    total->super_slabs = region.super_slabs;
+    total->committed_bytes = region.committed_bytes + hak_mapping_cache_bytes();
+    total->metadata_bytes = region.metadata_bytes + total->heaps * HAK_HEAP_BYTES;
+    hak_directory_for_each_mapping(add_mapping, total);
+    total->live_blocks = total->large_blocks;
+    total->live_bytes = total->large_bytes;
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        uint64_t live = counted->live_blocks[i] > 0 ? (uint64_t)counted->live_blocks[i] : 0;
+        total->live_blocks += live;
+        total->live_bytes += live * hak_size_classes[i].block_bytes;
+        if (counted->classes != NULL) counted->classes[i].live_blocks = live;
+    }
+    total->mapped_bytes = hak_atomic_load(&hak_os_counters.mapped_bytes, relaxed);
+    total->purged_bytes = hak_atomic_load(&hak_os_counters.purged_bytes, relaxed);
+    total->system_calls = hak_atomic_load(&hak_os_counters.system_calls, relaxed);
+    total->memory_limit_bytes = hak_atomic_load(&hak_memory_limit_bytes, relaxed);
+    total->tight_count = hak_atomic_load(&hak_memory_tight_count, relaxed);
+}
+
+void hak_statistics_take(struct hak_statistics *total) {
+    struct counted counted = {.total = total};
+    memset(total, 0, sizeof *total);
+    count(&counted);
+}
 
 static void add_counters(struct hak_snapshot *snapshot, const struct hak_counters *counters) {
 #define HAK_COUNTER(name, text) snapshot->name += hak_atomic_load(&counters->name, relaxed);
@@ -17,75 +106,15 @@ static void add_counters(struct hak_snapshot *snapshot, const struct hak_counter
 #undef HAK_COUNTER
 }
 
-static void count_range(struct hak_snapshot *snapshot, struct hak_range *range) {
-    uint32_t units = hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
-    for (uint32_t unit = 0; unit < units;) {
-        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
-        struct hak_slab *record = &range->slabs[unit];
-        if (size_class == HAK_CLASS_RUN_HEAD) {
-            uint64_t run_pages = hak_atomic_load(&record->run_pages, relaxed);
-            snapshot->total.large_blocks++;
-            snapshot->total.large_bytes += run_pages * hak_os_page_bytes();
-        }
-        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
-            unit++;
-            continue;
-        }
-        uint32_t block_count = hak_size_classes[size_class].block_count;
-        struct hak_class_stats *stats = &snapshot->classes[hak_plain_class(size_class)];
-        stats->slabs++;
-        stats->free_blocks += hak_slab_count_bits(hak_region_bits_of(range, record, size_class), block_count) +
-                              hak_slab_count_claimed(record, block_count);
-        unit += hak_size_classes[size_class].unit_count;
-    }
-}
-
-static void add_mapping(uintptr_t start, size_t bytes, void *context) {
-    struct hak_snapshot *snapshot = context;
-    (void)start;
-    snapshot->total.large_blocks++;
-    snapshot->total.large_bytes += bytes;
-    snapshot->total.committed_bytes += bytes;
-}
-
 void hak_snapshot_take(struct hak_snapshot *snapshot) {
-    memset(snapshot, 0, sizeof *snapshot);
     struct hak_statistics *total = &snapshot->total;
-    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
-        count_range(snapshot, hak_region_range(i));
+    struct counted counted = {.total = total, .classes = snapshot->classes};
+    memset(snapshot, 0, sizeof *snapshot);
+    count(&counted);
     add_counters(snapshot, &hak_shared_counters);
-    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
-        total->heaps++;
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         add_counters(snapshot, &heap->counters);
-        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-            snapshot->classes[i].cached_blocks +=
-                hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i));
-    }
-    struct hak_region_sums sums = hak_region_sums();
-    total->super_slabs = sums.super_slabs;
-    total->committed_bytes = sums.committed_bytes + hak_mapping_cache_bytes();
-    total->metadata_bytes = sums.metadata_bytes + total->heaps * HAK_HEAP_BYTES;
-    hak_directory_for_each_mapping(add_mapping, snapshot);
-    total->live_blocks = total->large_blocks;
-    total->live_bytes = total->large_bytes;
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        struct hak_class_stats *stats = &snapshot->classes[i];
-        uint64_t capacity = stats->slabs * hak_size_classes[i].block_count, bytes = hak_size_classes[i].block_bytes;
-        uint64_t not_live = stats->free_blocks + stats->cached_blocks;
-        stats->live_blocks = capacity > not_live ? capacity - not_live : 0;
-        total->slabs += stats->slabs;
-        total->live_blocks += stats->live_blocks;
-        total->live_bytes += stats->live_blocks * bytes;
-        total->cached_blocks += stats->cached_blocks;
-        total->cached_bytes += stats->cached_blocks * bytes;
-        total->free_bytes += stats->free_blocks * bytes;
-    }
-    total->mapped_bytes = hak_atomic_load(&hak_os_counters.mapped_bytes, relaxed);
-    total->purged_bytes = hak_atomic_load(&hak_os_counters.purged_bytes, relaxed);
-    total->system_calls = hak_atomic_load(&hak_os_counters.system_calls, relaxed);
     total->remote_frees = snapshot->remote_frees;
-    total->memory_limit_bytes = hak_atomic_load(&hak_memory_limit_bytes, relaxed);
-    total->tight_count = hak_atomic_load(&hak_memory_tight_count, relaxed);
     uint64_t taken = snapshot->refilled_blocks + snapshot->large_allocs;
     snapshot->allocations = taken > total->cached_blocks ? taken - total->cached_blocks : 0;
 }

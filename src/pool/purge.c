@@ -395,9 +395,8 @@ static size_t cut_next_tails(size_t want_bytes, uint64_t changes, bool *is_all) 
  * SuperSlab and its tables can be mapped as well, and not all: who lives at a limit would soon map them again. */
 static void unmap_what_is_free(size_t want_bytes) {
     enum { MORE_BYTES = 4 << 20 };
-    uint64_t changes = count_changes(),
-             sum = (changes + hak_region_count_super_slabs()) << 32 |
-                   (uint32_t)(hak_atomic_load(&hak_dirty_units, relaxed) + 1);
+    uint64_t changes = count_changes(), sum = (changes + hak_region_count_super_slabs()) << 32;
+    sum |= (uint32_t)(hak_atomic_load(&hak_dirty_units, relaxed) + 1);
     if (sum == hak_atomic_load(&sum_in_vain, relaxed)) return;
     want_bytes += MORE_BYTES;
     size_t bytes = hak_region_unmap_units(want_bytes);

@@ -272,9 +272,14 @@ static void small_stack(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"small_stack", small_stack},
-        {"tuning", tuning},         {"info_small", info_small}, {"info_medium", info_medium},
-        {"info_large", info_large}, {"info_old", info_old},     {"trim", trim},
-        {"stats_text", stats_text}, {"info_text", info_text},
+        {"tuning", tuning},
+        {"info_small", info_small},
+        {"info_medium", info_medium},
+        {"info_large", info_large},
+        {"info_old", info_old},
+        {"trim", trim},
+        {"stats_text", stats_text},
+        {"info_text", info_text},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);
 }

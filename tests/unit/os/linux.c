@@ -519,8 +519,8 @@ static void replaced_files(void **state) {
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
-          cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap), cmocka_unit_test(refusals),
-          cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses), cmocka_unit_test(usage),
-          cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(thread_ids), cmocka_unit_test(facts),
-          cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages),
-          cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files))
+          cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap),
+          cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses),
+          cmocka_unit_test(usage), cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(thread_ids),
+          cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(one_processor),
+          cmocka_unit_test(messages), cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files))

@@ -531,5 +531,6 @@ UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_o
           cmocka_unit_test(a_run_grows_into_it), cmocka_unit_test(purged_after_it_was_huge),
           cmocka_unit_test(spans_are_used_again), cmocka_unit_test(none_for_what_is_sparse),
           cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
-          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child),
-          cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
+          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
+          cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child), cmocka_unit_test(merging),
+          cmocka_unit_test(one_mapping))

@@ -434,4 +434,5 @@ UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cm
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
           cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random),
           cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(absent),
-          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
+          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort),
+          cmocka_unit_test(at_random))
