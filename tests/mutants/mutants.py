@@ -98,8 +98,9 @@ class Workshop:
         self.seconds: dict[tuple[str, ...], float] = {}
 
     def make(self, test: str) -> bool:
-        target = os.path.basename(self.tests[test][0])
-        built = subprocess.run(["cmake", "--build", self.build, "--target", target], capture_output=True, text=True)
+        """The test's program, and the library that it may preload."""
+        targets = [os.path.basename(self.tests[test][0]), "hakmem_shared"]
+        built = subprocess.run(["cmake", "--build", self.build, "--target", *targets], capture_output=True, text=True)
         if built.returncode != 0:
             print(built.stdout[-2000:])
         return built.returncode == 0
