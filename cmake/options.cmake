@@ -48,7 +48,7 @@ target_compile_options(hak_codegen INTERFACE -fPIC -fvisibility=hidden -ftls-mod
     -fno-semantic-interposition
     -foptimize-sibling-calls # the heap profile's stacks begin in the program: what samples is called as a last act
     -fno-builtin-memcpy -fno-builtin-memset -fno-builtin-memmove # in cold code the compiler writes slow loops for them
-    $<$<CONFIG:Release>:-g1>)
+    $<$<CONFIG:Release>:-g -gz>) # with types: a debugger calls malloc in the program
 
 # ---- Instrumentation: of all that is compiled here ----
 

@@ -6,7 +6,9 @@ Exit status: 0 done, 1 the answer is no (a check failed, a bar was missed), 2 ba
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -70,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="hakmem", standalone_mode=False
         )
+        sys.stdout.flush()
     except LabError as error:
         print(f"hakmem: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
@@ -79,6 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         print(f"hakmem: {error.format_message()}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE):
+            raise
+        if error.errno != errno.EPIPE:
+            print(f"hakmem: can't write the output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends
+        sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         print("hakmem: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -115,7 +115,9 @@ def _why_never(pid: int) -> str:
 
 # ---- Wishing for a control thread ------------------------------------------------------------------------------------
 
-NONE_UNASKED = "hakmem has no thread in it; started with HAKMEM_CTL=1 it has one"
+NONE_UNASKED = (
+    "hakmem has no thread in it; started with HAKMEM_CTL=1 it has one, a forked child of it when it asks for memory"
+)
 
 
 def _wished_channel(pid: int, who: str, deadline: float, say: Callable[[str], None]) -> Path:

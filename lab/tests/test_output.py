@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,18 @@ def test_ledger_that_cannot_be_written_loses_nothing(
     with pytest.raises(LabError):
         finish(keep="suite")
     assert "geometric mean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_output_that_cannot_be_written(full: bool) -> None:
+    words = [sys.executable, "-c", "from hakmem import cli; cli.main(['--help'])"]
+    reader, writer = (-1, os.open("/dev/full", os.O_WRONLY)) if full else os.pipe()
+    if not full:
+        os.close(reader)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    expected = "hakmem: can't write the output: No space left on device\n" if full else ""
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

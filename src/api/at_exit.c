@@ -1,5 +1,6 @@
 /* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics,
  * the heap profile. */
+#include <pthread.h>
 #include <unistd.h>
 
 #include "front/background.h"
@@ -31,9 +32,6 @@ __attribute__((constructor)) static void start_service(void) {
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
-/* Programs close standard error before they end (GNU's tools do): the one of the start is kept. */
-static int kept_stderr = -1;
-
 /* What they are written with. One thread does it at a time, and so it needs little of a stack, which may be a signal
  * handler's. */
 static struct {
@@ -64,14 +62,14 @@ static int create_named(const char *name, const char *what, struct hak_text *pat
     if (descriptor >= 0) return descriptor;
     line->length = 0;
     hak_text_add(line, "hakmem: can't write %s to %s\n", what, path->start);
-    hak_os_write(STDERR_FILENO, line->start, line->length);
+    hak_os_write_quietly(STDERR_FILENO, line->start, line->length);
     return -1;
 }
 
 static void write_stats(const struct hak_config *config) {
     struct hak_text text = hak_text_in(stats.text, sizeof stats.text),
                     path = hak_text_in(stats.path, sizeof stats.path);
-    int descriptor = kept_stderr;
+    int descriptor = hak_os_kept_stderr();
     if (config->stats == HAK_STATS_JSON) hak_statistics_write_json(&stats.snapshot, &text);
     else hak_statistics_write_text(&stats.snapshot, true, &text);
     if (config->stats_file != NULL) {
@@ -79,7 +77,7 @@ static void write_stats(const struct hak_config *config) {
         if (descriptor < 0) return;
     }
     hak_os_write_quietly(descriptor, text.start, text.length);
-    if (descriptor != kept_stderr) hak_os_close(descriptor);
+    if (config->stats_file != NULL) hak_os_close(descriptor);
 }
 
 /* One that comes while statistics are being written is forgotten. */
@@ -94,9 +92,14 @@ __attribute__((constructor)) static void prepare_stats(void) {
         "hakmem: setting HAKMEM_STATS_SIGNAL ignored: the signal has a handler, or is ignored\n";
     const struct hak_config *config = hak_process_config();
     if (!hak_process_initialize() || (config->stats == HAK_STATS_OFF && config->stats_signal == 0)) return;
-    if (config->stats_file == NULL) kept_stderr = hak_os_duplicate(STDERR_FILENO);
+    /* Programs close standard error before they end (GNU's tools do). But whoever waits for its end does not wait for
+     * a daemon. */
+    if (config->stats_file == NULL) {
+        hak_os_keep_stderr();
+        pthread_atfork(NULL, NULL, hak_os_drop_stderr);
+    }
     if (config->stats_signal != 0 && !hak_os_on_signal((int)config->stats_signal, at_signal))
-        hak_os_write(STDERR_FILENO, handled, sizeof handled - 1);
+        hak_os_write_quietly(STDERR_FILENO, handled, sizeof handled - 1);
 }
 
 static void write_stats_at_exit(void) {

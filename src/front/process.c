@@ -93,7 +93,7 @@ static void read_settings(void) {
         (uintptr_t)keep_name(hak_config_file(settings.metrics_file), metrics_file, sizeof metrics_file);
     if (settings.heap_profile != 0 && !hak_meter_start(settings.heap_profile_interval_bytes))
         hak_text_add(&messages, "hakmem: no memory for the heap profile\n");
-    if (messages.length != 0) hak_os_write(STDERR_FILENO, messages.start, messages.length);
+    if (messages.length != 0) hak_os_write_quietly(STDERR_FILENO, messages.start, messages.length);
 }
 
 static bool start(void) {

@@ -394,7 +394,7 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
 }
 
 static void write_to_file(const char *text, void *descriptor) {
-    hak_os_write(*(const int *)descriptor, text, strlen(text));
+    hak_os_write_quietly(*(const int *)descriptor, text, strlen(text));
 }
 
 bool hak_profile_write(int descriptor) {

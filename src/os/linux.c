@@ -739,14 +739,18 @@ void hak_os_write_quietly(int descriptor, const char *text, size_t length) {
     enum { SET_BYTES = 8 };
     static const struct timespec at_once;
     int saved_errno = errno;
-    sigset_t before, pending, pipe_signal;
-    sigemptyset(&pipe_signal);
-    sigaddset(&pipe_signal, SIGPIPE);
+    sigset_t before, pending, sent;
+    sigemptyset(&sent);
+    sigaddset(&sent, SIGPIPE);
+    sigaddset(&sent, SIGXFSZ);
     sigpending(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
-    bool is_broken = !write_all(descriptor, text, length) && errno == EPIPE;
-    if (is_broken && !sigismember(&pending, SIGPIPE))
-        syscall(SYS_rt_sigtimedwait, &pipe_signal, NULL, &at_once, SET_BYTES); /* no cancellation point */
+    pthread_sigmask(SIG_BLOCK, &sent, &before);
+    if (!write_all(descriptor, text, length)) {
+        if (errno != EPIPE || sigismember(&pending, SIGPIPE)) sigdelset(&sent, SIGPIPE);
+        if (errno != EFBIG || sigismember(&pending, SIGXFSZ)) sigdelset(&sent, SIGXFSZ);
+        if (errno == EPIPE || errno == EFBIG)
+            syscall(SYS_rt_sigtimedwait, &sent, NULL, &at_once, SET_BYTES); /* no cancellation point */
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
 }
@@ -776,13 +780,15 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length) {
     return done;
 }
 
+/* No cancellation point, as libc's functions are: these are called in the middle of a malloc, and at the end of the
+ * process. */
 int hak_os_create_file(const char *path) {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (descriptor >= 0) fcntl(descriptor, F_SETFL, 0); /* writing may wait */
+    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
+        descriptor = (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0666);
+    if (descriptor >= 0) syscall(SYS_fcntl, descriptor, F_SETFL, 0); /* writing may wait */
     return descriptor;
 }
 
-/* These three are asked for in the middle of a malloc, which is no cancellation point; libc's functions are. */
 int hak_os_open_file(const char *path) { return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); }
 
 size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
@@ -796,14 +802,44 @@ void hak_os_copy_file(const char *path, int to) {
     char part[4096];
     int saved_errno = errno, from = hak_os_open_file(path);
     size_t length;
-    while (from >= 0 && (length = hak_os_read(from, part, sizeof part)) > 0) hak_os_write(to, part, length);
+    while (from >= 0 && (length = hak_os_read(from, part, sizeof part)) > 0) hak_os_write_quietly(to, part, length);
     if (from >= 0) hak_os_close(from);
     errno = saved_errno;
 }
 
 void hak_os_close(int descriptor) { syscall(SYS_close, descriptor); }
 
-int hak_os_duplicate(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 100); }
+static int kept_stderr = -1;
+static struct stat kept_file;
+
+void hak_os_keep_stderr(void) {
+    enum { HIGH = 100, LEAST = 3 };
+    int saved_errno = errno;
+    kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, HIGH);
+    if (kept_stderr < 0) kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, LEAST); /* a low limit of descriptors */
+    if (kept_stderr >= 0) fstat(kept_stderr, &kept_file);
+    errno = saved_errno;
+}
+
+/* A program may close what it doesn't know, and get the number for a file of its own. */
+static bool has_kept_stderr(void) {
+    struct stat file;
+    return kept_stderr >= 0 && fstat(kept_stderr, &file) == 0 && file.st_dev == kept_file.st_dev &&
+           file.st_ino == kept_file.st_ino;
+}
+
+int hak_os_kept_stderr(void) {
+    int saved_errno = errno, descriptor = has_kept_stderr() ? kept_stderr : STDERR_FILENO;
+    errno = saved_errno;
+    return descriptor;
+}
+
+void hak_os_drop_stderr(void) {
+    int saved_errno = errno;
+    if (has_kept_stderr()) hak_os_close(kept_stderr);
+    kept_stderr = -1;
+    errno = saved_errno;
+}
 
 bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
 

@@ -158,7 +158,8 @@ uint32_t hak_os_processor_count(void);
 /* Writes all of `text` to a file descriptor, as far as that is possible. */
 void hak_os_write(int descriptor, const char *text, size_t length);
 
-/* The same; a pipe that nobody reads any more sends no SIGPIPE. */
+/* The same, for what nobody but a setting has asked for: a pipe that nobody reads any more sends no SIGPIPE, a limit of
+ * files' sizes no SIGXFSZ. */
 void hak_os_write_quietly(int descriptor, const char *text, size_t length);
 
 /* Writes what `path` has, as far as it can be read, to a file descriptor. */
@@ -179,8 +180,13 @@ int hak_os_open_file(const char *path);
 size_t hak_os_read(int descriptor, void *buffer, size_t bytes);
 void hak_os_close(int descriptor);
 
-/* A second descriptor for the same file, out of the way of the program's, closed on exec. -1 when there is none. */
-int hak_os_duplicate(int descriptor);
+/* Keeps a descriptor for standard error, out of the way of the program's, for when it has been closed. One in a process;
+ * a child of fork drops it. */
+void hak_os_keep_stderr(void);
+void hak_os_drop_stderr(void);
+
+/* The kept descriptor, if it is there and the same file's still, else the program's own. */
+int hak_os_kept_stderr(void);
 
 /* True when the process runs with more rights than its caller (setuid, capabilities). */
 bool hak_os_is_privileged(void);

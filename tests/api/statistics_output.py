@@ -242,8 +242,10 @@ def unread_pipe(library: Path, schema: Json, folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(["true"], env=environment(library, STATS="text"), stderr=writer, timeout=LIMIT_S)
+    wrong = subprocess.run(["true"], env=environment(library, NONSENSE="1", STATS="text:/none/such"), stderr=writer,
+                           timeout=LIMIT_S)
     os.close(writer)
-    expect(done.returncode == 0, f"{done}")
+    expect(done.returncode == 0 and wrong.returncode == 0, f"{done}, {wrong}")
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     named = subprocess.run(["true"], env=environment(library, STATS=f"json:{pipe}"), capture_output=True, text=True,
@@ -258,8 +260,92 @@ def unread_pipe(library: Path, schema: Json, folder: Path) -> None:
     checked(text or "", schema)
 
 
+PROGRAM_OF_ITS_OWN = """
+import os, socket, sys
+os.closerange(3, 2000)
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(150)]
+ends = socket.socketpair()
+os.dup2(ends[0].fileno(), held[-50])
+for number in held[90:]:
+    os.dup2(ends[0].fileno(), number)
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+ends[1].setblocking(False)
+try:
+    got = ends[1].recv(100)
+except BlockingIOError:
+    got = b""
+sys.exit(len(got))
+"""
+DAEMON = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    os.setsid()
+    for number in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    time.sleep(60)
+print(child)
+"""
+CANCELLED = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.pthread_self.restype = ctypes.c_void_p
+libc.pthread_cancel.argtypes = (ctypes.c_void_p,)
+libc.pthread_setcancelstate(1, None)
+os.write(1, b"end")
+libc.pthread_setcancelstate(0, None)
+libc.pthread_cancel(libc.pthread_self())
+libc.exit(3)
+"""
+
+
+def run(library: Path, words: list[str], prefix: tuple[str, ...] = (), **settings: str) -> Any:
+    rest = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
+    given = [f"HAKMEM_{name}={value}" for name, value in settings.items()]
+    return subprocess.run([*prefix, "env", f"LD_PRELOAD={library}", *given, *words], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, env=rest, timeout=LIMIT_S)
+
+
+def own_descriptors(library: Path, schema: Json, folder: Path) -> None:
+    """A descriptor that the program closed and got again is the program's."""
+    done = run(library, [sys.executable, "-c", PROGRAM_OF_ITS_OWN], STATS="text")
+    expect(done.returncode == 0, f"the program's socket got {done.returncode} bytes: {done}")
+
+
+def daemon(library: Path, schema: Json, folder: Path) -> None:
+    """Whoever started it isn't kept waiting."""
+    try:
+        done = run(library, [sys.executable, "-S", "-c", DAEMON], STATS="text")
+    except subprocess.TimeoutExpired as late:
+        os.kill(int(late.stdout or b"0"), signal.SIGKILL)
+        raise Failure("it waited for the daemon") from late
+    os.kill(int(done.stdout), signal.SIGKILL)
+    expect(done.returncode == 0 and "live_bytes" in done.stderr, f"{done}")
+
+
+def cancelled(library: Path, schema: Json, folder: Path) -> None:
+    """What is written at the end is no cancellation point."""
+    for settings in ({}, {"STATS": f"text:{folder}/stats"}, {"PROF": f"1:{folder}/profile"}):
+        done = run(library, [sys.executable, "-S", "-c", CANCELLED], **settings)
+        expect(done.returncode == 3, f"{settings}: {done}")
+
+
+def limits(library: Path, schema: Json, folder: Path) -> None:
+    """Limits of files' sizes and of descriptors."""
+    none_larger = ("prlimit", "--fsize=0", "--core=0")
+    for settings in ({"STATS": f"text:{folder}/stats"}, {"PROF": f"1:{folder}/profile"}):
+        done = run(library, ["true"], none_larger, **settings)
+        expect(done.returncode == 0, f"{settings}: {done}")
+    for most in (100, 20):
+        done = run(library, ["true"], ("prlimit", f"--nofile={most}"), STATS="text")
+        expect(done.returncode == 0 and "live_bytes" in done.stderr, f"{most} descriptors: {done}")
+
+
 CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_stderr, "handler": own_handler,
-         "child": in_child, "unread_pipe": unread_pipe}
+         "child": in_child, "unread_pipe": unread_pipe,
+         "own_descriptors": own_descriptors, "daemon": daemon, "cancelled": cancelled, "limits": limits}
 
 
 def main() -> int:

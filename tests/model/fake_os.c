@@ -254,6 +254,7 @@ void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] 
 bool hak_os_is_privileged(void) { return !fake_os.has_service; }
 int hak_os_process_id(void) { return 1; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
+void hak_os_write_quietly(int descriptor, const char *text, size_t length) { hak_os_write(descriptor, text, length); }
 uint32_t hak_os_thread_id(void) { return 0; }
 bool hak_os_replace_file(const char *path, const char *text, size_t length) {
     return (void)path, (void)text, (void)length, true;

@@ -353,6 +353,51 @@ static void clock_moves(void **state) {
     assert_true(now > before);
 }
 
+/* The program's, if the kept one is gone or another file's. */
+static void kept_stderr(void **state) {
+    (void)state;
+    assert_int_equal(hak_os_kept_stderr(), STDERR_FILENO);
+    hak_os_keep_stderr();
+    int kept = hak_os_kept_stderr();
+    assert_true(kept >= 100);
+    assert_int_not_equal(fcntl(kept, F_GETFD) & FD_CLOEXEC, 0);
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    int other = dup(kept);
+    assert_int_equal(dup2(ends[1], kept), kept);
+    assert_int_equal(hak_os_kept_stderr(), STDERR_FILENO);
+    hak_os_drop_stderr(); /* not what is another's */
+    assert_int_equal(fcntl(kept, F_GETFD), 0);
+    dup2(other, kept);
+    hak_os_keep_stderr();
+    kept = hak_os_kept_stderr();
+    hak_os_drop_stderr();
+    assert_int_equal(fcntl(kept, F_GETFD), -1);
+    assert_int_equal(hak_os_kept_stderr(), STDERR_FILENO);
+    close(ends[0]), close(ends[1]), close(other);
+}
+
+/* A signal that somebody else has sent stays. */
+static void quiet_writes(void **state) {
+    (void)state;
+    int ends[2];
+    sigset_t pipe_signal, pending;
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    hak_os_write_quietly(ends[1], "lost", 4); /* SIGPIPE would end the test */
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, NULL);
+    hak_os_write_quietly(ends[1], "lost", 4);
+    sigpending(&pending);
+    assert_false(sigismember(&pending, SIGPIPE));
+    raise(SIGPIPE);
+    hak_os_write_quietly(ends[1], "lost", 4);
+    sigpending(&pending);
+    assert_true(sigismember(&pending, SIGPIPE));
+    close(ends[1]);
+}
+
 static void files(void **state) {
     (void)state;
     char path[] = "unit-os-XXXXXX", text[16] = "";
@@ -364,14 +409,11 @@ static void files(void **state) {
     descriptor = hak_os_create_file(path);
     assert_true(descriptor >= 0);
     assert_int_not_equal(fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
-    int second = hak_os_duplicate(descriptor);
-    assert_true(second >= 100);
-    assert_int_not_equal(fcntl(second, F_GETFD) & FD_CLOEXEC, 0);
+    hak_os_write(descriptor, "new", 3);
     hak_os_close(descriptor);
-    hak_os_write(second, "new", 3);
-    hak_os_close(second);
     errno = 1234;
-    hak_os_write(second, "lost", 4); /* closed: nothing to be done */
+    hak_os_write(descriptor, "lost", 4); /* closed: nothing to be done */
+    hak_os_write_quietly(descriptor, "lost", 4);
     assert_int_equal(errno, 1234);
 
     descriptor = hak_os_open_file(path);
@@ -388,7 +430,6 @@ static void files(void **state) {
 
     unlink(path);
     assert_int_equal(hak_os_create_file("/no/such/folder/file"), -1);
-    assert_int_equal(hak_os_duplicate(second), -1);
 }
 
 static void *see_thread_id(void *seen) {
@@ -521,6 +562,7 @@ UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit
           cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
           cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap),
           cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses),
-          cmocka_unit_test(usage), cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(thread_ids),
+          cmocka_unit_test(usage), cmocka_unit_test(clock_moves), cmocka_unit_test(files),
+          cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids),
           cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(one_processor),
           cmocka_unit_test(messages), cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files))
