@@ -76,7 +76,8 @@ void *hak_realloc(void *block, size_t size) {
     }
     HAK_WALKABLE();
     void *resized = hak_front_resize_large(&place, size);
-    return resized != NULL ? resized : move_block(&place, size);
+    if (resized == NULL) resized = move_block(&place, size);
+    return resized != NULL ? resized : hak_front_resize_at_last(&place, size);
 }
 
 void *hak_reallocarray(void *block, size_t count, size_t size) {

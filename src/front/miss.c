@@ -157,9 +157,10 @@ static HAK_COLD void *reclaimed(void *block) {
     return block != NULL ? block : out_of_memory();
 }
 
-/* More than hakmem has in all is not to be had of it. */
+/* Of much more than hakmem has in all, what it has free would be no great part. */
 static bool may_reclaim(size_t bytes) {
-    return bytes <= hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
+    enum { GREAT_PART = 16 };
+    return bytes / GREAT_PART <= hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
 }
 
 static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {
@@ -213,6 +214,12 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size) {
     hak_tight_notice();
     hak_decay_notice();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;
+}
+
+HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t size) {
+    if (size <= place->bytes || !may_reclaim(size - place->bytes)) return out_of_memory();
+    reclaim(size - place->bytes);
+    return reclaimed(hak_front_resize_large(place, size));
 }
 
 static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {

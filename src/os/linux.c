@@ -308,23 +308,22 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes) {
 }
 
 /* Replaces the target, whose bytes were counted already. */
-static bool move_to(void *start, size_t bytes, const struct hak_os_target *target, int flags) {
+bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
     int saved_errno = errno;
     count_call();
-    flags |= MREMAP_MAYMOVE | MREMAP_FIXED;
-    bool done = mremap(start, bytes, target->bytes, flags, target->start) != MAP_FAILED;
+    bool done = mremap(start, bytes, target->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target->start) != MAP_FAILED;
+    if (done) hak_counter_add_shared(&hak_os_counters.mapped_bytes, -(uint64_t)bytes);
     errno = saved_errno;
     return done;
 }
 
-bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
-    bool done = move_to(start, bytes, target, 0);
-    if (done) hak_counter_add_shared(&hak_os_counters.mapped_bytes, -(uint64_t)bytes);
-    return done;
-}
-
-bool hak_os_move_pages(void *start, const struct hak_os_target *target) {
-    return move_to(start, target->bytes, target, MREMAP_DONTUNMAP);
+void *hak_os_move_pages(void *start, size_t bytes) {
+    int saved_errno = errno;
+    count_call();
+    void *moved = mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    if (moved != MAP_FAILED) hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
+    errno = saved_errno;
+    return moved != MAP_FAILED ? moved : NULL;
 }
 
 bool hak_os_purge_lazily(void *start, size_t bytes) {

@@ -75,10 +75,10 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes);
  * has not changed, and the target is to be dropped. */
 bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
 
-/* Moves the pages of a part of one mapping to a target of as many bytes, which is a mapping of its own then. The
- * addresses they come from stay, and read as zero. False on refusal: nothing has moved, and the target is to be
- * dropped. */
-bool hak_os_move_pages(void *start, const struct hak_os_target *target);
+/* Moves the pages of a part of one mapping to addresses that the kernel chooses, a mapping of its own. The addresses they
+ * come from stay, and read as zero. NULL on refusal, or if the part is more than one mapping: nothing has moved. To
+ * chosen addresses newer kernels (Linux 6.17) move one mapping after the other, and may stop between them. */
+void *hak_os_move_pages(void *start, size_t bytes);
 
 /* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on
  * refusal. */

@@ -316,26 +316,23 @@ static void *move_mapping(uintptr_t start, size_t have_bytes, const struct hak_o
 
 /* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its
  * pages first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
- * part of one can't. */
+ * part of one can't. A move of other than as many bytes is one of all or nothing (hak_os_move_pages). */
 static void *move_run(const struct hak_place *place, size_t bytes) {
     if (place->bytes < LEAST_MOVED_BYTES || !hak_page_policy_may_map()) return NULL;
     struct hak_os_target target = reserve_target(hak_align_up(bytes, hak_os_page_bytes()));
     if (target.start == NULL) return NULL;
     /* With what lies behind its last page: the units are to be empty. */
     size_t have_bytes = hak_align_up(place->bytes, HAK_UNIT_BYTES);
-    struct hak_os_target between = hak_os_reserve_target(have_bytes, HAK_GRANULE_BYTES);
-    if (between.start != NULL) {
-        hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
-        if (hak_os_move_pages((void *)place->start, &between)) {
-            void *moved = move_mapping((uintptr_t)between.start, have_bytes, &target);
-            if (moved != NULL) return moved;
-            memcpy((void *)place->start, between.start, place->bytes);
-            hak_mapping_cache_give_back((uintptr_t)between.start, have_bytes);
-            return NULL;
-        }
-        drop_target(&between);
+    hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
+    void *between = hak_os_move_pages((void *)place->start, have_bytes);
+    if (between == NULL) {
+        drop_target(&target);
+        return NULL;
     }
-    drop_target(&target);
+    void *moved = move_mapping((uintptr_t)between, have_bytes, &target);
+    if (moved != NULL) return moved;
+    memcpy((void *)place->start, between, place->bytes);
+    if (!hak_os_unmap(between, have_bytes)) hak_os_purge(between, have_bytes); /* its addresses are lost */
     return NULL;
 }
 

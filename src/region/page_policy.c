@@ -21,8 +21,8 @@ static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without
 /* Parts of SuperSlabs that are not mapped: no fewer than there are since the last count, for each change may add one.
  * Counted anew when the budget seems to be spent, and enough has changed to be worth it. */
 static HAK_ATOMIC(uint64_t) gap_count, gap_changes;
-static HAK_ATOMIC(uint64_t) cut_count;      /* of these, what lies behind runs (region/large.c); a guess */
-static HAK_ATOMIC(uint64_t) unmerged_count; /* mappings more that stay when gaps have been mapped again */
+static HAK_ATOMIC(uint64_t) cut_count;   /* of these, what lies behind runs (region/large.c); a guess */
+static HAK_ATOMIC(uint64_t) apart_count; /* mappings more that stay when gaps have been mapped again */
 static bool is_forked_child;
 
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
@@ -34,13 +34,13 @@ enum { MOST_MAPPINGS = 65530 / 2, MAPPINGS_FOR_UNITS = 2048 };
 
 /* Whoever maps a part again between two others makes one mapping of the three, most often. The kernel leaves them apart in
  * a forked child; and where the part was in the middle of a gap, and was touched before what is around it is mapped. */
-enum { UNMERGED_MAPPINGS = 2 };
+enum { APART_MAPPINGS = 2 };
 
 static uint64_t count_mappings(void) {
     uint64_t gaps = hak_atomic_load(&gap_count, relaxed);
-    if (is_forked_child) gaps *= UNMERGED_MAPPINGS; /* as many as they will be once they are mapped */
+    if (is_forked_child) gaps *= APART_MAPPINGS; /* as many as they will be once they are mapped */
     return hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) + gaps +
-           hak_atomic_load(&unmerged_count, relaxed) + OTHER_MAPPINGS;
+           hak_atomic_load(&apart_count, relaxed) + OTHER_MAPPINGS;
 }
 
 /* Of absent units in the first range, the only one that has some. */
@@ -74,6 +74,23 @@ static bool fits_budget(uint64_t more) {
 static void count_gap_change(void) {
     hak_atomic_fetch_add(&gap_count, 1, relaxed);
     hak_atomic_fetch_add(&gap_changes, 1, relaxed);
+}
+
+/* Mappings more in a SuperSlab because of units that are apart: these, and what is behind those that are side by side. */
+static uint64_t mappings_of(uint32_t apart) { return hak_bit_count(apart) + hak_bit_count(apart & ~(apart << 1)); }
+
+static void set_apart(struct hak_range *range, uint32_t super_slab, uint32_t units, bool apart) {
+    HAK_ATOMIC(uint32_t) *word = &range->super_slabs[super_slab].apart;
+    uint32_t old = apart ? hak_atomic_fetch_or(word, units, relaxed) : hak_atomic_fetch_and(word, ~units, relaxed);
+    uint32_t now = apart ? old | units : old & ~units;
+    if (old != now) hak_atomic_fetch_add(&apart_count, mappings_of(now) - mappings_of(old), relaxed);
+}
+
+/* The bits of the units in a part of a SuperSlab, which is *super_slab. */
+static uint32_t units_in(const struct hak_range *range, uintptr_t start, size_t bytes, uint32_t *super_slab) {
+    size_t first = (start - range->start) >> HAK_UNIT_SHIFT, end = (start + bytes - 1 - range->start) >> HAK_UNIT_SHIFT;
+    *super_slab = (uint32_t)(first / HAK_UNITS_PER_SUPER_SLAB);
+    return (uint32_t)(hak_low_bits((uint32_t)(end - first + 1)) << first % HAK_UNITS_PER_SUPER_SLAB);
 }
 
 void hak_page_policy_count_cut(int32_t change) { hak_atomic_fetch_add(&cut_count, (uint64_t)(int64_t)change, relaxed); }
@@ -281,6 +298,8 @@ bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t byte
     if (!fits_budget(1)) return false;
     give_up_huge_page(range, start, bytes, false);
     if (!hak_os_unmap((void *)start, bytes)) return false;
+    uint32_t super_slab, units = units_in(range, start, bytes, &super_slab);
+    if (bytes >= HAK_UNIT_BYTES) set_apart(range, super_slab, units, false);
     count_gap_change();
     return true;
 }
@@ -289,7 +308,11 @@ enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool
     enum hak_os_mapped result = hak_os_map_at((void *)start, bytes);
     if (result != HAK_OS_MAPPED) return result;
     hak_os_refuse_huge_pages((void *)start, bytes);
+    if (in_the_middle || is_forked_child) {
+        struct hak_range *range = hak_region_range(0);
+        uint32_t super_slab, units = units_in(range, start, bytes, &super_slab);
+        set_apart(range, super_slab, units, true);
+    }
     if (in_the_middle) count_gap_change();
-    if (in_the_middle || is_forked_child) hak_atomic_fetch_add(&unmerged_count, UNMERGED_MAPPINGS, relaxed);
     return result;
 }

@@ -305,35 +305,36 @@ bool hak_os_drop_target(const struct hak_os_target *target) {
     return record(FAKE_DROP, target->start, target->bytes, true);
 }
 
-static bool move_to(enum fake_call_kind kind, void *start, size_t bytes, const struct hak_os_target *target,
-                    int flags) {
+/* One of as many bytes may move a part, where they are several mappings. */
+bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
+    if (bytes >= target->bytes) stop("a move to no more room");
     area_of(start, bytes);
     if (area_of_target(target) == NULL) stop("no target");
-    bool granted = is_granted(kind);
-    int saved_errno = errno;
-    if (granted &&
-        mremap(start, bytes, target->bytes, flags | MREMAP_MAYMOVE | MREMAP_FIXED, target->start) != MAP_FAILED) {
-        area_of_target(target)->mark = 0;
-        return record(kind, target->start, target->bytes, true);
+    if (!is_granted(FAKE_MOVE)) {
+        if (!fake_os.keeps_targets) unmap_target(target);
+        record(FAKE_MOVE, target->start, target->bytes, false);
+        if (fake_os.at_refused_move != NULL) fake_os.at_refused_move();
+        return false;
     }
-    /* Pages that were mapped at different times may be several mappings, which the kernel doesn't move at once. */
-    if (granted && (kind != FAKE_MOVE_PAGES || errno != EFAULT)) stop("mremap failed");
-    errno = saved_errno;
-    if (granted || !fake_os.keeps_targets) unmap_target(target);
-    record(kind, target->start, target->bytes, false);
-    if (fake_os.at_refused_move != NULL) fake_os.at_refused_move();
-    return false;
-}
-
-bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
-    if (bytes > target->bytes) stop("a move to less room");
-    if (!move_to(FAKE_MOVE, start, bytes, target, 0)) return false;
+    if (mremap(start, bytes, target->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target->start) == MAP_FAILED)
+        stop("mremap failed");
+    area_of_target(target)->mark = 0;
     cut_area(area_of(start, bytes), (uintptr_t)start, bytes);
-    return true;
+    return record(FAKE_MOVE, target->start, target->bytes, true);
 }
 
-bool hak_os_move_pages(void *start, const struct hak_os_target *target) {
-    return move_to(FAKE_MOVE_PAGES, start, target->bytes, target, MREMAP_DONTUNMAP);
+void *hak_os_move_pages(void *start, size_t bytes) {
+    area_of(start, bytes);
+    bool granted = is_granted(FAKE_MOVE_PAGES) && bytes <= fake_os.address_space_room - fake_os.mapped_bytes;
+    int saved_errno = errno;
+    void *moved = granted ? mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL) : MAP_FAILED;
+    /* Pages that were mapped at different times may be several mappings, which the kernel doesn't move at once. */
+    if (granted && moved == MAP_FAILED && errno != EFAULT) stop("mremap failed");
+    errno = saved_errno;
+    if (moved == MAP_FAILED) return record(FAKE_MOVE_PAGES, start, bytes, false), NULL;
+    add_area((uintptr_t)moved, bytes);
+    record(FAKE_MOVE_PAGES, moved, bytes, true);
+    return moved;
 }
 
 static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {

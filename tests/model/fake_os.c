@@ -191,9 +191,14 @@ bool hak_os_drop_target(const struct hak_os_target *target) {
     return true;
 }
 
+static void move_contents(char *to, char *from, size_t bytes) {
+    model_area(to, bytes, MODEL_COMMIT);
+    for (size_t at = 0; at < bytes; at += HAK_UNIT_BYTES) memcpy(to + at, from + at, sizeof(uint64_t));
+}
+
 /* A move that is refused has unmapped the target; if it was the last that was handed out, who maps next gets the
  * addresses. */
-static bool move_to(void *start, size_t bytes, const struct hak_os_target *target) {
+bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
     if (fake_os.refuses_moves) {
         model_area(target->start, target->bytes, MODEL_UNMAP);
         char *next = granules[0] + granules_used * HAK_GRANULE_BYTES;
@@ -201,22 +206,18 @@ static bool move_to(void *start, size_t bytes, const struct hak_os_target *targe
         if ((char *)target->start + count * HAK_GRANULE_BYTES == next) granules_used -= count;
         return false;
     }
-    model_area(target->start, target->bytes, MODEL_COMMIT);
-    for (size_t at = 0; at < bytes; at += HAK_UNIT_BYTES)
-        memcpy((char *)target->start + at, (char *)start + at, sizeof(uint64_t));
-    return true;
-}
-
-bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) {
-    if (!move_to(start, bytes, target)) return false;
+    move_contents(target->start, start, bytes);
+    if (target->bytes > bytes) model_area((char *)target->start + bytes, target->bytes - bytes, MODEL_COMMIT);
     model_area(start, bytes, MODEL_UNMAP);
     return true;
 }
 
-bool hak_os_move_pages(void *start, const struct hak_os_target *target) {
-    if (!move_to(start, target->bytes, target)) return false;
-    for (size_t at = 0; at < target->bytes; at += HAK_UNIT_BYTES) memset((char *)start + at, 0, sizeof(uint64_t));
-    return true;
+void *hak_os_move_pages(void *start, size_t bytes) {
+    char *moved = fake_os.refuses_moves ? NULL : hak_os_reserve(bytes, HAK_UNIT_BYTES);
+    if (moved == NULL) return NULL;
+    move_contents(moved, start, bytes);
+    for (size_t at = 0; at < bytes; at += HAK_UNIT_BYTES) memset((char *)start + at, 0, sizeof(uint64_t));
+    return moved;
 }
 
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }

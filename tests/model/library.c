@@ -184,7 +184,7 @@ void library_reset(void) {
     hak_owed_units = hak_mappings_owed = round_bytes = 0;
     round_place = HAK_PURGE_FROM_TOP;
     next_of_round = NO_ROUND;
-    border_count = gap_count = gap_changes = cut_count = unmerged_count = 0;
+    border_count = gap_count = gap_changes = cut_count = apart_count = 0;
     is_forked_child = false;
     next_to_cut = changes_at_round = sum_in_vain = 0;
     was_ever_lazy = hak_memory_is_tight = false;

@@ -1,7 +1,7 @@
 /* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
  * runs on: it starts a copy of itself with hakmem preloaded, and one without.
  *
- *     address_space virt|limit_as|limit_data|again|shrunk|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
+ *     address_space virt|limit_as|limit_data|again|shrunk|child|one|grown|parts|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
  *
  * The blocks of limit_as, limit_data, again and shrunk have so many BYTES. A copy is `address_space CASE "" BYTES`. */
 #include <dlfcn.h>
@@ -102,6 +102,79 @@ static void copy_shrunk(void) {
     for (size_t i = 0; i < count; i++) EXPECT(realloc(blocks[i], SHORT_BYTES) == blocks[i], "block %zu moved", i);
     while (malloc(OTHER_BYTES) != NULL) others++;
     say("%lu\n", (unsigned long)(others * OTHER_BYTES >> 20));
+}
+
+static void set_limit(int resource, size_t mib) {
+    struct rlimit limit = {(rlim_t)mib << 20, RLIM_INFINITY};
+    if (setrlimit(resource, &limit) != 0) SKIP("setrlimit: errno %d", errno);
+}
+
+/* How many MiB of blocks a forked child gets, as daemons are, that has often filled the room with shorter ones. */
+static void copy_child(void) {
+    enum { LIMIT_MIB = 300, ROUNDS = 12, SHORT_BYTES = 36000 };
+    static void *blocks[(LIMIT_MIB << 20) / SHORT_BYTES];
+    set_limit(RLIMIT_AS, LIMIT_MIB);
+    free(malloc(1));
+    pid_t child = fork();
+    if (child != 0) {
+        int status = -1;
+        waitpid(child, &status, 0);
+        exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
+    }
+    size_t block_bytes = strtoul(bytes_of_case, NULL, 10), count = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        while (count < COUNT_OF(blocks) && (blocks[count] = malloc(SHORT_BYTES)) != NULL) count++;
+        for (; count > 0; count--) free(blocks[count - 1]);
+    }
+    while (count < COUNT_OF(blocks) && (blocks[count] = malloc(block_bytes)) != NULL) count++;
+    say("%lu\n", (unsigned long)(count * block_bytes >> 20));
+}
+
+/* Fills so many MiB with small blocks, and frees them. */
+static void fill_and_free(size_t mib) {
+    enum { BLOCK_BYTES = 1000 };
+    size_t count = (mib << 20) / BLOCK_BYTES;
+    void **blocks = calloc(count, sizeof *blocks);
+    EXPECT(blocks != NULL, "calloc");
+    for (size_t i = 0; i < count; i++) EXPECT((blocks[i] = malloc(BLOCK_BYTES)) != NULL, "block %zu", i);
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
+    free(blocks);
+}
+
+/* What lies free as small blocks serves one that is larger than all of them together; and one that grows: 1 if so. */
+static void copy_one(void) {
+    set_limit(RLIMIT_DATA, 512);
+    fill_and_free(200);
+    say("%d\n", malloc((size_t)350 << 20) != NULL);
+}
+
+static void copy_grown(void) {
+    set_limit(RLIMIT_DATA, 512);
+    void *block = malloc((size_t)128 << 20);
+    EXPECT(block != NULL, "malloc");
+    fill_and_free(330);
+    say("%d\n", realloc(block, (size_t)450 << 20) != NULL);
+}
+
+/* A block of two mappings, near a limit: how many of its bytes realloc has lost. */
+static void copy_parts(void) {
+    enum { BLOCK_BYTES = 1 << 20, MORE_BYTES = 1400000, STEP_KIB = 100, LAST_KIB = 1500 };
+    size_t lost = 0;
+    for (size_t left_kib = STEP_KIB; left_kib <= LAST_KIB; left_kib += STEP_KIB) {
+        set_limit(RLIMIT_DATA, 1 << 20);
+        unsigned char *block = malloc(BLOCK_BYTES), *next = malloc(BLOCK_BYTES);
+        EXPECT(block != NULL && next != NULL, "malloc");
+        memset(block, 7, BLOCK_BYTES);
+        memset(next, 8, BLOCK_BYTES);
+        uintptr_t unit = 1 << 16, start = ((uintptr_t)block + BLOCK_BYTES / 2) & ~(unit - 1);
+        madvise((void *)start, ((uintptr_t)block + BLOCK_BYTES - start) & ~(unit - 1), MADV_DONTDUMP);
+        struct rlimit limit = {(rlim_t)(status_kib("VmData") + left_kib) << 10, RLIM_INFINITY};
+        setrlimit(RLIMIT_DATA, &limit);
+        unsigned char *grown = realloc(block, MORE_BYTES);
+        if (grown != NULL) block = grown;
+        for (size_t i = 0; i < BLOCK_BYTES; i++) lost += block[i] != 7;
+    }
+    say("%lu\n", (unsigned long)lost);
 }
 
 static atomic_bool has_begun, is_over;
@@ -237,6 +310,10 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[1], "limit_data")) copy_limit(RLIMIT_DATA);
         else if (!strcmp(argv[1], "again")) copy_again();
         else if (!strcmp(argv[1], "shrunk")) copy_shrunk();
+        else if (!strcmp(argv[1], "child")) copy_child();
+        else if (!strcmp(argv[1], "one")) copy_one();
+        else if (!strcmp(argv[1], "grown")) copy_grown();
+        else if (!strcmp(argv[1], "parts")) copy_parts();
         else if (!strcmp(argv[1], "refused")) copy_refused();
         else if (!strcmp(argv[1], "too_much")) copy_too_much();
         else if (!strcmp(argv[1], "where")) copy_where();
@@ -246,8 +323,10 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "virt")) virt();
     else if (!strcmp(argv[1], "anonymous")) anonymous();
     else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data") || !strcmp(argv[1], "again") ||
-             !strcmp(argv[1], "shrunk"))
+             !strcmp(argv[1], "shrunk") || !strcmp(argv[1], "child"))
         limited(argv[1]);
+    else if (!strcmp(argv[1], "one") || !strcmp(argv[1], "grown") || !strcmp(argv[1], "parts"))
+        EXPECT(ask_copy(argv[1], true) == ask_copy(argv[1], false), "case %s", name_of_case);
     else if (!strcmp(argv[1], "refused")) refused();
     else if (!strcmp(argv[1], "too_much")) too_much();
     else if (!strcmp(argv[1], "random")) is_random();

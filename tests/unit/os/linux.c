@@ -141,15 +141,19 @@ static void moving_pages(void **state) {
     size_t page = hak_os_page_bytes();
     uint64_t before = mapped();
     char *start = hak_os_map(8 * page, page);
-    struct hak_os_target place = hak_os_reserve_target(4 * page, page);
-    char *target = place.start;
     for (int i = 0; i < 8; i++) start[(size_t)i * page] = (char)(i + 1);
-    assert_true(hak_os_move_pages(start + 2 * page, &place));
+    char *target = hak_os_move_pages(start + 2 * page, 4 * page);
+    assert_non_null(target);
     for (int i = 0; i < 4; i++) assert_int_equal(target[(size_t)i * page], i + 3);
     assert_int_equal(start[page], 2);
     assert_true(is_zero(start + 2 * page, 4 * page));
     assert_int_equal(start[6 * page], 7);
     assert_int_equal(mapped() - before, 12 * page);
+    /* More than one mapping stays where it is, as a whole. */
+    assert_int_equal(madvise(start, page, MADV_DONTDUMP), 0);
+    assert_null(hak_os_move_pages(start, 2 * page));
+    assert_int_equal(start[0], 1);
+    assert_int_equal(start[page], 2);
     assert_true(hak_os_unmap(target, 4 * page));
     assert_true(hak_os_unmap(start, 8 * page));
     assert_int_equal(mapped(), before);
@@ -280,7 +284,7 @@ static void refusals(void **state) {
     assert_false(hak_os_purge(start + page, page));
     assert_false(hak_os_unmap(start + 1, page));
     assert_false(hak_os_remap(start + page, page, 2 * page));
-    assert_false(hak_os_move_pages(start + page, &target));
+    assert_null(hak_os_move_pages(start + page, page));
     assert_false(hak_os_move(start + page, page, &target));
     assert_false(hak_os_populate(start + page, page));
     assert_false(hak_os_purge_lazily(start + page, page));

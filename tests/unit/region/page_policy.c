@@ -472,6 +472,24 @@ static void gaps_of_a_child(void **state) {
     assert_int_equal(unmap_all(first, UNITS), 0);
 }
 
+/* What is unmapped again is a gap, and no mapping of its own any more: a child may go on so for ever. */
+static void gaps_come_and_go(void **state) {
+    enum { SUPER_SLABS = 80, UNITS = SUPER_SLABS * 32, LEFT = 3000, ROUNDS = 20 };
+    (void)state;
+    start_growing();
+    is_handed_out = false;
+    struct hak_slab *first = grow(SUPER_SLABS);
+    use_mappings(LEFT);
+    hak_page_policy_after_fork();
+    for (int round = 0; round < ROUNDS; round++) {
+        assert_int_equal(unmap_all(first, UNITS), UNITS / 2);
+        map_all(first, UNITS / 2, false);
+        if (round % 2 != 0) continue;
+        assert_int_equal(unmap_all(first, UNITS / 4), UNITS / 8);
+        map_all(first, UNITS / 8, false);
+    }
+}
+
 /* The kernel has no mapping left for a SuperSlab beside huge ones: they are given up. */
 static void merging(void **state) {
     (void)state;
@@ -532,5 +550,5 @@ UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_o
           cmocka_unit_test(spans_are_used_again), cmocka_unit_test(none_for_what_is_sparse),
           cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
           cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
-          cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child), cmocka_unit_test(merging),
-          cmocka_unit_test(one_mapping))
+          cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child),
+          cmocka_unit_test(gaps_come_and_go), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
