@@ -68,7 +68,9 @@ static HAK_COLD void recount_gaps(void) {
 static bool fits_budget(uint64_t more) {
     if (HAK_LIKELY(count_mappings() + more <= MOST_MAPPINGS)) return true;
     recount_gaps();
-    return count_mappings() + more <= MOST_MAPPINGS;
+    if (count_mappings() + more <= MOST_MAPPINGS) return true;
+    hak_atomic_fetch_add(&gap_changes, 1, relaxed); /* who is refused again and again has it counted again */
+    return false;
 }
 
 static void count_gap_change(void) {
@@ -314,5 +316,6 @@ enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool
         set_apart(range, super_slab, units, true);
     }
     if (in_the_middle) count_gap_change();
+    else hak_atomic_fetch_add(&gap_changes, 1, relaxed); /* a gap less, perhaps */
     return result;
 }

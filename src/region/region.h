@@ -61,7 +61,7 @@ struct hak_super_slab {
     HAK_ATOMIC(uint32_t) uses;        /* times all of it was free, with memory, and was used again; page_policy.c */
     HAK_ATOMIC(uint32_t) is_unbroken; /* page_policy.c, P1 */
     HAK_ATOMIC(uint32_t)
-        apart; /* a bit per unit that was mapped again and may be a mapping of its own; page_policy.c */
+    apart; /* a bit per unit that was mapped again and may be a mapping of its own; page_policy.c */
     HAK_ATOMIC(uint32_t) partial[HAK_CLASS_LIMIT]; /* [class]: a bit per unit */
 };
 

@@ -426,12 +426,23 @@ static void large_objects_within_the_budget(void **state) {
     assert_true(hak_page_policy_may_map());
 }
 
+/* As absent, or in use. */
+static void mark(const struct hak_slab *unit, bool absent) {
+    struct hak_range *range = hak_region_range(0);
+    uint32_t number = hak_region_unit_of(range, unit);
+    uint64_t bit = (uint64_t)1 << number % 32, both = bit | bit << 32;
+    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[number / 32].free_units;
+    if (absent) hak_atomic_fetch_or(word, both, relaxed);
+    else hak_atomic_fetch_and(word, ~both, relaxed);
+}
+
 /* So many parts of SuperSlabs can be unmapped, every second unit of those that a slab has. */
 static uint32_t unmap_all(const struct hak_slab *first, uint32_t units) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < units; i += 2) {
         struct hak_range *range = hak_region_range(0);
         if (!hak_page_policy_unmap(range, hak_region_start_of(range, first + i), HAK_UNIT_BYTES)) break;
+        mark(first + i, true);
         count++;
     }
     return count;
@@ -441,6 +452,7 @@ static void map_all(const struct hak_slab *first, uint32_t count, bool in_the_mi
     for (uint32_t i = 0; i < count; i++) {
         uintptr_t start = hak_region_start_of(hak_region_range(0), first + 2 * i);
         assert_int_equal(hak_page_policy_map_again(start, HAK_UNIT_BYTES, in_the_middle), HAK_OS_MAPPED);
+        mark(first + 2 * i, false);
     }
 }
 
@@ -474,7 +486,7 @@ static void gaps_of_a_child(void **state) {
 
 /* What is unmapped again is a gap, and no mapping of its own any more: a child may go on so for ever. */
 static void gaps_come_and_go(void **state) {
-    enum { SUPER_SLABS = 80, UNITS = SUPER_SLABS * 32, LEFT = 3000, ROUNDS = 20 };
+    enum { SUPER_SLABS = 80, UNITS = SUPER_SLABS * 32, LEFT = 4000, ROUNDS = 20 };
     (void)state;
     start_growing();
     is_handed_out = false;
