@@ -95,8 +95,9 @@ void *__wrap_mremap(void *start, size_t bytes, size_t new_bytes, int flags, ...)
     }
     void *moved = __real_mremap(start, bytes, new_bytes, flags, target);
     if (moved == MAP_FAILED && target != NULL && (errno == ENOMEM || errno == EAGAIN)) lose_target(target, new_bytes);
-    if (moved != MAP_FAILED && (flags & (1 << 2)) == 0) /* MREMAP_DONTUNMAP keeps the old addresses */
-        atomic_fetch_add(&mapped_bytes, (target == NULL ? new_bytes : 0) - bytes);
+    int keeps_old = (flags & (1 << 2)) != 0; /* MREMAP_DONTUNMAP */
+    if (moved != MAP_FAILED)
+        atomic_fetch_add(&mapped_bytes, (target == NULL ? new_bytes : 0) - (keeps_old ? 0 : bytes));
     return moved;
 }
 
