@@ -75,9 +75,13 @@ void *hak_realloc(void *block, size_t size) {
         return stays ? block : move_block(&place, size);
     }
     HAK_WALKABLE();
+    int saved_errno = errno;
     void *resized = hak_front_resize_large(&place, size);
     if (resized == NULL) resized = move_block(&place, size);
-    return resized != NULL ? resized : hak_front_resize_at_last(&place, size);
+    if (HAK_LIKELY(resized != NULL)) return resized;
+    resized = hak_front_resize_at_last(&place, size);
+    if (resized != NULL) errno = saved_errno; /* of the move that was refused */
+    return resized;
 }
 
 void *hak_reallocarray(void *block, size_t count, size_t size) {
