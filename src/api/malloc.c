@@ -84,10 +84,15 @@ void *hak_realloc(void *block, size_t size) {
     return resized;
 }
 
-void *hak_reallocarray(void *block, size_t count, size_t size) {
+/* By one realloc or another. */
+HAK_INLINE void *reallocate_array(void *block, size_t count, size_t size, void *(*reallocate)(void *, size_t)) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
-    return hak_realloc(block, bytes);
+    return reallocate(block, bytes);
+}
+
+void *hak_reallocarray(void *block, size_t count, size_t size) {
+    return reallocate_array(block, count, size, hak_realloc);
 }
 
 /* ---- Alignment --------------------------------------------------------------------------------------------------- */
@@ -187,11 +192,9 @@ int hak_profile_save(const char *path) {
 #ifndef HAK_NO_OVERRIDE
 
 /* By its public name: a program that has a realloc of its own may have no reallocarray. */
-static void *reallocate_array(void *block, size_t count, size_t size) {
+static void *public_reallocarray(void *block, size_t count, size_t size) {
     extern void *public_realloc(void *, size_t) __asm__("realloc");
-    size_t bytes;
-    if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
-    return public_realloc(block, bytes);
+    return reallocate_array(block, count, size, public_realloc);
 }
 
 static int trim(size_t pad) {
@@ -200,14 +203,15 @@ static int trim(size_t pad) {
 }
 
 /* In memory of its own: it would be too much for the stack of a coroutine. */
+struct printed_stats {
+    struct hak_snapshot snapshot;
+    char text[HAK_STATISTICS_BYTES];
+};
+
 static void print_stats(void) {
     static const char refused[] = "hakmem: no memory for the statistics' text\n";
-    struct printed {
-        struct hak_snapshot snapshot;
-        char text[HAK_STATISTICS_BYTES];
-    } * printed;
-    size_t bytes = hak_align_up(sizeof *printed, hak_os_page_bytes());
-    printed = hak_os_map(bytes, hak_os_page_bytes());
+    size_t page = hak_os_page_bytes(), bytes = hak_align_up(sizeof(struct printed_stats), page);
+    struct printed_stats *printed = hak_os_map(bytes, page);
     if (printed == NULL) {
         hak_os_write(STDERR_FILENO, refused, sizeof refused - 1);
         return;
@@ -237,7 +241,7 @@ HAK_OVERRIDE(hak_free, free, (void *), void);
 HAK_OVERRIDE(hak_free, cfree, (void *), void);
 HAK_OVERRIDE(hak_calloc, calloc, (size_t, size_t), void *);
 HAK_OVERRIDE(hak_realloc, realloc, (void *, size_t), void *);
-HAK_OVERRIDE(reallocate_array, reallocarray, (void *, size_t, size_t), void *);
+HAK_OVERRIDE(public_reallocarray, reallocarray, (void *, size_t, size_t), void *);
 HAK_OVERRIDE(hak_aligned_alloc, aligned_alloc, (size_t, size_t), void *);
 HAK_OVERRIDE(hak_memalign, memalign, (size_t, size_t), void *);
 HAK_OVERRIDE(hak_posix_memalign, posix_memalign, (void **, size_t, size_t), int);

@@ -335,8 +335,7 @@ bool hak_os_purge_lazily(void *start, size_t bytes) {
     return done;
 }
 
-/* Advice that leaves what is in the pages. */
-/* 0, or the kernel's error. */
+/* Advice that leaves what is in the pages. Returns 0, or the kernel's error. */
 static int advise_error(void *start, size_t bytes, int advice) {
     int saved_errno = errno;
     count_call();

@@ -81,18 +81,14 @@ static void count_gap_change(void) {
 /* Mappings more in a SuperSlab because of units that are apart: these, and what is behind those that are side by side. */
 static uint64_t mappings_of(uint32_t apart) { return hak_bit_count(apart) + hak_bit_count(apart & ~(apart << 1)); }
 
-static void set_apart(struct hak_range *range, uint32_t super_slab, uint32_t units, bool apart) {
-    HAK_ATOMIC(uint32_t) *word = &range->super_slabs[super_slab].apart;
+/* Says of the units in a part of a SuperSlab whether they are. */
+static void set_apart(struct hak_range *range, uintptr_t start, size_t bytes, bool apart) {
+    size_t first = (start - range->start) >> HAK_UNIT_SHIFT, end = (start + bytes - 1 - range->start) >> HAK_UNIT_SHIFT;
+    uint32_t units = (uint32_t)(hak_low_bits((uint32_t)(end - first + 1)) << first % HAK_UNITS_PER_SUPER_SLAB);
+    HAK_ATOMIC(uint32_t) *word = &range->super_slabs[first / HAK_UNITS_PER_SUPER_SLAB].apart;
     uint32_t old = apart ? hak_atomic_fetch_or(word, units, relaxed) : hak_atomic_fetch_and(word, ~units, relaxed);
     uint32_t now = apart ? old | units : old & ~units;
     if (old != now) hak_atomic_fetch_add(&apart_count, mappings_of(now) - mappings_of(old), relaxed);
-}
-
-/* The bits of the units in a part of a SuperSlab, which is *super_slab. */
-static uint32_t units_in(const struct hak_range *range, uintptr_t start, size_t bytes, uint32_t *super_slab) {
-    size_t first = (start - range->start) >> HAK_UNIT_SHIFT, end = (start + bytes - 1 - range->start) >> HAK_UNIT_SHIFT;
-    *super_slab = (uint32_t)(first / HAK_UNITS_PER_SUPER_SLAB);
-    return (uint32_t)(hak_low_bits((uint32_t)(end - first + 1)) << first % HAK_UNITS_PER_SUPER_SLAB);
 }
 
 void hak_page_policy_count_cut(int32_t change) { hak_atomic_fetch_add(&cut_count, (uint64_t)(int64_t)change, relaxed); }
@@ -300,8 +296,7 @@ bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t byte
     if (!fits_budget(1)) return false;
     give_up_huge_page(range, start, bytes, false);
     if (!hak_os_unmap((void *)start, bytes)) return false;
-    uint32_t super_slab, units = units_in(range, start, bytes, &super_slab);
-    if (bytes >= HAK_UNIT_BYTES) set_apart(range, super_slab, units, false);
+    if (bytes >= HAK_UNIT_BYTES) set_apart(range, start, bytes, false);
     count_gap_change();
     return true;
 }
@@ -310,11 +305,7 @@ enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool
     enum hak_os_mapped result = hak_os_map_at((void *)start, bytes);
     if (result != HAK_OS_MAPPED) return result;
     hak_os_refuse_huge_pages((void *)start, bytes);
-    if (in_the_middle || is_forked_child) {
-        struct hak_range *range = hak_region_range(0);
-        uint32_t super_slab, units = units_in(range, start, bytes, &super_slab);
-        set_apart(range, super_slab, units, true);
-    }
+    if (in_the_middle || is_forked_child) set_apart(hak_region_range(0), start, bytes, true);
     if (in_the_middle) count_gap_change();
     else hak_atomic_fetch_add(&gap_changes, 1, relaxed); /* a gap less, perhaps */
     return result;

@@ -60,8 +60,7 @@ struct hak_super_slab {
     HAK_ATOMIC(uint64_t) free_units;  /* bits 0..31 dirty, bits 32..63 fresh; both: absent */
     HAK_ATOMIC(uint32_t) uses;        /* times all of it was free, with memory, and was used again; page_policy.c */
     HAK_ATOMIC(uint32_t) is_unbroken; /* page_policy.c, P1 */
-    HAK_ATOMIC(uint32_t)
-    apart; /* a bit per unit that was mapped again and may be a mapping of its own; page_policy.c */
+    HAK_ATOMIC(uint32_t) apart;       /* a bit per unit that may be a mapping of its own; page_policy.c */
     HAK_ATOMIC(uint32_t) partial[HAK_CLASS_LIMIT]; /* [class]: a bit per unit */
 };
 

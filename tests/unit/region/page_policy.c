@@ -456,13 +456,19 @@ static void map_all(const struct hak_slab *first, uint32_t count, bool in_the_mi
     }
 }
 
-static void gaps_within_the_budget(void **state) {
-    enum { SUPER_SLABS = 20, UNITS = SUPER_SLABS * 32, LEFT = 100 };
-    (void)state;
+/* A heap of units that are in use, without borders, when `left` mappings more may be made. */
+static struct hak_slab *start_with_units(uint32_t units, uintptr_t left) {
     start_growing();
-    is_handed_out = false; /* no borders */
-    struct hak_slab *first = grow(SUPER_SLABS);
-    use_mappings(LEFT);
+    is_handed_out = false;
+    struct hak_slab *first = grow(units / 32);
+    use_mappings(left);
+    return first;
+}
+
+static void gaps_within_the_budget(void **state) {
+    enum { UNITS = 20 * 32, LEFT = 100 };
+    (void)state;
+    struct hak_slab *first = start_with_units(UNITS, LEFT);
     assert_int_equal(unmap_all(first, UNITS), LEFT);
     assert_false(hak_page_policy_may_cut());
     map_all(first, LEFT / 4, true);
@@ -472,12 +478,9 @@ static void gaps_within_the_budget(void **state) {
 
 /* In a child each part that is mapped again may be three mappings where there was one. */
 static void gaps_of_a_child(void **state) {
-    enum { SUPER_SLABS = 20, UNITS = SUPER_SLABS * 32, LEFT = 100 };
+    enum { UNITS = 20 * 32, LEFT = 100 };
     (void)state;
-    start_growing();
-    is_handed_out = false;
-    struct hak_slab *first = grow(SUPER_SLABS);
-    use_mappings(LEFT);
+    struct hak_slab *first = start_with_units(UNITS, LEFT);
     hak_page_policy_after_fork();
     assert_int_equal(unmap_all(first, UNITS), LEFT / 2);
     map_all(first, LEFT / 2, false);
@@ -486,12 +489,9 @@ static void gaps_of_a_child(void **state) {
 
 /* What is unmapped again is a gap, and no mapping of its own any more: a child may go on so for ever. */
 static void gaps_come_and_go(void **state) {
-    enum { SUPER_SLABS = 80, UNITS = SUPER_SLABS * 32, LEFT = 4000, ROUNDS = 20 };
+    enum { UNITS = 80 * 32, LEFT = 4000, ROUNDS = 20 };
     (void)state;
-    start_growing();
-    is_handed_out = false;
-    struct hak_slab *first = grow(SUPER_SLABS);
-    use_mappings(LEFT);
+    struct hak_slab *first = start_with_units(UNITS, LEFT);
     hak_page_policy_after_fork();
     for (int round = 0; round < ROUNDS; round++) {
         assert_int_equal(unmap_all(first, UNITS), UNITS / 2);
