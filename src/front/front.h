@@ -51,9 +51,9 @@ HAK_INLINE void *hak_front_alloc(size_t size) {
 }
 
 HAK_INLINE void hak_front_free(void *block) {
-    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed)) >> HAK_UNIT_SHIFT;
+    uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_relaxed_above(&hak_window.units, unit))) {
-        HAK_ATOMIC(uint8_t) *page_map = hak_atomic_load(&hak_window.page_map, relaxed);
+        HAK_ATOMIC(uint8_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
         struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&page_map[unit], relaxed)];
         HAK_IN_REGISTER(bin);
         void **top = hak_owned_get(&bin->top);
@@ -70,9 +70,9 @@ HAK_INLINE void hak_front_free(void *block) {
 /* The same when the size asked for is known: the bin is found from it, and the page map only has to agree, so that no
  * load waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
-    uintptr_t unit = ((uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed)) >> HAK_UNIT_SHIFT;
+    uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_relaxed_above(&hak_window.units, unit) && size <= HAK_SMALL_MAX)) {
-        HAK_ATOMIC(uint8_t) *page_map = hak_atomic_load(&hak_window.page_map, relaxed);
+        HAK_ATOMIC(uint8_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
         uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
         void **top = hak_owned_get(&bin->top);

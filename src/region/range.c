@@ -140,19 +140,20 @@ struct layout {
 
 enum { RECORD_ALIGNMENT = 64 };
 
-/* The small tables first, so that few pages of page tables serve all that a small heap has. The first summaries share
- * the record's page. */
+/* The small tables first, so that few pages of page tables serve all that a small heap has; but for the page map, which
+ * lies where the hit path finds it. The first summaries share the record's page. */
 static struct layout layout_of(uint32_t super_slabs) {
-    static const enum table order[] = {SUMMARIES, PAGE_MAP, GROUPS, SUPER_SLABS, RECORDS, BIT_ROWS};
+    static const enum table order[] = {SUMMARIES, GROUPS, SUPER_SLABS, RECORDS, BIT_ROWS};
     size_t page = hak_os_page_bytes(),
            summaries = table_bytes(SUMMARIES, super_slabs) / sizeof(struct hak_hint_summary);
     struct layout layout = {.record = hak_align_up((summaries + 63) / 64 * sizeof(struct hak_hint_summary), page)};
     size_t at = layout.record + hak_align_up(sizeof(struct hak_range), RECORD_ALIGNMENT);
-    for (size_t i = 0; i < TABLE_COUNT; i++) {
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
         layout.tables[order[i]] = at;
         at = hak_align_up(at + table_bytes(order[i], super_slabs), page);
     }
-    layout.heap = hak_align_up(at, HAK_SUPER_SLAB_BYTES);
+    layout.heap = hak_align_up(at + HAK_PAGE_MAP_BYTES, HAK_SUPER_SLAB_BYTES);
+    layout.tables[PAGE_MAP] = layout.heap - HAK_PAGE_MAP_BYTES;
     layout.all = layout.heap + (size_t)super_slabs * HAK_SUPER_SLAB_BYTES;
     return layout;
 }
@@ -231,7 +232,6 @@ bool hak_region_initialize(void) {
     }
     if (range == NULL) return false;
     hak_atomic_store(&hak_window.start, range->start, relaxed);
-    hak_atomic_store(&hak_window.page_map, range->page_map, relaxed);
     show_window(range,
                 hak_atomic_load(&range->table_super_slabs, relaxed)); /* last: from here on addresses are looked up */
     return true;

@@ -54,6 +54,8 @@ enum {
     HAK_HINTS = HAK_PARTIAL_HINT + HAK_CLASS_LIMIT,
 };
 #define HAK_RANGE_MOST_SUPER_SLABS ((uint32_t)1 << 23) /* 16 TiB */
+/* The page map of every range begins so far below its first SuperSlab: the hit path needs no pointer to it. */
+#define HAK_PAGE_MAP_BYTES ((uintptr_t)HAK_RANGE_MOST_SUPER_SLABS * HAK_UNITS_PER_SUPER_SLAB)
 
 /* Per SuperSlab. What it has in the pool's set of partial slabs lies beside its units: pool/partial_set.h. */
 struct hak_super_slab {
@@ -101,13 +103,12 @@ struct hak_range {
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
 };
 
-/* What the hit path knows of the first range. The page map is there for `units` units, and zero beyond what is used: an
+/* What the hit path knows of the first range. Its page map is there for `units` units, and zero beyond what is used: an
  * address that is not ours has class 0. All is 0 until there is a range: every address is foreign then. Written at
  * growth, read at every free: it lies alone. */
 struct hak_window {
     HAK_ATOMIC(uintptr_t) start;
     HAK_ATOMIC(uintptr_t) units;
-    HAK_ATOMIC(HAK_ATOMIC(uint8_t) *) page_map;
 };
 extern struct hak_window hak_window;
 

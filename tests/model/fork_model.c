@@ -248,7 +248,8 @@ static void fork_and_start(void) {
     library_in_child();
     model_assert(hak_process_initialize(), "there is memory");
     struct hak_range *range = hak_region_range(0);
-    model_assert(range != NULL && range->start == hak_window.start && range->page_map == hak_window.page_map,
+    model_assert(range != NULL && range->start == hak_window.start &&
+                     (uintptr_t)range->page_map == range->start - HAK_PAGE_MAP_BYTES,
                  "the first range is the one that hits find");
     void *block;
     model_assert(hak_pool_take(NULL, 1, &block + 1, 1) == 1, "there are blocks");

@@ -215,7 +215,7 @@ static void setup_growth(uint32_t super_slabs) {
     library_start(super_slabs, 0, 0, 0);
     reset_had();
     fake_os.maps_at_left = fake_os.reserves_left = -1;
-    if (super_slabs == 1) fake_os.window_room = 4 * HAK_MIB; /* for each further range */
+    if (super_slabs == 1) fake_os.window_room = HAK_PAGE_MAP_BYTES + 4 * HAK_MIB; /* for each further range */
 }
 static void setup_growth_one(void) { setup_growth(1); }
 static void setup_growth_two(void) { setup_growth(2); }

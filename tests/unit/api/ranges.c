@@ -3,7 +3,7 @@
 
 #include "front/front.h"
 
-enum { BLOCKS = 20000, ONE_SUPER_SLAB_ROOM = 4 << 20 };
+enum { BLOCKS = 20000, ONE_SUPER_SLAB_ROOM = HAK_PAGE_MAP_BYTES + (4 << 20) };
 
 static struct live_block blocks[BLOCKS];
 

@@ -189,7 +189,7 @@ static _Noreturn void run_refusing(enum fake_call_kind kind, size_t first, size_
     hak_atomic_store(&hak_knobs.prefault_mode, huge_pages == HAK_HUGE_ON, relaxed);
     hak_atomic_store(&hak_knobs.lazy_purge_mode, lazy_purge, relaxed);
     fake_os.has_huge_pages = true;
-    if (!grows) fake_os.window_room = 4 * HAK_MIB; /* ranges of one SuperSlab: several of them */
+    if (!grows) fake_os.window_room = HAK_PAGE_MAP_BYTES + 4 * HAK_MIB; /* ranges of one SuperSlab: several of them */
     hak_atomic_store(&hak_knobs.growth_floor_bytes, 0, relaxed);
     fake_os.fences_left = fences;
     fake_os.grows_in_place = false;

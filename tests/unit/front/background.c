@@ -197,7 +197,7 @@ static void wished_for(void **state) {
 
 static void with_small_ranges(void **state) {
     (void)state;
-    fake_os.window_room = 4 << 20; /* of one SuperSlab */
+    fake_os.window_room = HAK_PAGE_MAP_BYTES + (4 << 20); /* of one SuperSlab */
     assert_non_null(hak_heap_acquire());
     fill(10000);
     assert_non_null(hak_region_range(3));

@@ -118,7 +118,7 @@ static void what_is_no_block(void **state) {
 
 static void beyond_the_first_range(void **state) {
     (void)state;
-    fake_os.window_room = 4 * HAK_MIB; /* of one SuperSlab */
+    fake_os.window_room = HAK_PAGE_MAP_BYTES + 4 * HAK_MIB; /* of one SuperSlab */
     for (int i = 0; i < 100; i++) {
         char *block = hak_malloc(30000);
         assert_non_null(block);

@@ -58,7 +58,7 @@ static void over_ranges(void **state) {
     (void)state;
     enum { COUNT = 32 * 4 };
     struct hak_slab *slabs[COUNT];
-    start_with_room(16 * HAK_MIB - 1); /* ranges of one SuperSlab */
+    start_with_room(HAK_PAGE_MAP_BYTES + 16 * HAK_MIB - 1); /* ranges of one SuperSlab */
     for (int i = 0; i < COUNT; i++) slabs[i] = make_slab(72 - i % 2);
     for (int i = COUNT; i-- > 0;) hak_partial_set_add(slabs[i]);
     for (int i = 0; i < COUNT; i += 2) assert_ptr_equal(hak_partial_set_take(72), slabs[i]);

@@ -406,7 +406,7 @@ static void used_up(struct hak_heap *heap, uint32_t size_class) {
 
 static void all_ranges_used_up(void **state) {
     (void)state;
-    pool_start(4 * HAK_MIB); /* ranges of one SuperSlab */
+    pool_start(HAK_PAGE_MAP_BYTES + 4 * HAK_MIB); /* ranges of one SuperSlab */
     struct hak_heap *heap = hak_heap_acquire();
     used_up(heap, hak_size_class_of(32768));
     assert_non_null(hak_region_range(HAK_RANGE_LIMIT - 1));
