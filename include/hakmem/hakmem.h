@@ -111,7 +111,7 @@ HAK_API int hak_profile_start(size_t interval);
 HAK_API void hak_profile_stop(void);
 
 /* Writes what was recorded so far to a file, as text that `hakmem profile` reads. Returns 0, an error of opening the
- * file, EINVAL when path is NULL, or ENODATA when the profile was never on. */
+ * file, EINVAL when path is NULL, ENODATA when the profile was never on, or EIO when not all could be written. */
 HAK_API int hak_profile_save(const char *path);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics,
  * the heap profile. */
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ __attribute__((constructor(102))) static void catch_crashes(void) {
 
 /* By the last constructor here: what this library needs is initialised by now. */
 __attribute__((constructor)) static void start_service(void) {
-    if (hak_service_is_wanted() && hak_process_initialize()) hak_background_want();
+    if (hak_service_is_wanted() && hak_process_initialize()) hak_background_want(NULL);
 }
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
@@ -54,15 +55,19 @@ static void end_stats(void) {
     hak_atomic_store(&stats_writer, 0, release);
 }
 
-/* Creates what a setting names, for `what`: the path is made in `path`. When that can't be, says so, in `line`, whose
- * text goes; returns -1. */
+/* Says in `line`, whose text goes, that what a setting has asked for is lost. */
+static void say_lost(const char *what, const char *path, struct hak_text *line) {
+    line->length = 0;
+    hak_text_add(line, "hakmem: can't write %s to %s\n", what, path);
+    hak_os_write_quietly(STDERR_FILENO, line->start, line->length);
+}
+
+/* Creates what a setting names, for `what`: the path is made in `path`. When that can't be, says so, and returns -1. */
 static int create_named(const char *name, const char *what, struct hak_text *path, struct hak_text *line) {
     hak_config_add_path(path, name, hak_os_process_id());
     int descriptor = path->truncated ? -1 : hak_os_create_file(path->start);
     if (descriptor >= 0) return descriptor;
-    line->length = 0;
-    hak_text_add(line, "hakmem: can't write %s to %s\n", what, path->start);
-    hak_os_write_quietly(STDERR_FILENO, line->start, line->length);
+    say_lost(what, path->start, line);
     return -1;
 }
 
@@ -76,8 +81,10 @@ static void write_stats(const struct hak_config *config) {
         descriptor = create_named(config->stats_file, "statistics", &path, &text);
         if (descriptor < 0) return;
     }
-    hak_os_write_quietly(descriptor, text.start, text.length);
-    if (config->stats_file != NULL) hak_os_close(descriptor);
+    bool written = hak_os_write_quietly(descriptor, text.start, text.length);
+    if (config->stats_file == NULL) return;
+    hak_os_close(descriptor);
+    if (!written) say_lost("statistics", path.start, &text);
 }
 
 /* One that comes while statistics are being written is forgotten. */
@@ -122,8 +129,9 @@ static void write_profile_at_exit(void) {
     if (config->heap_profile == 0) return;
     int descriptor = create_named(name, "the heap profile", &path, &line);
     if (descriptor < 0) return;
-    hak_profile_write(descriptor);
+    int error = hak_profile_write(descriptor);
     hak_os_close(descriptor);
+    if (error == EIO) say_lost("the heap profile", path.start, &line);
 }
 
 __attribute__((destructor)) static void at_exit(void) {

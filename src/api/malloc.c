@@ -33,18 +33,18 @@ static HAK_COLD void *fail(int error) {
     return NULL;
 }
 
-static HAK_COLD void *calloc_missed(size_t bytes) {
+static HAK_COLD void *calloc_missed(size_t bytes, const void *caller) {
     HAK_WALKABLE();
-    void *block = hak_front_alloc_miss(bytes);
+    void *block = hak_front_alloc_miss(bytes, caller);
     return block == NULL ? block : memset(block, 0, bytes);
 }
 
 void *hak_calloc(size_t count, size_t size) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
-    if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true);
+    if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true, HAK_CALLER());
     void *block = hak_front_take(bytes);
-    return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes);
+    return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes, HAK_CALLER());
 }
 
 static void *move_block(const struct hak_place *place, size_t size) {
@@ -114,7 +114,7 @@ static void *alloc_aligned(size_t alignment, size_t size) {
     if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
     uint32_t size_class = aligned_class(alignment, size);
     if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes);
-    return hak_front_alloc_large(size, alignment, false);
+    return hak_front_alloc_large(size, alignment, false, HAK_CALLER());
 }
 
 void *hak_aligned_alloc(size_t alignment, size_t size) {
@@ -184,9 +184,9 @@ int hak_profile_save(const char *path) {
     int error = path == NULL ? EINVAL : descriptor < 0 ? errno : 0;
     errno = saved_errno;
     if (error != 0) return error;
-    bool written = hak_profile_write(descriptor);
+    error = hak_profile_write(descriptor);
     hak_os_close(descriptor);
-    return written ? 0 : ENODATA;
+    return error;
 }
 
 #ifndef HAK_NO_OVERRIDE

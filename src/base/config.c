@@ -25,14 +25,14 @@ enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 static const char *const kind_expected[] = {"0 or 1",
                                             "a number of bytes, such as 4096 or 64K",
                                             "off, auto or on",
-                                            "text or json[:FILE]",
-                                            "HUP, USR1, USR2 or 35 to 64",
-                                            "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
+                                            "off, text or json[:FILE]",
+                                            "none, HUP, USR1, USR2 or 35 to 64",
+                                            "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
                                             "a number of milliseconds, 10 to 3600000",
                                             "profile, balanced, speed, memory or latency",
                                             HAK_PROFILE_NAMES,
                                             "0, 1 or auto",
-                                            "the name of a file",
+                                            "none, or the name of a file",
                                             "0, 1 or 1:FILE"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
@@ -86,6 +86,11 @@ static bool parse_choice(const char *value, uint64_t *out) {
 }
 
 static bool parse_stats(const char *value, uint64_t *out, const char **file) {
+    if (strcmp(value, "off") == 0) {
+        *out = HAK_STATS_OFF;
+        *file = NULL;
+        return true;
+    }
     size_t word = strcspn(value, ":");
     if (word != 4 || (value[word] == ':' && value[word + 1] == '\0')) return false;
     if (memcmp(value, "text", word) == 0) *out = HAK_STATS_TEXT;
@@ -104,7 +109,7 @@ enum { SIGNAL_NAMES = sizeof signal_names / sizeof signal_names[0], REAL_TIME_FI
 
 /* A name, or a number that C libraries leave to programs. */
 static bool parse_signal(const char *value, uint64_t *out) {
-    for (size_t i = 1; i < SIGNAL_NAMES; i++) {
+    for (size_t i = 0; i < SIGNAL_NAMES; i++) {
         if (strcmp(value, signal_names[i].name) != 0) continue;
         *out = signal_names[i].number;
         return true;
@@ -128,6 +133,10 @@ _Static_assert(HAK_KNOB_COUNT <= 64, "a bit for each knob");
 
 static bool parse_knobs(const char *value, struct hak_config *config) {
     uint64_t given = 0, values[HAK_KNOB_COUNT] = {0};
+    if (strcmp(value, "none") == 0) {
+        config->knobs = 0;
+        return true;
+    }
     for (;; value++) {
         size_t name_length = strcspn(value, "=:"), length = strcspn(value, ":");
         enum hak_knob_number knob = hak_knob_find(value, name_length);
@@ -175,8 +184,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         return parse_word(value, hak_profile_names, field) || parse_word(value, hak_profile_aliases, field);
     case HAK_OPTION_CHOICE: return parse_choice(value, field);
     case HAK_OPTION_FILE:
-        if (value[0] == '\0') return false;
-        *field = (uintptr_t)value;
+        *field = strcmp(value, "none") == 0 ? 0 : (uintptr_t)value;
         return true;
     case HAK_OPTION_HEAP_PROFILE: return parse_heap_profile(value, field, &config->heap_profile_file);
     }
@@ -209,6 +217,7 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
         if (strncmp(variable, "HAKMEM_", 7) != 0) continue;
         size_t length = strcspn(variable, "=");
         const struct option *option = find_option(variable, length);
+        if (option != NULL && variable[length] == '=' && variable[length + 1] == '\0') continue; /* as if it weren't set */
         if (option == NULL) {
             hak_text_add(messages, "hakmem: unknown setting %s ignored (HAKMEM_HELP=1 lists all)\n", variable);
         } else if (variable[length] != '=' || !parse_value(&config, option, variable + length + 1)) {

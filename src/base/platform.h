@@ -13,6 +13,9 @@
 #define HAK_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
 
 #define HAK_INLINE static inline __attribute__((always_inline))
+/* Whoever called the function that this stands in, which is a public one, or inlined into one. */
+#define HAK_CALLER() __builtin_return_address(0)
+
 #define HAK_COLD __attribute__((cold, noinline))
 #define HAK_CACHE_ALIGNED __attribute__((aligned(64)))
 

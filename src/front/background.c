@@ -8,6 +8,7 @@
 #include "front/service.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "os/libc.h"
 #include "os/os.h"
 #include "pool/drain.h"
 #include "pool/heap_count.h"
@@ -338,10 +339,10 @@ static void act_alone(void) {
     leave_ended(HAK_BACKGROUND_NONE);
 }
 
-void hak_background_start(void) {
+void hak_background_start(const void *caller) {
     try_to_join();
-    if (is_due()) start_thread();
-    else act_alone();
+    if (!is_due()) act_alone();
+    else if (!hak_os_is_library_code(caller)) start_thread();
 }
 
 /* Makes the thread end, and waits until its work is done; not for ever, for it may be none of this process: in a child
@@ -376,10 +377,15 @@ void hak_background_thread_ended(void) {
     leave_ended(HAK_BACKGROUND_NONE);
 }
 
-void hak_background_begin(void) { hak_atomic_store(&own_process, hak_os_process_id(), relaxed); }
+static void note_process(void) { hak_atomic_store(&own_process, hak_os_process_id(), relaxed); }
+
+void hak_background_begin(void) {
+    note_process();
+    hak_os_find_library_code();
+}
 
 void hak_background_after_fork(void) {
-    hak_background_begin();
+    note_process();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     hak_atomic_store(&hak_decay_has_background, 0, relaxed);

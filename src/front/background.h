@@ -2,8 +2,8 @@
  *
  * There is at most one in a process, and none in a process that has one thread, unless somebody asks for it: a program
  * with one thread may do what one with two may not (docs/guest.md). It is started by a miss that allocates, once a
- * second thread has a heap and the process 8 MiB of SuperSlabs. It is not started by a free: libc frees with locks held
- * that pthread_create needs. It ends by itself, two seconds later at most, when one thread with a heap is left; and at
+ * second thread has a heap and the process 8 MiB of SuperSlabs. It is not started by a free, nor by an allocation of libc's or
+ * the dynamic linker's own: these hold locks then that pthread_create needs. It ends by itself, two seconds later at most, when one thread with a heap is left; and at
  * once with the last one, which waits for that (B2).
  *
  * Who asks for it: HAKMEM_BACKGROUND=1, from 8 MiB on; a setting that wants the service (front/service.h), or somebody
@@ -36,15 +36,16 @@ enum {
 
 extern HAK_ATOMIC(uint32_t) hak_background_state;
 
-HAK_COLD void hak_background_start(void);
+HAK_COLD void hak_background_start(const void *caller);
 HAK_COLD void hak_background_wake(void);
 
 /* There is something new for the thread to do, wherever it waits. */
 void hak_background_nudge(void);
 
-/* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. */
-HAK_INLINE void hak_background_want(void) {
-    if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) <= HAK_BACKGROUND_ENDED)) hak_background_start();
+/* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. `caller` is the code
+ * that has called malloc; NULL: nobody's. */
+HAK_INLINE void hak_background_want(const void *caller) {
+    if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) <= HAK_BACKGROUND_ENDED)) hak_background_start(caller);
 }
 
 /* To be called by everything that counts as a miss, after it has been counted, with the compiler's order in between:

@@ -192,7 +192,7 @@ static HAK_COLD void *sample_large(void *block, size_t size) {
     return block;
 }
 
-void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
+void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
     if (size == 0) size = 1;
     void *block = alloc_in_kept_unit(size, alignment, clear);
@@ -200,7 +200,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear) {
     if (HAK_UNLIKELY(block == NULL) && (block = alloc_large_at_last(size, alignment, clear)) == NULL) return NULL;
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
-    if (HAK_LIKELY(heap != NULL)) hak_background_want();
+    if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     hak_tight_notice();
     hak_decay_notice();
     return hak_profile_is_on() ? sample_large(block, size) : block;
@@ -249,9 +249,9 @@ static HAK_COLD void *take_one_at_last(uint32_t size_class) {
 }
 
 /* The end of each slow path that allocates. */
-static void after_alloc(struct hak_heap *heap) {
+static void after_alloc(struct hak_heap *heap, const void *caller) {
     leave(heap);
-    hak_background_want();
+    hak_background_want(caller);
     hak_tight_notice();
     hak_decay_notice();
 }
@@ -290,7 +290,7 @@ static void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_cla
 
 /* A metered malloc of a small size for which there is more to do than to count: a sample is due, or the bin is empty.
  * To be called as a last act, as above. */
-static HAK_COLD void *alloc_metered(size_t size) {
+static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
     uint32_t size_class = hak_routes_class_of(size);
     struct hak_heap *heap = enter();
     uint64_t weight = weigh(heap, metered_bytes(size));
@@ -302,12 +302,12 @@ static HAK_COLD void *alloc_metered(size_t size) {
         block = alloc_small(heap, size_class);
         end_sample(heap);
     }
-    if (heap != NULL) after_alloc(heap);
+    if (heap != NULL) after_alloc(heap, caller);
     if (block == NULL) block = take_one(size_class);
     return block != NULL ? block : take_one_at_last(size_class);
 }
 
-static HAK_COLD void *alloc_missed(size_t size) {
+static HAK_COLD void *alloc_missed(size_t size, const void *caller) {
     struct hak_heap *heap = enter();
     if (HAK_UNLIKELY(heap == NULL) && !hak_process_initialize()) return out_of_memory();
     uint32_t size_class = hak_routes_class_of(size);
@@ -316,7 +316,7 @@ static HAK_COLD void *alloc_missed(size_t size) {
         begin_sample(heap);
         block = alloc_small(heap, size_class);
         end_sample(heap);
-        after_alloc(heap);
+        after_alloc(heap, caller);
         if (HAK_LIKELY(block != NULL)) return block;
     }
     block = take_one(size_class);
@@ -337,12 +337,12 @@ static inline void *take_metered(size_t size, uint32_t offset) {
     return block;
 }
 
-void *hak_front_alloc_miss(size_t size) {
-    if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false);
+void *hak_front_alloc_miss(size_t size, const void *caller) {
+    if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false, caller);
     uint32_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
-    if (offset <= HAK_SMALL_CLASS_COUNT * sizeof(struct hak_bin)) return alloc_missed(size);
+    if (offset <= HAK_SMALL_CLASS_COUNT * sizeof(struct hak_bin)) return alloc_missed(size, caller);
     void *block = take_metered(size, offset);
-    return HAK_LIKELY(block != NULL) ? block : alloc_metered(size);
+    return HAK_LIKELY(block != NULL) ? block : alloc_metered(size, caller);
 }
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */

@@ -9,8 +9,8 @@
 bool hak_front_refill(uint32_t size_class);
 
 /* A block with a page run or mapping of its own: above HAK_SMALL_MAX bytes, or aligned as no class is. NULL with errno
- * = ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc. */
-void *hak_front_alloc_large(size_t size, size_t alignment, bool clear);
+ * = ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc, `caller` as in hak_front_alloc_miss. */
+void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller);
 
 /* hak_large_resize; what changes its size is sampled anew. To be called where hak_front_alloc_large may be. */
 void *hak_front_resize_large(const struct hak_place *place, size_t size);

@@ -1,6 +1,7 @@
 #include "front/process.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/profile.h"
@@ -81,6 +82,15 @@ static void set_knobs(struct hak_text *messages) {
         if (settings.knobs >> i & 1) hak_knob_set((enum hak_knob_number)i, settings.knob_values[i]);
 }
 
+/* Whole lines, and one that says that there are more. */
+static void end_early(struct hak_text *messages) {
+    static const char more[] = "hakmem: and more\n";
+    size_t length = messages->length;
+    while (length > 0 && (messages->start[length - 1] != '\n' || length + sizeof more > messages->capacity)) length--;
+    memcpy(messages->start + length, more, sizeof more);
+    messages->length = length + sizeof more - 1;
+}
+
 static void read_settings(void) {
     char buffer[8192];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
@@ -93,6 +103,7 @@ static void read_settings(void) {
         (uintptr_t)keep_name(hak_config_file(settings.metrics_file), metrics_file, sizeof metrics_file);
     if (settings.heap_profile != 0 && !hak_meter_start(settings.heap_profile_interval_bytes))
         hak_text_add(&messages, "hakmem: no memory for the heap profile\n");
+    if (messages.truncated) end_early(&messages);
     if (messages.length != 0) hak_os_write_quietly(STDERR_FILENO, messages.start, messages.length);
 }
 

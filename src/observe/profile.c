@@ -1,5 +1,6 @@
 #include "observe/profile.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/bits.h"
@@ -393,12 +394,19 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
     return true;
 }
 
-static void write_to_file(const char *text, void *descriptor) {
-    hak_os_write_quietly(*(const int *)descriptor, text, strlen(text));
+struct profile_file {
+    int descriptor;
+    bool is_whole; /* so far */
+};
+
+static void write_to_file(const char *text, void *context) {
+    struct profile_file *file = context;
+    file->is_whole = file->is_whole && hak_os_write_quietly(file->descriptor, text, strlen(text));
 }
 
-bool hak_profile_write(int descriptor) {
-    if (!hak_profile_write_sites(write_to_file, &descriptor)) return false;
-    hak_os_copy_file("/proc/self/maps", descriptor);
-    return true;
+int hak_profile_write(int descriptor) {
+    struct profile_file file = {descriptor, true};
+    if (!hak_profile_write_sites(write_to_file, &file)) return ENODATA;
+    bool has_maps = file.is_whole && hak_os_copy_file("/proc/self/maps", descriptor);
+    return has_maps ? 0 : EIO;
 }

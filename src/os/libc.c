@@ -1,7 +1,9 @@
 #include "os/libc.h"
 
 #include <link.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "base/platform.h"
 
@@ -63,15 +65,15 @@ struct search {
     void *found;
 };
 
-static bool is_libc(const char *path) {
+static bool is_named(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
-    return strcmp(slash == NULL ? path : slash + 1, "libc.so.6") == 0;
+    return strcmp(slash == NULL ? path : slash + 1, name) == 0;
 }
 
 static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
     struct search *search = context;
     (void)bytes;
-    if (loaded->dlpi_name == NULL || !is_libc(loaded->dlpi_name)) return 0;
+    if (loaded->dlpi_name == NULL || !is_named(loaded->dlpi_name, "libc.so.6")) return 0;
     for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
         if (part->p_type != PT_DYNAMIC) continue;
@@ -88,4 +90,51 @@ void *hak_os_find_in_libc(const char *name) {
     struct search search = {name, NULL};
     dl_iterate_phdr(look_into, &search);
     return search.found;
+}
+
+/* ---- Whose code it is -------------------------------------------------------------------------------------------- */
+
+/* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc), hakmem. */
+enum { LIBRARIES = 4 };
+static struct {
+    uintptr_t start, end;
+} code[LIBRARIES]; /* before the program has threads; const from then on */
+
+static void find_code(const struct dl_phdr_info *loaded, uintptr_t *start, uintptr_t *end) {
+    *start = UINTPTR_MAX;
+    *end = 0;
+    for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
+        uintptr_t from = loaded->dlpi_addr + part->p_vaddr, to = from + part->p_memsz;
+        if (part->p_type != PT_LOAD || (part->p_flags & PF_X) == 0) continue;
+        if (from < *start) *start = from;
+        if (to > *end) *end = to;
+    }
+}
+
+static int note_code(struct dl_phdr_info *loaded, size_t bytes, void *count) {
+    uint32_t *next = count;
+    uintptr_t start, end, own = (uintptr_t)note_code, linker = getauxval(AT_BASE);
+    (void)bytes;
+    if (loaded->dlpi_name == NULL || loaded->dlpi_name[0] == '\0') return 0; /* the program */
+    find_code(loaded, &start, &end);
+    if (start >= end) return 0;
+    bool is_linker = linker != 0 && loaded->dlpi_addr == linker, is_own = own >= start && own < end;
+    if (!is_linker && !is_own && !is_named(loaded->dlpi_name, "libc.so.6") &&
+        !is_named(loaded->dlpi_name, "libpthread.so.0"))
+        return 0;
+    code[*next].start = start;
+    code[(*next)++].end = end;
+    return *next == LIBRARIES;
+}
+
+void hak_os_find_library_code(void) {
+    uint32_t count = 0;
+    dl_iterate_phdr(note_code, &count);
+}
+
+bool hak_os_is_library_code(const void *address) {
+    for (size_t i = 0; i < LIBRARIES; i++)
+        if ((uintptr_t)address >= code[i].start && (uintptr_t)address < code[i].end) return true;
+    return false;
 }

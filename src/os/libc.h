@@ -7,8 +7,17 @@
 #ifndef HAK_OS_LIBC_H
 #define HAK_OS_LIBC_H
 
+#include <stdbool.h>
+
 /* The address of a function in the libc.so.6 that this program has loaded; NULL where there is none, as in static
  * programs. To be called before the program has threads: it takes a lock of the dynamic linker's. */
 void *hak_os_find_in_libc(const char *name);
+
+/* Notes where code of the C library, of the dynamic linker and of hakmem's own library lies. To be called as the above. */
+void hak_os_find_library_code(void);
+
+/* Whether this is an address of such code: who calls malloc there may hold locks of libc's that pthread_create takes. False
+ * for all in a program that is linked statically. */
+bool hak_os_is_library_code(const void *address);
 
 #endif

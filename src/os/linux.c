@@ -651,18 +651,19 @@ static void *run_thread(void *run) {
     return NULL;
 }
 
-/* With the C library's own size of a stack for `stack_bytes` 0. */
-static bool create_thread(pthread_t *thread, size_t stack_bytes, void *run) {
+/* Its size is always given: for what libc would choose, pthread_create takes a lock. */
+static int create_thread(pthread_t *thread, size_t stack_bytes, void *run) {
     pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) return false;
-    if (stack_bytes != 0) pthread_attr_setstacksize(&attributes, stack_bytes);
-    bool created = create(thread, &attributes, run_thread, run) == 0;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0) return error;
+    error = pthread_attr_setstacksize(&attributes, stack_bytes);
+    if (error == 0) error = create(thread, &attributes, run_thread, run);
     pthread_attr_destroy(&attributes);
-    return created;
+    return error;
 }
 
 bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
-    enum { STACK_BYTES = 256 << 10 }; /* touched as used: some 8 KiB */
+    enum { STACK_BYTES = 256 << 10, MOST_STACK_BYTES = 1 << 30 }; /* touched as used: some 8 KiB */
     int saved_errno = errno;
     pthread_t created;
     sigset_t all, mask;
@@ -674,8 +675,12 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
     /* Of a filter that leaves the answer to the program's handler: blocked, it kills. But a program may wait for it. */
     if (pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0 && sigismember(&mask, SIGSYS) == 0) sigdelset(&all, SIGSYS);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
+    size_t stack_bytes = STACK_BYTES;
+    int error = create_thread(&created, stack_bytes, start.pointer);
     /* What a program has in thread-local variables is on each thread's stack, and can be more. */
-    bool started = create_thread(&created, STACK_BYTES, start.pointer) || create_thread(&created, 0, start.pointer);
+    while (error == EINVAL && stack_bytes < MOST_STACK_BYTES)
+        error = create_thread(&created, stack_bytes *= 4, start.pointer);
+    bool started = error == 0;
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     if (started && thread != NULL) *thread = (uintptr_t)created;
     errno = saved_errno;
@@ -733,7 +738,7 @@ void hak_os_write(int descriptor, const char *text, size_t length) {
     errno = saved_errno;
 }
 
-void hak_os_write_quietly(int descriptor, const char *text, size_t length) {
+bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {
     enum { SET_BYTES = 8 };
     static const struct timespec at_once;
     int saved_errno = errno;
@@ -743,7 +748,8 @@ void hak_os_write_quietly(int descriptor, const char *text, size_t length) {
     sigaddset(&sent, SIGXFSZ);
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, &sent, &before);
-    if (!write_all(descriptor, text, length)) {
+    bool done = write_all(descriptor, text, length);
+    if (!done) {
         if (errno != EPIPE || sigismember(&pending, SIGPIPE)) sigdelset(&sent, SIGPIPE);
         if (errno != EFBIG || sigismember(&pending, SIGXFSZ)) sigdelset(&sent, SIGXFSZ);
         if (errno == EPIPE || errno == EFBIG)
@@ -751,6 +757,7 @@ void hak_os_write_quietly(int descriptor, const char *text, size_t length) {
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
+    return done;
 }
 
 /* Nothing, or a file like any other: no device, pipe or link, which whoever named it meant to be written to. */
@@ -796,13 +803,16 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return length < 0 ? 0 : (size_t)length;
 }
 
-void hak_os_copy_file(const char *path, int to) {
+bool hak_os_copy_file(const char *path, int to) {
     char part[4096];
     int saved_errno = errno, from = hak_os_open_file(path);
     size_t length;
-    while (from >= 0 && (length = hak_os_read(from, part, sizeof part)) > 0) hak_os_write_quietly(to, part, length);
+    bool written = true;
+    while (from >= 0 && written && (length = hak_os_read(from, part, sizeof part)) > 0)
+        written = hak_os_write_quietly(to, part, length);
     if (from >= 0) hak_os_close(from);
     errno = saved_errno;
+    return written;
 }
 
 void hak_os_close(int descriptor) { syscall(SYS_close, descriptor); }

@@ -159,11 +159,11 @@ uint32_t hak_os_processor_count(void);
 void hak_os_write(int descriptor, const char *text, size_t length);
 
 /* The same, for what nobody but a setting has asked for: a pipe that nobody reads any more sends no SIGPIPE, a limit of
- * files' sizes no SIGXFSZ. */
-void hak_os_write_quietly(int descriptor, const char *text, size_t length);
+ * files' sizes no SIGXFSZ. False when not all of it was written. */
+bool hak_os_write_quietly(int descriptor, const char *text, size_t length);
 
 /* Writes what `path` has, as far as it can be read, to a file descriptor. */
-void hak_os_copy_file(const char *path, int descriptor);
+bool hak_os_copy_file(const char *path, int descriptor);
 
 /* Opens `path` for writing, emptied, closed on exec; waits for nobody: a named pipe must have a reader. Returns a
  * descriptor, or -1. */

@@ -84,16 +84,23 @@ static void *map_block(size_t bytes, size_t alignment) {
     return NULL;
 }
 
+static bool free_mapping(uintptr_t start, size_t bytes) {
+    if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
+    hak_mapping_cache_put(start, bytes);
+    hak_decay_after_release();
+    return true;
+}
+
 static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
     bytes = hak_align_up(bytes, hak_os_page_bytes());
     if (alignment > HAK_GRANULE_BYTES) return map_block(bytes, alignment);
-    void *kept = hak_mapping_cache_take(bytes);
+    size_t have_bytes;
+    void *kept = hak_mapping_cache_take(bytes, &have_bytes);
     if (kept == NULL) return map_block(bytes, HAK_GRANULE_BYTES);
     /* A mapping is too large to be written to before it is used. */
     if (!clear || hak_os_purge(kept, bytes)) return kept;
     if (bytes <= MOST_CLEARED_BYTES) return memset(kept, 0, bytes);
-    if (hak_directory_replace((uintptr_t)kept, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE))
-        hak_mapping_cache_put((uintptr_t)kept, bytes);
+    free_mapping((uintptr_t)kept, have_bytes);
     return map_block(bytes, HAK_GRANULE_BYTES);
 }
 
@@ -263,13 +270,6 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit) {
     }
     end_change(run);
     return tail_bytes;
-}
-
-static bool free_mapping(uintptr_t start, size_t bytes) {
-    if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
-    hak_mapping_cache_put(start, bytes);
-    hak_decay_after_release();
-    return true;
 }
 
 bool hak_large_free(const struct hak_place *place) {

@@ -126,7 +126,7 @@ static uint32_t best_place(size_t bytes, size_t most_bytes, uint64_t *word) {
     return best;
 }
 
-void *hak_mapping_cache_take(size_t bytes) {
+void *hak_mapping_cache_take(size_t bytes, size_t *have_bytes) {
     uint64_t word = 0;
     uint64_t kept = hak_atomic_load(&kept_bytes, relaxed);
     if (kept == 0) return NULL;
@@ -143,6 +143,7 @@ void *hak_mapping_cache_take(size_t bytes) {
         }
         have = bytes;
     }
+    *have_bytes = have;
     if (hak_directory_set(start, hak_entry_for_mapping(have))) return (void *)start;
     hak_mapping_cache_give_back(start, have);
     return NULL;

@@ -251,6 +251,14 @@ def unread_pipe(library: Path, schema: Json, folder: Path) -> None:
     named = subprocess.run(["true"], env=environment(library, STATS=f"json:{pipe}"), capture_output=True, text=True,
                            timeout=LIMIT_S)
     expect(named.returncode == 0 and named.stderr == f"hakmem: can't write statistics to {pipe}\n", f"{named}")
+    full = subprocess.run(["true"], env=environment(library, STATS="json:/dev/full", PROF="1:/dev/full"),
+                          capture_output=True, text=True, timeout=LIMIT_S)
+    expect(full.returncode == 0 and full.stderr == "hakmem: can't write statistics to /dev/full\n"
+           "hakmem: can't write the heap profile to /dev/full\n", f"{full}")
+    for metrics in ("/none/such", "/dev/full"):
+        lost = subprocess.run(["sleep", "0.5"], env=environment(library, METRICS_FILE=metrics), capture_output=True,
+                              text=True, timeout=LIMIT_S)
+        expect(lost.returncode == 0 and lost.stderr == f"hakmem: can't write metrics to {metrics}\n", f"{lost}")
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as read:
         deadline, text = time.monotonic() + LIMIT_S, None
         while text is None and time.monotonic() < deadline:  # until it has opened the pipe

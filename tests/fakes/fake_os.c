@@ -1,3 +1,4 @@
+#include "os/libc.h"
 #include "fake_os.h"
 
 #include <errno.h>
@@ -198,6 +199,10 @@ static void *map(enum fake_call_kind kind, size_t bytes, size_t alignment, int p
 void *hak_os_reserve(size_t bytes, size_t alignment) { return map(FAKE_RESERVE, bytes, alignment, PROT_NONE); }
 
 void *hak_os_map(size_t bytes, size_t alignment) { return map(FAKE_MAP, bytes, alignment, PROT_READ | PROT_WRITE); }
+
+void hak_os_find_library_code(void) {}
+
+bool hak_os_is_library_code(const void *address) { return address != NULL && address == fake_os.library_code; }
 
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
     (void)attempt;
@@ -473,11 +478,15 @@ void hak_os_close(int descriptor) {
     opened_of(descriptor)->rest = NULL;
     fake_os.open_count--;
 }
-void hak_os_write_quietly(int descriptor, const char *text, size_t length) { hak_os_write(descriptor, text, length); }
+bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {
+    hak_os_write(descriptor, text, length);
+    return true;
+}
 bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
-void hak_os_copy_file(const char *path, int descriptor) {
+bool hak_os_copy_file(const char *path, int descriptor) {
     hak_os_write(descriptor, path, strlen(path));
     hak_os_write(descriptor, "\n", 1);
+    return true;
 }
 
 /* As the kernel knows it. */

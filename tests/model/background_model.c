@@ -59,11 +59,11 @@ static void setup_refused(void) {
 static void start_in_vain(void) {
     library_background_start();
     miss();
-    hak_background_want();
+    hak_background_want(NULL);
 }
 static void come_and_want(void) {
     come_and_miss();
-    hak_background_want();
+    hak_background_want(NULL);
 }
 MODEL_HARNESS_BOUNDED(background_refused, 1, 1, setup_refused, check_none, start_in_vain, come_and_want);
 

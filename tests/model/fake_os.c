@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "os/libc.h"
 #include "os/channel.h"
 #include "os/inspect.h"
 
@@ -76,6 +77,8 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return (void)descriptor, (void)buffer, (void)bytes, 0;
 }
 void hak_os_close(int descriptor) { (void)descriptor; }
+void hak_os_find_library_code(void) {}
+bool hak_os_is_library_code(const void *address) { return (void)address, false; }
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
     enum { ATTEMPTS = 4 };
     uint32_t window = attempt / ATTEMPTS + attempt % ATTEMPTS;
@@ -255,7 +258,10 @@ void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] 
 bool hak_os_is_privileged(void) { return !fake_os.has_service; }
 int hak_os_process_id(void) { return 1; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
-void hak_os_write_quietly(int descriptor, const char *text, size_t length) { hak_os_write(descriptor, text, length); }
+bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {
+    hak_os_write(descriptor, text, length);
+    return true;
+}
 uint32_t hak_os_thread_id(void) { return 0; }
 bool hak_os_replace_file(const char *path, const char *text, size_t length) {
     return (void)path, (void)text, (void)length, true;
@@ -297,7 +303,7 @@ void hak_os_channel_interrupt(void) {
     hak_atomic_store(&interrupts, 1, release);
     model_futex_wake(&interrupts, 1);
 }
-void hak_os_copy_file(const char *path, int descriptor) { (void)path, (void)descriptor; }
+bool hak_os_copy_file(const char *path, int descriptor) { return (void)path, (void)descriptor, true; }
 bool hak_os_is_readable(const void *address) { return address == NULL; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
 uint64_t hak_os_cpu_ns(void) { return 0; }

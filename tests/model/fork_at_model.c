@@ -31,7 +31,7 @@ static uint32_t own(void *block) {
 }
 static uint32_t alloc(uint32_t size_class) { return own(hak_front_alloc(size_class * HAK_ALIGNMENT)); }
 static uint32_t alloc_large(size_t bytes, size_t alignment) {
-    return own(hak_front_alloc_large(bytes, alignment, false));
+    return own(hak_front_alloc_large(bytes, alignment, false, NULL));
 }
 static void give(uint32_t index) {
     if (index >= MOST || had[index] == NULL) return;

@@ -461,7 +461,8 @@ MODEL_HARNESS(mapping_leaf, setup_no_mapping, check_one_leaf, alloc_mapping_free
 
 /* A freed mapping serves the next, is pushed out, or purged. */
 static void take_kept(void) {
-    char *start = hak_mapping_cache_take(MAPPING_BYTES);
+    size_t have_bytes;
+    char *start = hak_mapping_cache_take(MAPPING_BYTES, &have_bytes);
     if (start != NULL) *(uint64_t *)(void *)start = model_thread();
 }
 static void purge_kept(void) { hak_mapping_cache_purge(); }

@@ -114,22 +114,37 @@ static void last_one_counts(void **state) {
     assert_int_equal(config.knob_values[HAK_KNOB_decay_ms], 50);
 }
 
+/* As the list of settings shows them; and what an unset variable of a script leaves. */
+static void nothing(void **state) {
+    (void)state;
+    static const char *const values[][2] = {
+        {"HAKMEM_STATS=json:file", "HAKMEM_STATS=off"},       {"HAKMEM_STATS_SIGNAL=USR1", "HAKMEM_STATS_SIGNAL=none"},
+        {"HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=none"},    {"HAKMEM_METRICS_FILE=file", "HAKMEM_METRICS_FILE=none"},
+        {"HAKMEM_POLICY=file", "HAKMEM_POLICY=none"},         {"HAKMEM_CTL=", "HAKMEM_STATS="},
+        {"HAKMEM_KNOBS=", "HAKMEM_METRICS_FILE="},            {"HAKMEM_PROF=", "HAKMEM_PROFILE="},
+        {"HAKMEM_PREWARM=", "HAKMEM_STATS_SIGNAL="},          {"HAKMEM_THP=", "HAKMEM_HELP="},
+    };
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        struct hak_config config = parse(values[i][0], values[i][1]);
+        assert_string_equal(messages.start, "");
+        expect_defaults(&config);
+    }
+    assert_int_equal(parse("HAKMEM_CTL=1", "HAKMEM_CTL=").ctl, 1);
+}
+
 static void refused(void **state) {
     (void)state;
     static const struct {
         const char *text, *expected;
     } cases[] = {
         {"HAKMEM_HELP", "0 or 1"},
-        {"HAKMEM_HELP=", "0 or 1"},
         {"HAKMEM_HELP=2", "0 or 1"},
         {"HAKMEM_HELP=10", "0 or 1"},
         {"HAKMEM_HELP=yes", "0 or 1"},
         {"HAKMEM_THP", "off, auto or on"},
-        {"HAKMEM_THP=", "off, auto or on"},
         {"HAKMEM_THP=1", "off, auto or on"},
         {"HAKMEM_THP=offs", "off, auto or on"},
         {"HAKMEM_PREWARM", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=K", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=-1", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=+1", "a number of bytes, such as 4096 or 64K"},
@@ -142,49 +157,40 @@ static void refused(void **state) {
         {"HAKMEM_PREWARM=17179869184G", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=18446744073709551616", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_PREWARM=99999999999999999999999", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_STATS", "text or json[:FILE]"},
-        {"HAKMEM_STATS=", "text or json[:FILE]"},
-        {"HAKMEM_STATS=1", "text or json[:FILE]"},
-        {"HAKMEM_STATS=JSON", "text or json[:FILE]"},
-        {"HAKMEM_STATS=yaml", "text or json[:FILE]"},
-        {"HAKMEM_STATS=jsonl", "text or json[:FILE]"},
-        {"HAKMEM_STATS=json:", "text or json[:FILE]"},
-        {"HAKMEM_STATS=:file", "text or json[:FILE]"},
-        {"HAKMEM_CTL=", "0, 1 or auto"},
+        {"HAKMEM_STATS", "off, text or json[:FILE]"},
+        {"HAKMEM_STATS=1", "off, text or json[:FILE]"},
+        {"HAKMEM_STATS=JSON", "off, text or json[:FILE]"},
+        {"HAKMEM_STATS=yaml", "off, text or json[:FILE]"},
+        {"HAKMEM_STATS=jsonl", "off, text or json[:FILE]"},
+        {"HAKMEM_STATS=json:", "off, text or json[:FILE]"},
+        {"HAKMEM_STATS=:file", "off, text or json[:FILE]"},
         {"HAKMEM_CTL=2", "0, 1 or auto"},
         {"HAKMEM_CTL=on", "0, 1 or auto"},
-        {"HAKMEM_METRICS_FILE=", "the name of a file"},
-        {"HAKMEM_STATS_SIGNAL", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=SIGUSR1", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=usr1", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=KILL", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=none", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=0", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=34", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_STATS_SIGNAL=65", "HUP, USR1, USR2 or 35 to 64"},
-        {"HAKMEM_KNOBS", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_m=100", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=9", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=3600001", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=10:", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=10::held_slabs=4", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=:decay_ms=10", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4", "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_STATS_SIGNAL", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=SIGUSR1", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=usr1", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=KILL", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=0", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=34", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_STATS_SIGNAL=65", "none, HUP, USR1, USR2 or 35 to 64"},
+        {"HAKMEM_KNOBS", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_m=100", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=9", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=3600001", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10:", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10::held_slabs=4", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=:decay_ms=10", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=decay_ms=100000000000000000000000000000",
-         "NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_ACE_FAST_MS=9", "a number of milliseconds, 10 to 3600000"},
         {"HAKMEM_ACE_FAST_MS=3600001", "a number of milliseconds, 10 to 3600000"},
         {"HAKMEM_ACE_SLOW_MS=1K", "a number of milliseconds, 10 to 3600000"},
         {"HAKMEM_GOAL=fast", "profile, balanced, speed, memory or latency"},
-        {"HAKMEM_PROFILE=", "balanced, speed, lean, mid-heavy, hardened"},
         {"HAKMEM_PROFILE=mid_heavy", "balanced, speed, lean, mid-heavy, hardened"},
-        {"HAKMEM_POLICY=", "the name of a file"},
         {"HAKMEM_PROF", "0, 1 or 1:FILE"},
-        {"HAKMEM_PROF=", "0, 1 or 1:FILE"},
         {"HAKMEM_PROF=2", "0, 1 or 1:FILE"},
         {"HAKMEM_PROF=10", "0, 1 or 1:FILE"},
         {"HAKMEM_PROF=1:", "0, 1 or 1:FILE"},
@@ -260,5 +266,5 @@ static void paths(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
-          cmocka_unit_test(names_of_former_times), cmocka_unit_test(last_one_counts), cmocka_unit_test(refused),
+          cmocka_unit_test(names_of_former_times), cmocka_unit_test(last_one_counts), cmocka_unit_test(nothing), cmocka_unit_test(refused),
           cmocka_unit_test(unknown), cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))

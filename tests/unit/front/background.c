@@ -51,6 +51,19 @@ static void with_two_threads(void **state) {
     assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
 }
 
+/* Libc's own allocations start none: it may hold a lock that pthread_create needs. */
+static void not_for_libc(void **state) {
+    (void)state;
+    static const char libc, program;
+    fake_os.library_code = &libc;
+    assert_non_null(hak_heap_acquire());
+    for (int i = 0; i < 40000; i++) assert_non_null(hak_front_alloc_miss(BYTES, &libc));
+    for (int i = 0; i < 100; i++) assert_non_null(hak_front_alloc_large(100000, HAK_ALIGNMENT, i % 2 != 0, &libc));
+    assert_null(fake_os.thread);
+    assert_non_null(hak_front_alloc_large(100000, HAK_ALIGNMENT, false, &program));
+    assert_non_null(fake_os.thread);
+}
+
 /* A child of vfork starts none, and its parent does. */
 static void not_with_borrowed_memory(void **state) {
     (void)state;
@@ -571,7 +584,7 @@ static void woken(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
           cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for), cmocka_unit_test(never),
-          cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
+          cmocka_unit_test(not_for_libc), cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
           cmocka_unit_test(one_thread_gives_holes_back), cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone),
           cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
           cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),

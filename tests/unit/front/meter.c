@@ -2,6 +2,7 @@
  * have had the same chance (M1), and what is sampled in windows must add up to what was allocated. */
 #include "heap_fixture.h"
 
+#include <errno.h>
 #include <math.h>
 
 #include "front/meter.h"
@@ -231,7 +232,7 @@ __attribute__((noinline)) static void *at_second_site(void) {
 static double live_bytes_of(size_t size) {
     double bytes = 0;
     fake_os_forget();
-    assert_true(hak_profile_write(1));
+    assert_int_equal(hak_profile_write(1), 0);
     for (char *line = strtok(fake_os.output, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         uint64_t figure[10];
         if (strncmp(line, "site ", 5) != 0) continue;

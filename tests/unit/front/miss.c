@@ -236,7 +236,7 @@ static void refused_requests(void **state) {
     assert_null(hak_malloc(too_large));
     assert_int_equal(errno, ENOMEM);
     errno = 0;
-    assert_null(hak_front_alloc_large(SIZE_MAX, 16, false));
+    assert_null(hak_front_alloc_large(SIZE_MAX, 16, false, NULL));
     assert_int_equal(errno, ENOMEM);
     errno = 0;
     assert_null(hak_malloc(PTRDIFF_MAX - 100));

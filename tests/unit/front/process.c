@@ -50,8 +50,16 @@ static void settings(void **state) {
     expect_settings(VARIABLES(path), "0 0 - ");
     expect_settings(VARIABLES(path, warm, stats), "2 4096 a%p ");
     expect_settings(VARIABLES(bad, warm, unknown),
-                    "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected text or json[:FILE]\n"
+                    "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected off, text or json[:FILE]\n"
                     "hakmem: unknown setting HAKMEM_X=1 ignored (HAKMEM_HELP=1 lists all)\n");
+    char names[400][48], *many[401] = {NULL}, *all = malloc(20000);
+    for (int i = 0; i < 400; i++) many[i] = (snprintf(names[i], sizeof names[i], "HAKMEM_%0*d=", 20, i), names[i]);
+    strcpy(all, "0 0 - ");
+    for (int i = 0; strlen(all) < 6 + 8192 - 90 - 17; i++)
+        strcat(strcat(strcat(all, "hakmem: unknown setting "), names[i]), " ignored (HAKMEM_HELP=1 lists all)\n");
+    strcat(all, "hakmem: and more\n"); /* whole lines, as many as there is room for */
+    expect_settings(many, all);
+    free(all);
     expect_settings(VARIABLES(privileged, warm, stats, unknown), "0 0 - "); /* silently: it may not even say so */
 }
 

@@ -34,4 +34,29 @@ static void what_is_not_there(void **state) {
     assert_null(hak_os_find_in_libc("stdout")); /* no function */
 }
 
-UNIT_MAIN(cmocka_unit_test(as_the_linker_says), cmocka_unit_test(what_is_not_there))
+static const void *caller;
+
+__attribute__((noinline)) static int note_caller(const void *a, const void *b) {
+    (void)a, (void)b;
+    caller = __builtin_return_address(0);
+    return 0;
+}
+
+static void whose_code(void **state) {
+    (void)state;
+    int numbers[2] = {0};
+    void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    if (libc == NULL) skip();
+    hak_os_find_library_code();
+    note_caller(NULL, NULL);
+    assert_false(hak_os_is_library_code(caller));
+    qsort(numbers, 2, sizeof numbers[0], note_caller); /* libc calls back */
+    assert_true(hak_os_is_library_code(caller));
+    assert_true(hak_os_is_library_code(dlsym(libc, "pthread_getattr_default_np")));
+    assert_true(hak_os_is_library_code(dlsym(RTLD_DEFAULT, "__tls_get_addr"))); /* the dynamic linker's */
+    assert_false(hak_os_is_library_code((void *)(uintptr_t)whose_code));        /* hakmem's, but linked into the program */
+    assert_false(hak_os_is_library_code(NULL));
+    assert_false(hak_os_is_library_code(numbers));
+}
+
+UNIT_MAIN(cmocka_unit_test(whose_code), cmocka_unit_test(as_the_linker_says), cmocka_unit_test(what_is_not_there))

@@ -122,6 +122,28 @@ static void cleared(void **state) {
     for (size_t i = 0; i < 5 * HAK_MIB; i += 4096) assert_int_equal(mapping[i], 0);
 }
 
+/* One that is too large to be written to, and can't be purged, stays kept, though it is larger than what is asked for. */
+static void not_cleared(void **state) {
+    (void)state;
+    start();
+    hak_atomic_store(&hak_knobs.mapping_cache_bytes, 256 * HAK_MIB, relaxed);
+    assert_non_null(alloc(600 * HAK_MIB)); /* a quarter of what there is may be kept */
+    char *kept = alloc(110 * HAK_MIB);
+    assert_true(free_block(kept));
+    assert_int_equal(hak_mapping_cache_bytes(), 110 * HAK_MIB);
+    uint64_t before = hak_atomic_load(&hak_mapping_bytes, relaxed);
+    fake_os_refuse(FAKE_PURGE, 1, SIZE_MAX);
+    for (int i = 0; i < 3; i++) {
+        char *block = hak_large_alloc(100 * HAK_MIB, 16, true);
+        assert_non_null(block);
+        assert_ptr_not_equal(block, kept);
+        assert_int_equal(block[0], 0);
+        assert_int_equal(hak_region_find((uintptr_t)kept).kind, HAK_PLACE_FOREIGN);
+        assert_true(free_block(block));
+        assert_int_equal(hak_atomic_load(&hak_mapping_bytes, relaxed), before);
+    }
+}
+
 static void freeing_twice(void **state) {
     (void)state;
     start();
@@ -480,7 +502,7 @@ static void no_leaf(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
-          cmocka_unit_test(cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
+          cmocka_unit_test(cleared), cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
           cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
           cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
           cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),

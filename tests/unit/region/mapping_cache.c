@@ -20,7 +20,10 @@ static void set_limit(size_t bytes) { hak_atomic_store(&hak_knobs.mapping_cache_
 /* As if there were no runs. */
 static void start(void) { hak_atomic_store(&hak_knobs.run_limit_bytes, 0, relaxed); }
 
-static uintptr_t take(size_t bytes) { return (uintptr_t)hak_mapping_cache_take(bytes); }
+static uintptr_t take(size_t bytes) {
+    size_t have_bytes;
+    return (uintptr_t)hak_mapping_cache_take(bytes, &have_bytes);
+}
 
 static void what_fits(void **state) {
     (void)state;
