@@ -68,6 +68,10 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    words = sys.argv[1:] if arguments is None else arguments
+    if sys.stdout is None and "run" not in words[:1]:  # what runs may not need it
+        print("hakmem: standard output is closed", file=sys.stderr)
+        sys.exit(2)
     try:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="hakmem", standalone_mode=False

@@ -46,7 +46,8 @@ class AskError(LabError):
 
 def title(pid: int) -> str:
     try:
-        return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().rstrip()})"
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip()
+        return f"process {pid} ({name})"
     except OSError:
         return f"process {pid}"
 
@@ -54,7 +55,7 @@ def title(pid: int) -> str:
 def state(pid: int) -> str:
     """R, S, D, T and so on, as in /proc/PID/stat; empty when there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
 
@@ -62,7 +63,7 @@ def state(pid: int) -> str:
 def is_on_hakmem(pid: int) -> bool:
     """Whether a file it has mapped as code holds hakmem's note. OSError when its memory map can't be read."""
     files = {f"/proc/{pid}/exe"}
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         found = re.match(r"\S+ ..x. \S+ \S+ [1-9]\d*\s+(/.*)", line)
         if found:
             files.add(f"/proc/{pid}/root{found[1]}")
@@ -108,7 +109,7 @@ def _why_never(pid: int) -> str:
             return f"{has}it was started with HAKMEM_{name}=0"
     if tuple(map(int, platform.release().split(".")[:2])) < (5, 9):
         return f"{has}that takes Linux 5.9"
-    if re.search(r"^Seccomp:\s*[12]$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE):
+    if re.search(r"^Seccomp:\s*[12]$", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.MULTILINE):
         return f"{has}its system calls are filtered, so it must be started with HAKMEM_CTL=1"
     return ""
 
@@ -164,7 +165,7 @@ def _read(memory: BinaryIO, address: int, size: int) -> bytes:
 
 def library_bases(pid: int) -> list[int]:
     """Where files begin that are mapped with their headers."""
-    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     return [int(line.partition("-")[0], 16) for line in lines if re.match(r"\S+ r\S+ 0+ \S+ [1-9]\d*\s+/", line)]
 
 
@@ -204,7 +205,7 @@ def find_channel(pid: int) -> Path | None:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                if (task / "comm").read_text().rstrip("\n") == THREAD:
+                if (task / "comm").read_text(errors="replace").rstrip("\n") == THREAD:
                     return task / "fd"
     return None
 
@@ -283,7 +284,8 @@ def _exchange(answers: int, requests: int, channel: Path, request: str, deadline
 def _filters(channel: Path) -> int:
     """How many filters the control thread's system calls are under: if there are more than at its start, it must not
     answer, and can't find that out itself."""
-    found = re.search(r"^Seccomp_filters:\s*(\d+)$", (channel.parent / "status").read_text(), re.MULTILINE)
+    status = (channel.parent / "status").read_text(errors="replace")
+    found = re.search(r"^Seccomp_filters:\s*(\d+)$", status, re.MULTILINE)
     return int(found[1]) if found else 0
 
 

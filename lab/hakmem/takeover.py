@@ -142,7 +142,7 @@ def gains_rights(file: Path) -> str | None:
 
 
 def _no_new_privileges() -> bool:
-    return "\nNoNewPrivs:\t1\n" in Path("/proc/self/status").read_text()
+    return "\nNoNewPrivs:\t1\n" in Path("/proc/self/status").read_text(errors="replace")
 
 
 def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:

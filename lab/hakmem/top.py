@@ -71,7 +71,7 @@ class Watcher:
             with contextlib.suppress(OSError, IndexError):
                 if os.geteuid() not in (0, folder.stat().st_uid):
                     continue
-                started = (folder / "stat").read_text().rpartition(")")[2].split()[19]
+                started = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
                 key = pid, f"{started} {os.readlink(folder / 'exe')}"
                 seen[key] = self._known[key] if key in self._known else ctl.is_on_hakmem(pid)
                 if seen[key]:
@@ -88,7 +88,7 @@ def _resident(pid: int) -> int | None:
 
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().rstrip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip()
     return "?"
 
 

@@ -453,6 +453,23 @@ def test_top_lists_processes_once(capsys: pytest.CaptureFixture[str]) -> None:
         assert "has one thread, or is small" in why or "has no control thread: its system calls are filtered" in why
 
 
+# The kernel cuts a name after 15 bytes, also within a character.
+CUT_NAME = (
+    "import ctypes, threading\nctypes.CDLL(None).prctl(15, b'" + "\\xd0\\xb6" * 7 + "\\xd0')\n"
+    "def run():\n    ctypes.CDLL(None).prctl(15, b'\\xff')\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
+    "import sys\nthreading.Thread(target=run).start()\n"
+)
+
+
+def test_names_that_are_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(CUT_NAME, CTL="1") as child:
+        wait_for_thread(child.pid)
+        assert "live" in ctl.ask(child.pid, "stats")
+        status, out, error = says(capsys, "top", "--interval", "0.2")
+        assert (status, error) == (0, "") and f"{child.pid} " in out
+    assert "there is no process" in refuses(capsys, "ctl", child.pid, "stats")
+
+
 def test_top_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     with answering_program("blocks = [bytes(1000) for _ in range(10000)]\n" + WAIT) as child:
         status, out, _ = says(capsys, "top", child.pid, "--interval", "0.2")

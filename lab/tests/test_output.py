@@ -21,6 +21,15 @@ def finish(**files: object) -> None:
     output.finish(SAMPLE, lambda kept: comparison.suite_report(SAMPLE, "suite", kept=kept), **wanted)  # type: ignore[arg-type]
 
 
+def test_closed_standard_output() -> None:
+    for words in ("top", "ctl 1 stats", "run true"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"exec {Path(sys.executable).parent}/hakmem {words} >&-"], capture_output=True, text=True, timeout=60
+        )
+        expected = (0, "") if words == "run true" else (2, "hakmem: standard output is closed\n")
+        assert (done.returncode, done.stderr) == expected
+
+
 def test_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     finish()
     assert "geometric mean" in capsys.readouterr().out

@@ -183,9 +183,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
     case HAK_OPTION_PROFILE:
         return parse_word(value, hak_profile_names, field) || parse_word(value, hak_profile_aliases, field);
     case HAK_OPTION_CHOICE: return parse_choice(value, field);
-    case HAK_OPTION_FILE:
-        *field = strcmp(value, "none") == 0 ? 0 : (uintptr_t)value;
-        return true;
+    case HAK_OPTION_FILE: *field = strcmp(value, "none") == 0 ? 0 : (uintptr_t)value; return true;
     case HAK_OPTION_HEAP_PROFILE: return parse_heap_profile(value, field, &config->heap_profile_file);
     }
     return false;
@@ -217,7 +215,8 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
         if (strncmp(variable, "HAKMEM_", 7) != 0) continue;
         size_t length = strcspn(variable, "=");
         const struct option *option = find_option(variable, length);
-        if (option != NULL && variable[length] == '=' && variable[length + 1] == '\0') continue; /* as if it weren't set */
+        if (option != NULL && variable[length] == '=' && variable[length + 1] == '\0')
+            continue; /* as if it weren't set */
         if (option == NULL) {
             hak_text_add(messages, "hakmem: unknown setting %s ignored (HAKMEM_HELP=1 lists all)\n", variable);
         } else if (variable[length] != '=' || !parse_value(&config, option, variable + length + 1)) {

@@ -96,9 +96,7 @@ void *hak_os_find_in_libc(const char *name) {
 
 /* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc), hakmem. */
 enum { LIBRARIES = 4 };
-static struct {
-    uintptr_t start, end;
-} code[LIBRARIES]; /* before the program has threads; const from then on */
+static struct { uintptr_t start, end; } code[LIBRARIES]; /* before the program has threads; const from then on */
 
 static void find_code(const struct dl_phdr_info *loaded, uintptr_t *start, uintptr_t *end) {
     *start = UINTPTR_MAX;

@@ -326,6 +326,14 @@ void *hak_os_move_pages(void *start, size_t bytes) {
     return moved != MAP_FAILED ? moved : NULL;
 }
 
+bool hak_os_is_locked(void *page) {
+    int saved_errno = errno;
+    count_call();
+    bool is_locked = madvise(page, hak_os_page_bytes(), MADV_DONTNEED) != 0 && errno == EINVAL;
+    errno = saved_errno;
+    return is_locked;
+}
+
 bool hak_os_purge_lazily(void *start, size_t bytes) {
     int saved_errno = errno;
     count_call();

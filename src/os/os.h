@@ -80,6 +80,9 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
  * chosen addresses newer kernels (Linux 6.17) move one mapping after the other, and may stop between them. */
 void *hak_os_move_pages(void *start, size_t bytes);
 
+/* Whether new mappings are locked in memory (mlockall), which a page of one that has nothing in it tells. */
+bool hak_os_is_locked(void *page);
+
 /* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on
  * refusal. */
 bool hak_os_purge_lazily(void *start, size_t bytes);

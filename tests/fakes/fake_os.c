@@ -342,6 +342,8 @@ void *hak_os_move_pages(void *start, size_t bytes) {
     return moved;
 }
 
+bool hak_os_is_locked(void *page) { return (void)page, fake_os.is_locked; }
+
 static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {
     area_of(start, bytes);
     return record(kind, start, bytes, is_granted(kind));

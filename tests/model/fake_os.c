@@ -223,6 +223,7 @@ void *hak_os_move_pages(void *start, size_t bytes) {
     return moved;
 }
 
+bool hak_os_is_locked(void *page) { return (void)page, false; }
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_populate(void *start, size_t bytes) { return (void)start, (void)bytes, true; }

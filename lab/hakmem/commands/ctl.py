@@ -44,4 +44,4 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
         raise click.UsageError("a request is made of plain words")
     sys.stdout.write(ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True)))
     if words == ("profile", "dump"):
-        sys.stdout.write(Path(f"/proc/{pid}/maps").read_text())
+        sys.stdout.write(Path(f"/proc/{pid}/maps").read_text(errors="replace"))

@@ -1,6 +1,8 @@
 /* The pages of a process on hakmem: how many it holds, when they go back, what rights they have. */
 #include "process.h"
 
+#include <malloc.h>
+#include <stdbool.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -110,6 +112,63 @@ static void locked(int flags) {
 static void locked_now_and_later(void) { locked(MCL_CURRENT | MCL_FUTURE); }
 
 static void locked_later(void) { locked(MCL_FUTURE); }
+
+static bool is_locked(const void *address) {
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    bool is_there = false, found = false;
+    unsigned long start, end;
+    char line[512];
+    EXPECT(maps, "no smaps");
+    while (!found && fgets(line, sizeof(line), maps)) {
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2) {
+            is_there = start <= (uintptr_t)address && (uintptr_t)address < end;
+        }
+        found = is_there && strncmp(line, "VmFlags:", 8) == 0;
+    }
+    fclose(maps);
+    return found && strstr(line, " lo") != NULL;
+}
+
+/* What realloc has moved a block away from is locked still, for the next one. */
+static void locked_moved(void) {
+    struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    setrlimit(RLIMIT_MEMLOCK, &all);
+    if (mlockall(MCL_CURRENT | MCL_FUTURE)) {
+        SKIP("mlockall: errno %d", errno);
+    }
+    char *block = memset(memalign(2 * MIB, 8 * MIB), 1, 8 * MIB), *wall = memalign(2 * MIB, 8 * MIB);
+    char *grown = realloc(block, 20 * MIB);
+    EXPECT(grown && grown[8 * MIB - 1] == 1, "realloc");
+    EXPECT(is_locked(grown), "what was moved isn't locked");
+    char *next = memalign(2 * MIB, 8 * MIB);
+    EXPECT(is_locked(next), "the next block isn't locked");
+    free(next);
+    free(wall);
+    free(grown);
+}
+
+/* The recipe of real-time programs: what was used once is there when it is wanted again. */
+static void never_trimmed(void) {
+    EXPECT(mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_MMAP_MAX, 0) == 1, "mallopt");
+    for (size_t bytes = 16 * MIB; bytes <= 48 * MIB; bytes += 32 * MIB) { /* a run, and a mapping */
+        void *block = malloc(200000), *wall = malloc(200000);             /* of the calls that look at the clock */
+        free(memset(malloc(bytes), 1, bytes));
+        free(block);
+        for (int period = 0; period < 3; period++) {
+            struct timespec rest = {.tv_sec = 1, .tv_nsec = 200000000};
+            nanosleep(&rest, NULL);
+            for (int i = 0; i < 1000; i++) {
+                free(malloc(200000));
+            }
+        }
+        struct rusage before, after;
+        getrusage(RUSAGE_SELF, &before);
+        free(memset(malloc(bytes), 2, bytes));
+        getrusage(RUSAGE_SELF, &after);
+        EXPECT(after.ru_minflt - before.ru_minflt < 10, "%ld page faults", after.ru_minflt - before.ru_minflt);
+        free(wall);
+    }
+}
 
 /* ---- Giving back ---- */
 
@@ -291,10 +350,19 @@ static void never_executable(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"tebibytes", tebibytes},       {"locked", locked_now_and_later},       {"locked_later", locked_later},
-        {"purge_small", purge_small},   {"purge_medium", purge_medium},         {"purge_large", purge_large},
-        {"purge_mixed", purge_mixed},   {"purge_remote", purge_remote},         {"purge_holes", purge_holes},
-        {"huge_at_once", huge_at_once}, {"never_executable", never_executable},
+        {"tebibytes", tebibytes},
+        {"locked", locked_now_and_later},
+        {"locked_later", locked_later},
+        {"locked_moved", locked_moved},
+        {"never_trimmed", never_trimmed},
+        {"purge_small", purge_small},
+        {"purge_medium", purge_medium},
+        {"purge_large", purge_large},
+        {"purge_mixed", purge_mixed},
+        {"purge_remote", purge_remote},
+        {"purge_holes", purge_holes},
+        {"huge_at_once", huge_at_once},
+        {"never_executable", never_executable},
     };
     if (argc > 1 && !is_watched()) {
         return run_watched(argv, 2 * GIB, -1, 0);

@@ -118,11 +118,11 @@ static void last_one_counts(void **state) {
 static void nothing(void **state) {
     (void)state;
     static const char *const values[][2] = {
-        {"HAKMEM_STATS=json:file", "HAKMEM_STATS=off"},       {"HAKMEM_STATS_SIGNAL=USR1", "HAKMEM_STATS_SIGNAL=none"},
-        {"HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=none"},    {"HAKMEM_METRICS_FILE=file", "HAKMEM_METRICS_FILE=none"},
-        {"HAKMEM_POLICY=file", "HAKMEM_POLICY=none"},         {"HAKMEM_CTL=", "HAKMEM_STATS="},
-        {"HAKMEM_KNOBS=", "HAKMEM_METRICS_FILE="},            {"HAKMEM_PROF=", "HAKMEM_PROFILE="},
-        {"HAKMEM_PREWARM=", "HAKMEM_STATS_SIGNAL="},          {"HAKMEM_THP=", "HAKMEM_HELP="},
+        {"HAKMEM_STATS=json:file", "HAKMEM_STATS=off"},    {"HAKMEM_STATS_SIGNAL=USR1", "HAKMEM_STATS_SIGNAL=none"},
+        {"HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=none"}, {"HAKMEM_METRICS_FILE=file", "HAKMEM_METRICS_FILE=none"},
+        {"HAKMEM_POLICY=file", "HAKMEM_POLICY=none"},      {"HAKMEM_CTL=", "HAKMEM_STATS="},
+        {"HAKMEM_KNOBS=", "HAKMEM_METRICS_FILE="},         {"HAKMEM_PROF=", "HAKMEM_PROFILE="},
+        {"HAKMEM_PREWARM=", "HAKMEM_STATS_SIGNAL="},       {"HAKMEM_THP=", "HAKMEM_HELP="},
     };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         struct hak_config config = parse(values[i][0], values[i][1]);
@@ -180,9 +180,11 @@ static void refused(void **state) {
         {"HAKMEM_KNOBS=decay_ms=9", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=decay_ms=3600001", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=decay_ms=10:", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=10::held_slabs=4", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10::held_slabs=4",
+         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=:decay_ms=10", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4",
+         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=decay_ms=100000000000000000000000000000",
          "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_ACE_FAST_MS=9", "a number of milliseconds, 10 to 3600000"},
@@ -266,5 +268,6 @@ static void paths(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
-          cmocka_unit_test(names_of_former_times), cmocka_unit_test(last_one_counts), cmocka_unit_test(nothing), cmocka_unit_test(refused),
-          cmocka_unit_test(unknown), cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))
+          cmocka_unit_test(names_of_former_times), cmocka_unit_test(last_one_counts), cmocka_unit_test(nothing),
+          cmocka_unit_test(refused), cmocka_unit_test(unknown), cmocka_unit_test(one_line_each),
+          cmocka_unit_test(help_lists_all))

@@ -584,10 +584,11 @@ static void woken(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
           cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for), cmocka_unit_test(never),
-          cmocka_unit_test(not_for_libc), cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
-          cmocka_unit_test(one_thread_gives_holes_back), cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone),
-          cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
-          cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
-          cmocka_unit_test(foreign), cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back),
-          cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns),
-          cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(not_for_libc), cmocka_unit_test(not_with_borrowed_memory),
+          cmocka_unit_test(one_thread_learns), cmocka_unit_test(one_thread_gives_holes_back),
+          cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone), cmocka_unit_test(joined_by_the_last),
+          cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays), cmocka_unit_test(stays_when_asked_for),
+          cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(foreign),
+          cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
+          cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
+          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))

@@ -54,7 +54,7 @@ static void whose_code(void **state) {
     assert_true(hak_os_is_library_code(caller));
     assert_true(hak_os_is_library_code(dlsym(libc, "pthread_getattr_default_np")));
     assert_true(hak_os_is_library_code(dlsym(RTLD_DEFAULT, "__tls_get_addr"))); /* the dynamic linker's */
-    assert_false(hak_os_is_library_code((void *)(uintptr_t)whose_code));        /* hakmem's, but linked into the program */
+    assert_false(hak_os_is_library_code((void *)(uintptr_t)whose_code)); /* hakmem's, but linked into the program */
     assert_false(hak_os_is_library_code(NULL));
     assert_false(hak_os_is_library_code(numbers));
 }

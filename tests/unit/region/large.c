@@ -502,10 +502,11 @@ static void no_leaf(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
-          cmocka_unit_test(cleared), cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
-          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
-          cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
-          cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),
-          cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
-          cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
-          cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))
+          cmocka_unit_test(cleared), cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice),
+          cmocka_unit_test(steady_state_makes_no_calls), cmocka_unit_test(resizing_runs), cmocka_unit_test(tails),
+          cmocka_unit_test(cut_tails), cmocka_unit_test(freed_with_a_cut_tail),
+          cmocka_unit_test(a_unit_with_a_cut_tail), cmocka_unit_test(mapped_where_units_are_absent),
+          cmocka_unit_test(runs_become_mappings), cmocka_unit_test(refused_moves_of_runs),
+          cmocka_unit_test(resizing_mappings), cmocka_unit_test(refused_resizes),
+          cmocka_unit_test(runs_in_place_of_mappings), cmocka_unit_test(mappings_in_place_of_runs),
+          cmocka_unit_test(no_leaf))
