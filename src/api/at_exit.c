@@ -59,7 +59,7 @@ static void end_stats(void) {
 static void say_lost(const char *what, const char *path, struct hak_text *line) {
     line->length = 0;
     hak_text_add(line, "hakmem: can't write %s to %s\n", what, path);
-    hak_os_write_quietly(STDERR_FILENO, line->start, line->length);
+    hak_os_write_line(line->start, line->length);
 }
 
 /* Creates what a setting names, for `what`: the path is made in `path`. When that can't be, says so, and returns -1. */
@@ -94,17 +94,16 @@ static void at_signal(void) {
     end_stats();
 }
 
-__attribute__((constructor)) static void prepare_stats(void) {
+__attribute__((constructor)) static void prepare_output(void) {
     static const char handled[] =
         "hakmem: setting HAKMEM_STATS_SIGNAL ignored: the signal has a handler, or is ignored\n";
     const struct hak_config *config = hak_process_config();
-    if (!hak_process_initialize() || (config->stats == HAK_STATS_OFF && config->stats_signal == 0)) return;
+    bool has_stats = config->stats != HAK_STATS_OFF || config->stats_signal != 0;
+    if (!hak_process_initialize() || (!has_stats && config->heap_profile == 0)) return;
     /* Programs close standard error before they end (GNU's tools do). But whoever waits for its end does not wait for
      * a daemon. */
-    if (config->stats_file == NULL) {
-        hak_os_keep_stderr();
-        pthread_atfork(NULL, NULL, hak_os_drop_stderr);
-    }
+    hak_os_keep_stderr();
+    pthread_atfork(NULL, NULL, hak_os_drop_stderr);
     if (config->stats_signal != 0 && !hak_os_on_signal((int)config->stats_signal, at_signal))
         hak_os_write_quietly(STDERR_FILENO, handled, sizeof handled - 1);
 }

@@ -17,7 +17,7 @@
 
 /* ---- malloc, free, calloc, realloc ------------------------------------------------------------------------------- */
 
-void *hak_malloc(size_t size) { return hak_front_alloc(size); }
+void *hak_malloc(size_t size) { return hak_front_alloc(size, HAK_CALLER()); }
 
 void hak_free(void *block) { hak_front_free(block); }
 
@@ -47,10 +47,10 @@ void *hak_calloc(size_t count, size_t size) {
     return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes, HAK_CALLER());
 }
 
-static void *move_block(const struct hak_place *place, size_t size) {
+static void *move_block(const struct hak_place *place, size_t size, const void *caller) {
     HAK_WALKABLE();
     int saved_errno = errno;
-    void *block = (void *)place->start, *moved = hak_front_alloc(size);
+    void *block = (void *)place->start, *moved = hak_front_alloc(size, caller);
     if (moved == NULL && size <= place->bytes) { /* a smaller one can't be had: it is large enough */
         errno = saved_errno;
         return block;
@@ -61,8 +61,8 @@ static void *move_block(const struct hak_place *place, size_t size) {
     return moved;
 }
 
-void *hak_realloc(void *block, size_t size) {
-    if (block == NULL) return hak_front_alloc(size);
+HAK_INLINE void *reallocate(void *block, size_t size, const void *caller) {
+    if (block == NULL) return hak_front_alloc(size, caller);
     if (size == 0) {
         hak_front_free(block);
         return NULL;
@@ -72,23 +72,25 @@ void *hak_realloc(void *block, size_t size) {
     /* In place while it fits and at most half of it would be wasted. */
     if (place.kind == HAK_PLACE_SMALL) {
         bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
-        return stays ? block : move_block(&place, size);
+        return stays ? block : move_block(&place, size, caller);
     }
     HAK_WALKABLE();
     int saved_errno = errno;
-    void *resized = hak_front_resize_large(&place, size);
-    if (resized == NULL) resized = move_block(&place, size);
+    void *resized = hak_front_resize_large(&place, size, caller);
+    if (resized == NULL) resized = move_block(&place, size, caller);
     if (HAK_LIKELY(resized != NULL)) return resized;
-    resized = hak_front_resize_at_last(&place, size);
+    resized = hak_front_resize_at_last(&place, size, caller);
     if (resized != NULL) errno = saved_errno; /* of the move that was refused */
     return resized;
 }
 
+void *hak_realloc(void *block, size_t size) { return reallocate(block, size, HAK_CALLER()); }
+
 /* By one realloc or another. */
-HAK_INLINE void *reallocate_array(void *block, size_t count, size_t size, void *(*reallocate)(void *, size_t)) {
+HAK_INLINE void *reallocate_array(void *block, size_t count, size_t size, void *(*by)(void *, size_t)) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
-    return reallocate(block, bytes);
+    return by(block, bytes);
 }
 
 void *hak_reallocarray(void *block, size_t count, size_t size) {
@@ -109,43 +111,43 @@ static uint32_t aligned_class(size_t alignment, size_t size) {
 }
 
 /* `alignment` is a power of two. */
-static void *alloc_aligned(size_t alignment, size_t size) {
-    if (alignment <= HAK_ALIGNMENT) return hak_front_alloc(size);
+static void *alloc_aligned(size_t alignment, size_t size, const void *caller) {
+    if (alignment <= HAK_ALIGNMENT) return hak_front_alloc(size, caller);
     if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
     uint32_t size_class = aligned_class(alignment, size);
-    if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes);
-    return hak_front_alloc_large(size, alignment, false, HAK_CALLER());
+    if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes, caller);
+    return hak_front_alloc_large(size, alignment, false, caller);
 }
 
 void *hak_aligned_alloc(size_t alignment, size_t size) {
     if (HAK_UNLIKELY(!hak_is_power_of_two(alignment))) return fail(EINVAL);
-    return alloc_aligned(alignment, size);
+    return alloc_aligned(alignment, size, HAK_CALLER());
 }
 
 void *hak_memalign(size_t alignment, size_t size) {
     if (HAK_UNLIKELY(alignment > (size_t)1 << 63)) return fail(EINVAL);
     /* As in glibc: the next power of two will do. */
     if (!hak_is_power_of_two(alignment)) alignment = alignment == 0 ? 1 : (size_t)2 << hak_highest_bit(alignment);
-    return alloc_aligned(alignment, size);
+    return alloc_aligned(alignment, size, HAK_CALLER());
 }
 
 int hak_posix_memalign(void **block, size_t alignment, size_t size) {
     if (!hak_is_power_of_two(alignment) || alignment % sizeof(void *) != 0) return EINVAL;
     int saved_errno = errno;
     HAK_WALKABLE();
-    void *made = alloc_aligned(alignment, size);
+    void *made = alloc_aligned(alignment, size, HAK_CALLER());
     errno = saved_errno;
     if (made == NULL) return ENOMEM;
     *block = made;
     return 0;
 }
 
-void *hak_valloc(size_t size) { return alloc_aligned(hak_os_page_bytes(), size); }
+void *hak_valloc(size_t size) { return alloc_aligned(hak_os_page_bytes(), size, HAK_CALLER()); }
 
 void *hak_pvalloc(size_t size) {
     size_t page = hak_os_page_bytes();
     if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
-    return alloc_aligned(page, size == 0 ? page : hak_align_up(size, page));
+    return alloc_aligned(page, size == 0 ? page : hak_align_up(size, page), HAK_CALLER());
 }
 
 /* ---- Questions and requests -------------------------------------------------------------------------------------- */

@@ -327,22 +327,23 @@ static void sweep_alone(uint64_t now_ms) {
     sweep(alone_batch_bytes, 1);
 }
 
-/* What the thread does for a program with several is done for one with one thread by its own misses, bit by bit. */
+/* What the thread does for a program with several is done for one with one thread, or for one in which it can't begin, by the
+ * program's own misses, bit by bit. */
 static void act_alone(void) {
-    if (has_threads() || hak_process_config()->background == 0) return;
+    if (hak_process_config()->background == 0) return;
     uint32_t left = hak_atomic_load(&misses_to_look, relaxed);
     hak_atomic_store(&misses_to_look, left == 0 ? MISSES_PER_LOOK : left - 1, relaxed);
     if (left > 0 || !has_super_slabs(LEAST_SUPER_SLABS) || !stand_in(HAK_BACKGROUND_TAKEN)) return;
     uint64_t now_ms = hak_os_clock_ms();
-    step_alone(now_ms);
+    if (!has_threads()) step_alone(now_ms);
     sweep_alone(now_ms);
     leave_ended(HAK_BACKGROUND_NONE);
 }
 
 void hak_background_start(const void *caller) {
     try_to_join();
-    if (!is_due()) act_alone();
-    else if (!hak_os_is_library_code(caller)) start_thread();
+    if (is_due() && !hak_os_is_library_code(caller)) start_thread();
+    else act_alone();
 }
 
 /* Makes the thread end, and waits until its work is done; not for ever, for it may be none of this process: in a child

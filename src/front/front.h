@@ -46,9 +46,9 @@ HAK_INLINE void *hak_front_take(size_t size) {
 }
 
 /* A block of at least `size` bytes. */
-HAK_INLINE void *hak_front_alloc(size_t size) {
+HAK_INLINE void *hak_front_alloc(size_t size, const void *caller) {
     void *block = hak_front_take(size);
-    return HAK_LIKELY(block != NULL) ? block : hak_front_alloc_miss(size, HAK_CALLER());
+    return HAK_LIKELY(block != NULL) ? block : hak_front_alloc_miss(size, caller);
 }
 
 HAK_INLINE void hak_front_free(void *block) {

@@ -206,20 +206,22 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     return hak_profile_is_on() ? sample_large(block, size) : block;
 }
 
-void *hak_front_resize_large(const struct hak_place *place, size_t size) {
+void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller) {
     hak_profile_forget((void *)place->start); /* before another thread can have the address */
     void *resized = hak_large_resize(place, size);
     if (resized == NULL) return NULL;
-    HAK_COUNT(hak_thread_attach(), large_resizes, 1);
+    struct hak_heap *heap = hak_thread_attach();
+    HAK_COUNT(heap, large_resizes, 1);
+    if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     hak_tight_notice();
     hak_decay_notice();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;
 }
 
-HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t size) {
+HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller) {
     if (size <= place->bytes || !may_reclaim(size - place->bytes)) return out_of_memory();
     reclaim(size - place->bytes);
-    return reclaimed(hak_front_resize_large(place, size));
+    return reclaimed(hak_front_resize_large(place, size, caller));
 }
 
 static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {

@@ -91,6 +91,16 @@ static void end_early(struct hak_text *messages) {
     messages->length = length + sizeof more - 1;
 }
 
+/* While standard error is surely where the user looks, and nothing is lost yet. */
+static void check_metrics_file(struct hak_text *messages) {
+    char buffer[4096];
+    struct hak_text path = hak_text_in(buffer, sizeof buffer);
+    if (settings.metrics_file == 0 || settings.ctl == 0) return;
+    hak_config_add_path(&path, hak_config_file(settings.metrics_file), hak_os_process_id());
+    if (!path.truncated && hak_os_may_create(path.start)) return;
+    hak_text_add(messages, "hakmem: can't write metrics to %s\n", path.start);
+}
+
 static void read_settings(void) {
     char buffer[8192];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
@@ -101,6 +111,7 @@ static void read_settings(void) {
     settings.heap_profile_file = keep_name(settings.heap_profile_file, heap_profile_file, sizeof heap_profile_file);
     settings.metrics_file =
         (uintptr_t)keep_name(hak_config_file(settings.metrics_file), metrics_file, sizeof metrics_file);
+    check_metrics_file(&messages);
     if (settings.heap_profile != 0 && !hak_meter_start(settings.heap_profile_interval_bytes))
         hak_text_add(&messages, "hakmem: no memory for the heap profile\n");
     if (messages.truncated) end_early(&messages);

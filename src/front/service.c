@@ -1,7 +1,6 @@
 #include "front/service.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "base/knobs.h"
 #include "front/process.h"
@@ -29,8 +28,7 @@ static struct {
     uint64_t metrics_ms; /* when they were written */
     struct hak_snapshot snapshot;
     char path[4096];
-    bool has_lost_metrics; /* that were to be written last */
-    bool is_filtered;      /* by more than when it began: it does no more */
+    bool is_filtered; /* by more than when it began: it does no more */
 } service;
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
@@ -85,22 +83,13 @@ static uint64_t metrics_wait_ms(void) {
     return !has_metrics() || passed_ms >= period_ms ? 0 : period_ms - passed_ms;
 }
 
-/* Once, until they can be written again. */
-static void say_metrics_lost(const char *path, struct hak_text *line) {
-    line->length = 0;
-    hak_text_add(line, "hakmem: can't write metrics to %s\n", path);
-    hak_os_write(STDERR_FILENO, line->start, line->length);
-}
-
 static void write_metrics(void) {
     struct hak_text path = hak_text_in(service.path, sizeof service.path),
                     text = hak_text_in(service.answer, sizeof service.answer);
     hak_config_add_path(&path, hak_config_file(hak_process_config()->metrics_file), hak_os_process_id());
     hak_snapshot_take(&service.snapshot);
     hak_snapshot_write_metrics(&service.snapshot, &text);
-    bool written = !path.truncated && hak_os_replace_file(path.start, text.start, text.length);
-    if (!written && !service.has_lost_metrics) say_metrics_lost(path.start, &text);
-    service.has_lost_metrics = !written;
+    if (!path.truncated) hak_os_replace_file(path.start, text.start, text.length);
     service.metrics_ms = hak_os_clock_ms();
 }
 
@@ -124,7 +113,7 @@ static void serve(void) {
 static void run_service(void) {
     hak_thread_refuse_heap();
     service.line_length = 0;
-    service.has_lost_metrics = service.is_filtered = false;
+    service.is_filtered = false;
     bool opened = hak_os_channel_open(has_metrics());
     hak_atomic_store(&service_state, opened ? SERVICE_OPEN : SERVICE_REFUSED, relaxed);
     hak_os_wake(&service_state);

@@ -94,8 +94,8 @@ void *hak_os_find_in_libc(const char *name) {
 
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 
-/* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc), hakmem. */
-enum { LIBRARIES = 4 };
+/* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc). */
+enum { LIBRARIES = 3 };
 static struct { uintptr_t start, end; } code[LIBRARIES]; /* before the program has threads; const from then on */
 
 static void find_code(const struct dl_phdr_info *loaded, uintptr_t *start, uintptr_t *end) {
@@ -110,15 +110,25 @@ static void find_code(const struct dl_phdr_info *loaded, uintptr_t *start, uintp
     }
 }
 
+/* By its address; a program that the linker was called with by name has none of it. */
+static bool is_linker(const struct dl_phdr_info *loaded) {
+    static const char *const names[] = {"ld-linux", "ld-musl", "ld.so", "ld64.so"};
+    const char *slash = strrchr(loaded->dlpi_name, '/'), *name = slash == NULL ? loaded->dlpi_name : slash + 1;
+    uintptr_t linker = getauxval(AT_BASE);
+    if (linker != 0) return loaded->dlpi_addr == linker;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strncmp(name, names[i], strlen(names[i])) == 0) return true;
+    return false;
+}
+
 static int note_code(struct dl_phdr_info *loaded, size_t bytes, void *count) {
     uint32_t *next = count;
-    uintptr_t start, end, own = (uintptr_t)note_code, linker = getauxval(AT_BASE);
+    uintptr_t start, end;
     (void)bytes;
     if (loaded->dlpi_name == NULL || loaded->dlpi_name[0] == '\0') return 0; /* the program */
     find_code(loaded, &start, &end);
     if (start >= end) return 0;
-    bool is_linker = linker != 0 && loaded->dlpi_addr == linker, is_own = own >= start && own < end;
-    if (!is_linker && !is_own && !is_named(loaded->dlpi_name, "libc.so.6") &&
+    if (!is_linker(loaded) && !is_named(loaded->dlpi_name, "libc.so.6") &&
         !is_named(loaded->dlpi_name, "libpthread.so.0"))
         return 0;
     code[*next].start = start;

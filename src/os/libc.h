@@ -13,7 +13,7 @@
  * programs. To be called before the program has threads: it takes a lock of the dynamic linker's. */
 void *hak_os_find_in_libc(const char *name);
 
-/* Notes where code of the C library, of the dynamic linker and of hakmem's own library lies. To be called as the above. */
+/* Notes where code of the C library and of the dynamic linker lies. To be called as the above. */
 void hak_os_find_library_code(void);
 
 /* Whether this is an address of such code: who calls malloc there may hold locks of libc's that pthread_create takes. False

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -848,6 +849,28 @@ int hak_os_kept_stderr(void) {
     int saved_errno = errno, descriptor = has_kept_stderr() ? kept_stderr : STDERR_FILENO;
     errno = saved_errno;
     return descriptor;
+}
+
+void hak_os_write_line(const char *text, size_t length) {
+    static const struct timespec at_once;
+    int saved_errno = errno;
+    struct pollfd out = {.fd = kept_stderr, .events = POLLOUT};
+    bool may_write = has_kept_stderr() && syscall(SYS_ppoll, &out, 1, &at_once, NULL, 0) == 1 && out.revents == POLLOUT;
+    if (may_write) hak_os_write_quietly(kept_stderr, text, length);
+    errno = saved_errno;
+}
+
+bool hak_os_may_create(const char *path) {
+    char folder[4096] = ".";
+    int saved_errno = errno;
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL ? 1 : slash == path ? 1 : (size_t)(slash - path);
+    if (length >= sizeof folder) return false;
+    if (slash != NULL) memcpy(folder, path, length);
+    folder[length] = '\0';
+    bool may = access(folder, W_OK | X_OK) == 0;
+    errno = saved_errno;
+    return may;
 }
 
 void hak_os_drop_stderr(void) {

@@ -165,6 +165,10 @@ void hak_os_write(int descriptor, const char *text, size_t length);
  * files' sizes no SIGXFSZ. False when not all of it was written. */
 bool hak_os_write_quietly(int descriptor, const char *text, size_t length);
 
+/* Writes a line that nobody waits for to standard error as it was at the start, where that is kept (below): not at all where
+ * it would have to wait, or the program has closed what was kept. */
+void hak_os_write_line(const char *text, size_t length);
+
 /* Writes what `path` has, as far as it can be read, to a file descriptor. */
 bool hak_os_copy_file(const char *path, int descriptor);
 
@@ -187,6 +191,9 @@ void hak_os_close(int descriptor);
  * a child of fork drops it. */
 void hak_os_keep_stderr(void);
 void hak_os_drop_stderr(void);
+
+/* Whether a file can be made, or replaced, at `path`, as far as its folder goes. */
+bool hak_os_may_create(const char *path);
 
 /* The kept descriptor, if it is there and the same file's still, else the program's own. */
 int hak_os_kept_stderr(void);

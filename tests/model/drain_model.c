@@ -15,7 +15,7 @@ static void own(void *block) {
     library_touch_new(block);
     held[t][held_count[t]++] = block;
 }
-static void take(void) { own(hak_front_alloc(SIZE)); }
+static void take(void) { own(hak_front_alloc(SIZE, NULL)); }
 static void give(void) {
     uint32_t t = model_thread();
     if (held_count[t] == 0) return;

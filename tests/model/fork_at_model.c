@@ -29,7 +29,7 @@ static uint32_t own(void *block) {
     had[had_count] = block;
     return had_count++;
 }
-static uint32_t alloc(uint32_t size_class) { return own(hak_front_alloc(size_class * HAK_ALIGNMENT)); }
+static uint32_t alloc(uint32_t size_class) { return own(hak_front_alloc(size_class * HAK_ALIGNMENT, NULL)); }
 static uint32_t alloc_large(size_t bytes, size_t alignment) {
     return own(hak_front_alloc_large(bytes, alignment, false, NULL));
 }
@@ -425,7 +425,7 @@ static void resize(size_t bytes) {
     void *block = had[2], *resized;
     struct hak_place place = hak_region_find((uintptr_t)block);
     if (place.kind == HAK_PLACE_MAPPING) had[2] = NULL; /* it is neither here nor there for a while */
-    resized = hak_front_resize_large(&place, bytes);
+    resized = hak_front_resize_large(&place, bytes, NULL);
     if (resized != NULL && resized != block) library_touch_new(resized); /* contents don't move here */
     had[2] = resized != NULL ? resized : block;
 }

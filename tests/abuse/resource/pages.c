@@ -150,8 +150,10 @@ static void locked_moved(void) {
 /* The recipe of real-time programs: what was used once is there when it is wanted again. */
 static void never_trimmed(void) {
     EXPECT(mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_MMAP_MAX, 0) == 1, "mallopt");
-    for (size_t bytes = 16 * MIB; bytes <= 48 * MIB; bytes += 32 * MIB) { /* a run, and a mapping */
-        void *block = malloc(200000), *wall = malloc(200000);             /* of the calls that look at the clock */
+    const size_t sizes[] = {16 * MIB, 48 * MIB, 150 * MIB}; /* a run, and mappings */
+    for (size_t size = 0; size < COUNT_OF(sizes); size++) {
+        size_t bytes = sizes[size];
+        void *block = malloc(200000), *wall = malloc(200000); /* of the calls that look at the clock */
         free(memset(malloc(bytes), 1, bytes));
         free(block);
         for (int period = 0; period < 3; period++) {

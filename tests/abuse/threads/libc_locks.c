@@ -2,6 +2,7 @@
  * mallocs are all libc's, makes the one from which on the process has what that thread needs. */
 #include "churn.h"
 
+#include <malloc.h>
 #include <sched.h>
 
 enum { BLOCKS = 60, BYTES = 200000, THREAD_LOCAL_BYTES = 300 << 10, MANY = 200000 };
@@ -73,6 +74,49 @@ static void *only_copy(void *copies) {
     return NULL;
 }
 
+/* Every function of the program's own begins the thread. */
+static void *grow_by_malloc(void *block) { return free(block), malloc(BYTES); }
+static void *grow_by_calloc(void *block) { return free(block), calloc(1, BYTES); }
+static void *grow_by_realloc(void *block) { return realloc(block, malloc_usable_size(block) + BYTES / 2); }
+static void *grow_by_small_realloc(void *block) {
+    return realloc(block, (malloc_usable_size(block) + 100) % 30000 + 16);
+}
+static void *grow_by_aligned_alloc(void *block) { return free(block), aligned_alloc(4096, BYTES); }
+static void *grow_by_memalign(void *block) { return free(block), memalign(1 << 16, BYTES); }
+static void *grow_by_posix_memalign(void *block) {
+    free(block);
+    return posix_memalign(&block, 64, 3000) == 0 ? block : NULL;
+}
+
+enum { KEPT = 100 };
+static void *kept[KEPT]; /* the main thread's at first */
+
+static void *grow_until_there(void *grow) {
+    void *(*by)(void *) = *(void *(**)(void *))grow;
+    for (int i = 0; i < MANY && count_threads() == 2; i++) kept[i % KEPT] = by(kept[i % KEPT]);
+    expect(count_threads() > 2, "no thread of hakmem's");
+    for (int i = 0; i < KEPT; i++) free(kept[i]);
+    return NULL;
+}
+
+static void by_each(void *(*by)(void *)) {
+    static char *copy[MANY];
+    for (int i = 0; i < MANY; i++) copy[i] = strdup("a string of some length, so that there are 8 MiB of them");
+    for (int i = 0; i < KEPT; i++) kept[i] = malloc(BYTES / 2);
+    pthread_t thread;
+    expect(pthread_create(&thread, NULL, grow_until_there, &by) == 0, "no thread");
+    pthread_join(thread, NULL);
+    for (int i = 0; i < MANY; i++) free(copy[i]);
+}
+
+static void by_malloc(void) { by_each(grow_by_malloc); }
+static void by_calloc(void) { by_each(grow_by_calloc); }
+static void by_realloc(void) { by_each(grow_by_realloc); }
+static void by_small_realloc(void) { by_each(grow_by_small_realloc); }
+static void by_aligned_alloc(void) { by_each(grow_by_aligned_alloc); }
+static void by_memalign(void) { by_each(grow_by_memalign); }
+static void by_posix_memalign(void) { by_each(grow_by_posix_memalign); }
+
 static void copies(void) {
     static char *copy[MANY];
     pthread_t thread;
@@ -85,6 +129,13 @@ static const struct hak_case cases[] = {
     {.name = "create", .run = create, .seconds = 60, .memory_mib = 512},
     {.name = "defaults", .run = defaults, .seconds = 60, .memory_mib = 512},
     {.name = "copies", .run = copies, .seconds = 60, .memory_mib = 512},
+    {.name = "by-malloc", .run = by_malloc, .seconds = 60, .memory_mib = 512},
+    {.name = "by-calloc", .run = by_calloc, .seconds = 60, .memory_mib = 512},
+    {.name = "by-realloc", .run = by_realloc, .seconds = 60, .memory_mib = 2048},
+    {.name = "by-small-realloc", .run = by_small_realloc, .seconds = 60, .memory_mib = 512},
+    {.name = "by-aligned-alloc", .run = by_aligned_alloc, .seconds = 60, .memory_mib = 512},
+    {.name = "by-memalign", .run = by_memalign, .seconds = 60, .memory_mib = 512},
+    {.name = "by-posix-memalign", .run = by_posix_memalign, .seconds = 60, .memory_mib = 512},
 };
 
 CASE_MAIN(cases)

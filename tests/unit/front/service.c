@@ -220,8 +220,8 @@ static void metrics_refused(void **state) {
     settings(1, "dir/file");
     fake_os.refuses_files = true;
     run(NULL, 3);
-    assert_string_equal(fake_os.output, "hakmem: can't write metrics to dir/file\n"); /* once */
-    assert_int_equal(fake_os.clock_ms, 1000000 + 4 * 10000);                          /* and not in a hurry */
+    assert_string_equal(fake_os.output, "");
+    assert_int_equal(fake_os.clock_ms, 1000000 + 4 * 10000); /* and not in a hurry */
 }
 
 UNIT_MAIN(cmocka_unit_test(allowed), cmocka_unit_test(refused), cmocka_unit_test(answers), cmocka_unit_test(too_long),

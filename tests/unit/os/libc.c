@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "os/libc.h"
 
@@ -54,9 +57,28 @@ static void whose_code(void **state) {
     assert_true(hak_os_is_library_code(caller));
     assert_true(hak_os_is_library_code(dlsym(libc, "pthread_getattr_default_np")));
     assert_true(hak_os_is_library_code(dlsym(RTLD_DEFAULT, "__tls_get_addr"))); /* the dynamic linker's */
-    assert_false(hak_os_is_library_code((void *)(uintptr_t)whose_code)); /* hakmem's, but linked into the program */
+    assert_false(hak_os_is_library_code((void *)(uintptr_t)whose_code));
     assert_false(hak_os_is_library_code(NULL));
     assert_false(hak_os_is_library_code(numbers));
 }
 
-UNIT_MAIN(cmocka_unit_test(whose_code), cmocka_unit_test(as_the_linker_says), cmocka_unit_test(what_is_not_there))
+/* The same when the dynamic linker was called with the program's name. */
+static void whose_code_by_linker(void **state) {
+    (void)state;
+    Dl_info linker;
+    int status = -1;
+    if (getauxval(AT_BASE) == 0 || dladdr(dlsym(RTLD_DEFAULT, "__tls_get_addr"), &linker) == 0) skip();
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char path[4096] = "";
+        if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) _exit(1);
+        execl(linker.dli_fname, linker.dli_fname, path, NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+UNIT_MAIN(cmocka_unit_test(whose_code), cmocka_unit_test(whose_code_by_linker), cmocka_unit_test(as_the_linker_says),
+          cmocka_unit_test(what_is_not_there))
