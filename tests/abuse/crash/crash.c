@@ -137,7 +137,9 @@ static void victim_place(const char *place) {
         access_at(huge + 70000);
     }
     if (!strcmp(place, "tables")) {
-        char *last = (char *)end_of_mapping_below(small) - 1; /* of the bits of a slab that there isn't yet */
+        /* Below the page map, which has a page, and without which nothing is found: the bits of a slab that there isn't yet. */
+        uintptr_t page_map = end_of_mapping_below(small) - page_bytes();
+        char *last = (char *)end_of_mapping_below((void *)page_map) - 1;
         forbid(last, 1);
         access_at(last);
     }
