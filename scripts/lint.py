@@ -13,6 +13,7 @@ Prints one line per finding, FILE:LINE: RULE: what is wrong; exits with 1 when t
     system       memory system calls only in src/os/
     environment  one file reads the process's environment
     comment      a header begins with a comment; a hak_ name in a comment exists
+    columns      no line of a .c or .h file in src/ or include/ is longer than 120 characters: the formatter leaves comments
     marker       no notes to oneself
     path         no path of one machine
 """
@@ -38,6 +39,7 @@ KEEPS_FUNCTIONS = {"src/os/signals.c"}
 # Layers whose files call each other to and fro. They are to become fewer.
 TANGLED = {"pool", "front"}
 TEXT_SUFFIXES = {"", ".c", ".h", ".hpp", ".cpp", ".def", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json"}
+COLUMNS = 120
 SKIPPED_FOLDERS = {".git", ".venv", "build", "__pycache__"}
 
 # Character classes keep the patterns from finding themselves.
@@ -312,6 +314,12 @@ def check_system_calls(source: Source) -> Iterator[Finding]:
             yield Finding(source.path, source.line(match.start()), "system", f"{name} belongs in src/os/")
 
 
+def check_columns(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if len(line) > COLUMNS and not source.path.endswith(".def"):
+            yield Finding(source.path, number, "columns", f"{len(line)} characters, more than {COLUMNS}")
+
+
 def check_environment(sources: list[Source]) -> Iterator[Finding]:
     """All readers are named when there is more than one: which of them is right is not known here."""
     readers = {source: match for source in sources if (match := ENVIRONMENT.search(source.code))}
@@ -344,6 +352,7 @@ def lint(root: Path) -> list[Finding]:
         if name.startswith(("src/", "include/")) and name.endswith((".c", ".h", ".def")):
             sources.append(Source(name, text))
     for source in sources:
+        findings += check_columns(source)
         if source.path.startswith("src/"):
             for check in (check_atomics, check_names, check_system_calls):
                 findings += check(source)

@@ -1,4 +1,5 @@
-/* Memory: what is known of how much the process may have. Plain data, set by whoever watches (front/tight.h), relaxed. */
+/* Memory: what is known of how much the process may have. Plain data, set by whoever watches (front/tight.h),
+ * relaxed. */
 #ifndef HAK_BASE_MEMORY_H
 #define HAK_BASE_MEMORY_H
 

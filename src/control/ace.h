@@ -19,8 +19,7 @@
 
 struct hak_ace_settings {
     bool is_enabled, is_pinned; /* pinned: a policy says where the knobs stand */
-    bool
-        may_ask; /* what the program costs may be asked of the kernel: somebody has asked for hakmem's thread or a goal */
+    bool may_ask; /* what the program costs may be asked of the kernel: somebody has asked for the thread or a goal */
     enum hak_goal goal;
     uint64_t profile, fast_ms, slow_ms;
 };

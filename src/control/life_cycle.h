@@ -5,8 +5,8 @@
  *   CANARY   what looked best is tried against what is in force, turn by turn, until a sequential test keeps it or
  *            rolls it back
  *   FROZEN   everything has been learned: nothing is tried. Back to LEARN when costs have risen and stay so, or when
- *            there is something to gain in a dimension where there was nothing; each time in vain doubles the time until
- *            the next
+ *            there is something to gain in a dimension where there was nothing; each time in vain doubles the time
+ *            until the next
  *
  * A dimension is a knob, or the same knob of a size class; its arms are numbers, what they mean is the caller's. A
  * dimension is learned only while it is `eligible`: when what it may save is worth trying.

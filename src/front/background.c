@@ -327,8 +327,8 @@ static void sweep_alone(uint64_t now_ms) {
     sweep(alone_batch_bytes, 1);
 }
 
-/* What the thread does for a program with several is done for one with one thread, or for one in which it can't begin, by the
- * program's own misses, bit by bit. */
+/* What the thread does for a program with several is done for one with one thread, or for one in which it can't begin,
+ * by the program's own misses, bit by bit. */
 static void act_alone(void) {
     if (hak_process_config()->background == 0) return;
     uint32_t left = hak_atomic_load(&misses_to_look, relaxed);

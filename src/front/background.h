@@ -42,8 +42,8 @@ HAK_COLD void hak_background_wake(void);
 /* There is something new for the thread to do, wherever it waits. */
 void hak_background_nudge(void);
 
-/* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. `caller` is the code
- * that has called malloc; NULL: nobody's. */
+/* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. `caller` is the
+ * code that has called malloc; NULL: nobody's. */
 HAK_INLINE void hak_background_want(const void *caller) {
     if (HAK_UNLIKELY(hak_atomic_load(&hak_background_state, relaxed) <= HAK_BACKGROUND_ENDED))
         hak_background_start(caller);

@@ -24,8 +24,8 @@ extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initi
  * initialised: bin 0 is always empty. front/routes.h says who writes it, and when. */
 extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
 
-/* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory; `caller` is the
- * code that wants it (front/background.h). */
+/* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory; `caller` is
+ * the code that wants it (front/background.h). */
 HAK_COLD void *hak_front_alloc_miss(size_t size, const void *caller);
 HAK_COLD void hak_front_free_miss(void *block);
 

@@ -15,8 +15,8 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
 /* hak_large_resize; what changes its size is sampled anew. To be called where hak_front_alloc_large may be. */
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller);
 
-/* The same when there was no room elsewhere either: what is more than it has is looked for among what is free. NULL with
- * ENOMEM when there is none. */
+/* The same when there was no room elsewhere either: what is more than it has is looked for among what is free. NULL
+ * with ENOMEM when there is none. */
 void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller);
 
 /* Fills the calling thread's bins for blocks of up to `max_bytes`. Returns the number of blocks in these bins. */

@@ -153,10 +153,10 @@ const struct hak_config *hak_process_config(void) { return &settings; }
 
 /* ---- fork -------------------------------------------------------------------------------------------------------- */
 
-/* hakmem has no locks to take before a fork. The child has one thread: the heaps of the others are orphaned, and what they
- * were in the middle of is recovered. If the fork came from a signal handler that interrupted a slow path, a change of a
- * large object, or the birth or end of the thread's heap, the child leaves all that, for it will go on with it: the free
- * memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. */
+/* hakmem has no locks to take before a fork. The child has one thread: the heaps of the others are orphaned, and what
+ * they were in the middle of is recovered. If the fork came from a signal handler that interrupted a slow path, a
+ * change of a large object, or the birth or end of the thread's heap, the child leaves all that, for it will go on with
+ * it: the free memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. */
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     uint32_t in_hand_count = hak_in_hand_count();

@@ -11,8 +11,8 @@
  *   tight      hak_memory_is_tight: all that is free goes back, again and again; thread caches stay small;
  *              no huge pages, no fault-ahead, no lazy purging
  *
- * It goes back by turns of some MiB, one at each look, and the looks are near to each other meanwhile; what is used beyond
- * 15 sixteenths goes back at once.
+ * It goes back by turns of some MiB, one at each look, and the looks are near to each other meanwhile; what is used
+ * beyond 15 sixteenths goes back at once.
  *
  * Programs that grow by less than 4 MiB never look, those without a limit once. No lock: who finds somebody else
  * looking takes a turn where memory is tight, and goes on.

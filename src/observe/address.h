@@ -22,9 +22,8 @@ struct hak_address {
         HAK_ADDRESS_METADATA, /* in hakmem's tables */
         HAK_ADDRESS_HEAP,     /* in the record of heap number `heap`, or the slots of its bins */
     } kind;
-    bool is_large; /* the block is a page run or mapping */
-    bool
-        is_purged; /* free, and without memory as far as is known: it has gone back to the kernel, or was never touched */
+    bool is_large;  /* the block is a page run or mapping */
+    bool is_purged; /* free, and without memory as far as is known: it has gone back, or was never touched */
     uint32_t heap;
     uintptr_t start; /* of the block that covers it or ends before it; 0 for none */
     size_t bytes;    /* usable, of that block */

@@ -61,8 +61,8 @@ struct hak_profile_origin {
 };
 bool hak_profile_find(const void *block, struct hak_profile_origin *origin);
 
-/* Writes all there is, as text, with the map of the process's memory. Returns 0, ENODATA when there never was a profile, or
- * EIO when not all could be written. */
+/* Writes all there is, as text, with the map of the process's memory. Returns 0, ENODATA when there never was a
+ * profile, or EIO when not all could be written. */
 int hak_profile_write(int descriptor);
 
 /* The same to any place, in pieces of text, and without the map, which would follow. */

@@ -166,7 +166,8 @@ void hak_os_channel_drop(void) {
     errno = saved_errno;
 }
 
-/* Where there is no room, there is something to be read. Where a filter refuses to write, the end of the pipe is as good. */
+/* Where there is no room, there is something to be read. Where a filter refuses to write, the end of the pipe is as
+ * good. */
 void hak_os_channel_interrupt(void) {
     int saved_errno = errno;
     if (syscall(SYS_write, HAK_CHANNEL_REQUEST_WRITE, "\n", 1) < 0 && errno != EAGAIN)

@@ -5,11 +5,12 @@
  * unless the process has made itself undumpable (as those that hold secrets or have changed their user do), and root;
  * whatever namespaces are between the two.
  *
- * A thread of hakmem's own makes it, starts the one that serves, and ends it: the maker, which is the background thread.
+ * A thread of hakmem's own makes it, starts the one that serves, and ends it: the maker, which is the background
+ * thread.
  *
  *   C1  The program doesn't notice. Maker and server have a table of descriptors of their own, which begins empty: no
- *       descriptor of the program's is used up, kept open, written to or closed by them, or lost to closefrom(). After a
- *       fork the child has none of it. It keeps no file open, unless it watches: so /proc can be unmounted.
+ *       descriptor of the program's is used up, kept open, written to or closed by them, or lost to closefrom(). After
+ *       a fork the child has none of it. It keeps no file open, unless it watches: so /proc can be unmounted.
  *   C2  Nothing that a sandbox forbids is called. Between two requests the server is in read(), which every sandbox
  *       permits. Who asks says how many seccomp filters he sees on the thread; if they are not as many as when the
  *       channel was opened, it does no more. A server that also acts by itself watches: it has its own status open,
@@ -40,8 +41,8 @@ extern HAK_ATOMIC(uint64_t) hak_channel_wish;
  * makes the pipes in it. Threads that it starts then have the same table. False where the kernel can't. */
 bool hak_os_channel_make(void);
 
-/* By a thread that the maker has started: it serves from now on. False where the kernel doesn't tell of filters: then the
- * thread is of no use. */
+/* By a thread that the maker has started: it serves from now on. False where the kernel doesn't tell of filters: then
+ * the thread is of no use. */
 bool hak_os_channel_open(bool watches);
 
 /* Waits for requests, at most so long (0: however long it takes), and reads what there is. 0: none came. */

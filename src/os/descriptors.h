@@ -8,8 +8,8 @@
 
 #include "base/platform.h"
 
-/* Gives `thread`, which calls, and ends by hak_descriptors_leave, a table of descriptors of its own, for ever; it is empty.
- * False where the kernel can't. */
+/* Gives `thread`, which calls, and ends by hak_descriptors_leave, a table of descriptors of its own, for ever; it is
+ * empty. False where the kernel can't. */
 bool hak_descriptors_take(uint32_t thread);
 
 /* `thread`, or 0 for none, has the table of the one that took it. */
@@ -18,8 +18,8 @@ void hak_descriptors_share(uint32_t thread);
 /* Nobody has a table of his own: who took it is about to end. Also where none was taken. */
 void hak_descriptors_leave(void);
 
-/* If `thread`, which calls, is one of the two: a descriptor for the program's standard error, to be closed. Else, or where there
- * is none, -1. */
+/* If `thread`, which calls, is one of the two: a descriptor for the program's standard error, to be closed. Else, or
+ * where there is none, -1. */
 int hak_descriptors_borrow_stderr(uint32_t thread);
 
 #endif

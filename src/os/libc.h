@@ -16,8 +16,8 @@ void *hak_os_find_in_libc(const char *name);
 /* Notes where code of the C library and of the dynamic linker lies. To be called as the above. */
 void hak_os_find_library_code(void);
 
-/* Whether this is an address of such code: who calls malloc there may hold locks of libc's that pthread_create takes. False
- * for all in a program that is linked statically. */
+/* Whether this is an address of such code: who calls malloc there may hold locks of libc's that pthread_create takes.
+ * False for all in a program that is linked statically. */
 bool hak_os_is_library_code(const void *address);
 
 #endif

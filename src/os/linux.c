@@ -441,8 +441,8 @@ bool hak_os_has_huge_pages(void) {
     return has;
 }
 
-/* libc's own: a wrapper of the program's, or of a tool in LD_PRELOAD, may hold a lock when it allocates and frees, and its
- * time be another (os/libc.h). */
+/* libc's own: a wrapper of the program's, or of a tool in LD_PRELOAD, may hold a lock when it allocates and frees, and
+ * its time be another (os/libc.h). */
 typedef int clock_function(clockid_t, struct timespec *);
 static clock_function *read_clock = clock_gettime;
 
@@ -542,8 +542,8 @@ bool hak_fence_threads(void) {
 typedef int create_function(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 typedef int join_function(pthread_t, void **);
 
-/* libc's own: who starts a thread, or joins one, is in the middle of a malloc or at a thread's end, which is no place for
- * a wrapper (os/libc.h). */
+/* libc's own: who starts a thread, or joins one, is in the middle of a malloc or at a thread's end, which is no place
+ * for a wrapper (os/libc.h). */
 static create_function *create = pthread_create;
 static join_function *join = pthread_join, *try_join = pthread_tryjoin_np;
 

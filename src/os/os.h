@@ -75,9 +75,9 @@ bool hak_os_remap(void *start, size_t old_bytes, size_t new_bytes);
  * has not changed, and the target is to be dropped. */
 bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
 
-/* Moves the pages of a part of one mapping to addresses that the kernel chooses, a mapping of its own. The addresses they
- * come from stay, and read as zero. NULL on refusal, or if the part is more than one mapping: nothing has moved. To
- * chosen addresses newer kernels (Linux 6.17) move one mapping after the other, and may stop between them. */
+/* Moves the pages of a part of one mapping to addresses that the kernel chooses, a mapping of its own. The addresses
+ * they come from stay, and read as zero. NULL on refusal, or if the part is more than one mapping: nothing has moved.
+ * To chosen addresses newer kernels (Linux 6.17) move one mapping after the other, and may stop between them. */
 void *hak_os_move_pages(void *start, size_t bytes);
 
 /* Whether new mappings are locked in memory (mlockall), which a page of one that has nothing in it tells. */
@@ -131,8 +131,8 @@ struct hak_os_usage hak_os_usage(bool may_ask);
 enum { HAK_BUILD_ID_BYTES = 32 };
 size_t hak_os_build_id(unsigned char *id, size_t capacity);
 
-/* Starts a thread with a small stack, which ends when `run` returns. All signals are blocked in it, but SIGSYS is as in the
- * caller. It is to be joined: by who starts it, if `thread` is given, else by whom it tells. False on refusal. */
+/* Starts a thread with a small stack, which ends when `run` returns. All signals are blocked in it, but SIGSYS is as in
+ * the caller. It is to be joined: by who starts it, if `thread` is given, else by whom it tells. False on refusal. */
 bool hak_os_start_thread(void (*run)(void), uintptr_t *thread);
 void hak_os_join_thread(uintptr_t thread);
 bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */
@@ -165,8 +165,8 @@ void hak_os_write(int descriptor, const char *text, size_t length);
  * files' sizes no SIGXFSZ. False when not all of it was written. */
 bool hak_os_write_quietly(int descriptor, const char *text, size_t length);
 
-/* Writes a line that nobody waits for to standard error as it was at the start, where that is kept (below): not at all where
- * it would have to wait, or the program has closed what was kept. */
+/* Writes a line that nobody waits for to standard error as it was at the start, where that is kept (below): not at all
+ * where it would have to wait, or the program has closed what was kept. */
 void hak_os_write_line(const char *text, size_t length);
 
 /* Writes what `path` has, as far as it can be read, to a file descriptor. */
@@ -187,8 +187,8 @@ int hak_os_open_file(const char *path);
 size_t hak_os_read(int descriptor, void *buffer, size_t bytes);
 void hak_os_close(int descriptor);
 
-/* Keeps a descriptor for standard error, out of the way of the program's, for when it has been closed. One in a process;
- * a child of fork drops it. */
+/* Keeps a descriptor for standard error, out of the way of the program's, for when it has been closed. One in a
+ * process; a child of fork drops it. */
 void hak_os_keep_stderr(void);
 void hak_os_drop_stderr(void);
 

@@ -1,7 +1,7 @@
 /* Bin size: how many slots a bin has, and may have. Two rules (docs/decisions/0050):
  *
- *   - A bin has a slot for each 192 bytes of bin_bytes (knob) at most, and grows at any miss while its blocks are no more
- *     than bin_bytes. A large bin grows further, to 256 KiB, by a miss for every 4 KiB.
+ *   - A bin has a slot for each 192 bytes of bin_bytes (knob) at most, and grows at any miss while its blocks are no
+ *     more than bin_bytes. A large bin grows further, to 256 KiB, by a miss for every 4 KiB.
  *   - All bins of a thread have bin_budget_bytes (knob) at most, or its share of a large heap (bin_budget_share, knob).
  *     What a large bin has beyond bin_bytes is always within the share.
  *

@@ -23,8 +23,8 @@ static void close_bins(struct hak_heap *heap) {
 }
 
 /* Gives back what lies below both `base` and the topmost block, and lowers `base` to what is left. Without `all`,
- * nothing: the fence was refused. True when no bin has more than one block: hits that came before the fence may have put
- * others above `base`. */
+ * nothing: the fence was refused. True when no bin has more than one block: hits that came before the fence may have
+ * put others above `base`. */
 static bool empty_bins(struct hak_heap *heap, bool all) {
     const struct hak_closed_bins *before = &heap->closed_bins;
     bool is_empty = true;

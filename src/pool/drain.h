@@ -14,8 +14,8 @@
  * miss, which opens it again. Of a bin that is for frees only (H8) he takes all blocks: no hit takes one, and one that
  * puts a block above them finds it there.
  *
- *   D1  No more than one block per class is left in a heap that was drained, and one that a free on its way puts on top.
- *       Until a slow path of its owner no other one comes: the next drainer passes the heap by.
+ *   D1  No more than one block per class is left in a heap that was drained, and one that a free on its way puts on
+ *       top. Until a slow path of its owner no other one comes: the next drainer passes the heap by.
  *
  * What the slow paths keep (partial slabs, claimed blocks, empty slabs) is protected by H5. A drainer who finds the
  * owner in a slow path asks him to do it at its end; one whom the kernel refuses the fence asks, too. Nobody waits.

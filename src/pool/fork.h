@@ -1,12 +1,12 @@
 /* Fork: what a child does for the pool and the region. Its threads but one are gone, and left what they were at as it
  * was.
  *
- * Heaps that nobody was in the middle of are whole, and are orphaned: the next thread gets them with their slabs. Beyond that, only
- * what other threads were in the middle of is looked at, and written where it is not as it should be: the child's cost
- * does not depend on how large the heap is. What that was:
+ * Heaps that nobody was in the middle of are whole, and are orphaned: the next thread gets them with their slabs.
+ * Beyond that, only what other threads were in the middle of is looked at, and written where it is not as it should be:
+ * the child's cost does not depend on how large the heap is. What that was:
  *
- *   - the SuperSlab and the run that an operation has noted in its hand (I4 in region/in_hand.h): of a heap that somebody
- *     had (H5 in pool/heap.h), or whose hand is in use;
+ *   - the SuperSlab and the run that an operation has noted in its hand (I4 in region/in_hand.h): of a heap that
+ *     somebody had (H5 in pool/heap.h), or whose hand is in use;
  *   - the slabs in the lists of a heap that somebody had;
  *   - anything, where an operation without a hand was going on (I5): then all records are looked at.
  *
@@ -21,8 +21,8 @@
 
 #include "pool/heap.h"
 
-/* In a child, while the process has one thread, which is in the middle of nothing: `own` is its heap, or NULL. `in_hand_count` is how
- * many others had memory in hand. */
+/* In a child, while the process has one thread, which is in the middle of nothing: `own` is its heap, or NULL.
+ * `in_hand_count` is how many others had memory in hand. */
 void hak_fork_recover(struct hak_heap *own, uint32_t in_hand_count);
 
 #endif

@@ -73,8 +73,8 @@ enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8, HAK_RECENT_CLASSES = 8 };
 
 /* In groups by who writes them. */
 struct hak_heap {
-    /* Hits: the owner moves `top`; drainers raise `base`, and take `limit` away. First: a hit indexes it from the heap's
-     * address. */
+    /* Hits: the owner moves `top`; drainers raise `base`, and take `limit` away. First: a hit indexes it from the
+     * heap's address. */
     struct hak_bin bins[HAK_CLASS_LIMIT];
 
     /* Who has the heap: its owner and others, each of whom looks at what the other one writes. A line, which whoever
@@ -215,9 +215,9 @@ void hak_heap_flush(struct hak_heap *heap);
  * are empty. */
 void hak_heap_give_up_idle(struct hak_heap *heap);
 
-/* In a child after fork: heaps of threads that are no more are orphaned: as they are, slabs included, for the next thread
- * or who takes them apart; those that somebody had (H5) are torn. Writes to these heaps alone. `own` is the heap of the thread
- * that the child has, or NULL. */
+/* In a child after fork: heaps of threads that are no more are orphaned: as they are, slabs included, for the next
+ * thread or who takes them apart; those that somebody had (H5) are torn. Writes to these heaps alone. `own` is the heap
+ * of the thread that the child has, or NULL. */
 void hak_heap_leave_others_after_fork(const struct hak_heap *own);
 
 #define HAK_COUNT(heap, name, amount)                                                                                  \

@@ -369,8 +369,8 @@ static uint64_t count_changes(void) {
     return count;
 }
 
-/* How far tails have been cut, a guess; how many changes there were when all had been looked at; and a sum, never 0, that
- * differs when something may have changed since there was nothing to unmap. */
+/* How far tails have been cut, a guess; how many changes there were when all had been looked at; and a sum, never 0,
+ * that differs when something may have changed since there was nothing to unmap. */
 static HAK_ATOMIC(uint64_t) next_to_cut, changes_at_round, sum_in_vain;
 
 /* All around the heap, when an eighth of its units may have got tails since the last round; else a part. *is_all: there

@@ -13,8 +13,8 @@ size_t hak_purge_all(struct hak_heap *own);
  * these and kept mappings are owed (region/decay.h). */
 void hak_purge_begin_round(struct hak_heap *own);
 
-/* For any thread: gives back the holes of the next SuperSlabs, some MiB, and adds how much that was to *given_bytes. True
- * when the round is over. */
+/* For any thread: gives back the holes of the next SuperSlabs, some MiB, and adds how much that was to *given_bytes.
+ * True when the round is over. */
 bool hak_purge_turn(size_t *given_bytes);
 
 /* Makes what `own` keeps free to be had by all, at other sizes as well, and with `drains` what other threads' heaps do;

@@ -1,4 +1,5 @@
-/* Vacant heaps: where heaps that no thread has are found. Who puts one there, and who takes one, looks at no other heap.
+/* Vacant heaps: where heaps that no thread has are found. Who puts one there, and who takes one, looks at no other
+ * heap.
  *
  * Unused and orphaned heaps lie in two stacks: who takes one off has it. Kept ones have a few places, where they are
  * seen and not taken: `in_use` and `drained` decide who has one (H7 in pool/heap.h), and he removes it. What a heap is

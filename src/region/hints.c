@@ -24,7 +24,8 @@ static bool has_above(uint32_t level, uint32_t at) {
 static void set_from(struct hak_range *range, uint32_t hint, uint32_t level, uint32_t at, uint64_t bits) {
     for (;; level++, at /= 64, bits = bit_of(at)) {
         /* Release, after what is to be found was made, or after the bit below: who clears the bit after this sees it.
-         * Seq_cst pairs with clear_up: who sets a nested hint behind who clears is behind him at those before it, too. */
+         * Seq_cst pairs with clear_up: who sets a nested hint behind who clears is behind him at those before it,
+         * too. */
         uint64_t before = hak_atomic_fetch_or(word_with(range, hint, level, at), bits, seq_cst);
         if (before != 0 || !has_above(level, at)) return;
     }

@@ -23,11 +23,10 @@ void hak_hint_set(struct hak_range *range, uint32_t hint, uint32_t super_slab);
 /* The caller looks afterwards (I1). */
 void hak_hint_clear(struct hak_range *range, uint32_t hint, uint32_t super_slab);
 
-/* The same for nested hints `hint`..`hint_end`, where most may be set already, or none: they write no word that need not
- * change, and where nothing need change they read one. Who made something to be found looked
- * at it by seq_cst operations, and who clears looks again by such; unless nothing can be found until he gives it back:
- * then he need not look. `hint` is the first of its kind when it is set, and `hint_end` the end of it when it is
- * cleared. */
+/* The same for nested hints `hint`..`hint_end`, where most may be set already, or none: they write no word that need
+ * not change, and where nothing need change they read one. Who made something to be found looked at it by seq_cst
+ * operations, and who clears looks again by such; unless nothing can be found until he gives it back: then he need not
+ * look. `hint` is the first of its kind when it is set, and `hint_end` the end of it when it is cleared. */
 void hak_hint_set_down(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t super_slab);
 void hak_hint_clear_up(struct hak_range *range, uint32_t hint, uint32_t hint_end, uint32_t super_slab);
 

@@ -15,9 +15,10 @@
  * operation of a thread that has a heap notes it, in a *hand*: there is one for slow paths of the heap, and one for
  * changes of large objects, which a signal handler's slow path may interrupt.
  *
- *   I4  An operation notes the unit that it is about to take, give back, mark or hand on, before it does, and the run that
- *       it changes. All that it has left half done is in the SuperSlab of that unit, in hints of its group and around
- *       it, and in the run. What it has taken out of everybody's sight before, and not noted since, it has to itself.
+ *   I4  An operation notes the unit that it is about to take, give back, mark or hand on, before it does, and the run
+ *       that it changes. All that it has left half done is in the SuperSlab of that unit, in hints of its group and
+ *       around it, and in the run. What it has taken out of everybody's sight before, and not noted since, it has to
+ *       itself.
  *   I5  An operation that has no hand is counted as memory in hand: of a thread without a heap, or of a signal handler
  *       that interrupted one of the same kind.
  *

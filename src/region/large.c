@@ -39,8 +39,8 @@ static size_t bytes_of_run(const struct hak_slab *run) {
     return hak_atomic_load(&run->run_pages, relaxed) * hak_os_page_bytes();
 }
 
-/* What a run's record says of its tail, what lies in its last unit behind its last page, in the place where a slab's says
- * which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again. */
+/* What a run's record says of its tail, what lies in its last unit behind its last page, in the place where a slab's
+ * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again. */
 enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT };
 
 /* Makes a run of units that the caller has. */

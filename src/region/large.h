@@ -57,7 +57,8 @@ struct hak_slab *hak_large_free_unit(const struct hak_place *place);
 size_t hak_large_tail_bytes(const struct hak_range *range, uint32_t unit);
 size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
 
-/* Unmaps these pages, purged or not, in the first range; returns the bytes. They are mapped again when the run is resized or freed. */
+/* Unmaps these pages, purged or not, in the first range; returns the bytes. They are mapped again when the run is
+ * resized or freed. */
 size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
 
 /* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its

@@ -1,8 +1,8 @@
 /* Mapping cache: mappings of freed large objects, kept for the next ones: no system call, no page faults. Bounded by
- * the knob mapping_cache_bytes, and by a quarter of the heap once that is more than 64 MiB; what comes in pushes as much
- * of older ones out as there is too much, which costs no more than to give it back itself; and what has not been used
- * for a while goes, by turns. If the kernel refuses to take a mapping back it stays here,
- * beyond the bound, and is used again, resized if need be.
+ * the knob mapping_cache_bytes, and by a quarter of the heap once that is more than 64 MiB; what comes in pushes as
+ * much of older ones out as there is too much, which costs no more than to give it back itself; and what has not been
+ * used for a while goes, by turns. If the kernel refuses to take a mapping back it stays here, beyond the bound, and is
+ * used again, resized if need be.
  *
  * A fixed number of places, each one atomic word that holds a whole mapping: who exchanges it has the mapping.
  * Lock-free.
@@ -20,8 +20,8 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes);
  * then; and if there is no place for it, it has no memory any more, but its addresses are lost. */
 bool hak_mapping_cache_give_back(uintptr_t start, size_t bytes);
 
-/* A kept mapping of `bytes`, or up to a quarter more, which is *have_bytes, with a directory entry; its contents are what
- * its last user left. NULL when there is none. `bytes` is a multiple of the page size. */
+/* A kept mapping of `bytes`, or up to a quarter more, which is *have_bytes, with a directory entry; its contents are
+ * what its last user left. NULL when there is none. `bytes` is a multiple of the page size. */
 void *hak_mapping_cache_take(size_t bytes, size_t *have_bytes);
 
 /* Ends a period: what has been kept through all of the last one is owed to the kernel. */

@@ -1,5 +1,5 @@
-/* Owed: how much free memory is to go back to the kernel, and how much lay free through a period. Kept by whoever takes and
- * releases units; what is to be done about it, region/decay.h decides. Guesses that two threads may make worse, not
+/* Owed: how much free memory is to go back to the kernel, and how much lay free through a period. Kept by whoever takes
+ * and releases units; what is to be done about it, region/decay.h decides. Guesses that two threads may make worse, not
  * wrong. */
 #ifndef HAK_REGION_OWED_H
 #define HAK_REGION_OWED_H

@@ -32,8 +32,9 @@ enum { OTHER_MAPPINGS = 256 };
  * those who set it allow more, and where it is less P2 holds all the same. */
 enum { MOST_MAPPINGS = 65530 / 2, MAPPINGS_FOR_UNITS = 2048 };
 
-/* Whoever maps a part again between two others makes one mapping of the three, most often. The kernel leaves them apart in
- * a forked child; and where the part was in the middle of a gap, and was touched before what is around it is mapped. */
+/* Whoever maps a part again between two others makes one mapping of the three, most often. The kernel leaves them apart
+ * in a forked child; and where the part was in the middle of a gap, and was touched before what is around it is
+ * mapped. */
 enum { APART_MAPPINGS = 2 };
 
 static uint64_t count_mappings(void) {
@@ -78,7 +79,8 @@ static void count_gap_change(void) {
     hak_atomic_fetch_add(&gap_changes, 1, relaxed);
 }
 
-/* Mappings more in a SuperSlab because of units that are apart: these, and what is behind those that are side by side. */
+/* Mappings more in a SuperSlab because of units that are apart: these, and what is behind those that are side by
+ * side. */
 static uint64_t mappings_of(uint32_t apart) { return hak_bit_count(apart) + hak_bit_count(apart & ~(apart << 1)); }
 
 /* Says of the units in a part of a SuperSlab whether they are. */

@@ -47,7 +47,8 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
 bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes);
 enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool in_the_middle);
 
-/* So many tails of runs more were unmapped; or less, as they are mapped again, or their last unit is absent as a whole. */
+/* So many tails of runs more were unmapped; or less, as they are mapped again, or their last unit is absent as a
+ * whole. */
 void hak_page_policy_count_cut(int32_t change);
 
 /* In a child after fork: the kernel does not make one mapping of what is mapped there and what was before. */

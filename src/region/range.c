@@ -301,7 +301,8 @@ static bool begin_turn(struct hak_range *range) {
     if (HAK_LIKELY(hak_atomic_load(&range->was_refused, relaxed) == 0)) return false;
     for (uint32_t i = 0; i < MOST_TURN_WAITS; i++) {
         uint32_t nobody = 0;
-        /* Relaxed, here and below: what is claimed is a change of one word, which fails for who has seen an older one. */
+        /* Relaxed, here and below: what is claimed is a change of one word, which fails for who has seen an older
+         * one. */
         if (hak_atomic_cas(&range->has_grower, &nobody, 1, relaxed, relaxed)) return true;
         hak_cpu_relax();
         hak_os_yield();

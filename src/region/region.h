@@ -15,17 +15,17 @@
  *   R3  Ranges are never given back, nor are their tables.
  *   R4  The tables reach at least as far as super_slab_count. Who raises it has these SuperSlabs, maps them, and puts
  *       their units into circulation. Where somebody else's mapping lies already, the SuperSlab stays a hole for ever:
- *       its bit in `mapped` is clear, and none of its units is ever free. So does an absent unit in whose place a mapping
- *       was found.
- *   R5  One thread at a time makes a step of the tables. What lies in its way is not hakmem's, and the range ends there.
- *       Others wait for the maker, for a bounded time; then they make do with a further range. Nobody waits for a thread
- *       that waits: when the maker is done, or was refused, the next one sees what there is, or is the maker.
- *   R6  Once the kernel has refused to map SuperSlabs of a range, one thread at a time claims some, for a bounded time as
- *       in R5: so what is refused can be given up, and is no hole.
+ *       its bit in `mapped` is clear, and none of its units is ever free. So does an absent unit in whose place a
+ *       mapping was found.
+ *   R5  One thread at a time makes a step of the tables. What lies in its way is not hakmem's, and the range ends
+ *       there. Others wait for the maker, for a bounded time; then they make do with a further range. Nobody waits for
+ *       a thread that waits: when the maker is done, or was refused, the next one sees what there is, or is the maker.
+ *   R6  Once the kernel has refused to map SuperSlabs of a range, one thread at a time claims some, for a bounded time
+ *       as in R5: so what is refused can be given up, and is no hole.
  *
  * All of it is lock-free but for R5 and R6. In a child after fork a step that another thread was making is never
- * finished: the range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into circulation,
- * stay holes.
+ * finished: the range ends below it. SuperSlabs that another thread had claimed, and not mapped or put into
+ * circulation, stay holes.
  */
 #ifndef HAK_REGION_REGION_H
 #define HAK_REGION_REGION_H
@@ -41,8 +41,8 @@ enum {
     HAK_RANGE_LIMIT = 250,
 };
 
-/* Kinds of hints (region/hints.h): a SuperSlab may have a run of 2^i free units, i below HAK_RUN_HINTS; dirty units; its
- * upper border may lie in a run of so many free units as region/units.c has for each span hint; partial slabs of a
+/* Kinds of hints (region/hints.h): a SuperSlab may have a run of 2^i free units, i below HAK_RUN_HINTS; dirty units;
+ * its upper border may lie in a run of so many free units as region/units.c has for each span hint; partial slabs of a
  * class. */
 enum {
     HAK_RUN_HINTS = 6,
@@ -79,8 +79,8 @@ struct hak_super_slab_group {
     HAK_ATOMIC(uint64_t) hints[HAK_HINTS];
 };
 
-/* Per 64 groups, a bit for each: one of its hints may be set. And per 64 of these, but for the bit of the first one, which
- * counts as set. */
+/* Per 64 groups, a bit for each: one of its hints may be set. And per 64 of these, but for the bit of the first one,
+ * which counts as set. */
 struct hak_hint_summary {
     HAK_ATOMIC(uint64_t) hints[HAK_HINTS];
 };
@@ -215,8 +215,8 @@ extern HAK_ATOMIC(uint64_t) hak_dirty_units;
  * there are. Without `all`, SuperSlabs whose huge pages are worth more are passed over. Returns the bytes. */
 size_t hak_region_purge_units(uint64_t want, bool all);
 
-/* The same for a purge by turns, which go on where the last one ended: *place is HAK_PURGE_FROM_TOP before the first, and
- * 0 after the last. A turn ends when it has `want` units, or has passed over many SuperSlabs. */
+/* The same for a purge by turns, which go on where the last one ended: *place is HAK_PURGE_FROM_TOP before the first,
+ * and 0 after the last. A turn ends when it has `want` units, or has passed over many SuperSlabs. */
 #define HAK_PURGE_FROM_TOP UINT64_MAX
 size_t hak_region_purge_turn(uint64_t *place, uint64_t want, bool all);
 

@@ -269,8 +269,8 @@ static void begin_use(struct hak_range *range, uint32_t super_slab, uint32_t cou
     if (resident != 0) make_dirty(range, super_slab, resident);
 }
 
-/* Slabs or runs use a SuperSlab again all of whose units are dirty, of which the caller has taken all but `rest`; of what
- * it has taken so many are `uncounted`. True when all of its memory reads as zero now. */
+/* Slabs or runs use a SuperSlab again all of whose units are dirty, of which the caller has taken all but `rest`; of
+ * what it has taken so many are `uncounted`. True when all of its memory reads as zero now. */
 static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t rest, uint32_t uncounted) {
     uint64_t others = hak_atomic_load(&hak_dirty_units, relaxed) - hak_bit_count(rest) - uncounted;
     /* Nobody shall make a SuperSlab because of what is held back here. */
@@ -301,8 +301,8 @@ static enum hak_os_mapped map_run(const struct hak_range *range, uint32_t super_
                                      in_the_middle);
 }
 
-/* Maps absent units that the caller has, one by one: somebody else has a mapping in the place of one at least. Those are
- * nobody's from now on (R4); the others are given back. */
+/* Maps absent units that the caller has, one by one: somebody else has a mapping in the place of one at least. Those
+ * are nobody's from now on (R4); the others are given back. */
 static void map_around(struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
     for (uint32_t i = first; i < first + count; i++) {
         enum hak_os_mapped result = map_run(range, super_slab, i, 1, false);
@@ -342,8 +342,8 @@ static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint
     return result == HAK_OS_REFUSED ? REFUSED : MAPPED;
 }
 
-/* Takes units, both bits of each, if the word is *before. Where some are absent, it first tries to map these. Unless they
- * are TAKEN, *before is what the word is now. */
+/* Takes units, both bits of each, if the word is *before. Where some are absent, it first tries to map these. Unless
+ * they are TAKEN, *before is what the word is now. */
 static enum attempt try_to_take(struct hak_range *range, uint32_t super_slab, uint64_t *before, uint64_t units) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint32_t absent = hak_units_absent(*before & units);
@@ -358,8 +358,8 @@ static enum attempt try_to_take(struct hak_range *range, uint32_t super_slab, ui
 
 enum { HAS_NONE = 32, IS_CONTENDED, IS_REFUSED };
 
-/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, HAS_NONE, when the kernel doesn't
- * map them IS_REFUSED, or when another thread was faster, unless the caller is `stubborn`, IS_CONTENDED. */
+/* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, HAS_NONE, when the kernel
+ * doesn't map them IS_REFUSED, or when another thread was faster, unless the caller is `stubborn`, IS_CONTENDED. */
 static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request, bool stubborn) {
     uint64_t before = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
     for (;;) {
@@ -439,8 +439,8 @@ static void add_span(struct hak_range *range, uint32_t unit, uint32_t end, uint3
 
 /* ---- Searching --------------------------------------------------------------------------------------------------- */
 
-/* How many SuperSlabs a thread passes over that has met others at its first choice: another number than they, and the more
- * the more often it has met some. */
+/* How many SuperSlabs a thread passes over that has met others at its first choice: another number than they, and the
+ * more the more often it has met some. */
 static uint32_t detour(uint32_t meetings) {
     enum { FIRST_BITS = 1, MOST_BITS = 6, FIBONACCI = 0x9E3779B9u };
     uint32_t bits = FIRST_BITS + meetings < MOST_BITS ? FIRST_BITS + meetings : MOST_BITS;
@@ -553,8 +553,8 @@ static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, u
     return TAKEN;
 }
 
-/* Clears the hints of units `unit`..`end`, which the caller has taken: of all borders that they touch, and of SuperSlabs
- * that are among them as a whole, that some unit is dirty. */
+/* Clears the hints of units `unit`..`end`, which the caller has taken: of all borders that they touch, and of
+ * SuperSlabs that are among them as a whole, that some unit is dirty. */
 static void leave_span(struct hak_range *range, uint32_t unit, uint32_t end) {
     for (uint32_t part_end; unit < end; unit = part_end) {
         part_end = end_in_group(unit, end);
@@ -616,9 +616,9 @@ struct span_request {
     uint32_t stale_limit; /* and hints that are wrong */
 };
 
-/* Where the lowest `count` adjacent units begin, in a run of free units that begins in a SuperSlab, or at its first unit,
- * as far as one can see without taking them: more than a SuperSlab has. UINT32_MAX when there are none; *next is the
- * first border that may be in another run then. */
+/* Where the lowest `count` adjacent units begin, in a run of free units that begins in a SuperSlab, or at its first
+ * unit, as far as one can see without taking them: more than a SuperSlab has. UINT32_MAX when there are none; *next is
+ * the first border that may be in another run then. */
 static uint32_t find_in_run(const struct hak_range *range, uint32_t super_slab, const struct span_request *request,
                             uint32_t *next) {
     uint32_t count = request->count, alignment = request->alignment, i = super_slab,
@@ -799,8 +799,8 @@ static void add_as_before(struct hak_range *range, uint32_t super_slab, uint64_t
     add_units(range, super_slab, units);
 }
 
-/* Takes the units of these kinds, and gives them back as fresh, or with `unmaps` as absent: a system call for each run of
- * neighbours. */
+/* Takes the units of these kinds, and gives them back as fresh, or with `unmaps` as absent: a system call for each run
+ * of neighbours. */
 static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t kinds, bool unmaps) {
     hak_in_hand_begin();
     uint64_t before = take_kinds(range, super_slab, kinds), left = units_of_kinds(before, kinds);

@@ -32,6 +32,13 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(findings(files), sorted(expected))
 
 
+class Columns(RuleTest):
+    def test_long_lines(self) -> None:
+        self.good({"src/os/x.h": f"/* {'é' * 114} */\n", "src/os/x.def": "x" * 200})
+        self.bad({"src/os/x.h": f"/* {'x' * 115} */\n", "include/y.h": f"/* */\nint {'y' * 120};\n"},
+                 "src/os/x.h:1:columns", "include/y.h:2:columns")
+
+
 class Layers(RuleTest):
     headers = {f"src/{layer}/x.h": "/* x */\n" for layer in lint.LAYERS}
 
