@@ -35,15 +35,15 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) 
     abort();
 }
 
-static HAK_COLD void *new_missed(size_t size, bool may_throw, const void *caller) {
+static HAK_COLD void *new_missed(size_t size, bool may_throw) {
     HAK_WALKABLE();
-    void *block = hak_front_alloc_miss(size, caller);
+    void *block = hak_front_alloc_miss(size, HAK_CALLER()); /* new_missed is a last act */
     return HAK_LIKELY(block != NULL) ? block : new_failed(size, 0, may_throw);
 }
 
 HAK_INLINE void *new_block(size_t size, bool may_throw) {
     void *block = hak_front_take(size);
-    return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw, HAK_CALLER());
+    return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw);
 }
 
 static void *new_aligned(size_t size, size_t alignment, bool may_throw) {

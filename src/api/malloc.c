@@ -17,7 +17,13 @@
 
 /* ---- malloc, free, calloc, realloc ------------------------------------------------------------------------------- */
 
-void *hak_malloc(size_t size) { return hak_front_alloc(size, HAK_CALLER()); }
+/* As a last act of the public function: so that what it returns to is read here, and not in hits. */
+static HAK_COLD void *malloc_missed(size_t size) { return hak_front_alloc_miss(size, HAK_CALLER()); }
+
+void *hak_malloc(size_t size) {
+    void *block = hak_front_take(size);
+    return HAK_LIKELY(block != NULL) ? block : malloc_missed(size);
+}
 
 void hak_free(void *block) { hak_front_free(block); }
 
@@ -33,9 +39,9 @@ static HAK_COLD void *fail(int error) {
     return NULL;
 }
 
-static HAK_COLD void *calloc_missed(size_t bytes, const void *caller) {
+static HAK_COLD void *calloc_missed(size_t bytes) {
     HAK_WALKABLE();
-    void *block = hak_front_alloc_miss(bytes, caller);
+    void *block = hak_front_alloc_miss(bytes, HAK_CALLER());
     return block == NULL ? block : memset(block, 0, bytes);
 }
 
@@ -44,7 +50,7 @@ void *hak_calloc(size_t count, size_t size) {
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
     if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true, HAK_CALLER());
     void *block = hak_front_take(bytes);
-    return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes, HAK_CALLER());
+    return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes);
 }
 
 static void *move_block(const struct hak_place *place, size_t size, const void *caller) {

@@ -28,7 +28,7 @@ class Limit:
 
 LIMITS = {
     "malloc": Limit(16, 2),  # is it small? is there a block?
-    "free": Limit(22, 3),  # is it ours? is there room? is it not the newest?
+    "free": Limit(21, 3),  # is it ours? is there room? is it not the newest?
 }
 
 INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s+(?P<text>[a-z(].*?)\s*(?:#.*)?$")
