@@ -13,8 +13,8 @@
 #define HAK_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
 
 #define HAK_INLINE static inline __attribute__((always_inline))
-/* Whoever called the function that this stands in: a public one, or one that is inlined into it or called as its last act
- * (-foptimize-sibling-calls in cmake/options.cmake). */
+/* Whoever called the function that this stands in: a public one, or one that is inlined into it, or called as its last
+ * act (-foptimize-sibling-calls in cmake/options.cmake). */
 #define HAK_CALLER() __builtin_return_address(0)
 
 #define HAK_COLD __attribute__((cold, noinline))
