@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
@@ -53,10 +54,11 @@ static void whose_code(void **state) {
     hak_os_find_library_code();
     note_caller(NULL, NULL);
     assert_false(hak_os_is_library_code(caller));
-    qsort(numbers, 2, sizeof numbers[0], note_caller); /* libc calls back */
+    size_t count = 2;
+    lfind(numbers, numbers, &count, sizeof numbers[0], note_caller); /* libc calls back; sanitizers don't see it */
     assert_true(hak_os_is_library_code(caller));
     assert_true(hak_os_is_library_code(dlsym(libc, "pthread_getattr_default_np")));
-    assert_true(hak_os_is_library_code(dlsym(RTLD_DEFAULT, "__tls_get_addr"))); /* the dynamic linker's */
+    assert_true(hak_os_is_library_code(dlsym(RTLD_DEFAULT, "_dl_debug_state"))); /* the dynamic linker's */
     assert_false(hak_os_is_library_code((void *)(uintptr_t)whose_code));
     assert_false(hak_os_is_library_code(NULL));
     assert_false(hak_os_is_library_code(numbers));
@@ -67,7 +69,10 @@ static void whose_code_by_linker(void **state) {
     (void)state;
     Dl_info linker;
     int status = -1;
-    if (getauxval(AT_BASE) == 0 || dladdr(dlsym(RTLD_DEFAULT, "__tls_get_addr"), &linker) == 0) skip();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* their libraries want to be loaded another way */
+#endif
+    if (getauxval(AT_BASE) == 0 || dladdr(dlsym(RTLD_DEFAULT, "_dl_debug_state"), &linker) == 0) skip();
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
