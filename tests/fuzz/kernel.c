@@ -1,6 +1,8 @@
 #include "kernel.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -55,9 +57,21 @@ int __wrap_mprotect(void *, size_t, int);
 long __real_syscall(long, ...);
 long __wrap_syscall(long, ...);
 
+/* No two threads map or move at once: what a refused move leaves is looked at before another mapping can lie there. */
+static _Atomic int is_locked;
+
+static void lock(void) {
+    while (atomic_exchange(&is_locked, 1) != 0) sched_yield();
+}
+static void unlock(void) { atomic_store(&is_locked, 0); }
+
+__attribute__((constructor(101))) static void unlock_in_children(void) { pthread_atfork(NULL, NULL, unlock); }
+
 void *__wrap_mmap(void *start, size_t bytes, int protection, int flags, int descriptor, off_t offset) {
     if (is_refused(KERNEL_MMAP)) return MAP_FAILED;
+    lock();
     void *mapped = __real_mmap(start, bytes, protection, flags, descriptor, offset);
+    unlock();
     atomic_store(&lost_bytes, 0);
     if (mapped != MAP_FAILED && (flags & MAP_FIXED) == 0) atomic_fetch_add(&mapped_bytes, bytes);
     return mapped;
@@ -70,12 +84,23 @@ int __wrap_munmap(void *start, size_t bytes) {
     return result;
 }
 
-/* As the kernel does it, the target of a move is gone when memory or a limit is the reason to refuse. */
-static void lose_target(void *target, size_t bytes) {
-    if (__real_munmap(target, bytes) != 0) return;
+static void count_lost(void *target, size_t bytes) {
     atomic_fetch_sub(&mapped_bytes, bytes);
     atomic_store(&lost_start, (uintptr_t)target);
     atomic_store(&lost_bytes, bytes);
+}
+
+/* As the kernel does it, the target of a move is gone when memory or a limit is the reason to refuse. */
+static void lose_target(void *target, size_t bytes) {
+    if (__real_munmap(target, bytes) == 0) count_lost(target, bytes);
+}
+
+/* The kernel itself has refused a move: it may have unmapped the target before it did. */
+static void look_for_target(void *target, size_t bytes) {
+    void *found = __real_mmap(target, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (found == MAP_FAILED) return; /* it is there */
+    __real_munmap(found, 1);
+    if (found == target) count_lost(target, bytes);
 }
 
 /* Who may not look whether a target went has to hold it for mapped, from then on. */
@@ -93,8 +118,12 @@ void *__wrap_mremap(void *start, size_t bytes, size_t new_bytes, int flags, ...)
         errno = atomic_load(&refused_error);
         return MAP_FAILED;
     }
+    lock();
     void *moved = __real_mremap(start, bytes, new_bytes, flags, target);
-    if (moved == MAP_FAILED && target != NULL && (errno == ENOMEM || errno == EAGAIN)) lose_target(target, new_bytes);
+    int error = errno;
+    if (moved == MAP_FAILED && target != NULL) look_for_target(target, new_bytes);
+    unlock();
+    errno = error;
     int keeps_old = (flags & (1 << 2)) != 0; /* MREMAP_DONTUNMAP */
     if (moved != MAP_FAILED)
         atomic_fetch_add(&mapped_bytes, (target == NULL ? new_bytes : 0) - (keeps_old ? 0 : bytes));
