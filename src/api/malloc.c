@@ -230,20 +230,27 @@ static void print_stats(void) {
     hak_os_unmap(printed, bytes);
 }
 
-/* For programs that must not fault once they have begun their work: what was used once stays, for an hour. */
-static void keep_all(void) {
-    static const enum hak_knob_number knobs[] = {HAK_KNOB_dirty_limit_bytes, HAK_KNOB_decay_ms,
-                                                 HAK_KNOB_mapping_cache_bytes};
-    for (size_t i = 0; i < sizeof knobs / sizeof knobs[0]; i++)
-        hak_knob_set(knobs[i], hak_knob_table[knobs[i]].highest);
+/* What mallopt was told. */
+static HAK_ATOMIC(bool) never_trims, maps_nothing;
+
+static void set_highest(enum hak_knob_number knob) { hak_knob_set(knob, hak_knob_table[knob].highest); }
+
+/* For programs that must not fault once they have begun their work: what was used once stays, for an hour. Objects
+ * above run_limit_bytes, which glibc maps and unmaps, only where it is also told to map nothing. */
+static void keep_freed(bool maps_nothing) {
+    set_highest(HAK_KNOB_dirty_limit_bytes);
+    set_highest(HAK_KNOB_decay_ms);
+    if (maps_nothing) set_highest(HAK_KNOB_mapping_cache_bytes);
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
  * others are accepted and mean nothing. 1 for a parameter that is known. */
 static int set_parameter(int parameter, int value) {
-    enum { MXFAST = 1, TRIM_THRESHOLD = -1, TOP_PAD = -2, MMAP_THRESHOLD = -3, ARENA_MAX = -8 };
+    enum { MXFAST = 1, TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4, ARENA_MAX = -8 };
     if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_set(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
-    if (parameter == TRIM_THRESHOLD && value < 0) keep_all();
+    if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);
+    if (parameter == MMAP_MAX) hak_atomic_store(&maps_nothing, value == 0, relaxed);
+    if (hak_atomic_load(&never_trims, relaxed)) keep_freed(hak_atomic_load(&maps_nothing, relaxed));
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;

@@ -852,9 +852,17 @@ int hak_os_kept_stderr(void) {
 }
 
 void hak_os_write_line(const char *text, size_t length) {
+    enum { SURE_BYTES = 256 };
     static const struct timespec at_once;
     int saved_errno = errno;
     struct pollfd out = {.fd = kept_stderr, .events = POLLOUT};
+    char line[SURE_BYTES];
+    if (length > sizeof line) { /* there may be no room for more, though some */
+        memcpy(line, text, sizeof line - 1);
+        line[sizeof line - 1] = '\n';
+        text = line;
+        length = sizeof line;
+    }
     bool may_write = has_kept_stderr() && syscall(SYS_ppoll, &out, 1, &at_once, NULL, 0) == 1 && out.revents == POLLOUT;
     if (may_write) hak_os_write_quietly(kept_stderr, text, length);
     errno = saved_errno;

@@ -166,7 +166,7 @@ void hak_os_write(int descriptor, const char *text, size_t length);
 bool hak_os_write_quietly(int descriptor, const char *text, size_t length);
 
 /* Writes a line that nobody waits for to standard error as it was at the start, where that is kept (below): not at all
- * where it would have to wait, or the program has closed what was kept. */
+ * where it would have to wait, or the program has closed what was kept; of a long one the beginning. */
 void hak_os_write_line(const char *text, size_t length);
 
 /* Writes what `path` has, as far as it can be read, to a file descriptor. */
