@@ -237,10 +237,10 @@ static void set_highest(enum hak_knob_number knob) { hak_knob_set(knob, hak_knob
 
 /* For programs that must not fault once they have begun their work: what was used once stays, for an hour. Objects
  * above run_limit_bytes, which glibc maps and unmaps, only where it is also told to map nothing. */
-static void keep_freed(bool maps_nothing) {
+static void keep_freed(bool mappings) {
     set_highest(HAK_KNOB_dirty_limit_bytes);
     set_highest(HAK_KNOB_decay_ms);
-    if (maps_nothing) set_highest(HAK_KNOB_mapping_cache_bytes);
+    if (mappings) set_highest(HAK_KNOB_mapping_cache_bytes);
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
