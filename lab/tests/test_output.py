@@ -24,7 +24,10 @@ def finish(**files: object) -> None:
 def test_closed_standard_output() -> None:
     for words in ("top", "ctl 1 stats", "run true"):
         done = subprocess.run(
-            ["/bin/sh", "-c", f"exec {Path(sys.executable).parent}/hakmem {words} >&-"], capture_output=True, text=True, timeout=60
+            ["/bin/sh", "-c", f"exec {Path(sys.executable).parent}/hakmem {words} >&-"],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         expected = (0, "") if words == "run true" else (2, "hakmem: standard output is closed\n")
         assert (done.returncode, done.stderr) == expected
