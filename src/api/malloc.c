@@ -67,7 +67,8 @@ static void *move_block(const struct hak_place *place, size_t size, const void *
     return moved;
 }
 
-HAK_INLINE void *reallocate(void *block, size_t size, const void *caller) {
+void *hak_realloc(void *block, size_t size) {
+    const void *caller = HAK_CALLER();
     if (block == NULL) return hak_front_alloc(size, caller);
     if (size == 0) {
         hak_front_free(block);
@@ -89,8 +90,6 @@ HAK_INLINE void *reallocate(void *block, size_t size, const void *caller) {
     if (resized != NULL) errno = saved_errno; /* of the move that was refused */
     return resized;
 }
-
-void *hak_realloc(void *block, size_t size) { return reallocate(block, size, HAK_CALLER()); }
 
 /* By one realloc or another. */
 HAK_INLINE void *reallocate_array(void *block, size_t count, size_t size, void *(*by)(void *, size_t)) {

@@ -65,10 +65,12 @@ struct search {
     void *found;
 };
 
-static bool is_named(const char *path, const char *name) {
+static const char *file_name(const char *path) {
     const char *slash = strrchr(path, '/');
-    return strcmp(slash == NULL ? path : slash + 1, name) == 0;
+    return slash == NULL ? path : slash + 1;
 }
+
+static bool is_named(const char *path, const char *name) { return strcmp(file_name(path), name) == 0; }
 
 static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
     struct search *search = context;
@@ -113,7 +115,7 @@ static void find_code(const struct dl_phdr_info *loaded, uintptr_t *start, uintp
 /* By its address; a program that the linker was called with by name has none of it. */
 static bool is_linker(const struct dl_phdr_info *loaded) {
     static const char *const names[] = {"ld-linux", "ld-musl", "ld.so", "ld64.so"};
-    const char *slash = strrchr(loaded->dlpi_name, '/'), *name = slash == NULL ? loaded->dlpi_name : slash + 1;
+    const char *name = file_name(loaded->dlpi_name);
     uintptr_t linker = getauxval(AT_BASE);
     if (linker != 0) return loaded->dlpi_addr == linker;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
