@@ -53,7 +53,7 @@ HAK_INLINE void *hak_front_alloc(size_t size, const void *caller) {
 
 HAK_INLINE void hak_front_free(void *block) {
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
-    if (HAK_LIKELY(hak_relaxed_above(&hak_window.units, unit))) {
+    if (HAK_LIKELY(hak_page_map_reaches(unit))) {
         HAK_ATOMIC(uint8_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
         struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&page_map[unit], relaxed)];
         HAK_IN_REGISTER(bin);
@@ -72,7 +72,7 @@ HAK_INLINE void hak_front_free(void *block) {
  * load waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
-    if (HAK_LIKELY(hak_relaxed_above(&hak_window.units, unit) && size <= HAK_SMALL_MAX)) {
+    if (HAK_LIKELY(hak_page_map_reaches(unit) && size <= HAK_SMALL_MAX)) {
         HAK_ATOMIC(uint8_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
         uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
         struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);

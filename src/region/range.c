@@ -5,7 +5,7 @@
 #include "region/region.h"
 #include "region/units.h"
 
-HAK_CACHE_ALIGNED struct hak_window hak_window;
+HAK_CACHE_ALIGNED struct hak_window hak_window = {.start = HAK_WINDOW_NOWHERE};
 _Static_assert(sizeof(struct hak_window) <= 64, "one cache line");
 HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT];
 
@@ -44,7 +44,10 @@ static uintptr_t table_start(const struct hak_range *range, enum table table) {
 
 /* Where the part of a table ends, in whole pages, that is mapped for so many SuperSlabs. */
 static uintptr_t table_end(const struct hak_range *range, enum table table, size_t super_slabs) {
-    return hak_align_up(table_start(range, table) + table_bytes(table, super_slabs), hak_os_page_bytes());
+    size_t bytes = table_bytes(table, super_slabs);
+    bool is_near = table == PAGE_MAP && range->number == 0 && super_slabs != 0;
+    if (is_near && bytes < HAK_NEAR_UNITS) bytes = HAK_NEAR_UNITS;
+    return hak_align_up(table_start(range, table) + bytes, hak_os_page_bytes());
 }
 
 /* Maps what tables need for SuperSlabs `from`..`to`: all or nothing. */

@@ -54,8 +54,11 @@ enum {
     HAK_HINTS = HAK_PARTIAL_HINT + HAK_CLASS_LIMIT,
 };
 #define HAK_RANGE_MOST_SUPER_SLABS ((uint32_t)1 << 23) /* 16 TiB */
-/* The page map of every range begins so far below its first SuperSlab: the hit path needs no pointer to it. */
+/* The page map of every range begins so far below its first SuperSlab: the hit path needs no pointer to it. The first
+ * one is there for HAK_NEAR_UNITS, 16 GiB, from the start on, whatever the heap has: for these the hit path need not ask
+ * how far it reaches. */
 #define HAK_PAGE_MAP_BYTES ((uintptr_t)HAK_RANGE_MOST_SUPER_SLABS * HAK_UNITS_PER_SUPER_SLAB)
+#define HAK_NEAR_UNITS ((uintptr_t)1 << 18)
 
 /* Per SuperSlab. What it has in the pool's set of partial slabs lies beside its units: pool/partial_set.h. */
 struct hak_super_slab {
@@ -103,14 +106,21 @@ struct hak_range {
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
 };
 
-/* What the hit path knows of the first range. Its page map is there for `units` units, and zero beyond what is used: an
- * address that is not ours has class 0. All is 0 until there is a range: every address is foreign then. Written at
- * growth, read at every free: it lies alone. */
+/* What the hit path knows of the first range. Its page map is there for HAK_NEAR_UNITS, or for `units` if these are
+ * more, and zero beyond what is used: an address that is not ours has class 0. Until there is a range, `start` is
+ * HAK_WINDOW_NOWHERE, far from all addresses: every one is foreign then. Written at growth, read at every free: it lies
+ * alone. */
 struct hak_window {
     HAK_ATOMIC(uintptr_t) start;
     HAK_ATOMIC(uintptr_t) units;
 };
+#define HAK_WINDOW_NOWHERE ((uintptr_t)0xAAAA << 48)
 extern struct hak_window hak_window;
+
+/* The unit's byte in the first range's page map can be read. */
+HAK_INLINE bool hak_page_map_reaches(uintptr_t unit) {
+    return HAK_LIKELY(unit < HAK_NEAR_UNITS) || hak_relaxed_above(&hak_window.units, unit);
+}
 
 extern HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT]; /* the first NULL ends it */
 

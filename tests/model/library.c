@@ -170,7 +170,7 @@ void library_reset(void) {
     hak_knobs = initial_knobs;
     for (uint32_t c = 1; c < HAK_CLASS_LIMIT; c++) hak_class_slots[c] = 4; /* two at first */
     hak_knobs.run_limit_bytes = (size_t)1 << 20; /* or there are no mappings in so small a world */
-    memset(&hak_window, 0, sizeof hak_window);
+    hak_window = (struct hak_window){HAK_WINDOW_NOWHERE, 0};
     hak_dirty_units = 0;
     hak_in_hand = 0;
     hak_in_hand_own = 0;
