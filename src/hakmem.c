@@ -43,6 +43,7 @@
 #include "pool/bin_size.c"
 #include "pool/held.c"
 #include "pool/vacant.c"
+#include "pool/generation.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"

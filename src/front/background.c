@@ -11,6 +11,7 @@
 #include "os/libc.h"
 #include "os/os.h"
 #include "pool/drain.h"
+#include "pool/generation.h"
 #include "pool/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
@@ -23,7 +24,6 @@ enum {
     MOST_WAIT_MS = 1000,   /* until it looks whether the program is alone again */
     LOOKS_ALONE =
         2, /* in a row, to end: programs that begin and end threads all the time don't begin and end this one */
-    LEAST_SUPER_SLABS = 4,
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
     SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
@@ -261,14 +261,16 @@ static void try_to_join(void) {
     if (take_ended()) leave_ended(hak_os_try_join_thread(ended_thread) ? HAK_BACKGROUND_NONE : HAK_BACKGROUND_ENDED);
 }
 
-static bool has_super_slabs(uint32_t least) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; count < least && i < HAK_RANGE_LIMIT; i++) {
+/* Memory enough to be worth the thread: SuperSlabs, and objects with mappings of their own, kept ones included. */
+static bool is_large(void) {
+    enum { LEAST_BYTES = 8 << 20 };
+    uint64_t bytes = hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes();
+    for (uint32_t i = 0; bytes < LEAST_BYTES && i < HAK_RANGE_LIMIT; i++) {
         const struct hak_range *range = hak_region_range(i);
         if (range == NULL) return false;
-        count += hak_region_super_slabs(range);
+        bytes += hak_region_super_slabs(range) * HAK_SUPER_SLAB_BYTES;
     }
-    return count >= least;
+    return bytes >= LEAST_BYTES;
 }
 
 static bool is_due(void) {
@@ -280,7 +282,7 @@ static bool is_due(void) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
-    return is_served || has_super_slabs(LEAST_SUPER_SLABS);
+    return is_served || is_large();
 }
 
 /* Takes the place of a thread that is not there. */
@@ -327,13 +329,19 @@ static void sweep_alone(uint64_t now_ms) {
     sweep(alone_batch_bytes, 1);
 }
 
+/* In a child of fork, a thread that hakmem's handler doesn't know of yet (G3 in pool/generation.h). */
+static bool is_ahead(void) {
+    const struct hak_heap *heap = hak_thread_attach();
+    return heap != NULL && hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed);
+}
+
 /* What the thread does for a program with several is done for one with one thread, or for one in which it can't begin,
  * by the program's own misses, bit by bit. */
 static void act_alone(void) {
-    if (hak_process_config()->background == 0) return;
+    if (hak_process_config()->background == 0 || is_ahead()) return;
     uint32_t left = hak_atomic_load(&misses_to_look, relaxed);
     hak_atomic_store(&misses_to_look, left == 0 ? MISSES_PER_LOOK : left - 1, relaxed);
-    if (left > 0 || !has_super_slabs(LEAST_SUPER_SLABS) || !stand_in(HAK_BACKGROUND_TAKEN)) return;
+    if (left > 0 || !is_large() || !stand_in(HAK_BACKGROUND_TAKEN)) return;
     uint64_t now_ms = hak_os_clock_ms();
     if (!has_threads()) step_alone(now_ms);
     sweep_alone(now_ms);
@@ -386,11 +394,11 @@ void hak_background_begin(void) {
 }
 
 void hak_background_after_fork(void) {
-    note_process();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
-    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     hak_atomic_store(&hak_decay_has_background, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
     next_step_ms = next_holes_ms = 0;
     hak_meter_without_thread();
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
+    note_process(); /* until here it is borrowed */
 }

@@ -2,9 +2,10 @@
  *
  * There is at most one in a process, and none in a process that has one thread, unless somebody asks for it: a program
  * with one thread may do what one with two may not (docs/guest.md). It is started by a miss that allocates, once a
- * second thread has a heap and the process 8 MiB of SuperSlabs. It is not started by a free, nor by an allocation of
- * libc's or the dynamic linker's own: these hold locks then that pthread_create needs. It ends by itself, two seconds
- * later at most, when one thread with a heap is left; and at once with the last one, which waits for that (B2).
+ * second thread has a heap and the process 8 MiB of SuperSlabs and of objects with mappings of their own. It is not
+ * started by a free, nor by an allocation of libc's or the dynamic linker's own: these hold locks then that
+ * pthread_create needs. It ends by itself, two seconds later at most, when one thread with a heap is left; and at once
+ * with the last one, which waits for that (B2).
  *
  * Who asks for it: HAKMEM_BACKGROUND=1, from 8 MiB on; a setting that wants the service (front/service.h), or somebody
  * outside who has something to ask, whatever the size; the heap profile, if the program calls malloc often, because the

@@ -17,6 +17,7 @@
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
+#include "pool/generation.h"
 #include "pool/heap_count.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"
@@ -153,14 +154,31 @@ const struct hak_config *hak_process_config(void) { return &settings; }
 
 /* ---- fork -------------------------------------------------------------------------------------------------------- */
 
+/* The calling thread goes on in the middle of something: the fork came from a signal handler. */
+static bool is_interrupted(const struct hak_heap *own) {
+    return hak_in_hand_own != 0 || hak_thread_is_between_heaps() ||
+           (own != NULL &&
+            (hak_atomic_load(&own->busy, relaxed) != 0 || hak_atomic_load(&own->large_hand.is_in_use, relaxed) != 0));
+}
+
+/* The calling thread's heap, unless it was drained by a thread that is not here: then it is torn (H5). */
+static struct hak_heap *keep_own(struct hak_heap *own) {
+    if (own == NULL || hak_atomic_load(&own->drained, relaxed) == 0) return own;
+    hak_thread_abandon_heap();
+    return NULL;
+}
+
 /* hakmem has no locks to take before a fork. The child has one thread: the heaps of the others are orphaned, and what
  * they were in the middle of is recovered. If the fork came from a signal handler that interrupted a slow path, a
  * change of a large object, or the birth or end of the thread's heap, the child leaves all that, for it will go on with
- * it: the free memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. */
+ * it: the free memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. So it is
+ * where another library's handler, which was called before, has started threads: these use it already. */
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
+    bool is_born_here =
+             own != NULL && hak_atomic_load(&own->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed),
+         is_alone = hak_generation_begin(is_born_here);
     uint32_t in_hand_count = hak_in_hand_count();
-    hak_background_after_fork();
     hak_service_after_fork();
     hak_ace_after_fork();
     hak_tight_after_fork();
@@ -170,20 +188,16 @@ static void in_child(void) {
     /* Who was starting the process is not here: the next miss starts it. */
     uintptr_t state = hak_atomic_load(&start_state, relaxed);
     if (state != START_DONE && state != hak_thread_identity()) hak_atomic_store(&start_state, START_NONE, relaxed);
-    hak_in_hand_recover_after_fork();
-    bool is_between = hak_thread_is_between_heaps();
-    if (hak_in_hand_own != 0 || is_between ||
-        (own != NULL &&
-         (hak_atomic_load(&own->busy, relaxed) != 0 || hak_atomic_load(&own->large_hand.is_in_use, relaxed) != 0))) {
-        hak_heap_set_in_use(own != NULL || is_between);
-        return;
+    if (is_alone) hak_in_hand_recover_after_fork();
+    if (is_interrupted(own)) {
+        if (is_alone) hak_heap_set_in_use(own != NULL || hak_thread_is_between_heaps());
+    } else if (is_alone) {
+        hak_fork_recover(keep_own(own), in_hand_count);
+    } else {
+        hak_fork_leave_dead(keep_own(own));
     }
-    if (own != NULL &&
-        hak_atomic_load(&own->drained, relaxed) != 0) { /* by a thread that is not here: it is torn (H5) */
-        hak_thread_abandon_heap();
-        own = NULL;
-    }
-    hak_fork_recover(own, in_hand_count);
+    hak_background_after_fork(); /* last: from here on it can begin */
+    hak_generation_end();
 }
 
 /* ---- Before main ------------------------------------------------------------------------------------------------- */
@@ -196,5 +210,6 @@ __attribute__((constructor(101))) static void before_main(void) {
     hak_tight_begin();
     hak_background_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */
+    hak_generation_watch();
     pthread_atfork(NULL, NULL, in_child);
 }

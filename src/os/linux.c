@@ -29,6 +29,9 @@
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -151,6 +154,18 @@ static void *map_aligned(size_t bytes, size_t alignment, int protection) {
 void *hak_os_reserve(size_t bytes, size_t alignment) { return map_aligned(bytes, alignment, PROT_NONE); }
 
 void *hak_os_map(size_t bytes, size_t alignment) { return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE); }
+
+HAK_ATOMIC(uint32_t) *hak_os_map_wiped(void) {
+    int saved_errno = errno;
+    size_t bytes = hak_os_page_bytes();
+    void *page = hak_os_map(bytes, bytes);
+    if (page == NULL) return NULL;
+    count_call();
+    bool done = DIRECTLY(madvise, page, bytes, MADV_WIPEONFORK) == 0;
+    if (!done) hak_os_unmap(page, bytes);
+    errno = saved_errno;
+    return done ? page : NULL;
+}
 
 bool hak_os_commit(void *start, size_t bytes) {
     int saved_errno = errno;

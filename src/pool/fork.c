@@ -1,6 +1,7 @@
 #include "pool/fork.h"
 
 #include "pool/pool.h"
+#include "region/in_hand.h"
 #include "region/hints.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
@@ -227,4 +228,16 @@ void hak_fork_recover(struct hak_heap *own, uint32_t in_hand_count) {
     else return;
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         if (heap != own && was_in_use(heap)) forget(heap);
+}
+
+void hak_fork_leave_dead(const struct hak_heap *own) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        if (heap == own) continue;
+        uint32_t in_hand =
+            hak_atomic_load(&heap->hand.in_hand, relaxed) + hak_atomic_load(&heap->large_hand.in_hand, relaxed);
+        bool is_idle = !is_in_use(&heap->hand) && !is_in_use(&heap->large_hand);
+        if (!hak_heap_leave_dead_after_fork(heap, is_idle)) continue;
+        hak_atomic_fetch_sub(&hak_in_hand, in_hand, relaxed);
+        if (hak_atomic_load(&heap->in_use, relaxed) == HAK_HEAP_GIVEN_UP) forget(heap);
+    }
 }

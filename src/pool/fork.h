@@ -10,6 +10,9 @@
  *   - the slabs in the lists of a heap that somebody had;
  *   - anything, where an operation without a hand was going on (I5): then all records are looked at.
  *
+ * Where the child has other threads by then (pool/generation.h), nothing of this is looked at: heaps that are whole are
+ * orphaned, the others are given up with what they held.
+ *
  * What is lost to the child:
  *   - of a heap that somebody had at the moment of the fork: the blocks in its bins (knobs bin_budget_bytes,
  *     bin_budget_share), a word of blocks of each slab that it held, and the units that it kept;
@@ -24,5 +27,8 @@
 /* In a child, while the process has one thread, which is in the middle of nothing: `own` is its heap, or NULL.
  * `in_hand_count` is how many others had memory in hand. */
 void hak_fork_recover(struct hak_heap *own, uint32_t in_hand_count);
+
+/* In a child that has other threads: leaves the heaps of those that are no more. `own` as above. */
+void hak_fork_leave_dead(const struct hak_heap *own);
 
 #endif

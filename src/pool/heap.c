@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "os/os.h"
 #include "pool/bin.h"
+#include "pool/generation.h"
 #include "pool/heap_count.h"
 #include "pool/held.h"
 #include "pool/vacant.h"
@@ -34,7 +35,14 @@ static void make_blank(struct hak_heap *heap) {
     forget_thread(heap);
 }
 
-static struct hak_heap *make_heap(void) {
+/* G3. The thread has it from now on: whoever sees that sees of which generation it is. */
+static void set_in_use(struct hak_heap *heap, uint32_t generation) {
+    hak_atomic_store(&heap->generation, generation, relaxed);
+    /* Release pairs with hak_heap_leave_dead_after_fork. */
+    hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, release);
+}
+
+static struct hak_heap *make_heap(uint32_t generation) {
     size_t bytes = hak_align_up(HAK_HEAP_BYTES, hak_os_page_bytes());
     struct hak_heap *heap = hak_os_map(bytes, hak_os_page_bytes());
     if (heap == NULL) return NULL;
@@ -42,7 +50,7 @@ static struct hak_heap *make_heap(void) {
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
     make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
-    hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
+    set_in_use(heap, generation);
     struct hak_heap *first = hak_atomic_load(&hak_heaps, relaxed);
     do {
         heap->next = first;
@@ -63,36 +71,37 @@ static void put_unused(struct hak_heap *heap) {
     hak_vacant_put_unused(heap);
 }
 
-static struct hak_heap *take_unused(void) {
+static struct hak_heap *take_unused(uint32_t generation) {
     struct hak_heap *heap = hak_vacant_take_unused();
-    if (heap != NULL) hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
+    if (heap != NULL) set_in_use(heap, generation);
     return heap;
 }
 
 /* With the bins and slabs of the thread that it had. */
-static struct hak_heap *take_orphaned(void) {
+static struct hak_heap *take_orphaned(uint32_t generation) {
     struct hak_heap *heap = hak_vacant_take_orphaned();
     if (heap == NULL) return NULL;
     forget_thread(heap);
     heap->is_inherited = true;
-    hak_atomic_store(&heap->in_use, HAK_HEAP_IN_USE, relaxed);
+    set_in_use(heap, generation);
     return heap;
 }
 
-/* True when the heap is kept: then it is `in_use` from now on. The caller has it. */
-static bool take_kept(struct hak_heap *heap, uint32_t in_use) {
+/* True when the heap is kept; the caller has it. */
+static bool is_kept(const struct hak_heap *heap) {
     /* Acquire pairs with hak_heap_leave: nothing that is kept is touched before. */
-    if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_KEPT) return false;
-    hak_atomic_store(&heap->in_use, in_use, relaxed);
-    hak_vacant_remove_kept(heap);
-    return true;
+    return hak_atomic_load(&heap->in_use, acquire) == HAK_HEAP_KEPT;
 }
 
-static struct hak_heap *take_any_kept(void) {
+static struct hak_heap *take_any_kept(uint32_t generation) {
     for (uint32_t i = 0; i < HAK_MOST_KEPT_HEAPS; i++) {
         struct hak_heap *heap = hak_vacant_kept(i);
         if (heap == NULL || !hak_heap_try_drain(heap)) continue;
-        bool is_ours = take_kept(heap, HAK_HEAP_IN_USE);
+        bool is_ours = is_kept(heap);
+        if (is_ours) {
+            set_in_use(heap, generation);
+            hak_vacant_remove_kept(heap);
+        }
         hak_heap_end_drain(heap);
         if (is_ours) return heap;
     }
@@ -100,12 +109,14 @@ static struct hak_heap *take_any_kept(void) {
 }
 
 struct hak_heap *hak_heap_acquire(void) {
+    uint32_t generation = hak_generation_enter();
+    if (generation == 0) return NULL;
     /* First: in a child after fork it tells that a heap may have been in nobody's hands but the parent's. */
     hak_heap_count_change(1);
-    struct hak_heap *heap = take_any_kept();
-    if (heap == NULL) heap = take_orphaned();
-    if (heap == NULL) heap = take_unused();
-    if (heap == NULL) heap = make_heap();
+    struct hak_heap *heap = take_any_kept(generation);
+    if (heap == NULL) heap = take_orphaned(generation);
+    if (heap == NULL) heap = take_unused(generation);
+    if (heap == NULL) heap = make_heap(generation);
     if (heap == NULL) hak_heap_count_change(-1);
     return heap;
 }
@@ -210,7 +221,10 @@ void hak_heap_take_apart(struct hak_heap *heap) {
         hak_in_hand_keep();
         return;
     }
-    take_kept(heap, HAK_HEAP_LEFT);
+    if (is_kept(heap)) {
+        hak_atomic_store(&heap->in_use, HAK_HEAP_LEFT, relaxed);
+        hak_vacant_remove_kept(heap);
+    }
     hak_heap_end_drain(heap);
     hak_in_hand_end();
 }
@@ -254,4 +268,16 @@ void hak_heap_leave_others_after_fork(const struct hak_heap *own) {
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         if (heap != own) leave_after_fork(heap);
     hak_heap_set_in_use(own != NULL);
+}
+
+bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle) {
+    /* Acquire pairs with set_in_use. */
+    if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_IN_USE ||
+        hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed))
+        return false;
+    bool is_whole = is_idle && !is_torn(heap);
+    hak_atomic_store(&heap->in_use, is_whole ? HAK_HEAP_ORPHANED : HAK_HEAP_GIVEN_UP, relaxed);
+    if (is_whole) hak_vacant_put_orphaned(heap);
+    hak_heap_count_change(-1);
+    return true;
 }

@@ -3,9 +3,9 @@
 /* The topmost heap of a stack, and in the bits that its address has no use for, how many were put there so far. */
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) unused_heaps;
 
-/* The child of a fork puts heaps there while it is alone, and nobody later; and if the fork came from a signal handler
- * that has interrupted who takes one, it puts none there. So none is put back while a thread takes it, and the number
- * doesn't matter here. */
+/* Only the handler in a child of fork puts heaps there, which nobody has, and which don't lie there; if the fork came
+ * from a signal handler that has interrupted who takes one, it puts none there. So none is put back while a thread
+ * takes it, and the number doesn't matter here. */
 static HAK_ATOMIC(uint64_t) orphaned_heaps;
 enum { HEAP_SHIFT = 12, HEAP_BITS = 57 - HEAP_SHIFT }; /* at the start of a page; below the largest address there is */
 

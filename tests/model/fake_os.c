@@ -18,10 +18,10 @@ enum {
     MOST_PARTS = 64,
     LOOKED_AT_BYTES = 32 << 10
 };
-enum { SERVICE = 1, BACKGROUND }; /* threads */
+enum { SERVICE = 1, THREADS }; /* the service's; the harness's, and up */
 
 struct fake_os fake_os = {.page_bytes = 4096};
-HAK_ATOMIC(uint32_t) fake_os_service;
+HAK_ATOMIC(uint32_t) fake_os_service, fake_os_wiped;
 static HAK_ATOMIC(uint32_t) interrupts;
 struct hak_os_counters hak_os_counters;
 
@@ -77,6 +77,7 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return (void)descriptor, (void)buffer, (void)bytes, 0;
 }
 void hak_os_close(int descriptor) { (void)descriptor; }
+HAK_ATOMIC(uint32_t) *hak_os_map_wiped(void) { return &fake_os_wiped; }
 void hak_os_find_library_code(void) {}
 bool hak_os_is_library_code(const void *address) { return (void)address, false; }
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
@@ -248,8 +249,8 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
 void hak_os_join_thread(uintptr_t thread) {
     while (thread == SERVICE && hak_atomic_load(&fake_os_service, acquire) != 0) hak_cpu_relax();
 }
-bool hak_os_try_join_thread(uintptr_t thread) { return thread == BACKGROUND; }
-uintptr_t hak_os_this_thread(void) { return BACKGROUND; }
+bool hak_os_try_join_thread(uintptr_t thread) { return thread >= THREADS; }
+uintptr_t hak_os_this_thread(void) { return THREADS + model_thread(); }
 enum hak_os_settled hak_os_settle_thread(void) { return HAK_OS_SETTLED; }
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     enum { LONGEST_NAP_US = 1000 };

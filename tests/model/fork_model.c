@@ -3,6 +3,7 @@
  */
 #include "library.h"
 
+#include "pool/generation.h"
 #include "region/in_hand.h"
 
 enum { MOST = 24 };
@@ -239,6 +240,36 @@ static void check_orphans(void) {
 
 MODEL_HARNESS_BOUNDED(orphans_adopted, 1, 1, setup_orphans, check_orphans, adopt, adopt);
 MODEL_HARNESS_BOUNDED(orphans_taken_apart, 1, 1, setup_orphans, check_orphans, adopt, take_orphans_apart);
+
+/* A thread that the child has before the handler runs, and while it does. */
+static struct hak_heap *born;
+
+static void setup_early_thread(void) {
+    setup();
+    hak_generation_watch();
+    fake_os_wiped = 0;
+}
+static void run_handler(void) {
+    library_be(library_heaps[0]);
+    library_in_child();
+    take(0, library_heaps[0], PAIR);
+}
+static void get_heap(void) {
+    born = hak_heap_acquire();
+    library_be(born);
+    take(1, born, PAIR);
+    take(1, born, PAIR);
+}
+static void check_early_thread(void) {
+    library_check();
+    model_assert(born->in_use == HAK_HEAP_IN_USE && born->generation <= 2, "the child's thread has its heap");
+    model_assert(born == library_heaps[1] || library_heaps[1]->in_use == HAK_HEAP_ORPHANED,
+                 "that of a dead one is left");
+    model_assert(hak_heaps_in_use == 2, "heaps are counted");
+    model_assert(fake_os_wiped == 1 && hak_generation == 2, "the next one finds that the handler has run");
+}
+
+MODEL_HARNESS_BOUNDED(fork_early_thread, 2, 1, setup_early_thread, check_early_thread, run_handler, get_heap);
 
 /* ---- the start of a process --------------------------------------------------------------------------------------- */
 

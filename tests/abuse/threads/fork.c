@@ -1,4 +1,5 @@
 /* fork and its relatives while the heap is busy: the child has a heap that works, the parent keeps one. */
+#include <malloc.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -241,9 +242,18 @@ static void handler_resumes(int set) {
 
 static void early_prepare(void) { handler_prepares(0); }
 static void early_parent(void) { handler_resumes(0); }
+
+/* A library that was there first begins its thread again, and waits until it works. */
+static bool thread_active;
+static struct churners early_thread;
+
 static void early_child(void) {
     if (handlers_active) child_begins();
     handler_resumes(0);
+    if (!thread_active) return;
+    child_begins();
+    churners_start(&early_thread, 1);
+    case_sleep_us(2000);
 }
 static void late_prepare(void) { handler_prepares(1); }
 static void late_parent(void) { handler_resumes(1); }
@@ -259,6 +269,27 @@ static void run_atfork(void) {
     pthread_atfork(late_prepare, late_parent, late_child);
     handlers_active = true;
     fork_rounds(100, child_churns);
+}
+
+static void child_meets_thread(void) {
+    child_starts_threads();
+    churners_stop(&early_thread);
+    child_starts_threads(); /* with the heaps of threads that have ended */
+    malloc_trim(0);
+    child_churns();
+}
+
+static void run_early_thread(void) {
+    thread_active = true;
+    for (unsigned i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            child_meets_thread();
+            _exit(0);
+        }
+        case_expect_success(child, CHILD_SECONDS + 1);
+    }
+    fork_rounds(100, child_meets_thread);
 }
 
 /* ---- fork in a signal handler that interrupted malloc ---------------------------------------------------------- */
@@ -448,6 +479,7 @@ static const struct hak_case cases[] = {
     {.name = "others-blocks", .run = run_others_blocks, .seconds = 120, .memory_mib = 1024},
     {.name = "stdio", .run = run_stdio, .seconds = 120, .memory_mib = 1024},
     {.name = "atfork", .run = run_atfork, .seconds = 120, .memory_mib = 1024},
+    {.name = "early-thread", .run = run_early_thread, .seconds = 120, .memory_mib = 1024},
     {.name = "signal", .run = run_signal, .seconds = 120, .memory_mib = 1024},
     {.name = "signal-allocates", .run = run_signal_allocates, .seconds = 120, .memory_mib = 1024},
     {.name = "signal-threads", .run = run_signal_threads, .seconds = 120, .memory_mib = 1024},

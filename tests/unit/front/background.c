@@ -51,6 +51,15 @@ static void with_two_threads(void **state) {
     assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
 }
 
+/* Objects with mappings of their own count. */
+static void with_mappings_only(void **state) {
+    (void)state;
+    assert_non_null(hak_heap_acquire());
+    hak_free(hak_malloc(40 * HAK_MIB)); /* which is kept */
+    hak_free(hak_malloc(100000));
+    assert_non_null(fake_os.thread);
+}
+
 /* Libc's own allocations start none: it may hold a lock that pthread_create needs. */
 static void not_for_libc(void **state) {
     (void)state;
@@ -583,8 +592,8 @@ static void woken(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
-          cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for), cmocka_unit_test(never),
-          cmocka_unit_test(not_for_libc), cmocka_unit_test(not_with_borrowed_memory),
+          cmocka_unit_test(with_mappings_only), cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for),
+          cmocka_unit_test(never), cmocka_unit_test(not_for_libc), cmocka_unit_test(not_with_borrowed_memory),
           cmocka_unit_test(one_thread_learns), cmocka_unit_test(one_thread_gives_holes_back),
           cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone), cmocka_unit_test(joined_by_the_last),
           cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays), cmocka_unit_test(stays_when_asked_for),

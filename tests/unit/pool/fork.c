@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "pool/fork.h"
+#include "pool/generation.h"
+#include "pool/heap_count.h"
 #include "pool/partial_set.h"
 #include "pool/purge.h"
 #include "region/decay.h"
@@ -256,8 +258,59 @@ static void twice(void **state) {
     assert_int_equal(state_of(taken), HAK_SLAB_POOLED);
 }
 
+/* Another thread of the child's has a heap already, and takes from everything: only those of dead threads are left. */
+static void beside_another_thread(void **state) {
+    (void)state;
+    static HAK_ATOMIC(uint32_t) wiped;
+    fake_os.wiped = &wiped;
+    start();
+    struct hak_heap *torn = hak_heap_acquire(), *amid = hak_heap_acquire();
+    hak_generation_watch();
+    assert_int_equal(wiped, 1);
+    hak_atomic_store(&torn->busy, 1, relaxed);
+    hak_atomic_store(&amid->large_hand.in_hand, 2, relaxed);
+    hak_atomic_store(&hak_in_hand, 3, relaxed); /* one is the new thread's */
+    wiped = 0;                                  /* the fork */
+    struct hak_heap *born = hak_heap_acquire();
+    assert_int_equal(born->generation, hak_generation + 1);
+    assert_false(hak_generation_begin(false));
+    hak_fork_leave_dead(own);
+    hak_generation_end();
+    assert_int_equal(own->in_use, HAK_HEAP_IN_USE);
+    assert_int_equal(born->in_use, HAK_HEAP_IN_USE);
+    assert_int_equal(other->in_use, HAK_HEAP_ORPHANED);
+    assert_int_equal(torn->in_use, HAK_HEAP_GIVEN_UP);
+    assert_int_equal(amid->in_use, HAK_HEAP_GIVEN_UP);
+    assert_int_equal(hak_in_hand_count(), 1);
+    assert_int_equal(hak_heaps_in_use, 2);
+    assert_ptr_equal(hak_heap_acquire(), other);
+    /* The next child has no such thread. */
+    wiped = 0;
+    assert_true(hak_generation_begin(false));
+    hak_fork_recover(own, 0);
+    hak_generation_end();
+    assert_int_equal(born->in_use, HAK_HEAP_ORPHANED);
+    fake_os.wiped = NULL;
+}
+
+/* The thread that runs the handler has got its heap in this process: it is nobody else. */
+static void born_in_the_child(void **state) {
+    (void)state;
+    static HAK_ATOMIC(uint32_t) wiped;
+    fake_os.wiped = &wiped;
+    start();
+    hak_generation_watch();
+    wiped = 0;
+    struct hak_heap *born = hak_heap_acquire();
+    assert_true(hak_generation_begin(true));
+    assert_null(hak_heap_acquire()); /* in a signal handler of the same thread */
+    hak_generation_end();
+    assert_int_equal(born->generation, hak_generation);
+    fake_os.wiped = NULL;
+}
+
 UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(reclaimed), cmocka_unit_test(purged_in_a_handler),
           cmocka_unit_test(nothing_to_repair), cmocka_unit_test(torn), cmocka_unit_test(torn_with_a_slab_in_no_list),
           cmocka_unit_test(in_hand), cmocka_unit_test(freed_into_full), cmocka_unit_test(run_in_change),
           cmocka_unit_test(change_without_a_hand), cmocka_unit_test(noted), cmocka_unit_test(two_hands),
-          cmocka_unit_test(twice))
+          cmocka_unit_test(twice), cmocka_unit_test(beside_another_thread), cmocka_unit_test(born_in_the_child))
