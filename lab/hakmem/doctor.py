@@ -222,7 +222,7 @@ def _running_program(process: HostProcess, program: str, library: Path) -> Itera
     elif Path(malloc).name.startswith("libhakmem.so"):
         yield ok("malloc", f"hakmem's ({malloc})")
     else:
-        yield note("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
+        yield problem("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
 
 
 def malloc_of(process: HostProcess, program: str) -> str | None:

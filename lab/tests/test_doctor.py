@@ -292,7 +292,7 @@ def test_malloc_of_a_process_is_the_first_preloaded(tmp_path: Path, libraries: d
     assert malloc_finding(running(tmp_path / "other", program, mapped)).fact == "that of /lib/libother.so"
     del mapped["/lib/libother.so"]
     finding = malloc_finding(running(tmp_path / "none", program, mapped))
-    assert (finding.level, finding.fact) == ("note", "that of /lib/libc.so.6")
+    assert (finding.level, finding.fact) == ("problem", "that of /lib/libc.so.6")
 
 
 def test_a_process_with_a_malloc_of_its_own(tmp_path: Path, libraries: dict[str, Path]) -> None:
@@ -344,6 +344,14 @@ def test_a_process_that_runs_on_hakmem() -> None:
     assert (done.returncode, found["works"]) == (0, True), done
     malloc = [Finding(**finding) for finding in found["findings"] if finding["topic"] == "malloc"]
     assert malloc == [Finding("malloc", "ok", f"hakmem's ({native.library()})")]
+
+
+def test_a_process_that_does_not() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        done = hakmem("doctor", "--pid", str(child.pid))
+        child.communicate()
+    assert done.returncode == 1
+    assert done.stdout.endswith(f"\nprocess {child.pid}: 1 problem stands against hakmem\n")
 
 
 def test_the_verdict_is_the_exit_status(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hakmem import output
+from hakmem.finite import FiniteRange
 
 rounds_option = click.option(
     "-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each side"
@@ -22,7 +23,7 @@ def command() -> None:
 
 
 @command.command("switching")
-@click.option("--seconds", type=click.FloatRange(0.01), default=10.0, show_default=True, help="of a visit")
+@click.option("--seconds", type=FiniteRange(0.01), default=10.0, show_default=True, help="of a visit")
 @click.option("--visits", type=click.IntRange(min=1), default=3, show_default=True, help="to each behaviour")
 @click.option("--best", multiple=True, metavar="BEHAVIOUR=KNOB=NUMBER[:...]", help="its best fixed setting")
 @settings_option
@@ -81,7 +82,7 @@ def excursion(assignment: str, given: tuple[str, ...], rounds: int, words: tuple
 
 
 @command.command("policy")
-@click.option("--seconds", type=click.FloatRange(0.01), default=1.0, show_default=True, help="of a visit")
+@click.option("--seconds", type=FiniteRange(0.01), default=1.0, show_default=True, help="of a visit")
 @click.option("--visits", type=click.IntRange(min=3), default=120, show_default=True, help="of the side that learns")
 @settings_option
 @rounds_option

@@ -11,13 +11,14 @@ import click
 from hakmem import ab, native, progress, words
 from hakmem.bisect import Bisection, Line, Report, builds, commits
 from hakmem.errors import LabError
+from hakmem.finite import FiniteRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--good", required=True, metavar="COMMIT", help="A commit that was fast.")
 @click.option("--bad", default="HEAD", show_default=True, metavar="COMMIT", help="A later one that is slow.")
 @click.option("--metric", help="What to compare: peak_rss_bytes, minor_faults, ... instead of the time.")
-@click.option("--threshold", default=2.0, show_default=True, metavar="PERCENT", type=click.FloatRange(0, 1000),
+@click.option("--threshold", default=2.0, show_default=True, metavar="PERCENT", type=FiniteRange(0, 1000),
               help="By how much the bad commit has to be worse at least.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 @click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | BENCHMARK", type=click.UNPROCESSED)

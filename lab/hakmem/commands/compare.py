@@ -6,6 +6,7 @@ import click
 
 from hakmem import output
 from hakmem.errors import LabError
+from hakmem.finite import FiniteRange
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -16,7 +17,7 @@ from hakmem.errors import LabError
 )
 @click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]")
 @click.option("--by", "primary", default="wall_s", show_default=True, metavar="METRIC", help="what the verdict is on")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
+@click.option("--timeout", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
 @output.options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
 def command(

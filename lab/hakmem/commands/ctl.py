@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from hakmem.finite import FiniteRange
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.01), default=10.0, help="Seconds to wait.")
+@click.option("--timeout", "timeout_s", type=FiniteRange(min=0.01), default=10.0, help="Seconds to wait.")
 @click.argument("pid", type=click.IntRange(min=1), metavar="PID")
 @click.argument("words", nargs=-1, metavar="[REQUEST...]")
 def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hakmem.finite import FiniteRange
+
 if TYPE_CHECKING:
     from hakmem.explain import Explanation
 
@@ -14,7 +16,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--after", "seconds", type=click.FloatRange(min=0), help="Explain the command so many seconds after.")
+@click.option("--after", "seconds", type=FiniteRange(min=0), help="Explain the command so many seconds after.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--json", "json_file", type=FILE, metavar="FILE", help="What was measured; - for standard output.")
 @click.option("--markdown", "markdown_file", type=FILE, metavar="FILE", help="Tables; - for standard output.")

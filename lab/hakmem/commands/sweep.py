@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hakmem import output
+from hakmem.finite import FiniteRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -20,9 +21,7 @@ from hakmem import output
 @click.option(
     "-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each that is left"
 )
-@click.option(
-    "--seconds", type=click.FloatRange(0.1), default=0.5, show_default=True, help="a visit to a behaviour lasts"
-)
+@click.option("--seconds", type=FiniteRange(0.1), default=0.5, show_default=True, help="a visit to a behaviour lasts")
 @output.options
 @click.argument(
     "what", nargs=-1, required=True, metavar="-- COMMAND... | bench NAME | behaviour NAME", type=click.UNPROCESSED

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from hakmem.finite import FiniteRange
+
 
 @click.command()
-@click.option("--interval", "interval_s", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between looks.")
+@click.option("--interval", "interval_s", type=FiniteRange(min=0.1), default=2.0, help="Seconds between looks.")
 @click.argument("pid", type=click.IntRange(min=1), required=False)
 def command(interval_s: float, pid: int | None) -> None:
     """Shows what your processes on hakmem have and do, or all of one: by size class and thread.
