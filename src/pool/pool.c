@@ -273,7 +273,8 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
 HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t unit_count, uintptr_t *start) {
     uintptr_t address = (uintptr_t)block;
     struct hak_range *range = hak_region_range(0);
-    if (HAK_UNLIKELY(!hak_page_map_reaches((address - range->start) >> HAK_UNIT_SHIFT))) {
+    /* A further range may lie near the first one. */
+    if (HAK_UNLIKELY((address - range->start) >> HAK_UNIT_SHIFT >= hak_atomic_load(&hak_window.units, relaxed))) {
         range = hak_region_range_of(address);
         if (range == NULL) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "free", block, 0, 0);
     }

@@ -117,7 +117,7 @@ struct hak_window {
 #define HAK_WINDOW_NOWHERE ((uintptr_t)0xAAAA << 48)
 extern struct hak_window hak_window;
 
-/* The unit's byte in the first range's page map can be read. */
+/* The unit's byte in the first range's page map can be read; the range may be smaller, and another one lie there. */
 HAK_INLINE bool hak_page_map_reaches(uintptr_t unit) {
     return HAK_LIKELY(unit < HAK_NEAR_UNITS) || hak_relaxed_above(&hak_window.units, unit);
 }
