@@ -76,7 +76,7 @@ static void check_units(void) {
             uint64_t word = range->super_slabs[unit / 32].free_units >> unit % 32;
             bool is_free = ((word | word >> 32) & 1) != 0;
             UNIT_CHECK(is_free == (range->page_map[unit] == HAK_CLASS_NONE));
-            dirty_units += word & 1;
+            dirty_units += (word & 1) != 0 && (word >> 32 & 1) == 0;
             used_units += !is_free;
         }
     }
