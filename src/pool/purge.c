@@ -344,7 +344,6 @@ size_t hak_purge_all(struct hak_heap *own) {
     }
     hak_heap_end_drains(&drain);
     bytes += hak_mapping_cache_purge();
-    hak_region_give_addresses();
     hak_in_hand_end();
     hak_hand_take_up(outer);
     return bytes;

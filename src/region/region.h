@@ -164,9 +164,6 @@ void hak_region_release_absent(struct hak_slab *unit);
  * directory would be the SuperSlab's (D1). Returns the bytes. */
 size_t hak_region_unmap_units(size_t want_bytes);
 
-/* The same with all of them, if the kernel has ever refused addresses for a SuperSlab. */
-size_t hak_region_give_addresses(void);
-
 /* Writes the class of adjacent units into the page map. */
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class);
 
@@ -224,9 +221,8 @@ bool hak_region_is_metadata(uintptr_t address);
 /* Units that are free and have memory. */
 extern HAK_ATOMIC(uint64_t) hak_dirty_units;
 
-/* Gives dirty units back to the kernel, with their addresses where it has refused some, from the top: at least `want`
- * of them (a SuperSlab's are not divided), or all there are. Without `all`, SuperSlabs whose huge pages are worth more
- * are passed over. Returns the bytes. */
+/* Gives dirty units back to the kernel, from the top: at least `want` of them (a SuperSlab's are not divided), or all
+ * there are. Without `all`, SuperSlabs whose huge pages are worth more are passed over. Returns the bytes. */
 size_t hak_region_purge_units(uint64_t want, bool all);
 
 /* The same for a purge by turns, which go on where the last one ended: *place is HAK_PURGE_FROM_TOP before the first,

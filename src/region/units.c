@@ -827,21 +827,10 @@ static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t k
     return given_bytes;
 }
 
-/* Where the kernel has refused addresses, what goes back gives its addresses as well: others may want them. */
-static bool gives_addresses(const struct hak_range *range) {
-    return hak_atomic_load(&range->was_refused, relaxed) != 0 && range->number == 0 && hak_page_policy_may_map();
-}
-
 static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, bool all) {
     uint32_t dirty = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
     if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
-    return gives_addresses(range) ? give_back(range, super_slab, MAPPED_UNITS, true)
-                                  : give_back(range, super_slab, DIRTY_UNITS, false);
-}
-
-size_t hak_region_give_addresses(void) {
-    const struct hak_range *range = hak_region_range(0);
-    return range != NULL && gives_addresses(range) ? hak_region_unmap_units(SIZE_MAX) : 0;
+    return give_back(range, super_slab, DIRTY_UNITS, false);
 }
 
 size_t hak_region_unmap_units(size_t want_bytes) {

@@ -1,11 +1,10 @@
 /* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
  * runs on: it starts a copy of itself with hakmem preloaded, and one without.
  *
- *     address_space virt|limit_as|limit_data|again|shrunk|trimmed|child|one|grown|parts|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
+ *     address_space virt|limit_as|limit_data|again|shrunk|child|one|grown|parts|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
  *
- * The blocks of limit_as, limit_data, again, shrunk and trimmed have so many BYTES. A copy is `address_space CASE "" BYTES`. */
+ * The blocks of limit_as, limit_data, again and shrunk have so many BYTES. A copy is `address_space CASE "" BYTES`. */
 #include <dlfcn.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -108,21 +107,6 @@ static void copy_shrunk(void) {
 static void set_limit(int resource, size_t mib) {
     struct rlimit limit = {(rlim_t)mib << 20, RLIM_INFINITY};
     if (setrlimit(resource, &limit) != 0) SKIP("setrlimit: errno %d", errno);
-}
-
-/* How many MiB the program can map itself, in a thread's stack or a library, when it has been refused memory, has freed
- * all it had, and has called malloc_trim. */
-static void copy_trimmed(void) {
-    enum { LIMIT_MIB = 512 };
-    static void *blocks[(LIMIT_MIB << 20) / 1000];
-    size_t block_bytes = strtoul(bytes_of_case, NULL, 10), count = 0, mapped = 0;
-    struct rlimit limit = {(rlim_t)LIMIT_MIB << 20, (rlim_t)LIMIT_MIB << 20};
-    if (setrlimit(RLIMIT_AS, &limit) != 0) SKIP("setrlimit: errno %d", errno);
-    while (count < COUNT_OF(blocks) && (blocks[count] = malloc(block_bytes)) != NULL) count++;
-    for (; count > 0; count--) free(blocks[count - 1]);
-    malloc_trim(0);
-    while (mmap(NULL, 1 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) mapped++;
-    say("%zu\n", mapped);
 }
 
 /* How many MiB of blocks a forked child gets, as daemons are, that has often filled the room with shorter ones. */
@@ -328,7 +312,6 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[1], "limit_data")) copy_limit(RLIMIT_DATA);
         else if (!strcmp(argv[1], "again")) copy_again();
         else if (!strcmp(argv[1], "shrunk")) copy_shrunk();
-        else if (!strcmp(argv[1], "trimmed")) copy_trimmed();
         else if (!strcmp(argv[1], "child")) copy_child();
         else if (!strcmp(argv[1], "one")) copy_one();
         else if (!strcmp(argv[1], "grown")) copy_grown();
@@ -342,7 +325,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "virt")) virt();
     else if (!strcmp(argv[1], "anonymous")) anonymous();
     else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data") || !strcmp(argv[1], "again") ||
-             !strcmp(argv[1], "shrunk") || !strcmp(argv[1], "trimmed") || !strcmp(argv[1], "child"))
+             !strcmp(argv[1], "shrunk") || !strcmp(argv[1], "child"))
         limited(argv[1]);
     else if (!strcmp(argv[1], "one") || !strcmp(argv[1], "grown") || !strcmp(argv[1], "parts"))
         EXPECT(ask_copy(argv[1], true) == ask_copy(argv[1], false), "case %s", name_of_case);

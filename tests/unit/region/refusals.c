@@ -76,7 +76,7 @@ static void check_units(void) {
             uint64_t word = range->super_slabs[unit / 32].free_units >> unit % 32;
             bool is_free = ((word | word >> 32) & 1) != 0;
             UNIT_CHECK(is_free == (range->page_map[unit] == HAK_CLASS_NONE));
-            dirty_units += (word & 1) != 0 && (word >> 32 & 1) == 0;
+            dirty_units += word & 1;
             used_units += !is_free;
         }
     }
@@ -88,17 +88,15 @@ static void check_units(void) {
     UNIT_CHECK(dirty_units == hak_dirty_units);
 }
 
-/* What ranges have: SuperSlabs that are mapped (R4) but for absent units, and tables. */
+/* What ranges have: SuperSlabs that are mapped (R4), and tables. */
 static uint64_t range_bytes(void) {
-    uint64_t super_slabs = 0, absent_units = 0;
+    uint64_t super_slabs = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
         struct hak_range *range = hak_region_range(i);
         for (uint32_t first = 0; first < range->super_slab_count; first += HAK_SUPER_SLABS_PER_GROUP)
             super_slabs += hak_bit_count(range->groups[first / HAK_SUPER_SLABS_PER_GROUP].mapped);
-        for (uint32_t j = 0; j < range->super_slab_count; j++)
-            absent_units += hak_bit_count(hak_units_absent(range->super_slabs[j].free_units));
     }
-    return super_slabs * HAK_SUPER_SLAB_BYTES - absent_units * HAK_UNIT_BYTES + hak_region_sums().metadata_bytes;
+    return super_slabs * HAK_SUPER_SLAB_BYTES + hak_region_sums().metadata_bytes;
 }
 
 /* What is mapped that is nobody's. */
