@@ -269,7 +269,21 @@ static void check_early_thread(void) {
     model_assert(fake_os_wiped == 1 && hak_generation == 2, "the next one finds that the handler has run");
 }
 
+/* It gets one that lay there unused, and was the parent's. */
+static void setup_early_thread_reuses(void) {
+    setup();
+    hak_heap_release(library_heaps[1]);
+    hak_generation_watch();
+    fake_os_wiped = 0;
+}
+static void check_early_thread_reuses(void) {
+    library_check();
+    model_assert(born->in_use == HAK_HEAP_IN_USE && hak_heaps_in_use == 2, "the child's thread has its heap");
+}
+
 MODEL_HARNESS_BOUNDED(fork_early_thread, 2, 1, setup_early_thread, check_early_thread, run_handler, get_heap);
+MODEL_HARNESS_BOUNDED(fork_early_thread_reuses, 2, 1, setup_early_thread_reuses, check_early_thread_reuses, run_handler,
+                      get_heap);
 
 /* ---- the start of a process --------------------------------------------------------------------------------------- */
 
