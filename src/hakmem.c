@@ -26,6 +26,7 @@
 /* region: which addresses are ours. */
 #include "region/directory.c"
 #include "region/in_hand.c"
+#include "region/generation.c"
 #include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
@@ -43,7 +44,6 @@
 #include "pool/bin_size.c"
 #include "pool/held.c"
 #include "pool/vacant.c"
-#include "pool/generation.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"

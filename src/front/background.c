@@ -11,7 +11,7 @@
 #include "os/libc.h"
 #include "os/os.h"
 #include "pool/drain.h"
-#include "pool/generation.h"
+#include "region/generation.h"
 #include "pool/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
@@ -329,7 +329,7 @@ static void sweep_alone(uint64_t now_ms) {
     sweep(alone_batch_bytes, 1);
 }
 
-/* In a child of fork, a thread that hakmem's handler doesn't know of yet (G3 in pool/generation.h). */
+/* In a child of fork, a thread that hakmem's handler doesn't know of yet (G3 in region/generation.h). */
 static bool is_ahead(void) {
     const struct hak_heap *heap = hak_thread_attach();
     return heap != NULL && hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed);

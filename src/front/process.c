@@ -17,7 +17,7 @@
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
-#include "pool/generation.h"
+#include "region/generation.h"
 #include "pool/heap_count.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"
@@ -175,9 +175,7 @@ static struct hak_heap *keep_own(struct hak_heap *own) {
  * where another library's handler, which was called before, has started threads: these use it already. */
 static void in_child(void) {
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
-    bool is_born_here =
-             own != NULL && hak_atomic_load(&own->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed),
-         is_alone = hak_generation_begin(is_born_here);
+    bool is_alone = hak_generation_begin();
     uint32_t in_hand_count = hak_in_hand_count();
     hak_service_after_fork();
     hak_ace_after_fork();

@@ -155,7 +155,7 @@ void *hak_os_reserve(size_t bytes, size_t alignment) { return map_aligned(bytes,
 
 void *hak_os_map(size_t bytes, size_t alignment) { return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE); }
 
-HAK_ATOMIC(uint32_t) *hak_os_map_wiped(void) {
+void *hak_os_map_wiped(void) {
     int saved_errno = errno;
     size_t bytes = hak_os_page_bytes();
     void *page = hak_os_map(bytes, bytes);

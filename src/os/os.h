@@ -32,9 +32,9 @@ void *hak_os_reserve(size_t bytes, size_t alignment);
 /* Address space that is readable, writable and zero. NULL on refusal. */
 void *hak_os_map(size_t bytes, size_t alignment);
 
-/* A word that is 0, and 0 again in each child that is forked. Of a mapping of its own; NULL on refusal, or where the
- * kernel doesn't know this. */
-HAK_ATOMIC(uint32_t) *hak_os_map_wiped(void);
+/* A page that is zero, and zero again in each child that is forked. NULL on refusal, or where the kernel doesn't know
+ * this. */
+void *hak_os_map_wiped(void);
 
 /* Makes a part of what hak_os_reserve gave readable and writable. Doing it twice does no harm. False on refusal. */
 bool hak_os_commit(void *start, size_t bytes);

@@ -231,6 +231,7 @@ void hak_fork_recover(struct hak_heap *own, uint32_t in_hand_count) {
 }
 
 void hak_fork_leave_dead(const struct hak_heap *own) {
+    hak_region_leave_dead_after_fork();
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         if (heap == own) continue;
         uint32_t in_hand =

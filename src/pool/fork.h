@@ -10,7 +10,7 @@
  *   - the slabs in the lists of a heap that somebody had;
  *   - anything, where an operation without a hand was going on (I5): then all records are looked at.
  *
- * Where the child has other threads by then (pool/generation.h), nothing of this is looked at: heaps that are whole are
+ * Where the child has other threads by then (region/generation.h), nothing of this is looked at: heaps that are whole are
  * orphaned, the others are given up with what they held.
  *
  * What is lost to the child:

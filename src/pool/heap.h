@@ -113,7 +113,7 @@ struct hak_heap {
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) thread_id;     /* relaxed: who got it last, for readers outside of the process */
-    HAK_ATOMIC(uint32_t) generation;    /* G3 of pool/generation.h; written before it is in use */
+    HAK_ATOMIC(uint32_t) generation;    /* G3 of region/generation.h; written before it is in use */
     void **slots_next;                  /* memory for slots not yet given to a bin */
     uint64_t slots_bytes;               /* sum over the bins of slots times block size */
     HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
@@ -221,7 +221,7 @@ void hak_heap_give_up_idle(struct hak_heap *heap);
  * of the thread that the child has, or NULL. */
 void hak_heap_leave_others_after_fork(const struct hak_heap *own);
 
-/* The same for one heap, while threads of the child use others (pool/generation.h): where it is not of a thread that is
+/* The same for one heap, while threads of the child use others (region/generation.h): where it is not of a thread that is
  * no more, or was in nobody's use, it does nothing and returns false. A torn one, or one that isn't `is_idle`, is given
  * up at once. */
 bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle);

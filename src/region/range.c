@@ -1,6 +1,7 @@
 /* Ranges: choosing their addresses, mapping SuperSlabs and tables, and finding what lies at an address. */
 #include "os/os.h"
 #include "region/directory.h"
+#include "region/generation.h"
 #include "region/page_policy.h"
 #include "region/region.h"
 #include "region/units.h"
@@ -115,9 +116,9 @@ static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_
         if (HAK_LIKELY(super_slabs <= hak_atomic_load(&range->table_super_slabs, acquire))) return HAK_OS_MAPPED;
         uint32_t nobody = 0;
         /* R5. Acquire pairs with the release below: what the maker before has made, or found, is seen. */
-        if (hak_atomic_cas(&range->has_table_maker, &nobody, 1, acquire, relaxed)) {
+        if (hak_atomic_cas(&range->table_maker, &nobody, hak_generation_now(), acquire, relaxed)) {
             enum hak_os_mapped result = extend_tables(range, super_slabs);
-            hak_atomic_store(&range->has_table_maker, 0, release);
+            hak_atomic_store(&range->table_maker, 0, release);
             return result;
         }
         hak_cpu_relax();
@@ -126,12 +127,29 @@ static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_
     return HAK_OS_OCCUPIED;
 }
 
-void hak_region_recover_tables_after_fork(struct hak_range *range) {
-    hak_atomic_store(&range->has_grower, 0, relaxed);
-    if (hak_atomic_load(&range->has_table_maker, relaxed) == 0) return;
-    /* Who was making the next step is not here, and what there is of it can't be told from what others have mapped. */
+/* Who was making the next step is not here, and what there is of it can't be told from what others have mapped. */
+static void end_tables(struct hak_range *range) {
     hak_atomic_store(&range->super_slab_limit, hak_atomic_load(&range->table_super_slabs, relaxed), relaxed);
-    hak_atomic_store(&range->has_table_maker, 0, relaxed);
+    hak_atomic_store(&range->table_maker, 0, relaxed);
+}
+
+void hak_region_recover_tables_after_fork(struct hak_range *range) {
+    hak_atomic_store(&range->grower, 0, relaxed);
+    if (hak_atomic_load(&range->table_maker, relaxed) != 0) end_tables(range);
+}
+
+/* G3 of generation.h: nobody else writes what a dead thread has. */
+static bool is_dead(const HAK_ATOMIC(uint32_t) *maker) {
+    uint32_t generation = hak_atomic_load(maker, relaxed);
+    return generation != 0 && generation <= hak_atomic_load(&hak_generation, relaxed);
+}
+
+void hak_region_leave_dead_after_fork(void) {
+    struct hak_range *range;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && (range = hak_region_range(i)) != NULL; i++) {
+        if (is_dead(&range->grower)) hak_atomic_store(&range->grower, 0, relaxed);
+        if (is_dead(&range->table_maker)) end_tables(range);
+    }
 }
 
 /* ---- Making ranges ----------------------------------------------------------------------------------------------- */
@@ -306,7 +324,7 @@ static bool begin_turn(struct hak_range *range) {
         uint32_t nobody = 0;
         /* Relaxed, here and below: what is claimed is a change of one word, which fails for who has seen an older
          * one. */
-        if (hak_atomic_cas(&range->has_grower, &nobody, 1, relaxed, relaxed)) return true;
+        if (hak_atomic_cas(&range->grower, &nobody, hak_generation_now(), relaxed, relaxed)) return true;
         hak_cpu_relax();
         hak_os_yield();
     }
@@ -314,7 +332,7 @@ static bool begin_turn(struct hak_range *range) {
 }
 
 static void end_turn(struct hak_range *range, bool is_turn) {
-    if (is_turn) hak_atomic_store(&range->has_grower, 0, relaxed);
+    if (is_turn) hak_atomic_store(&range->grower, 0, relaxed);
 }
 
 static enum hak_growth grow(struct hak_range *range, uint32_t *count_now, uint32_t count) {

@@ -94,9 +94,9 @@ struct hak_range {
     HAK_ATOMIC(uint32_t) super_slab_limit;  /* addresses are for so many; may fall to what there are tables for (R5) */
     HAK_ATOMIC(uint32_t) super_slab_count;  /* there are so many, from the bottom, holes included (R4) */
     HAK_ATOMIC(uint32_t) table_super_slabs; /* tables are mapped for so many */
-    HAK_ATOMIC(uint32_t) has_table_maker;   /* 1 while a thread makes the next step of the tables (R5) */
+    HAK_ATOMIC(uint32_t) table_maker;       /* its generation while a thread makes the next step of the tables (R5) */
     HAK_ATOMIC(uint32_t) was_refused;       /* 1 since the kernel has refused to map a SuperSlab; */
-    HAK_ATOMIC(uint32_t) has_grower;        /* 1 while a thread claims and maps SuperSlabs then (R6) */
+    HAK_ATOMIC(uint32_t) grower;            /* its generation while a thread claims and maps SuperSlabs then (R6) */
     HAK_ATOMIC(uint8_t) *page_map;          /* [unit]: class (R1, R2) */
     struct hak_hint_summary *tops;          /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
     struct hak_hint_summary *summaries;     /* [SuperSlab / 64 / 64] */
@@ -238,6 +238,9 @@ bool hak_region_purge_pages(uintptr_t start, size_t bytes);
 void hak_region_recover_around_after_fork(struct hak_range *range, uint32_t super_slab);
 void hak_region_recover_all_after_fork(struct hak_range *range);
 void hak_region_recount_after_fork(void);
+
+/* In one that has other threads: who made tables or SuperSlabs and is no more, does so no longer. */
+void hak_region_leave_dead_after_fork(void);
 
 /* Of all ranges, holes included. */
 uint64_t hak_region_count_super_slabs(void);

@@ -200,7 +200,7 @@ void *hak_os_reserve(size_t bytes, size_t alignment) { return map(FAKE_RESERVE, 
 
 void *hak_os_map(size_t bytes, size_t alignment) { return map(FAKE_MAP, bytes, alignment, PROT_READ | PROT_WRITE); }
 
-HAK_ATOMIC(uint32_t) *hak_os_map_wiped(void) { return fake_os.wiped; }
+void *hak_os_map_wiped(void) { return fake_os.wiped; }
 
 void hak_os_find_library_code(void) {}
 

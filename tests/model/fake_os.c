@@ -21,7 +21,8 @@ enum {
 enum { SERVICE = 1, THREADS }; /* the service's; the harness's, and up */
 
 struct fake_os fake_os = {.page_bytes = 4096};
-HAK_ATOMIC(uint32_t) fake_os_service, fake_os_wiped;
+HAK_ATOMIC(uint32_t) fake_os_service;
+_Alignas(8) char fake_os_wiped[64];
 static HAK_ATOMIC(uint32_t) interrupts;
 struct hak_os_counters hak_os_counters;
 
@@ -77,7 +78,7 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return (void)descriptor, (void)buffer, (void)bytes, 0;
 }
 void hak_os_close(int descriptor) { (void)descriptor; }
-HAK_ATOMIC(uint32_t) *hak_os_map_wiped(void) { return &fake_os_wiped; }
+void *hak_os_map_wiped(void) { return memset(fake_os_wiped, 0, sizeof fake_os_wiped); }
 void hak_os_find_library_code(void) {}
 bool hak_os_is_library_code(const void *address) { return (void)address, false; }
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {

@@ -12,6 +12,7 @@
 
 #include "region/directory.c"
 #include "region/in_hand.c"
+#include "region/generation.c"
 #include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
@@ -36,7 +37,6 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/bin_size.c"
 #include "pool/held.c"
 #include "pool/vacant.c"
-#include "pool/generation.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
@@ -172,9 +172,9 @@ void library_reset(void) {
     for (uint32_t c = 1; c < HAK_CLASS_LIMIT; c++) hak_class_slots[c] = 4; /* two at first */
     hak_knobs.run_limit_bytes = (size_t)1 << 20; /* or there are no mappings in so small a world */
     hak_window = (struct hak_window){HAK_WINDOW_NOWHERE, 0};
-    mark = NULL;
+    wiped = &unwatched;
+    unwatched = (struct wiped){1, 0, 0};
     hak_generation = 1;
-    recoverer = entered = accepted = 0;
     hak_dirty_units = 0;
     hak_in_hand = 0;
     hak_in_hand_own = 0;

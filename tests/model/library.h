@@ -59,7 +59,7 @@ struct fake_os {
 };
 extern struct fake_os fake_os;
 extern HAK_ATOMIC(uint32_t) fake_os_service; /* 1 from its start on; 0 again when it has ended */
-extern HAK_ATOMIC(uint32_t) fake_os_wiped;   /* what hak_os_map_wiped gives */
+extern char fake_os_wiped[64];               /* what hak_os_map_wiped gives */
 void fake_os_reset(void);
 
 /* ---- the library --------------------------------------------------------------------------------------------- */

@@ -283,7 +283,7 @@ static void grow_on(void) {
     keep(first, 32);
 }
 static void check_steps(void) {
-    model_assert(hak_ranges[0]->has_table_maker == 0, "nobody makes tables any more");
+    model_assert(hak_ranges[0]->table_maker == 0, "nobody makes tables any more");
     model_assert(hak_ranges[0]->table_super_slabs >= hak_ranges[0]->super_slab_count, "R4");
 }
 
@@ -330,7 +330,7 @@ static void setup_refused_growth(void) {
 }
 static void check_refused_growth(void) {
     model_assert(hak_ranges[0]->super_slab_count == had_before, "no SuperSlab is a hole");
-    model_assert(hak_ranges[0]->has_grower == 0, "nobody grows any more");
+    model_assert(hak_ranges[0]->grower == 0, "nobody grows any more");
 }
 
 MODEL_HARNESS(growth_refused, setup_refused_growth, check_refused_growth, grow_in_vain, grow_in_vain);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "pool/fork.h"
-#include "pool/generation.h"
+#include "region/generation.h"
 #include "pool/heap_count.h"
 #include "pool/partial_set.h"
 #include "pool/purge.h"
@@ -261,19 +261,21 @@ static void twice(void **state) {
 /* Another thread of the child's has a heap already, and takes from everything: only those of dead threads are left. */
 static void beside_another_thread(void **state) {
     (void)state;
-    static HAK_ATOMIC(uint32_t) wiped;
-    fake_os.wiped = &wiped;
+    static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
+    fake_os.wiped = wiped;
     start();
     struct hak_heap *torn = hak_heap_acquire(), *amid = hak_heap_acquire();
     hak_generation_watch();
-    assert_int_equal(wiped, 1);
+    assert_int_equal(wiped[0], 1);
     hak_atomic_store(&torn->busy, 1, relaxed);
     hak_atomic_store(&amid->large_hand.in_hand, 2, relaxed);
     hak_atomic_store(&hak_in_hand, 3, relaxed); /* one is the new thread's */
-    wiped = 0;                                  /* the fork */
+    memset(wiped, 0, sizeof wiped); /* the fork */
+    hak_atomic_store(&hak_region_range(0)->table_maker, hak_generation, relaxed);
+    hak_atomic_store(&hak_region_range(0)->grower, hak_generation + 1, relaxed); /* the new thread */
     struct hak_heap *born = hak_heap_acquire();
     assert_int_equal(born->generation, hak_generation + 1);
-    assert_false(hak_generation_begin(false));
+    assert_false(hak_generation_begin());
     hak_fork_leave_dead(own);
     hak_generation_end();
     assert_int_equal(own->in_use, HAK_HEAP_IN_USE);
@@ -283,29 +285,32 @@ static void beside_another_thread(void **state) {
     assert_int_equal(amid->in_use, HAK_HEAP_GIVEN_UP);
     assert_int_equal(hak_in_hand_count(), 1);
     assert_int_equal(hak_heaps_in_use, 2);
+    assert_int_equal(hak_region_range(0)->table_maker, 0);
+    assert_int_equal(hak_region_range(0)->grower, hak_generation);
     assert_ptr_equal(hak_heap_acquire(), other);
     /* The next child has no such thread. */
-    wiped = 0;
-    assert_true(hak_generation_begin(false));
+    memset(wiped, 0, sizeof wiped);
+    assert_true(hak_generation_begin());
     hak_fork_recover(own, 0);
     hak_generation_end();
     assert_int_equal(born->in_use, HAK_HEAP_ORPHANED);
     fake_os.wiped = NULL;
 }
 
-/* The thread that runs the handler has got its heap in this process: it is nobody else. */
+/* The thread that runs the handler has got its heap in this process: it can't be told from another one. */
 static void born_in_the_child(void **state) {
     (void)state;
-    static HAK_ATOMIC(uint32_t) wiped;
-    fake_os.wiped = &wiped;
+    static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
+    fake_os.wiped = wiped;
     start();
     hak_generation_watch();
-    wiped = 0;
+    memset(wiped, 0, sizeof wiped);
     struct hak_heap *born = hak_heap_acquire();
-    assert_true(hak_generation_begin(true));
+    assert_false(hak_generation_begin());
     assert_null(hak_heap_acquire()); /* in a signal handler of the same thread */
     hak_generation_end();
     assert_int_equal(born->generation, hak_generation);
+    assert_int_equal(hak_heap_acquire()->generation, hak_generation);
     fake_os.wiped = NULL;
 }
 

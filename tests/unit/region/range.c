@@ -153,7 +153,7 @@ static void super_slabs_from_the_bottom(void **state) {
     assert_int_equal(sums.super_slabs, next);
     assert_int_equal(sums.committed_bytes, sums.super_slabs * HAK_SUPER_SLAB_BYTES);
     assert_int_equal(fake_os.mapped_bytes, sums.committed_bytes + sums.metadata_bytes);
-    assert_int_equal(hak_atomic_load(&range->has_table_maker, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&range->table_maker, relaxed), 0);
 }
 
 /* A refusal loses nothing: the next attempt makes the same SuperSlab. It costs nothing either: a further range is made
@@ -250,11 +250,11 @@ static void a_step_that_takes_long(void **state) {
     uint32_t limit = limit_of(range), number, count;
     while (hak_region_super_slabs(range) < HAK_SUPER_SLABS_PER_GROUP)
         assert_ptr_equal(hak_region_new_super_slabs(&number, &count), range);
-    hak_atomic_store(&range->has_table_maker, 1, relaxed);
+    hak_atomic_store(&range->table_maker, 1, relaxed);
     struct hak_range *further = hak_region_new_super_slabs(&number, &count);
     assert_non_null(further);
     assert_ptr_equal(further, hak_region_range(1));
-    hak_atomic_store(&range->has_table_maker, 0, relaxed);
+    hak_atomic_store(&range->table_maker, 0, relaxed);
     assert_int_equal(limit_of(range), limit);
     assert_ptr_equal(hak_region_new_super_slabs(&number, &count), range);
 }
@@ -268,10 +268,10 @@ static void a_step_nobody_finishes(void **state) {
     uint32_t limit = limit_of(range);
     hak_region_recount_after_fork();
     assert_int_equal(limit_of(range), limit); /* nobody was */
-    hak_atomic_store(&range->has_table_maker, 1, relaxed);
+    hak_atomic_store(&range->table_maker, 1, relaxed);
     hak_region_recount_after_fork();
     assert_int_equal(limit_of(range), HAK_SUPER_SLABS_PER_GROUP);
-    assert_int_equal(hak_atomic_load(&range->has_table_maker, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&range->table_maker, relaxed), 0);
 }
 
 static void more_ranges(void **state) {
