@@ -10,8 +10,8 @@
  *   - the slabs in the lists of a heap that somebody had;
  *   - anything, where an operation without a hand was going on (I5): then all records are looked at.
  *
- * Where the child has other threads by then (region/generation.h), nothing of this is looked at: heaps that are whole are
- * orphaned, the others are given up with what they held.
+ * Where the child has other threads by then (region/generation.h), nothing of this is looked at: heaps that are whole
+ * are orphaned, the others are given up with what they held.
  *
  * What is lost to the child:
  *   - of a heap that somebody had at the moment of the fork: the blocks in its bins (knobs bin_budget_bytes,

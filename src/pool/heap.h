@@ -221,9 +221,9 @@ void hak_heap_give_up_idle(struct hak_heap *heap);
  * of the thread that the child has, or NULL. */
 void hak_heap_leave_others_after_fork(const struct hak_heap *own);
 
-/* The same for one heap, while threads of the child use others (region/generation.h): where it is not of a thread that is
- * no more, or was in nobody's use, it does nothing and returns false. A torn one, or one that isn't `is_idle`, is given
- * up at once. */
+/* The same for one heap, while threads of the child use others (region/generation.h): where it is not of a thread that
+ * is no more, or was in nobody's use, it does nothing and returns false. A torn one, or one that isn't `is_idle`, is
+ * given up at once. */
 bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle);
 
 #define HAK_COUNT(heap, name, amount)                                                                                  \

@@ -270,7 +270,7 @@ static void beside_another_thread(void **state) {
     hak_atomic_store(&torn->busy, 1, relaxed);
     hak_atomic_store(&amid->large_hand.in_hand, 2, relaxed);
     hak_atomic_store(&hak_in_hand, 3, relaxed); /* one is the new thread's */
-    memset(wiped, 0, sizeof wiped); /* the fork */
+    memset(wiped, 0, sizeof wiped);             /* the fork */
     hak_atomic_store(&hak_region_range(0)->table_maker, hak_generation, relaxed);
     hak_atomic_store(&hak_region_range(0)->grower, hak_generation + 1, relaxed); /* the new thread */
     struct hak_heap *born = hak_heap_acquire();
@@ -297,6 +297,22 @@ static void beside_another_thread(void **state) {
     fake_os.wiped = NULL;
 }
 
+/* A thread of the child forks while the handler runs: the grandchild's threads wait for no handler, which isn't there. */
+static void forked_in_the_handler(void **state) {
+    (void)state;
+    static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
+    fake_os.wiped = wiped;
+    start();
+    hak_generation_watch();
+    memset(wiped, 0, sizeof wiped);
+    assert_true(hak_generation_begin());
+    memset(wiped, 0, sizeof wiped);
+    assert_non_null(hak_heap_acquire());
+    assert_false(hak_generation_begin());
+    hak_generation_end();
+    fake_os.wiped = NULL;
+}
+
 /* The thread that runs the handler has got its heap in this process: it can't be told from another one. */
 static void born_in_the_child(void **state) {
     (void)state;
@@ -318,4 +334,5 @@ UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(reclaimed), cmocka_unit_test(
           cmocka_unit_test(nothing_to_repair), cmocka_unit_test(torn), cmocka_unit_test(torn_with_a_slab_in_no_list),
           cmocka_unit_test(in_hand), cmocka_unit_test(freed_into_full), cmocka_unit_test(run_in_change),
           cmocka_unit_test(change_without_a_hand), cmocka_unit_test(noted), cmocka_unit_test(two_hands),
-          cmocka_unit_test(twice), cmocka_unit_test(beside_another_thread), cmocka_unit_test(born_in_the_child))
+          cmocka_unit_test(twice), cmocka_unit_test(beside_another_thread), cmocka_unit_test(forked_in_the_handler),
+          cmocka_unit_test(born_in_the_child))
