@@ -11,10 +11,10 @@
 #include "os/libc.h"
 #include "os/os.h"
 #include "pool/drain.h"
-#include "region/generation.h"
 #include "pool/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
+#include "region/generation.h"
 #include "region/mapping_cache.h"
 
 HAK_ATOMIC(uint32_t) hak_background_state;
@@ -264,13 +264,14 @@ static void try_to_join(void) {
 /* Memory enough to be worth the thread: SuperSlabs, and objects with mappings of their own, kept ones included. */
 static bool is_large(void) {
     enum { LEAST_BYTES = 8 << 20 };
-    uint64_t bytes = hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes();
+    uint64_t bytes = 0;
     for (uint32_t i = 0; bytes < LEAST_BYTES && i < HAK_RANGE_LIMIT; i++) {
         const struct hak_range *range = hak_region_range(i);
-        if (range == NULL) return false;
+        if (range == NULL) break;
         bytes += hak_region_super_slabs(range) * HAK_SUPER_SLAB_BYTES;
     }
-    return bytes >= LEAST_BYTES;
+    return bytes >= LEAST_BYTES ||
+           bytes + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes() >= LEAST_BYTES;
 }
 
 static bool is_due(void) {
@@ -338,10 +339,10 @@ static bool is_ahead(void) {
 /* What the thread does for a program with several is done for one with one thread, or for one in which it can't begin,
  * by the program's own misses, bit by bit. */
 static void act_alone(void) {
-    if (hak_process_config()->background == 0 || is_ahead()) return;
+    if (hak_process_config()->background == 0) return;
     uint32_t left = hak_atomic_load(&misses_to_look, relaxed);
     hak_atomic_store(&misses_to_look, left == 0 ? MISSES_PER_LOOK : left - 1, relaxed);
-    if (left > 0 || !is_large() || !stand_in(HAK_BACKGROUND_TAKEN)) return;
+    if (left > 0 || is_ahead() || !is_large() || !stand_in(HAK_BACKGROUND_TAKEN)) return;
     uint64_t now_ms = hak_os_clock_ms();
     if (!has_threads()) step_alone(now_ms);
     sweep_alone(now_ms);

@@ -1,8 +1,8 @@
 #include "pool/fork.h"
 
 #include "pool/pool.h"
-#include "region/in_hand.h"
 #include "region/hints.h"
+#include "region/in_hand.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
 

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "pool/fork.h"
-#include "region/generation.h"
 #include "pool/heap_count.h"
 #include "pool/partial_set.h"
 #include "pool/purge.h"
 #include "region/decay.h"
+#include "region/generation.h"
 #include "region/in_hand.h"
 #include "region/large.h"
 
@@ -258,14 +258,20 @@ static void twice(void **state) {
     assert_int_equal(state_of(taken), HAK_SLAB_POOLED);
 }
 
+/* What a fork empties: the tests do. */
+static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
+
+static void start_watched(void) {
+    fake_os.wiped = wiped;
+    start();
+    hak_generation_watch();
+}
+
 /* Another thread of the child's has a heap already, and takes from everything: only those of dead threads are left. */
 static void beside_another_thread(void **state) {
     (void)state;
-    static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
-    fake_os.wiped = wiped;
-    start();
+    start_watched();
     struct hak_heap *torn = hak_heap_acquire(), *amid = hak_heap_acquire();
-    hak_generation_watch();
     assert_int_equal(wiped[0], 1);
     hak_atomic_store(&torn->busy, 1, relaxed);
     hak_atomic_store(&amid->large_hand.in_hand, 2, relaxed);
@@ -294,32 +300,24 @@ static void beside_another_thread(void **state) {
     hak_fork_recover(own, 0);
     hak_generation_end();
     assert_int_equal(born->in_use, HAK_HEAP_ORPHANED);
-    fake_os.wiped = NULL;
 }
 
 /* A thread of the child forks while the handler runs: the grandchild's threads wait for no handler, which isn't there. */
 static void forked_in_the_handler(void **state) {
     (void)state;
-    static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
-    fake_os.wiped = wiped;
-    start();
-    hak_generation_watch();
+    start_watched();
     memset(wiped, 0, sizeof wiped);
     assert_true(hak_generation_begin());
     memset(wiped, 0, sizeof wiped);
     assert_non_null(hak_heap_acquire());
     assert_false(hak_generation_begin());
     hak_generation_end();
-    fake_os.wiped = NULL;
 }
 
 /* The thread that runs the handler has got its heap in this process: it can't be told from another one. */
 static void born_in_the_child(void **state) {
     (void)state;
-    static _Alignas(8) HAK_ATOMIC(uint32_t) wiped[4];
-    fake_os.wiped = wiped;
-    start();
-    hak_generation_watch();
+    start_watched();
     memset(wiped, 0, sizeof wiped);
     struct hak_heap *born = hak_heap_acquire();
     assert_false(hak_generation_begin());
@@ -327,7 +325,6 @@ static void born_in_the_child(void **state) {
     hak_generation_end();
     assert_int_equal(born->generation, hak_generation);
     assert_int_equal(hak_heap_acquire()->generation, hak_generation);
-    fake_os.wiped = NULL;
 }
 
 UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(reclaimed), cmocka_unit_test(purged_in_a_handler),
