@@ -53,42 +53,53 @@ void *hak_calloc(size_t count, size_t size) {
     return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes);
 }
 
-static void *move_block(const struct hak_place *place, size_t size, const void *caller) {
-    HAK_WALKABLE();
-    int saved_errno = errno;
-    void *block = (void *)place->start, *moved = hak_front_alloc(size, caller);
-    if (moved == NULL && size <= place->bytes) { /* a smaller one can't be had: it is large enough */
-        errno = saved_errno;
-        return block;
-    }
-    if (moved == NULL) return NULL;
-    memcpy(moved, block, size < place->bytes ? size : place->bytes);
-    hak_front_free(block);
+/* To a block that has been made. */
+HAK_INLINE void *move_to(void *moved, const struct hak_place *place, size_t size) {
+    memcpy(moved, (void *)place->start, size < place->bytes ? size : place->bytes);
+    hak_front_free((void *)place->start);
     return moved;
 }
 
+static HAK_COLD void *move_missed(const struct hak_place *place, size_t size, const void *caller) {
+    HAK_WALKABLE();
+    int saved_errno = errno;
+    void *moved = hak_front_alloc_miss(size, caller);
+    if (moved != NULL) return move_to(moved, place, size);
+    if (size > place->bytes) return NULL;
+    errno = saved_errno; /* a smaller one can't be had: it is large enough */
+    return (void *)place->start;
+}
+
+static void *move_block(const struct hak_place *place, size_t size, const void *caller) {
+    HAK_WALKABLE();
+    void *moved = hak_front_take(size);
+    return HAK_LIKELY(moved != NULL) ? move_to(moved, place, size) : move_missed(place, size, caller);
+}
+
+static HAK_COLD void *resize_large(const struct hak_place *place, size_t size, const void *caller) {
+    HAK_WALKABLE();
+    int saved_errno = errno;
+    void *resized = hak_front_resize_large(place, size, caller);
+    if (resized == NULL) resized = move_block(place, size, caller);
+    if (HAK_LIKELY(resized != NULL)) return resized;
+    resized = hak_front_resize_at_last(place, size, caller);
+    if (resized != NULL) errno = saved_errno; /* of the move that was refused */
+    return resized;
+}
+
 void *hak_realloc(void *block, size_t size) {
-    const void *caller = HAK_CALLER();
-    if (block == NULL) return hak_front_alloc(size, caller);
+    if (block == NULL) return hak_malloc(size);
     if (size == 0) {
         hak_front_free(block);
         return NULL;
     }
     if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
     struct hak_place place = hak_front_place_of(block, "realloc");
-    /* In place while it fits and at most half of it would be wasted. */
-    if (place.kind == HAK_PLACE_SMALL) {
-        bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
-        return stays ? block : move_block(&place, size, caller);
-    }
     HAK_WALKABLE();
-    int saved_errno = errno;
-    void *resized = hak_front_resize_large(&place, size, caller);
-    if (resized == NULL) resized = move_block(&place, size, caller);
-    if (HAK_LIKELY(resized != NULL)) return resized;
-    resized = hak_front_resize_at_last(&place, size, caller);
-    if (resized != NULL) errno = saved_errno; /* of the move that was refused */
-    return resized;
+    if (place.kind != HAK_PLACE_SMALL) return resize_large(&place, size, HAK_CALLER());
+    /* In place while it fits and at most half of it would be wasted. */
+    bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
+    return stays ? block : move_block(&place, size, HAK_CALLER());
 }
 
 /* By one realloc or another. */

@@ -444,9 +444,15 @@ struct hak_range *hak_region_range_of(uintptr_t address) {
 
 struct hak_place hak_region_find(uintptr_t address) {
     struct hak_place place = {.kind = HAK_PLACE_FOREIGN};
-    struct hak_range *range = hak_region_range_of(address);
-    uint32_t unit = range == NULL ? 0 : (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
-    uint32_t size_class = range == NULL ? HAK_CLASS_NONE : hak_atomic_load(&range->page_map[unit], relaxed);
+    struct hak_range *range = hak_region_range(0);
+    uintptr_t unit = range == NULL ? UINTPTR_MAX : (address - range->start) >> HAK_UNIT_SHIFT;
+    uint32_t size_class = HAK_CLASS_NONE;
+    /* Where something is in use, its byte says so by itself: neither a hole nor another range lies there. */
+    if (range != NULL && hak_page_map_reaches(unit)) size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+    if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE) && (range = hak_region_range_of(address)) != NULL) {
+        unit = (address - range->start) >> HAK_UNIT_SHIFT;
+        size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+    }
     if (size_class == HAK_CLASS_NONE) {
         /* A mapping may lie where units are absent, and somebody be about to try whether they can be mapped again. */
         if (hak_directory_find_mapping(address, &place.start, &place.bytes)) place.kind = HAK_PLACE_MAPPING;
