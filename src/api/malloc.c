@@ -329,10 +329,7 @@ HAK_API struct mallinfo2 mallinfo2(void) {
 #endif
 
 HAK_API int malloc_info(int options, FILE *stream) {
-    if (options != 0) {
-        errno = EINVAL;
-        return -1;
-    }
+    if (options != 0) return EINVAL;
     char buffer[1024];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_statistics total;

@@ -143,6 +143,9 @@ static bool end_period(void) {
 
 /* ---- Sleeping ---------------------------------------------------------------------------------------------------- */
 
+/* A sandbox refuses that threads sleep: then there is no thread of hakmem's, in this process or its children. */
+static HAK_ATOMIC(bool) may_not_wait;
+
 static void sleep_until_miss(void) {
     uint32_t awake = HAK_BACKGROUND_AWAKE;
     if (!hak_atomic_cas(&hak_background_state, &awake, HAK_BACKGROUND_ASLEEP, relaxed, relaxed)) return;
@@ -173,17 +176,19 @@ static bool is_ending(void) { return hak_atomic_load(&hak_background_state, rela
 /* The exact clock reads the processor's counter, which the program may have forbidden (PR_SET_TSC). */
 static uint64_t clock_us(void) { return hak_profile_is_on() ? hak_os_clock_ns() / 1000 : hak_os_clock_ms() * 1000; }
 
-/* Waits, and opens and closes the windows of the heap profile meanwhile. */
-static void wait_and_meter(uint64_t wait_ms) {
+/* Waits, and opens and closes the windows of the heap profile meanwhile. False when there is no waiting here. */
+static bool wait_and_meter(uint64_t wait_ms) {
     uint64_t left_us = wait_ms * 1000, now_us = clock_us();
     while (!is_ending()) {
         uint64_t step_us = hak_meter_step(now_us), before_us = now_us;
-        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us);
-        if (step_us >= left_us) return;
+        if (!hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us))
+            return false;
+        if (step_us >= left_us) break;
         now_us = clock_us();
-        if (now_us - before_us >= left_us) return;
+        if (now_us - before_us >= left_us) break;
         left_us -= now_us - before_us;
     }
+    return true;
 }
 
 /* The program has one thread from now on, which may sleep for ever: what lies free goes back first. */
@@ -223,7 +228,10 @@ static void run_background(void) {
     left_to_sweep = UINT64_MAX;
     while (!is_ending()) {
         uint64_t wait_ms = hak_ace_wait_ms(period_ms() < MOST_WAIT_MS ? period_ms() : MOST_WAIT_MS);
-        wait_and_meter(wait_ms);
+        if (!wait_and_meter(wait_ms)) {
+            hak_atomic_store(&may_not_wait, true, relaxed);
+            break;
+        }
         if (is_ending()) break;
         looks_alone = is_wanted() ? 0 : looks_alone + 1;
         if (looks_alone >= LOOKS_ALONE) {
@@ -300,7 +308,7 @@ static bool is_borrowed(void) {
 }
 
 static void start_thread(void) {
-    if (is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
+    if (hak_atomic_load(&may_not_wait, relaxed) || is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
     hak_atomic_store(&hak_decay_has_background, 1, relaxed);
     hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
     if (hak_os_start_thread(run_background, NULL)) return;
@@ -387,10 +395,10 @@ void hak_background_thread_ended(void) {
     leave_ended(HAK_BACKGROUND_NONE);
 }
 
-static void note_process(void) { hak_atomic_store(&own_process, hak_os_process_id(), relaxed); }
+static void note_process(int process) { hak_atomic_store(&own_process, process, relaxed); }
 
 void hak_background_begin(void) {
-    note_process();
+    note_process(hak_os_process_id());
     hak_os_find_library_code();
 }
 
@@ -401,5 +409,5 @@ void hak_background_after_fork(void) {
     next_step_ms = next_holes_ms = 0;
     hak_meter_without_thread();
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
-    note_process(); /* until here it is borrowed */
+    note_process((int)hak_os_thread_id()); /* a child's first thread has its number; until here it is borrowed */
 }

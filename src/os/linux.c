@@ -32,6 +32,9 @@
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
+#ifndef MADV_COLD
+#define MADV_COLD 20
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -247,14 +250,34 @@ bool hak_os_unmap(void *start, size_t bytes) {
     return done;
 }
 
+/* Some emulators of a kernel (qemu's user mode before 7.2) say that they have purged, and have not. The first purge
+ * tells. */
+enum { PURGES_UNKNOWN, PURGES_TRUE, PURGES_FALSE };
+static HAK_ATOMIC(uint32_t) purges;
+
+static bool purge(void *start, size_t bytes) {
+    count_call();
+    if (madvise(start, bytes, MADV_DONTNEED) == 0) return true;
+    if (errno != EINVAL) return false;
+    count_call();
+    return madvise(start, bytes, MADV_DONTNEED_LOCKED) == 0;
+}
+
+static HAK_COLD bool purge_first(void *start, size_t bytes) {
+    volatile uint64_t *word = start;
+    uint64_t before = *word;
+    *word = 1;
+    bool done = purge(start, bytes);
+    if (done) hak_atomic_store(&purges, *word == 0 ? PURGES_TRUE : PURGES_FALSE, relaxed);
+    bool is_true = done && *word == 0;
+    if (!is_true) *word = before;
+    return is_true;
+}
+
 bool hak_os_purge(void *start, size_t bytes) {
     int saved_errno = errno;
-    count_call();
-    bool done = madvise(start, bytes, MADV_DONTNEED) == 0;
-    if (!done && errno == EINVAL) { /* locked in memory */
-        count_call();
-        done = madvise(start, bytes, MADV_DONTNEED_LOCKED) == 0;
-    }
+    uint32_t known = hak_atomic_load(&purges, relaxed);
+    bool done = known == PURGES_TRUE ? purge(start, bytes) : known == PURGES_UNKNOWN && purge_first(start, bytes);
     if (done) hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
     errno = saved_errno;
     return done;
@@ -342,10 +365,12 @@ void *hak_os_move_pages(void *start, size_t bytes) {
     return moved != MAP_FAILED ? moved : NULL;
 }
 
+/* Such advice is refused for what is locked, and changes no contents. A kernel that doesn't know it doesn't move pages
+ * as hak_os_move_pages does, either. */
 bool hak_os_is_locked(void *page) {
     int saved_errno = errno;
     count_call();
-    bool is_locked = madvise(page, hak_os_page_bytes(), MADV_DONTNEED) != 0 && errno == EINVAL;
+    bool is_locked = madvise(page, hak_os_page_bytes(), MADV_COLD) != 0 && errno == EINVAL;
     errno = saved_errno;
     return is_locked;
 }
@@ -610,7 +635,8 @@ static bool is_line_alike(const char *text, const char *other, const char *name)
 /* /proc/self is the process's first thread. */
 static bool are_rights_alike(void) {
     static const char *const names[] = {
-        "\nUid:", "\nGid:", "\nGroups:", "\nCapPrm:", "\nCapEff:", "\nNoNewPrivs:", "\nSeccomp:", "\nSeccomp_filters:"};
+        "\nUid:",    "\nGid:",    "\nGroups:",     "\nCapInh:",  "\nCapPrm:",         "\nCapEff:",
+        "\nCapBnd:", "\nCapAmb:", "\nNoNewPrivs:", "\nSeccomp:", "\nSeccomp_filters:"};
     char own[FACTS_BYTES], firsts[FACTS_BYTES];
     if (!read_file("/proc/thread-self/status", own, sizeof own) ||
         !read_file("/proc/self/status", firsts, sizeof firsts) || strlen(own) == sizeof own - 1 ||
@@ -713,17 +739,29 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
 
 uintptr_t hak_os_this_thread(void) { return (uintptr_t)pthread_self(); }
 
-void hak_os_join_thread(uintptr_t thread) { join((pthread_t)thread, NULL); }
-
 bool hak_os_try_join_thread(uintptr_t thread) { return try_join((pthread_t)thread, NULL) == 0; }
+
+static HAK_ATOMIC(bool) waits_are_refused;
+
+/* glibc ends the process when a sandbox refuses that it waits. */
+void hak_os_join_thread(uintptr_t thread) {
+    if (hak_atomic_load(&waits_are_refused, relaxed)) {
+        while (!hak_os_try_join_thread(thread)) hak_cpu_relax();
+    } else {
+        join((pthread_t)thread, NULL);
+    }
+}
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
+bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     int saved_errno = errno;
     struct timespec time = {.tv_sec = (time_t)(most_us / 1000000), .tv_nsec = (long)(most_us % 1000000) * 1000};
-    syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0);
+    bool done = syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0) == 0 ||
+                errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT;
+    if (!done) hak_atomic_store(&waits_are_refused, true, relaxed);
     errno = saved_errno;
+    return done;
 }
 
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
@@ -842,6 +880,7 @@ bool hak_os_copy_file(const char *path, int to) {
 void hak_os_close(int descriptor) { syscall(SYS_close, descriptor); }
 
 static int kept_stderr = -1;
+static bool had_stderr; /* when the process began */
 static struct stat kept_file;
 
 void hak_os_keep_stderr(void) {
@@ -849,19 +888,23 @@ void hak_os_keep_stderr(void) {
     int saved_errno = errno;
     kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, HIGH);
     if (kept_stderr < 0) kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, LEAST); /* a low limit of descriptors */
-    if (kept_stderr >= 0) fstat(kept_stderr, &kept_file);
+    had_stderr = fstat(STDERR_FILENO, &kept_file) == 0;
     errno = saved_errno;
 }
 
-/* A program may close what it doesn't know, and get the number for a file of its own. */
-static bool has_kept_stderr(void) {
+/* A program may close what it doesn't know, and standard error, and get the number for a file of its own. */
+static bool is_still_stderr(int descriptor) {
     struct stat file;
-    return kept_stderr >= 0 && fstat(kept_stderr, &file) == 0 && file.st_dev == kept_file.st_dev &&
+    return had_stderr && descriptor >= 0 && fstat(descriptor, &file) == 0 && file.st_dev == kept_file.st_dev &&
            file.st_ino == kept_file.st_ino;
 }
 
+static bool has_kept_stderr(void) { return is_still_stderr(kept_stderr); }
+
 int hak_os_kept_stderr(void) {
-    int saved_errno = errno, descriptor = has_kept_stderr() ? kept_stderr : STDERR_FILENO;
+    int saved_errno = errno, descriptor = has_kept_stderr()                ? kept_stderr
+                                          : is_still_stderr(STDERR_FILENO) ? STDERR_FILENO
+                                                                           : -1;
     errno = saved_errno;
     return descriptor;
 }

@@ -84,7 +84,7 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
  * To chosen addresses newer kernels (Linux 6.17) move one mapping after the other, and may stop between them. */
 void *hak_os_move_pages(void *start, size_t bytes);
 
-/* Whether new mappings are locked in memory (mlockall), which a page of one that has nothing in it tells. */
+/* Whether the mapping that a page is in is locked in memory (mlock, mlockall). */
 bool hak_os_is_locked(void *page);
 
 /* Gives the memory back when the kernel needs it: until then pages are what they were, afterwards zero. False on
@@ -151,8 +151,8 @@ enum hak_os_settled { HAK_OS_SETTLED, HAK_OS_BEGAN_FILTERED, HAK_OS_FILTERED, HA
 enum hak_os_settled hak_os_settle_thread(void);
 
 /* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. Who
- * wakes, wakes all that sleep so. */
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
+ * wakes, wakes all that sleep so. False, at once, where a sandbox refuses the call: nobody can sleep there. */
+bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
 
 /* Lets another thread run. */
@@ -199,7 +199,8 @@ void hak_os_drop_stderr(void);
 /* Whether a file can be made, or replaced, at `path`, as far as its folder goes. */
 bool hak_os_may_create(const char *path);
 
-/* The kept descriptor, if it is there and the same file's still, else the program's own. */
+/* The kept descriptor, if it is there and the same file's still, else the program's own under the same condition,
+ * else -1: whatever has its number now is the program's. */
 int hak_os_kept_stderr(void);
 
 /* True when the process runs with more rights than its caller (setuid, capabilities). */

@@ -13,7 +13,8 @@
  *       that thread: in the handler, those of dead threads have the parent's or a smaller one. The same is so of who
  *       makes a step of the tables, or claims SuperSlabs (R5, R6 of region.h).
  *
- * Where the kernel has no such page (before Linux 4.14), a thread can't know, and the handler takes itself to be alone.
+ * Where the kernel has no such page (before Linux 4.14), a thread can't know, and the handler takes itself to be alone;
+ * a handler knows by the number of the child's first thread that it has ended there.
  */
 #ifndef HAK_REGION_GENERATION_H
 #define HAK_REGION_GENERATION_H
@@ -35,6 +36,10 @@ uint32_t hak_generation_now(void);
 /* A thread is about to get a heap: of the generation that is returned. 0 when it is the one that runs the handler, in a
  * handler of a signal: it goes without. */
 uint32_t hak_generation_enter(void);
+
+/* True when the handler has ended already in this process. A handler that is called before it may fork, and what it
+ * does so in goes on in the child with the handlers of the fork before: then hakmem's is called twice there. */
+bool hak_generation_is_settled(void);
 
 /* In the handler, which begins and ends. True when no thread has got a heap in this process. */
 bool hak_generation_begin(void);

@@ -374,9 +374,35 @@ def limits(library: Path, schema: Json, folder: Path) -> None:
         expect(done.returncode == 0 and "live_bytes" in done.stderr, f"{most} descriptors: {done}")
 
 
+OWN_FILE = """
+import os, signal, sys
+closed_at, data = sys.argv[1:]
+if closed_at == "child" and (child := os.fork()) != 0:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os.closerange(0, 3)
+for number in range(3):
+    os.open(data, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+os.write(2, b"record")
+os.kill(os.getpid(), signal.SIGUSR2)
+"""
+
+
+def own_file(library: Path, schema: Json, folder: Path) -> None:
+    """A program without standard error may have a file of its own by that number: nothing is written into it."""
+    data = folder / "data"
+    start = ["bash", "-c", 'exec "$@" 2>&-', "bash"]
+    for closed_at, before in (("child", []), ("start", start), ("begin", [])):
+        words = [*before, sys.executable, "-S", "-c", OWN_FILE, closed_at, str(data)]
+        done = subprocess.run(words, env=environment(library, STATS="text", STATS_SIGNAL="USR2"), capture_output=True,
+                              timeout=LIMIT_S)
+        expect(done.returncode == 0 and data.read_text() == "record", f"{closed_at}: {done}, {data.read_text()[:100]}")
+        data.unlink()
+
+
 CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_stderr, "handler": own_handler,
          "child": in_child, "unread_pipe": unread_pipe, "complaints": complaints,
-         "own_descriptors": own_descriptors, "daemon": daemon, "cancelled": cancelled, "limits": limits}
+         "own_descriptors": own_descriptors, "own_file": own_file,
+         "daemon": daemon, "cancelled": cancelled, "limits": limits}
 
 
 def main() -> int:

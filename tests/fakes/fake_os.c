@@ -410,11 +410,12 @@ uintptr_t hak_os_this_thread(void) { return 1; }
 enum hak_os_settled hak_os_settle_thread(void) {
     return fake_os.is_filtered ? HAK_OS_BEGAN_FILTERED : fake_os.is_foreign ? HAK_OS_FOREIGN : HAK_OS_SETTLED;
 }
-void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
+bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     (void)word, (void)expected;
     fake_os.waits++;
     fake_os.waited_us = most_us;
     if (fake_os.at_wait != NULL) fake_os.at_wait();
+    return !fake_os.refuses_waits;
 }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     (void)word;

@@ -107,6 +107,7 @@ struct fake_os {
     size_t joins, interrupts, drops;
     uint64_t channel_wait_ms; /* the last time it had to wait for requests */
     char replaced_path[256];  /* the last file; its text is output */
+    bool refuses_waits;       /* no thread can sleep; false */
     size_t waits, wakes;
     uint64_t waited_us; /* of the last wait */
     size_t file_calls;  /* that open and read */

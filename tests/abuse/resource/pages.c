@@ -147,6 +147,48 @@ static void locked_moved(void) {
     free(grown);
 }
 
+static size_t locked_kib(void) {
+    FILE *status = fopen("/proc/self/status", "r");
+    char line[256];
+    size_t kib = 0;
+    EXPECT(status, "no status");
+    while (fgets(line, sizeof line, status)) {
+        sscanf(line, "VmLck: %zu kB", &kib);
+    }
+    fclose(status);
+    return kib;
+}
+
+enum { LOCKED_BLOCKS = 6 };
+
+/* A block grows where others, beside it, are locked as it is: realloc moves it, and leaves them what they are. What is
+ * unlocked counts as locked no more. */
+static void realloc_beside_locked(bool all) {
+    char *blocks[LOCKED_BLOCKS];
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        blocks[i] = memset(malloc(MIB), 1, MIB);
+        if (!all && mlock(blocks[i], MIB)) {
+            SKIP("mlock: errno %d", errno);
+        }
+    }
+    if (all && mlockall(MCL_CURRENT)) {
+        SKIP("mlockall: errno %d", errno);
+    }
+    for (size_t i = 1; i < COUNT_OF(blocks); i += 2) {
+        blocks[i] = realloc(blocks[i], 3 * MIB / 2);
+        EXPECT(blocks[i] && blocks[i][MIB - 1] == 1, "realloc");
+        for (size_t j = 0; j < COUNT_OF(blocks); j += 2) {
+            EXPECT(is_locked(blocks[j]) && is_locked(blocks[j] + MIB - 1), "block %zu is locked no more", j);
+        }
+    }
+    munlockall();
+    EXPECT(locked_kib() == 0, "%zu KiB are locked", locked_kib());
+}
+
+static void locked_beside(void) { realloc_beside_locked(false); }
+
+static void locked_beside_all(void) { realloc_beside_locked(true); }
+
 /* The recipe of real-time programs: what was used once is there when it is wanted again. */
 static void never_trimmed(void) {
     EXPECT(mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_MMAP_MAX, 0) == 1, "mallopt");
@@ -352,19 +394,11 @@ static void never_executable(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"tebibytes", tebibytes},
-        {"locked", locked_now_and_later},
-        {"locked_later", locked_later},
-        {"locked_moved", locked_moved},
-        {"never_trimmed", never_trimmed},
-        {"purge_small", purge_small},
-        {"purge_medium", purge_medium},
-        {"purge_large", purge_large},
-        {"purge_mixed", purge_mixed},
-        {"purge_remote", purge_remote},
-        {"purge_holes", purge_holes},
-        {"huge_at_once", huge_at_once},
-        {"never_executable", never_executable},
+        {"tebibytes", tebibytes},         {"locked", locked_now_and_later}, {"locked_later", locked_later},
+        {"locked_moved", locked_moved},   {"locked_beside", locked_beside}, {"locked_beside_all", locked_beside_all},
+        {"never_trimmed", never_trimmed}, {"purge_small", purge_small},     {"purge_medium", purge_medium},
+        {"purge_large", purge_large},     {"purge_mixed", purge_mixed},     {"purge_remote", purge_remote},
+        {"purge_holes", purge_holes},     {"huge_at_once", huge_at_once},   {"never_executable", never_executable},
     };
     if (argc > 1 && !is_watched()) {
         return run_watched(argv, 2 * GIB, -1, 0);

@@ -247,9 +247,26 @@ static void early_parent(void) { handler_resumes(0); }
 static bool thread_active;
 static struct churners early_thread;
 
+/* Or it forks, and what it has forked begins threads, and goes on as the child that it was called in. */
+static bool fork_active;
+
+static void fork_and_begin(void) {
+    fork_active = false;
+    pid_t child = fork();
+    if (child == 0) {
+        child_begins();
+        churners_start(&early_thread, 4);
+        case_sleep_us(2000);
+        return;
+    }
+    case_expect_success(child, CHILD_SECONDS);
+    _exit(0);
+}
+
 static void early_child(void) {
     if (handlers_active) child_begins();
     handler_resumes(0);
+    if (fork_active) fork_and_begin();
     if (!thread_active) return;
     child_begins();
     churners_start(&early_thread, 1);
@@ -290,6 +307,22 @@ static void run_early_thread(void) {
         case_expect_success(child, CHILD_SECONDS + 1);
     }
     fork_rounds(100, child_meets_thread);
+}
+
+/* Its heaps are those of the threads that run, when hakmem's handler is called again for the fork before. */
+static void run_early_fork(void) {
+    for (unsigned i = 0; i < 50; i++) {
+        fork_active = true;
+        pid_t child = fork();
+        if (child == 0) {
+            child_starts_threads();
+            churners_stop(&early_thread);
+            child_churns();
+            _exit(0);
+        }
+        case_expect_success(child, CHILD_SECONDS + 1);
+        fork_active = false;
+    }
 }
 
 /* ---- fork in a signal handler that interrupted malloc ---------------------------------------------------------- */
@@ -479,6 +512,7 @@ static const struct hak_case cases[] = {
     {.name = "others-blocks", .run = run_others_blocks, .seconds = 120, .memory_mib = 1024},
     {.name = "stdio", .run = run_stdio, .seconds = 120, .memory_mib = 1024},
     {.name = "atfork", .run = run_atfork, .seconds = 120, .memory_mib = 1024},
+    {.name = "early-fork", .run = run_early_fork, .seconds = 120, .memory_mib = 1024},
     {.name = "early-thread", .run = run_early_thread, .seconds = 120, .memory_mib = 1024},
     {.name = "signal", .run = run_signal, .seconds = 120, .memory_mib = 1024},
     {.name = "signal-allocates", .run = run_signal_allocates, .seconds = 120, .memory_mib = 1024},

@@ -272,6 +272,27 @@ static void foreign(void **state) {
     assert_non_null(fake_os.thread);
 }
 
+/* Where no thread can sleep it ends, and none comes again. */
+static void cannot_sleep(void **state) {
+    (void)state;
+    assert_non_null(hak_heap_acquire());
+    fill(10000);
+    assert_non_null(fake_os.thread);
+    struct hak_heap *heap = hak_thread_heap;
+    fake_os.refuses_waits = true;
+    fake_os.thread();
+    hak_thread_heap = heap;
+    assert_int_equal(fake_os.waits, 1);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
+    fake_os.thread = NULL;
+    for (int i = 0; i < 200; i++) {
+        fill(BLOCKS);
+        empty(BLOCKS, 0);
+    }
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_null(fake_os.thread);
+}
+
 /* It has none, and nobody believes that it has. */
 static void in_a_forked_child(void **state) {
     (void)state;
@@ -598,6 +619,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone), cmocka_unit_test(joined_by_the_last),
           cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays), cmocka_unit_test(stays_when_asked_for),
           cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(foreign),
-          cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
-          cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
-          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(cannot_sleep), cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back),
+          cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns),
+          cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
