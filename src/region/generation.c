@@ -44,11 +44,11 @@ uint32_t hak_generation_enter(void) {
     return generation + 1;
 }
 
-/* Without the page, the child that it ended in; 0 at first. */
+/* Without the page: the number of the child that it ended in, and 1; 0 at first. */
 static HAK_ATOMIC(uint32_t) last_child;
 
 bool hak_generation_is_settled(void) {
-    if (wiped == &unwatched) return hak_atomic_load(&last_child, relaxed) == hak_os_thread_id();
+    if (wiped == &unwatched) return hak_atomic_load(&last_child, relaxed) == hak_os_thread_id() + 1;
     return hak_atomic_load(&wiped->is_settled, relaxed) != 0;
 }
 
@@ -58,7 +58,7 @@ bool hak_generation_begin(void) {
 }
 
 void hak_generation_end(void) {
-    hak_atomic_store(&last_child, hak_os_thread_id(), relaxed);
+    hak_atomic_store(&last_child, hak_os_thread_id() + 1, relaxed);
     /* Release pairs with hak_generation_enter, three times. */
     hak_atomic_store(&wiped->is_settled, 1, release);
     hak_atomic_store(&hak_generation, hak_atomic_load(&hak_generation, relaxed) + 1, release);

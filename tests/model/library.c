@@ -116,6 +116,7 @@ const char *hak_policy_parse(const char *text, const struct hak_policy_program *
 
 void library_in_child(void) {
     model_recovers = true;
+    last_child = 0; /* it is another process */
     in_child();
     model_recovers = false;
 }
