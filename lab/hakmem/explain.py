@@ -90,8 +90,8 @@ class Explanation:
 
 
 def of_process(pid: int) -> Explanation:
-    """Of a running process, which isn't stopped for it."""
-    done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True)
+    """Of a running process, which isn't stopped for it. A terminal's Ctrl-C does not reach the helper."""
+    done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True, start_new_session=True)
     _check(done)
     return explanation(_parsed(done.stdout))
 

@@ -10,6 +10,7 @@ library's.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -17,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def _run_in(
                 drive()
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise RunError(f"{words[0]} was ended after {timeout_s:.0f} s under {allocator.name}") from None
+            raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
         finally:
             _end_group(child)
     printed = (folder / "stderr").read_bytes()
@@ -192,6 +193,27 @@ def _run_in(
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], allocator)
     return done
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[list[int]]:
+    """While it lasts, what a terminal sends to this process and its command (Ctrl-C) is the command's to decide on.
+    Gives the signals that come. What this process ignores the command ignores, too."""
+    came: list[int] = []
+    own = [number for number in (signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) is not signal.SIG_IGN]
+    handlers = {number: signal.signal(number, lambda received, _: came.append(received)) for number in own}
+    try:
+        yield came
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> tuple[int, int]:
+    """Runs a command undisturbed on the caller's terminal: process id and status, or -signal. `file` is the program."""
+    with undisturbed():
+        child = subprocess.Popen(words, executable=file, env=dict(environment))
+        return child.pid, child.wait()
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

@@ -147,6 +147,33 @@ def test_a_run_that_outlives_its_limit_is_ended_with_all_it_started(tmp_path: Pa
     assert is_gone(int(pids.read_text()))
 
 
+def test_the_limit_is_told_as_it_was_given() -> None:
+    with pytest.raises(RunError, match="^sleep was ended after 0.2 s under glibc$"):
+        run(["sleep", "60"], glibc(), timeout_s=0.2)
+
+
+# ---- On the caller's terminal ----------------------------------------------------------------------------------------
+
+SENDS = "kill -INT $$ $PPID; exit 7"
+
+
+def test_what_a_terminal_sends_is_the_command_s() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with process.undisturbed() as came:
+        pid, status = process.attend(["sh", "-c", "trap : INT; " + SENDS], os.environ)
+        assert pid > 0 and status == 7
+        os.kill(os.getpid(), signal.SIGINT)
+    assert came == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert process.attend(["sh", "-c", "kill -INT $$; exit 7"], os.environ)[1] == 7
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     run(["sh", "-c", f"sleep 600 & echo $! >{pids}"], glibc())
