@@ -11,6 +11,7 @@ library's.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -90,13 +91,43 @@ def c_library() -> Path | None:
     return None
 
 
+def is_preloadable(path: Path) -> bool:
+    return re.search(r"[ :]", str(path)) is None
+
+
+def preloadable(path: Path) -> Path:
+    """The same path. LabError when LD_PRELOAD can't hold it."""
+    if not is_preloadable(path):
+        raise LabError(f"LD_PRELOAD can't name a path with a space or a colon in it: {path}; move it")
+    return path
+
+
+@functools.cache
+def _folder_of_links() -> tempfile.TemporaryDirectory[str]:
+    """There as long as this process, as the links are what runs say of themselves."""
+    folder = tempfile.TemporaryDirectory(prefix="hakmem-links-")
+    os.chmod(folder.name, 0o755)  # a server may go on as somebody else
+    return folder
+
+
+@functools.cache
+def linked(library: Path) -> Path:
+    """The library's path or, where LD_PRELOAD can't hold that, a link to it."""
+    if is_preloadable(library):
+        return library
+    folder = Path(_folder_of_links().name)
+    link = preloadable(folder / f"{len(list(folder.iterdir()))}.so")
+    link.symlink_to(library)
+    return link
+
+
 def preload_words(allocator: Allocator) -> list[str]:
     library = allocator.library or c_library()
     if library is None:
         return []
     if not library.is_file():
         raise LabError(f"the library of {allocator.name} is not there: {library}")
-    return [str(library.resolve())]
+    return [str(linked(library.resolve()))]
 
 
 def run(
@@ -152,7 +183,7 @@ def _run_in(
         witnesses.chmod(0o1733)
     environment.pop("LD_PRELOAD", None)
     environment["ALLOCATOR_WITNESS"] = str(witnesses)
-    preload = ":".join([*preload_words(allocator), str(native.helper("witness.so"))])
+    preload = ":".join([*preload_words(allocator), str(linked(native.helper("witness.so")))])
     launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
         child = subprocess.Popen(

@@ -22,7 +22,7 @@ class Recording:
 
 def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bool) -> Recording:
     """Runs the command to its end on the caller's terminal. Its trace is `output`, its children's lie beside it."""
-    recorder = native.helper("record.so")
+    recorder = process.preloadable(native.helper("record.so"))
     environment = takeover.with_preload(os.environ, [recorder])
     why = takeover.examine(takeover.follow(words, environment), [recorder])
     if why:
