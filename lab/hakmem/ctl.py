@@ -78,15 +78,10 @@ def is_on_hakmem(pid: int) -> bool:
     return any(_has_note(file) for file in files)
 
 
-def _has_note(file: str) -> bool:
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        place = _open(stack, file, os.O_PATH)
-        if stat.S_ISREG(os.fstat(place).st_mode):
-            opened = _open(stack, f"/proc/self/fd/{place}", os.O_RDONLY)
-            read = partial(_read_file, opened)
-            return any(
-                NOTE in read(one.offset, min(one.size, MOST_NOTES_BYTES)) for one in _parts(read, 0) if one.is_notes
-            )
+def _has_note(path: str) -> bool:
+    with contextlib.suppress(OSError), foreign.opened(path) as file:
+        read = partial(_read_file, file)
+        return any(NOTE in read(one.offset, min(one.size, MOST_NOTES_BYTES)) for one in _parts(read, 0) if one.is_notes)
     return False
 
 
@@ -185,9 +180,9 @@ def _read(memory: BinaryIO, address: int, size: int) -> bytes:
     return b""
 
 
-def _read_file(descriptor: int, place: int, size: int) -> bytes:
+def _read_file(file: BinaryIO, place: int, size: int) -> bytes:
     with contextlib.suppress(OSError, OverflowError):
-        return os.pread(descriptor, size, place)
+        return os.pread(file.fileno(), size, place)
     return b""
 
 

@@ -47,10 +47,10 @@ def compile_c(output: Path, source: str, *options: str, compiler: str = "cc") ->
     return output
 
 
-def interrupt(group: int, ready: Path) -> None:
-    """Ctrl-C in a terminal, once the program has made the file `ready`."""
+def interrupt(group: int, ready: Path, number: int = signal.SIGINT) -> None:
+    """Ctrl-C in a terminal (Ctrl-\\ with SIGQUIT), once the program has made the file `ready`."""
     deadline = time.monotonic() + 60
     while not ready.exists():
         assert time.monotonic() < deadline, "the program does not begin"
         time.sleep(0.01)
-    os.killpg(group, signal.SIGINT)
+    os.killpg(group, number)

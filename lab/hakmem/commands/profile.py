@@ -113,7 +113,7 @@ def _profiles(prefix: Path) -> set[Path]:
 def _write(profile: Profile, prefix: str) -> None:
     import sys
 
-    from hakmem import pprof
+    from hakmem import foreign, pprof
     from hakmem.errors import LabError
     from hakmem.report import flame
 
@@ -123,7 +123,7 @@ def _write(profile: Profile, prefix: str) -> None:
     except OSError as error:
         raise LabError(f"can't write {graph}: {error.strerror}") from None
     files.write(page, flame.render(profile))
-    print(text(profile), file=sys.stderr)
+    print(foreign.lines(text(profile)), file=sys.stderr)
     print(f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}", file=sys.stderr)
 
 
