@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from hakmem import foreign
 from hakmem.errors import LabError
 
 # What the help text says, in its order. Each is a module of hakmem.commands that has a click.Command called `command`.
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         sys.stdout.flush()
     except LabError as error:
-        print(f"hakmem: {error}", file=sys.stderr)
+        print(f"hakmem: {foreign.line(str(error))}", file=sys.stderr)
         sys.exit(error.exit_status)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

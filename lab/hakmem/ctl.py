@@ -1,7 +1,8 @@
 """Asks a process on hakmem something while it runs, by the pipes of its control thread (src/os/channel.h).
 
 The pipes have no name. They are opened by way of /proc, so the kernel decides who may: the process's own user and root,
-whatever containers are between. One asks at a time: who does holds a lock on the answer's pipe.
+whatever containers are between. One asks at a time: who does holds a lock on the answer's pipe. Root may open more than
+the process may, and any thread may have the name of hakmem's: so only a pipe of the process's own is opened.
 
 A process with one thread has no control thread. Who may write into its memory wishes for one: the process sees that
 when it next asks for memory that its cache doesn't have.
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
 import platform
 import pwd
 import re
 import secrets
 import select
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+from hakmem import foreign
 from hakmem.errors import LabError
 
 THREAD = "hakmem-ctl"
@@ -34,6 +37,9 @@ NOTE = b"\x07\0\0\0\x08\0\0\0\x31\x6b\x61\x68hakmem\0"  # src/observe/landmarks.
 WISH_AT = 24  # in the landmarks
 NO_WISH = struct.pack("=Q", 0x687369776D6B6168)  # src/os/channel.h
 WISHED = struct.pack("=Q", 0x687369776D6B6169)
+MOST_ANSWER_BYTES = 64 << 20
+MOST_NOTES_BYTES = 1 << 16
+PART_BYTES = 56  # of a program header
 SOON_S = 0.5  # an answer that comes by then needs no word of why it doesn't
 
 
@@ -47,7 +53,7 @@ class AskError(LabError):
 def title(pid: int) -> str:
     try:
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip()
-        return f"process {pid} ({name})"
+        return f"process {pid} ({foreign.line(name)})"
     except OSError:
         return f"process {pid}"
 
@@ -61,19 +67,21 @@ def state(pid: int) -> str:
 
 
 def is_on_hakmem(pid: int) -> bool:
-    """Whether a file it has mapped as code holds hakmem's note. OSError when its memory map can't be read."""
+    """Whether a file it has mapped as code has hakmem's note. OSError when its memory map can't be read."""
     files = {f"/proc/{pid}/exe"}
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         found = re.match(r"\S+ ..x. \S+ \S+ [1-9]\d*\s+(/.*)", line)
+        if found and re.search(r"/libhakmem\.so[^/]* \(deleted\)$", found[1]):
+            return True  # replaced by another version since
         if found:
             files.add(f"/proc/{pid}/root{found[1]}")
     return any(_has_note(file) for file in files)
 
 
-def _has_note(file: str) -> bool:
-    with contextlib.suppress(OSError, ValueError), open(file, "rb") as opened:
-        with mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as content:
-            return content.find(NOTE) >= 0
+def _has_note(path: str) -> bool:
+    with contextlib.suppress(OSError), foreign.opened(path) as file:
+        read = partial(_read_file, file)
+        return any(NOTE in read(one.offset, min(one.size, MOST_NOTES_BYTES)) for one in _parts(read, 0) if one.is_notes)
     return False
 
 
@@ -86,30 +94,39 @@ def _setting(pid: int, name: str) -> str | None:
 
 
 def _denied(pid: int) -> str:
-    owner = os.stat(f"/proc/{pid}").st_uid
-    if owner != os.geteuid():
+    with contextlib.suppress(OSError):
+        owner = os.stat(f"/proc/{pid}").st_uid
+        if owner == os.geteuid():
+            return "can't be looked into by you"
         with contextlib.suppress(KeyError):
             return f"belongs to {pwd.getpwuid(owner).pw_name}: only that user and root may ask it"
         return f"belongs to user {owner}: only that user and root may ask it"
-    return "can't be looked into by you"
+    return "has ended"
 
 
-def _why_never(pid: int) -> str:
-    """Why a process without a control thread will not get one; empty when it might."""
+def _why_not(pid: int) -> str:
+    """Why a process is never asked; empty when it may be."""
     try:
-        if not is_on_hakmem(pid):
-            return "is not on hakmem"
+        return "" if is_on_hakmem(pid) else "is not on hakmem"
     except PermissionError:
         return _denied(pid)
     except OSError:
         return "has ended"
+
+
+def _why_never(pid: int) -> str:
+    """Why a process on hakmem without a control thread will not get one; empty when it might."""
     has = "is on hakmem, but has no control thread: "
     for name in ("CTL", "BACKGROUND"):
         if _setting(pid, name) == "0":
             return f"{has}it was started with HAKMEM_{name}=0"
     if tuple(map(int, platform.release().split(".")[:2])) < (5, 9):
         return f"{has}that takes Linux 5.9"
-    if re.search(r"^Seccomp:\s*[12]$", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.MULTILINE):
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return "has ended"
+    if re.search(r"^Seccomp:\s*[12]$", status, re.MULTILINE):
         return f"{has}its system calls are filtered, so it must be started with HAKMEM_CTL=1"
     return ""
 
@@ -163,6 +180,12 @@ def _read(memory: BinaryIO, address: int, size: int) -> bytes:
     return b""
 
 
+def _read_file(file: BinaryIO, place: int, size: int) -> bytes:
+    with contextlib.suppress(OSError, OverflowError):
+        return os.pread(file.fileno(), size, place)
+    return b""
+
+
 def library_bases(pid: int) -> list[int]:
     """Where files begin that are mapped with their headers."""
     lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
@@ -178,23 +201,43 @@ def _wish_place(memory: BinaryIO, base: int) -> int | None:
 
 def landmarks_of(memory: BinaryIO, base: int) -> int | None:
     """The address of the landmarks, if what is mapped there is hakmem's file."""
-    head = _read(memory, base, 64)
-    if not head.startswith(b"\x7fELF\x02") or len(head) < 64:
-        return None
-    at, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
-    table = _read(memory, base + at, size * count)
-    parts = [struct.unpack_from("=IIQQQQ", table, i) for i in range(0, len(table) - 55, max(size, 56))]
-    loaded = [part[3] for part in parts if part[0] == 1 and part[2] == 0]
-    for kind, _, _, address, _, length in parts:
-        if kind != 4 or not loaded:
+    parts = _parts(partial(_read, memory), base)
+    begins = next((part.address for part in parts if part.kind == 1 and part.offset == 0), None)
+    for part in parts:
+        if not part.is_notes or begins is None:
             continue
-        start = base - loaded[0] + address
-        found = _read(memory, start, min(length, 1 << 16)).find(NOTE)
+        start = base - begins + part.address
+        found = _read(memory, start, min(part.size, MOST_NOTES_BYTES)).find(NOTE)
         distance = _read(memory, start + found + 20, 8)
         if found < 0 or len(distance) < 8:
             continue
         return int(start + found + 20 + struct.unpack("=q", distance)[0])
     return None
+
+
+class _Part(NamedTuple):
+    """A program header of an ELF file."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical_address: int
+    size: int
+
+    @property
+    def is_notes(self) -> bool:
+        return self.kind == 4
+
+
+def _parts(read: Callable[[int, int], bytes], base: int) -> list[_Part]:
+    """Of what `read`, which is given a place and a size, finds at `base`: none when that is no file of 64 bits."""
+    head = read(base, 64)
+    if not head.startswith(b"\x7fELF\x02") or len(head) < 64:
+        return []
+    at, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
+    table = read(base + at, size * count) if size == PART_BYTES else b""
+    return [_Part(*struct.unpack_from("=IIQQQQ", table, i)) for i in range(0, len(table) - PART_BYTES + 1, PART_BYTES)]
 
 
 # ---- Asking ----------------------------------------------------------------------------------------------------------
@@ -222,6 +265,8 @@ def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S, say: Callable[[str
     who = title(pid)
     if now in "ZX":
         raise AskError(f"{who} has ended")
+    if why := _why_not(pid):
+        raise AskError(f"{who} {why}")
     channel = find_channel(pid)
     if channel is None and (why := _why_never(pid)):
         raise AskError(f"{who} {why}")
@@ -233,20 +278,66 @@ def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S, say: Callable[[str
         channel = _wished_channel(pid, who, deadline, say)
     try:
         with contextlib.ExitStack() as stack:
-            answers = _open(stack, channel / str(ANSWER_READ), os.O_RDONLY)
-            requests = _open(stack, channel / str(REQUEST_WRITE), os.O_WRONLY)
+            answers = _open_pipe(stack, pid, channel, ANSWER_READ, os.O_RDONLY)
+            requests = _open_pipe(stack, pid, channel, REQUEST_WRITE, os.O_WRONLY)
             _lock(answers, deadline, who)
-            return _exchange(answers, requests, channel, request, deadline, who)
+            return _exchange(pid, answers, requests, channel, request, deadline)
     except PermissionError:
         raise AskError(f"{who} {_denied(pid)}") from None
     except (FileNotFoundError, ProcessLookupError, BrokenPipeError):
         raise AskError(f"{who} ended before it answered") from None
+    except OSError as error:
+        raise AskError(f"{who} can't be asked: {error.strerror}") from None
 
 
-def _open(stack: contextlib.ExitStack, path: Path, flags: int) -> int:
+def _open(stack: contextlib.ExitStack, path: str | Path, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     stack.callback(os.close, descriptor)
     return descriptor
+
+
+def _open_pipe(stack: contextlib.ExitStack, pid: int, channel: Path, number: int, flags: int) -> int:
+    """Opens a pipe of the process once more: the one that was looked at, whatever the process does meanwhile."""
+    owner = os.stat(f"/proc/{pid}").st_uid
+    place = _open(stack, channel / str(number), os.O_PATH)
+    if not _is_own_pipe(place, owner, channel, number):
+        raise AskError(f"{title(pid)} has a thread named {THREAD} that is not hakmem's")
+    return _open(stack, f"/proc/self/fd/{place}", flags)
+
+
+def _is_own_pipe(place: int, owner: int, channel: Path, number: int) -> bool:
+    """Whether it is a pipe without a name that the process could open itself for reading and writing: it is its user's,
+    or, where it has changed its user since, it has both of its ends."""
+    found = os.fstat(place)
+    if not stat.S_ISFIFO(found.st_mode) or found.st_dev != _device_of_pipes():
+        return False
+    return found.st_uid == owner or _has_both_ends(place, channel, number)
+
+
+def _device_of_pipes() -> int:
+    """All pipes without a name are on it, and nothing else."""
+    ends = os.pipe()
+    try:
+        return os.fstat(ends[0]).st_dev
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def _has_both_ends(place: int, channel: Path, number: int) -> bool:
+    """Its read end has an even number, its write end the next. Before Linux 5.14 the kernel can't be asked that."""
+    file = _fields(Path(f"/proc/self/fdinfo/{place}"))
+    for end, mode in ((number & ~1, os.O_RDONLY), (number | 1, os.O_WRONLY)):
+        other = _fields(channel.parent / "fdinfo" / str(end))
+        if "ino" not in other or any(file[name] != other[name] for name in ("mnt_id", "ino")):
+            return False
+        if int(other["flags"], 8) & os.O_ACCMODE != mode:
+            return False
+    return True
+
+
+def _fields(file: Path) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+):\s*(\w+)$", file.read_text(), re.MULTILINE))
 
 
 def _lock(answers: int, deadline: float, who: str) -> None:
@@ -259,7 +350,8 @@ def _lock(answers: int, deadline: float, who: str) -> None:
             time.sleep(0.01)
 
 
-def _exchange(answers: int, requests: int, channel: Path, request: str, deadline: float, who: str) -> str:
+def _exchange(pid: int, answers: int, requests: int, channel: Path, request: str, deadline: float) -> str:
+    who = title(pid)
     for _ in _pieces(answers, 0):
         pass  # what another has left
     mark = secrets.token_hex(8)
@@ -267,18 +359,32 @@ def _exchange(answers: int, requests: int, channel: Path, request: str, deadline
         os.write(requests, f"{mark} {_filters(channel)} {request}\n".encode())
     except BlockingIOError:
         raise AskError(f"{who} does not answer: requests before this one wait, too") from None
-    got = b""
-    for piece in _pieces(answers, deadline):
-        got += piece
-        begun = re.search(rb"(?:^|\n)" + mark.encode() + b" ", got)
-        if begun and got.endswith(b"\nend\n"):
-            verdict, _, body = got[begun.end() :].decode(errors="replace").partition("\n")
-            if verdict == "ok":
-                return body.removesuffix("end\n")
-            raise LabError(verdict.removeprefix("error: "))
+    answer = _answer(answers, mark, deadline, who)
+    if answer is not None:
+        verdict, _, body = answer.decode(errors="replace").partition("\n")
+        if verdict == "ok":
+            return body
+        raise LabError(foreign.line(verdict.removeprefix("error: ")))
     if not _is_open(answers):
         raise BrokenPipeError
-    raise AskError(f"{who} did not answer in time; {_take_back(channel, mark)}")
+    raise AskError(f"{who} did not answer in time; {_take_back(pid, channel, mark)}")
+
+
+def _answer(answers: int, mark: str, deadline: float, who: str) -> bytes | None:
+    """What stands between the mark and the end."""
+    begin, got = f"\n{mark} ".encode(), bytearray(b"\n")
+    has_begun = False
+    for piece in _pieces(answers, deadline):
+        got += piece
+        if not has_begun:
+            before, found, _ = got.partition(begin)
+            has_begun = bool(found)
+            del got[: len(before + found) if found else -len(begin)]
+        if has_begun and got.endswith(b"\nend\n"):
+            return bytes(got.removesuffix(b"end\n"))
+        if len(got) > MOST_ANSWER_BYTES:
+            raise AskError(f"{who} answers without an end")
+    return None
 
 
 def _filters(channel: Path) -> int:
@@ -290,15 +396,17 @@ def _filters(channel: Path) -> int:
 
 
 def _pieces(descriptor: int, deadline: float) -> Iterator[bytes]:
-    """What comes until the deadline, or until nobody can write any more."""
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        if not select.select([descriptor], [], [], left)[0]:
+    """What comes until the deadline, or until nobody can write any more. After the deadline, what is there."""
+    left = 1.0
+    while left > 0:
+        left = deadline - time.monotonic()
+        if not select.select([descriptor], [], [], max(0.0, left))[0]:
             return
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            return
-        yield piece
+        with contextlib.suppress(BlockingIOError):  # somebody else has read it
+            piece = os.read(descriptor, 1 << 16)
+            if not piece:
+                return
+            yield piece
 
 
 def _is_open(answers: int) -> bool:
@@ -307,9 +415,9 @@ def _is_open(answers: int) -> bool:
     return not any(events & select.POLLHUP for _, events in waiting.poll(0))
 
 
-def _take_back(channel: Path, mark: str) -> str:
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        own_end = _open(stack, channel / str(REQUEST_READ), os.O_RDONLY)
+def _take_back(pid: int, channel: Path, mark: str) -> str:
+    with contextlib.suppress(OSError, AskError), contextlib.ExitStack() as stack:
+        own_end = _open_pipe(stack, pid, channel, REQUEST_READ, os.O_RDONLY)
         if mark.encode() in b"".join(_pieces(own_end, 0)):
             return "the request has been taken back"
     return "the request may still be carried out"

@@ -21,6 +21,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import Section
 from elftools.elf.segments import InterpSegment
 
+from hakmem import foreign
 from hakmem.errors import LabError
 
 MAGIC = b"\x7fELF"
@@ -90,7 +91,7 @@ def is_elf(path: Path) -> bool:
 def read(path: Path) -> Elf:
     """Raises LabError for what is no ELF file, damaged, or not to be read."""
     try:
-        with open(path, "rb") as file:
+        with foreign.opened(path) as file:
             return _read(path, file)
     except OSError as error:
         raise LabError(f"{path}: {error.strerror}") from None

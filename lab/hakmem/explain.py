@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hakmem import native, words
+from hakmem import foreign, native, words
 from hakmem.errors import LabError
 from hakmem.report.model import Report, Share, Shares, Table
 
@@ -90,8 +90,8 @@ class Explanation:
 
 
 def of_process(pid: int) -> Explanation:
-    """Of a running process, which isn't stopped for it."""
-    done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True)
+    """Of a running process, which isn't stopped for it. A terminal's Ctrl-C does not reach the helper."""
+    done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True, start_new_session=True)
     _check(done)
     return explanation(_parsed(done.stdout))
 
@@ -120,12 +120,17 @@ def after(seconds: float, file: Path, arguments: Sequence[str], environment: Map
 def _check(done: subprocess.CompletedProcess[bytes]) -> None:
     if done.returncode != 0:
         said = os.fsdecode(done.stderr or b"").strip().splitlines()
-        raise LabError(said[-1] if said else f"explain ended with {done.returncode}")
+        raise LabError(foreign.line(said[-1]) if said else f"explain ended with {done.returncode}")
 
 
 def _parsed(text: bytes) -> Plain:
-    found: Plain = json.loads(text.decode(errors="replace"))
+    """Names of processes, threads and mappings are the programs' own."""
+    found: Plain = json.loads(text.decode(errors="replace"), object_hook=_as_shown)
     return found
+
+
+def _as_shown(row: Plain) -> Plain:
+    return {key: foreign.line(value) if isinstance(value, str) else value for key, value in row.items()}
 
 
 # ---- From bytes to causes --------------------------------------------------------------------------------------------

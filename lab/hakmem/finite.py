@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from typing import Any
 
 import click
+
+FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def byte_range(lowest: str, highest: str) -> Callable[[click.Context, click.Parameter, str], int]:
+    """For an option that is a number of bytes, such as 64K: checks and converts it."""
+
+    def convert(context: click.Context, option: click.Parameter, value: str) -> int:
+        found, least, most = map(_bytes_of, (value, lowest, highest))
+        if found is None or least is None or most is None or not least <= found <= most:
+            bounds = f"from {lowest} to {highest}"
+            raise click.BadParameter(f"{value!r}: expected a number of bytes, with K, M or G, {bounds}")
+        return found
+
+    return convert
+
+
+def _bytes_of(text: str) -> int | None:
+    found = re.fullmatch(r"([0-9]{1,20})([KMG]?)", text)
+    return int(found[1]) * FACTORS[found[2]] if found else None
 
 
 class FiniteRange(click.FloatRange):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import control, takeover
+from hakmem import control, process, takeover
 from hakmem.errors import LabError
 
 
@@ -31,19 +29,8 @@ def learn(words: Sequence[str], library: Path, environment: Mapping[str, str]) -
         file, ready = takeover.prepare(words, library, {**environment, **settings}, children=True)
         del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
         ready.pop("HAKMEM_POLICY", None)
-        pid, status = _run(file, words, ready)
+        pid, status = process.attend(words, ready, file)
         written = Path(folder) / str(pid)
         if not written.is_file():
             raise LabError(f"{words[0]} ended with {status} and left no statistics: nothing was learned")
         return Learned(status, written.read_text(), control.read(written))
-
-
-def _run(file: Path, words: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
-    """What a terminal sends to both processes is the command's to decide on."""
-    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
-    try:
-        child = subprocess.Popen(words, executable=file, env=dict(environment))
-        return child.pid, child.wait()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import explain, native, programs, servers
+from hakmem import explain, native, process, programs, servers
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.explain import Explanation
@@ -99,7 +99,7 @@ def _started(name: str, variant: Variant) -> Iterator[int]:
         cwd.mkdir()
         cwd.chmod(0o777)
         words, drive = (_idle_burst(), None) if name == IDLE_BURST else _prepared(programs.by_name(name), work, cwd)
-        preload = {"LD_PRELOAD": str(variant.allocator.library)}
+        preload = {"LD_PRELOAD": ":".join(process.preload_words(variant.allocator))}
         child = subprocess.Popen(
             words,
             env={**programs.environment(cwd), **preload, **variant.settings},

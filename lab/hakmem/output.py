@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hakmem import ledger
+from hakmem import files, ledger
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.report.model import Report
@@ -23,27 +23,13 @@ def _name(context: click.Context, option: click.Parameter, value: str | None) ->
     return value
 
 
-def _file(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
-    """Can be written, or the command ends before anything is measured. A file that is there stays as it is."""
-    if value is not None and str(value) != "-":
-        was_there = value.exists()
-        try:
-            value.open("a").close()
-            if not was_there:
-                value.unlink()
-        except OSError as error:
-            raise LabError(f"can't write {value}: {error.strerror}") from None
-    return value
-
-
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --json, --markdown, --html and --keep, as arguments json_file, markdown_file, html_file and keep."""
-    file: dict[str, Any] = {"type": click.Path(dir_okay=False, path_type=Path), "callback": _file, "metavar": "FILE"}
     for option in (
         click.option("--keep", metavar="NAME", callback=_name, help="keep the record in evidence/ as DATE-NAME.json"),
-        click.option("--html", "html_file", **file, help="one self-contained page with plots"),
-        click.option("--markdown", "markdown_file", **file, help="tables; - for standard output"),
-        click.option("--json", "json_file", **file, help="the record; - for standard output"),
+        click.option("--html", "html_file", **files.FILE, help="one self-contained page with plots"),
+        click.option("--markdown", "markdown_file", **files.FILE, help="tables; - for standard output"),
+        click.option("--json", "json_file", **files.FILE, help="the record; - for standard output"),
     ):
         command = option(command)
     return command
@@ -80,28 +66,16 @@ def show(
     """Writes the report in the forms asked for, and what it was made from (`plain`); as text when none of these went to
     standard output."""
     json_file, text = plain
-    taken = json_file is not None and write(json_file, text)
+    taken = json_file is not None and files.write(json_file, text)
     if markdown_file:
         from hakmem.report import markdown
 
-        taken |= write(markdown_file, markdown.render(shown))
+        taken |= files.write(markdown_file, markdown.render(shown))
     if html_file:
         from hakmem.report import html
 
-        taken |= write(html_file, html.render(shown))
+        taken |= files.write(html_file, html.render(shown))
     if not taken:
         from hakmem.report import text as table
 
         table.write(shown, sys.stdout)
-
-
-def write(file: Path, text: str) -> bool:
-    """True when it went to standard output."""
-    if str(file) == "-":
-        sys.stdout.write(text)
-        return True
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise LabError(f"can't write {file}: {error.strerror}") from None
-    return False

@@ -10,6 +10,8 @@ library's.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -17,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,13 +91,43 @@ def c_library() -> Path | None:
     return None
 
 
+def is_preloadable(path: Path) -> bool:
+    return re.search(r"[ :]", str(path)) is None
+
+
+def preloadable(path: Path) -> Path:
+    """The same path. LabError when LD_PRELOAD can't hold it."""
+    if not is_preloadable(path):
+        raise LabError(f"LD_PRELOAD can't name a path with a space or a colon in it: {path}; move it")
+    return path
+
+
+@functools.cache
+def _folder_of_links() -> tempfile.TemporaryDirectory[str]:
+    """There as long as this process, as the links are what runs say of themselves."""
+    folder = tempfile.TemporaryDirectory(prefix="hakmem-links-")
+    os.chmod(folder.name, 0o755)  # a server may go on as somebody else
+    return folder
+
+
+@functools.cache
+def linked(library: Path) -> Path:
+    """The library's path or, where LD_PRELOAD can't hold that, a link to it."""
+    if is_preloadable(library):
+        return library
+    folder = Path(_folder_of_links().name)
+    link = preloadable(folder / f"{len(list(folder.iterdir()))}.so")
+    link.symlink_to(library)
+    return link
+
+
 def preload_words(allocator: Allocator) -> list[str]:
     library = allocator.library or c_library()
     if library is None:
         return []
     if not library.is_file():
         raise LabError(f"the library of {allocator.name} is not there: {library}")
-    return [str(library.resolve())]
+    return [str(linked(library.resolve()))]
 
 
 def run(
@@ -151,7 +183,7 @@ def _run_in(
         witnesses.chmod(0o1733)
     environment.pop("LD_PRELOAD", None)
     environment["ALLOCATOR_WITNESS"] = str(witnesses)
-    preload = ":".join([*preload_words(allocator), str(native.helper("witness.so"))])
+    preload = ":".join([*preload_words(allocator), str(linked(native.helper("witness.so")))])
     launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
         child = subprocess.Popen(
@@ -168,7 +200,7 @@ def _run_in(
                 drive()
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise RunError(f"{words[0]} was ended after {timeout_s:.0f} s under {allocator.name}") from None
+            raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
         finally:
             _end_group(child)
     printed = (folder / "stderr").read_bytes()
@@ -192,6 +224,27 @@ def _run_in(
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], allocator)
     return done
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[list[int]]:
+    """While it lasts, what a terminal sends to this process and its command (Ctrl-C) is the command's to decide on.
+    Gives the signals that come. What this process ignores the command ignores, too."""
+    came: list[int] = []
+    own = [number for number in (signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) is not signal.SIG_IGN]
+    handlers = {number: signal.signal(number, lambda received, _: came.append(received)) for number in own}
+    try:
+        yield came
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> tuple[int, int]:
+    """Runs a command undisturbed on the caller's terminal: process id and status, or -signal. `file` is the program."""
+    with undisturbed():
+        child = subprocess.Popen(words, executable=file, env=dict(environment))
+        return child.pid, child.wait()
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

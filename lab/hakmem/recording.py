@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import native, takeover, trace
+from hakmem import native, process, takeover, trace
 from hakmem.errors import LabError
 from hakmem.trace import Trace
 
@@ -24,7 +22,7 @@ class Recording:
 
 def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bool) -> Recording:
     """Runs the command to its end on the caller's terminal. Its trace is `output`, its children's lie beside it."""
-    recorder = native.helper("record.so")
+    recorder = process.preloadable(native.helper("record.so"))
     environment = takeover.with_preload(os.environ, [recorder])
     why = takeover.examine(takeover.follow(words, environment), [recorder])
     if why:
@@ -37,7 +35,7 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
         raise LabError(f"can't write {output}: {error.strerror}") from None
     environment["HAK_RECORD"] = f"{0 if children else os.getpid()}:{limit_bytes}:{folder}"
     try:
-        pid, status = _run(words, environment)
+        pid, status = process.attend(words, environment)
         folder = folder.rename(folder.with_suffix(".recorded"))  # what outlives the command begins no more files
         traces = dict(_collect(folder, pid, output, children))
     except OSError as error:
@@ -46,17 +44,6 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
     if not traces:
         raise LabError(f"{words[0]} ended with {status} and asked its allocator for nothing: no trace")
     return Recording(status, traces)
-
-
-def _run(words: Sequence[str], environment: dict[str, str]) -> tuple[int, int]:
-    """Process id and status. What a terminal sends to both processes is the command's to decide on."""
-    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
-    try:
-        child = subprocess.Popen(words, env=environment)
-        return child.pid, child.wait()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hakmem import native
 from hakmem.errors import LabError
+from hakmem.process import linked
 
 PREFIX = "HAKMEM_"
 _LISTED = re.compile(rf"^ *{PREFIX}(\w+) *= ", re.MULTILINE)
@@ -23,7 +24,7 @@ _IGNORED = re.compile(r"^hakmem: (setting .* ignored: .*)$", re.MULTILINE)
 def _said(library: Path, settings: Mapping[str, str]) -> str:
     """What the library prints when a program starts: launch without arguments, which only says how it is used."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    environment = {**others, **settings, f"{PREFIX}HELP": "1", "LD_PRELOAD": str(library)}
+    environment = {**others, **settings, f"{PREFIX}HELP": "1", "LD_PRELOAD": str(linked(library))}
     done = subprocess.run([native.helper("launch")], env=environment, capture_output=True, text=True, errors="replace")
     return done.stderr
 

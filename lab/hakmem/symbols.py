@@ -16,6 +16,8 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from numpy.typing import NDArray
 
+from hakmem import foreign
+
 FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -58,7 +60,7 @@ class File:
         segments: list[tuple[int, int, int]] = []
         spans: list[tuple[int, int, str]] = []
         try:
-            with open(self.path, "rb") as file:
+            with foreign.opened(self.path) as file:
                 elf = ELFFile(file)
                 segments = [
                     (s["p_offset"], s["p_filesz"], s["p_vaddr"])

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hakmem import elf, native
 from hakmem.errors import LabError
-from hakmem.process import TakeoverError
+from hakmem.process import TakeoverError, preloadable
 
 SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the kernel's
 
@@ -189,11 +189,7 @@ def preload_words(library: Path) -> list[Path]:
     """What is preloaded: the library and the guard, by paths that LD_PRELOAD can hold."""
     if not library.is_file():
         raise LabError(f"the library is not there: {library}")
-    preload = [library.resolve(), native.helper("guard.so")]
-    for path in preload:
-        if re.search(r"[ :]", str(path)):
-            raise LabError(f"{path}: LD_PRELOAD can't name a path with a space or a colon in it; move it")
-    return preload
+    return [preloadable(path) for path in (library.resolve(), native.helper("guard.so"))]
 
 
 def with_preload(environment: Mapping[str, str], preload: Sequence[Path]) -> dict[str, str]:

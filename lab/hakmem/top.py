@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hakmem import ctl, words
+from hakmem import ctl, foreign, words
 from hakmem.errors import LabError
 
 ANSWER_S = 1.0
 MOST_CLASSES, MOST_THREADS = 16, 16
 MISSES = ("refills", "flushes", "large_allocs", "large_frees")
+
+# What is shown of the statistics (docs/statistics.schema.json): numbers, and lists of rows with numbers.
+TOTALS = ("live_bytes", "free_bytes", "cached_bytes", "purged_bytes", "large_blocks", "large_bytes", "threads_left_out")
+ROWS = {
+    "classes": ("block_bytes", "slabs", "live", "free", "cached"),
+    "threads": ("id", "heap", "cached_bytes", "remote_frees", *MISSES),
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,30 @@ def sample(pid: int) -> Sample:
     resident = _resident(pid)
     if resident is None:
         raise LabError(f"there is no process {pid}")
-    stats = json.loads(ctl.ask(pid, "stats json", ANSWER_S))
+    stats = _parsed(ctl.ask(pid, "stats json", ANSWER_S))
+    if stats is None:
+        raise LabError(f"{ctl.title(pid)} answers with something else than statistics")
     return Sample(pid, _name(pid), time.monotonic(), resident, stats)
+
+
+def _parsed(text: str) -> Mapping[str, Any] | None:
+    """None when it is not what hakmem answers: the process could be anything."""
+    try:
+        stats = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not _has_numbers(stats, (*TOTALS, *MISSES)):
+        return None
+    for name, numbers in ROWS.items():
+        rows = stats.get(name)
+        if not isinstance(rows, list) or not all(_has_numbers(row, numbers) for row in rows):
+            return None
+    return stats if all(isinstance(row.get("name"), str) for row in stats["threads"]) else None
+
+
+def _has_numbers(row: Any, names: Iterable[str]) -> bool:
+    """Of 64 bits, as C has them."""
+    return isinstance(row, dict) and all(isinstance(row.get(name), int) and 0 <= row[name] < 1 << 64 for name in names)
 
 
 class Watcher:
@@ -88,7 +117,7 @@ def _resident(pid: int) -> int | None:
 
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip()
+        return foreign.line(Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip())
     return "?"
 
 
@@ -131,13 +160,13 @@ def processes(now: Mapping[int, Sample], before: Mapping[int, Sample]) -> Render
         seconds = one.at - old.at if old else 0.0
         growth = _signed((one.resident - old.resident) / seconds) if old and seconds > 0 else ""
         if not one.stats:
-            table.add_row(str(one.pid), one.name, _size(one.resident), growth)
+            table.add_row(str(one.pid), Text(one.name), _size(one.resident), growth)
             silent.append(f"{one.pid} {one.why}")
             continue
         stats, old_stats = one.stats, old.stats if old and old.stats else None
         table.add_row(
             str(one.pid),
-            one.name,
+            Text(one.name),
             _size(one.resident),
             growth,
             *(_size(stats[name]) for name in ("live_bytes", "free_bytes", "cached_bytes")),
@@ -191,7 +220,7 @@ def _threads(stats: Mapping[str, Any], before: Mapping[str, Any] | None, seconds
         rates = (("refills",), ("flushes",), ("remote_frees",), ("large_allocs", "large_frees"))
         table.add_row(
             str(row["id"]),
-            row["name"],
+            Text(foreign.line(row["name"])),
             _size(row["cached_bytes"]),
             *(f"{_rate(row, old.get(row['heap']), names, seconds):,.0f}/s" for names in rates),
         )

@@ -273,6 +273,7 @@ static int explain_at_end(const char *result, const char *preload, char **comman
     }
     /* A terminal's Ctrl-C is for the command: it ends, and is explained. */
     signal(SIGINT, SIG_IGN);
+    signal(SIGQUIT, SIG_IGN);
     if (write(ready[1], "", 1) != 1 || !watch(child, failure[0], result, command[0])) {
         process_fail("%s ended without a moment to look at it", command[0]);
     }

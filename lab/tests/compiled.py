@@ -1,9 +1,12 @@
-"""Small programs and libraries that tests compile for themselves."""
+"""Small programs and libraries that tests compile for themselves, and what a terminal does to programs."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,12 @@ def compile_c(output: Path, source: str, *options: str, compiler: str = "cc") ->
         pytest.skip(f"{compiler} {' '.join(options)} does not work here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     return output
+
+
+def interrupt(group: int, ready: Path, number: int = signal.SIGINT) -> None:
+    """Ctrl-C in a terminal (Ctrl-\\ with SIGQUIT), once the program has made the file `ready`."""
+    deadline = time.monotonic() + 60
+    while not ready.exists():
+        assert time.monotonic() < deadline, "the program does not begin"
+        time.sleep(0.01)
+    os.killpg(group, number)

@@ -287,6 +287,194 @@ def test_no_control_thread(capsys: pytest.CaptureFixture[str], settings: dict[st
         assert f"is on hakmem, but has no control thread: {why}" in refuses(capsys, "ctl", child.pid, "stats")
 
 
+# ---- Processes that only look like hakmem's --------------------------------------------------------------------------
+
+# A library that has hakmem's note, a thread with the name, and descriptors that the test says: pairs of what it opens
+# and a number.
+POSES = """
+import ctypes, os, sys
+for file, flags, number in OPENED:
+    os.dup2(os.open(file, flags), number)
+ctypes.CDLL(None).prctl(15, b"hakmem-ctl")
+"""
+
+
+@contextlib.contextmanager
+def posing(opened: list[tuple[str, int, int]], preload: bool = True) -> Iterator[subprocess.Popen[str]]:
+    with running(POSES.replace("OPENED", repr(opened)) + WAIT, preload=preload, CTL="0") as child:
+        yield child
+
+
+def on_all(file: Path) -> list[tuple[str, int, int]]:
+    return [(str(file), os.O_RDWR, number) for number in range(10, 14)]
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_a_file_behind_the_name_is_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, preload: bool
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("x" * 100)
+    with posing(on_all(file), preload) as child, open(file) as other:
+        why = "has a thread named hakmem-ctl that is not hakmem's" if preload else "is not on hakmem"
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert why in refuses(capsys, "ctl", "--timeout", "1", child.pid, "stats")
+        assert file.read_text() == "x" * 100
+        assert says(capsys, "top", "--interval", "0.1")[0] == 0
+        assert file.read_text() == "x" * 100
+
+
+def test_a_pipe_with_a_name_is_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with posing(on_all(tmp_path / "pipe")) as child:
+        assert "that is not hakmem's" in refuses(capsys, "ctl", "--timeout", "1", child.pid, "stats")
+
+
+@needs_root
+def test_another_users_pipe_is_left_alone() -> None:
+    """The process has one end of it, and could not open the other."""
+    answers, requests = os.pipe(), os.pipe()
+    program = f"import os\nos.dup2({requests[0]}, 11)\nos.dup2({answers[1]}, 12)\n{POSES.replace('OPENED', '[]')}{WAIT}"
+    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-S", "-E", "-c", program]
+    environment = {"LD_PRELOAD": str(native.library()), "HAKMEM_CTL": "0"}
+    inherited = (requests[0], answers[1])
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, cwd="/", pass_fds=inherited) as child:
+        try:
+            assert child.stdout and child.stdout.readline() == b"ready\n"
+            os.write(answers[1], b"the owner's")
+            with pytest.raises(LabError, match="that is not hakmem's"):
+                ctl.ask(child.pid, "stats", 1)
+            assert os.read(answers[0], 100) == b"the owner's"
+            os.set_blocking(requests[0], False)
+            with pytest.raises(BlockingIOError):
+                os.read(requests[0], 100)
+        finally:
+            child.kill()
+    for end in (*answers, *requests):
+        os.close(end)
+
+
+@needs_root
+@pytest.mark.skipif(
+    tuple(map(int, platform.release().split(".")[:2])) < (5, 14), reason="the kernel does not say whose pipe it is"
+)
+def test_root_may_ask_a_process_that_has_changed_its_user() -> None:
+    """Its pipes are still its former user's."""
+    program = WAIT.replace("import sys", "import os, sys, time\nCHANGE")
+    program = program.replace(
+        "CHANGE", "while len(os.listdir('/proc/self/task')) < 3: time.sleep(0.01)\nos.setuid(65534)"
+    )
+    with running(program, CTL="1") as child:
+        wait_for_thread(child.pid)
+        assert os.stat(f"/proc/{child.pid}").st_uid == 65534
+        assert ctl.ask(child.pid, "stats").startswith("hakmem ")
+
+
+# Answers what the test says, as hakmem does.
+ANSWERS = """
+import ctypes, os, sys, threading
+for read_end, write_end in ((10, 11), (12, 13)):
+    ends = os.pipe()
+    os.dup2(ends[0], read_end)
+    os.dup2(ends[1], write_end)
+def answer():
+    while True:
+        for line in os.read(10, 4096).splitlines():
+            os.write(13, line.split()[0] + BODY)
+ctypes.CDLL(None).prctl(15, NAME)
+def serve():
+    ctypes.CDLL(None).prctl(15, b"hakmem-ctl")
+    answer()
+threading.Thread(target=serve, daemon=True).start()
+"""
+
+
+@contextlib.contextmanager
+def answering_with(body: str, name: str = "poser") -> Iterator[subprocess.Popen[str]]:
+    program = ANSWERS.replace("BODY", repr(f" {body}\nend\n".encode())).replace("NAME", repr(name.encode()))
+    with running(program + WAIT, CTL="0") as child:
+        wait_for_thread(child.pid)
+        yield child
+
+
+def statistics_with(**changes: object) -> str:
+    numbers = dict.fromkeys((*top.TOTALS, *top.MISSES), 1)
+    classes = [dict.fromkeys(top.ROWS["classes"], 1)]
+    threads = [{"name": "thread", **dict.fromkeys(top.ROWS["threads"], 1)}]
+    return "ok\n" + json.dumps({**numbers, "classes": classes, "threads": threads, **changes})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "ok\nno json",
+        "ok\n" + "[" * 3000,
+        "ok\n[]",
+        'ok\n{"threads": []}',
+        statistics_with(threads=[7]),
+        statistics_with(threads=[{"name": 7, **dict.fromkeys(top.ROWS["threads"], 1)}]),
+        statistics_with(classes={}),
+        statistics_with(live_bytes="many"),
+        statistics_with(live_bytes=10**400),
+    ],
+)
+def test_answers_that_are_none(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    with answering_with(body) as child:
+        assert "answers with something else than statistics" in refuses(capsys, "top", child.pid)
+        status, out, error = says(capsys, "top", "--interval", "0.1")
+        assert (status, error) == (0, "") and f"{child.pid} answers with something else than statistics" in out
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[async] x", "[red]io", "[b"])
+def test_names_are_no_markup(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    threads = [{**dict.fromkeys(top.ROWS["threads"], 1), "name": f"{name} 2"}]
+    with answering_with(statistics_with(threads=threads), name) as child:
+        for words in ((child.pid,), ()):
+            status, out, error = says(capsys, "top", *words, "--interval", "0.1")
+            assert (status, error) == (0, "") and f"{name} " in out
+        assert f"{name} 2" in says(capsys, "top", child.pid, "--interval", "0.1")[1]
+
+
+def test_nothing_of_others_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = [{**dict.fromkeys(top.ROWS["threads"], 1), "name": "\x1b[2J\x9bthread"}]
+    with answering_with(statistics_with(threads=threads), "\x1b]0;x\x07\n\ry") as child:
+        said = [
+            says(capsys, "top", "--interval", "0.1"),
+            says(capsys, "top", child.pid, "--interval", "0.1"),
+            says(capsys, "ctl", child.pid, "explain"),
+        ]
+    for body in ("ok\nfirst\n\x1b[2Jsecond\r\x07\x9b\u202e", "error: \x1b[2Jsecond"):
+        with answering_with(body, "\x1b[2J") as child:
+            said.append(says(capsys, "ctl", child.pid, "stats"))
+            stop(child)
+            said.append(says(capsys, "ctl", "--timeout", "0.1", child.pid, "stats"))
+    assert [status for status, _, _ in said] == [0, 0, 0, 0, 2, 2, 2]
+    for _, out, error in said:
+        assert all(letter.isprintable() or letter == "\n" for letter in out + error), out + error
+    assert "?]0;x???y" in said[0][1] and "?[2J?thread" in said[1][1] and "?]0;x?" in said[2][1]
+    assert said[3][1].splitlines()[:2] == ["first", "?[2Jsecond????"]
+
+
+@pytest.mark.parametrize("endless", ["x" * 4000, "{mark} ok " + "x" * 4000])
+def test_an_answer_without_an_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, endless: str
+) -> None:
+    monkeypatch.setattr(ctl, "MOST_ANSWER_BYTES", 1 << 20)
+    piece = f"{endless!r}.format(mark=line.split()[0].decode()).encode()"
+    program = ANSWERS.replace("os.write(13, line.split()[0] + BODY)", f"os.write(13, b'\\n' + {piece})").replace(
+        "            os.write", "            while True: os.write"
+    )
+    with running(program.replace("NAME", "b'poser'") + WAIT, CTL="0") as child:
+        wait_for_thread(child.pid)
+        began = time.monotonic()
+        error = refuses(capsys, "ctl", "--timeout", "1", child.pid, "stats")
+        assert ("answers without an end" if "mark" in endless else "did not answer in time") in error
+        assert time.monotonic() - began < 5
+
+
+# ---- Whose it is -----------------------------------------------------------------------------------------------------
+
+
 def asked_by(user: int, pid: int) -> str:
     """What a process of that user is told."""
     reading, writing = os.pipe()

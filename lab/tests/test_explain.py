@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from compiled import compile_c
+from compiled import compile_c, interrupt
 from hakmem import ctl, explain, moments, native
 from hakmem.errors import LabError
 from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
@@ -583,6 +583,34 @@ def test_a_command_after_a_while() -> None:
     done = hakmem("--after", "0.3", "--", "sh", "-c", "sleep 0.6; echo end")
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "on hakmem" in done.stdout and "end\n" in done.stdout
+
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.6)
+    open(sys.argv[2], "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGINT, save)
+signal.signal(signal.SIGQUIT, save)
+time.sleep(float(sys.argv[3]))
+open(sys.argv[1], "w").close()
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("options", [(), ("--after", "0.5")])
+def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], number: int) -> None:
+    ready, saved, file = tmp_path / "ready", tmp_path / "saved", tmp_path / "found.json"
+    program = (sys.executable, "-S", "-E", "-c", SAVES, ready, saved, "1.5" if options else "0")
+    command = [sys.executable, "-m", "hakmem", "explain", *options, "--json", file, "--", *program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as child:
+        interrupt(child.pid, ready, number)
+        out, error = child.communicate(timeout=60)
+    assert child.returncode == 0 and saved.read_text() == "saved", error
+    assert b"live blocks" in out and json.loads(file.read_text())["resident"] > 0
+    assert (b"interrupted: " in error) == (not options)
 
 
 def test_mistakes_are_one_line() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from compiled import EXPORTED, PRINTS, compile_c
-from hakmem import native, process
+from hakmem import native, process, settings
 from hakmem.allocators import Allocator, glibc, hakmem
 from hakmem.errors import LabError
 from hakmem.process import RunError, TakeoverError, run
@@ -59,13 +61,58 @@ def test_a_library_that_the_linker_can_not_read_gives_no_figure(tmp_path: Path) 
         run(["true"], Allocator("text", library))
 
 
-def test_a_library_whose_path_the_linker_splits_gives_no_figure(tmp_path: Path) -> None:
-    folder = tmp_path / "with space"
-    folder.mkdir()
-    library = folder / "libhakmem.so"
+@pytest.mark.parametrize("folder", ["with space", "with:colon"])
+def test_a_library_whose_path_the_linker_splits_is_linked(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    library = tmp_path / folder / "lib hakmem.so"
     library.write_bytes(native.library().read_bytes())
-    with pytest.raises(TakeoverError, match="not on split"):
-        run(["true"], Allocator("split", library))
+    allocator = Allocator("split", library)
+    done = run(["sh", "-c", "env true; :"], allocator)
+    assert done.stderr == b"" and len(done.processes) >= 2
+    assert all(process.is_allocator(one.malloc, allocator) for one in done.processes)
+    assert settings.known(library) == settings.known(native.library())
+
+
+def test_where_no_link_can_be_named_there_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "with space").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "with space"))
+    for function in (process._folder_of_links, process.linked):
+        monkeypatch.setattr(process, function.__name__, functools.cache(function.__wrapped__))
+    (tmp_path / "with space" / "lib.so").write_bytes(native.library().read_bytes())
+    with pytest.raises(LabError, match="^LD_PRELOAD can't name a path with a space or a colon in it: .*; move it$"):
+        run(["touch", str(tmp_path / "ran")], Allocator("split", tmp_path / "with space" / "lib.so"))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "fails"),
+    [
+        (("compare", "-n", "1", "--warmup", "0", "--", "true"), False),
+        (("demo", "--check", "--only", "python3"), False),
+        (("run", "--set", "PREWARM=64K", "--", "touch", "ran"), True),
+        (("record", "--", "touch", "ran"), True),
+        (("profile", "--", "touch", "ran"), True),
+        (("learn", "--", "touch", "ran"), True),
+        (("explain", "--", "touch", "ran"), True),
+        (("doctor", "--", "touch", "ran"), True),
+    ],
+    ids=lambda words: words[0] if isinstance(words, tuple) else "",
+)
+def test_a_clone_in_a_folder_with_a_space(tmp_path: Path, words: tuple[str, ...], fails: bool) -> None:
+    """What can't work there says why, in one line, before it runs anything."""
+    clone = tmp_path / "my clone"
+    root = Path(native.__file__).parents[2]
+    (clone / "src").mkdir(parents=True)
+    (clone / "src" / "hakmem.c").touch()
+    shutil.copytree(root / "lab", clone / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    (clone / "build" / "release").mkdir(parents=True)
+    shutil.copytree(root / "build" / "release" / "lab", clone / "build" / "release" / "lab")
+    shutil.copy(native.library(), clone / "build" / "release" / "libhakmem.so")
+    start = f"import sys; sys.path.insert(0, {str(clone / 'lab')!r}); from hakmem import cli; cli.main()"
+    done = subprocess.run([sys.executable, "-c", start, *words], cwd=tmp_path, capture_output=True, text=True)
+    line = "LD_PRELOAD can't name a path with a space or a colon in it: "
+    assert done.returncode == (2 if fails else 0), done.stdout + done.stderr
+    assert (line in done.stderr) == fails and not (tmp_path / "ran").exists()
 
 
 def test_a_program_that_brings_its_own_malloc_gives_no_figure(tmp_path: Path) -> None:
@@ -145,6 +192,33 @@ def test_a_run_that_outlives_its_limit_is_ended_with_all_it_started(tmp_path: Pa
     with pytest.raises(RunError, match="sh was ended after 1 s under glibc"):
         run(["sh", "-c", f"sleep 600 & echo $! >{pids}; wait"], glibc(), timeout_s=1)
     assert is_gone(int(pids.read_text()))
+
+
+def test_the_limit_is_told_as_it_was_given() -> None:
+    with pytest.raises(RunError, match="^sleep was ended after 0.2 s under glibc$"):
+        run(["sleep", "60"], glibc(), timeout_s=0.2)
+
+
+# ---- On the caller's terminal ----------------------------------------------------------------------------------------
+
+SENDS = "kill -INT $$ $PPID; exit 7"
+
+
+def test_what_a_terminal_sends_is_the_command_s() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with process.undisturbed() as came:
+        pid, status = process.attend(["sh", "-c", "trap : INT; " + SENDS], os.environ)
+        assert pid > 0 and status == 7
+        os.kill(os.getpid(), signal.SIGINT)
+    assert came == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert process.attend(["sh", "-c", "kill -INT $$; exit 7"], os.environ)[1] == 7
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:

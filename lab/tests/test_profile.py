@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled import compile_c
+from compiled import compile_c, interrupt
 from hakmem import pprof, profile
 from hakmem.errors import LabError
 from hakmem.report import flame
@@ -107,6 +107,71 @@ def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
         assert sums[name].live_bytes == pytest.approx(live, rel=0.05)
         assert sums[name].total_bytes == pytest.approx(total, rel=0.05)
     assert sums["drops"].mean_lifetime_s is not None
+
+
+def hakmem(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hakmem", "profile", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize("name", ["a[1]", "p 100%", "*?"])
+def test_names_of_files_are_no_patterns(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a1.7.prof").write_text("of another name")
+    done = hakmem("-o", tmp_path / name, "--", "true")
+    assert done.returncode == 0, done.stderr
+    found = [path.name.removeprefix(name) for path in tmp_path.iterdir() if path.name != "a1.7.prof"]
+    assert sorted(path.partition(".")[2].partition(".")[2] for path in found) == ["html", "pb.gz", "prof"]
+
+
+def test_a_name_with_a_process_id_is_refused(tmp_path: Path) -> None:
+    done = hakmem("-o", tmp_path / "p 100%p", "--", "touch", tmp_path / "ran")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "p 100%p: %p stands for a process id there" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_files_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ok.prof").write_text(TEXT)
+    for words in (("--read", "ok.prof"), ("--read", "ok.prof", "--read", "ok.prof"), ("--diff", "ok.prof", "ok.prof")):
+        done = hakmem(*words, "-o", "no/y", cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("hakmem: can't write no/y") and "No such file" in done.stderr
+
+
+@pytest.mark.parametrize("interval", ["0", "99999999999999999999G", "1025G", "1" * 5000, "-1", "1T", "K", ""])
+def test_intervals_that_are_none(tmp_path: Path, interval: str) -> None:
+    done = hakmem("--interval", interval, "--", "touch", "ran", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "expected a number of bytes, with K, M or G, from 1 to 1024G" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# Takes its time to end well after Ctrl-C.
+SAVES = """
+import signal, sys, time
+kept = []
+def save(*_):
+    time.sleep(0.6)
+    open(sys.argv[2], "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGINT, save)
+kept = [bytes(1000) for _ in range(20000)]
+open(sys.argv[1], "w").close()
+while True: time.sleep(0.05)
+"""
+
+
+def test_ctrl_c_is_for_the_command(tmp_path: Path) -> None:
+    ready, saved = tmp_path / "ready", tmp_path / "saved"
+    program = (sys.executable, "-S", "-E", "-c", SAVES, str(ready), str(saved))
+    command = [sys.executable, "-m", "hakmem", "profile", "-o", str(tmp_path / "out"), "--interval", "4K", "--"]
+    with subprocess.Popen([*command, *program], stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        interrupt(child.pid, ready)
+        _, error = child.communicate(timeout=60)
+    assert child.returncode == 0 and saved.read_text() == "saved", error
+    assert f"hakmem: interrupted: the profile is of what {sys.executable} did until its end\n" in error
+    (raw,) = tmp_path.glob("out.*.prof")
+    assert profile.read(raw).total.samples > 100
+    assert raw.with_suffix(".html").is_file() and raw.with_suffix(".pb.gz").is_file()
 
 
 @pytest.mark.slow

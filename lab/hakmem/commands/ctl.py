@@ -34,7 +34,7 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     import sys
     from pathlib import Path
 
-    from hakmem import ctl
+    from hakmem import ctl, foreign
 
     if words == ("explain",):
         from hakmem import explain
@@ -44,6 +44,7 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
         return
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")
-    sys.stdout.write(ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True)))
+    answer = ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True))
+    sys.stdout.write(foreign.lines(answer))
     if words == ("profile", "dump"):
-        sys.stdout.write(Path(f"/proc/{pid}/maps").read_text(errors="replace"))
+        sys.stdout.write(foreign.lines(Path(f"/proc/{pid}/maps").read_text(errors="replace")))

@@ -20,7 +20,7 @@ def command(pid: int | None, as_json: bool, words: tuple[str, ...]) -> int:
     import json
     import os
 
-    from hakmem import doctor, native
+    from hakmem import doctor, foreign, native
     from hakmem.host import Host
 
     if words and pid is not None:
@@ -33,7 +33,7 @@ def command(pid: int | None, as_json: bool, words: tuple[str, ...]) -> int:
         return 1 if problems else 0
     width = max(len(finding.topic) for finding in findings)
     for finding in findings:
-        print(f"{MARKS[finding.level]} {finding.topic:{width}}  {finding.fact}")
+        print(f"{MARKS[finding.level]} {finding.topic:{width}}  {foreign.line(finding.fact)}")
         if finding.advice:
             print(f"{'':{len(MARKS['ok']) + width + 3}}{finding.advice}")
     subject = f"process {pid}" if pid is not None else words[0] if words else "this machine"

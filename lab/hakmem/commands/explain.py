@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hakmem import files
 from hakmem.finite import FiniteRange
 
 if TYPE_CHECKING:
     from hakmem.explain import Explanation
 
-FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--after", "seconds", type=FiniteRange(min=0), help="Explain the command so many seconds after.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
-@click.option("--json", "json_file", type=FILE, metavar="FILE", help="What was measured; - for standard output.")
-@click.option("--markdown", "markdown_file", type=FILE, metavar="FILE", help="Tables; - for standard output.")
-@click.option("--html", "html_file", type=FILE, metavar="FILE", help="One self-contained page with plots.")
+@click.option("--json", "json_file", **files.FILE, help="What was measured; - for standard output.")
+@click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
+@click.option("--html", "html_file", **files.FILE, help="One self-contained page with plots.")
 @click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)
 def command(
     seconds: float | None,
@@ -53,7 +52,9 @@ def command(
 
 
 def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...]) -> Explanation:
-    from hakmem import explain, native, takeover
+    import sys
+
+    from hakmem import explain, native, process, takeover
     from hakmem import settings as known_settings
     from hakmem.commands.run import callers_environment
 
@@ -61,6 +62,11 @@ def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[s
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
     file, ready = takeover.prepare(words, library, environment, children=True)
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
-    if seconds is None:
-        return explain.at_end(file, words[1:], ready)
-    return explain.after(seconds, file, words[1:], ready)
+    with process.undisturbed() as came:
+        if seconds is None:
+            found = explain.at_end(file, words[1:], ready)
+        else:
+            found = explain.after(seconds, file, words[1:], ready)
+    if came and seconds is None:
+        print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
+    return found

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-FILE = click.Path(dir_okay=False, path_type=Path)
+from hakmem import files
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-o", "policy_file", type=FILE, metavar="FILE", help="[default: PROGRAM.policy]")
+@click.option("-o", "policy_file", **files.FILE, help="[default: PROGRAM.policy]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--any-program", is_flag=True, help="A policy for every program, not only for this one.")
-@click.option("--statistics", "statistics_file", type=FILE, metavar="FILE", help="Keep them: tune-log shows them.")
+@click.option("--statistics", "statistics_file", **files.FILE, help="Keep them: tune-log shows them.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
     policy_file: Path | None,
@@ -29,17 +29,18 @@ def command(
     """
     import sys
 
-    from hakmem import control, learning, native, output
+    from hakmem import control, learning, native
     from hakmem import settings as known_settings
     from hakmem.commands.run import callers_environment
 
     library = native.library()
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
-    done = learning.learn(words, library, environment)
     path = policy_file or Path(f"{Path(words[0]).name}.policy")
-    output.write(path, control.policy(done.statistics, any_program=any_program))
+    files.check(path)
+    done = learning.learn(words, library, environment)
+    files.write(path, control.policy(done.statistics, any_program=any_program))
     if statistics_file:
-        output.write(statistics_file, done.text)
+        files.write(statistics_file, done.text)
     made = done.statistics["control"]
     print(f"hakmem: {path}: {made['kept']} changes kept, {made['rolled_back']} rolled back", file=sys.stderr)
     return done.status if done.status >= 0 else 128 - done.status

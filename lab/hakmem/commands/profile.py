@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hakmem.commands.record import FACTORS
+from hakmem import files
+from hakmem.finite import byte_range
 
 if TYPE_CHECKING:
     from hakmem.profile import Profile
@@ -16,29 +18,29 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN = 15
 
 
-def to_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    number = value.rstrip("".join(FACTORS))
-    factor = FACTORS.get(value[len(number) :])
-    if not number.isdecimal() or factor is None or int(number) == 0:
-        raise click.BadParameter(f"{value!r}: expected a number of bytes, with K, M or G")
-    return int(number) * factor
-
-
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-o", "output", metavar="PREFIX", default="profile", show_default=True, help="Begins the names of the files."
+    "-o", "prefix", metavar="PREFIX", default="profile", show_default=True, help="Begins the names of the files."
 )
-@click.option("--interval", callback=to_bytes, default="512K", show_default=True, help="Bytes from sample to sample.")
+@click.option(
+    "--interval",
+    callback=byte_range("1", "1024G"),
+    metavar="SIZE",
+    default="512K",
+    show_default=True,
+    help="Bytes from sample to sample.",
+)
 @click.option("--read", "raw", type=FILE, multiple=True, help="Reads what HAKMEM_PROF wrote, in place of a command.")
 @click.option("--diff", nargs=2, type=FILE, metavar="BEFORE AFTER", help="Shows what AFTER has more than BEFORE.")
 @click.argument("words", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
-    output: str, interval: int, raw: tuple[Path, ...], diff: tuple[Path, Path] | None, words: tuple[str, ...]
+    prefix: str, interval: int, raw: tuple[Path, ...], diff: tuple[Path, Path] | None, words: tuple[str, ...]
 ) -> int:
     """Runs a command with the heap profile on, and writes, for each of its processes that came to its end,
     PREFIX.PID.pb.gz for pprof, PREFIX.PID.html with a flame graph, and PREFIX.PID.prof as hakmem wrote it.
 
-    With --read or --diff it runs nothing, and writes one file of each kind.
+    With --read or --diff it runs nothing, and writes one file of each kind. Ctrl-C is for the command to decide on;
+    what it leaves is written.
 
     Exit status: the command's own, 128 + N when signal N killed it; 2 when there is no profile.
     """
@@ -48,52 +50,80 @@ def command(
     if sum(map(bool, (raw, diff, words))) != 1:
         raise LabError("expected one of: a command, --read FILE, --diff BEFORE AFTER")
     if diff:
-        _write(profile.difference(profile.read(diff[0]), profile.read(diff[1])), output)
+        _check(prefix)
+        _write(profile.difference(profile.read(diff[0]), profile.read(diff[1])), prefix)
         return 0
     if raw:
-        for path in raw:
-            _write(profile.read(path), output if len(raw) == 1 else f"{output}.{path.stem}")
+        prefixes = [prefix] if len(raw) == 1 else [f"{prefix}.{path.stem}" for path in raw]
+        for one in prefixes:
+            _check(one)
+        for path, one in zip(raw, prefixes, strict=True):
+            _write(profile.read(path), one)
         return 0
-    status, written = _run(words, output, interval)
+    status, written = _run(words, Path(prefix).absolute(), interval)
     for path in written:
         _write(profile.read(path), str(path.with_suffix("")))
     return status
 
 
-def _run(words: tuple[str, ...], output: str, interval: int) -> tuple[int, list[Path]]:
-    import subprocess
+def _files(prefix: str) -> tuple[Path, Path]:
+    """For pprof, and the page."""
+    return Path(f"{prefix}.pb.gz"), Path(f"{prefix}.html")
 
-    from hakmem import native, takeover
+
+def _check(prefix: str) -> None:
+    for file in _files(prefix):
+        files.check(file)
+
+
+def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[int, list[Path]]:
+    import subprocess
+    import sys
+
+    from hakmem import native, process, takeover
     from hakmem.commands.run import callers_environment
     from hakmem.errors import LabError
 
     library = native.library()
-    pattern = Path(output).absolute()
-    known = set(pattern.parent.glob(f"{pattern.name}.*.prof"))
-    settings = {"HAKMEM_PROF": f"1:{pattern}.%p.prof", "HAKMEM_PROF_INTERVAL": str(interval)}
+    if "%p" in str(prefix):
+        raise LabError(f"-o {prefix}: %p stands for a process id there, which the names get anyhow; leave it out")
+    _check(f"{prefix}.0")
+    known = _profiles(prefix)
+    settings = {"HAKMEM_PROF": f"1:{prefix}.%p.prof", "HAKMEM_PROF_INTERVAL": str(interval)}
     file, ready = takeover.prepare(words, library, {**callers_environment(), **settings}, children=True)
     try:
-        done = subprocess.run(words, executable=file, env=ready)
+        with process.undisturbed() as came:
+            status = subprocess.run(words, executable=file, env=ready).returncode
     except OSError as error:
         raise LabError(f"{words[0]}: {error.strerror}") from None
-    written = sorted(set(pattern.parent.glob(f"{pattern.name}.*.prof")) - known)
+    written = sorted(_profiles(prefix) - known)
     if not written:
         raise LabError(
             "no process wrote a profile: killed by a signal, ended by _exit, or without rights to write here"
         )
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode, written
+    if came:
+        print(f"hakmem: interrupted: the profile is of what {words[0]} did until its end", file=sys.stderr)
+    return status if status >= 0 else 128 - status, written
+
+
+def _profiles(prefix: Path) -> set[Path]:
+    return set(prefix.parent.glob(f"{glob.escape(prefix.name)}.*.prof"))
 
 
 def _write(profile: Profile, prefix: str) -> None:
     import sys
 
-    from hakmem import pprof
+    from hakmem import foreign, pprof
+    from hakmem.errors import LabError
     from hakmem.report import flame
 
-    graph, page = Path(f"{prefix}.pb.gz"), Path(f"{prefix}.html")
-    pprof.write(profile, graph)
-    page.write_text(flame.render(profile))
-    print(text(profile), file=sys.stderr)
+    graph, page = _files(prefix)
+    try:
+        pprof.write(profile, graph)
+    except OSError as error:
+        raise LabError(f"can't write {graph}: {error.strerror}") from None
+    files.write(page, flame.render(profile))
+    print(foreign.lines(text(profile)), file=sys.stderr)
     print(f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}", file=sys.stderr)
 
 

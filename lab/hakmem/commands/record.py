@@ -6,24 +6,16 @@ from pathlib import Path
 
 import click
 
+from hakmem.finite import byte_range
+
 FILE = click.Path(dir_okay=False, path_type=Path)
-SMALLEST, LARGEST = 64 << 10, 4 << 30
-FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def to_bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    number = value.rstrip("".join(FACTORS))
-    factor = FACTORS.get(value[len(number) :])
-    if not number.isdecimal() or factor is None or not SMALLEST <= int(number) * factor <= LARGEST:
-        raise click.BadParameter(f"{value!r}: expected a number of bytes, with K, M or G, from 64K to 4G")
-    return int(number) * factor
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-o", "output", type=FILE, metavar="FILE", help="packed if it ends in .xz  [default: PROGRAM.trace]")
 @click.option(
     "--limit",
-    callback=to_bytes,
+    callback=byte_range("64K", "4G"),
     metavar="SIZE",
     default="64M",
     show_default=True,

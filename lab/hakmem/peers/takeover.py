@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hakmem.errors import LabError
+from hakmem.process import linked
 
 PROBE = Path(__file__).resolve().parent / "probe.py"
 FAMILY = ("malloc", "calloc", "realloc", "free", "posix_memalign", "aligned_alloc", "malloc_usable_size")
@@ -24,7 +25,7 @@ def prove(library: Path, marker: str, version: str, settings: Mapping[str, str] 
     """Raises LabError unless all of FAMILY and the marker are the library's, and the version, where it can be asked for
     one, is this one or begins with it."""
     words = [sys.executable, "-I", str(PROBE), *FAMILY, marker]
-    environment = {**os.environ, **(settings or {}), "LD_PRELOAD": str(library)}
+    environment = {**os.environ, **(settings or {}), "LD_PRELOAD": str(linked(library))}
     try:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:

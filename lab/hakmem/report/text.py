@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from hakmem import foreign
 from hakmem.report import grid, markdown
 from hakmem.report.grid import Cell
 from hakmem.report.model import Comparison, Course, Report, Section, Shares
@@ -55,7 +56,7 @@ def _report(console: Console, report: Report) -> None:
 
 
 def _print(console: Console, markup: str) -> None:
-    console.print(markup, soft_wrap=True)
+    console.print(foreign.lines(markup), soft_wrap=True)
 
 
 def _section(console: Console, section: Section) -> None:
@@ -91,7 +92,7 @@ def _shares(console: Console, section: Shares) -> None:
         style = GROUPS[share.group % len(GROUPS)] if share else ""
         bar = _bar(abs(share.value) / section.whole) if share and section.whole else ""
         is_part = row[0].startswith(markdown.INDENT)
-        cells = [Text(cell.replace(markdown.INDENT, "    "), "dim" if is_part else "") for cell in row]
+        cells = [Text(foreign.line(cell.replace(markdown.INDENT, "    ")), "dim" if is_part else "") for cell in row]
         table.add_row(*cells, Text(bar, style))
     console.print(table)
 
@@ -113,7 +114,7 @@ def _table(
             table.add_column(escape(columns[number]), justify="left" if number < words else "right", no_wrap=True)
         for row in rows:
             style = "bold" if mean and row is rows[-1] else ""
-            cells = (Text(row[number].text, STYLES.get(row[number].verdict, "")) for number in part)
+            cells = (Text(foreign.line(row[number].text), STYLES.get(row[number].verdict, "")) for number in part)
             table.add_row(*cells, style=style)
         console.print(table)
 

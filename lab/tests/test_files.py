@@ -1,0 +1,52 @@
+"""Files that can't be written are found before anything is run, by every command that writes some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hakmem import cli, files
+from hakmem.errors import LabError
+
+
+def test_a_check_leaves_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("as it was")
+    files.check(tmp_path / "new")
+    files.check(tmp_path / "old")
+    files.check(Path("-"))
+    assert [path.name for path in tmp_path.iterdir()] == ["old"] and (tmp_path / "old").read_text() == "as it was"
+    with pytest.raises(LabError, match="^can't write .*/no/file: No such file or directory$"):
+        files.check(tmp_path / "no" / "file")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("profile", "-o", "FILE"),
+        ("learn", "-o", "FILE"),
+        ("learn", "--statistics", "FILE"),
+        ("explain", "--json", "FILE"),
+        ("explain", "--markdown", "FILE"),
+        ("explain", "--html", "FILE"),
+        ("record", "-o", "FILE"),
+    ],
+)
+def test_no_command_runs_in_vain(words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "no" / "file")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*(file if word == "FILE" else word for word in words), "--", "touch", str(tmp_path / "ran")])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1, error
+    assert error.startswith(f"hakmem: can't write {file}") and error.endswith(": No such file or directory\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_policy_without_a_name_is_checked_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "touch.policy").mkdir()
+    with pytest.raises(SystemExit):
+        cli.main(["learn", "--", "touch", "ran"])
+    assert capsys.readouterr().err == "hakmem: can't write touch.policy: Is a directory\n"
+    assert not (tmp_path / "ran").exists()
