@@ -902,9 +902,8 @@ static bool is_still_stderr(int descriptor) {
 static bool has_kept_stderr(void) { return is_still_stderr(kept_stderr); }
 
 int hak_os_kept_stderr(void) {
-    int saved_errno = errno, descriptor = has_kept_stderr()                ? kept_stderr
-                                          : is_still_stderr(STDERR_FILENO) ? STDERR_FILENO
-                                                                           : -1;
+    int saved_errno = errno, descriptor = kept_stderr;
+    if (!has_kept_stderr()) descriptor = is_still_stderr(STDERR_FILENO) ? STDERR_FILENO : -1;
     errno = saved_errno;
     return descriptor;
 }
