@@ -319,17 +319,14 @@ static void *move_mapping(uintptr_t start, size_t have_bytes, const struct hak_o
  * part of one can't. A move of other than as many bytes is one of all or nothing (hak_os_move_pages). */
 static void *move_run(const struct hak_place *place, size_t bytes) {
     if (place->bytes < LEAST_MOVED_BYTES || !hak_page_policy_may_map()) return NULL;
+    /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
+     * counts it as if it were. What is to be moved is one mapping, or is not moved: one page tells. */
+    if (HAK_UNLIKELY(hak_os_is_locked((void *)place->start))) return NULL;
     struct hak_os_target target = reserve_target(hak_align_up(bytes, hak_os_page_bytes()));
     if (target.start == NULL) return NULL;
     /* With what lies behind its last page: the units are to be empty. */
     size_t have_bytes = hak_align_up(place->bytes, HAK_UNIT_BYTES);
     hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
-    /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
-     * counts it as if it were. What is to be moved is one mapping, or is not moved: one page tells. */
-    if (HAK_UNLIKELY(hak_os_is_locked((void *)place->start) || hak_os_is_locked(target.start))) {
-        drop_target(&target);
-        return NULL;
-    }
     void *between = hak_os_move_pages((void *)place->start, have_bytes);
     if (between == NULL) {
         drop_target(&target);
