@@ -127,9 +127,14 @@ static enum hak_os_mapped ensure_tables(struct hak_range *range, uint32_t super_
     return HAK_OS_OCCUPIED;
 }
 
+/* It gets no more tables. */
+static void end_range(struct hak_range *range) {
+    hak_atomic_store(&range->super_slab_limit, hak_atomic_load(&range->table_super_slabs, relaxed), relaxed);
+}
+
 /* Who was making the next step is not here, and what there is of it can't be told from what others have mapped. */
 static void end_tables(struct hak_range *range) {
-    hak_atomic_store(&range->super_slab_limit, hak_atomic_load(&range->table_super_slabs, relaxed), relaxed);
+    end_range(range);
     hak_atomic_store(&range->table_maker, 0, relaxed);
 }
 
@@ -379,6 +384,7 @@ static void skip(struct hak_range *range, uint32_t first, uint32_t count) {
 /* Maps the next SuperSlabs of a range, from number *first on; returns how many. 0 when the range is used up, or with
  * *is_refused memory is. */
 static uint32_t grow_range(struct hak_range *range, uint32_t *first, bool *is_refused) {
+    enum { MOST_SKIPPED = 1024 }; /* beyond, tables for holes cost more than a further range */
     uint32_t step = UINT32_MAX, skipped = 1;
     for (;;) {
         *first = hak_atomic_load(&range->super_slab_count, relaxed);
@@ -388,6 +394,10 @@ static uint32_t grow_range(struct hak_range *range, uint32_t *first, bool *is_re
         case HAK_GROWTH_DONE: return step;
         case HAK_GROWTH_RACED: break;
         case HAK_GROWTH_OCCUPIED:
+            if (skipped >= MOST_SKIPPED) {
+                end_range(range);
+                return 0;
+            }
             if (step == 1) skip(range, *first + 1, skipped *= 2);
             step = 1;
             break;

@@ -1,6 +1,8 @@
 /* region/range.c: reserving, growing, and finding what lies at an address. */
 #include "unit.h"
 
+#include <sys/mman.h>
+
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
@@ -225,6 +227,24 @@ static void holes(void **state) {
     assert_non_null(hak_region_acquire_span(70 * 32, 1, false));
 }
 
+/* What lies in the way is large: the heap goes on in a further range, without tables for what others have. */
+static void large_obstacle(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    struct hak_range *range = hak_region_range(0);
+    acquire(32, HAK_UNITS_NEW_SUPER);
+    char *obstacle = (char *)range->start + 2 * HAK_SUPER_SLAB_BYTES;
+    size_t bytes = (size_t)limit_of(range) * HAK_SUPER_SLAB_BYTES - 2 * HAK_SUPER_SLAB_BYTES;
+    if (bytes > 256 * HAK_GIB) bytes = 256 * HAK_GIB;
+    assert_ptr_equal(
+        mmap(obstacle, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0),
+        obstacle);
+    for (uint32_t i = 0; i < 200; i++) assert_non_null(acquire(32, HAK_UNITS_NEW_SUPER));
+    assert_non_null(hak_region_range(1));
+    assert_true(hak_region_super_slabs(range) < 8 * 1024);
+    assert_true(hak_region_super_slabs(hak_region_range(1)) > 150);
+}
+
 /* Something lies where the next step of the tables belongs: the heap goes on in a further range. */
 static void occupied_tables(void **state) {
     (void)state;
@@ -405,7 +425,7 @@ UNIT_MAIN(cmocka_unit_test(as_large_as_can_be), cmocka_unit_test(below_16_tib), 
           cmocka_unit_test(one_super_slab), cmocka_unit_test(no_huge_pages), cmocka_unit_test(occupied_addresses),
           cmocka_unit_test(refused_tables), cmocka_unit_test(super_slabs_from_the_bottom),
           cmocka_unit_test(refused_growth), cmocka_unit_test(the_last_room), cmocka_unit_test(holes),
-          cmocka_unit_test(occupied_tables), cmocka_unit_test(a_step_that_takes_long),
+          cmocka_unit_test(occupied_tables), cmocka_unit_test(large_obstacle), cmocka_unit_test(a_step_that_takes_long),
           cmocka_unit_test(a_step_nobody_finishes), cmocka_unit_test(more_ranges),
           cmocka_unit_test(no_leaf_for_a_further_range), cmocka_unit_test(no_range_is_left),
           cmocka_unit_test(places_in_slabs), cmocka_unit_test(places_in_further_ranges),
