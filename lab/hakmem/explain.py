@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hakmem import foreign, native, words
+from hakmem import foreign, native, process
+from hakmem.words import amount
 from hakmem.errors import LabError
 from hakmem.report.model import Report, Share, Shares, Table
 
@@ -96,20 +97,20 @@ def of_process(pid: int) -> Explanation:
     return explanation(_parsed(done.stdout))
 
 
-def at_end(file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Explanation:
+def at_end(file: Path, words: Sequence[str], environment: Mapping[str, str]) -> Explanation:
     """Runs a program, and explains it when it is about to end. Its input and output are the caller's."""
     ready = dict(environment)
     preload = ready.pop("LD_PRELOAD", "")
     with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
         result = Path(folder, "result")
-        command = [str(native.helper("explain")), "--at-end", str(result), preload, str(file), *arguments]
+        command = [str(native.helper("explain")), "--at-end", str(result), preload, str(file), *words]
         _check(subprocess.run(command, env=ready, stderr=subprocess.PIPE))
         return explanation(_parsed(result.read_bytes()))
 
 
-def after(seconds: float, file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Explanation:
+def after(seconds: float, file: Path, words: Sequence[str], environment: Mapping[str, str]) -> Explanation:
     """Starts a program, explains it after a while, and lets it go on to its end."""
-    with subprocess.Popen([file, *arguments], env=dict(environment)) as child:
+    with process.started(words, environment, file) as child:
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -208,7 +209,7 @@ def _largest(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def _notes(measured: Plain) -> Iterator[str]:
-    most = words.amount(measured["rounding_most"], "B")
+    most = amount(measured["rounding_most"], "B")
     yield (
         "Rounding inside blocks is not known, because hakmem doesn't record what was asked for: "
         f"it is a part of live blocks, at most {most} by their sizes."
@@ -228,13 +229,13 @@ def _notes(measured: Plain) -> Iterator[str]:
 def report(of: Explanation, command: str, date: str = "") -> Report:
     shares = [Share(one.name, one.bytes, 0 if one.is_own else 1, one.parts) for one in of.causes if one.bytes]
     unknown = Share(UNKNOWN, of.unknown, 2)
-    size = words.amount(of.resident, "B")
+    size = amount(of.resident, "B")
     summary = [f"{size} resident; {of.error:.2%} of it is unknown"]
     if of.error > MOST_UNKNOWN:
         summary.append("That is more than it should be: the process changed while it was looked at. Try again.")
     rows = tuple(
-        (words.amount(one["block_bytes"], "B"), f"{one['slabs']:,}", f"{one['live_blocks']:,}")
-        + tuple(words.amount(one[key], "B") for key in ("live", "free", "cached"))
+        (amount(one["block_bytes"], "B"), f"{one['slabs']:,}", f"{one['live_blocks']:,}")
+        + tuple(amount(one[key], "B") for key in ("live", "free", "cached"))
         for one in of.classes
     )
     columns = ("blocks of", "slabs", "live blocks", "live", "free", "in front caches")

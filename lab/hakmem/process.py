@@ -243,8 +243,16 @@ def undisturbed() -> Iterator[list[int]]:
 def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> tuple[int, int]:
     """Runs a command undisturbed on the caller's terminal: process id and status, or -signal. `file` is the program."""
     with undisturbed():
-        child = subprocess.Popen(words, executable=file, env=dict(environment))
+        child = started(words, environment, file)
         return child.pid, child.wait()
+
+
+def started(words: Sequence[str], environment: Mapping[str, str], file: Path | None) -> subprocess.Popen[bytes]:
+    """On the caller's terminal. LabError when it can't be."""
+    try:
+        return subprocess.Popen(words, executable=file, env=dict(environment))
+    except OSError as error:
+        raise LabError(f"{words[0]}: {error.strerror}") from None
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

@@ -35,7 +35,7 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
         raise LabError(f"can't write {output}: {error.strerror}") from None
     environment["HAK_RECORD"] = f"{0 if children else os.getpid()}:{limit_bytes}:{folder}"
     try:
-        pid, status = process.attend(words, environment)
+        pid, status = process.attend(words, environment, takeover.find(words[0], environment))
         folder = folder.rename(folder.with_suffix(".recorded"))  # what outlives the command begins no more files
         traces = dict(_collect(folder, pid, output, children))
     except OSError as error:

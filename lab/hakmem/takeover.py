@@ -59,10 +59,10 @@ class Program:
 
 
 def find(word: str, environment: Mapping[str, str]) -> Path:
-    """The file that a shell would execute."""
+    """The file that a shell would execute. Its path is absolute: nobody looks for it in PATH once more."""
     found = shutil.which(word, path=environment.get("PATH", os.defpath))
     if found:
-        return Path(found)
+        return Path(found).absolute()
     path = Path(word)
     if "/" not in word or not path.exists():
         raise CommandError(f"{word or repr(word)}: command not found")

@@ -1,10 +1,10 @@
 /* explain: what the resident memory of a process on hakmem is there for, seen from outside, as JSON.
  *
  *     explain PID
- *    usage: explain PID | explain --version | explain --at-end RESULT PRELOAD COMMAND [ARGUMENT...]
+ *     explain --at-end RESULT PRELOAD FILE COMMAND [ARGUMENT...]
  *     explain --version
  *
- * The first form writes to standard output. The second runs a command with PRELOAD as its LD_PRELOAD, waits for its end, and
+ * The first form writes to standard output. The second runs FILE as COMMAND with PRELOAD as its LD_PRELOAD, waits for its end, and
  * writes RESULT when the process is about to go, with all its memory still there. Exit status: 0 when it is written; 2 with one
  * line on standard error when it can't be; 127 when the command could not be started.
  *
@@ -213,12 +213,12 @@ static void explain(pid_t id, FILE *out) {
 /* ---- A command, at its end ---------------------------------------------------------------------------------------- */
 
 /* What comes through `ready` says that somebody watches. */
-static _Noreturn void start(const char *preload, char **command, int ready, int failure) {
+static _Noreturn void start(const char *preload, const char *file, char **command, int ready, int failure) {
     char go;
     if (read(ready, &go, 1) != 1) {
         _exit(126);
     }
-    exec_or_report(preload, command, failure);
+    exec_or_report(preload, file, command, failure);
 }
 
 static bool is_stopping(int signal) {
@@ -254,7 +254,7 @@ static bool watch(pid_t child, int failure, const char *result, const char *prog
     return explained;
 }
 
-static int explain_at_end(const char *result, const char *preload, char **command) {
+static int explain_at_end(const char *result, const char *preload, const char *file, char **command) {
     int ready[2], failure[2];
     unsetenv("LD_PRELOAD");
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* the command goes with it */
@@ -264,7 +264,7 @@ static int explain_at_end(const char *result, const char *preload, char **comman
     pid_t child = fork();
     if (child == 0) {
         close(ready[1]);
-        start(preload, command, ready[0], failure[1]);
+        start(preload, file, command, ready[0], failure[1]);
     }
     close(failure[1]);
     if (child < 0 ||
@@ -281,8 +281,8 @@ static int explain_at_end(const char *result, const char *preload, char **comman
 }
 
 int main(int count, char **arguments) {
-    if (count >= 5 && strcmp(arguments[1], "--at-end") == 0) {
-        return explain_at_end(arguments[2], arguments[3], arguments + 4);
+    if (count >= 6 && strcmp(arguments[1], "--at-end") == 0) {
+        return explain_at_end(arguments[2], arguments[3], arguments[4], arguments + 5);
     }
     if (count == 2 && strcmp(arguments[1], "--version") == 0) {
         puts(version);
@@ -291,7 +291,7 @@ int main(int count, char **arguments) {
     char *end;
     long id = count == 2 ? strtol(arguments[1], &end, 10) : 0;
     if (count != 2 || *end != '\0' || id <= 0 || id > INT32_MAX) {
-        process_fail("usage: explain PID | explain --at-end RESULT PRELOAD COMMAND [ARGUMENT...]");
+        process_fail("usage: explain PID | explain --at-end RESULT PRELOAD FILE COMMAND [ARGUMENT...]");
     }
     explain((pid_t)id, stdout);
     return 0;

@@ -35,7 +35,7 @@ static long long microseconds(struct timeval time) { return time.tv_sec * 100000
 
 static _Noreturn void start(const char *preload, char **command, int failure) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    exec_or_report(preload, command, failure);
+    exec_or_report(preload, command[0], command, failure);
 }
 
 int main(int count, char **arguments) {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,38 @@ def test_commands_that_are_none(tmp_path: Path) -> None:
     ]:
         with pytest.raises(CommandError, match=expected):
             files(words)
+
+
+SAYS_ITS_NAME = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    free(malloc(count));
+    puts(words[0]);
+    fflush(stdout);
+    return usleep(500000);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run",), ("profile", "-o", "out"), ("learn",), ("explain",), ("explain", "--after", "0.2"), ("record",)],
+)
+@pytest.mark.parametrize("name", ["ls", "of-no-other"])
+def test_the_program_that_is_named_is_run(tmp_path: Path, command: tuple[str, ...], name: str) -> None:
+    """It, and none of that name in PATH; and it is told its name as it was given."""
+    compile_c(tmp_path / name, SAYS_ITS_NAME)
+    words = [sys.executable, "-m", "hakmem", *command, "--", f"./{name}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (0, f"./{name}"), done
+
+
+def test_a_program_in_a_folder_of_the_path_that_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "linked").symlink_to("/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    assert takeover.find("cat", {"PATH": "linked"}) == tmp_path / "linked" / "cat"
 
 
 # ---- What speaks against a program -----------------------------------------------------------------------------------

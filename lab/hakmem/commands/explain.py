@@ -64,9 +64,9 @@ def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[s
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
     with process.undisturbed() as came:
         if seconds is None:
-            found = explain.at_end(file, words[1:], ready)
+            found = explain.at_end(file, words, ready)
         else:
-            found = explain.after(seconds, file, words[1:], ready)
+            found = explain.after(seconds, file, words, ready)
     if came and seconds is None:
         print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
     return found
