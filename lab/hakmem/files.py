@@ -15,14 +15,20 @@ from hakmem.errors import LabError
 
 
 def check(file: Path) -> None:
-    """It can be written, or the command ends before anything is run. Nothing is opened or made for it: a link stays one,
-    and who reads a pipe is not told of an end."""
+    """It can be written, or the command ends before anything is run. Nothing is opened or made for it: a link stays
+    one, and who reads a pipe is not told of an end."""
     if str(file) == "-":
         return
     try:
         _look(file)
     except OSError as error:
         raise LabError(f"can't write {file}: {error.strerror}") from None
+
+
+def expect_name(given: str, option: str) -> None:
+    """LabError where standard output or a folder stands in place of a file's name."""
+    if given == "-" or os.path.basename(given) in ("", ".", ".."):
+        raise LabError(f"{option} {given or repr(given)}: expected the name of a file")
 
 
 def _look(file: Path) -> None:

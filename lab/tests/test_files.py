@@ -59,6 +59,21 @@ def test_no_command_runs_in_vain(words: tuple[str, ...], tmp_path: Path, capsys:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "words", [("profile", ""), ("profile", "folder/"), ("profile", "-"), ("learn", "-"), ("record", "-")]
+)
+def test_what_is_no_name_of_a_file_is_refused(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        cli.main([words[0], "-o", words[1], "--", "touch", "ran"])
+    said = f"hakmem: -o {words[1] or repr('')}: expected the name of a file\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, said)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_the_policy_without_a_name_is_checked_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
