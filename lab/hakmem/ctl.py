@@ -68,7 +68,7 @@ def state(pid: int) -> str:
 
 def is_on_hakmem(pid: int) -> bool:
     """Whether a file it has mapped as code has hakmem's note. OSError when its memory map can't be read."""
-    looks = {(f"/proc/{pid}/exe",)}
+    looks: set[tuple[str, ...]] = {(f"/proc/{pid}/exe",)}
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         found = re.match(r"(\S+) ..x. \S+ (\w+):(\w+) ([1-9]\d*)\s+(/.*)", line)
         if found and re.search(r"/libhakmem\.so[^/]* \(deleted\)$", found[5]):
