@@ -68,14 +68,31 @@ def state(pid: int) -> str:
 
 def is_on_hakmem(pid: int) -> bool:
     """Whether a file it has mapped as code has hakmem's note. OSError when its memory map can't be read."""
-    files = {f"/proc/{pid}/exe"}
+    looks: set[tuple[str, ...]] = {(f"/proc/{pid}/exe",)}
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-        found = re.match(r"\S+ ..x. \S+ \S+ [1-9]\d*\s+(/.*)", line)
-        if found and re.search(r"/libhakmem\.so[^/]* \(deleted\)$", found[1]):
+        found = re.match(r"(\S+) ..x. \S+ (\w+):(\w+) ([1-9]\d*)\s+(/.*)", line)
+        if found and re.search(r"/libhakmem\.so[^/]* \(deleted\)$", found[5]):
             return True  # replaced by another version since
         if found:
-            files.add(f"/proc/{pid}/root{found[1]}")
-    return any(_has_note(file) for file in files)
+            device = os.makedev(int(found[2], 16), int(found[3], 16))
+            looks.add(_places(pid, found[1], found[5], (device, int(found[4]))))
+    return any(_has_note(place) for places in looks for place in places)
+
+
+def _places(pid: int, span: str, path: str, identity: tuple[int, int]) -> tuple[str, ...]:
+    """Where a file that a process has mapped may be opened: a process that has changed its root, or whose folder is
+    covered by a mount, has mapped another file than the one of that path below its root."""
+    own, ours = f"/proc/{pid}/root{path}", path
+    if _is(own, identity) or not _is(ours, identity):
+        ours = own  # also where a file system says two devices of a file
+    return f"/proc/{pid}/map_files/{span}", ours
+
+
+def _is(path: str, identity: tuple[int, int]) -> bool:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return (found.st_dev, found.st_ino) == identity
+    return False
 
 
 def _has_note(path: str) -> bool:

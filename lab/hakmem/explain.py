@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hakmem import foreign, native, process
-from hakmem.words import amount
 from hakmem.errors import LabError
 from hakmem.report.model import Report, Share, Shares, Table
+from hakmem.words import amount
 
 MOST_UNKNOWN = 0.02  # of resident memory; beyond that the explanation is none
 MOST_PARTS = 6  # of a cause that are named

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,42 @@ from hakmem.errors import LabError
 
 
 def check(file: Path) -> None:
-    """It can be written, or the command ends before anything is run. A file that is there stays as it is."""
+    """It can be written, or the command ends before anything is run. Nothing is opened or made for it: a link stays
+    one, and who reads a pipe is not told of an end."""
     if str(file) == "-":
         return
     try:
-        was_there = file.exists()
-        file.open("a").close()
-        if not was_there:
-            file.unlink()
+        _look(file)
     except OSError as error:
         raise LabError(f"can't write {file}: {error.strerror}") from None
+
+
+def expect_name(given: str, option: str) -> None:
+    """LabError where standard output or a folder stands in place of a file's name."""
+    if given == "-" or os.path.basename(given) in ("", ".", ".."):
+        raise LabError(f"{option} {given or repr(given)}: expected the name of a file")
+
+
+def _look(file: Path) -> None:
+    """OSError when the file, or the one that it is a link to, can't be written."""
+    try:
+        mode = file.stat().st_mode
+    except FileNotFoundError:
+        folder = Path(os.path.realpath(file)).parent
+        folder.stat()
+        _allow(folder, os.W_OK | os.X_OK)
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    _allow(file, os.W_OK)
+
+
+def _allow(path: Path, rights: int) -> None:
+    if os.access(path, rights, effective_ids=True):
+        return
+    is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+    number = errno.EROFS if is_read_only else errno.EACCES
+    raise OSError(number, os.strerror(number))
 
 
 def _file(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:

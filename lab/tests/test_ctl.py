@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hakmem import cli, ctl, native, profile, top
+from hakmem import cli, ctl, foreign, native, profile, top
 from hakmem.errors import LabError
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -526,6 +526,19 @@ def test_one_thread_that_sleeps(capsys: pytest.CaptureFixture[str]) -> None:
         with open(f"/proc/{child.pid}/mem", "rb", buffering=0) as memory:
             places = [place for base in ctl.library_bases(child.pid) if (place := ctl._wish_place(memory, base))]
             assert [ctl._read(memory, place, 8) for place in places] == [ctl.NO_WISH]
+
+
+@needs_root
+@pytest.mark.parametrize("map_files", [True, False])
+def test_a_process_that_has_changed_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_files: bool) -> None:
+    """The path of its library leads nowhere from there. Not everybody may open what it has mapped as such."""
+    if not map_files:
+        opened = foreign.opened
+        monkeypatch.setattr(foreign, "opened", lambda path: opened(str(path).replace("map_files", "none")))
+    with running(f"import os\nos.chroot({str(tmp_path)!r})\n" + WAIT, CTL="1") as child:
+        wait_for_thread(child.pid)
+        assert ctl.ask(child.pid, "stats").startswith("hakmem ")
+        assert child.pid in top.Watcher().samples()
 
 
 @needs_root

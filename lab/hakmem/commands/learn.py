@@ -33,6 +33,8 @@ def command(
     from hakmem import settings as known_settings
     from hakmem.commands.run import callers_environment
 
+    if policy_file:
+        files.expect_name(str(policy_file), "-o")
     library = native.library()
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
     path = policy_file or Path(f"{Path(words[0]).name}.policy")

@@ -49,6 +49,7 @@ def command(
 
     if sum(map(bool, (raw, diff, words))) != 1:
         raise LabError("expected one of: a command, --read FILE, --diff BEFORE AFTER")
+    files.expect_name(prefix, "-o")
     if diff:
         _check(prefix)
         _write(profile.difference(profile.read(diff[0]), profile.read(diff[1])), prefix)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hakmem import files
 from hakmem.finite import byte_range
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -38,6 +39,8 @@ def command(output: Path | None, limit: int, children: bool, words: tuple[str, .
     from hakmem import recording
     from hakmem.words import amount
 
+    if output:
+        files.expect_name(str(output), "-o")
     default = Path(f"{Path(words[0]).name}.trace") if words else Path()
     done = recording.record(words, output or default, limit, children=children)
     for path, trace in done.traces.items():
