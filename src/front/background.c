@@ -143,9 +143,6 @@ static bool end_period(void) {
 
 /* ---- Sleeping ---------------------------------------------------------------------------------------------------- */
 
-/* A sandbox refuses that threads sleep: then there is no thread of hakmem's, in this process or its children. */
-static HAK_ATOMIC(bool) may_not_wait;
-
 static void sleep_until_miss(void) {
     uint32_t awake = HAK_BACKGROUND_AWAKE;
     if (!hak_atomic_cas(&hak_background_state, &awake, HAK_BACKGROUND_ASLEEP, relaxed, relaxed)) return;
@@ -176,19 +173,17 @@ static bool is_ending(void) { return hak_atomic_load(&hak_background_state, rela
 /* The exact clock reads the processor's counter, which the program may have forbidden (PR_SET_TSC). */
 static uint64_t clock_us(void) { return hak_profile_is_on() ? hak_os_clock_ns() / 1000 : hak_os_clock_ms() * 1000; }
 
-/* Waits, and opens and closes the windows of the heap profile meanwhile. False when there is no waiting here. */
-static bool wait_and_meter(uint64_t wait_ms) {
+/* Waits, and opens and closes the windows of the heap profile meanwhile. */
+static void wait_and_meter(uint64_t wait_ms) {
     uint64_t left_us = wait_ms * 1000, now_us = clock_us();
     while (!is_ending()) {
         uint64_t step_us = hak_meter_step(now_us), before_us = now_us;
-        if (!hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us))
-            return false;
-        if (step_us >= left_us) break;
+        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us);
+        if (step_us >= left_us || !hak_os_may_wait()) return;
         now_us = clock_us();
-        if (now_us - before_us >= left_us) break;
+        if (now_us - before_us >= left_us) return;
         left_us -= now_us - before_us;
     }
-    return true;
 }
 
 /* The program has one thread from now on, which may sleep for ever: what lies free goes back first. */
@@ -228,11 +223,8 @@ static void run_background(void) {
     left_to_sweep = UINT64_MAX;
     while (!is_ending()) {
         uint64_t wait_ms = hak_ace_wait_ms(period_ms() < MOST_WAIT_MS ? period_ms() : MOST_WAIT_MS);
-        if (!wait_and_meter(wait_ms)) {
-            hak_atomic_store(&may_not_wait, true, relaxed);
-            break;
-        }
-        if (is_ending()) break;
+        wait_and_meter(wait_ms);
+        if (is_ending() || !hak_os_may_wait()) break;
         looks_alone = is_wanted() ? 0 : looks_alone + 1;
         if (looks_alone >= LOOKS_ALONE) {
             leave_alone();
@@ -308,7 +300,7 @@ static bool is_borrowed(void) {
 }
 
 static void start_thread(void) {
-    if (hak_atomic_load(&may_not_wait, relaxed) || is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
+    if (!hak_os_may_wait() || is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
     hak_atomic_store(&hak_decay_has_background, 1, relaxed);
     hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
     if (hak_os_start_thread(run_background, NULL)) return;

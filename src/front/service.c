@@ -107,8 +107,7 @@ static void serve(void) {
         if (service.is_filtered) break;
         if (has_metrics() && metrics_wait_ms() == 0) write_metrics();
     }
-    while (is_serving() && hak_os_wait(&service_state, SERVICE_OPEN, 0)) {
-    }
+    while (is_serving() && hak_os_may_wait()) hak_os_wait(&service_state, SERVICE_OPEN, 0);
 }
 
 static void run_service(void) {

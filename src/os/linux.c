@@ -745,7 +745,7 @@ static HAK_ATOMIC(bool) waits_are_refused;
 
 /* glibc ends the process when a sandbox refuses that it waits. */
 void hak_os_join_thread(uintptr_t thread) {
-    if (hak_atomic_load(&waits_are_refused, relaxed)) {
+    if (!hak_os_may_wait()) {
         while (!hak_os_try_join_thread(thread)) hak_cpu_relax();
     } else {
         join((pthread_t)thread, NULL);
@@ -754,15 +754,16 @@ void hak_os_join_thread(uintptr_t thread) {
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     int saved_errno = errno;
     struct timespec time = {.tv_sec = (time_t)(most_us / 1000000), .tv_nsec = (long)(most_us % 1000000) * 1000};
-    bool done = syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0) == 0 ||
-                errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT;
-    if (!done) hak_atomic_store(&waits_are_refused, true, relaxed);
+    if (syscall(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0) != 0 &&
+        errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)
+        hak_atomic_store(&waits_are_refused, true, relaxed);
     errno = saved_errno;
-    return done;
 }
+
+bool hak_os_may_wait(void) { return !hak_atomic_load(&waits_are_refused, relaxed); }
 
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     int saved_errno = errno;

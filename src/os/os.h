@@ -151,9 +151,12 @@ enum hak_os_settled { HAK_OS_SETTLED, HAK_OS_BEGAN_FILTERED, HAK_OS_FILTERED, HA
 enum hak_os_settled hak_os_settle_thread(void);
 
 /* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. Who
- * wakes, wakes all that sleep so. False, at once, where a sandbox refuses the call: nobody can sleep there. */
-bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
+ * wakes, wakes all that sleep so. */
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us);
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word);
+
+/* False once a sandbox has refused that a thread sleeps: no thread of hakmem's may be here then, nor in children. */
+bool hak_os_may_wait(void);
 
 /* Lets another thread run. */
 void hak_os_yield(void);

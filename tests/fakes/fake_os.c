@@ -344,7 +344,7 @@ void *hak_os_move_pages(void *start, size_t bytes) {
     return moved;
 }
 
-bool hak_os_is_locked(void *page) { return (void)page, fake_os.is_locked; }
+bool hak_os_is_locked(void *page) { return (void)page, false; }
 
 static bool advise(enum fake_call_kind kind, void *start, size_t bytes) {
     area_of(start, bytes);
@@ -410,13 +410,13 @@ uintptr_t hak_os_this_thread(void) { return 1; }
 enum hak_os_settled hak_os_settle_thread(void) {
     return fake_os.is_filtered ? HAK_OS_BEGAN_FILTERED : fake_os.is_foreign ? HAK_OS_FOREIGN : HAK_OS_SETTLED;
 }
-bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     (void)word, (void)expected;
     fake_os.waits++;
     fake_os.waited_us = most_us;
     if (fake_os.at_wait != NULL) fake_os.at_wait();
-    return !fake_os.refuses_waits;
 }
+bool hak_os_may_wait(void) { return !fake_os.refuses_waits; }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     (void)word;
     fake_os.wakes++;

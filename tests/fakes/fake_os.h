@@ -53,7 +53,6 @@ enum { FAKE_CALL_LIMIT = 1 << 16, FAKE_OUTPUT_BYTES = 1 << 16 };
 struct fake_os {
     /* Set by the test. */
     size_t page_bytes;             /* 4096; change it before anything else is called */
-    bool is_locked;                /* new mappings are locked in memory */
     void *wiped;                   /* what a fork empties; NULL: the kernel has no such memory */
     const void *library_code;      /* the address that is the C library's; NULL */
     size_t window_room;            /* addresses for a range and its tables; SIZE_MAX */

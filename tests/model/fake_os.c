@@ -253,12 +253,12 @@ void hak_os_join_thread(uintptr_t thread) {
 bool hak_os_try_join_thread(uintptr_t thread) { return thread >= THREADS; }
 uintptr_t hak_os_this_thread(void) { return THREADS + model_thread(); }
 enum hak_os_settled hak_os_settle_thread(void) { return HAK_OS_SETTLED; }
-bool hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
+void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     enum { LONGEST_NAP_US = 1000 };
     if (most_us != 0 && most_us <= LONGEST_NAP_US) hak_cpu_relax(); /* a turn of a loop that waits */
     else model_futex_wait(word, expected);
-    return true;
 }
+bool hak_os_may_wait(void) { return true; }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, UINT_MAX); }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }
 bool hak_os_is_privileged(void) { return !fake_os.has_service; }
