@@ -93,18 +93,20 @@ class Explanation:
 def of_process(pid: int) -> Explanation:
     """Of a running process, which isn't stopped for it. A terminal's Ctrl-C does not reach the helper."""
     done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True, start_new_session=True)
-    _check(done)
+    _check(done.returncode, done.stderr)
     return explanation(_parsed(done.stdout))
 
 
 def at_end(file: Path, words: Sequence[str], environment: Mapping[str, str]) -> Explanation:
-    """Runs a program, and explains it when it is about to end. Its input and output are the caller's."""
+    """Runs a program, and explains it when it is about to end. Its input, output and errors are the caller's."""
     ready = dict(environment)
     preload = ready.pop("LD_PRELOAD", "")
     with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
-        result = Path(folder, "result")
-        command = [str(native.helper("explain")), "--at-end", str(result), preload, str(file), *words]
-        _check(subprocess.run(command, env=ready, stderr=subprocess.PIPE))
+        result, complaint = Path(folder, "result"), Path(folder, "complaint")
+        complaint.touch()
+        options = ["--at-end", str(result), str(complaint), preload, str(file)]
+        done = subprocess.run([str(native.helper("explain")), *options, *words], env=ready)
+        _check(done.returncode, complaint.read_bytes())
         return explanation(_parsed(result.read_bytes()))
 
 
@@ -118,10 +120,10 @@ def after(seconds: float, file: Path, words: Sequence[str], environment: Mapping
     raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
 
 
-def _check(done: subprocess.CompletedProcess[bytes]) -> None:
-    if done.returncode != 0:
-        said = os.fsdecode(done.stderr or b"").strip().splitlines()
-        raise LabError(foreign.line(said[-1]) if said else f"explain ended with {done.returncode}")
+def _check(status: int, complaint: bytes) -> None:
+    if status != 0:
+        said = os.fsdecode(complaint).strip().splitlines()
+        raise LabError(foreign.line(said[-1]) if said else f"explain ended with {status}")
 
 
 def _parsed(text: bytes) -> Plain:

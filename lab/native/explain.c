@@ -1,12 +1,12 @@
 /* explain: what the resident memory of a process on hakmem is there for, seen from outside, as JSON.
  *
  *     explain PID
- *     explain --at-end RESULT PRELOAD FILE COMMAND [ARGUMENT...]
+ *     explain --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]
  *     explain --version
  *
  * The first form writes to standard output. The second runs FILE as COMMAND with PRELOAD as its LD_PRELOAD, waits for its end, and
  * writes RESULT when the process is about to go, with all its memory still there. Exit status: 0 when it is written; 2 with one
- * line on standard error when it can't be; 127 when the command could not be started.
+ * line on standard error, or in the second form in COMPLAINT, when it can't be; 127 when the command could not be started.
  *
  * Its output has what was measured and no more: resident bytes by cause, by class of blocks, by heap; threads with names and
  * stack pointers; and the mappings, each with those of its resident bytes that are not hakmem's. lab/hakmem/explain.py puts
@@ -254,7 +254,8 @@ static bool watch(pid_t child, int failure, const char *result, const char *prog
     return explained;
 }
 
-static int explain_at_end(const char *result, const char *preload, const char *file, char **command) {
+static int explain_at_end(const char *result, const char *complaint, const char *preload, const char *file,
+                          char **command) {
     int ready[2], failure[2];
     unsetenv("LD_PRELOAD");
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* the command goes with it */
@@ -267,6 +268,9 @@ static int explain_at_end(const char *result, const char *preload, const char *f
         start(preload, file, command, ready[0], failure[1]);
     }
     close(failure[1]);
+    if (freopen(complaint, "we", stderr) == NULL) { /* standard error is the command's */
+        exit(2);
+    }
     if (child < 0 ||
         ptrace(PTRACE_SEIZE, child, NULL, (void *)(intptr_t)(PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL)) != 0) {
         process_fail("a process can't be watched here: %s; give the number of a running one", strerror(errno));
@@ -281,8 +285,8 @@ static int explain_at_end(const char *result, const char *preload, const char *f
 }
 
 int main(int count, char **arguments) {
-    if (count >= 6 && strcmp(arguments[1], "--at-end") == 0) {
-        return explain_at_end(arguments[2], arguments[3], arguments[4], arguments + 5);
+    if (count >= 7 && strcmp(arguments[1], "--at-end") == 0) {
+        return explain_at_end(arguments[2], arguments[3], arguments[4], arguments[5], arguments + 6);
     }
     if (count == 2 && strcmp(arguments[1], "--version") == 0) {
         puts(version);
@@ -291,7 +295,7 @@ int main(int count, char **arguments) {
     char *end;
     long id = count == 2 ? strtol(arguments[1], &end, 10) : 0;
     if (count != 2 || *end != '\0' || id <= 0 || id > INT32_MAX) {
-        process_fail("usage: explain PID | explain --at-end RESULT PRELOAD FILE COMMAND [ARGUMENT...]");
+        process_fail("usage: explain PID | explain --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]");
     }
     explain((pid_t)id, stdout);
     return 0;

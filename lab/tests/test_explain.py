@@ -573,6 +573,15 @@ def test_a_command_at_its_end(tmp_path: Path) -> None:
     assert "<svg" in page.read_text() and "http://" not in page.read_text().replace("http://www.w3.org", "")
 
 
+def test_standard_error_is_the_commands(tmp_path: Path) -> None:
+    """Whom the command leaves behind with it is not waited for."""
+    command = [sys.executable, "-m", "hakmem", "explain", "--", "sh", "-c", "echo said >&2; sleep 20 & exit 3"]
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "error", "wb") as error:
+        assert subprocess.run(command, stdout=out, stderr=error, timeout=15).returncode == 0
+    assert (tmp_path / "error").read_text() == "said\n"
+    assert "live blocks" in (tmp_path / "out").read_text()
+
+
 def test_a_command_that_is_killed_is_explained() -> None:
     done = hakmem("--", "sh", "-c", "kill -9 $$")
     assert (done.returncode, done.stderr) == (0, ""), done
