@@ -14,7 +14,7 @@ from typing import Literal
 from hakmem import elf, settings, takeover
 from hakmem.errors import LabError
 from hakmem.host import AT_PAGESZ, AT_SECURE, Host, HostProcess
-from hakmem.process import C_LIBRARY
+from hakmem.process import C_LIBRARY, is_preloadable
 
 Level = Literal["ok", "note", "problem"]
 
@@ -68,7 +68,13 @@ def of_library(library: Path, host: Host) -> Iterator[Finding]:
     except LabError as error:
         yield problem("library", str(error), "./dev build, or install the package again")
     else:
-        yield ok("library", f"{library} loads")
+        yield _loads(library)
+
+
+def _loads(library: Path) -> Finding:
+    if is_preloadable(library.resolve()):
+        return ok("library", f"{library} loads")
+    return problem("library", f"LD_PRELOAD can't name {library}, for the space or colon in it", "move it")
 
 
 def of_machine(host: Host) -> Iterator[Finding]:

@@ -219,6 +219,14 @@ def test_the_library_loads_here() -> None:
     assert [finding.level for finding in findings] == ["ok", "ok"]
 
 
+def test_a_library_where_no_preload_reaches_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    shutil.copy(native.library(), folder / "libhakmem.so")
+    found = list(doctor.of_library(folder / "libhakmem.so", Host()))
+    assert [one.topic for one in found if one.level == "problem"] == ["library"]
+
+
 def test_a_c_library_that_is_too_old_or_another_one(tmp_path: Path) -> None:
     old, other = (fake(tmp_path, glibc=glibc) for glibc in ((2, 17), None))
     assert one(doctor.of_library(native.library(), old), "C library").level == "problem"
