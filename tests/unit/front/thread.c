@@ -116,9 +116,14 @@ static void *end_late(void *unused) {
 }
 
 static void late_destructors(bool before_ours) {
+    pthread_key_t lowest; /* hakmem has left it free; destructors are called in the order of numbers */
     if (before_ours) assert_int_equal(pthread_key_create(&late_key, allocate_late), 0);
     hak_free(hak_malloc(1));
-    if (!before_ours) assert_int_equal(pthread_key_create(&late_key, allocate_late), 0);
+    if (!before_ours) {
+        assert_int_equal(pthread_key_create(&lowest, NULL), 0);
+        assert_int_equal(pthread_key_create(&late_key, allocate_late), 0);
+        assert_true(late_key > lowest + 1);
+    }
     size_t mapped = 0;
     for (uint64_t i = 1; i <= 50; i++) {
         in_thread(end_late, NULL);
