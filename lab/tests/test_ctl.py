@@ -338,7 +338,8 @@ def test_another_users_pipe_is_left_alone() -> None:
     words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-S", "-E", "-c", program]
     environment = {"LD_PRELOAD": str(native.library()), "HAKMEM_CTL": "0"}
     inherited = (requests[0], answers[1])
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, cwd="/", pass_fds=inherited) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env=environment, cwd="/", pass_fds=inherited, **pipes) as child:
         try:
             assert child.stdout and child.stdout.readline() == b"ready\n"
             os.write(answers[1], b"the owner's")
