@@ -309,8 +309,11 @@ int main(int count, char **arguments) {
     }
     char *end;
     long id = count == 2 ? strtol(arguments[1], &end, 10) : 0;
-    if (count != 2 || *end != '\0' || id <= 0 || id > INT32_MAX) {
+    if (count != 2 || *end != '\0') {
         process_fail("usage: explain PID | explain --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]");
+    }
+    if (id <= 0 || id > INT32_MAX) {
+        process_fail("there is no process %s", arguments[1]);
     }
     explain((pid_t)id, stdout);
     return 0;

@@ -647,6 +647,9 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], num
 def test_mistakes_are_one_line() -> None:
     for options, said in (
         (["4194305"], "there is no process 4194305"),
+        (["0"], "there is no process 0"),
+        (["9" * 20], f"there is no process {'9' * 20}"),
+        (["9" * 5000], f"there is no process {'9' * 5000}"),
         (["--after", "1", "7"], "--after and --set are for commands"),
         (["--", "no-such-command"], "command not found"),
         (["--after", "5", "--", "true"], "true ended before the 5 s were over"),
