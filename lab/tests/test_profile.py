@@ -189,7 +189,7 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
     if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
         pytest.skip("no `go tool pprof` here: Debian's package golang-go")
     graph = tmp_path / "some.pb.gz"
-    pprof.write(profile.parse(TEXT, "some.prof"), graph)
+    graph.write_bytes(pprof.encode(profile.parse(TEXT, "some.prof")))
     for index, live in (("inuse_space", "1400B"), ("alloc_objects", "25")):
         words = ["go", "tool", "pprof", "-top", f"-sample_index={index}", str(graph)]
         top = subprocess.run(words, capture_output=True, text=True, timeout=120)

@@ -120,7 +120,7 @@ def _write(profile: Profile, prefix: str) -> None:
 
     graph, page = _files(prefix)
     try:
-        pprof.write(profile, graph)
+        files.put(graph, pprof.encode(profile))
     except OSError as error:
         raise LabError(f"can't write {graph}: {error.strerror}") from None
     files.write(page, flame.render(profile))
