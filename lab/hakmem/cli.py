@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 
@@ -68,11 +69,20 @@ def cli() -> None:
     """Runs programs on hakmem, compares allocators on your own command, and keeps evidence for every figure."""
 
 
+def _nowhere() -> TextIO:
+    """In place of what is closed. What is run finds it closed."""
+    return open(os.devnull, "w")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
-    if sys.stdout is None and "run" not in words[:1]:  # what runs may not need it
-        print("hakmem: standard output is closed", file=sys.stderr)
-        sys.exit(2)
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+    if sys.stdout is None:
+        if "run" not in words[:1]:  # what runs may not need it
+            print("hakmem: standard output is closed", file=sys.stderr)
+            sys.exit(2)
+        sys.stdout = _nowhere()
     try:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="hakmem", standalone_mode=False

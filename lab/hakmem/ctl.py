@@ -66,6 +66,19 @@ def state(pid: int) -> str:
         return ""
 
 
+def memory_map(pid: int) -> str:
+    """The lines of /proc/PID/maps."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        lines = ""
+    except OSError as error:
+        raise AskError(f"{title(pid)}: its memory map can't be read: {error.strerror}") from None
+    if not lines:
+        raise AskError(f"{title(pid)} ended before its memory map was read")
+    return lines
+
+
 def is_on_hakmem(pid: int) -> bool:
     """Whether a file it has mapped as code has hakmem's note. OSError when its memory map can't be read."""
     looks: set[tuple[str, ...]] = {(f"/proc/{pid}/exe",)}

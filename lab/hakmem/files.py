@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -69,7 +70,41 @@ def write(file: Path, text: str) -> bool:
         sys.stdout.write(text)
         return True
     try:
-        file.write_text(text)
+        put(file, text.encode())
     except OSError as error:
         raise LabError(f"can't write {file}: {error.strerror}") from None
     return False
+
+
+def put(file: Path, data: bytes) -> None:
+    """All of it, or OSError: a file without room for it is left as it was, or not made. It is written in its place, so
+    that it stays what it is: a link, a pipe, or somebody else's in a folder that can't be written."""
+    is_new = not file.exists()
+    try:
+        with open(file, "wb", opener=_opened_uncut) as out:
+            is_cut = stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+            if is_cut:
+                _reserve(out.fileno(), len(data))
+            out.write(data)
+            if is_cut:
+                out.truncate()
+    except OSError as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.realpath(file))
+        raise OSError(error.errno, error.strerror, str(file)) from None
+
+
+def _opened_uncut(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Room for so many bytes, of which those that are there have theirs."""
+    before = os.fstat(descriptor).st_size
+    if size > before:
+        try:
+            os.posix_fallocate(descriptor, before, size - before)
+        except OSError:
+            os.ftruncate(descriptor, before)
+            raise

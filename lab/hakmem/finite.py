@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+MOST_SECONDS = 10**9  # Python's timers take some more, nanoseconds in 63 bits
 FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -31,7 +32,10 @@ def _bytes_of(text: str) -> int | None:
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds; neither "nan", which is within all of them, nor "inf"."""
+    """A number within bounds, of seconds where no other upper one is named; not "nan", which is within all of them."""
+
+    def __init__(self, min: float, max: float = MOST_SECONDS, min_open: bool = False) -> None:
+        super().__init__(min, max, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))

@@ -24,6 +24,7 @@ LAYERS: tuple[Layer, ...] = ("allocator", "program", "libc", "kernel")
 
 HOT = 0.02  # of the whole
 FEW_SAMPLES = 300  # fewer make shares of some per cent a matter of chance
+LEAST_CPU_S = 0.1  # the kernel tells its own time from the program's by ticks of up to 10 ms, of which less has few
 
 LIBC_FILE = re.compile(r"^(ld-linux.*|ld64\.so.*|lib(m|pthread|dl|rt)\.so\..*|\[vdso\])$")
 LIBC_MALLOC = re.compile(
@@ -64,6 +65,19 @@ class Profile:
     cannot_count: list[str]
     cannot_count_why: str
     notes: list[str]
+
+    @property
+    def cpu_s(self) -> float:
+        return self.user_s + self.system_s
+
+    @property
+    def kernel_share(self) -> float | None:
+        """Of CPU time; None where that is too little to be split."""
+        return _kernel_share(self.user_s, self.system_s)
+
+
+def _kernel_share(user_s: float, system_s: float) -> float | None:
+    return system_s / (user_s + system_s) if user_s + system_s >= LEAST_CPU_S else None
 
 
 def layer_of(spot: Spot, allocator: Allocator) -> Layer:
@@ -151,8 +165,8 @@ def _notes(name: str, choice: Choice, spots: list[Spot], run: Run, total: int) -
         notes.append("callgrind counts instructions in user mode: the kernel has no share, and cache misses no weight")
     else:
         if total < FEW_SAMPLES:
-            notes.append(f"{total} samples are few: shares are rough; give the command more work")
-        if run.system_s > 0.05 * (run.user_s + run.system_s) and not any(spot.in_kernel for spot in spots):
+            notes.append(f"few samples ({total}): shares are rough; give the command more work")
+        if (_kernel_share(run.user_s, run.system_s) or 0) > 0.05 and not any(spot.in_kernel for spot in spots):
             notes.append("the kernel's share is hidden: as root, or with kernel.perf_event_paranoid=1, it shows")
     for spot in spots:
         if spot.function == NAMELESS and spot.count >= HOT * total and not spot.in_kernel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -141,7 +140,3 @@ def encode(profile: Profile) -> bytes:
         )
         sample.label.add(key=builder.string("bytes"), num=round(figures.mean_size), num_unit=builder.string("bytes"))
     return gzip.compress(message.SerializeToString(), mtime=0)
-
-
-def write(profile: Profile, path: Path) -> None:
-    path.write_bytes(encode(profile))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import native, process, takeover, trace
+from hakmem import files, native, process, takeover, trace
 from hakmem.errors import LabError
 from hakmem.trace import Trace
 
@@ -37,12 +37,14 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
     try:
         pid, status = process.attend(words, environment, takeover.find(words[0], environment))
         folder = folder.rename(folder.with_suffix(".recorded"))  # what outlives the command begins no more files
+        has_begun = any(folder.iterdir())
         traces = dict(_collect(folder, pid, output, children))
     except OSError as error:
         raise LabError(f"{error.filename or words[0]}: {error.strerror}; what was recorded is in {folder}") from None
     shutil.rmtree(folder, ignore_errors=True)
     if not traces:
-        raise LabError(f"{words[0]} ended with {status} and asked its allocator for nothing: no trace")
+        why = "asked its allocator for nothing" if has_begun else "could not be recorded"
+        raise LabError(f"{words[0]} ended with {status} and {why}: no trace")
     return Recording(status, traces)
 
 
@@ -62,6 +64,6 @@ def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tupl
         name, dot, suffix = output.name.partition(".")
         path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if kept else output
         found = trace.parse(data, str(path))
-        path.write_bytes(trace.compress(trace.pack(found)) if path.suffix == trace.PACKED else data)
+        files.put(path, trace.compress(trace.pack(found)) if path.suffix == trace.PACKED else data)
         kept.append((path, found))
     return kept

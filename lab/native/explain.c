@@ -254,14 +254,29 @@ static bool watch(pid_t child, int failure, const char *result, const char *prog
     return explained;
 }
 
+/* Above the standard three, whichever of them are closed: a command inherits just what the caller had. */
+static void open_pipe(int ends[2]) {
+    int low[2];
+    if (pipe2(low, O_CLOEXEC) != 0) {
+        process_fail("no pipe: %s", strerror(errno));
+    }
+    for (int i = 0; i < 2; i++) {
+        ends[i] = fcntl(low[i], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        if (ends[i] < 0) {
+            process_fail("no pipe: %s", strerror(errno));
+        }
+    }
+    close(low[0]);
+    close(low[1]);
+}
+
 static int explain_at_end(const char *result, const char *complaint, const char *preload, const char *file,
                           char **command) {
     int ready[2], failure[2];
     unsetenv("LD_PRELOAD");
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* the command goes with it */
-    if (pipe2(ready, O_CLOEXEC) != 0 || pipe2(failure, O_CLOEXEC) != 0) {
-        process_fail("no pipe: %s", strerror(errno));
-    }
+    open_pipe(ready);
+    open_pipe(failure);
     pid_t child = fork();
     if (child == 0) {
         close(ready[1]);
@@ -294,8 +309,11 @@ int main(int count, char **arguments) {
     }
     char *end;
     long id = count == 2 ? strtol(arguments[1], &end, 10) : 0;
-    if (count != 2 || *end != '\0' || id <= 0 || id > INT32_MAX) {
+    if (count != 2 || *end != '\0') {
         process_fail("usage: explain PID | explain --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]");
+    }
+    if (id <= 0 || id > INT32_MAX) {
+        process_fail("there is no process %s", arguments[1]);
     }
     explain((pid_t)id, stdout);
     return 0;

@@ -147,20 +147,40 @@ static void read_command(struct trace_header *header) {
     }
 }
 
-/* The disk space of a stretch of chunks, asked for before they are written: a full disk is an error here, not a SIGBUS
- * in the program. One that has left its root or its user since the file was made goes on without. */
-static bool reserve(uint32_t index) {
-    int error = errno;
+/* The disk space of a stretch of chunks, the first with the header, asked for before they are written: a full disk is an error here, not a SIGBUS
+ * in the program. One that has left its root or its user since the file was made goes on without. Returns the error. */
+static int reserve(uint32_t index) {
+    int before = errno;
     int file = open(session->path, O_RDWR | O_CLOEXEC);
-    off_t offset = (off_t)(index + 1) * TRACE_CHUNK_BYTES;
     uint32_t left = session->chunk_capacity - index;
-    off_t bytes = (off_t)(left < RESERVED_COUNT ? left : RESERVED_COUNT) * TRACE_CHUNK_BYTES;
-    bool is_reserved = file < 0 || posix_fallocate(file, offset, bytes) == 0;
+    off_t start = index == 0 ? 0 : (off_t)(index + 1) * TRACE_CHUNK_BYTES;
+    off_t end = (off_t)(index + 1 + (left < RESERVED_COUNT ? left : RESERVED_COUNT)) * TRACE_CHUNK_BYTES;
+    int error = file < 0 ? 0 : posix_fallocate(file, start, end - start);
     if (file >= 0) {
         close(file);
     }
+    errno = before;
+    return error;
+}
+
+/* The file with room for its first chunks; NULL with errno. Closes `file`. */
+static void *map_and_reserve(int file, uint64_t bytes) {
+    bool is_enough = bytes >= 2 * TRACE_CHUNK_BYTES;
+    errno = EFBIG;
+    bool is_sized = is_enough && ftruncate(file, (off_t)bytes) == 0;
+    void *memory = is_sized ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    close(file);
+    if (memory == MAP_FAILED) {
+        return NULL;
+    }
+    session->chunk_capacity = (uint32_t)(bytes / TRACE_CHUNK_BYTES - 1);
+    int error = madvise(memory, bytes, MADV_DONTFORK) != 0 ? errno : reserve(0);
+    if (error == 0) {
+        return memory;
+    }
+    munmap(memory, bytes);
     errno = error;
-    return is_reserved;
+    return NULL;
 }
 
 static bool map_file(void) {
@@ -181,12 +201,10 @@ static bool map_file(void) {
         }
         return false;
     }
-    bool is_sized = bytes >= 2 * TRACE_CHUNK_BYTES && ftruncate(file, (off_t)bytes) == 0;
-    void *memory = is_sized ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
-    close(file);
-    session->chunk_capacity = (uint32_t)(bytes / TRACE_CHUNK_BYTES - 1);
-    if (memory == MAP_FAILED || madvise(memory, bytes, MADV_DONTFORK) != 0 || !reserve(0)) {
+    void *memory = map_and_reserve(file, bytes);
+    if (!memory) {
         complain("no room for", session->path);
+        unlink(session->path);
         return false;
     }
     session->header = memory;
@@ -272,7 +290,7 @@ static bool open_chunk(void) {
     _Atomic uint32_t *count = &session->header->chunk_count;
     uint32_t index = atomic_load_explicit(count, memory_order_relaxed);
     do {
-        if (index >= session->chunk_capacity || (index % RESERVED_COUNT == 0 && !reserve(index))) {
+        if (index >= session->chunk_capacity || (index % RESERVED_COUNT == 0 && reserve(index) != 0)) {
             end();
             return false;
         }

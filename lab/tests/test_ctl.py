@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import mmap
 import os
@@ -128,6 +129,35 @@ def test_profile_of_a_running_process(capsys: pytest.CaptureFixture[str], tmp_pa
         assert read.process == child.pid and read.total.live_bytes > 300000
         assert any(frame.name for site in read.sites for frame in site.frames)
         assert "control: " in says(capsys, "ctl", child.pid, "control")[1]
+
+
+def test_a_process_that_ends_while_its_profile_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reader(io.StringIO):
+        def write(self, text: str) -> int:
+            child.kill()
+            child.wait()
+            return super().write(text)
+
+    with answering() as child:
+        ctl.ask(child.pid, "profile on")
+        shown = Reader()
+        monkeypatch.setattr(sys, "stdout", shown)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["ctl", str(child.pid), "profile", "dump"])
+    assert ended.value.code == 0
+    head, _, memory_map = shown.getvalue().partition("\nmaps\n")
+    assert head.startswith(profile.FIRST_LINE) and "[stack]" in memory_map
+
+
+def test_a_process_that_ends_before_its_memory_map_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctl, "ask", lambda *_: "maps\n")
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    for _ in ("it waits for its parent", "it is gone"):
+        assert "ended before its memory map was read" in refuses(capsys, "ctl", child.pid, "profile", "dump")
+        child.wait()
 
 
 def test_a_large_process_answers_unasked() -> None:

@@ -582,6 +582,28 @@ def test_standard_error_is_the_commands(tmp_path: Path) -> None:
     assert "live blocks" in (tmp_path / "out").read_text()
 
 
+SAYS_WHAT_IS_OPEN = """
+import os, sys
+def is_open(number):
+    try: return bool(os.fstat(number))
+    except OSError: return False
+found = [number for number in range(64) if is_open(number)]
+open(sys.argv[1], "w").write(str(found))
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "0<&-", "2<&-", "0<&- 2<&-"])
+def test_a_command_has_open_what_the_caller_had(closed: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-S", "-E", "-c", SAYS_WHAT_IS_OPEN]
+    found = []
+    for before in ([], [sys.executable, "-m", "hakmem", "explain", "--"]):
+        call = ["sh", "-c", f'exec "$@" {closed}', "sh", *before, *words, str(tmp_path / "open")]
+        done = subprocess.run(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=20)
+        assert done.returncode == 0
+        found.append((tmp_path / "open").read_text())
+    assert b"live blocks" in done.stdout and found[0] == found[1]
+
+
 def test_a_command_that_is_killed_is_explained() -> None:
     done = hakmem("--", "sh", "-c", "kill -9 $$")
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -625,6 +647,9 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], num
 def test_mistakes_are_one_line() -> None:
     for options, said in (
         (["4194305"], "there is no process 4194305"),
+        (["0"], "there is no process 0"),
+        (["9" * 20], f"there is no process {'9' * 20}"),
+        (["9" * 5000], f"there is no process {'9' * 5000}"),
         (["--after", "1", "7"], "--after and --set are for commands"),
         (["--", "no-such-command"], "command not found"),
         (["--after", "5", "--", "true"], "true ended before the 5 s were over"),

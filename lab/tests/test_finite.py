@@ -14,3 +14,18 @@ def test_what_is_no_number_of_seconds_is_refused(number: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1 and number in done.stderr
+
+
+@pytest.mark.parametrize("words", [("ctl", "--timeout"), ("top", "--interval"), ("explain", "--after")])
+def test_more_seconds_than_a_timer_takes_are_refused(words: tuple[str, str]) -> None:
+    for number in ("1.1e9", "1e10", "1e300", "inf"):
+        command = [sys.executable, "-m", "hakmem", *words, number, "1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert len(done.stderr.splitlines()) == 1 and "<=1000000000" in done.stderr, done.stderr
+
+
+def test_the_most_seconds_are_taken() -> None:
+    command = [sys.executable, "-m", "hakmem", "explain", "--after", "1e9", "--", "sleep", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "hakmem: sleep ended before the 1e+09 s were over, with 0\n"

@@ -13,6 +13,7 @@ import pytest
 from compiled import compile_c
 from hakmem import hot, pages, profilers
 from hakmem.allocators import Allocator, glibc
+from hakmem.commands import hot as hot_command
 from hakmem.errors import LabError
 from hakmem.hot import Function
 from hakmem.measure import Variant
@@ -209,13 +210,22 @@ def test_a_report_has_shares_by_layer_and_hot_functions() -> None:
 
 
 def test_few_samples_are_said() -> None:
-    assert any("few" in note for note in report([Spot("program", "main", 9)]).notes)
+    assert "few samples (9): shares are rough; give the command more work" in report([Spot("program", "main", 9)]).notes
+
+
+def test_little_time_is_not_split_between_program_and_kernel() -> None:
+    in_kernel = [Spot("[kernel.kallsyms]", "exc_page_fault", 1, in_kernel=True)]
+    short = hot_command.text(report(in_kernel, run=run_of(user_s=0.001, system_s=0)))
+    assert "CPU time     1.00 ms, too little to tell user mode from the kernel\n" in short
+    assert "Shares of 1 sample," in short
+    assert "CPU time     1.00 s, 90% in user mode, 10% in the kernel\n" in hot_command.text(report(MIX))
 
 
 def test_a_hidden_kernel_is_said() -> None:
     user_only = [spot for spot in MIX if not spot.in_kernel]
     assert any("kernel's share is hidden" in note for note in report(user_only).notes)
     assert report(user_only, run=run_of(user_s=1, system_s=0)).notes == []
+    assert report(user_only, run=run_of(user_s=0, system_s=0.004)).notes == []  # one tick
 
 
 def test_what_callgrind_cannot_see_is_said() -> None:

@@ -33,6 +33,31 @@ def test_closed_standard_output() -> None:
         assert (done.returncode, done.stderr) == expected
 
 
+def hakmem_with(closed: str, *words: object) -> tuple[int, str]:
+    """Exit status, and what stands on standard output."""
+    call = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "hakmem", *map(str, words)]
+    done = subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=120)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-"])
+def test_closed_standard_error(closed: str, tmp_path: Path) -> None:
+    """What would be said there is said nowhere."""
+    status, out = hakmem_with(closed, "compare", "-n", "1", "--warmup", "0", "--with", "glibc", "--", "true")
+    assert status == 0 and "wall time" in out and "hakmem: " not in out
+    file = tmp_path / "sh.trace"
+    assert hakmem_with(closed, "record", "-o", file, "--", "sh", "-c", ":") == (0, "")
+    status, out = hakmem_with(closed, "replay", "-n", "1", "--warmup", "0", "--with", "glibc", file)
+    assert status == 0 and "hakmem: " not in out
+    assert hakmem_with(closed, "compare", "--", "no-such-command") == (2, "")
+
+
+def test_what_runs_finds_closed_what_is_closed() -> None:
+    test = "[ ! -e /proc/self/fd/1 ] && [ ! -e /proc/self/fd/2 ]"
+    assert hakmem_with(">&- 2>&-", "run", "sh", "-c", test) == (0, "")
+    assert hakmem_with(">&-", "run", "--help") == (0, "")
+
+
 def test_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     finish()
     assert "geometric mean" in capsys.readouterr().out

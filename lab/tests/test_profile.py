@@ -137,6 +137,16 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
         assert done.stderr.startswith("hakmem: can't write no/y") and "No such file" in done.stderr
 
 
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    script = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$@"'
+    for words in (("-o", "x", "--", "touch", tmp_path / "ran"), ("--", "touch", tmp_path / "ran")):
+        call = ["sh", "-c", script, "sh", sys.executable, "-m", "hakmem", "profile", *map(str, words)]
+        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        name = "x.0.pb.gz" if "x" in words else "profile.0.pb.gz"
+        assert (done.returncode, done.stderr) == (2, f"hakmem: can't write {name}: No such file or directory\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("interval", ["0", "99999999999999999999G", "1025G", "1" * 5000, "-1", "1T", "K", ""])
 def test_intervals_that_are_none(tmp_path: Path, interval: str) -> None:
     done = hakmem("--interval", interval, "--", "touch", "ran", cwd=tmp_path)
@@ -179,7 +189,7 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
     if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
         pytest.skip("no `go tool pprof` here: Debian's package golang-go")
     graph = tmp_path / "some.pb.gz"
-    pprof.write(profile.parse(TEXT, "some.prof"), graph)
+    graph.write_bytes(pprof.encode(profile.parse(TEXT, "some.prof")))
     for index, live in (("inuse_space", "1400B"), ("alloc_objects", "25")):
         words = ["go", "tool", "pprof", "-top", f"-sample_index={index}", str(graph)]
         top = subprocess.run(words, capture_output=True, text=True, timeout=120)

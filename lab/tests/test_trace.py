@@ -245,6 +245,34 @@ def test_ctrl_c_ends_the_command_and_not_its_trace(tmp_path: Path) -> None:
     assert trace.read(tmp_path / "x.trace").command == ("sleep", "600")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize("free_kib", [64, 2048])
+def test_a_full_disk_is_told(program: Path, free_kib: int, tmp_path: Path) -> None:
+    """Full from the start, and full when the trace, which then is there twice, is to get its name."""
+    small = tmp_path / "small"
+    small.mkdir()
+    script = 'mount -t tmpfs -o size=$0k none "$1" || exit 77; cd "$1"; shift; "$@"; status=$?; ls >&2; exit $status'
+    command = [*RECORD, "-o", "x.trace", "--", str(program), "many_blocks"]
+    words = ["unshare", "--mount", "sh", "-c", script, str(free_kib), str(small), *command]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode in (1, 77):
+        pytest.skip(f"no file system can be mounted: {done.stderr}")
+    if free_kib == 64:
+        recorder, error = done.stderr.splitlines()
+        assert re.fullmatch(r"hakmem: can't record process \d+: no room for .*: No space left on device", recorder)
+        assert error == f"hakmem: {program} ended with 0 and could not be recorded: no trace"
+    else:
+        error, kept = done.stderr.splitlines()
+        assert error == f"hakmem: x.trace: No space left on device; what was recorded is in {small}/{kept}"
+
+
+def test_a_program_that_asks_for_nothing_is_told(tmp_path: Path) -> None:
+    compile_c(tmp_path / "asks", "int main(void) { return 0; }\n")
+    done = subprocess.run([*RECORD, "--", "./asks"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "hakmem: ./asks ended with 0 and asked its allocator for nothing: no trace\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

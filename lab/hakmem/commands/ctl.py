@@ -32,7 +32,6 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     next asks for memory that its cache doesn't have, and ends it after a minute without a request.
     """
     import sys
-    from pathlib import Path
 
     from hakmem import ctl, foreign
 
@@ -45,6 +44,6 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")
     answer = ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True))
+    if words == ("profile", "dump"):  # complete before any of it is shown, which takes as long as its reader
+        answer += ctl.memory_map(pid)
     sys.stdout.write(foreign.lines(answer))
-    if words == ("profile", "dump"):
-        sys.stdout.write(foreign.lines(Path(f"/proc/{pid}/maps").read_text(errors="replace")))

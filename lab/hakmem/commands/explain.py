@@ -43,12 +43,21 @@ def command(
     if len(words) == 1 and words[0].isdecimal():
         if seconds is not None or settings:
             raise LabError("--after and --set are for commands, not for a running process")
-        found = explain.of_process(int(words[0]))
+        found = explain.of_process(_number(words[0]))
     else:
         found = _of_command(words, seconds, settings)
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
     shown = explain.report(found, f"hakmem {shlex.join(['explain', *words])}", date)
     output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))
+
+
+def _number(word: str) -> int:
+    from hakmem.errors import LabError
+
+    try:
+        return int(word)
+    except ValueError:  # Python reads so many digits and no more
+        raise LabError(f"there is no process {word}") from None
 
 
 def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...]) -> Explanation:

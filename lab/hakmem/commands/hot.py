@@ -37,7 +37,7 @@ def command(name: str, tool: str | None, show_pages: bool, rounds: int, as_json:
         raise LabError(f"--allocator {name}: expected one allocator")
     if not show_pages:
         profile = hot.profile(words, found[0], tool)
-        print(json.dumps(dataclasses.asdict(profile), indent=1) if as_json else _text(profile))
+        print(json.dumps(dataclasses.asdict(profile), indent=1) if as_json else text(profile))
         return
     matrix = pages.matrix(found[0])
     with progress.shown() as on_step:
@@ -45,24 +45,27 @@ def command(name: str, tool: str | None, show_pages: bool, rounds: int, as_json:
     print(json.dumps(_pages_plain(measurement, matrix), indent=1) if as_json else _pages_text(measurement, matrix))
 
 
-def _text(profile: Profile) -> str:
+def text(profile: Profile) -> str:
     from hakmem.profilers import EVENTS
     from hakmem.words import amount, table
 
-    cpu_s = profile.user_s + profile.system_s
-    in_kernel = profile.system_s / cpu_s if cpu_s else 0
+    in_kernel = profile.kernel_share
+    split = "too little to tell user mode from the kernel"
+    if in_kernel is not None:
+        split = f"{1 - in_kernel:.0%} in user mode, {in_kernel:.0%} in the kernel"
     lines = [
         f"{' '.join(profile.command)} on {profile.allocator}, by {profile.tool}: {profile.why}",
         "",
         f"wall time    {amount(profile.wall_s, 's')}",
-        f"CPU time     {amount(cpu_s, 's')}, {1 - in_kernel:.0%} in user mode, {in_kernel:.0%} in the kernel",
+        f"CPU time     {amount(profile.cpu_s, 's')}, {split}",
         f"page faults  {profile.minor_faults:,} minor, {profile.major_faults:,} major",
         f"peak RSS     {amount(profile.peak_rss_bytes, 'B')}",
         *(f"{EVENTS[event]}  {amount(count, '')}" for event, count in profile.events.items()),
     ]
     if profile.cannot_count:
         lines.append(f"not counted  {', '.join(profile.cannot_count)}: {profile.cannot_count_why}")
-    lines += ["", f"Shares of {profile.total:,} {profile.unit}, in functions themselves", ""]
+    unit = profile.unit.removesuffix("s") if profile.total == 1 else profile.unit
+    lines += ["", f"Shares of {profile.total:,} {unit}, in functions themselves", ""]
     lines.append(table(["layer", "self"], [[layer, f"{share:.1%}"] for layer, share in profile.layers.items()]))
     lines.append("")
     rows = [[f.name[:60], f"{f.share:.1%}", f.layer, f.module] for f in profile.functions]

@@ -61,6 +61,7 @@ def command(
         for path, one in zip(raw, prefixes, strict=True):
             _write(profile.read(path), one)
         return 0
+    _check(f"{prefix}.0")
     status, written = _run(words, Path(prefix).absolute(), interval)
     for path in written:
         _write(profile.read(path), str(path.with_suffix("")))
@@ -88,7 +89,6 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[int, list
     library = native.library()
     if "%p" in str(prefix):
         raise LabError(f"-o {prefix}: %p stands for a process id there, which the names get anyhow; leave it out")
-    _check(f"{prefix}.0")
     known = _profiles(prefix)
     settings = {"HAKMEM_PROF": f"1:{prefix}.%p.prof", "HAKMEM_PROF_INTERVAL": str(interval)}
     file, ready = takeover.prepare(words, library, {**callers_environment(), **settings}, children=True)
@@ -120,7 +120,7 @@ def _write(profile: Profile, prefix: str) -> None:
 
     graph, page = _files(prefix)
     try:
-        pprof.write(profile, graph)
+        files.put(graph, pprof.encode(profile))
     except OSError as error:
         raise LabError(f"can't write {graph}: {error.strerror}") from None
     files.write(page, flame.render(profile))
