@@ -566,7 +566,7 @@ bool hak_fence_threads(void) {
     uint64_t start_ms = hak_os_clock_ms();
     bool is_over;
     do {
-        struct timespec time = {.tv_sec = 0, .tv_nsec = FENCE_US * 1000};
+        struct timespec time = {.tv_sec = 0, .tv_nsec = FENCE_US * 1000L};
         error = syscall(SYS_futex, &nobody_wakes, WAIT_PRIVATE, 0, &time, NULL, 0) == 0 ? EINTR : errno;
         is_over = error == ETIMEDOUT || hak_os_clock_ms() - start_ms > FENCE_US / 1000 + LONGEST_TICK_MS;
     } while (!is_over && error == EINTR);
@@ -678,7 +678,8 @@ static bool are_groups_alike(void) {
 }
 
 /* True where both have one current folder and root, so that what either changes is changed for both. A thread that
- * has taken its own (unshare of CLONE_FS) may leave that folder, or enter a mount namespace, only if nobody shares it. */
+ * has taken its own (unshare of CLONE_FS) may leave that folder, or enter a mount namespace, only if it is alone with
+ * it. */
 static bool is_folder_shared(void) {
     enum { KCMP_OF_FOLDERS = 3, DIFFERENT = 1 };
     return syscall(SYS_kcmp, getpid(), (pid_t)hak_os_thread_id(), KCMP_OF_FOLDERS, 0, 0) < DIFFERENT;

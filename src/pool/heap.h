@@ -114,13 +114,13 @@ struct hak_heap {
     uint32_t full_count;
     HAK_ATOMIC(uint32_t) thread_id;     /* relaxed: who got it last, for readers outside of the process */
     HAK_ATOMIC(uint32_t) generation;    /* G3 of region/generation.h; written before it is in use */
+    bool is_inherited;                  /* its bins have slots and blocks that another thread left */
     void **slots_next;                  /* memory for slots not yet given to a bin */
     uint64_t slots_bytes;               /* sum over the bins of slots times block size */
     HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
     uint64_t sample_interval_bytes;     /* that this was drawn from; 0 before the first draw */
     HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */
     HAK_OWNED(uint64_t) sampling_ns;    /* and time that samples of them have taken */
-    bool is_inherited;                  /* its bins have slots and blocks that another thread left */
     void *signal_stack;                 /* made when first asked for, and kept; observe/crash.h */
     struct hak_counters counters;
 

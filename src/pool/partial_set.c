@@ -5,7 +5,7 @@
 
 /* To be called by who finds that the SuperSlab has none. */
 static void clear_hint(struct hak_range *range, uint32_t super_slab, uint32_t size_class) {
-    hak_hand_note(&range->slabs[super_slab * HAK_UNITS_PER_SUPER_SLAB]);
+    hak_hand_note(&range->slabs[(size_t)super_slab * HAK_UNITS_PER_SUPER_SLAB]);
     hak_hint_clear(range, HAK_PARTIAL_HINT + size_class, super_slab);
     if (hak_atomic_load(&range->super_slabs[super_slab].partial[size_class], relaxed) != 0)
         hak_hint_set(range, HAK_PARTIAL_HINT + size_class, super_slab);
@@ -24,7 +24,7 @@ void hak_partial_set_add(struct hak_slab *slab) {
 static bool take_bit(struct hak_range *range, uint32_t super_slab, uint32_t size_class, uint32_t bit) {
     HAK_ATOMIC(uint32_t) *row = &range->super_slabs[super_slab].partial[size_class];
     if ((hak_atomic_load(row, relaxed) & bit) == 0) return false;
-    hak_hand_note(&range->slabs[super_slab * HAK_UNITS_PER_SUPER_SLAB]);
+    hak_hand_note(&range->slabs[(size_t)super_slab * HAK_UNITS_PER_SUPER_SLAB]);
     /* Acquire pairs with hak_partial_set_add. */
     uint32_t before = hak_atomic_fetch_and(row, ~bit, acquire);
     if (before == bit) clear_hint(range, super_slab, size_class);

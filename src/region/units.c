@@ -147,7 +147,7 @@ static bool hint_holds(const struct hak_range *range, uint32_t hint, uint32_t su
 
 /* I4 of in_hand.h: for one of its units. */
 static void note(struct hak_range *range, uint32_t super_slab) {
-    hak_hand_note(&range->slabs[super_slab * HAK_UNITS_PER_SUPER_SLAB]);
+    hak_hand_note(&range->slabs[(size_t)super_slab * HAK_UNITS_PER_SUPER_SLAB]);
 }
 
 /* To be called by who finds that it doesn't hold. */
