@@ -6,16 +6,22 @@
 
 struct share {
     size_t known_bytes, touched_bytes;
+    bool is_sure; /* of a block that is larger than a page, the first page is touched */
 };
+
+static size_t touched_of_block(const struct share *share, size_t bytes) {
+    size_t page = hak_os_page_bytes();
+    return share->is_sure && bytes > page ? page : bytes;
+}
 
 /* All but what the holder has claimed and not yet handed out, and what was purged. A slab that changed hands may have
  * blocks that never were: few slabs do, before all blocks were. */
-static size_t touched_in_slab(const struct hak_slab *slab, uint32_t size_class) {
+static size_t touched_in_slab(const struct share *share, const struct hak_slab *slab, uint32_t size_class) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
-    size_t bytes = (size_t)facts->block_count * facts->block_bytes,
-           not_bytes = (size_t)hak_slab_count_claimed(slab, facts->block_count) * facts->block_bytes +
-                       hak_bit_count(hak_atomic_load(&slab->purged_pages, relaxed)) * hak_os_page_bytes();
-    return bytes > not_bytes ? bytes - not_bytes : 0;
+    uint32_t blocks = facts->block_count - hak_slab_count_claimed(slab, facts->block_count);
+    size_t bytes = blocks * touched_of_block(share, facts->block_bytes),
+           purged_bytes = hak_bit_count(hak_atomic_load(&slab->purged_pages, relaxed)) * hak_os_page_bytes();
+    return bytes > purged_bytes ? bytes - purged_bytes : 0;
 }
 
 /* Adds what begins at a unit; returns how many units that is. */
@@ -27,23 +33,24 @@ static uint32_t add_share(const struct hak_range *range, uint32_t unit, uint32_t
         share->touched_bytes += (free_units & 1) != 0 ? HAK_UNIT_BYTES : 0; /* dirty */
     } else if (size_class <= HAK_SLAB_CLASS_COUNT) {
         units = hak_size_classes[size_class].unit_count;
-        share->touched_bytes += touched_in_slab(slab, size_class);
+        share->touched_bytes += touched_in_slab(share, slab, size_class);
     } else {
         size_t bytes = (size_t)hak_atomic_load(&slab->run_pages, relaxed) * hak_os_page_bytes();
         units = (uint32_t)((bytes + HAK_UNIT_BYTES - 1) / HAK_UNIT_BYTES);
         if (size_class != HAK_CLASS_RUN_HEAD || units == 0 || units > LONGEST_KNOWN_RUN) return 1;
-        share->touched_bytes += bytes;
+        share->touched_bytes += touched_of_block(share, bytes);
     }
     share->known_bytes += units * HAK_UNIT_BYTES;
     return units;
 }
 
-bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_slab) {
-    struct share share = {0, 0};
+bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_slab, bool is_sure) {
+    struct share share = {0, 0, is_sure};
     uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB, end = unit + HAK_UNITS_PER_SUPER_SLAB;
     uint32_t dirty_units = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
     while (unit < end) unit += add_share(range, unit, dirty_units >> unit % HAK_UNITS_PER_SUPER_SLAB, &share);
-    return share.known_bytes >= HAK_SUPER_SLAB_BYTES / 2 && share.touched_bytes >= share.known_bytes / 4 * 3;
+    size_t least_bytes = share.known_bytes / 16 * (is_sure ? 15 : 12);
+    return share.known_bytes >= HAK_SUPER_SLAB_BYTES / 2 && share.touched_bytes >= least_bytes;
 }
 
 /* ---- Contents ---------------------------------------------------------------------------------------------------- */

@@ -8,8 +8,9 @@
 #include "region/region.h"
 
 /* True when at least three quarters of what slabs and short runs have of a SuperSlab were handed out, and they have
- * half of it. What was handed out counts as touched; but of a long run nothing is known. */
-bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_slab);
+ * half of it. What was handed out counts as touched; but of a long run nothing is known. With `is_sure` only the first
+ * page of a block counts, and it takes fifteen sixteenths. */
+bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_slab, bool is_sure);
 
 /* True when nearly all pages of a SuperSlab have contents other than zeros, and not two certain ones have none. The
  * caller has all of its units. */

@@ -180,12 +180,17 @@ enum { SAMPLE = 4, SAMPLE_AHEAD = 8, MANY_SUPER_SLABS = 64 };
 
 static uint32_t group_of_samples(uint32_t super_slab) { return super_slab < MANY_SUPER_SLABS ? 16 : MANY_SUPER_SLABS; }
 
+/* What was taken for blocks in use that nobody touches can't go back when memory becomes tight. So it may be no more
+ * than this share of a limit. */
+enum { LIMIT_SHARE = 8 };
+
 static bool is_in_dense_heap(const struct hak_range *range, uint32_t super_slab) {
-    if ((uint64_t)super_slab * HAK_SUPER_SLAB_BYTES < hak_knob(growth_floor_bytes) || super_slab < SAMPLE_AHEAD)
-        return false;
+    uint64_t heap_bytes = (uint64_t)super_slab * HAK_SUPER_SLAB_BYTES,
+             limit_bytes = hak_atomic_load(&hak_memory_limit_bytes, relaxed);
+    if (heap_bytes < hak_knob(growth_floor_bytes) || super_slab < SAMPLE_AHEAD) return false;
     if (super_slab % group_of_samples(super_slab) == SAMPLE) return false;
     uint32_t before = super_slab - SAMPLE_AHEAD, sample = before - before % group_of_samples(before) + SAMPLE;
-    return hak_density_is_handed_out(range, sample);
+    return hak_density_is_handed_out(range, sample, limit_bytes != 0 && heap_bytes >= limit_bytes / LIMIT_SHARE);
 }
 
 static bool ask_for_huge(struct hak_range *range, uint32_t super_slab) {

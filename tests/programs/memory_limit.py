@@ -1,11 +1,12 @@
 """memory_limit.py: a program that needs four fifths of its memory limit at any time lives on hakmem, in a real control group.
 
-    memory_limit.py --lib LIBRARY --program bench_tight --threads tight_threads [--peer LIBRARY]...
+    memory_limit.py --lib LIBRARY --program bench_tight --threads tight_threads --hardly-touched hardly_touched [--peer LIBRARY]...
 
 bench_tight is run without a limit, to count the pages that hold its live blocks; then with 1.25 to 1.5 times these as the limit
 of a control group of its own: on hakmem, which must end and compute the same; on the C library's malloc and each peer, of which
 one at least must be killed, or the limits would prove nothing. tight_threads, whose threads outrun whoever gives memory back, has a limit of half as much
-again as its threads allocate. Exit status 77 where no control group can be made.
+again as its threads allocate. hardly_touched, which touches the first page of each of its blocks, lives with a limit that these pages are six sevenths of.
+Exit status 77 where no control group can be made.
 """
 
 from __future__ import annotations
@@ -152,11 +153,24 @@ def check_threads(program: Path, library: Path, peers: list[Path]) -> None:
     check_limits(command, library, peers, found(r"^checksum (\S+)$", output), [THREADS * THREAD_BYTES * 3 // 2])
 
 
+def check_hardly_touched(program: Path, library: Path) -> None:
+    """Blocks are of a size that hakmem has a class for, so that each begins in a page of its own, or nearly so."""
+    for size, count in ((5 * 1024, 16384), (8 * 1024, 16384), (16 * 1024, 16384), (64 * 1024, 16384)):
+        limit = count * 4096 * 7 // 6
+        with limited_group(limit) as (_, group):
+            status, output = run([str(program), str(size), str(count)], library, {}, group)
+        expected = run([str(program), str(size), str(count)], None, {}, None)[1]
+        print(f"{count} blocks of {size} bytes: {'ended' if status == 0 else 'was killed'}", flush=True)
+        if status != 0 or output != expected:
+            raise Failure(f"hakmem was killed at {limit / MIB:.1f} MiB for {count} blocks of {size} bytes")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True)
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--threads", type=Path, required=True)
+    parser.add_argument("--hardly-touched", type=Path, required=True)
     parser.add_argument("--peer", type=Path, action="append", default=[])
     parser.add_argument("--live", metavar="MIB", type=int, action="append", help="sizes to try; default 16 and 160")
     arguments = parser.parse_args()
@@ -165,6 +179,7 @@ def main() -> int:
         for live_mib in arguments.live or (16, 160):
             check(arguments.program, arguments.lib, peers, live_mib)
         check_threads(arguments.threads, arguments.lib, peers)
+        check_hardly_touched(arguments.hardly_touched, arguments.lib)
     except Skip as reason:
         print(f"skipped: {reason}")
         return SKIPPED

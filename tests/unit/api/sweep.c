@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SLOTS = 160, OPERATIONS = 500, DENSE_BLOCKS = 640, EXIT_NOTHING_REFUSED = 42 };
+enum { SLOTS = 160, OPERATIONS = 500, DENSE_BLOCKS = 720, EXIT_NOTHING_REFUSED = 42 };
 
 static struct live_block slots[SLOTS];
 static size_t refused_requests;

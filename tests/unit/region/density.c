@@ -19,7 +19,8 @@ static struct hak_slab *start(void) {
     return hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false);
 }
 
-static bool is_handed_out(void) { return hak_density_is_handed_out(range, 0); }
+static bool is_handed_out(void) { return hak_density_is_handed_out(range, 0, false); }
+static bool is_surely_touched(void) { return hak_density_is_handed_out(range, 0, true); }
 
 static void make_slab(struct hak_slab *units, uint32_t size_class) {
     hak_slab_initialize(units, hak_region_start_of(range, units), size_class,
@@ -70,6 +71,23 @@ static void slabs(void **state) {
             if (of_eight == 8) assert_true(is_handed_out());
         }
     }
+}
+
+/* Where nothing may be taken in vain. */
+static void surely(void **state) {
+    (void)state;
+    struct hak_slab *first = fill(hak_size_class_of(5000), 8);
+    assert_true(is_handed_out());
+    assert_false(is_surely_touched());
+    for (uint32_t i = 0; i < 32; i++) make_slab(first + i, hak_size_class_of(1024));
+    for (uint32_t i = 0; i < 32; i++) take(first + i, 64 * 7 / 8);
+    assert_true(is_handed_out());
+    assert_false(is_surely_touched());
+    for (uint32_t i = 0; i < 32; i++) take(first + i, 64 / 8);
+    assert_true(is_surely_touched());
+    for (uint32_t i = 0; i < 32; i += 4) run_at(first + i, 4);
+    assert_true(is_handed_out());
+    assert_false(is_surely_touched());
 }
 
 /* What was freed since was handed out, too; also when the slab is nobody's. What was purged has no memory. */
@@ -154,6 +172,6 @@ static void looks_at_untouched_pages(void **state) {
     assert_in_range(fewest, 0, 2);
 }
 
-UNIT_MAIN(cmocka_unit_test(nothing), cmocka_unit_test(slabs), cmocka_unit_test(freed_since),
+UNIT_MAIN(cmocka_unit_test(nothing), cmocka_unit_test(slabs), cmocka_unit_test(surely), cmocka_unit_test(freed_since),
           cmocka_unit_test(free_units), cmocka_unit_test(runs), cmocka_unit_test(runs_across_borders),
           cmocka_unit_test(contents), cmocka_unit_test(looks_at_untouched_pages))

@@ -68,6 +68,16 @@ static void huge_pages_for_dense_growth(void **state) {
     assert_int_equal(dirty(), 0);
 }
 
+/* Of an eighth of the limit of memory at most is taken what nobody may touch. */
+static void dense_growth_within_a_limit(void **state) {
+    (void)state;
+    start_growing();
+    hak_atomic_store(&hak_memory_limit_bytes, 8 * 16 * HAK_SUPER_SLAB_BYTES, relaxed);
+    grow(100);
+    assert_int_equal(count_of(FAKE_HUGE), 16 - 8);
+    assert_int_equal(count_of(FAKE_POPULATE), 0);
+}
+
 /* What is left of a huge page is dirty, and goes back when it is not used; then it is a huge page no more. */
 static void rest_of_a_huge_page(void **state) {
     (void)state;
@@ -553,14 +563,15 @@ static void one_mapping(void **state) {
     assert_int_equal(count_of(FAKE_BREAK), 1);
 }
 
-UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(rest_of_a_huge_page),
-          cmocka_unit_test(holes_break_huge_pages), cmocka_unit_test(no_huge_pages_for_sparse_heaps),
-          cmocka_unit_test(none_when_memory_is_tight), cmocka_unit_test(fault_ahead),
-          cmocka_unit_test(huge_pages_for_what_is_used_again), cmocka_unit_test(slabs_use_it_again),
-          cmocka_unit_test(slabs_leave_something), cmocka_unit_test(half_of_it_is_used_again),
-          cmocka_unit_test(a_run_grows_into_it), cmocka_unit_test(purged_after_it_was_huge),
-          cmocka_unit_test(spans_are_used_again), cmocka_unit_test(none_for_what_is_sparse),
-          cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
-          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
-          cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child),
-          cmocka_unit_test(gaps_come_and_go), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
+UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(dense_growth_within_a_limit),
+          cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(holes_break_huge_pages),
+          cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
+          cmocka_unit_test(fault_ahead), cmocka_unit_test(huge_pages_for_what_is_used_again),
+          cmocka_unit_test(slabs_use_it_again), cmocka_unit_test(slabs_leave_something),
+          cmocka_unit_test(half_of_it_is_used_again), cmocka_unit_test(a_run_grows_into_it),
+          cmocka_unit_test(purged_after_it_was_huge), cmocka_unit_test(spans_are_used_again),
+          cmocka_unit_test(none_for_what_is_sparse), cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes),
+          cmocka_unit_test(lazy_purges), cmocka_unit_test(borders_within_the_budget),
+          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(gaps_within_the_budget),
+          cmocka_unit_test(gaps_of_a_child), cmocka_unit_test(gaps_come_and_go), cmocka_unit_test(merging),
+          cmocka_unit_test(one_mapping))
