@@ -160,6 +160,14 @@ BENCHMARKS = (
         ("over_limit_trimmed",),
         by_wall=True,
     ),
+    Benchmark(
+        "snapshot",
+        "bench_snapshot 1073741824 250 750 500000 1",
+        "bench_snapshot 16777216 250 750 20000 1",
+        "memory",
+        ("freed_dirty", "freed_rss", "copied"),
+        by_wall=True,
+    ),
     Benchmark("tight", "bench_tight 167772160 9 1", "bench_tight 4194304 9 1", "memory", ("rss_peak", "rss_end")),
     Benchmark(
         "soak",
