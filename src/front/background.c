@@ -186,7 +186,8 @@ static void wait_and_meter(uint64_t wait_ms) {
     }
 }
 
-/* Whoever is left may sleep for ever: what lies free goes back first, but where the program keeps it (mallopt). */
+/* The thread that is left may sleep for ever: what lies free goes back first, but where the program keeps it
+ * (mallopt). */
 static void leave_nothing_free(void) {
     if (hak_knob(decay_ms) != hak_knob_table[HAK_KNOB_decay_ms].highest) hak_purge_all(NULL);
 }
@@ -226,7 +227,10 @@ static void run_background(void) {
         wait_and_meter(wait_ms);
         if (is_ending() || !hak_os_may_wait()) break;
         looks_alone = is_wanted() ? 0 : looks_alone + 1;
-        if (looks_alone >= LOOKS_ALONE) break;
+        if (looks_alone >= LOOKS_ALONE) {
+            leave_nothing_free();
+            break;
+        }
         hak_ace_step(true);
         waited_ms += wait_ms;
         if (waited_ms < period_ms()) continue;
@@ -236,7 +240,6 @@ static void run_background(void) {
         hak_meter_rest();
         sleep_until_miss();
     }
-    leave_nothing_free();
     finish();
 }
 

@@ -670,13 +670,6 @@ static bool are_namespaces_alike(void) {
     return are_alike;
 }
 
-/* Of a process with many control groups, or under long paths, it isn't known. */
-static bool are_groups_alike(void) {
-    char own[FACTS_BYTES], firsts[FACTS_BYTES];
-    return !read_file("/proc/thread-self/cgroup", own, sizeof own) ||
-           !read_file("/proc/self/cgroup", firsts, sizeof firsts) || strcmp(own, firsts) == 0;
-}
-
 /* True where both have one current folder and root, so that what either changes is changed for both. A thread that
  * has taken its own (unshare of CLONE_FS) may leave that folder, or enter a mount namespace, only if it is alone with
  * it. */
@@ -685,12 +678,18 @@ static bool is_folder_shared(void) {
     return syscall(SYS_kcmp, getpid(), (pid_t)hak_os_thread_id(), KCMP_OF_FOLDERS, 0, 0) < DIFFERENT;
 }
 
-/* A new thread has what the one that created it has, which may have changed its own: rights, namespaces, control
- * groups, folders. Files are read in a table of descriptors that is not the program's, or not at all. What can't be
- * read counts as alike. */
+/* It has no folders any more. */
+static bool has_first_thread_ended(void) {
+    char text[FACTS_BYTES];
+    const char *state = read_file("/proc/self/status", text, sizeof text) ? line_of(text, "\nState:\t") : NULL;
+    return state != NULL && (*state == 'Z' || *state == 'X');
+}
+
+/* A new thread has what the one that created it has, which may have changed its own: rights, namespaces, folders. Files
+ * are read in a table of descriptors that is not the program's, or not at all. What can't be read counts as alike. */
 static bool is_like_first_thread(void) {
-    return is_folder_shared() && (!hak_descriptors_take(hak_os_thread_id()) ||
-                                  (are_rights_alike() && are_namespaces_alike() && are_groups_alike()));
+    return !hak_descriptors_take(hak_os_thread_id()) ||
+           (are_rights_alike() && are_namespaces_alike() && (has_first_thread_ended() || is_folder_shared()));
 }
 
 enum hak_os_settled hak_os_settle_thread(void) {

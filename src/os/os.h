@@ -146,7 +146,7 @@ uintptr_t hak_os_this_thread(void);
  * kernel knows of that (hak_descriptors_take), and the main thread's processors and priority, but is never a
  * real-time one; and what it starts has them. BEGAN_FILTERED or FILTERED, and nothing is done, when its system calls
  * are filtered, since the process began or since some moment later: these may be forbidden. FOREIGN: its
- * rights, namespaces, control groups or folders aren't those of the process's first thread, and it should end. */
+ * rights, namespaces or folders aren't those of the process's first thread, and it should end. */
 enum hak_os_settled { HAK_OS_SETTLED, HAK_OS_BEGAN_FILTERED, HAK_OS_FILTERED, HAK_OS_FOREIGN };
 enum hak_os_settled hak_os_settle_thread(void);
 

@@ -516,32 +516,6 @@ static void worker_folder(void) {
     end_thread(begin_with_worker(work_in_own_folder));
 }
 
-static char group[64];
-
-static bool enter_group(void) {
-    char path[96], id[16];
-    snprintf(path, sizeof path, "%s/tasks", group);
-    int file = open(path, O_WRONLY | O_CLOEXEC), length = snprintf(id, sizeof id, "%ld", syscall(SYS_gettid));
-    bool entered = file >= 0 && write(file, id, (size_t)length) == length;
-    if (file >= 0) close(file);
-    return entered;
-}
-
-static void *work_in_group(void *unused) {
-    EXPECT(enter_group(), "not in %s", group);
-    return work_in_thread(unused);
-}
-
-/* A control group for single threads can be removed when these have ended. */
-static void worker_group(void) {
-    if (prctl(PR_GET_SECCOMP) > 0) SKIP("system calls are filtered");
-    snprintf(group, sizeof group, "/sys/fs/cgroup/cpu/hakmem-test-%d", (int)getpid());
-    if (mkdir(group, 0700) != 0) SKIP("no control groups of version 1 to write to");
-    pthread_t second = begin_with_worker(work_in_group);
-    EXPECT(rmdir(group) == 0, "errno %d", errno);
-    end_thread(second);
-}
-
 /* Who asks for the thread has it, with one thread, too, and keeps it. */
 static void asked(void) {
     if (getenv("HAKMEM_BACKGROUND") == NULL) {
@@ -579,7 +553,6 @@ static const struct test_case owns[] = {{"leaves_alone", leaves_alone},
                                         {"worker_uid", worker_uid},
                                         {"worker_namespace", worker_namespace},
                                         {"worker_folder", worker_folder},
-                                        {"worker_group", worker_group},
                                         {"worker_filter", worker_filter}};
 
 int main(int argc, char **argv) {
