@@ -41,9 +41,6 @@
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000
-#endif
 
 /* ThreadSanitizer knows of the addresses only that the kernel gives. */
 #ifdef __SANITIZE_THREAD__
@@ -178,15 +175,13 @@ bool hak_os_commit(void *start, size_t bytes) {
     return done;
 }
 
-/* The mapping lies elsewhere if something was in its place: older kernels take the address for a hint. */
+/* The address is a hint: the mapping lies elsewhere if something is in its place. MAP_FIXED_NOREPLACE would say so
+ * without mapping, but filters of system calls know the flags of their time, and kill for others. */
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     int saved_errno = errno;
     count_call();
-    void *got = (void *)DIRECTLY(mmap, start, bytes, PROT_READ | PROT_WRITE, anonymous(false) | MAP_FIXED_NOREPLACE, -1,
-                                 (off_t)0);
-    enum hak_os_mapped result = got == start                           ? HAK_OS_MAPPED
-                                : got == MAP_FAILED && errno != EEXIST ? HAK_OS_REFUSED
-                                                                       : HAK_OS_OCCUPIED;
+    void *got = (void *)DIRECTLY(mmap, start, bytes, PROT_READ | PROT_WRITE, anonymous(false), -1, (off_t)0);
+    enum hak_os_mapped result = got == start ? HAK_OS_MAPPED : got == MAP_FAILED ? HAK_OS_REFUSED : HAK_OS_OCCUPIED;
     if (result == HAK_OS_MAPPED) {
         hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
     } else if (got != MAP_FAILED) {

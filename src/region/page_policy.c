@@ -128,7 +128,7 @@ static void set_huge(struct hak_range *range, uint32_t super_slab, bool huge) {
 }
 
 /* P1 */
-static bool may_have_huge_page(const struct hak_range *range, uint32_t super_slab) {
+bool hak_page_policy_is_huge(const struct hak_range *range, uint32_t super_slab) {
     return is_huge(range, super_slab) || hak_atomic_load(&range->super_slabs[super_slab].is_unbroken, relaxed) != 0;
 }
 
@@ -265,7 +265,7 @@ static HAK_ATOMIC(bool) was_ever_lazy;
 bool hak_page_policy_was_ever_lazy(void) { return hak_atomic_load(&was_ever_lazy, relaxed); }
 
 bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes) {
-    return free_bytes >= HAK_SUPER_SLAB_BYTES / 8 || !may_have_huge_page(range, super_slab);
+    return free_bytes >= HAK_SUPER_SLAB_BYTES / 8 || !hak_page_policy_is_huge(range, super_slab);
 }
 
 /* The stretch of huge SuperSlabs around one: refusing all of it adds no border. */
@@ -281,7 +281,7 @@ static bool refuse_stretch(struct hak_range *range, uint32_t super_slab) {
 /* P1 */
 static void give_up_huge_page(struct hak_range *range, uintptr_t start, size_t bytes, bool lazy) {
     uint32_t super_slab = (uint32_t)((start - range->start) / HAK_SUPER_SLAB_BYTES);
-    if (may_have_huge_page(range, super_slab)) {
+    if (hak_page_policy_is_huge(range, super_slab)) {
         bool is_part = bytes < HAK_SUPER_SLAB_BYTES;
         if (is_huge(range, super_slab)) refuse_stretch(range, super_slab);
         if (is_part) hak_os_break_huge_page((void *)start);

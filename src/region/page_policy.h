@@ -57,6 +57,9 @@ void hak_page_policy_after_fork(void);
 /* True when a SuperSlab has no huge page, or an eighth of it is free: enough to give the huge page up for. */
 bool hak_page_policy_may_break(const struct hak_range *range, uint32_t super_slab, size_t free_bytes);
 
+/* True when a SuperSlab may have a huge page. */
+bool hak_page_policy_is_huge(const struct hak_range *range, uint32_t super_slab);
+
 /* True when free units that count as fresh may have old contents. */
 bool hak_page_policy_was_ever_lazy(void);
 

@@ -234,14 +234,26 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
     clear_dirty_hint(range, super_slab, before, after);
 }
 
+/* The caller has units `first` and up, of one SuperSlab. Who asks for much zero memory may touch little of it: it goes
+ * back to the kernel for that, and gets memory again where it is touched. Not what is a huge page. */
+static void make_zero(struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
+    enum { MOST_WRITTEN_UNITS = 15 };
+    uintptr_t start =
+        range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES + ((uintptr_t)first << HAK_UNIT_SHIFT);
+    size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
+    if (count > MOST_WRITTEN_UNITS && !hak_page_policy_is_huge(range, super_slab) &&
+        hak_page_policy_purge(range, start, bytes, false))
+        return;
+    memset((void *)start, 0, bytes);
+}
+
 /* Makes units zero that the caller has just taken, those of them that are not known to be. */
 static void clear_units(struct hak_range *range, uint32_t super_slab, uint64_t units) {
     uint32_t dirty = hak_units_dirty(units);
     if (hak_page_policy_was_ever_lazy()) dirty |= hak_units_fresh(units);
-    uintptr_t start = range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES;
     while (dirty != 0) {
         uint32_t first = hak_lowest_bit(dirty), count = hak_lowest_bit(~((uint64_t)dirty >> first));
-        memset((void *)(start + ((uintptr_t)first << HAK_UNIT_SHIFT)), 0, (size_t)count << HAK_UNIT_SHIFT);
+        make_zero(range, super_slab, first, count);
         dirty &= ~(uint32_t)(hak_low_bits(count) << first);
     }
 }

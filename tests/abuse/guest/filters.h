@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -73,6 +74,23 @@ static inline size_t filter_add(struct sock_filter *filter, size_t at, int call,
     return at + 2;
 }
 
+/* Chromium's sandbox, for one, knows the flags of mmap that its own libc and allocators use, and kills for others. */
+enum {
+    FLAGS_OF_MMAP = MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE | MAP_FIXED | MAP_DENYWRITE
+};
+
+static inline size_t filter_add_mmap(struct sock_filter *filter, size_t at, uint32_t otherwise) {
+    const struct sock_filter rule[] = {
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[3])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, ~(uint32_t)FLAGS_OF_MMAP, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, otherwise),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    memcpy(filter + at, rule, sizeof rule);
+    return at + COUNT_OF(rule);
+}
+
 /* Puts the calling thread, or with `all_threads` each one, under the list; what it doesn't have meets `otherwise`.
  * False where the kernel has no such thing. Allocates nothing. */
 static inline bool filter_enter(const struct filter_list *list, uint32_t otherwise, bool all_threads) {
@@ -81,6 +99,7 @@ static inline bool filter_enter(const struct filter_list *list, uint32_t otherwi
     filter[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
     for (size_t i = 0; i < list->refused_count; i++)
         at = filter_add(filter, at, list->refused[i], SECCOMP_RET_ERRNO | 13 /* EACCES */);
+    at = filter_add_mmap(filter, at, otherwise);
     for (size_t i = 0; i < list->allowed_count; i++) at = filter_add(filter, at, list->allowed[i], SECCOMP_RET_ALLOW);
     filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, otherwise);
     struct sock_fprog program = {.len = (unsigned short)at, .filter = filter};

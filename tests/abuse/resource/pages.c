@@ -46,6 +46,28 @@ static void tebibytes(void) {
     free(block);
 }
 
+/* ---- Zeros that are hardly touched ---- */
+
+/* Arrays of zeros of which an element is set, again and again. */
+static void zeros(void) {
+    static const size_t sizes[] = {MIB, 8 * MIB, 30 * MIB};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        size_t count = 240 * MIB / sizes[i], before = resident_bytes();
+        for (int round = 0; round < 4; round++) {
+            static char *arrays[240];
+            for (size_t j = 0; j < count; j++) {
+                arrays[j] = calloc(1, opaque(sizes[i]));
+                EXPECT(arrays[j] != NULL, "calloc(1, %zu)", sizes[i]);
+                EXPECT(arrays[j][sizes[i] / 2] == 0, "calloc(1, %zu) is dirty", sizes[i]);
+                arrays[j][sizes[i] / 2] = 1;
+            }
+            size_t now = resident_bytes();
+            EXPECT(now < before + 48 * MIB, "arrays of %zu bytes: %zu MiB resident", sizes[i], (now - before) / MIB);
+            for (size_t j = 0; j < count; j++) free(arrays[j]);
+        }
+    }
+}
+
 /* ---- mlockall ---- */
 
 static void *use_some(void *unused) {
@@ -394,11 +416,22 @@ static void never_executable(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"tebibytes", tebibytes},         {"locked", locked_now_and_later}, {"locked_later", locked_later},
-        {"locked_moved", locked_moved},   {"locked_beside", locked_beside}, {"locked_beside_all", locked_beside_all},
-        {"never_trimmed", never_trimmed}, {"purge_small", purge_small},     {"purge_medium", purge_medium},
-        {"purge_large", purge_large},     {"purge_mixed", purge_mixed},     {"purge_remote", purge_remote},
-        {"purge_holes", purge_holes},     {"huge_at_once", huge_at_once},   {"never_executable", never_executable},
+        {"tebibytes", tebibytes},
+        {"zeros", zeros},
+        {"locked", locked_now_and_later},
+        {"locked_later", locked_later},
+        {"locked_moved", locked_moved},
+        {"locked_beside", locked_beside},
+        {"locked_beside_all", locked_beside_all},
+        {"never_trimmed", never_trimmed},
+        {"purge_small", purge_small},
+        {"purge_medium", purge_medium},
+        {"purge_large", purge_large},
+        {"purge_mixed", purge_mixed},
+        {"purge_remote", purge_remote},
+        {"purge_holes", purge_holes},
+        {"huge_at_once", huge_at_once},
+        {"never_executable", never_executable},
     };
     if (argc > 1 && !is_watched()) {
         return run_watched(argv, 2 * GIB, -1, 0);

@@ -122,6 +122,28 @@ static void cleared(void **state) {
     for (size_t i = 0; i < 5 * HAK_MIB; i += 4096) assert_int_equal(mapping[i], 0);
 }
 
+/* Much that is to be zero goes back to the kernel for that: who asks for it may touch little. Little is written to. */
+static void cleared_by_the_kernel(void **state) {
+    (void)state;
+    start();
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 32 * HAK_MIB, relaxed);
+    static const size_t sizes[] = {HAK_MIB - HAK_UNIT_BYTES, HAK_MIB, 7 * HAK_MIB};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char *block = alloc(sizes[i]);
+        fill(block, sizes[i]);
+        assert_true(free_block(block));
+        fake_os_forget();
+        assert_ptr_equal(hak_large_alloc(sizes[i], 16, true), block);
+        size_t purged = 0;
+        for (size_t call = 0; call < fake_os.call_count[FAKE_ANY]; call++)
+            if (fake_os.calls[call].kind == FAKE_PURGE) purged += fake_os.calls[call].bytes;
+        assert_int_equal(purged, sizes[i] < HAK_MIB ? 0 : sizes[i] / (2 * HAK_MIB) * (2 * HAK_MIB) + HAK_MIB);
+        for (size_t at = 0; at < sizes[i]; at += 999) assert_int_equal(block[at], 0);
+        assert_true(free_block(block));
+        hak_region_purge_units(UINT64_MAX, true);
+    }
+}
+
 /* One that is too large to be written to, and can't be purged, stays kept, though it is larger than what is asked for. */
 static void not_cleared(void **state) {
     (void)state;
@@ -502,11 +524,11 @@ static void no_leaf(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
-          cmocka_unit_test(cleared), cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice),
-          cmocka_unit_test(steady_state_makes_no_calls), cmocka_unit_test(resizing_runs), cmocka_unit_test(tails),
-          cmocka_unit_test(cut_tails), cmocka_unit_test(freed_with_a_cut_tail),
-          cmocka_unit_test(a_unit_with_a_cut_tail), cmocka_unit_test(mapped_where_units_are_absent),
-          cmocka_unit_test(runs_become_mappings), cmocka_unit_test(refused_moves_of_runs),
-          cmocka_unit_test(resizing_mappings), cmocka_unit_test(refused_resizes),
-          cmocka_unit_test(runs_in_place_of_mappings), cmocka_unit_test(mappings_in_place_of_runs),
-          cmocka_unit_test(no_leaf))
+          cmocka_unit_test(cleared), cmocka_unit_test(cleared_by_the_kernel), cmocka_unit_test(not_cleared),
+          cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
+          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
+          cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
+          cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),
+          cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
+          cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
+          cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))
