@@ -1,6 +1,11 @@
 /* operator new and delete, all forms up to C++17, from C: the names below are what the C++ ABI calls them on machines
  * where size_t is unsigned long. The library does not link to a C++ runtime; if the program has one, its new-handler is
- * asked and its bad_alloc is thrown. */
+ * asked and its bad_alloc is thrown.
+ *
+ * A program may replace some forms and leave the others. By the standard those that are left call the replaced ones:
+ * new[] calls new, nothrow new calls new and catches, delete with a size or a tag calls delete, delete[] calls delete;
+ * the aligned forms likewise. So each form asks whether what it would call is hakmem's own, by an address that the
+ * dynamic linker has written, and only then takes or frees the block itself. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -18,6 +23,28 @@ extern void _ZSt17__throw_bad_allocv(void) __attribute__((weak));
 
 /* api/new_handler.cpp: true when the handler returned, false when it threw. */
 bool hak_call_new_handler(void (*handler)(void));
+
+/* Also there: what the program's own new gives, NULL when it threw. */
+void *hak_call_new(void *(*by)(size_t), size_t size);
+void *hak_call_new_aligned(void *(*by)(size_t, size_t), size_t size, size_t alignment);
+
+/* The forms that others call, by their public names: the program's, if it has them (cmake/program_first.txt). */
+extern void *public_new(size_t size) __asm__("_Znwm");
+extern void *public_new_array(size_t size) __asm__("_Znam");
+extern void *public_new_aligned(size_t size, size_t alignment) __asm__("_ZnwmSt11align_val_t");
+extern void *public_new_array_aligned(size_t size, size_t alignment) __asm__("_ZnamSt11align_val_t");
+extern void public_delete(void *block) __asm__("_ZdlPv");
+extern void public_delete_array(void *block) __asm__("_ZdaPv");
+extern void public_delete_aligned(void *block, size_t alignment) __asm__("_ZdlPvSt11align_val_t");
+extern void public_delete_array_aligned(void *block, size_t alignment) __asm__("_ZdaPvSt11align_val_t");
+
+/* True when a public name is that of hakmem's own function. The compiler must not know which function that is: it would
+ * take the two names for two functions, and the answer for known. */
+HAK_INLINE bool is_own(void (*public)(void), void (*own)(void)) {
+    HAK_IN_REGISTER(own);
+    return HAK_LIKELY(public == own);
+}
+#define IS_OWN(public, own) is_own((void (*)(void))(public), (void (*)(void))(own))
 
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
  * being there. `alignment` is 0 for none in particular. */
@@ -54,57 +81,129 @@ static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
 
 struct nothrow; /* std::nothrow_t, passed by reference and never looked at */
 
+/* ---- new --------------------------------------------------------------------------------------------------------- */
+
 static void *new_throwing(size_t size) { return new_block(size, true); }
+
+static void *new_array(size_t size) {
+    if (!IS_OWN(public_new, new_throwing)) return public_new(size);
+    return new_block(size, true);
+}
+
 static void *new_nothrow(size_t size, const struct nothrow *tag) {
     (void)tag;
+    if (!IS_OWN(public_new, new_throwing)) return hak_call_new(public_new, size);
     return new_block(size, false);
 }
+
+static void *new_array_nothrow(size_t size, const struct nothrow *tag) {
+    (void)tag;
+    if (!IS_OWN(public_new_array, new_array) || !IS_OWN(public_new, new_throwing))
+        return hak_call_new(public_new_array, size);
+    return new_block(size, false);
+}
+
 static void *new_aligned_throwing(size_t size, size_t alignment) { return new_aligned(size, alignment, true); }
+
+static void *new_array_aligned(size_t size, size_t alignment) { return public_new_aligned(size, alignment); }
+
 static void *new_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) {
     (void)tag;
+    if (!IS_OWN(public_new_aligned, new_aligned_throwing))
+        return hak_call_new_aligned(public_new_aligned, size, alignment);
     return new_aligned(size, alignment, false);
 }
 
-HAK_OVERRIDE(new_throwing, _Znwm, (size_t), void *);
-HAK_OVERRIDE(new_throwing, _Znam, (size_t), void *);
-HAK_OVERRIDE(new_nothrow, _ZnwmRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
-HAK_OVERRIDE(new_nothrow, _ZnamRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
-HAK_OVERRIDE(new_aligned_throwing, _ZnwmSt11align_val_t, (size_t, size_t), void *);
-HAK_OVERRIDE(new_aligned_throwing, _ZnamSt11align_val_t, (size_t, size_t), void *);
-HAK_OVERRIDE(new_aligned_nothrow, _ZnwmSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *), void *);
-HAK_OVERRIDE(new_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *), void *);
-
-/* delete: with a tag or an alignment it is free; with a size it is free_sized. */
-static void delete_tagged(void *block, const struct nothrow *tag) {
+static void *new_array_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) {
     (void)tag;
-    hak_front_free(block);
+    if (!IS_OWN(public_new_array_aligned, new_array_aligned) || !IS_OWN(public_new_aligned, new_aligned_throwing))
+        return hak_call_new_aligned(public_new_array_aligned, size, alignment);
+    return new_aligned(size, alignment, false);
 }
+
+HAK_OVERRIDE_WEAK(new_throwing, _Znwm, (size_t), void *);
+HAK_OVERRIDE_WEAK(new_array, _Znam, (size_t), void *);
+HAK_OVERRIDE_WEAK(new_nothrow, _ZnwmRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
+HAK_OVERRIDE_WEAK(new_array_nothrow, _ZnamRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
+HAK_OVERRIDE_WEAK(new_aligned_throwing, _ZnwmSt11align_val_t, (size_t, size_t), void *);
+HAK_OVERRIDE_WEAK(new_array_aligned, _ZnamSt11align_val_t, (size_t, size_t), void *);
+HAK_OVERRIDE_WEAK(new_aligned_nothrow, _ZnwmSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *),
+                  void *);
+HAK_OVERRIDE_WEAK(new_array_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t,
+                  (size_t, size_t, const struct nothrow *), void *);
+
+/* ---- delete ------------------------------------------------------------------------------------------------------ */
+
+/* Without a size it is free, with one it is free_sized. */
+
+static void delete_array(void *block) {
+    if (!IS_OWN(public_delete, hak_free)) public_delete(block);
+    else hak_front_free(block);
+}
+
+static void delete_sized(void *block, size_t size) {
+    if (!IS_OWN(public_delete, hak_free)) public_delete(block);
+    else hak_front_free_sized(block, size);
+}
+
+static void delete_array_sized(void *block, size_t size) {
+    if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, hak_free)) public_delete_array(block);
+    else hak_front_free_sized(block, size);
+}
+
 static void delete_aligned(void *block, size_t alignment) {
     (void)alignment;
     hak_front_free(block);
 }
-static void delete_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) {
-    (void)alignment, (void)tag;
-    hak_front_free(block);
-}
+
+static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
+
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
-    (void)alignment;
-    hak_front_free_sized(block, size);
+    if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
+    else hak_front_free_sized(block, size);
 }
 
-HAK_OVERRIDE(hak_free, _ZdlPv, (void *), void);
-HAK_OVERRIDE(hak_free, _ZdaPv, (void *), void);
-HAK_OVERRIDE(hak_free_sized, _ZdlPvm, (void *, size_t), void);
-HAK_OVERRIDE(hak_free_sized, _ZdaPvm, (void *, size_t), void);
-HAK_OVERRIDE(delete_tagged, _ZdlPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
-HAK_OVERRIDE(delete_tagged, _ZdaPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
-HAK_OVERRIDE(delete_aligned, _ZdlPvSt11align_val_t, (void *, size_t), void);
-HAK_OVERRIDE(delete_aligned, _ZdaPvSt11align_val_t, (void *, size_t), void);
-HAK_OVERRIDE(delete_aligned_tagged, _ZdlPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
-             void);
-HAK_OVERRIDE(delete_aligned_tagged, _ZdaPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
-             void);
-HAK_OVERRIDE(delete_sized_aligned, _ZdlPvmSt11align_val_t, (void *, size_t, size_t), void);
-HAK_OVERRIDE(delete_sized_aligned, _ZdaPvmSt11align_val_t, (void *, size_t, size_t), void);
+static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
+    if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
+        public_delete_array_aligned(block, alignment);
+    else hak_front_free_sized(block, size);
+}
+
+/* Called where a constructor has thrown, and hardly ever. */
+
+static void delete_tagged(void *block, const struct nothrow *tag) {
+    (void)tag;
+    public_delete(block);
+}
+
+static void delete_array_tagged(void *block, const struct nothrow *tag) {
+    (void)tag;
+    public_delete_array(block);
+}
+
+static void delete_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) {
+    (void)tag;
+    public_delete_aligned(block, alignment);
+}
+
+static void delete_array_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) {
+    (void)tag;
+    public_delete_array_aligned(block, alignment);
+}
+
+HAK_OVERRIDE_WEAK(hak_free, _ZdlPv, (void *), void);
+HAK_OVERRIDE_WEAK(delete_array, _ZdaPv, (void *), void);
+HAK_OVERRIDE_WEAK(delete_sized, _ZdlPvm, (void *, size_t), void);
+HAK_OVERRIDE_WEAK(delete_array_sized, _ZdaPvm, (void *, size_t), void);
+HAK_OVERRIDE_WEAK(delete_tagged, _ZdlPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
+HAK_OVERRIDE_WEAK(delete_array_tagged, _ZdaPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
+HAK_OVERRIDE_WEAK(delete_aligned, _ZdlPvSt11align_val_t, (void *, size_t), void);
+HAK_OVERRIDE_WEAK(delete_array_aligned, _ZdaPvSt11align_val_t, (void *, size_t), void);
+HAK_OVERRIDE_WEAK(delete_aligned_tagged, _ZdlPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
+                  void);
+HAK_OVERRIDE_WEAK(delete_array_aligned_tagged, _ZdaPvSt11align_val_tRKSt9nothrow_t,
+                  (void *, size_t, const struct nothrow *), void);
+HAK_OVERRIDE_WEAK(delete_sized_aligned, _ZdlPvmSt11align_val_t, (void *, size_t, size_t), void);
+HAK_OVERRIDE_WEAK(delete_array_sized_aligned, _ZdaPvmSt11align_val_t, (void *, size_t, size_t), void);
 
 #endif

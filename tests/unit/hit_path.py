@@ -29,6 +29,12 @@ class Limit:
 LIMITS = {
     "malloc": Limit(16, 2),  # is it small? is there a block?
     "free": Limit(21, 3),  # is it ours? is there room? is it not the newest?
+    # operator new and delete; those that by the standard call another form ask whether that is hakmem's own
+    "_Znwm": Limit(16, 2),  # new
+    "_Znam": Limit(19, 3),  # new[]
+    "_ZdlPv": Limit(21, 3),  # delete
+    "_ZdaPv": Limit(24, 4),  # delete[]
+    "_ZdlPvm": Limit(32, 6),  # delete of a size; is it small? do they agree?
 }
 
 INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s+(?P<text>[a-z(].*?)\s*(?:#.*)?$")
