@@ -38,7 +38,7 @@ static uint32_t add_share(const struct hak_range *range, uint32_t unit, uint32_t
         size_t bytes = (size_t)hak_atomic_load(&slab->run_pages, relaxed) * hak_os_page_bytes();
         units = (uint32_t)((bytes + HAK_UNIT_BYTES - 1) / HAK_UNIT_BYTES);
         if (size_class != HAK_CLASS_RUN_HEAD || units == 0 || units > LONGEST_KNOWN_RUN) return 1;
-        share->touched_bytes += touched_of_block(share, bytes);
+        share->touched_bytes += bytes < hak_os_page_bytes() ? bytes : hak_os_page_bytes();
     }
     share->known_bytes += units * HAK_UNIT_BYTES;
     return units;
@@ -76,6 +76,14 @@ bool hak_density_has_contents(const struct hak_range *range, uint32_t super_slab
     for (size_t at = 0; at < HAK_SUPER_SLAB_BYTES && zero_bytes <= most_zero_bytes; at += page)
         if (is_page_zero(range, super_slab, at)) zero_bytes += page;
     return zero_bytes <= most_zero_bytes;
+}
+
+bool hak_density_is_sparse(uintptr_t start, size_t bytes) {
+    enum { SAMPLES = 8 };
+    size_t page = hak_os_page_bytes(), pages = bytes / page, zero_count = 0;
+    for (size_t i = 0; i < SAMPLES; i++)
+        zero_count += is_zero((const uint64_t *)(start + (2 * i + 1) * pages / (2 * SAMPLES) * page), page);
+    return zero_count >= SAMPLES / 2;
 }
 
 /* ---- The heap ---------------------------------------------------------------------------------------------------- */

@@ -8,13 +8,18 @@
 #include "region/region.h"
 
 /* True when at least three quarters of what slabs and short runs have of a SuperSlab were handed out, and they have
- * half of it. What was handed out counts as touched; but of a long run nothing is known. With `is_sure` only the first
- * page of a block counts, and it takes fifteen sixteenths. */
+ * half of it. A slab's blocks that were handed out count as touched, and of a run the first page: buffers are often
+ * larger than what comes in. Of a long run nothing is known. With `is_sure` only the first page of any block counts,
+ * and it takes fifteen sixteenths. */
 bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_slab, bool is_sure);
 
 /* True when nearly all pages of a SuperSlab have contents other than zeros, and not two certain ones have none. The
  * caller has all of its units. */
 bool hak_density_has_contents(const struct hak_range *range, uint32_t super_slab);
+
+/* True when at least half of some pages, spread over the memory, have no contents other than zeros. The caller has the
+ * memory. */
+bool hak_density_is_sparse(uintptr_t start, size_t bytes);
 
 /* What hakmem has in units that are not fresh, as if all of it had been touched. If `is_exact`,
  * without holes in slabs that were purged, for a look at every slab. */

@@ -10,6 +10,7 @@
 #include "region/hints.h"
 #include "region/in_hand.h"
 #include "region/owed.h"
+#include "region/density.h"
 #include "region/page_policy.h"
 
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_dirty_units;
@@ -234,15 +235,16 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
     clear_dirty_hint(range, super_slab, before, after);
 }
 
-/* The caller has units `first` and up, of one SuperSlab. Who asks for much zero memory may touch little of it: it goes
- * back to the kernel for that, and gets memory again where it is touched. Not what is a huge page. */
+/* The caller has units `first` and up, of one SuperSlab. Who asks for much zero memory may touch little of it: where
+ * that was so before, it goes back to the kernel, and gets memory again where it is touched. Not what is a huge
+ * page. */
 static void make_zero(struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
     enum { MOST_WRITTEN_UNITS = 15 };
     uintptr_t start =
         range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES + ((uintptr_t)first << HAK_UNIT_SHIFT);
     size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
     if (count > MOST_WRITTEN_UNITS && !hak_page_policy_is_huge(range, super_slab) &&
-        hak_page_policy_purge(range, start, bytes, false))
+        hak_density_is_sparse(start, bytes) && hak_page_policy_purge(range, start, bytes, false))
         return;
     memset((void *)start, 0, bytes);
 }

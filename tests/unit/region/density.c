@@ -85,9 +85,6 @@ static void surely(void **state) {
     assert_false(is_surely_touched());
     for (uint32_t i = 0; i < 32; i++) take(first + i, 64 / 8);
     assert_true(is_surely_touched());
-    for (uint32_t i = 0; i < 32; i += 4) run_at(first + i, 4);
-    assert_true(is_handed_out());
-    assert_false(is_surely_touched());
 }
 
 /* What was freed since was handed out, too; also when the slab is nobody's. What was purged has no memory. */
@@ -114,11 +111,14 @@ static void free_units(void **state) {
     assert_false(is_handed_out());
 }
 
-/* A short run is in use as a slab is; a long one says nothing, and half of the SuperSlab must be known. */
+/* Of a short run the first page counts; a long one says nothing, and half of the SuperSlab must be known. */
 static void runs(void **state) {
     (void)state;
     struct hak_slab *first = fill(hak_size_class_of(64), 8);
     for (uint32_t i = 0; i < 16; i += 4) run_at(first + i, 4);
+    assert_false(is_handed_out());
+    run_at(first, 8);
+    run_at(first + 8, 8);
     assert_true(is_handed_out());
     run_at(first, 16);
     assert_true(is_handed_out());
@@ -134,6 +134,19 @@ static void runs_across_borders(void **state) {
     run_at(first + 30, 2);
     hak_atomic_store(&first[30].run_pages, 1000, relaxed);
     assert_true(is_handed_out());
+}
+
+/* Half of the samples without contents. */
+static void sparse(void **state) {
+    (void)state;
+    start();
+    size_t page = fake_os.page_bytes, bytes = HAK_MIB;
+    char *memory = (char *)range->start;
+    assert_true(hak_density_is_sparse(range->start, bytes));
+    for (size_t at = 0; at < bytes / 2 + page; at += page) memory[at + 77] = 1;
+    assert_true(hak_density_is_sparse(range->start, bytes));
+    for (size_t at = bytes / 2; at < bytes / 8 * 5; at += page) memory[at + 77] = 1;
+    assert_false(hak_density_is_sparse(range->start, bytes));
 }
 
 static void contents(void **state) {
@@ -174,4 +187,4 @@ static void looks_at_untouched_pages(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(nothing), cmocka_unit_test(slabs), cmocka_unit_test(surely), cmocka_unit_test(freed_since),
           cmocka_unit_test(free_units), cmocka_unit_test(runs), cmocka_unit_test(runs_across_borders),
-          cmocka_unit_test(contents), cmocka_unit_test(looks_at_untouched_pages))
+          cmocka_unit_test(sparse), cmocka_unit_test(contents), cmocka_unit_test(looks_at_untouched_pages))
