@@ -8,17 +8,22 @@
  * dynamic linker has written, and only then takes or frees the block itself. */
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "api/override.h"
 #include "front/front.h"
 #include "observe/stack.h"
+#include "os/libc.h"
+#include "os/os.h"
 
 #ifndef HAK_NO_OVERRIDE
 
 _Static_assert(sizeof(size_t) == sizeof(unsigned long), "the letter m in the names");
 
-/* std::get_new_handler() and std::__throw_bad_alloc(), NULL without a C++ runtime. */
-extern void (*_ZSt15get_new_handlerv(void))(void) __attribute__((weak));
+/* std::get_new_handler() and std::__throw_bad_alloc(), NULL where the program was not started with a C++ runtime. One
+ * that a plugin has brought is looked for when it is needed. */
+typedef void new_handler(void);
+extern new_handler *_ZSt15get_new_handlerv(void) __attribute__((weak));
 extern void _ZSt17__throw_bad_allocv(void) __attribute__((weak));
 
 /* api/new_handler.cpp: true when the handler returned, false when it threw. */
@@ -46,11 +51,26 @@ HAK_INLINE bool is_own(void (*public)(void), void (*own)(void)) {
 }
 #define IS_OWN(public, own) is_own((void (*)(void))(public), (void (*)(void))(own))
 
+static new_handler *get_new_handler(void) {
+    new_handler *(*get)(void) = _ZSt15get_new_handlerv;
+    if (get == NULL) get = (new_handler * (*)(void)) hak_os_find_in_libraries("_ZSt15get_new_handlerv");
+    return get == NULL ? NULL : get();
+}
+
+static _Noreturn void throw_bad_alloc(void) {
+    static const char line[] = "hakmem: operator new: no memory, and no C++ runtime to throw std::bad_alloc\n";
+    void (*throw)(void) = _ZSt17__throw_bad_allocv;
+    if (throw == NULL) throw = (void (*)(void))hak_os_find_in_libraries("_ZSt17__throw_bad_allocv");
+    if (throw != NULL) throw();
+    hak_os_write(STDERR_FILENO, line, sizeof line - 1);
+    abort();
+}
+
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
  * being there. `alignment` is 0 for none in particular. */
 static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) {
     for (;;) {
-        void (*handler)(void) = _ZSt15get_new_handlerv == NULL ? NULL : _ZSt15get_new_handlerv();
+        new_handler *handler = get_new_handler();
         if (handler == NULL) break;
         if (may_throw) handler();
         else if (!hak_call_new_handler(handler)) return NULL;
@@ -58,8 +78,7 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) 
         if (block != NULL) return block;
     }
     if (!may_throw) return NULL;
-    if (_ZSt17__throw_bad_allocv != NULL) _ZSt17__throw_bad_allocv();
-    abort();
+    throw_bad_alloc();
 }
 
 static HAK_COLD void *new_missed(size_t size, bool may_throw) {

@@ -61,6 +61,7 @@ static struct symbols symbols_of(ElfW(Addr) base, const ElfW(Dyn) * entry) {
 }
 
 struct search {
+    const char *library; /* NULL: any */
     const char *name;
     void *found;
 };
@@ -75,7 +76,8 @@ static bool is_named(const char *path, const char *name) { return strcmp(file_na
 static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
     struct search *search = context;
     (void)bytes;
-    if (loaded->dlpi_name == NULL || !is_named(loaded->dlpi_name, "libc.so.6")) return 0;
+    if (loaded->dlpi_name == NULL) return 0;
+    if (search->library != NULL && !is_named(loaded->dlpi_name, search->library)) return 0;
     for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
         if (part->p_type != PT_DYNAMIC) continue;
@@ -85,14 +87,17 @@ static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
                                       : find_symbol(&library, search->name);
         if (symbol != NULL) search->found = (void *)(loaded->dlpi_addr + symbol->st_value);
     }
-    return 1;
+    return search->library != NULL || search->found != NULL;
 }
 
-void *hak_os_find_in_libc(const char *name) {
-    struct search search = {name, NULL};
+static void *find(const char *library, const char *name) {
+    struct search search = {library, name, NULL};
     dl_iterate_phdr(look_into, &search);
     return search.found;
 }
+
+void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", name); }
+void *hak_os_find_in_libraries(const char *name) { return find(NULL, name); }
 
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 

@@ -13,6 +13,10 @@
  * programs. To be called before the program has threads: it takes a lock of the dynamic linker's. */
 void *hak_os_find_in_libc(const char *name);
 
+/* The address of a function in any library that is loaded now, and whose symbols are public: the first one that has it;
+ * NULL where there is none. Waits for the dynamic linker's lock. */
+void *hak_os_find_in_libraries(const char *name);
+
 /* Notes where code of the C library and of the dynamic linker lies. To be called as the above. */
 void hak_os_find_library_code(void);
 

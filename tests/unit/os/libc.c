@@ -30,6 +30,15 @@ static void as_the_linker_says(void **state) {
     assert_ptr_not_equal(hak_os_find_in_libc("pthread_create"), (void *)(uintptr_t)pthread_create);
 }
 
+static void in_any_library(void **state) {
+    (void)state;
+    assert_ptr_equal(hak_os_find_in_libraries("regexec"), hak_os_find_in_libc("regexec"));
+    assert_null(hak_os_find_in_libraries("_ZSt17__throw_bad_allocv")); /* no C++ here */
+    void *runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
+    if (runtime == NULL) skip();
+    assert_ptr_equal(hak_os_find_in_libraries("_ZSt17__throw_bad_allocv"), dlsym(runtime, "_ZSt17__throw_bad_allocv"));
+}
+
 static void what_is_not_there(void **state) {
     (void)state;
     assert_null(hak_os_find_in_libc("hakmem"));
@@ -86,4 +95,4 @@ static void whose_code_by_linker(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(whose_code), cmocka_unit_test(whose_code_by_linker), cmocka_unit_test(as_the_linker_says),
-          cmocka_unit_test(what_is_not_there))
+          cmocka_unit_test(in_any_library), cmocka_unit_test(what_is_not_there))
