@@ -51,9 +51,10 @@ HAK_INLINE bool is_own(void (*public)(void), void (*own)(void)) {
 }
 #define IS_OWN(public, own) is_own((void (*)(void))(public), (void (*)(void))(own))
 
-static new_handler *get_new_handler(void) {
+/* For a new that would end the program otherwise: to look takes a lock of the dynamic linker's. */
+static new_handler *get_new_handler(bool may_throw) {
     new_handler *(*get)(void) = _ZSt15get_new_handlerv;
-    if (get == NULL) get = (new_handler * (*)(void)) hak_os_find_in_libraries("_ZSt15get_new_handlerv");
+    if (get == NULL && may_throw) get = (new_handler * (*)(void)) hak_os_find_in_libraries("_ZSt15get_new_handlerv");
     return get == NULL ? NULL : get();
 }
 
@@ -70,7 +71,7 @@ static _Noreturn void throw_bad_alloc(void) {
  * being there. `alignment` is 0 for none in particular. */
 static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) {
     for (;;) {
-        new_handler *handler = get_new_handler();
+        new_handler *handler = get_new_handler(may_throw);
         if (handler == NULL) break;
         if (may_throw) handler();
         else if (!hak_call_new_handler(handler)) return NULL;

@@ -79,11 +79,15 @@ bool hak_density_has_contents(const struct hak_range *range, uint32_t super_slab
 }
 
 bool hak_density_is_sparse(uintptr_t start, size_t bytes) {
-    enum { SAMPLES = 8 };
-    size_t page = hak_os_page_bytes(), pages = bytes / page, zero_count = 0;
-    for (size_t i = 0; i < SAMPLES; i++)
-        zero_count += is_zero((const uint64_t *)(start + (2 * i + 1) * pages / (2 * SAMPLES) * page), page);
-    return zero_count >= SAMPLES / 2;
+    enum { SAMPLES = 16, ODDS = 8 };
+    size_t page = hak_os_page_bytes(), pages = bytes / page, filled_count = 0;
+    for (size_t i = 0; i < SAMPLES; i++) {
+        /* Not at equal distances: contents may be, too. */
+        size_t at = ((2 * i + 1) * pages / (2 * SAMPLES) + i % ODDS) % pages;
+        filled_count += !is_zero((const uint64_t *)(start + at * page), page);
+        if (filled_count > 1) return false;
+    }
+    return true;
 }
 
 /* ---- The heap ---------------------------------------------------------------------------------------------------- */

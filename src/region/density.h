@@ -17,8 +17,8 @@ bool hak_density_is_handed_out(const struct hak_range *range, uint32_t super_sla
  * caller has all of its units. */
 bool hak_density_has_contents(const struct hak_range *range, uint32_t super_slab);
 
-/* True when at least half of some pages, spread over the memory, have no contents other than zeros. The caller has the
- * memory. */
+/* True when of sixteen pages, spread over the memory, one at most has contents other than zeros: then few of its pages
+ * have. The caller has the memory. */
 bool hak_density_is_sparse(uintptr_t start, size_t bytes);
 
 /* What hakmem has in units that are not fresh, as if all of it had been touched. If `is_exact`,

@@ -10,6 +10,7 @@
 #include "region/hints.h"
 #include "region/in_hand.h"
 #include "region/owed.h"
+#include "base/knobs.h"
 #include "region/density.h"
 #include "region/page_policy.h"
 
@@ -236,14 +237,15 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
 }
 
 /* The caller has units `first` and up, of one SuperSlab. Who asks for much zero memory may touch little of it: where
- * that was so before, it goes back to the kernel, and gets memory again where it is touched. Not what is a huge
- * page. */
+ * that was so before, it goes back to the kernel, and gets memory again where it is touched. Not what is a huge page,
+ * nor where the program wants to keep what it has used once (mallopt). */
 static void make_zero(struct hak_range *range, uint32_t super_slab, uint32_t first, uint32_t count) {
     enum { MOST_WRITTEN_UNITS = 15 };
     uintptr_t start =
         range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES + ((uintptr_t)first << HAK_UNIT_SHIFT);
     size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
-    if (count > MOST_WRITTEN_UNITS && !hak_page_policy_is_huge(range, super_slab) &&
+    bool keeps_all = hak_knob(dirty_limit_bytes) == hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest;
+    if (count > MOST_WRITTEN_UNITS && !keeps_all && !hak_page_policy_is_huge(range, super_slab) &&
         hak_density_is_sparse(start, bytes) && hak_page_policy_purge(range, start, bytes, false))
         return;
     memset((void *)start, 0, bytes);

@@ -136,17 +136,25 @@ static void runs_across_borders(void **state) {
     assert_true(is_handed_out());
 }
 
-/* Half of the samples without contents. */
+/* A single page with contents is little, wherever it lies; one in four isn't. */
 static void sparse(void **state) {
     (void)state;
     start();
-    size_t page = fake_os.page_bytes, bytes = HAK_MIB;
+    size_t page = fake_os.page_bytes, pages = HAK_MIB / page;
     char *memory = (char *)range->start;
-    assert_true(hak_density_is_sparse(range->start, bytes));
-    for (size_t at = 0; at < bytes / 2 + page; at += page) memory[at + 77] = 1;
-    assert_true(hak_density_is_sparse(range->start, bytes));
-    for (size_t at = bytes / 2; at < bytes / 8 * 5; at += page) memory[at + 77] = 1;
-    assert_false(hak_density_is_sparse(range->start, bytes));
+    assert_true(hak_density_is_sparse(range->start, HAK_MIB));
+    for (size_t at = 0; at < pages; at++) {
+        memory[at * page + 77] = 1;
+        assert_true(hak_density_is_sparse(range->start, HAK_MIB));
+        memory[at * page + 77] = 0;
+    }
+    for (size_t step = 2; step <= 4; step++) {
+        for (size_t first = 0; first < step; first++) {
+            for (size_t at = first; at < pages; at += step) memory[at * page + 77] = 1;
+            assert_false(hak_density_is_sparse(range->start, HAK_MIB));
+            for (size_t at = first; at < pages; at += step) memory[at * page + 77] = 0;
+        }
+    }
 }
 
 static void contents(void **state) {

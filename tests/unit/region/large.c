@@ -122,28 +122,36 @@ static void cleared(void **state) {
     for (size_t i = 0; i < 5 * HAK_MIB; i += 4096) assert_int_equal(mapping[i], 0);
 }
 
+/* Frees a block of which all, or little, was touched, and asks for zeros in its place. Returns what goes back for it. */
+static size_t purged_for_zeros(size_t bytes, bool is_filled) {
+    char *block = alloc(bytes);
+    if (is_filled) fill(block, bytes);
+    else memset(block, 1, 10), memset(block + bytes / 2, 1, 10);
+    assert_true(free_block(block));
+    fake_os_forget();
+    assert_ptr_equal(hak_large_alloc(bytes, 16, true), block);
+    size_t purged = 0;
+    for (size_t call = 0; call < fake_os.call_count[FAKE_ANY]; call++)
+        if (fake_os.calls[call].kind == FAKE_PURGE) purged += fake_os.calls[call].bytes;
+    for (size_t at = 0; at < bytes; at += 5) assert_int_equal(block[at], 0);
+    assert_true(free_block(block));
+    hak_region_purge_units(UINT64_MAX, true);
+    return purged;
+}
+
 /* Much that is to be zero, and was hardly touched before, goes back to the kernel for that. Little, and what was touched
- * all over, is written to. */
+ * all over, is written to; and so is all where the program keeps what it has used once. */
 static void cleared_by_the_kernel(void **state) {
     (void)state;
     start();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 32 * HAK_MIB, relaxed);
-    static const size_t sizes[] = {HAK_MIB - HAK_UNIT_BYTES, HAK_MIB, 7 * HAK_MIB};
-    for (size_t i = 0; i < 2 * (sizeof sizes / sizeof *sizes); i++) {
-        char *block = alloc(sizes[i / 2]);
-        if (i % 2 == 0) fill(block, sizes[i / 2]);
-        else memset(block, 1, 10), memset(block + sizes[i / 2] / 2, 1, 10);
-        assert_true(free_block(block));
-        fake_os_forget();
-        assert_ptr_equal(hak_large_alloc(sizes[i / 2], 16, true), block);
-        size_t purged = 0;
-        for (size_t call = 0; call < fake_os.call_count[FAKE_ANY]; call++)
-            if (fake_os.calls[call].kind == FAKE_PURGE) purged += fake_os.calls[call].bytes;
-        assert_int_equal(purged, i % 2 == 0 || sizes[i / 2] < HAK_MIB ? 0 : sizes[i / 2]);
-        for (size_t at = 0; at < sizes[i / 2]; at += 5) assert_int_equal(block[at], 0);
-        assert_true(free_block(block));
-        hak_region_purge_units(UINT64_MAX, true);
+    assert_int_equal(purged_for_zeros(HAK_MIB - HAK_UNIT_BYTES, false), 0);
+    for (size_t bytes = HAK_MIB; bytes <= 7 * HAK_MIB; bytes += 6 * HAK_MIB) {
+        assert_int_equal(purged_for_zeros(bytes, true), 0);
+        assert_int_equal(purged_for_zeros(bytes, false), bytes);
     }
+    hak_atomic_store(&hak_knobs.dirty_limit_bytes, hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest, relaxed);
+    assert_int_equal(purged_for_zeros(7 * HAK_MIB, false), 0);
 }
 
 /* One that is too large to be written to, and can't be purged, stays kept, though it is larger than what is asked for. */
