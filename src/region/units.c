@@ -236,6 +236,18 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
     clear_dirty_hint(range, super_slab, before, after);
 }
 
+/* What was made zero of late, by where it begins: a guess. A program that asks for the same zeros again at once gains
+ * from memory, and these have 32 MiB at most. */
+enum { RECENT_ZEROS = 16 };
+static HAK_ATOMIC(uintptr_t) recent_zeros[RECENT_ZEROS];
+
+static bool was_zero_of_late(uintptr_t start) {
+    HAK_ATOMIC(uintptr_t) *place = &recent_zeros[start / HAK_MIB % RECENT_ZEROS];
+    if (hak_atomic_load(place, relaxed) == start) return true;
+    hak_atomic_store(place, start, relaxed);
+    return false;
+}
+
 /* The caller has units `first` and up, of one SuperSlab. Who asks for much zero memory may touch little of it: where
  * that was so before, it goes back to the kernel, and gets memory again where it is touched. Not what is a huge page,
  * nor where the program wants to keep what it has used once (mallopt). */
@@ -246,7 +258,8 @@ static void make_zero(struct hak_range *range, uint32_t super_slab, uint32_t fir
     size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
     bool keeps_all = hak_knob(dirty_limit_bytes) == hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest;
     if (count > MOST_WRITTEN_UNITS && !keeps_all && !hak_page_policy_is_huge(range, super_slab) &&
-        hak_density_is_sparse(start, bytes) && hak_page_policy_purge(range, start, bytes, false))
+        !was_zero_of_late(start) && hak_density_is_sparse(start, bytes) &&
+        hak_page_policy_purge(range, start, bytes, false))
         return;
     memset((void *)start, 0, bytes);
 }
