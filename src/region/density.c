@@ -83,7 +83,7 @@ bool hak_density_is_sparse(uintptr_t start, size_t bytes) {
     size_t page = hak_os_page_bytes(), pages = bytes / page, filled_count = 0;
     for (size_t i = 0; i < SAMPLES; i++) {
         /* Not at equal distances: contents may be, too. */
-        size_t at = ((2 * i + 1) * pages / (2 * SAMPLES) + i % ODDS) % pages;
+        size_t at = ((2 * i + 1) * pages / (2 * (size_t)SAMPLES) + i % ODDS) % pages;
         filled_count += !is_zero((const uint64_t *)(start + at * page), page);
         if (filled_count > 1) return false;
     }
