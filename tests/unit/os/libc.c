@@ -32,7 +32,7 @@ static void as_the_linker_says(void **state) {
 
 static void in_any_library(void **state) {
     (void)state;
-    assert_ptr_equal(hak_os_find_in_libraries("regexec"), hak_os_find_in_libc("regexec"));
+    assert_ptr_equal(hak_os_find_in_libraries("lfind"), hak_os_find_in_libc("lfind"));
     bool has_runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD) != NULL; /* a sanitizer's */
     if (!has_runtime) assert_null(hak_os_find_in_libraries("_ZSt17__throw_bad_allocv"));
     void *runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
