@@ -38,7 +38,7 @@ static uint32_t add_share(const struct hak_range *range, uint32_t unit, uint32_t
         size_t bytes = (size_t)hak_atomic_load(&slab->run_pages, relaxed) * hak_os_page_bytes();
         units = (uint32_t)((bytes + HAK_UNIT_BYTES - 1) / HAK_UNIT_BYTES);
         if (size_class != HAK_CLASS_RUN_HEAD || units == 0 || units > LONGEST_KNOWN_RUN) return 1;
-        share->touched_bytes += bytes < hak_os_page_bytes() ? bytes : hak_os_page_bytes();
+        share->touched_bytes += hak_os_page_bytes();
     }
     share->known_bytes += units * HAK_UNIT_BYTES;
     return units;
