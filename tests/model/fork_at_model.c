@@ -7,6 +7,8 @@
  */
 #include "library.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "front/front.h"
 #include "front/thread.h"
@@ -14,7 +16,7 @@
 #include "pool/partial_set.h"
 #include "region/in_hand.h"
 
-enum { MOST = 160, UNITS = 14, RUN_BYTES = 2 * HAK_UNIT_BYTES - 4096, MAPPING_BYTES = 4 << 20 };
+enum { MOST = 160, UNITS = 14, ZERO_UNITS = 16, RUN_BYTES = 2 * HAK_UNIT_BYTES - 4096, MAPPING_BYTES = 4 << 20 };
 
 /* ---- What the program has ---------------------------------------------------------------------------------------- */
 
@@ -228,7 +230,16 @@ static void dirty(void) { /* three units that were used, and a run: 2 */
     had_count = 3;
     library_heaps[1]->has_acquired[TRIPLE] = true;
 }
-static void limited(void) { /* the same, and the kernel has no more */
+static void sparse(void) { /* units that were used, and hardly touched: as many as zeros come from the kernel for */
+    state_of(1, UNITS + ZERO_UNITS);
+    hak_thread_abandon_heap();
+    uint32_t large = alloc_large(ZERO_UNITS * HAK_UNIT_BYTES, HAK_ALIGNMENT);
+    memset(had[large], 0, ZERO_UNITS * HAK_UNIT_BYTES);
+    library_touch_new(had[large]);
+    give(large);
+    had_count = 2;
+}
+static void limited(void) { /* three units that were used, and a run; the kernel has no more */
     dirty();
     fake_os.maps_left = 0;
 }
@@ -414,6 +425,12 @@ static void use_kept_unit(void) {
     give(alloc_large(HAK_UNIT_BYTES - 4096, HAK_ALIGNMENT));
 }
 static void use_run(void) { be(1), give(alloc_large(RUN_BYTES, HAK_ALIGNMENT)); }
+static void use_zeros(void) {
+    be(1);
+    void *zeros = hak_front_alloc_large(ZERO_UNITS * HAK_UNIT_BYTES, HAK_ALIGNMENT, true, NULL);
+    model_assert(zeros != NULL && *(uint64_t *)zeros == 0, "it is zero");
+    give(own(zeros));
+}
 static void use_run_without_heap(void) { be_nobody(), give(alloc_large(RUN_BYTES, HAK_ALIGNMENT)); }
 static void use_span(void) { be(1), give(alloc_large(HAK_SUPER_SLAB_BYTES / 2 * 3, HAK_ALIGNMENT)); }
 static void free_run(void) { be(1), give(2); }
@@ -570,6 +587,7 @@ FORK_AT(aligned_mapping, usual, use_aligned_mapping, 1, 0);
 FORK_AT(kept_unit, usual, use_kept_unit, HEAP_BLOCKS, HEAP_UNITS + RUN_UNITS);
 FORK_AT(run, usual, use_run, HEAP_BLOCKS, HEAP_UNITS + RUN_UNITS);
 FORK_AT(run_without_heap, usual, use_run_without_heap, 0, RUN_UNITS);
+FORK_AT(run_zeros, sparse, use_zeros, HEAP_BLOCKS, HEAP_UNITS + ZERO_UNITS);
 FORK_AT(run_free, dirty, free_run, HEAP_BLOCKS, HEAP_UNITS + RUN_UNITS);
 FORK_AT(run_shorter, dirty, shorten, HEAP_BLOCKS, HEAP_UNITS + RUN_UNITS);
 FORK_AT(run_longer, dirty, lengthen, HEAP_BLOCKS, HEAP_UNITS + RUN_UNITS);

@@ -191,6 +191,7 @@ void library_reset(void) {
     next_of_round = NO_ROUND;
     border_count = gap_count = gap_changes = cut_count = apart_count = 0;
     is_forked_child = false;
+    memset(recent_zeros, 0, sizeof recent_zeros);
     next_to_cut = changes_at_round = sum_in_vain = 0;
     was_ever_lazy = hak_memory_is_tight = false;
     hak_memory_tight_count = hak_memory_limit_bytes = 0;
