@@ -246,7 +246,7 @@ bool hak_os_unmap(void *start, size_t bytes) {
 }
 
 /* Some emulators of a kernel (qemu's user mode before 7.2) say that they have purged, and have not. The first purge
- * tells. */
+ * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. */
 enum { PURGES_UNKNOWN, PURGES_TRUE, PURGES_FALSE };
 static HAK_ATOMIC(uint32_t) purges;
 
@@ -351,11 +351,32 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) 
     return done;
 }
 
+/* qemu's user mode takes what pages have moved from for unmapped: system calls on it fail, and what is to go back
+ * stays. The first move tells. */
+enum { MOVES_UNKNOWN, MOVES_TRUE, MOVES_FALSE };
+static HAK_ATOMIC(uint32_t) moves;
+
+/* Pages have moved from `start`. Where that isn't mapped for all who ask, it is mapped anew. */
+static HAK_COLD void look_at_first_move(void *start, size_t bytes) {
+    volatile uint64_t *word = start;
+    *word = 1;
+    bool is_true = purge(start, hak_os_page_bytes()) && *word == 0;
+    *word = 0;
+    hak_atomic_store(&moves, is_true ? MOVES_TRUE : MOVES_FALSE, relaxed);
+    if (is_true) return;
+    count_call();
+    /* If it is refused, the memory is there as before: zero, and not to go back. */
+    (void)!mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
 void *hak_os_move_pages(void *start, size_t bytes) {
     int saved_errno = errno;
+    uint32_t known = hak_atomic_load(&moves, relaxed);
+    if (known == MOVES_FALSE) return NULL;
     count_call();
     void *moved = mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     if (moved != MAP_FAILED) hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
+    if (moved != MAP_FAILED && known == MOVES_UNKNOWN) look_at_first_move(start, bytes);
     errno = saved_errno;
     return moved != MAP_FAILED ? moved : NULL;
 }

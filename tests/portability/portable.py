@@ -1,7 +1,8 @@
 """Builds hakmem for another compiler, C library or processor, warnings as errors, and runs the stress test on it.
 
-    portable.py aarch64|musl|clang BUILD_FOLDER CMAKE
+    portable.py aarch64|emulated|musl|clang BUILD_FOLDER CMAKE
 
+`emulated` runs this machine's own library under qemu's user mode, as images for containers often are built.
 Exit status 77 when the tools are not installed. The aarch64 program runs under qemu, which shows that it works, but not
 what a weakly ordered processor may do: that is the model checker's part (tests/model). qemu's own locks are not safe across a
 fork of a program with threads, and once in a while a child waits for one for ever: the run is made again then, once.
@@ -10,6 +11,7 @@ fork of a program with threads, and once in a while a child waits for one for ev
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -80,20 +82,31 @@ def musl_preload(compiler: str, folder: Path, cmake: str, glibc_library: Path) -
         raise SystemExit(f"with {glibc_library}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
 
 
+def emulated_preload(compiler: str, emulator: str, folder: Path, library: Path) -> None:
+    program = str(folder / "emulated")
+    run(compiler, "-O1", "-fno-builtin", f"{ROOT}/tests/portability/emulated.c", "-o", program)
+    run(emulator, program)
+    run(emulator, "-E", f"LD_PRELOAD={library}", program)
+
+
 def main() -> int:
     target, folder = sys.argv[1], Path(sys.argv[2]).resolve() / f"portability-{sys.argv[1]}"
     compilers = {
         "aarch64": first_of("aarch64-linux-gnu-gcc"),
+        "emulated": first_of("cc"),
         "musl": first_of("musl-gcc"),
         "clang": first_of("clang", *(f"clang-{version}" for version in range(21, 13, -1))),
     }
-    compiler, emulator = compilers[target], first_of("qemu-aarch64", "qemu-aarch64-static")
-    if compiler is None or (target == "aarch64" and emulator is None):
+    machine = platform.machine() if target == "emulated" else "aarch64"
+    compiler, emulator = compilers[target], first_of(f"qemu-{machine}", f"qemu-{machine}-static")
+    if compiler is None or (target in ("aarch64", "emulated") and emulator is None):
         print(f"skipped: a compiler or an emulator for {target} is not installed")
         return 77
     folder.mkdir(parents=True, exist_ok=True)
     if target == "clang":
         clang_preload(compiler, folder)
+    elif target == "emulated":
+        emulated_preload(compiler, str(emulator), folder, Path(sys.argv[2]).resolve() / "libhakmem.so")
     else:
         static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000)
     if target == "musl":
