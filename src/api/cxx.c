@@ -51,7 +51,8 @@ HAK_INLINE bool is_own(void (*public)(void), void (*own)(void)) {
 }
 #define IS_OWN(public, own) is_own((void (*)(void))(public), (void (*)(void))(own))
 
-/* For a new that would end the program otherwise: to look takes a lock of the dynamic linker's. */
+/* A `new` that may throw looks in other libraries, too, which takes a lock of the dynamic linker's. A nothrow `new` can
+ * do without: it returns NULL. */
 static new_handler *get_new_handler(bool may_throw) {
     new_handler *(*get)(void) = _ZSt15get_new_handlerv;
     if (get == NULL && may_throw) get = (new_handler * (*)(void)) hak_os_find_in_libraries("_ZSt15get_new_handlerv");

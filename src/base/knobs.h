@@ -33,6 +33,9 @@ struct hak_knob_row {
 
 extern const struct hak_knob_row hak_knob_table[HAK_KNOB_COUNT];
 
+/* Of a limit, or a time: the highest value stands for none. */
+#define hak_knob_is_highest(name) (hak_knob(name) == hak_knob_table[HAK_KNOB_##name].highest)
+
 /* HAK_KNOB_COUNT when there is none of this name, which need not end with a NUL. */
 enum hak_knob_number hak_knob_find(const char *name, size_t length);
 

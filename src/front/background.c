@@ -189,7 +189,7 @@ static void wait_and_meter(uint64_t wait_ms) {
 /* The thread that is left may sleep for ever: what lies free goes back first, but where the program keeps it
  * (mallopt). */
 static void leave_nothing_free(void) {
-    if (hak_knob(decay_ms) != hak_knob_table[HAK_KNOB_decay_ms].highest) hak_purge_all(NULL);
+    if (!hak_knob_is_highest(decay_ms)) hak_purge_all(NULL);
 }
 
 /* The last that the thread does, whyever it ends. */

@@ -247,8 +247,8 @@ bool hak_os_unmap(void *start, size_t bytes) {
 
 /* Some emulators of a kernel (qemu's user mode before 7.2) say that they have purged, and have not. The first purge
  * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. */
-enum { PURGES_UNKNOWN, PURGES_TRUE, PURGES_FALSE };
-static HAK_ATOMIC(uint32_t) purges;
+enum { KERNEL_UNKNOWN, KERNEL_DOES_IT, KERNEL_DOES_NOT };
+static HAK_ATOMIC(uint32_t) purges, moves;
 
 static bool purge(void *start, size_t bytes) {
     count_call();
@@ -258,21 +258,28 @@ static bool purge(void *start, size_t bytes) {
     return madvise(start, bytes, MADV_DONTNEED_LOCKED) == 0;
 }
 
-static HAK_COLD bool purge_first(void *start, size_t bytes) {
+/* False when the kernel has refused; *is_zero says what is there now. The contents stay where nothing was purged. */
+static HAK_COLD bool purge_and_look(void *start, size_t bytes, bool *is_zero) {
     volatile uint64_t *word = start;
     uint64_t before = *word;
     *word = 1;
     bool done = purge(start, bytes);
-    if (done) hak_atomic_store(&purges, *word == 0 ? PURGES_TRUE : PURGES_FALSE, relaxed);
-    bool is_true = done && *word == 0;
-    if (!is_true) *word = before;
-    return is_true;
+    *is_zero = done && *word == 0;
+    if (!*is_zero) *word = before;
+    return done;
+}
+
+static HAK_COLD bool purge_first(void *start, size_t bytes) {
+    bool is_zero;
+    if (purge_and_look(start, bytes, &is_zero))
+        hak_atomic_store(&purges, is_zero ? KERNEL_DOES_IT : KERNEL_DOES_NOT, relaxed);
+    return is_zero;
 }
 
 bool hak_os_purge(void *start, size_t bytes) {
     int saved_errno = errno;
     uint32_t known = hak_atomic_load(&purges, relaxed);
-    bool done = known == PURGES_TRUE ? purge(start, bytes) : known == PURGES_UNKNOWN && purge_first(start, bytes);
+    bool done = known == KERNEL_DOES_IT ? purge(start, bytes) : known == KERNEL_UNKNOWN && purge_first(start, bytes);
     if (done) hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
     errno = saved_errno;
     return done;
@@ -353,30 +360,25 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) 
 
 /* qemu's user mode takes what pages have moved from for unmapped: system calls on it fail, and what is to go back
  * stays. The first move tells. */
-enum { MOVES_UNKNOWN, MOVES_TRUE, MOVES_FALSE };
-static HAK_ATOMIC(uint32_t) moves;
-
-/* Pages have moved from `start`. Where that isn't mapped for all who ask, it is mapped anew. */
 static HAK_COLD void look_at_first_move(void *start, size_t bytes) {
-    volatile uint64_t *word = start;
-    *word = 1;
-    bool is_true = purge(start, hak_os_page_bytes()) && *word == 0;
-    *word = 0;
-    hak_atomic_store(&moves, is_true ? MOVES_TRUE : MOVES_FALSE, relaxed);
-    if (is_true) return;
+    bool is_zero;
+    purge_and_look(start, hak_os_page_bytes(), &is_zero);
+    hak_atomic_store(&moves, is_zero ? KERNEL_DOES_IT : KERNEL_DOES_NOT, relaxed);
+    if (is_zero) return;
     count_call();
-    /* If it is refused, the memory is there as before: zero, and not to go back. */
+    /* Mapped anew, it is memory for all who ask. A filter may refuse, which then has refused the purge, too: the memory
+     * reads as zero all the same. */
     (void)!mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
 void *hak_os_move_pages(void *start, size_t bytes) {
     int saved_errno = errno;
     uint32_t known = hak_atomic_load(&moves, relaxed);
-    if (known == MOVES_FALSE) return NULL;
+    if (known == KERNEL_DOES_NOT) return NULL;
     count_call();
     void *moved = mremap(start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     if (moved != MAP_FAILED) hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
-    if (moved != MAP_FAILED && known == MOVES_UNKNOWN) look_at_first_move(start, bytes);
+    if (moved != MAP_FAILED && known == KERNEL_UNKNOWN) look_at_first_move(start, bytes);
     errno = saved_errno;
     return moved != MAP_FAILED ? moved : NULL;
 }

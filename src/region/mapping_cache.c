@@ -89,7 +89,7 @@ static size_t too_many_bytes(size_t bytes, uint64_t limit) {
 
 static uint64_t limit_bytes(void) {
     uint64_t limit = hak_atomic_load(&hak_memory_is_tight, relaxed) ? 0 : hak_knob(mapping_cache_bytes);
-    if (limit <= SMALL_CACHE_BYTES || limit == hak_knob_table[HAK_KNOB_mapping_cache_bytes].highest) return limit;
+    if (limit <= SMALL_CACHE_BYTES || hak_knob_is_highest(mapping_cache_bytes)) return limit;
     uint64_t heap =
         hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed);
     uint64_t share = heap / 4 > SMALL_CACHE_BYTES ? heap / 4 : SMALL_CACHE_BYTES;

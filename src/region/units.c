@@ -6,11 +6,11 @@
 
 #include "base/check.h"
 #include "base/counters.h"
+#include "base/knobs.h"
 #include "os/os.h"
 #include "region/hints.h"
 #include "region/in_hand.h"
 #include "region/owed.h"
-#include "base/knobs.h"
 #include "region/density.h"
 #include "region/page_policy.h"
 
@@ -256,7 +256,7 @@ static void make_zero(struct hak_range *range, uint32_t super_slab, uint32_t fir
     uintptr_t start =
         range->start + (uintptr_t)super_slab * HAK_SUPER_SLAB_BYTES + ((uintptr_t)first << HAK_UNIT_SHIFT);
     size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
-    bool keeps_all = hak_knob(dirty_limit_bytes) == hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest;
+    bool keeps_all = hak_knob_is_highest(dirty_limit_bytes);
     if (count > MOST_WRITTEN_UNITS && !keeps_all && !hak_page_policy_is_huge(range, super_slab) &&
         !was_zero_of_late(start) && hak_density_is_sparse(start, bytes) &&
         hak_page_policy_purge(range, start, bytes, false))
