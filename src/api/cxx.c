@@ -4,8 +4,10 @@
  *
  * A program may replace some forms and leave the others. By the standard those that are left call the replaced ones:
  * new[] calls new, nothrow new calls new and catches, delete with a size or a tag calls delete, delete[] calls delete;
- * the aligned forms likewise. So each form asks whether what it would call is hakmem's own, by an address that the
- * dynamic linker has written, and only then takes or frees the block itself. */
+ * the aligned forms likewise. At the end of that, new calls malloc, new with an alignment aligned_alloc, and delete
+ * free, which may be those of the program, or of a tool before hakmem in LD_PRELOAD. So each form asks whether what it
+ * would call is hakmem's own, by an address that the dynamic linker has written, and only then takes or frees the block
+ * itself. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,6 +44,9 @@ extern void public_delete(void *block) __asm__("_ZdlPv");
 extern void public_delete_array(void *block) __asm__("_ZdaPv");
 extern void public_delete_aligned(void *block, size_t alignment) __asm__("_ZdlPvSt11align_val_t");
 extern void public_delete_array_aligned(void *block, size_t alignment) __asm__("_ZdaPvSt11align_val_t");
+extern void *public_malloc(size_t size) __asm__("malloc");
+extern void *public_aligned_alloc(size_t alignment, size_t size) __asm__("aligned_alloc");
+extern void public_free(void *block) __asm__("free");
 
 /* True when a public name is that of hakmem's own function. The compiler must not know which function that is: it would
  * take the two names for two functions, and the answer for known. */
@@ -68,19 +73,35 @@ static _Noreturn void throw_bad_alloc(void) {
     abort();
 }
 
+/* What the public names give, with the arguments that a C++ library passes to them: some return NULL for 0 bytes, or
+ * want a multiple of the alignment. `alignment` is 0 for none in particular. */
+static void *ask(size_t size, size_t alignment) {
+    HAK_WALKABLE();
+    if (size == 0) size = 1;
+    if (alignment == 0) return public_malloc(size);
+    if (alignment < sizeof(void *)) alignment = sizeof(void *);
+    return size > PTRDIFF_MAX ? NULL : public_aligned_alloc(alignment, hak_align_up(size, alignment));
+}
+
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
- * being there. `alignment` is 0 for none in particular. */
+ * being there. */
 static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) {
     for (;;) {
         new_handler *handler = get_new_handler(may_throw);
         if (handler == NULL) break;
         if (may_throw) handler();
         else if (!hak_call_new_handler(handler)) return NULL;
-        void *block = alignment == 0 ? hak_malloc(size) : hak_aligned_alloc(alignment, size);
+        void *block = ask(size, alignment);
         if (block != NULL) return block;
     }
     if (!may_throw) return NULL;
     throw_bad_alloc();
+}
+
+/* Of another malloc than hakmem's. */
+static HAK_COLD void *new_asked(size_t size, size_t alignment, bool may_throw) {
+    void *block = ask(size, alignment);
+    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw);
 }
 
 static HAK_COLD void *new_missed(size_t size, bool may_throw) {
@@ -90,12 +111,14 @@ static HAK_COLD void *new_missed(size_t size, bool may_throw) {
 }
 
 HAK_INLINE void *new_block(size_t size, bool may_throw) {
+    if (!IS_OWN(public_malloc, hak_malloc)) return new_asked(size, 0, may_throw);
     void *block = hak_front_take(size);
     return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw);
 }
 
 static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
     HAK_WALKABLE();
+    if (!IS_OWN(public_aligned_alloc, hak_aligned_alloc)) return new_asked(size, alignment, may_throw);
     void *block = hak_aligned_alloc(alignment, size);
     return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw);
 }
@@ -155,39 +178,48 @@ HAK_OVERRIDE_WEAK(new_array_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t,
 
 /* ---- delete ------------------------------------------------------------------------------------------------------ */
 
-/* Without a size it is free, with one it is free_sized. */
-
-static void delete_array(void *block) {
-    if (!IS_OWN(public_delete, hak_free)) public_delete(block);
+static void delete_block(void *block) {
+    if (!IS_OWN(public_free, hak_free)) public_free(block);
     else hak_front_free(block);
 }
 
-static void delete_sized(void *block, size_t size) {
-    if (!IS_OWN(public_delete, hak_free)) public_delete(block);
+/* Where delete is hakmem's, but free is not, the size is of no use. */
+HAK_INLINE void delete_block_sized(void *block, size_t size) {
+    if (!IS_OWN(public_free, hak_free)) public_free(block);
     else hak_front_free_sized(block, size);
 }
 
+static void delete_array(void *block) {
+    if (!IS_OWN(public_delete, delete_block)) public_delete(block);
+    else delete_block(block);
+}
+
+static void delete_sized(void *block, size_t size) {
+    if (!IS_OWN(public_delete, delete_block)) public_delete(block);
+    else delete_block_sized(block, size);
+}
+
 static void delete_array_sized(void *block, size_t size) {
-    if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, hak_free)) public_delete_array(block);
-    else hak_front_free_sized(block, size);
+    if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, delete_block)) public_delete_array(block);
+    else delete_block_sized(block, size);
 }
 
 static void delete_aligned(void *block, size_t alignment) {
     (void)alignment;
-    hak_front_free(block);
+    delete_block(block);
 }
 
 static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
 
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
-    else hak_front_free_sized(block, size);
+    else delete_block_sized(block, size);
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
-    else hak_front_free_sized(block, size);
+    else delete_block_sized(block, size);
 }
 
 /* Called where a constructor has thrown, and hardly ever. */
@@ -212,7 +244,7 @@ static void delete_array_aligned_tagged(void *block, size_t alignment, const str
     public_delete_array_aligned(block, alignment);
 }
 
-HAK_OVERRIDE_WEAK(hak_free, _ZdlPv, (void *), void);
+HAK_OVERRIDE_WEAK(delete_block, _ZdlPv, (void *), void);
 HAK_OVERRIDE_WEAK(delete_array, _ZdaPv, (void *), void);
 HAK_OVERRIDE_WEAK(delete_sized, _ZdlPvm, (void *, size_t), void);
 HAK_OVERRIDE_WEAK(delete_array_sized, _ZdaPvm, (void *, size_t), void);

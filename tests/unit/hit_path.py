@@ -29,12 +29,12 @@ class Limit:
 LIMITS = {
     "malloc": Limit(16, 2),  # is it small? is there a block?
     "free": Limit(21, 3),  # is it ours? is there room? is it not the newest?
-    # operator new and delete; those that by the standard call another form ask whether that is hakmem's own
-    "_Znwm": Limit(16, 2),  # new
-    "_Znam": Limit(19, 3),  # new[]
-    "_ZdlPv": Limit(21, 3),  # delete
-    "_ZdaPv": Limit(24, 4),  # delete[]
-    "_ZdlPvm": Limit(32, 6),  # delete of a size; is it small? do they agree?
+    # operator new and delete; each asks whether what it would call, by the standard, is hakmem's own
+    "_Znwm": Limit(19, 3),  # new: is malloc?
+    "_Znam": Limit(22, 4),  # new[]: is new, too?
+    "_ZdlPv": Limit(23, 4),  # delete: is free?
+    "_ZdaPv": Limit(26, 5),  # delete[]: is delete, too?
+    "_ZdlPvm": Limit(35, 7),  # delete of a size: is delete, too? is it small? do they agree?
 }
 
 INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s+(?P<text>[a-z(].*?)\s*(?:#.*)?$")
