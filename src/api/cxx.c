@@ -83,9 +83,29 @@ static void *ask(size_t size, size_t alignment) {
     return size > PTRDIFF_MAX ? NULL : public_aligned_alloc(alignment, hak_align_up(size, alignment));
 }
 
+static void *new_throwing(size_t size);
+static void *new_aligned_throwing(size_t size, size_t alignment);
+
+/* Where the program was not started with a C++ runtime, but the library that wants memory was linked to one of its own:
+ * the operator that came with it. NULL else. */
+static void *find_new_beside(const void *caller, bool is_aligned) {
+    if (_ZSt17__throw_bad_allocv != NULL) return NULL;
+    void *found = hak_os_find_beside(caller, is_aligned ? "_ZnwmSt11align_val_t" : "_Znwm"),
+         *own = is_aligned ? (void *)new_aligned_throwing : (void *)new_throwing;
+    return found == own ? NULL : found;
+}
+
+/* It asks its own handler, and throws what its own code catches. */
+static void *ask_beside(void *by, size_t size, size_t alignment) {
+    HAK_WALKABLE();
+    return alignment == 0 ? ((void *(*)(size_t))by)(size) : ((void *(*)(size_t, size_t))by)(size, alignment);
+}
+
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
  * being there. */
-static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) {
+static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, const void *caller) {
+    void *beside = may_throw ? find_new_beside(caller, alignment != 0) : NULL;
+    if (beside != NULL) return ask_beside(beside, size, alignment);
     for (;;) {
         new_handler *handler = get_new_handler(may_throw);
         if (handler == NULL) break;
@@ -98,16 +118,16 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw) 
     throw_bad_alloc();
 }
 
-/* Of another malloc than hakmem's. */
+/* Of another malloc than hakmem's. A last act, as new_missed. */
 static HAK_COLD void *new_asked(size_t size, size_t alignment, bool may_throw) {
     void *block = ask(size, alignment);
-    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw);
+    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw, HAK_CALLER());
 }
 
 static HAK_COLD void *new_missed(size_t size, bool may_throw) {
     HAK_WALKABLE();
     void *block = hak_front_alloc_miss(size, HAK_CALLER()); /* new_missed is a last act */
-    return HAK_LIKELY(block != NULL) ? block : new_failed(size, 0, may_throw);
+    return HAK_LIKELY(block != NULL) ? block : new_failed(size, 0, may_throw, HAK_CALLER());
 }
 
 HAK_INLINE void *new_block(size_t size, bool may_throw) {
@@ -120,7 +140,7 @@ static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
     HAK_WALKABLE();
     if (!IS_OWN(public_aligned_alloc, hak_aligned_alloc)) return new_asked(size, alignment, may_throw);
     void *block = hak_aligned_alloc(alignment, size);
-    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw);
+    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw, HAK_CALLER());
 }
 
 struct nothrow; /* std::nothrow_t, passed by reference and never looked at */
@@ -165,16 +185,15 @@ static void *new_array_aligned_nothrow(size_t size, size_t alignment, const stru
     return new_aligned(size, alignment, false);
 }
 
-HAK_OVERRIDE_WEAK(new_throwing, _Znwm, (size_t), void *);
-HAK_OVERRIDE_WEAK(new_array, _Znam, (size_t), void *);
-HAK_OVERRIDE_WEAK(new_nothrow, _ZnwmRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
-HAK_OVERRIDE_WEAK(new_array_nothrow, _ZnamRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
-HAK_OVERRIDE_WEAK(new_aligned_throwing, _ZnwmSt11align_val_t, (size_t, size_t), void *);
-HAK_OVERRIDE_WEAK(new_array_aligned, _ZnamSt11align_val_t, (size_t, size_t), void *);
-HAK_OVERRIDE_WEAK(new_aligned_nothrow, _ZnwmSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *),
-                  void *);
-HAK_OVERRIDE_WEAK(new_array_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t,
-                  (size_t, size_t, const struct nothrow *), void *);
+HAK_OVERRIDE(new_throwing, _Znwm, (size_t), void *);
+HAK_OVERRIDE(new_array, _Znam, (size_t), void *);
+HAK_OVERRIDE(new_nothrow, _ZnwmRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
+HAK_OVERRIDE(new_array_nothrow, _ZnamRKSt9nothrow_t, (size_t, const struct nothrow *), void *);
+HAK_OVERRIDE(new_aligned_throwing, _ZnwmSt11align_val_t, (size_t, size_t), void *);
+HAK_OVERRIDE(new_array_aligned, _ZnamSt11align_val_t, (size_t, size_t), void *);
+HAK_OVERRIDE(new_aligned_nothrow, _ZnwmSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *), void *);
+HAK_OVERRIDE(new_array_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *),
+             void *);
 
 /* ---- delete ------------------------------------------------------------------------------------------------------ */
 
@@ -204,22 +223,28 @@ static void delete_array_sized(void *block, size_t size) {
     else delete_block_sized(block, size);
 }
 
+/* Of aligned_alloc: where this is hakmem's, so is the block, whoever has put a free before. */
+HAK_INLINE bool is_from_others(void) { return !IS_OWN(public_aligned_alloc, hak_aligned_alloc); }
+
 static void delete_aligned(void *block, size_t alignment) {
     (void)alignment;
-    delete_block(block);
+    if (is_from_others()) public_free(block);
+    else hak_front_free(block);
 }
 
 static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
 
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
-    else delete_block_sized(block, size);
+    else if (is_from_others()) public_free(block);
+    else hak_front_free_sized(block, size);
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
-    else delete_block_sized(block, size);
+    else if (is_from_others()) public_free(block);
+    else hak_front_free_sized(block, size);
 }
 
 /* Called where a constructor has thrown, and hardly ever. */
@@ -244,19 +269,19 @@ static void delete_array_aligned_tagged(void *block, size_t alignment, const str
     public_delete_array_aligned(block, alignment);
 }
 
-HAK_OVERRIDE_WEAK(delete_block, _ZdlPv, (void *), void);
-HAK_OVERRIDE_WEAK(delete_array, _ZdaPv, (void *), void);
-HAK_OVERRIDE_WEAK(delete_sized, _ZdlPvm, (void *, size_t), void);
-HAK_OVERRIDE_WEAK(delete_array_sized, _ZdaPvm, (void *, size_t), void);
-HAK_OVERRIDE_WEAK(delete_tagged, _ZdlPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
-HAK_OVERRIDE_WEAK(delete_array_tagged, _ZdaPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
-HAK_OVERRIDE_WEAK(delete_aligned, _ZdlPvSt11align_val_t, (void *, size_t), void);
-HAK_OVERRIDE_WEAK(delete_array_aligned, _ZdaPvSt11align_val_t, (void *, size_t), void);
-HAK_OVERRIDE_WEAK(delete_aligned_tagged, _ZdlPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
-                  void);
-HAK_OVERRIDE_WEAK(delete_array_aligned_tagged, _ZdaPvSt11align_val_tRKSt9nothrow_t,
-                  (void *, size_t, const struct nothrow *), void);
-HAK_OVERRIDE_WEAK(delete_sized_aligned, _ZdlPvmSt11align_val_t, (void *, size_t, size_t), void);
-HAK_OVERRIDE_WEAK(delete_array_sized_aligned, _ZdaPvmSt11align_val_t, (void *, size_t, size_t), void);
+HAK_OVERRIDE(delete_block, _ZdlPv, (void *), void);
+HAK_OVERRIDE(delete_array, _ZdaPv, (void *), void);
+HAK_OVERRIDE(delete_sized, _ZdlPvm, (void *, size_t), void);
+HAK_OVERRIDE(delete_array_sized, _ZdaPvm, (void *, size_t), void);
+HAK_OVERRIDE(delete_tagged, _ZdlPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
+HAK_OVERRIDE(delete_array_tagged, _ZdaPvRKSt9nothrow_t, (void *, const struct nothrow *), void);
+HAK_OVERRIDE(delete_aligned, _ZdlPvSt11align_val_t, (void *, size_t), void);
+HAK_OVERRIDE(delete_array_aligned, _ZdaPvSt11align_val_t, (void *, size_t), void);
+HAK_OVERRIDE(delete_aligned_tagged, _ZdlPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
+             void);
+HAK_OVERRIDE(delete_array_aligned_tagged, _ZdaPvSt11align_val_tRKSt9nothrow_t, (void *, size_t, const struct nothrow *),
+             void);
+HAK_OVERRIDE(delete_sized_aligned, _ZdlPvmSt11align_val_t, (void *, size_t, size_t), void);
+HAK_OVERRIDE(delete_array_sized_aligned, _ZdaPvmSt11align_val_t, (void *, size_t, size_t), void);
 
 #endif

@@ -356,9 +356,13 @@ void hak_background_start(const void *caller) {
     else act_alone();
 }
 
-/* Makes the thread end, and waits until its work is done; not for ever, for it may be none of this process: in a child
- * that was made without libc, nobody has said that it has no such thread. */
+/* A child that was made without libc: nobody has said that it has no such thread. */
+static bool is_unknown_child(void) { return hak_generation_now() != hak_atomic_load(&hak_generation, relaxed); }
+
+/* Makes the thread end, and waits until its work is done; not for ever: where the kernel empties no page in a child, it
+ * may be none of this process. */
 static void end_thread(void) {
+    if (is_unknown_child()) return;
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
     while (state == HAK_BACKGROUND_AWAKE || state == HAK_BACKGROUND_ASLEEP) {
         if (!hak_atomic_cas(&hak_background_state, &state, HAK_BACKGROUND_ENDING, relaxed, relaxed)) continue;

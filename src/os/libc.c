@@ -62,6 +62,7 @@ static struct symbols symbols_of(ElfW(Addr) base, const ElfW(Dyn) * entry) {
 
 struct search {
     const char *library; /* NULL: any */
+    const void *code;    /* NULL: any */
     const char *name;
     void *found;
 };
@@ -73,11 +74,21 @@ static const char *file_name(const char *path) {
 
 static bool is_named(const char *path, const char *name) { return strcmp(file_name(path), name) == 0; }
 
+static bool holds(const struct dl_phdr_info *loaded, const void *code) {
+    for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
+        uintptr_t offset = (uintptr_t)code - (loaded->dlpi_addr + part->p_vaddr);
+        if (part->p_type == PT_LOAD && offset < part->p_memsz) return true;
+    }
+    return false;
+}
+
 static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
     struct search *search = context;
     (void)bytes;
     if (loaded->dlpi_name == NULL) return 0;
     if (search->library != NULL && !is_named(loaded->dlpi_name, search->library)) return 0;
+    if (search->code != NULL && !holds(loaded, search->code)) return 0;
     for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
         if (part->p_type != PT_DYNAMIC) continue;
@@ -87,17 +98,18 @@ static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
                                       : find_symbol(&library, search->name);
         if (symbol != NULL) search->found = (void *)(loaded->dlpi_addr + symbol->st_value);
     }
-    return search->library != NULL || search->found != NULL;
+    return search->library != NULL || search->code != NULL || search->found != NULL;
 }
 
-static void *find(const char *library, const char *name) {
-    struct search search = {library, name, NULL};
+static void *find(const char *library, const void *code, const char *name) {
+    struct search search = {library, code, name, NULL};
     dl_iterate_phdr(look_into, &search);
     return search.found;
 }
 
-void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", name); }
-void *hak_os_find_in_libraries(const char *name) { return find(NULL, name); }
+void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", NULL, name); }
+void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name); }
+void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name); }
 
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 

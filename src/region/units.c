@@ -872,6 +872,18 @@ size_t hak_region_unmap_units(size_t want_bytes) {
     return bytes;
 }
 
+size_t hak_region_unmap_super_slabs(void) {
+    struct hak_range *range = hak_region_range(0);
+    uint32_t count = range == NULL ? 0 : hak_region_super_slabs(range);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < count && hak_page_policy_may_map(); i++) {
+        uint64_t word = hak_atomic_load(&range->super_slabs[i].free_units, relaxed);
+        bool is_free = hak_units_free(word) == UINT32_MAX, has_pages = units_of_kinds(word, MAPPED_UNITS) != 0;
+        if (is_free && has_pages) bytes += give_back(range, i, MAPPED_UNITS, true);
+    }
+    return bytes;
+}
+
 /* Below SuperSlab *super_slab, which is 0 at the end. Ends earlier with `want_bytes`, or after so many looks. */
 static size_t purge_range(struct hak_range *range, uint32_t *super_slab, uint64_t want_bytes, uint32_t looks,
                           bool all) {

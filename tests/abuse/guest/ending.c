@@ -284,6 +284,26 @@ static void filtered_unknown(void) {
     begin_and_end_filtered();
 }
 
+/* A child of the bare system call has no thread of hakmem's, and waits for none. */
+static void made_without_libc(void) {
+    enum { MOST_MS = 5000 };
+    pthread_t thread = begin_thread();
+    EXPECT(are_settled(), "hakmem's threads are not there");
+    pthread_barrier_wait(&may_end);
+    pthread_join(thread, NULL);
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        use_memory();
+        pthread_exit(NULL);
+    }
+    int status = -1;
+    for (int ms = 0; waitpid(child, &status, WNOHANG) == 0; ms += 10) {
+        EXPECT(ms < MOST_MS, "the child waits");
+        sleep_ms(10);
+    }
+    EXPECT(status == 0, "status %x", (unsigned)status);
+}
+
 #if defined(__x86_64__) || defined(__aarch64__)
 static atomic_int calls_trapped;
 
@@ -311,11 +331,15 @@ static void trapped(void) { SKIP("not for this processor"); }
 #endif
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {
-        {"descriptors", descriptors},           {"descriptors_alone", descriptors_alone},
-        {"filtered_alone", filtered_alone},     {"filtered_last", filtered_last},
-        {"filtered_before", filtered_before},   {"filtered_small", filtered_small},
-        {"filtered_unknown", filtered_unknown}, {"trapped", trapped}};
+    static const struct test_case cases[] = {{"descriptors", descriptors},
+                                             {"descriptors_alone", descriptors_alone},
+                                             {"filtered_alone", filtered_alone},
+                                             {"filtered_last", filtered_last},
+                                             {"filtered_before", filtered_before},
+                                             {"filtered_small", filtered_small},
+                                             {"filtered_unknown", filtered_unknown},
+                                             {"trapped", trapped},
+                                             {"made_without_libc", made_without_libc}};
     struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
     return run_case(argc, argv, cases, COUNT_OF(cases), 90);

@@ -141,6 +141,18 @@ static void fill_and_free(size_t mib) {
     free(blocks);
 }
 
+/* What was free is nobody's after malloc_trim: the KiB that are mapped more than at the start. Under strict overcommit they count
+ * for the whole machine. */
+static void copy_trimmed(void) {
+    free(malloc(1));
+    uint64_t start_kib = status_kib("VmSize");
+    fill_and_free(200);
+    malloc_trim(0);
+    uint64_t kib = status_kib("VmSize");
+    fill_and_free(200);
+    say("%lu\n", (unsigned long)(kib > start_kib ? kib - start_kib : 0));
+}
+
 /* What lies free as small blocks serves one that is larger than all of them together; and one that grows: 1 if so. */
 static void copy_one(void) {
     set_limit(RLIMIT_DATA, 512);
@@ -257,6 +269,11 @@ static void anonymous(void) {
     EXPECT(kib <= (BLOCKS >> 10) + (8 << 10), "case %s", name_of_case);
 }
 
+static void trimmed(void) {
+    uint64_t kib = ask_copy("trimmed", true);
+    EXPECT(kib <= 8 << 10, "%lu KiB", (unsigned long)kib);
+}
+
 static void limited(const char *name) {
     uint64_t plain_mib = ask_copy(name, false), mib = ask_copy(name, true);
     say("%lu MiB, without hakmem %lu\n", (unsigned long)mib, (unsigned long)plain_mib);
@@ -319,11 +336,13 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[1], "refused")) copy_refused();
         else if (!strcmp(argv[1], "too_much")) copy_too_much();
         else if (!strcmp(argv[1], "where")) copy_where();
+        else if (!strcmp(argv[1], "trimmed")) copy_trimmed();
         else return EXIT_USE;
         return 0;
     }
     if (!strcmp(argv[1], "virt")) virt();
     else if (!strcmp(argv[1], "anonymous")) anonymous();
+    else if (!strcmp(argv[1], "trimmed")) trimmed();
     else if (!strcmp(argv[1], "limit_as") || !strcmp(argv[1], "limit_data") || !strcmp(argv[1], "again") ||
              !strcmp(argv[1], "shrunk") || !strcmp(argv[1], "child"))
         limited(argv[1]);

@@ -83,7 +83,7 @@ static void purged_pages(void **state) {
 
 static void large_objects(void **state) {
     (void)state;
-    char *run = hak_malloc(100000), *mapping = hak_malloc(40 * HAK_MIB);
+    char *other = hak_malloc(100000), *run = hak_malloc(100000), *mapping = hak_malloc(40 * HAK_MIB);
     size_t bytes = hak_align_up(100000, 4096);
     expect_text(run, "the start of a live large block of %zu bytes", bytes);
     expect_text(run + 70000, "70000 bytes into a live large block of %zu bytes at %p", bytes, (void *)run);
@@ -98,6 +98,9 @@ static void large_objects(void **state) {
     hak_purge();
     expect_text(run, "free memory of the heap, in no block, given back to the kernel or not used yet");
     assert_int_equal(find(mapping).kind, HAK_ADDRESS_FOREIGN);
+    hak_free(other);
+    hak_purge(); /* the SuperSlab is free as a whole */
+    expect_text(run, "not hakmem's");
 }
 
 static void what_is_no_block(void **state) {
