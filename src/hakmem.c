@@ -27,11 +27,13 @@
 #include "region/directory.c"
 #include "region/in_hand.c"
 #include "region/generation.c"
+#include "region/allowance.c"
 #include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
 #include "region/units.c"
 #include "region/density.c"
+#include "region/governor.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/decay.c"
@@ -49,6 +51,7 @@
 #include "pool/drain.c"
 #include "pool/fork.c"
 #include "pool/purge.c"
+#include "pool/shrink.c"
 
 /* observe: a view of it all. */
 #include "observe/stack.c"

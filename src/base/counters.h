@@ -19,11 +19,17 @@ struct hak_counters {
 
 #define hak_counter_add_shared(counter, amount) ((void)hak_atomic_fetch_add((counter), (amount), relaxed))
 
-/* Pages that may still get memory before somebody looks how much the process may have (front/tight.h); negative when it
- * is time. What had no memory and is taken for use counts, touched or not: fresh units, new mappings, emptied pages of
- * slabs. */
-extern HAK_ATOMIC(uint64_t) hak_pages_to_look;
+/* Pages that have come into use so far: what had no memory and is taken for use counts, touched or not. Fresh units,
+ * new mappings, emptied pages of slabs. */
+extern HAK_ATOMIC(uint64_t) hak_pages_grown;
 
-#define hak_count_growth(pages) ((void)hak_atomic_fetch_sub(&hak_pages_to_look, (uint64_t)(pages), relaxed))
+/* Of these, pages that had gone back to the kernel while nobody used them: it was in vain. */
+extern HAK_ATOMIC(uint64_t) hak_pages_reused;
+
+/* Of all slabs: bytes of blocks that are not handed out, and pages of these that were purged. Relaxed guesses. */
+extern HAK_ATOMIC(uint64_t) hak_slab_free_bytes, hak_slab_holes;
+
+#define hak_count_growth(pages) hak_counter_add_shared(&hak_pages_grown, (uint64_t)(pages))
+#define hak_count_reuse(pages) hak_counter_add_shared(&hak_pages_reused, (uint64_t)(pages))
 
 #endif

@@ -198,7 +198,7 @@ static void finish(void) {
     hak_ace_rest();
     hak_meter_without_thread();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
-    hak_atomic_store(&hak_decay_has_background, 0, relaxed);
+    hak_atomic_store(&hak_background_pays, 0, relaxed);
     ended_thread = hak_os_this_thread();
     /* Release pairs with take_ended. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, release);
@@ -302,11 +302,11 @@ static bool is_borrowed(void) {
 
 static void start_thread(void) {
     if (!hak_os_may_wait() || is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
-    hak_atomic_store(&hak_decay_has_background, 1, relaxed);
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
     hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
     if (hak_os_start_thread(run_background, NULL)) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
-    hak_atomic_store(&hak_decay_has_background, 0, relaxed);
+    hak_atomic_store(&hak_background_pays, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
 }
 
@@ -401,7 +401,7 @@ void hak_background_begin(void) {
 
 void hak_background_after_fork(void) {
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
-    hak_atomic_store(&hak_decay_has_background, 0, relaxed);
+    hak_atomic_store(&hak_background_pays, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
     next_step_ms = next_holes_ms = 0;
     hak_meter_without_thread();

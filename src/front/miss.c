@@ -17,6 +17,7 @@
 #include "pool/held.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "pool/shrink.h"
 #include "region/decay.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
@@ -397,6 +398,7 @@ static void free_small(void *block, uint32_t size_class) {
     }
     if (HAK_LIKELY(heap != NULL)) {
         end_sample(heap);
+        if (HAK_UNLIKELY(heap->is_shrink_due)) hak_shrink_go_on(heap);
         leave(heap);
     }
 }
@@ -413,19 +415,27 @@ static bool free_large(const struct hak_place *place) {
     return is_kept || hak_large_free(place);
 }
 
+/* At the end of a call that frees: a turn of one kind. None in the middle of one: whoever has wrapped the kernel's
+ * calls may free in them. */
+static void take_turn(void) {
+    if (HAK_UNLIKELY(hak_in_hand_own != 0)) return;
+    if (HAK_UNLIKELY(hak_decay_owes())) hak_decay_pay();
+    else hak_purge_notice();
+}
+
 void hak_front_free_miss(void *block) {
     if (block == NULL) return;
     struct hak_place place = hak_front_place_of(block, "free");
     if (place.kind == HAK_PLACE_SMALL) {
         free_small(block, place.size_class);
-        hak_decay_notice();
+        take_turn();
         return;
     }
     hak_profile_forget(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_frees, 1);
-    hak_decay_notice();
+    take_turn();
     hak_signal_fence();
     hak_background_notice();
 }

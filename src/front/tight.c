@@ -29,27 +29,34 @@ enum {
 
 static HAK_ATOMIC(uint32_t) is_looking;
 
+/* 4 MiB of the largest pages: the first look finds out how large they are. */
+HAK_ATOMIC(uint64_t) hak_look_at_pages = 64;
+
 static struct hak_memory_groups groups; /* before main; const from then on */
 static uint64_t own_bytes_at_start;     /* the same: what hakmem had when they were looked at */
 
 /* L1 */
 static struct {
-    uint64_t next_pages;   /* what hak_pages_to_look was set to */
+    uint64_t pages;        /* what hak_pages_grown was */
     uint64_t grown_bytes;  /* since the last purge of all began */
     uint64_t urgent_bytes; /* what is to go back now, however long it takes */
     bool is_round;         /* of a purge of all, by turns */
-} seen = {.next_pages = 64};
+} seen;
 
 /* What hakmem has, as if all of it had been touched; `is_exact` as in hak_density_bytes. */
 static uint64_t own_bytes(bool is_exact) {
     return hak_density_bytes(is_exact) + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes();
 }
 
+/* After so much growth since what was seen last. */
+static void set_next_look(uint64_t bytes) {
+    hak_atomic_store(&hak_look_at_pages, seen.pages + bytes / hak_os_page_bytes(), relaxed);
+}
+
 void hak_tight_begin(void) {
     hak_memory_groups_find(&groups);
     own_bytes_at_start = own_bytes(true);
-    seen.next_pages = FIRST_LOOK_BYTES / hak_os_page_bytes();
-    hak_atomic_store(&hak_pages_to_look, seen.next_pages, relaxed);
+    set_next_look(FIRST_LOOK_BYTES);
 }
 
 /* ---- Looking ----------------------------------------------------------------------------------------------------- */
@@ -64,15 +71,11 @@ struct growth {
 };
 
 static struct growth take_growth(void) {
-    uint64_t left = hak_atomic_load(&hak_pages_to_look, relaxed), page = hak_os_page_bytes();
-    return (struct growth){(seen.next_pages - left) * page, (int64_t)left < 0 ? -left * page : 0};
-}
-
-/* The next look comes after so much growth; `grown_bytes` of it are counted already. */
-static void set_next_look(uint64_t bytes, uint64_t grown_bytes) {
-    uint64_t page = hak_os_page_bytes(), next_pages = bytes / page;
-    hak_atomic_fetch_add(&hak_pages_to_look, next_pages - (seen.next_pages - grown_bytes / page), relaxed);
-    seen.next_pages = next_pages;
+    uint64_t grown = hak_atomic_load(&hak_pages_grown, relaxed), page = hak_os_page_bytes();
+    int64_t late = (int64_t)(grown - hak_atomic_load(&hak_look_at_pages, relaxed));
+    struct growth growth = {(grown - seen.pages) * page, late > 0 ? (uint64_t)late * page : 0};
+    seen.pages = grown;
+    return growth;
 }
 
 /* What the process may have, and is taken to have: what was used at the start, and how much more hakmem has now. Holes
@@ -124,7 +127,7 @@ static bool look(struct growth growth, uint64_t *next_bytes) {
 /* One, or as many as it takes to give back what is urgent. What is owed is paid first; a single turn of that is left to
  * the end of the call, which is always one. */
 static void take_turns(void) {
-    enum { MOST_TURNS = 256 }; /* where the kernel takes little */
+    enum { MOST_TURNS = 4096 }; /* where the kernel takes little */
     size_t bytes = 0;
     for (uint32_t turns = 0; turns < MOST_TURNS; turns++) {
         bool owes = hak_decay_owes();
@@ -148,7 +151,7 @@ static void look_and_give_back(bool gives_back) {
     else if (seen.is_round && seen.urgent_bytes != 0) hak_decay_owe_all(); /* it began before it was urgent */
     seen.is_round |= is_due && gives_back;
     if (seen.is_round) take_turns();
-    set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes, growth.bytes);
+    set_next_look(seen.is_round ? LEAST_STEP_BYTES : next_bytes);
 }
 
 /* False when somebody else is looking. */
@@ -177,7 +180,7 @@ void hak_tight_after_fork(void) {
     /* What was seen may be half written. */
     seen.grown_bytes = 0;
     seen.is_round = false;
-    seen.next_pages = FIRST_LOOK_BYTES / hak_os_page_bytes();
-    hak_atomic_store(&hak_pages_to_look, seen.next_pages, relaxed);
+    seen.pages = hak_atomic_load(&hak_pages_grown, relaxed);
+    set_next_look(FIRST_LOOK_BYTES);
     hak_atomic_store(&is_looking, 0, relaxed);
 }

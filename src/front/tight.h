@@ -30,9 +30,17 @@ void hak_tight_begin(void);
 /* Looks, and gives back what the answer calls for, the calling thread's cache included. Not from a slow path. */
 HAK_COLD void hak_tight_look(void);
 
+/* The next look is due when so many pages have come into use (hak_pages_grown). */
+extern HAK_ATOMIC(uint64_t) hak_look_at_pages;
+
+/* How many are left until then; negative when it is due. */
+HAK_INLINE int64_t hak_tight_pages_left(void) {
+    return (int64_t)(hak_atomic_load(&hak_look_at_pages, relaxed) - hak_atomic_load(&hak_pages_grown, relaxed));
+}
+
 /* To be called after what may have made the heap larger. */
 HAK_INLINE void hak_tight_notice(void) {
-    if (HAK_UNLIKELY((int64_t)hak_atomic_load(&hak_pages_to_look, relaxed) <= 0)) hak_tight_look();
+    if (HAK_UNLIKELY(hak_tight_pages_left() <= 0)) hak_tight_look();
 }
 
 /* Looks, and leaves what follows from hak_memory_is_tight to the caller: the background thread. */

@@ -421,6 +421,12 @@ bool hak_os_refuse_huge_pages(void *start, size_t bytes) {
     return error == 0 || error == ENOMEM;
 }
 
+uint64_t hak_os_touch(void *page) {
+    uint64_t start_ns = hak_os_clock_ns();
+    hak_atomic_fetch_or((HAK_ATOMIC(uint8_t) *)page, 0, relaxed);
+    return hak_os_clock_ns() - start_ns;
+}
+
 /* To free a part of a huge page lazily the kernel has to break it, while MADV_DONTNEED leaves the memory of the part
  * with the rest until there is none elsewhere. */
 void hak_os_break_huge_page(void *page) {

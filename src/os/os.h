@@ -103,6 +103,9 @@ bool hak_os_has_huge_pages(void);
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes);
 bool hak_os_refuse_huge_pages(void *start, size_t bytes);
 
+/* Writes to a page, and leaves its contents. Returns how long that took, in ns. */
+uint64_t hak_os_touch(void *page);
+
 /* Breaks the huge page that `page` is in, if it is in one: a part of it can go back to the kernel then. The contents of
  * this one page may be lost. */
 void hak_os_break_huge_page(void *page);

@@ -103,6 +103,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     size_t have = (size_t)(slots->end - slots->start);
     enum hak_bin_fit fit = fit_of(size_class, have);
     if (HAK_LIKELY(fit != HAK_BIN_GREW)) return fit;
+    if (HAK_UNLIKELY(heap->is_shrinking) && have >= HAK_LEAST_SLOTS) return HAK_BIN_FITS;
     size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
     size_t want = have != 0 ? 2 * have : most / 2 < FIRST_SLOTS ? most / 2 : FIRST_SLOTS;
     if (want > most) want = most;
@@ -151,6 +152,22 @@ void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
     take_slots(heap, size_class, hak_heap_most_slots(size_class));
 }
 
+/* Of a bin that is open, or for frees only. */
+static void shrink_limit(struct hak_heap *heap, uint32_t size_class, size_t want) {
+    struct hak_bin *bin = &heap->bins[size_class];
+    const struct hak_slots *slots = &heap->slots[size_class];
+    if (hak_atomic_load(&bin->limit, relaxed) != slots->end || (size_t)(slots->end - slots->start) <= want) return;
+    hak_atomic_store(&bin->limit, NULL, relaxed);
+    hak_signal_fence(); /* no free hits it in a handler; a malloc that does, leaves fewer blocks */
+    take_slots(heap, size_class, want);
+    hak_signal_fence();
+    hak_atomic_store(&bin->limit, slots->end, relaxed);
+}
+
+void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots) {
+    shrink_limit(heap, size_class, most_slots);
+}
+
 void hak_heap_shrink_to_budget(struct hak_heap *heap) {
     if (heap->slots_bytes <= TURNING_SHARES * share_bytes()) return;
     bool is_within = heap->slots_bytes <= hak_knob(bin_budget_bytes); /* but for bins that were earned */
@@ -158,11 +175,6 @@ void hak_heap_shrink_to_budget(struct hak_heap *heap) {
         const struct hak_slots *slots = &heap->slots[c];
         size_t have = (size_t)(slots->end - slots->start), least = HAK_LEAST_SLOTS;
         if (is_within) least = hak_atomic_load(&hak_class_slots[c], relaxed) == 0 ? quick_slots(c) : have;
-        if (hak_atomic_load(&heap->bins[c].limit, relaxed) != slots->end || have <= least) continue;
-        hak_atomic_store(&heap->bins[c].limit, NULL, relaxed);
-        hak_signal_fence(); /* no free hits it in a handler; a malloc that does, leaves fewer blocks */
-        take_slots(heap, c, have / 2 > least ? have / 2 : least);
-        hak_signal_fence();
-        hak_atomic_store(&heap->bins[c].limit, slots->end, relaxed);
+        if (have > least) shrink_limit(heap, c, have / 2 > least ? have / 2 : least);
     }
 }

@@ -137,7 +137,7 @@ void hak_heap_flush(struct hak_heap *heap) {
     if (hak_atomic_load(&hak_memory_is_tight, relaxed)) hak_heap_give_up_bins(heap);
     else hak_heap_flush_bins(heap);
     hak_heap_give_up_slabs(heap);
-    hak_decay_after_release();
+    hak_decay_after_release(0);
 }
 
 /* ---- H7: leaving, and draining ----------------------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ void hak_heap_leave(struct hak_heap *heap) {
         return;
     }
     hak_heap_give_up_slabs(heap);
-    hak_decay_after_release();
+    hak_decay_after_release(0);
     forget_thread(heap);
     heap->is_inherited = true;
     hak_heap_end_slow_path(heap);

@@ -112,11 +112,15 @@ struct hak_heap {
     uint32_t recent_next;                           /* the next at this, modulo their number */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
-    HAK_ATOMIC(uint32_t) thread_id;     /* relaxed: who got it last, for readers outside of the process */
-    HAK_ATOMIC(uint32_t) generation;    /* G3 of region/generation.h; written before it is in use */
-    bool is_inherited;                  /* its bins have slots and blocks that another thread left */
-    void **slots_next;                  /* memory for slots not yet given to a bin */
-    uint64_t slots_bytes;               /* sum over the bins of slots times block size */
+    HAK_ATOMIC(uint32_t) thread_id;  /* relaxed: who got it last, for readers outside of the process */
+    HAK_ATOMIC(uint32_t) generation; /* G3 of region/generation.h; written before it is in use */
+    bool is_inherited;               /* its bins have slots and blocks that another thread left */
+    bool is_shrink_due;              /* a round of pool/shrink.h, or the next part of one; */
+    bool is_shrinking;               /* bins stay small until it allocates; */
+    uint8_t next_to_shrink;          /* the class whose bin is emptied next, or 0 */
+    void **slots_next;               /* memory for slots not yet given to a bin */
+    int64_t out_bytes;               /* that slabs have handed out to it, less what they got back, and not told yet */
+    uint64_t slots_bytes;            /* sum over the bins of slots times block size */
     HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
     uint64_t sample_interval_bytes;     /* that this was drawn from; 0 before the first draw */
     HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */

@@ -4,6 +4,8 @@
 #include "pool/heap_count.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
+#include "pool/shrink.h"
+#include "os/os.h"
 #include "region/decay.h"
 #include "region/in_hand.h"
 
@@ -73,6 +75,10 @@ static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t units) {
     return slab;
 }
 
+static uint64_t bytes_of_slab(uint32_t size_class) {
+    return (uint64_t)hak_size_classes[size_class].block_bytes * hak_size_classes[size_class].block_count;
+}
+
 /* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap.
  * NULL when none was found. */
 static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
@@ -97,21 +103,46 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
                         range->bit_rows[hak_region_unit_of(range, slab)], state);
     hak_region_mark(slab, units, size_class);
+    hak_counter_add_shared(&hak_slab_free_bytes, bytes_of_slab(size_class));
     return slab;
+}
+
+/* Of a slab that is given up, whose holes went back before: what is left of it does, too, where nobody would do it
+ * while the program sleeps. False when there are none, or it has memory still. */
+static bool purge_retired(struct hak_slab *slab, uint32_t units) {
+    uint32_t purged = hak_slab_forget_purged_pages(slab);
+    if (HAK_LIKELY(purged == 0)) return false;
+    size_t bytes = units * HAK_UNIT_BYTES;
+    uintptr_t start = hak_region_start_of(hak_region_range_of_record(slab), slab);
+    if (hak_atomic_load(&hak_background_pays, relaxed) == 0) {
+        hak_in_hand_begin();
+        bool is_purged = hak_region_purge_pages(start, bytes);
+        hak_in_hand_keep();
+        hak_decay_gave(is_purged ? bytes - purged * hak_os_page_bytes() : 0);
+        if (is_purged) return true;
+    }
+    hak_count_growth(purged);
+    return false;
 }
 
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
     if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
+    hak_counter_add_shared(&hak_slab_free_bytes, -bytes_of_slab(size_class));
     hak_region_mark(slab, units, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
+    if (HAK_UNLIKELY(purge_retired(slab, units))) {
+        hak_region_note_given(slab, units);
+        hak_region_release_fresh(slab, units);
+        return;
+    }
     if (heap != NULL && units == 1 && hak_heap_wants_unit(heap)) {
         hak_heap_keep_unit(heap, slab);
         return;
     }
     hak_region_release(slab, units);
-    hak_decay_after_release();
+    hak_decay_after_release(units);
 }
 
 void hak_pool_retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
@@ -179,8 +210,7 @@ static struct hak_slab *acquire_slab(struct hak_heap *heap, uint32_t size_class)
     return heap->partial[size_class].first;
 }
 
-uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {
-    if (HAK_UNLIKELY(heap == NULL)) return take_without_heap(size_class, top, want);
+static uint32_t take_with_heap(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {
     uint32_t got = 0;
     for (;;) {
         struct hak_slab *slab = heap->partial[size_class].first;
@@ -197,6 +227,18 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
         hak_heap_unlink(heap, slab);
         hak_heap_declare_full(heap, slab);
     }
+}
+
+uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {
+    int64_t block_bytes = hak_size_classes[size_class].block_bytes;
+    if (HAK_UNLIKELY(heap == NULL)) {
+        uint32_t got = take_without_heap(size_class, top, want);
+        hak_shrink_add(NULL, got * block_bytes);
+        return got;
+    }
+    uint32_t got = take_with_heap(heap, size_class, top, want);
+    hak_shrink_count(heap, got * block_bytes);
+    return got;
 }
 
 /* ---- Putting blocks back ----------------------------------------------------------------------------------------- */
@@ -369,6 +411,12 @@ static HAK_COLD void put_without_heap(uint32_t size_class, void *const *blocks, 
 }
 
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    if (HAK_UNLIKELY(heap == NULL)) put_without_heap(size_class, blocks, count);
-    else put_all(heap, size_class, blocks, count);
+    int64_t bytes = (int64_t)count * hak_size_classes[size_class].block_bytes;
+    if (HAK_UNLIKELY(heap == NULL)) {
+        put_without_heap(size_class, blocks, count);
+        hak_shrink_add(NULL, -bytes);
+        return;
+    }
+    put_all(heap, size_class, blocks, count);
+    hak_shrink_count(heap, -bytes);
 }

@@ -1,5 +1,6 @@
 #include "pool/purge.h"
 
+#include "base/memory.h"
 #include "os/os.h"
 #include "pool/drain.h"
 #include "pool/heap_count.h"
@@ -118,7 +119,10 @@ static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end)
     }
     if (!claim_blocks(view, block_first, block_end)) return 0;
     bool purged = hak_region_purge_pages(hak_region_start_of(view->range, view->slab) + first * page, bytes);
-    if (purged) hak_atomic_fetch_or(&view->slab->purged_pages, hak_low_bits(end - first) << first, relaxed);
+    if (purged) {
+        hak_atomic_fetch_or(&view->slab->purged_pages, hak_low_bits(end - first) << first, relaxed);
+        hak_counter_add_shared(&hak_slab_holes, end - first);
+    }
     return_blocks(view, block_first, block_end);
     return purged ? bytes : 0;
 }
@@ -158,9 +162,9 @@ struct visitor {
     size_t (*run)(struct hak_range *range, uint32_t unit);
 };
 
-static size_t visit_super_slab(struct hak_range *range, uint32_t super_slab, const struct visitor *visitor) {
+/* In units `unit`..`end`, of one SuperSlab, which no slab begins before and reaches into. */
+static size_t visit_units(struct hak_range *range, uint32_t unit, uint32_t end, const struct visitor *visitor) {
     size_t bytes = 0;
-    uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB, end = unit + HAK_UNITS_PER_SUPER_SLAB;
     while (unit < end) {
         uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
@@ -175,6 +179,11 @@ static size_t visit_super_slab(struct hak_range *range, uint32_t super_slab, con
         unit += units;
     }
     return bytes;
+}
+
+static size_t visit_super_slab(struct hak_range *range, uint32_t super_slab, const struct visitor *visitor) {
+    uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB;
+    return visit_units(range, unit, unit + HAK_UNITS_PER_SUPER_SLAB, visitor);
 }
 
 /* ---- Old holes --------------------------------------------------------------------------------------------------- */
@@ -263,9 +272,10 @@ size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs) {
 
 static size_t purge_any(const struct view *view) { return for_each_hole(view, purge_pages); }
 
+static const struct visitor purge_visitor = {purge_any, hak_large_purge_tail};
+
 static size_t purge_holes(struct hak_range *range, uint32_t super_slab) {
-    static const struct visitor purge = {purge_any, hak_large_purge_tail};
-    return visit_super_slab(range, super_slab, &purge);
+    return visit_super_slab(range, super_slab, &purge_visitor);
 }
 
 static size_t purge_all_holes(void) {
@@ -275,30 +285,57 @@ static size_t purge_all_holes(void) {
 
 /* ---- By turns ---------------------------------------------------------------------------------------------------- */
 
-/* The next SuperSlab whose holes are looked at: the number of its range above, its own below it. */
-#define NO_ROUND UINT64_MAX
-static HAK_ATOMIC(uint64_t) next_of_round = NO_ROUND;
+/* The next units whose holes are looked at: the number of their range above, that of the first one below it. */
+HAK_ATOMIC(uint64_t) hak_purge_place = HAK_PURGE_NO_ROUND;
+static HAK_ATOMIC(uint64_t) round_given_bytes, round_want_bytes; /* guesses where several threads take turns */
 
-/* False when the round is over. */
-static bool take_next_of_round(struct cursor *cursor) {
-    uint64_t at = hak_atomic_load(&next_of_round, relaxed), after;
-    do {
-        if (at == NO_ROUND) return false;
-        *cursor = (struct cursor){(uint32_t)(at >> 32), (uint32_t)at};
-        struct hak_range *range = cursor->range == HAK_RANGE_LIMIT ? NULL : hak_region_range(cursor->range);
-        while (range != NULL && cursor->super_slab >= hak_region_super_slabs(range)) {
-            *cursor = (struct cursor){cursor->range + 1, 0};
-            range = cursor->range == HAK_RANGE_LIMIT ? NULL : hak_region_range(cursor->range);
-        }
-        after = range == NULL ? NO_ROUND : (uint64_t)cursor->range << 32 | (cursor->super_slab + 1);
-    } while (!hak_atomic_cas(&next_of_round, &at, after, relaxed, relaxed));
-    return after != NO_ROUND;
+enum { UNITS_PER_STEP = 4 }; /* as many as the largest slab has */
+_Static_assert(HAK_UNITS_PER_SUPER_SLAB % UNITS_PER_STEP == 0, "a step lies in one SuperSlab");
+
+static bool is_all_free(const struct hak_range *range, uint32_t super_slab) {
+    return hak_units_free(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed)) == UINT32_MAX;
 }
+
+/* A SuperSlab that is free as a whole is one step, and so is one that may have a huge page: whether that is to be given
+ * up depends on all that is free in it. */
+static uint32_t step_units(const struct hak_range *range, uint32_t unit) {
+    uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
+    if (unit % HAK_UNITS_PER_SUPER_SLAB != 0) return UNITS_PER_STEP;
+    bool is_one = is_all_free(range, super_slab) || hak_page_policy_is_huge(range, super_slab);
+    return is_one ? HAK_UNITS_PER_SUPER_SLAB : UNITS_PER_STEP;
+}
+
+/* Takes the next step: units *unit and up, as many as are returned; 0 when the round is over. */
+static uint32_t take_step(struct hak_range **range, uint32_t *unit) {
+    uint64_t at = hak_atomic_load(&hak_purge_place, relaxed), after;
+    uint32_t units;
+    do {
+        if (at == HAK_PURGE_NO_ROUND) return 0;
+        uint32_t number = (uint32_t)(at >> 32);
+        *unit = (uint32_t)at;
+        *range = hak_region_range(number);
+        while (*range != NULL && *unit >= hak_region_super_slabs(*range) * HAK_UNITS_PER_SUPER_SLAB) {
+            *range = ++number == HAK_RANGE_LIMIT ? NULL : hak_region_range(number);
+            *unit = 0;
+        }
+        units = *range == NULL ? 0 : step_units(*range, *unit);
+        after = units == 0 ? HAK_PURGE_NO_ROUND : (uint64_t)number << 32 | (*unit + units);
+    } while (!hak_atomic_cas(&hak_purge_place, &at, after, relaxed, relaxed));
+    return units;
+}
+
+void hak_purge_begin_holes(uint64_t want_bytes) {
+    hak_atomic_store(&round_want_bytes, want_bytes, relaxed);
+    hak_atomic_store(&round_given_bytes, 0, relaxed);
+    hak_atomic_store(&hak_purge_place, 0, relaxed);
+}
+
+size_t hak_purge_round_bytes(void) { return hak_atomic_load(&round_given_bytes, relaxed); }
 
 /* Other threads may take turns from the first line on: what drains is kept from nobody by it. */
 void hak_purge_begin_round(struct hak_heap *own) {
     struct hak_drain drain = {NULL};
-    hak_atomic_store(&next_of_round, 0, relaxed);
+    hak_purge_begin_holes(UINT64_MAX);
     hak_decay_owe_all();
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
     hak_in_hand_begin();
@@ -308,20 +345,58 @@ void hak_purge_begin_round(struct hak_heap *own) {
     hak_in_hand_end();
     hak_hand_take_up(outer);
     hak_decay_owe_all();
-    hak_atomic_store(&next_of_round, 0, relaxed);
+    hak_purge_begin_holes(UINT64_MAX);
+}
+
+static size_t count_holes(const struct view *view) { return for_each_hole(view, count_pages); }
+static size_t count_tail(struct hak_range *range, uint32_t unit) { return hak_large_tail_bytes(range, unit); }
+
+/* A sixteenth of a huge page is free: enough to give it up for, where nobody will come by later. */
+static bool may_break(struct hak_range *range, uint32_t super_slab) {
+    static const struct visitor count = {count_holes, count_tail};
+    if (hak_atomic_load(&hak_memory_is_tight, relaxed)) return true;
+    uint32_t dirty_units = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
+    return visit_super_slab(range, super_slab, &count) + hak_bit_count(dirty_units) * HAK_UNIT_BYTES >=
+           HAK_SUPER_SLAB_BYTES / 16;
+}
+
+/* What a turn may still do, in quarters of a microsecond, about: a look at a step, a hole's system call, a huge page's
+ * end. */
+enum { TURN_COST = 512, COST_OF_STEP = 2, COST_OF_PAGE = 4, COST_OF_HUGE_PAGE = TURN_COST };
+
+static size_t purge_step(struct hak_range *range, uint32_t unit, uint32_t units, uint32_t *cost) {
+    uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
+    bool is_whole = units == HAK_UNITS_PER_SUPER_SLAB, was_huge = hak_page_policy_is_huge(range, super_slab);
+    if (is_whole && is_all_free(range, super_slab)) return 0;
+    *cost += units / UNITS_PER_STEP * COST_OF_STEP;
+    if (is_whole && !may_break(range, super_slab)) return 0;
+    size_t bytes = visit_units(range, unit, unit + units, &purge_visitor);
+    *cost += (uint32_t)(bytes / hak_os_page_bytes()) * COST_OF_PAGE;
+    if (was_huge && bytes != 0) *cost += COST_OF_HUGE_PAGE;
+    return bytes;
 }
 
 bool hak_purge_turn(size_t *given_bytes) {
-    enum { MOST_SUPER_SLABS = 32 };
-    struct cursor cursor;
+    enum { MOST_STEPS = 256 }; /* some ten us where there is nothing */
+    struct hak_range *range;
     size_t bytes = 0;
-    if (hak_atomic_load(&next_of_round, relaxed) == NO_ROUND) return true;
+    uint32_t unit, units, cost = 0;
+    if (hak_atomic_load(&hak_purge_place, relaxed) == HAK_PURGE_NO_ROUND) return true;
     struct hak_hand *outer = hak_in_hand_begin_without(); /* in a handler, too */
-    for (uint32_t i = 0; i < MOST_SUPER_SLABS && bytes < HAK_TURN_BYTES / 2 && take_next_of_round(&cursor); i++)
-        bytes += purge_holes(hak_region_range(cursor.range), cursor.super_slab);
+    for (uint32_t i = 0; i < MOST_STEPS && cost < TURN_COST && (units = take_step(&range, &unit)) != 0; i++)
+        bytes += purge_step(range, unit, units, &cost);
     hak_in_hand_end_without(outer);
+    uint64_t so_far = hak_atomic_fetch_add(&round_given_bytes, bytes, relaxed) + bytes;
+    if (so_far >= hak_atomic_load(&round_want_bytes, relaxed))
+        hak_atomic_store(&hak_purge_place, HAK_PURGE_NO_ROUND, relaxed);
     *given_bytes += bytes;
-    return hak_atomic_load(&next_of_round, relaxed) == NO_ROUND;
+    return hak_atomic_load(&hak_purge_place, relaxed) == HAK_PURGE_NO_ROUND;
+}
+
+void hak_purge_take_turn(void) {
+    size_t bytes = 0;
+    hak_purge_turn(&bytes);
+    hak_decay_gave(bytes);
 }
 
 /* ---- At once ----------------------------------------------------------------------------------------------------- */

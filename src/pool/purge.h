@@ -13,9 +13,24 @@ size_t hak_purge_all(struct hak_heap *own);
  * these and kept mappings are owed (region/decay.h). */
 void hak_purge_begin_round(struct hak_heap *own);
 
-/* For any thread: gives back the holes of the next SuperSlabs, some MiB, and adds how much that was to *given_bytes.
- * True when the round is over. */
+/* Begins a round of holes alone, which ends when it has given back `want_bytes`. For any thread. */
+void hak_purge_begin_holes(uint64_t want_bytes);
+
+/* For any thread: gives back the next holes, as many as take the kernel a tenth of a millisecond, and what is left of
+ * four units or of a huge page; adds how much that was to *given_bytes. True when the round is over. */
 bool hak_purge_turn(size_t *given_bytes);
+
+/* What the last round has given back so far. */
+size_t hak_purge_round_bytes(void);
+
+/* To be called at the end of a call of the program's that frees, and is no hit: a turn, if there is a round. */
+extern HAK_ATOMIC(uint64_t) hak_purge_place;
+#define HAK_PURGE_NO_ROUND UINT64_MAX
+HAK_COLD void hak_purge_take_turn(void);
+HAK_INLINE bool hak_purge_is_round(void) { return hak_atomic_load(&hak_purge_place, relaxed) != HAK_PURGE_NO_ROUND; }
+HAK_INLINE void hak_purge_notice(void) {
+    if (HAK_UNLIKELY(hak_purge_is_round())) hak_purge_take_turn();
+}
 
 /* Makes what `own` keeps free to be had by all, at other sizes as well, and with `drains` what other threads' heaps do;
  * kept mappings go back to the kernel, and so do the addresses of free units and of what lies behind runs, which are

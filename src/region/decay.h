@@ -8,8 +8,9 @@
  * released. A bound, dirty_limit_bytes, holds in between.
  *
  * By turns. What is to go back is owed. Each call of the program's that is no hit pays a part of it, so much as the
- * kernel takes in less than a millisecond, until nothing is owed any more. What the program takes again is owed no
- * longer. Only who has asked for it (malloc_trim), and the background thread, give back more at a time.
+ * kernel takes in less than a millisecond, until nothing is owed any more; or, where there is no background thread, as
+ * much as it has released itself. What the program takes again is owed no longer. Only who has asked for it
+ * (malloc_trim), and the background thread, give back more at a time.
  *
  * While memory is tight, all that is free is owed. All functions are lock-free.
  */
@@ -18,11 +19,16 @@
 
 #include "base/bits.h"
 #include "base/platform.h"
+#include "region/allowance.h"
 #include "region/mapping_cache.h"
 #include "region/owed.h"
 
-/* To be called after units or mappings were released: tells what is owed. */
-void hak_decay_after_release(void);
+/* To be called after memory was released, `units` at once: tells what is owed. */
+void hak_decay_after_release(uint32_t units);
+
+/* For the allowance (region/allowance.h): looks at what lies free; and is told how much went back by turns. */
+void hak_decay_look(void);
+void hak_decay_gave(size_t bytes);
 
 /* Gives back a part of what is owed; returns the bytes. To be called once at the end of each call of the program's that
  * is no hit. */
@@ -39,10 +45,7 @@ HAK_INLINE void hak_decay_notice(void) {
 void hak_decay_owe_all(void);
 
 /* How much a turn gives back, and then what is left of a SuperSlab. */
-#define HAK_TURN_BYTES (2 * HAK_MIB)
-
-/* 1 while a background thread ends the periods. */
-extern HAK_ATOMIC(uint32_t) hak_decay_has_background;
+#define HAK_TURN_BYTES HAK_MIB
 
 /* Ends a period: units that lay free through all of it go back, if they are `least_bytes` together. Returns the
  * bytes. */

@@ -77,6 +77,7 @@ static void *map_block(size_t bytes, size_t alignment) {
     if (start == NULL) return NULL;
     if (hak_directory_set((uintptr_t)start, hak_entry_for_mapping(bytes))) {
         hak_count_growth(bytes / hak_os_page_bytes());
+        hak_mapping_cache_tell_mapped(bytes);
         hak_page_policy_begin_mapping(start, bytes);
         return start;
     }
@@ -87,7 +88,7 @@ static void *map_block(size_t bytes, size_t alignment) {
 static bool free_mapping(uintptr_t start, size_t bytes) {
     if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
     hak_mapping_cache_put(start, bytes);
-    hak_decay_after_release();
+    hak_decay_after_release(0);
     return true;
 }
 
@@ -167,8 +168,9 @@ static void give_up_last_unit(struct hak_slab *last, size_t bytes) {
     if (hak_os_unmap((void *)hak_region_start_of(range, last), bytes)) hak_region_release_absent(last);
 }
 
-/* The caller has the run, and gives up its units; `moved` says that they have no memory any more. */
-static void give_up_run(struct hak_slab *run, bool moved) {
+/* The caller has the run, and gives up its units, of which this is the count; `moved` says that they have no memory any
+ * more. */
+static uint32_t give_up_run(struct hak_slab *run, bool moved) {
     size_t bytes = bytes_of_run(run);
     bool is_whole = restore_tail(run);
     uint32_t units = end_run(run);
@@ -179,6 +181,7 @@ static void give_up_run(struct hak_slab *run, bool moved) {
     }
     if (moved) hak_region_release_fresh(run, units);
     else if (units != 0) hak_region_release(run, units);
+    return units;
 }
 
 /* Gets at a run, unless somebody else is. */
@@ -208,8 +211,7 @@ static bool free_run(struct hak_slab *run) {
             return false;
         }
     }
-    give_up_run(run, false);
-    hak_decay_after_release();
+    hak_decay_after_release(give_up_run(run, false));
     return true;
 }
 
@@ -353,7 +355,7 @@ static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     hak_atomic_store(&tail->range, hak_atomic_load(&run->range, relaxed), relaxed);
     hak_region_mark(tail, have - want, HAK_CLASS_NONE);
     hak_region_release(tail, have - want);
-    hak_decay_after_release();
+    hak_decay_after_release(have - want);
 }
 
 static void *resize_run(const struct hak_place *place, size_t bytes) {

@@ -1,10 +1,13 @@
 #include "region/mapping_cache.h"
 
+#include "base/counters.h"
 #include "base/knobs.h"
 #include "base/memory.h"
 #include "os/os.h"
+#include "region/allowance.h"
 #include "region/directory.h"
 #include "region/in_hand.h"
+#include "region/owed.h"
 #include "region/region.h"
 
 #define SMALL_CACHE_BYTES (64 * HAK_MIB)
@@ -87,6 +90,7 @@ static size_t too_many_bytes(size_t bytes, uint64_t limit) {
     return kept <= limit ? 0 : hak_align_up(kept - limit < bytes ? kept - limit : bytes, hak_os_page_bytes());
 }
 
+/* How much may be kept at most, and that as far as it may stay while the program sleeps. */
 static uint64_t limit_bytes(void) {
     uint64_t limit = hak_atomic_load(&hak_memory_is_tight, relaxed) ? 0 : hak_knob(mapping_cache_bytes);
     if (limit <= SMALL_CACHE_BYTES || hak_knob_is_highest(mapping_cache_bytes)) return limit;
@@ -96,6 +100,38 @@ static uint64_t limit_bytes(void) {
     return share < limit ? share : limit;
 }
 
+static uint64_t may_stay_bytes(void) {
+    uint64_t limit = limit_bytes(), allowed = hak_allowance_bytes();
+    return hak_atomic_load(&hak_background_pays, relaxed) == 0 && allowed < limit ? allowed : limit;
+}
+
+/* Pages of mappings that went back for want of an allowance, the last ones. Relaxed guesses. */
+enum { GIVEN_MAPPINGS = 16 };
+static HAK_ATOMIC(uint64_t) given_pages[GIVEN_MAPPINGS];
+static HAK_ATOMIC(uint32_t) next_given;
+
+static void note_given(size_t bytes) {
+    uint32_t place = hak_atomic_load(&next_given, relaxed);
+    hak_atomic_store(&given_pages[place % GIVEN_MAPPINGS], bytes / hak_os_page_bytes(), relaxed);
+    hak_atomic_store(&next_given, place + 1, relaxed);
+    hak_allowance_gave(bytes);
+}
+
+void hak_mapping_cache_tell_mapped(size_t bytes) {
+    size_t pages = bytes / hak_os_page_bytes();
+    for (uint32_t i = 0; i < GIVEN_MAPPINGS; i++) {
+        uint64_t given = hak_atomic_load(&given_pages[i], relaxed);
+        if (given < pages || given > pages + pages / 4) continue;
+        hak_atomic_store(&given_pages[i], 0, relaxed);
+        hak_count_reuse(pages);
+        return;
+    }
+}
+
+uint64_t hak_mapping_cache_free_bytes(void) {
+    return hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES + hak_mapping_cache_bytes();
+}
+
 void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
     uint64_t limit = limit_bytes();
     /* What realloc has moved out of a run is asked for no more: objects of its size are runs. */
@@ -103,12 +139,16 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
         hak_mapping_cache_give_back(start, bytes);
         return;
     }
-    size_t pushed_bytes = 0, too_many;
-    for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS && pushed_bytes < bytes; i++) {
-        if ((too_many = too_many_bytes(bytes, limit)) == 0) break;
-        pushed_bytes += push_out(too_many);
+    if (hak_atomic_load(&hak_background_pays, relaxed) == 0)
+        hak_allowance_look(hak_mapping_cache_free_bytes() + bytes, hak_allowance_free_in_slabs());
+    uint64_t allowed = may_stay_bytes();
+    size_t given_bytes = 0, too_many;
+    for (uint32_t i = 0; bytes <= allowed && i < HAK_KEPT_MAPPINGS && given_bytes < bytes; i++) {
+        if ((too_many = too_many_bytes(bytes, allowed)) == 0) break;
+        given_bytes += push_out(too_many);
     }
-    if (too_many_bytes(bytes, limit) != 0 || !keep(start, bytes)) hak_mapping_cache_give_back(start, bytes);
+    if (too_many_bytes(bytes, allowed) == 0 && keep(start, bytes)) return;
+    if (hak_mapping_cache_give_back(start, bytes) && allowed < limit) note_given(bytes);
 }
 
 /* The place of the smallest mapping of at least `bytes`; HAK_KEPT_MAPPINGS when there is none of at most
@@ -149,16 +189,21 @@ void *hak_mapping_cache_take(size_t bytes, size_t *have_bytes) {
     return NULL;
 }
 
-void hak_mapping_cache_age(void) {
-    uint64_t owed = 0;
-    if (hak_atomic_load(&kept_bytes, relaxed) == 0) return;
+uint64_t hak_mapping_cache_age(void) {
+    uint64_t owed = 0, idle_bytes = 0;
+    if (hak_atomic_load(&kept_bytes, relaxed) == 0) return 0;
     for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t word = hak_atomic_load(&places[i], relaxed);
         /* Relaxed: a change of the word as it lies there hands on what keep_at has released. */
-        if ((word & HAK_KEPT_AGED) != 0) owed |= (uint64_t)1 << i;
-        else if (word != 0) hak_atomic_cas(&places[i], &word, word | HAK_KEPT_AGED, relaxed, relaxed);
+        if ((word & HAK_KEPT_AGED) == 0) {
+            if (word != 0) hak_atomic_cas(&places[i], &word, word | HAK_KEPT_AGED, relaxed, relaxed);
+            continue;
+        }
+        owed |= (uint64_t)1 << i;
+        idle_bytes += bytes_of(word);
     }
     if (owed != 0) hak_atomic_fetch_or(&hak_mappings_owed, owed, relaxed);
+    return idle_bytes;
 }
 
 void hak_mapping_cache_owe_all(void) {

@@ -16,6 +16,10 @@
 /* Takes a mapping that has no directory entry any more. */
 void hak_mapping_cache_put(uintptr_t start, size_t bytes);
 
+/* A mapping was made, as none that is kept would do. If one of about its size went back for want of an allowance, that
+ * was in vain. */
+void hak_mapping_cache_tell_mapped(size_t bytes);
+
 /* The same for one that nobody will ask for: it goes back to the kernel, and is kept only if the kernel refuses. False
  * then; and if there is no place for it, it has no memory any more, but its addresses are lost. */
 bool hak_mapping_cache_give_back(uintptr_t start, size_t bytes);
@@ -24,8 +28,11 @@ bool hak_mapping_cache_give_back(uintptr_t start, size_t bytes);
  * what its last user left. NULL when there is none. `bytes` is a multiple of the page size. */
 void *hak_mapping_cache_take(size_t bytes, size_t *have_bytes);
 
-/* Ends a period: what has been kept through all of the last one is owed to the kernel. */
-void hak_mapping_cache_age(void);
+/* How much lies free: dirty units, and kept mappings. */
+uint64_t hak_mapping_cache_free_bytes(void);
+
+/* Ends a period: what has been kept through all of the last one is owed to the kernel. Returns its bytes. */
+uint64_t hak_mapping_cache_age(void);
 
 /* Places of mappings that are owed, a bit for each; a guess. */
 extern HAK_ATOMIC(uint64_t) hak_mappings_owed;

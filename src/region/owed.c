@@ -2,6 +2,7 @@
 
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_owed_units;
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) fewest_dirty_units;
+HAK_ATOMIC(uint32_t) hak_background_pays;
 
 void hak_owe(uint64_t units) {
     uint64_t owed = hak_atomic_load(&hak_owed_units, relaxed);

@@ -10,6 +10,9 @@
 /* Dirty units that are to go back. */
 extern HAK_ATOMIC(uint64_t) hak_owed_units;
 
+/* 1 while a background thread ends the periods (region/decay.h), and gives back what lies free. */
+extern HAK_ATOMIC(uint32_t) hak_background_pays;
+
 /* So many are owed, at least. */
 void hak_owe(uint64_t units);
 

@@ -5,6 +5,7 @@
 #include "os/os.h"
 #include "region/density.h"
 #include "region/directory.h"
+#include "region/governor.h"
 #include "region/region.h"
 
 void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge) {
@@ -202,6 +203,17 @@ static bool ask_for_huge(struct hak_range *range, uint32_t super_slab) {
     return true;
 }
 
+static void *first_page(const struct hak_range *range, uint32_t super_slab) {
+    return (void *)start_of_super_slab(range, super_slab);
+}
+
+/* Of a SuperSlab without memory, whose first page is the caller's, if huge pages have been worth it. */
+static bool try_huge(struct hak_range *range, uint32_t super_slab) {
+    if (!hak_governor_may_ask() || !ask_for_huge(range, super_slab)) return false;
+    hak_governor_took(hak_os_touch(first_page(range, super_slab)));
+    return true;
+}
+
 /* Units populated from the start of a SuperSlab. */
 static uint32_t populate(const struct hak_range *range, uint32_t super_slab, bool all) {
     uint64_t share = hak_knob(fault_ahead_share), heap_bytes = (uint64_t)super_slab * HAK_SUPER_SLAB_BYTES;
@@ -214,15 +226,17 @@ static uint32_t populate(const struct hak_range *range, uint32_t super_slab, boo
 
 uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab) {
     uint64_t mode = hak_knob(huge_page_mode);
-    bool prefault = hak_knob(prefault_mode) != 0, is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
+    bool may_be_huge = mode != HAK_HUGE_OFF && hak_os_has_huge_pages(), prefault = hak_knob(prefault_mode) != 0;
+    bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
     bool is_dense = !is_tight && (prefault || mode == HAK_HUGE_ON || is_in_dense_heap(range, super_slab));
     if (!is_dense) {
         if (is_huge(range, super_slab)) refuse_huge(range, super_slab, super_slab + 1);
         /* What was purged lazily may be there still. */
         if (!hak_page_policy_was_ever_lazy()) hak_atomic_store(&range->super_slabs[super_slab].is_unbroken, 0, relaxed);
+        if (may_be_huge && !is_tight) hak_governor_took_small(hak_os_touch(first_page(range, super_slab)));
         return 0;
     }
-    bool huge = mode != HAK_HUGE_OFF && hak_os_has_huge_pages() && ask_for_huge(range, super_slab);
+    bool huge = may_be_huge && try_huge(range, super_slab);
     if (huge && !prefault) return HAK_UNITS_PER_SUPER_SLAB; /* with the first touch */
     uint32_t populated = populate(range, super_slab, prefault);
     return huge ? HAK_UNITS_PER_SUPER_SLAB : populated;
@@ -246,8 +260,11 @@ bool hak_page_policy_use_again(struct hak_range *range, uint32_t super_slab) {
 }
 
 bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab) {
-    return hak_density_has_contents(range, super_slab) && ask_for_huge(range, super_slab) &&
-           hak_os_purge((void *)start_of_super_slab(range, super_slab), HAK_SUPER_SLAB_BYTES);
+    if (!hak_density_has_contents(range, super_slab) || !hak_governor_may_ask() || !ask_for_huge(range, super_slab) ||
+        !hak_os_purge(first_page(range, super_slab), HAK_SUPER_SLAB_BYTES))
+        return false;
+    hak_governor_took(hak_os_touch(first_page(range, super_slab)));
+    return true;
 }
 
 /* ---- Mappings of large objects ----------------------------------------------------------------------------------- */

@@ -65,6 +65,7 @@ struct hak_super_slab {
     HAK_ATOMIC(uint64_t) free_units;  /* bits 0..31 dirty, bits 32..63 fresh; both: absent */
     HAK_ATOMIC(uint32_t) uses;        /* times all of it was free, with memory, and was used again; page_policy.c */
     HAK_ATOMIC(uint32_t) is_unbroken; /* page_policy.c, P1 */
+    HAK_ATOMIC(uint32_t) given;       /* a bit per unit that has been purged, and not been used since */
     HAK_ATOMIC(uint32_t) apart;       /* a bit per unit that may be a mapping of its own; page_policy.c */
     HAK_ATOMIC(uint32_t) partial[HAK_CLASS_LIMIT]; /* [class]: a bit per unit */
 };
@@ -150,7 +151,10 @@ struct hak_slab *hak_region_acquire_span(uint32_t count, uint32_t alignment, boo
 /* Gives units back, dirty, that were acquired. Their page map bytes must be HAK_CLASS_NONE. */
 void hak_region_release(struct hak_slab *first, uint32_t count);
 
-/* Gives units back whose memory has moved elsewhere: they read as zero. */
+/* Says of acquired units, of one SuperSlab, that their memory went back for want of allowance (region/allowance.h). */
+void hak_region_note_given(struct hak_slab *first, uint32_t count);
+
+/* Gives units back whose memory has moved elsewhere, or went back: they read as zero. */
 void hak_region_release_fresh(struct hak_slab *first, uint32_t count);
 
 /* Tries to take the `count` units that follow a run of `have` units: free ones, and SuperSlabs made for it. */

@@ -215,6 +215,14 @@ static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t uni
 /* Units are used that had no memory. */
 static void count_growth(uint32_t units) { hak_count_growth(units * (HAK_UNIT_BYTES / hak_os_page_bytes())); }
 
+/* Of the units of a SuperSlab that are used now and had no memory, those that had some before. */
+static void count_reused(struct hak_super_slab *record, uint32_t units) {
+    uint32_t reused = hak_atomic_load(&record->given, relaxed) & units;
+    if (HAK_LIKELY(reused == 0)) return;
+    hak_atomic_fetch_and(&record->given, ~reused, relaxed);
+    hak_count_reuse(hak_bit_count(reused) * (HAK_UNIT_BYTES / hak_os_page_bytes()));
+}
+
 static void count_taken(uint32_t dirty_units, uint32_t fresh_units) {
     if (fresh_units != 0) count_growth(fresh_units);
     if (dirty_units != 0)
@@ -233,6 +241,7 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
     if (HAK_UNLIKELY((taken & ENDS) != 0)) leave_spans(range, super_slab, taken);
     uint32_t dirty = hak_units_dirty(before ^ after), others = taken & ~dirty;
     count_taken(dirty == 0 ? 0 : hak_bit_count(dirty), others == 0 || !is_used ? 0 : hak_bit_count(others));
+    if (others != 0 && is_used) count_reused(&range->super_slabs[super_slab], others);
     clear_dirty_hint(range, super_slab, before, after);
 }
 
@@ -577,6 +586,7 @@ static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, u
              dirty = before == DIRTY_BITS ? count : hak_bit_count(hak_units_dirty(before & (units | units << 32)));
     taken->dirty += dirty;
     taken->fresh += count - dirty;
+    if (count != dirty) count_reused(&range->super_slabs[super_slab], (uint32_t)units);
     if (units != DIRTY_BITS) clear_dirty_hint(range, super_slab, before, after);
     prepare_units(range, super_slab, before, after, clear, taken->dirty);
     return TAKEN;
@@ -779,6 +789,13 @@ void hak_region_release(struct hak_slab *first, uint32_t count) {
     release_span(range, unit, unit + count);
 }
 
+void hak_region_note_given(struct hak_slab *first, uint32_t count) {
+    struct hak_range *range = hak_region_range_of_record(first);
+    uint32_t unit = hak_region_unit_of(range, first);
+    hak_atomic_fetch_or(&range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].given,
+                        (uint32_t)(hak_low_bits(count) << unit % HAK_UNITS_PER_SUPER_SLAB), relaxed);
+}
+
 void hak_region_release_fresh(struct hak_slab *first, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first);
@@ -805,21 +822,27 @@ void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class
     for (uint32_t i = 0; i < count; i++) hak_atomic_store(&map[i], (uint8_t)size_class, relaxed);
 }
 
-/* Takes the units of these kinds that a SuperSlab has; returns the word as it was. */
-static uint64_t take_kinds(struct hak_range *range, uint32_t super_slab, uint32_t kinds) {
+/* The highest `count` of them. */
+static uint32_t highest_of(uint32_t units, uint32_t count) {
+    for (uint32_t have = hak_bit_count(units); have > count; have--) units &= units - 1;
+    return units;
+}
+
+/* Takes the units of these kinds that a SuperSlab has, the highest `most` of them. */
+static uint64_t take_kinds(struct hak_range *range, uint32_t super_slab, uint32_t kinds, uint32_t most) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     note(range, super_slab);
     uint64_t before = hak_atomic_load(word, relaxed), after;
     do {
-        uint64_t units = units_of_kinds(before, kinds);
-        if (units == 0) return before;
+        uint64_t units = highest_of(units_of_kinds(before, kinds), most);
+        if (units == 0) return 0;
         after = before & ~(units | units << 32);
         /* Relaxed: that nobody writes to this memory any more is acquired in after_taking. Who has taken the last dirty
          * units looks at the word again in hints_held, seq_cst, and finds this change or one after it. No change of the
          * word is a plain store: whichever it finds hands on what put_back has released. */
     } while (!hak_atomic_cas(word, &before, after, relaxed, relaxed));
     after_taking(range, super_slab, before, after, false);
-    return before;
+    return before ^ after;
 }
 
 /* Gives units back as they were, which take_kinds has taken. */
@@ -830,9 +853,9 @@ static void add_as_before(struct hak_range *range, uint32_t super_slab, uint64_t
 
 /* Takes the units of these kinds, and gives them back as fresh, or with `unmaps` as absent: a system call for each run
  * of neighbours. */
-static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t kinds, bool unmaps) {
+static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t kinds, uint32_t most, bool unmaps) {
     hak_in_hand_begin();
-    uint64_t before = take_kinds(range, super_slab, kinds), left = units_of_kinds(before, kinds);
+    uint64_t taken = take_kinds(range, super_slab, kinds, most), left = hak_units_free(taken);
     if (left == 0) {
         hak_in_hand_keep();
         return 0;
@@ -846,9 +869,10 @@ static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t k
         size_t bytes = (size_t)count << HAK_UNIT_SHIFT;
         if (unmaps ? hak_page_policy_unmap(range, at, bytes) : hak_page_policy_purge(range, at, bytes, true)) {
             given_bytes += bytes;
+            hak_atomic_fetch_or(&range->super_slabs[super_slab].given, (uint32_t)run, relaxed);
             add_units(range, super_slab, unmaps ? both : run << 32);
         } else {
-            add_as_before(range, super_slab, before & both);
+            add_as_before(range, super_slab, taken & both);
         }
         left &= ~run;
     }
@@ -856,10 +880,12 @@ static size_t give_back(struct hak_range *range, uint32_t super_slab, uint32_t k
     return given_bytes;
 }
 
-static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, bool all) {
+/* A huge page goes back as a whole: its parts cost more. */
+static size_t purge_super_slab(struct hak_range *range, uint32_t super_slab, uint32_t most, bool all) {
     uint32_t dirty = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
     if (!all && !hak_page_policy_may_break(range, super_slab, hak_bit_count(dirty) * HAK_UNIT_BYTES)) return 0;
-    return give_back(range, super_slab, DIRTY_UNITS, false);
+    if (hak_page_policy_is_huge(range, super_slab)) most = HAK_UNITS_PER_SUPER_SLAB;
+    return give_back(range, super_slab, DIRTY_UNITS, most, false);
 }
 
 size_t hak_region_unmap_units(size_t want_bytes) {
@@ -868,7 +894,7 @@ size_t hak_region_unmap_units(size_t want_bytes) {
     size_t bytes = 0;
     for (; super_slab != HAK_NO_SUPER_SLAB && bytes < want_bytes && hak_page_policy_may_map();
          super_slab = hak_hint_next(range, 0, super_slab + 1))
-        bytes += give_back(range, super_slab, MAPPED_UNITS, true);
+        bytes += give_back(range, super_slab, MAPPED_UNITS, HAK_UNITS_PER_SUPER_SLAB, true);
     return bytes;
 }
 
@@ -889,9 +915,13 @@ static size_t purge_range(struct hak_range *range, uint32_t *super_slab, uint64_
                           bool all) {
     size_t bytes = 0;
     for (; bytes < want_bytes && looks > 0; looks--) {
-        *super_slab = hak_hint_previous(range, HAK_DIRTY_HINT, *super_slab);
-        if (*super_slab == HAK_NO_SUPER_SLAB) *super_slab = 0;
-        else bytes += purge_super_slab(range, *super_slab, all);
+        uint32_t at = hak_hint_previous(range, HAK_DIRTY_HINT, *super_slab);
+        uint64_t left_bytes = want_bytes - bytes;
+        bool is_part = left_bytes < HAK_SUPER_SLAB_BYTES;
+        uint32_t most = HAK_UNITS_PER_SUPER_SLAB;
+        if (is_part) most = (uint32_t)((left_bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
+        if (at != HAK_NO_SUPER_SLAB) bytes += purge_super_slab(range, at, most, all);
+        *super_slab = at == HAK_NO_SUPER_SLAB ? 0 : is_part && bytes >= want_bytes ? at + 1 : at;
         if (*super_slab == 0) break;
     }
     return bytes;

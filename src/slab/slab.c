@@ -32,13 +32,12 @@ static void write_neighbours(void **out, uintptr_t last, size_t block_bytes, uin
     if (count % 2 != 0) out[count - 1] = (void *)pair[0];
 }
 
-/* Blocks of the slab are about to be used, or the slab is about to be something else: what was purged of it gets memory
- * again. */
-static void forget_purged_pages(struct hak_slab *slab) {
+uint32_t hak_slab_forget_purged_pages(struct hak_slab *slab) {
     uint64_t pages = hak_atomic_load(&slab->purged_pages, relaxed);
-    if (HAK_LIKELY(pages == 0)) return;
+    if (HAK_LIKELY(pages == 0)) return 0;
     hak_atomic_store(&slab->purged_pages, 0, relaxed);
-    hak_count_growth(hak_bit_count(pages));
+    hak_counter_add_shared(&hak_slab_holes, -(uint64_t)hak_bit_count(pages));
+    return hak_bit_count(pages);
 }
 
 /* The program is about to write what it gets. Blocks that were used before may lie in the cache of the processor that
@@ -110,7 +109,11 @@ static bool claim_word(struct hak_slab *slab) {
         else if (!claim_from_bits(slab, 0, scan_word)) return false;
     }
     /* After the acquire: whoever purged pages of these blocks has said so before it gave them back. */
-    forget_purged_pages(slab);
+    uint32_t purged = hak_slab_forget_purged_pages(slab);
+    if (HAK_UNLIKELY(purged != 0)) { /* what is used gets memory again */
+        hak_count_growth(purged);
+        hak_count_reuse(purged);
+    }
     if (HAK_UNLIKELY(hak_atomic_load(&slab->sweeps, relaxed) != 0)) hak_atomic_store(&slab->sweeps, 0, relaxed);
     return true;
 }
@@ -123,6 +126,14 @@ uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want) {
         got += take_claimed(slab, block_bytes, top - got, want - got);
     }
     return got;
+}
+
+void hak_slab_unclaim_word(struct hak_slab *slab) {
+    uint64_t claimed = hak_owned_get(&slab->claimed);
+    if (claimed == 0) return;
+    hak_owned_set(&slab->claimed, 0);
+    hak_slab_set_bits(slab, hak_owned_get(&slab->claimed_word), claimed);
+    hak_slab_scan_from(slab, hak_owned_get(&slab->claimed_word));
 }
 
 void hak_slab_unclaim(struct hak_slab *slab) {
@@ -165,7 +176,6 @@ bool hak_slab_claim_all(struct hak_slab *slab) {
         while (i-- > 0) hak_slab_set_bits(slab, i, empty_word(slab, i));
         return false;
     }
-    forget_purged_pages(slab);
     return true;
 }
 

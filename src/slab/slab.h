@@ -99,6 +99,13 @@ HAK_INLINE void hak_slab_scan_from(struct hak_slab *slab, uint32_t index) {
 /* Sets the bits of claimed blocks again (S7). To be called before the slab changes hands. */
 void hak_slab_unclaim(struct hak_slab *slab);
 
+/* How many pages were purged and hold nothing: they are not known any more. For who has claimed all, or some that are
+ * to be used. */
+uint32_t hak_slab_forget_purged_pages(struct hak_slab *slab);
+
+/* Gives back the claimed blocks of the word that is being taken from. */
+void hak_slab_unclaim_word(struct hak_slab *slab);
+
 /* True when all `block_count` bits are set, at this moment. Takes what it needs by value, for callers that have put
  * back their last block and may not read the record any more. */
 bool hak_slab_bits_all_set(HAK_ATOMIC(uint64_t) *bits, uint32_t block_count);

@@ -355,6 +355,11 @@ bool hak_os_purge_lazily(void *start, size_t bytes) { return advise(FAKE_LAZY_PU
 bool hak_os_populate(void *start, size_t bytes) { return advise(FAKE_POPULATE, start, bytes); }
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(FAKE_HUGE, start, bytes); }
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO_HUGE, start, bytes); }
+uint64_t hak_os_touch(void *page) {
+    area_of(page, fake_os.page_bytes);
+    fake_os.touches++;
+    return fake_os.touch_ns;
+}
 void hak_os_break_huge_page(void *page) { advise(FAKE_BREAK, page, fake_os.page_bytes); }
 
 bool hak_os_has_huge_pages(void) { return fake_os.has_huge_pages; }

@@ -63,14 +63,16 @@ struct fake_os {
     void (*at_refused_move)(void); /* called after each, for what another thread does there; NULL */
     void *next_start;              /* where the next mapping will be, if nothing is there; NULL */
     bool has_huge_pages;           /* the kernel gives them; false */
-    uint32_t processors;           /* 64 */
-    int processes_away;            /* the number of this process is so much higher; 0 */
-    uint64_t clock_ms;             /* stands still; 0 */
-    struct hak_os_usage usage;     /* 0 */
-    unsigned char build_id[4];     /* 1, 2, 3, 4 */
-    uint64_t cpu_us;               /* that threads have run; 0 */
-    uint64_t cpu_tick_us;          /* their times are exact to this, but for those asked for; 0 */
-    bool cpu_is_settled;           /* they have been asked for, just before */
+    uint64_t touch_ns;             /* what the first touch of a page takes; 0 */
+    uint64_t touches;
+    uint32_t processors;       /* 64 */
+    int processes_away;        /* the number of this process is so much higher; 0 */
+    uint64_t clock_ms;         /* stands still; 0 */
+    struct hak_os_usage usage; /* 0 */
+    unsigned char build_id[4]; /* 1, 2, 3, 4 */
+    uint64_t cpu_us;           /* that threads have run; 0 */
+    uint64_t cpu_tick_us;      /* their times are exact to this, but for those asked for; 0 */
+    bool cpu_is_settled;       /* they have been asked for, just before */
     uint64_t thread_clocks_read;
     bool refuses_threads;
     bool thread_lingers;               /* it can't be joined yet */

@@ -232,6 +232,7 @@ bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return (void)start, (
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_populate(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 bool hak_os_purge_lazily(void *start, size_t bytes) { return (void)start, (void)bytes, !fake_os.refuses_purge; }
+uint64_t hak_os_touch(void *page) { return (void)page, 0; }
 void hak_os_break_huge_page(void *page) { (void)page; }
 bool hak_os_has_huge_pages(void) { return true; }
 void hak_os_yield(void) {}

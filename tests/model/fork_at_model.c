@@ -208,6 +208,13 @@ static void holes(void) { /* small pages, of which a block is one */
     pooled();
     fake_os.page_bytes = HAK_UNIT_BYTES / 2;
 }
+static void purged_holes(void) { /* one more is free, and the hole that both leave has gone back */
+    holes();
+    library_put(NULL, TRIPLE, had[--had_count]);
+    for (uint32_t i = 0; i < 3; i++) hak_purge_sweep(0, UINT32_MAX);
+    model_assert(hak_atomic_load(&hak_region_find((uintptr_t)had[had_count - 2]).slab->purged_pages, relaxed) != 0,
+                 "there was a hole");
+}
 /* The program has one thread; what else goes on has no heap. */
 static void alone(void) {
     holes();
@@ -236,6 +243,7 @@ static void sparse(void) { /* units that were used, and hardly touched: as many 
     uint32_t large = alloc_large(ZERO_UNITS * HAK_UNIT_BYTES, HAK_ALIGNMENT);
     memset(had[large], 0, ZERO_UNITS * HAK_UNIT_BYTES);
     library_touch_new(had[large]);
+    hak_atomic_store(&hak_background_pays, 1, relaxed); /* or it went back at once */
     give(large);
     had_count = 2;
 }
@@ -268,12 +276,21 @@ static void beside(void) {
     model_assert(hak_partial_set_remove(slab, TRIPLE), "it is in the pool");
     hak_atomic_fetch_add(&hak_in_hand, 1, relaxed);
 }
-static void mapped(void) { /* a mapping: 2, and one that is kept */
+static void mapped(void) { /* a mapping: 2, and one that is kept, as where hakmem's thread gives memory back */
     usual();
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
     uint32_t first = alloc_large(MAPPING_BYTES, HAK_ALIGNMENT), second = alloc_large(MAPPING_BYTES, HAK_ALIGNMENT);
     model_assert(second != MOST, "there is memory");
     (void)first;
     give(second);
+}
+static void mapped_to_the_bound(void) { /* no more may be kept */
+    mapped();
+    hak_atomic_store(&hak_knobs.mapping_cache_bytes, MAPPING_BYTES, relaxed);
+}
+static void given_back(void) { /* a mapping, as there is no thread of hakmem's */
+    usual();
+    give(alloc_large(MAPPING_BYTES, HAK_ALIGNMENT));
 }
 static struct hak_place places_shared[2]; /* what two threads are at; crossed out before */
 static void shared_run(void) {
@@ -283,6 +300,7 @@ static void shared_run(void) {
 }
 static void shared_mappings(void) {
     usual();
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
     for (uint32_t i = 0; i < 2; i++)
         places_shared[i] = hak_region_find((uintptr_t)had[alloc_large(MAPPING_BYTES, HAK_ALIGNMENT)]);
     had_count = 2;
@@ -595,6 +613,8 @@ FORK_AT(span, growing, use_span, 1, 2 * HAK_UNITS_PER_SUPER_SLAB);
 FORK_AT(mapping, mapped, use_mapping, 1, 0);
 FORK_AT(mapping_longer, movable, lengthen_mapping, 1, 0);
 FORK_AT(mapping_free, mapped, free_run, 1, 0);
+FORK_AT(mapping_free_for, mapped_to_the_bound, free_run, 1, 0);
+FORK_AT(mapping_again, given_back, use_mapping, 1, 0);
 FORK_AT(purge, dirty, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(purge_holes, holes, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(purge_without_heap, dirty, purge_without_heap, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
@@ -624,6 +644,7 @@ FORK_AT(tight, tight, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(tight_alloc, tight, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(look, looking, look, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(alloc_swept, swept, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
+FORK_AT(alloc_purged, purged_holes, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(alloc_two_words, two_words, alloc_many_more, HEAP_BLOCKS + 128, HEAP_UNITS);
 FORK_AT(alloc_own_unit, own_unit, alloc_triple, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(alloc_dirty, dirty, alloc_triple, HEAP_BLOCKS, HEAP_UNITS);

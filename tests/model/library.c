@@ -13,6 +13,7 @@
 #include "region/directory.c"
 #include "region/in_hand.c"
 #include "region/generation.c"
+#include "region/allowance.c"
 #include "region/owed.c"
 #include "region/range.c"
 #include "region/hints.c"
@@ -26,6 +27,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #undef memset
 
 #include "region/density.c"
+#include "region/governor.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/decay.c"
@@ -42,6 +44,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/drain.c"
 #include "pool/fork.c"
 #include "pool/purge.c"
+#include "pool/shrink.c"
 
 #include "observe/probes.h"
 void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
@@ -127,7 +130,7 @@ void library_let_serve(void) {
 void library_let_look(void) {
     is_looking = 0;
     groups.limit_count = 1;
-    hak_pages_to_look = 0;
+    hak_look_at_pages = 0;
 }
 uint64_t library_growth_seen(void) { return seen.grown_bytes; }
 void library_fill_routes(size_t first, size_t last) { fill(first, last); }
@@ -180,7 +183,7 @@ void library_reset(void) {
     hak_in_hand = 0;
     hak_in_hand_own = 0;
     hak_background_state = HAK_BACKGROUND_AWAKE; /* so that misses have nothing to do with it */
-    hak_decay_has_background = 0;
+    hak_background_pays = 0;
     misses_seen = idle_periods = misses_to_skip = misses_to_look = 0;
     next_step_ms = next_holes_ms = 0;
     left_to_sweep = UINT64_MAX;
@@ -188,7 +191,12 @@ void library_reset(void) {
     period_start_ms = fewest_dirty_units = next_holes_ms = 0;
     hak_owed_units = hak_mappings_owed = round_bytes = 0;
     round_place = HAK_PURGE_FROM_TOP;
-    next_of_round = NO_ROUND;
+    next_round_ms = next_round_units = released_units = 0;
+    mean_small_ns = to_skip = losses = 0;
+    hak_purge_place = HAK_PURGE_NO_ROUND;
+    round_given_bytes = round_want_bytes = 0;
+    memset(given_pages, 0, sizeof given_pages);
+    next_given = 0;
     border_count = gap_count = gap_changes = cut_count = apart_count = 0;
     is_forked_child = false;
     memset(recent_zeros, 0, sizeof recent_zeros);
@@ -197,7 +205,12 @@ void library_reset(void) {
     hak_memory_tight_count = hak_memory_limit_bytes = 0;
     is_looking = 1; /* so that nobody looks, unless the harness wants it */
     memset(&seen, 0, sizeof seen);
-    hak_pages_to_look = UINT32_MAX;
+    hak_pages_grown = hak_pages_reused = 0;
+    hak_slab_free_bytes = hak_slab_holes = 0;
+    hak_look_at_pages = UINT32_MAX;
+    away_bytes = free_left_bytes = most_at_once_bytes = last_given_ms = seen_pages = allowance = most_free_bytes = 0;
+    all_out_bytes = shrink_at = 0;
+    hak_vain_rounds = 0;
     largest_mapping = 0;
     hak_mapping_count = hak_mapping_bytes = 0;
     memset(places, 0, sizeof places);

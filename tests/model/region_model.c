@@ -417,8 +417,12 @@ static struct hak_place place_of_mapping(void) {
     return hak_region_find((uintptr_t)start);
 }
 
+/* Where hakmem's thread gives memory back, the program's threads keep it. */
+static void keep_freed(void) { hak_atomic_store(&hak_background_pays, 1, relaxed); }
+
 static void setup_mapping(void) {
     library_start(1, 1, 2, 0);
+    keep_freed();
     for (uint32_t i = 0; i < MODEL_THREADS; i++) freed_count[i] = 0;
     mapping = place_of_mapping();
 }
@@ -426,6 +430,7 @@ static void setup_mapping(void) {
 static unsigned mapped_before;
 static void setup_no_mapping(void) {
     library_start(1, 1, 2, 0);
+    keep_freed();
     mapped_before = fake_os.map_count - fake_os.unmap_count;
 }
 
@@ -474,6 +479,7 @@ static void setup_small_cache(void) {
 /* Whoever has a heap frees with its hand, and without the fence of memory in hand. */
 static void setup_mapping_and_heap(void) {
     library_start(1, 1, 2, 1);
+    keep_freed();
     mapping = place_of_mapping();
 }
 static void free_mapping_with_heap(void) {

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 LINE = 64
 
 WRITTEN = [
-    "hak_pages_to_look",
+    "away_bytes",
+    "all_out_bytes",
+    "hak_pages_grown",
+    "hak_pages_reused",
+    "hak_slab_free_bytes",
+    "hak_slab_holes",
     "hak_os_counters",
     "hak_shared_counters",
     "hak_heaps_in_use",

@@ -128,6 +128,8 @@ static void victim_place(const char *place) {
     }
     if (!strcmp(place, "kept")) {
         free(huge);
+        huge = malloc(HUGE_SIZE); /* what is used again may stay */
+        free(huge);
         forbid(huge, HUGE_SIZE);
         access_at(huge + 70000);
     }

@@ -2,6 +2,8 @@
  * test does, and acts as the program's threads where it waits. */
 #include "heap_fixture.h"
 
+#include "allowance.h"
+
 #include "front/background.h"
 #include "base/knobs.h"
 #include "control/ace.h"
@@ -185,6 +187,7 @@ static uint64_t purged_bytes(void) { return hak_atomic_load(&hak_os_counters.pur
 /* Nor does it leave holes: each miss looks at a little of the heap, and gives back no more than that has. */
 static void one_thread_gives_holes_back(void **state) {
     (void)state;
+    allow_free_memory();
     static void *light[1000];
     fill(BLOCKS); /* 40 MB */
     empty(BLOCKS, 20);
@@ -232,7 +235,7 @@ static void refused(void **state) {
     assert_non_null(hak_heap_acquire());
     fill(10000);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
-    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 0);
     fake_os.refuses_threads = false;
     fill(100);
     assert_null(fake_os.thread); /* not asked again at once, */
@@ -258,7 +261,7 @@ static void foreign(void **state) {
     assert_int_equal(fake_os.waits, 0);
     assert_null(fake_os.service);
     assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
-    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 0);
     fake_os.thread = NULL;
     fake_os.is_filtered = true;
     fake_os.is_foreign = false;
@@ -298,10 +301,10 @@ static void in_a_forked_child(void **state) {
     (void)state;
     assert_non_null(hak_heap_acquire());
     fill(10000);
-    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 1);
+    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 1);
     hak_background_after_fork();
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
-    assert_int_equal(hak_atomic_load(&hak_decay_has_background, relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 0);
 }
 
 /* ---- What it does ------------------------------------------------------------------------------------------------ */

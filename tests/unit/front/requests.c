@@ -1,6 +1,8 @@
 /* front/requests.h: every request, what it refuses, and that answers longer than the text arrive whole. */
 #include "heap_fixture.h"
 
+#include "allowance.h"
+
 #include "base/knobs.h"
 #include "control/ace.h"
 #include "front/meter.h"
@@ -91,6 +93,7 @@ static void statistics(void **state) {
 
 static void purging(void **state) {
     (void)state;
+    allow_free_memory();
     static void *blocks[10000];
     for (int i = 0; i < 10000; i++) blocks[i] = hak_malloc(1000);
     for (int i = 0; i < 10000; i++) hak_free(blocks[i]);

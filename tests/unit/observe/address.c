@@ -1,6 +1,8 @@
 /* observe/address.h: what an address is, in every state a block and its surroundings can be in, and how that is said. */
 #include "heap_fixture.h"
 
+#include "allowance.h"
+
 #include "front/front.h"
 #include "front/miss.h"
 #include "observe/address.h"
@@ -83,6 +85,7 @@ static void purged_pages(void **state) {
 
 static void large_objects(void **state) {
     (void)state;
+    allow_free_memory();
     char *other = hak_malloc(100000), *run = hak_malloc(100000), *mapping = hak_malloc(40 * HAK_MIB);
     size_t bytes = hak_align_up(100000, 4096);
     expect_text(run, "the start of a live large block of %zu bytes", bytes);

@@ -1,12 +1,15 @@
 /* region/decay.h: what lay free through a whole period goes back, and what exceeds a bound at once, by turns. */
 #include "unit.h"
 
+#include "allowance.h"
+
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/decay.h"
 #include "region/region.h"
 
 static struct hak_slab *start(void) {
+    allow_free_memory();
     fake_os.clock_ms = 5000;
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
@@ -18,7 +21,7 @@ static struct hak_slab *start(void) {
 
 static void release(struct hak_slab *slab, uint32_t count) {
     hak_region_release(slab, count);
-    hak_decay_after_release();
+    hak_decay_after_release(count);
     hak_decay_notice(); /* the end of the call */
 }
 
@@ -60,12 +63,27 @@ enum { MANY_UNITS = 256 * 32 }; /* 512 MiB */
 static void bound_by_turns(void **state) {
     (void)state;
     start();
+    hak_atomic_store(&hak_background_pays, 1, relaxed); /* without a thread it would be as much as is released */
     struct hak_slab *slab = hak_region_acquire_span(MANY_UNITS, 1, false);
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, 128 * HAK_MIB, relaxed);
     fake_os_forget();
     release(slab, MANY_UNITS);
     assert_in_range(purged_bytes(), 1, 4 * HAK_MIB);
     expect_turns(64 * HAK_MIB / HAK_UNIT_BYTES);
+}
+
+/* Nobody else will. */
+static void as_much_as_is_released(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *slab = hak_region_acquire_span(MANY_UNITS, 1, false);
+    hak_atomic_store(&hak_knobs.dirty_limit_bytes, 0, relaxed);
+    for (uint32_t units = 1; units <= 1024; units *= 4) {
+        fake_os_forget();
+        release(slab + units, units);
+        assert_in_range(purged_bytes(), units * HAK_UNIT_BYTES, units * HAK_UNIT_BYTES + HAK_TURN_BYTES);
+        assert_int_equal(dirty(), 0);
+    }
 }
 
 static void period_by_turns(void **state) {
@@ -86,6 +104,7 @@ static void period_by_turns(void **state) {
 static void less_by_use(void **state) {
     (void)state;
     start();
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
     struct hak_slab *slab = hak_region_acquire_span(MANY_UNITS, 1, false);
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, 128 * HAK_MIB, relaxed);
     release(slab, MANY_UNITS);
@@ -178,6 +197,7 @@ static void standing_clock(void **state) {
     assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(bound_by_turns), cmocka_unit_test(period_by_turns),
-          cmocka_unit_test(less_by_use), cmocka_unit_test(refused_round), cmocka_unit_test(decay),
-          cmocka_unit_test(few_units_stay), cmocka_unit_test(use), cmocka_unit_test(standing_clock))
+UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(bound_by_turns), cmocka_unit_test(as_much_as_is_released),
+          cmocka_unit_test(period_by_turns), cmocka_unit_test(less_by_use), cmocka_unit_test(refused_round),
+          cmocka_unit_test(decay), cmocka_unit_test(few_units_stay), cmocka_unit_test(use),
+          cmocka_unit_test(standing_clock))

@@ -1,6 +1,8 @@
 /* region/large.h: page runs and mappings: where each begins, how they grow, shrink, move and end. */
 #include "unit.h"
 
+#include "allowance.h"
+
 #include <string.h>
 #include <sys/mman.h>
 
@@ -12,6 +14,7 @@
 
 /* Runs up to 2 MiB, mappings above. */
 static void start(void) {
+    allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
     hak_size_class_initialize();
     assert_true(hak_region_initialize());

@@ -2,6 +2,8 @@
  * does not take back. */
 #include "unit.h"
 
+#include "allowance.h"
+
 #include "base/bits.h"
 #include "base/knobs.h"
 #include "fake_os.h"
@@ -18,7 +20,10 @@ static uintptr_t map(size_t bytes) {
 static void set_limit(size_t bytes) { hak_atomic_store(&hak_knobs.mapping_cache_bytes, bytes, relaxed); }
 
 /* As if there were no runs. */
-static void start(void) { hak_atomic_store(&hak_knobs.run_limit_bytes, 0, relaxed); }
+static void start(void) {
+    allow_free_memory();
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 0, relaxed);
+}
 
 static uintptr_t take(size_t bytes) {
     size_t have_bytes;

@@ -83,6 +83,23 @@ static void dense_growth_within_a_limit(void **state) {
     assert_int_equal(count_of(FAKE_POPULATE), 0);
 }
 
+/* What a huge page takes is seen when it is first touched: that is at once. Small pages serve for a while when it took
+ * too long, as where there are none. */
+static void slow_huge_pages(void **state) {
+    (void)state;
+    start_growing();
+    grow(8);
+    assert_int_equal(fake_os.touches, 8); /* one small page of each */
+    fake_os.touch_ns = 1000000000;
+    grow(1);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    grow(8);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    assert_int_equal(count_of(FAKE_POPULATE), 8);
+    grow(1000);
+    assert_int_equal(count_of(FAKE_HUGE), 2);
+}
+
 /* What is left of a huge page is dirty, and goes back when it is not used; then it is a huge page no more. */
 static void rest_of_a_huge_page(void **state) {
     (void)state;
@@ -213,6 +230,20 @@ static void huge_pages_for_what_is_used_again(void **state) {
     assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_PURGE), 2);
     use_again(1, true);
     assert_int_equal(memory[HAK_SUPER_SLAB_BYTES / sizeof *memory - 1], 0);
+}
+
+static void slow_when_used_again(void **state) {
+    (void)state;
+    start_growing();
+    hak_region_release(grow(2), 64);
+    touch(2);
+    fake_os.touch_ns = 1000000000;
+    use_again(FIRST_LOOK, false);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    struct hak_slab *first = hak_region_acquire(32, 1, HAK_UNITS_DIRTY, false);
+    for (uint32_t i = 0; i < FIRST_LOOK; i++) use_again(1, false);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
+    hak_region_release(first, 32);
 }
 
 /* Slabs use it, a unit at a time: the rest of it is free as before. */
@@ -570,7 +601,8 @@ static void one_mapping(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(dense_growth_within_a_limit),
-          cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(holes_break_huge_pages),
+          cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(slow_huge_pages),
+          cmocka_unit_test(slow_when_used_again), cmocka_unit_test(holes_break_huge_pages),
           cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
           cmocka_unit_test(fault_ahead), cmocka_unit_test(huge_pages_for_what_is_used_again),
           cmocka_unit_test(slabs_use_it_again), cmocka_unit_test(slabs_leave_something),

@@ -4,6 +4,8 @@
  * them can be freed; the counters say what there is; and nothing is left over that could have been given back. */
 #include "heap_fixture.h"
 
+#include "allowance.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,6 +257,7 @@ static void intrude(void) {
 
 /* In a process of its own. Which calls are refused: `first` to `last`. */
 static _Noreturn void run_refusing(const struct operation *operation, size_t first, size_t last) {
+    allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
     hak_size_class_initialize();
     UNIT_CHECK(hak_region_initialize());

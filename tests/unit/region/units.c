@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/counters.h"
 #include "fake_os.h"
 #include "region/directory.h"
 #include "region/in_hand.h"
@@ -283,6 +284,46 @@ static void moved_units_are_fresh(void **state) {
     assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 4);
 }
 
+static uint64_t reused_units(void) {
+    return hak_atomic_exchange(&hak_pages_reused, 0, relaxed) * fake_os.page_bytes / HAK_UNIT_BYTES;
+}
+
+/* What went back and is used counts as used again, once; what was never used, or moved elsewhere, does not. */
+static void used_again(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *slab = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    assert_int_equal(reused_units(), 0);
+    hak_region_release(slab + 8, 4);
+    assert_ptr_equal(acquire(4, 1, HAK_UNITS_DIRTY), slab + 8);
+    assert_int_equal(reused_units(), 0);
+    hak_region_release(slab + 8, 4);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 4 * HAK_UNIT_BYTES);
+    assert_int_equal(reused_units(), 0);
+    assert_ptr_equal(acquire(3, 1, HAK_UNITS_FREE), slab + 8);
+    assert_int_equal(reused_units(), 3);
+    assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), slab + 11);
+    assert_int_equal(reused_units(), 1);
+    hak_region_release_fresh(slab + 8, 4);
+    assert_ptr_equal(acquire(4, 1, HAK_UNITS_FREE), slab + 8);
+    assert_int_equal(reused_units(), 0);
+    hak_region_note_given(slab + 30, 2);
+    hak_region_release_fresh(slab + 30, 2);
+    assert_ptr_equal(acquire(2, 1, HAK_UNITS_FREE), slab + 30);
+    assert_int_equal(reused_units(), 2);
+}
+
+static void spans_used_again(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *span = hak_region_acquire_span(40, 1, false);
+    hak_region_release(span, 40);
+    assert_in_range(hak_region_purge_units(UINT64_MAX, true), 40 * HAK_UNIT_BYTES, SIZE_MAX);
+    assert_int_equal(reused_units(), 0);
+    assert_ptr_equal(hak_region_acquire_span(40, 1, false), span);
+    assert_int_equal(reused_units(), 40);
+}
+
 /* The search for a run is bounded where there may be one, but none is aligned as wanted; the last resort is not. */
 static uint64_t word_of(uint32_t super_slab) {
     return hak_atomic_load(&hak_region_range(0)->super_slabs[super_slab].free_units, relaxed);
@@ -433,6 +474,6 @@ UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cm
           cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
           cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random),
-          cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(absent),
-          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort),
-          cmocka_unit_test(at_random))
+          cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again),
+          cmocka_unit_test(spans_used_again), cmocka_unit_test(absent), cmocka_unit_test(absent_spans),
+          cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))

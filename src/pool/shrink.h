@@ -1,0 +1,37 @@
+/* Shrinking: a program that frees more than it allocates gives back what it has emptied, where there is no background
+ * thread to do it while the program sleeps.
+ *
+ * Free units go back as they are released (region/decay.h). What is left are pages without a block in use in slabs
+ * that have some, and pages that blocks in bins keep. So when the program has given back a sixteenth of the bytes that
+ * slabs had handed out, and more lies free than may stay (region/allowance.h), a round begins: by turns, in this call
+ * and the next ones of its thread that are no hits, its bins are emptied, and then the holes of all slabs go back
+ * (hak_purge_turn). It ends when no more lies free in slabs than may stay, or when all have been seen. A round that has
+ * found little makes the next one wait twice as long, at most until half is left. Near the end, bins stay small: a
+ * block in one keeps its page.
+ *
+ * What is handed out is a sum over all threads, which each thread adds to when it has something to add: where one
+ * allocates and another one frees, neither grows nor shrinks.
+ *
+ * For who has the heap (H5 in pool/heap.h). */
+#ifndef HAK_POOL_SHRINK_H
+#define HAK_POOL_SHRINK_H
+
+#include "pool/heap.h"
+
+/* Slabs have handed out so many bytes to the heap, or got them back. NULL: to a thread without one. */
+HAK_COLD void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
+HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
+    enum { UNTOLD_BYTES = 1 << 16 };
+    int64_t sum = heap->out_bytes + bytes;
+    heap->out_bytes = sum;
+    if (HAK_UNLIKELY(sum >= UNTOLD_BYTES || sum <= -UNTOLD_BYTES)) hak_shrink_add(heap, 0);
+}
+
+/* Rounds that have found little, the last ones. Relaxed: a guess. */
+extern HAK_ATOMIC(uint32_t) hak_vain_rounds;
+
+/* Begins a round, if it is worth one, or goes on with it, when heap->is_shrink_due says so. Outside of any change of a
+ * bin. */
+HAK_COLD void hak_shrink_go_on(struct hak_heap *heap);
+
+#endif

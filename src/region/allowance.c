@@ -1,0 +1,82 @@
+#include "region/allowance.h"
+
+#include "base/counters.h"
+#include "base/knobs.h"
+#include "os/os.h"
+
+enum { REMEMBERED_PERIODS = 8 };
+
+/* What went back and may be wanted again; when the last of it did; and the most of that, with what lay free beside it,
+ * since nothing was away. */
+HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) away_bytes;
+static HAK_ATOMIC(uint64_t) last_given_ms, most_at_once_bytes;
+static HAK_ATOMIC(uint64_t) free_left_bytes; /* at the last look, but for what went back since */
+
+static HAK_ATOMIC(uint64_t) seen_pages; /* that had been used again at the last look */
+static HAK_ATOMIC(uint64_t) allowance;
+static HAK_ATOMIC(uint64_t) most_free_bytes; /* in this period */
+
+static void raise_to(HAK_ATOMIC(uint64_t) *most, uint64_t bytes) {
+    if (bytes > hak_atomic_load(most, relaxed)) hak_atomic_store(most, bytes, relaxed);
+}
+
+/* What has been used since the last look although it had gone back. */
+static uint64_t take_used_bytes(void) {
+    uint64_t reused = hak_atomic_load(&hak_pages_reused, relaxed);
+    return (reused - hak_atomic_exchange(&seen_pages, reused, relaxed)) * hak_os_page_bytes();
+}
+
+void hak_allowance_gave(uint64_t bytes) {
+    if (bytes == 0) return;
+    if (hak_atomic_load(&away_bytes, relaxed) == 0) {
+        take_used_bytes(); /* long ago */
+        hak_atomic_store(&most_at_once_bytes, 0, relaxed);
+    }
+    hak_atomic_store(&last_given_ms, hak_os_clock_ms(), relaxed);
+    uint64_t away = hak_atomic_fetch_add(&away_bytes, bytes, relaxed) + bytes,
+             left = hak_atomic_load(&free_left_bytes, relaxed);
+    left = left > bytes ? left - bytes : 0;
+    hak_atomic_store(&free_left_bytes, left, relaxed);
+    raise_to(&most_at_once_bytes, away + left);
+}
+
+static bool is_remembered(void) {
+    uint64_t past_ms = hak_os_clock_ms() - hak_atomic_load(&last_given_ms, relaxed);
+    return past_ms < REMEMBERED_PERIODS * hak_knob(decay_ms);
+}
+
+uint64_t hak_allowance_free_in_slabs(void) {
+    uint64_t bytes = hak_atomic_load(&hak_slab_free_bytes, relaxed) -
+                     hak_atomic_load(&hak_slab_holes, relaxed) * hak_os_page_bytes();
+    return (int64_t)bytes < 0 ? 0 : bytes;
+}
+
+void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes) {
+    raise_to(&most_free_bytes, free_bytes);
+    hak_atomic_store(&free_left_bytes, free_bytes + in_slabs_bytes, relaxed);
+    uint64_t given = hak_atomic_load(&away_bytes, relaxed);
+    if (given == 0) return;
+    if (!is_remembered()) {
+        hak_atomic_store(&away_bytes, 0, relaxed);
+        return;
+    }
+    uint64_t used = take_used_bytes(), allowed = hak_atomic_load(&allowance, relaxed);
+    if (used == 0) return;
+    if (used > given) used = given;
+    uint64_t most = hak_atomic_load(&most_at_once_bytes, relaxed);
+    if (most > allowed + used) most = allowed + used;
+    raise_to(&allowance, most);
+    hak_atomic_store(&away_bytes, given - used, relaxed);
+}
+
+uint64_t hak_allowance_bytes(void) {
+    bool keeps_all = hak_knob(dirty_limit_bytes) == hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest;
+    return keeps_all ? HAK_ALLOWANCE_OF_ALL : hak_atomic_load(&allowance, relaxed);
+}
+
+void hak_allowance_end_period(uint64_t idle_bytes) {
+    uint64_t most = hak_atomic_exchange(&most_free_bytes, 0, relaxed), allowed = hak_atomic_load(&allowance, relaxed);
+    uint64_t least = most > idle_bytes ? most - idle_bytes : 0, less = allowed - allowed / 32;
+    if (least > allowed) least = allowed;
+    hak_atomic_store(&allowance, less > least ? less : least, relaxed);
+}

@@ -1,0 +1,34 @@
+/* Allowance: how much free memory may stay where nobody can give it back while the program sleeps.
+ *
+ * Whether free memory will be used again, nobody knows. To keep it costs memory; to give it back costs page faults when
+ * it is used again: rent or buy. So all that is free goes back, but for as much as the program has shown to use again.
+ * What is used again at the addresses that went back for want of allowance (hak_pages_reused), within some periods
+ * (knob decay_ms), is allowed from then on; new memory of a heap that grows is not. Never more than could have lain
+ * free at once. What is allowed shrinks by a thirty-second in each period, but not below what lay free in the last one
+ * and was used. A program that does the same again and again pays for its page faults once.
+ *
+ * Relaxed guesses, which two threads may make worse, not wrong. */
+#ifndef HAK_REGION_ALLOWANCE_H
+#define HAK_REGION_ALLOWANCE_H
+
+#include "base/atomic.h"
+#include "base/platform.h"
+
+/* So many bytes went back to the kernel that would have stayed had they been allowed. */
+void hak_allowance_gave(uint64_t bytes);
+
+/* So many bytes lie free, and so many more in slabs that are in use. Looks whether what went back has come into use
+ * since; to be called before it is asked what may stay. */
+void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes);
+
+/* What slabs that are in use have free and with memory. */
+uint64_t hak_allowance_free_in_slabs(void);
+
+/* So many may stay: all, where the program has said so (mallopt). */
+#define HAK_ALLOWANCE_OF_ALL ((uint64_t)1 << 60)
+uint64_t hak_allowance_bytes(void);
+
+/* Ends a period, through all of which `idle_bytes` lay free. */
+void hak_allowance_end_period(uint64_t idle_bytes);
+
+#endif

@@ -1,0 +1,18 @@
+/* Free memory stays, as it does in a program that has shown to use it again; region/allowance.h. For tests of what is free
+ * that are not about giving it back. */
+#ifndef ALLOWANCE_H
+#define ALLOWANCE_H
+
+#include "base/counters.h"
+#include "front/tight.h"
+#include "os/os.h"
+#include "region/allowance.h"
+
+static inline void allow_free_memory(void) {
+    uint64_t bytes = (uint64_t)1 << 40, pages = bytes / hak_os_page_bytes();
+    hak_allowance_gave(bytes);
+    hak_count_reuse(pages);
+    hak_allowance_look(0, 0);
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* pool/shrink.h: without a background thread, what a thread frees goes back in its own calls; what it uses again stays. */
+#include "heap_fixture.h"
+
+#include "front/front.h"
+#include "front/tight.h"
+#include "pool/purge.h"
+#include "pool/shrink.h"
+#include "region/allowance.h"
+#include "region/decay.h"
+
+enum { BLOCKS = 200000, BYTES = 100, PAGES = BLOCKS / 40 }; /* 20 MB; a page has forty blocks, or more */
+
+static void *blocks[BLOCKS];
+
+static void fill(void) {
+    for (int i = 0; i < BLOCKS; i++) assert_non_null(blocks[i] = hak_malloc(BYTES));
+}
+
+static void shuffle(void) {
+    uint64_t random = 88172645463325252u;
+    for (int i = BLOCKS; i > 1; i--) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        int j = (int)((random >> 33) % (uint64_t)i);
+        void *other = blocks[j];
+        blocks[j] = blocks[i - 1];
+        blocks[i - 1] = other;
+    }
+}
+
+static size_t purged_bytes(size_t from) {
+    size_t bytes = 0;
+    for (size_t i = from; i < fake_os.call_count[FAKE_ANY]; i++)
+        if (fake_os.calls[i].kind == FAKE_PURGE) bytes += fake_os.calls[i].bytes;
+    return bytes;
+}
+
+/* Frees all but one in `kept`; returns what went back. No call gives back more than a turn, and what is left of a SuperSlab. */
+static size_t empty(int kept) {
+    size_t all = 0;
+    for (int i = 0; i < BLOCKS; i++) {
+        if (kept != 0 && i % kept == 0) continue;
+        fake_os_forget();
+        hak_free(blocks[i]);
+        size_t bytes = purged_bytes(0);
+        assert_in_range(bytes, 0, 3 * HAK_TURN_BYTES);
+        all += bytes;
+    }
+    return all;
+}
+
+static void in_its_own_calls(void **state) {
+    (void)state;
+    fill();
+    shuffle();
+    assert_in_range(empty(0), (size_t)PAGES * 4096 * 9 / 10, SIZE_MAX);
+    assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 0, 8);
+}
+
+/* All that is left are blocks that each keep a page. */
+static void round_what_stays(void **state) {
+    (void)state;
+    fill();
+    shuffle();
+    assert_in_range(empty(400), (size_t)PAGES * 4096 * 8 / 10, SIZE_MAX);
+}
+
+/* A page has a block in use: rounds that bring nothing become few. */
+static void in_vain(void **state) {
+    (void)state;
+    fill();
+    assert_in_range(empty(2), 0, (size_t)PAGES * 4096 / 10);
+    assert_in_range(hak_atomic_load(&hak_vain_rounds, relaxed), 2, 3);
+}
+
+/* Rent or buy: it pays once or twice for page faults. */
+static void used_again(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fill();
+        empty(0);
+    }
+    for (int i = 0; i < 5; i++) {
+        fill();
+        assert_in_range(empty(0), 0, HAK_MIB);
+    }
+    assert_in_range(hak_allowance_bytes(), (size_t)PAGES * 4096 / 2, SIZE_MAX);
+}
+
+static void not_beside_the_thread(void **state) {
+    (void)state;
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
+    fill();
+    shuffle();
+    assert_int_equal(empty(0), 0);
+}
+
+static void not_a_small_heap(void **state) {
+    (void)state;
+    for (int i = 0; i < 5000; i++) assert_non_null(blocks[i] = hak_malloc(BYTES)); /* a quarter of a SuperSlab */
+    fake_os_forget();
+    for (int i = 0; i < 5000; i++) hak_free(blocks[i]);
+    assert_false(hak_purge_is_round());
+    assert_false(hak_thread_heap->is_shrinking);
+}
+
+UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
+          cmocka_unit_test(used_again), cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))

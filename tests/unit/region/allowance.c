@@ -1,0 +1,86 @@
+/* region/allowance.h: what comes into use within some periods after as much went back is allowed to stay free. */
+#include "unit.h"
+
+#include "base/bits.h"
+#include "base/counters.h"
+#include "base/knobs.h"
+#include "fake_os.h"
+#include "region/allowance.h"
+
+enum { REMEMBERED_PERIODS = 8 };
+
+static void use(uint64_t bytes) {
+    hak_count_reuse(bytes / fake_os.page_bytes);
+    hak_allowance_look(0, 0);
+}
+
+static void rent_or_buy(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    use(100 * HAK_MIB); /* of what went back long ago */
+    assert_int_equal(hak_allowance_bytes(), 0);
+    hak_allowance_gave(10 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 0);
+    use(4 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 4 * HAK_MIB);
+    use(20 * HAK_MIB); /* more than what went back of late */
+    assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
+    use(20 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
+}
+
+/* A program whose cycle is longer than a period pays once, too. */
+static void slow_cycle(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    hak_allowance_gave(10 * HAK_MIB);
+    fake_os.clock_ms += (REMEMBERED_PERIODS - 1) * hak_knob(decay_ms);
+    use(10 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
+}
+
+static void too_late(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    hak_allowance_gave(10 * HAK_MIB);
+    fake_os.clock_ms += REMEMBERED_PERIODS * hak_knob(decay_ms);
+    use(4 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 0);
+    use(4 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 0);
+}
+
+/* However often the same memory goes back and is used: no more may stay than could have lain free at once. */
+static void no_more_than_at_once(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    for (int i = 0; i < 10; i++) {
+        hak_allowance_gave(10 * HAK_MIB);
+        use(10 * HAK_MIB);
+    }
+    assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
+    hak_allowance_look(15 * HAK_MIB, 0);
+    hak_allowance_gave(10 * HAK_MIB); /* beside what stays free */
+    hak_count_reuse(10 * HAK_MIB / fake_os.page_bytes);
+    hak_allowance_look(5 * HAK_MIB, 0);
+    assert_int_equal(hak_allowance_bytes(), 15 * HAK_MIB);
+}
+
+/* By a thirty-second in each period, not below what was free and used. */
+static void shrinks(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    hak_allowance_gave(64 * HAK_MIB);
+    use(64 * HAK_MIB);
+    hak_allowance_look(60 * HAK_MIB, 0);
+    hak_allowance_end_period(0);
+    assert_int_equal(hak_allowance_bytes(), 62 * HAK_MIB);
+    hak_allowance_look(60 * HAK_MIB, 0);
+    hak_allowance_end_period(30 * HAK_MIB); /* half of it lay idle */
+    assert_int_equal(hak_allowance_bytes(), 62 * HAK_MIB / 32 * 31);
+    for (int i = 0; i < 400; i++) hak_allowance_end_period(0);
+    assert_in_range(hak_allowance_bytes(), 0, HAK_MIB);
+}
+
+UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(slow_cycle), cmocka_unit_test(too_late),
+          cmocka_unit_test(no_more_than_at_once), cmocka_unit_test(shrinks))
