@@ -70,7 +70,7 @@ void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes) {
 }
 
 uint64_t hak_allowance_bytes(void) {
-    bool keeps_all = hak_knob(dirty_limit_bytes) == hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest;
+    bool keeps_all = hak_knob_is_highest(dirty_limit_bytes);
     return keeps_all ? HAK_ALLOWANCE_OF_ALL : hak_atomic_load(&allowance, relaxed);
 }
 
