@@ -3,6 +3,7 @@
 
 #include "front/front.h"
 #include "front/tight.h"
+#include "pool/bin.h"
 #include "pool/purge.h"
 #include "pool/shrink.h"
 #include "region/allowance.h"
@@ -86,6 +87,36 @@ static void used_again(void **state) {
     assert_in_range(hak_allowance_bytes(), (size_t)PAGES * 4096 / 2, SIZE_MAX);
 }
 
+/* The same where slabs go back with holes that went back before. */
+static void used_again_in_any_order(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        fill();
+        shuffle();
+        empty(0);
+    }
+    for (int i = 0; i < 5; i++) {
+        fill();
+        shuffle();
+        assert_in_range(empty(0), 0, 2 * HAK_MIB);
+    }
+}
+
+/* A round ends when as much has gone back as was wanted. */
+static void wanted(void **state) {
+    enum { WANTED_BYTES = 2 * HAK_MIB };
+    (void)state;
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
+    fill();
+    shuffle();
+    assert_int_equal(empty(400), 0);
+    hak_heap_flush_bins(hak_thread_heap);
+    hak_purge_begin_holes(WANTED_BYTES);
+    size_t bytes = 0;
+    while (!hak_purge_turn(&bytes)) assert_in_range(bytes, 0, WANTED_BYTES - 1);
+    assert_in_range(bytes, WANTED_BYTES, WANTED_BYTES + 3 * HAK_TURN_BYTES);
+}
+
 static void not_beside_the_thread(void **state) {
     (void)state;
     hak_atomic_store(&hak_background_pays, 1, relaxed);
@@ -104,4 +135,5 @@ static void not_a_small_heap(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
-          cmocka_unit_test(used_again), cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))
+          cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order), cmocka_unit_test(wanted),
+          cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))
