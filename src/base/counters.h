@@ -26,8 +26,9 @@ extern HAK_ATOMIC(uint64_t) hak_pages_grown;
 /* Of these, pages that had gone back to the kernel while nobody used them: it was in vain. */
 extern HAK_ATOMIC(uint64_t) hak_pages_reused;
 
-/* Of all slabs: bytes of blocks that are not handed out, and pages of these that were purged. Relaxed guesses. */
-extern HAK_ATOMIC(uint64_t) hak_slab_free_bytes, hak_slab_holes;
+/* Of all slabs: bytes of their blocks, of those that are handed out (to bins, too), and pages of the others that were
+ * purged. Relaxed guesses. */
+extern HAK_ATOMIC(uint64_t) hak_slab_bytes, hak_out_bytes, hak_slab_holes;
 
 #define hak_count_growth(pages) hak_counter_add_shared(&hak_pages_grown, (uint64_t)(pages))
 #define hak_count_reuse(pages) hak_counter_add_shared(&hak_pages_reused, (uint64_t)(pages))

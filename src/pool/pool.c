@@ -103,7 +103,7 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
                         range->bit_rows[hak_region_unit_of(range, slab)], state);
     hak_region_mark(slab, units, size_class);
-    hak_counter_add_shared(&hak_slab_free_bytes, bytes_of_slab(size_class));
+    hak_counter_add_shared(&hak_slab_bytes, bytes_of_slab(size_class));
     return slab;
 }
 
@@ -129,7 +129,7 @@ void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
     if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
-    hak_counter_add_shared(&hak_slab_free_bytes, -bytes_of_slab(size_class));
+    hak_counter_add_shared(&hak_slab_bytes, -bytes_of_slab(size_class));
     hak_region_mark(slab, units, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
     if (HAK_UNLIKELY(purge_retired(slab, units))) {

@@ -17,8 +17,7 @@ enum {
     LITTLE_SHARE = 16,     /* of what came back a round has given: it was in vain */
 };
 
-/* Relaxed guesses: bytes handed out; and when so few are, a round begins. */
-HAK_WRITTEN_BY_MANY static HAK_ATOMIC(int64_t) all_out_bytes;
+/* When so few bytes are handed out (hak_out_bytes), a round begins. A guess. */
 static HAK_ATOMIC(int64_t) shrink_at;
 HAK_ATOMIC(uint32_t) hak_vain_rounds;
 
@@ -42,11 +41,11 @@ void hak_shrink_add(struct hak_heap *heap, int64_t bytes) {
         bytes += heap->out_bytes;
         heap->out_bytes = 0;
     }
-    hak_counter_add_shared(&hak_slab_free_bytes, (uint64_t)-bytes);
-    int64_t out_bytes = hak_atomic_fetch_add(&all_out_bytes, bytes, relaxed) + bytes,
-            at = hak_atomic_load(&shrink_at, relaxed);
+    int64_t out_bytes = (int64_t)hak_atomic_fetch_add(&hak_out_bytes, (uint64_t)bytes, relaxed) + bytes;
+    if (bytes > 0 && heap != NULL) heap->is_shrinking = false;
+    if (!may_shrink()) return;
+    int64_t at = hak_atomic_load(&shrink_at, relaxed);
     if (bytes > 0) {
-        if (heap != NULL) heap->is_shrinking = false;
         if (out_bytes - step_at(out_bytes) > at) put_off(out_bytes);
     } else if (heap != NULL && out_bytes <= at) {
         heap->is_shrink_due = true;
@@ -97,13 +96,10 @@ static uint64_t excess_bytes(void) {
 
 /* False when it isn't worth one, or not yet. */
 static bool begin_round(struct hak_heap *heap) {
-    int64_t out_bytes = hak_atomic_load(&all_out_bytes, relaxed), at = hak_atomic_load(&shrink_at, relaxed);
+    int64_t out_bytes = (int64_t)hak_atomic_load(&hak_out_bytes, relaxed), at = hak_atomic_load(&shrink_at, relaxed);
     if (hak_purge_is_round()) return false; /* it goes on first: what it has passed may wait */
     heap->is_shrink_due = false;
-    if (!may_shrink()) {
-        put_off(out_bytes);
-        return false;
-    }
+    if (!may_shrink()) return false;
     hak_decay_look();
     if (out_bytes > at || excess_bytes() == 0) return false;
     uint64_t came_back = (uint64_t)(at - out_bytes + step_at(out_bytes));
@@ -122,7 +118,7 @@ void hak_shrink_go_on(struct hak_heap *heap) {
     hak_decay_after_release(0);
     heap->is_shrink_due = false;
     hak_shrink_add(heap, 0);
-    int64_t out_bytes = hak_atomic_load(&all_out_bytes, relaxed);
+    int64_t out_bytes = (int64_t)hak_atomic_load(&hak_out_bytes, relaxed);
     uint64_t want_bytes = excess_bytes();
     keep_bins_small(heap, out_bytes);
     if (want_bytes != 0) hak_purge_begin_holes(want_bytes);

@@ -46,7 +46,7 @@ static bool is_remembered(void) {
 }
 
 uint64_t hak_allowance_free_in_slabs(void) {
-    uint64_t bytes = hak_atomic_load(&hak_slab_free_bytes, relaxed) -
+    uint64_t bytes = hak_atomic_load(&hak_slab_bytes, relaxed) - hak_atomic_load(&hak_out_bytes, relaxed) -
                      hak_atomic_load(&hak_slab_holes, relaxed) * hak_os_page_bytes();
     return (int64_t)bytes < 0 ? 0 : bytes;
 }

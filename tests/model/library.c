@@ -206,10 +206,10 @@ void library_reset(void) {
     is_looking = 1; /* so that nobody looks, unless the harness wants it */
     memset(&seen, 0, sizeof seen);
     hak_pages_grown = hak_pages_reused = 0;
-    hak_slab_free_bytes = hak_slab_holes = 0;
+    hak_slab_bytes = hak_out_bytes = hak_slab_holes = 0;
     hak_look_at_pages = UINT32_MAX;
     away_bytes = free_left_bytes = most_at_once_bytes = last_given_ms = seen_pages = allowance = most_free_bytes = 0;
-    all_out_bytes = shrink_at = 0;
+    shrink_at = 0;
     hak_vain_rounds = 0;
     largest_mapping = 0;
     hak_mapping_count = hak_mapping_bytes = 0;

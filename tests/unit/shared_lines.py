@@ -17,10 +17,10 @@ LINE = 64
 
 WRITTEN = [
     "away_bytes",
-    "all_out_bytes",
     "hak_pages_grown",
     "hak_pages_reused",
-    "hak_slab_free_bytes",
+    "hak_out_bytes",
+    "hak_slab_bytes",
     "hak_slab_holes",
     "hak_os_counters",
     "hak_shared_counters",
