@@ -21,10 +21,10 @@
 /* Slabs have handed out so many bytes to the heap, or got them back. NULL: to a thread without one. */
 HAK_COLD void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
 HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
-    enum { UNTOLD_BYTES = 1 << 16 };
-    int64_t sum = heap->out_bytes + bytes;
+    enum { UNTOLD_BYTES = 1 << 16, UNTOLD_AT_THE_END_BYTES = 1 << 12 };
+    int64_t sum = heap->out_bytes + bytes, least = heap->is_shrinking ? UNTOLD_AT_THE_END_BYTES : UNTOLD_BYTES;
     heap->out_bytes = sum;
-    if (HAK_UNLIKELY(sum >= UNTOLD_BYTES || sum <= -UNTOLD_BYTES)) hak_shrink_add(heap, 0);
+    if (HAK_UNLIKELY(sum >= least || sum <= -least)) hak_shrink_add(heap, 0);
 }
 
 /* Rounds that have found little, the last ones. Relaxed: a guess. */
