@@ -2,6 +2,7 @@
 
 #include "base/counters.h"
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "os/os.h"
 
 enum { REMEMBERED_PERIODS = 8 };
@@ -71,7 +72,9 @@ void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes) {
 
 uint64_t hak_allowance_bytes(void) {
     bool keeps_all = hak_knob_is_highest(dirty_limit_bytes);
-    return keeps_all ? HAK_ALLOWANCE_OF_ALL : hak_atomic_load(&allowance, relaxed);
+    if (keeps_all) return HAK_ALLOWANCE_OF_ALL;
+    uint64_t allowed = hak_atomic_load(&allowance, relaxed), most = hak_memory_most_free_bytes();
+    return allowed < most ? allowed : most;
 }
 
 void hak_allowance_end_period(uint64_t idle_bytes) {

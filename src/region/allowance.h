@@ -24,7 +24,8 @@ void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes);
 /* What slabs that are in use have free and with memory. */
 uint64_t hak_allowance_free_in_slabs(void);
 
-/* So many may stay: all, where the program has said so (mallopt). */
+/* So many may stay: all, where the program has said so (mallopt); else no more than a memory limit has room for
+ * (base/memory.h). */
 #define HAK_ALLOWANCE_OF_ALL ((uint64_t)1 << 60)
 uint64_t hak_allowance_bytes(void);
 

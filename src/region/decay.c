@@ -87,10 +87,15 @@ void hak_decay_gave(size_t bytes) {
 
 void hak_decay_look(void) { hak_allowance_look(hak_mapping_cache_free_bytes(), hak_allowance_free_in_slabs()); }
 
+static uint64_t most_dirty_bytes(void) {
+    uint64_t limit = hak_knob(dirty_limit_bytes), most = hak_memory_most_free_bytes();
+    return limit < most || hak_knob_is_highest(dirty_limit_bytes) ? limit : most;
+}
+
 static void tell_owed(void) {
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
     uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
-             limit = is_tight ? 0 : hak_knob(dirty_limit_bytes) / HAK_UNIT_BYTES;
+             limit = is_tight ? 0 : most_dirty_bytes() / HAK_UNIT_BYTES;
     uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
     bool may_purge = now_ms >= hak_atomic_load(&next_round_ms, relaxed) ||
                      dirty_units >= hak_atomic_load(&next_round_units, relaxed);

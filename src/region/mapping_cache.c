@@ -97,6 +97,7 @@ static uint64_t limit_bytes(void) {
     uint64_t heap =
         hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed);
     uint64_t share = heap / 4 > SMALL_CACHE_BYTES ? heap / 4 : SMALL_CACHE_BYTES;
+    if (share > hak_memory_most_free_bytes()) share = hak_memory_most_free_bytes();
     return share < limit ? share : limit;
 }
 

@@ -4,6 +4,7 @@
 #include "base/bits.h"
 #include "base/counters.h"
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "fake_os.h"
 #include "region/allowance.h"
 
@@ -27,6 +28,17 @@ static void rent_or_buy(void **state) {
     assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
     use(20 * HAK_MIB);
     assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
+}
+
+/* Another one of the group may need it. */
+static void under_a_limit(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    hak_allowance_gave(100 * HAK_MIB);
+    use(100 * HAK_MIB);
+    assert_int_equal(hak_allowance_bytes(), 100 * HAK_MIB);
+    hak_atomic_store(&hak_memory_limit_bytes, 256 * HAK_MIB, relaxed);
+    assert_int_equal(hak_allowance_bytes(), 32 * HAK_MIB);
 }
 
 /* A program whose cycle is longer than a period pays once, too. */
@@ -82,5 +94,5 @@ static void shrinks(void **state) {
     assert_in_range(hak_allowance_bytes(), 0, HAK_MIB);
 }
 
-UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(slow_cycle), cmocka_unit_test(too_late),
-          cmocka_unit_test(no_more_than_at_once), cmocka_unit_test(shrinks))
+UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(under_a_limit), cmocka_unit_test(slow_cycle),
+          cmocka_unit_test(too_late), cmocka_unit_test(no_more_than_at_once), cmocka_unit_test(shrinks))

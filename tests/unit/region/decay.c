@@ -3,6 +3,7 @@
 
 #include "allowance.h"
 
+#include "base/memory.h"
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/decay.h"
@@ -31,6 +32,18 @@ static void bound(void **state) {
     (void)state;
     struct hak_slab *slab = start();
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, 10 * HAK_UNIT_BYTES, relaxed);
+    for (uint32_t i = 0; i < 10; i++) release(slab + i, 1);
+    assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
+    release(slab + 10, 1);
+    assert_int_equal(fake_os.call_count[FAKE_PURGE], 1);
+    assert_true(dirty() <= 5);
+}
+
+/* The same with an eighth of a memory limit, whatever the knob says. */
+static void bound_by_a_limit(void **state) {
+    (void)state;
+    struct hak_slab *slab = start();
+    hak_atomic_store(&hak_memory_limit_bytes, 8 * 10 * HAK_UNIT_BYTES, relaxed);
     for (uint32_t i = 0; i < 10; i++) release(slab + i, 1);
     assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
     release(slab + 10, 1);
@@ -198,6 +211,6 @@ static void standing_clock(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(bound_by_turns), cmocka_unit_test(as_much_as_is_released),
-          cmocka_unit_test(period_by_turns), cmocka_unit_test(less_by_use), cmocka_unit_test(refused_round),
-          cmocka_unit_test(decay), cmocka_unit_test(few_units_stay), cmocka_unit_test(use),
-          cmocka_unit_test(standing_clock))
+          cmocka_unit_test(period_by_turns), cmocka_unit_test(bound_by_a_limit), cmocka_unit_test(less_by_use),
+          cmocka_unit_test(refused_round), cmocka_unit_test(decay), cmocka_unit_test(few_units_stay),
+          cmocka_unit_test(use), cmocka_unit_test(standing_clock))
