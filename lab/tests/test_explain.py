@@ -228,7 +228,7 @@ def test_what_is_freed_lazily(tmp_path: Path) -> None:
         for _ in range(4):
             adds_up(step())
         found = adds_up(step())
-        assert found.bytes_of("lazily freed") >= 900 * 4096
+        assert found.bytes_of("lazily freed") >= 400 * 4096  # malloc_trim leaves one free SuperSlab mapped
 
 
 HUGE = (

@@ -445,7 +445,7 @@ void hak_front_free_miss(void *block) {
 size_t hak_front_purge(void) {
     struct hak_heap *heap = enter();
     size_t purged_bytes = hak_purge_all(heap);
-    hak_region_unmap_super_slabs();
+    hak_purge_unmap();
     if (heap != NULL) leave(heap);
     return purged_bytes;
 }

@@ -59,7 +59,7 @@ static void tell_control(const char *nothing, struct hak_answer *answer) {
 static void purge_all(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
     size_t bytes = hak_purge_all(NULL);
-    hak_region_unmap_super_slabs();
+    hak_purge_unmap();
     say_ok(answer);
     hak_text_add(&answer->text, "%zu bytes given back\n", bytes);
 }

@@ -327,7 +327,7 @@ static uint32_t take_step(struct hak_range **range, uint32_t *unit) {
 void hak_purge_begin_holes(uint64_t want_bytes) {
     hak_atomic_store(&round_want_bytes, want_bytes, relaxed);
     hak_atomic_store(&round_given_bytes, 0, relaxed);
-    hak_atomic_store(&hak_purge_place, 0, relaxed);
+    hak_atomic_store(&hak_purge_place, 0, release); /* pairs with hak_purge_turn */
 }
 
 size_t hak_purge_round_bytes(void) { return hak_atomic_load(&round_given_bytes, relaxed); }
@@ -387,8 +387,9 @@ bool hak_purge_turn(size_t *given_bytes) {
         bytes += purge_step(range, unit, units, &cost);
     hak_in_hand_end_without(outer);
     uint64_t so_far = hak_atomic_fetch_add(&round_given_bytes, bytes, relaxed) + bytes;
+    uint64_t place = hak_atomic_load(&hak_purge_place, acquire); /* another round may begin meanwhile: it goes on */
     if (so_far >= hak_atomic_load(&round_want_bytes, relaxed))
-        hak_atomic_store(&hak_purge_place, HAK_PURGE_NO_ROUND, relaxed);
+        hak_atomic_cas(&hak_purge_place, &place, HAK_PURGE_NO_ROUND, relaxed, relaxed);
     *given_bytes += bytes;
     return hak_atomic_load(&hak_purge_place, relaxed) == HAK_PURGE_NO_ROUND;
 }
@@ -422,6 +423,12 @@ size_t hak_purge_all(struct hak_heap *own) {
     hak_in_hand_end();
     hak_hand_take_up(outer);
     return bytes;
+}
+
+void hak_purge_unmap(void) {
+    struct hak_hand *outer = hak_hand_take_up(NULL); /* I5 of in_hand.h */
+    hak_region_unmap_super_slabs();
+    hak_hand_take_up(outer);
 }
 
 static size_t visit_no_slab(const struct view *view) { return (void)view, 0; }

@@ -9,6 +9,9 @@
  * other heaps are drained. Returns the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
+/* Unmaps what is free in whole SuperSlabs (hak_region_unmap_super_slabs), as nobody who is in the middle of a change. */
+void hak_purge_unmap(void);
+
 /* The same by turns. For one thread at a time: begins a round, in which all caches and empty slabs become free units;
  * these and kept mappings are owed (region/decay.h). */
 void hak_purge_begin_round(struct hak_heap *own);

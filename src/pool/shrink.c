@@ -19,6 +19,8 @@ enum {
 
 /* When so few bytes are handed out (hak_out_bytes), a round begins. A guess. */
 static HAK_ATOMIC(int64_t) shrink_at;
+/* How often it was put off by growth, about: bins are kept small until it is. */
+static HAK_ATOMIC(uint32_t) growths;
 HAK_ATOMIC(uint32_t) hak_vain_rounds;
 
 static bool may_shrink(void) {
@@ -42,20 +44,22 @@ void hak_shrink_add(struct hak_heap *heap, int64_t bytes) {
         heap->out_bytes = 0;
     }
     int64_t out_bytes = (int64_t)hak_atomic_fetch_add(&hak_out_bytes, (uint64_t)bytes, relaxed) + bytes;
-    if (bytes > 0 && heap != NULL) heap->is_shrinking = false;
-    if (!may_shrink()) return;
     int64_t at = hak_atomic_load(&shrink_at, relaxed);
-    if (bytes > 0) {
-        if (out_bytes - step_at(out_bytes) > at) put_off(out_bytes);
-    } else if (heap != NULL && out_bytes <= at) {
-        heap->is_shrink_due = true;
+    if (bytes > 0 && out_bytes - step_at(out_bytes) > at) {
+        put_off(out_bytes);
+        hak_atomic_store(&growths, hak_atomic_load(&growths, relaxed) + 1, relaxed);
     }
+    if (heap == NULL) return;
+    if (HAK_UNLIKELY(heap->is_shrinking) && (bytes > 0 || heap->growths != hak_atomic_load(&growths, relaxed)))
+        heap->is_shrinking = false;
+    if (bytes <= 0 && out_bytes <= at && may_shrink()) heap->is_shrink_due = true;
 }
 
 /* Empty bins may keep a sixteenth of what is handed out, together. */
 static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
     uint64_t most_bytes = out_bytes < 0 ? 0 : (uint64_t)out_bytes / BINS_SHARE;
     heap->is_shrinking = true;
+    heap->growths = hak_atomic_load(&growths, relaxed);
     if (heap->slots_bytes <= most_bytes) return;
     uint64_t share = heap->slots_bytes / (most_bytes / 256 + 1); /* in 256ths */
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {

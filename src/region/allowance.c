@@ -24,7 +24,8 @@ static void raise_to(HAK_ATOMIC(uint64_t) *most, uint64_t bytes) {
 /* What has been used since the last look although it had gone back. */
 static uint64_t take_used_bytes(void) {
     uint64_t reused = hak_atomic_load(&hak_pages_reused, relaxed);
-    return (reused - hak_atomic_exchange(&seen_pages, reused, relaxed)) * hak_os_page_bytes();
+    int64_t pages = (int64_t)(reused - hak_atomic_exchange(&seen_pages, reused, relaxed));
+    return pages < 0 ? 0 : (uint64_t)pages * hak_os_page_bytes(); /* another thread has looked meanwhile */
 }
 
 void hak_allowance_gave(uint64_t bytes) {

@@ -168,7 +168,8 @@ void hak_region_release_absent(struct hak_slab *unit);
  * directory would be the SuperSlab's (D1). Returns the bytes. */
 size_t hak_region_unmap_units(size_t want_bytes);
 
-/* The same with all SuperSlabs that are free as a whole, as far as the kernel has room for more mappings. */
+/* The same with SuperSlabs that are free as a whole, but for the first one, as far as the kernel has room for more
+ * mappings: who may map no more, by then, has that one. */
 size_t hak_region_unmap_super_slabs(void);
 
 /* Writes the class of adjacent units into the page map. */

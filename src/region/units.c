@@ -902,10 +902,13 @@ size_t hak_region_unmap_super_slabs(void) {
     struct hak_range *range = hak_region_range(0);
     uint32_t count = range == NULL ? 0 : hak_region_super_slabs(range);
     size_t bytes = 0;
+    bool has_one = false;
     for (uint32_t i = 0; i < count && hak_page_policy_may_map(); i++) {
         uint64_t word = hak_atomic_load(&range->super_slabs[i].free_units, relaxed);
         bool is_free = hak_units_free(word) == UINT32_MAX, has_pages = units_of_kinds(word, MAPPED_UNITS) != 0;
-        if (is_free && has_pages) bytes += give_back(range, i, MAPPED_UNITS, HAK_UNITS_PER_SUPER_SLAB, true);
+        if (!is_free || !has_pages) continue;
+        if (has_one) bytes += give_back(range, i, MAPPED_UNITS, HAK_UNITS_PER_SUPER_SLAB, true);
+        has_one = true;
     }
     return bytes;
 }

@@ -33,9 +33,8 @@ static void write_neighbours(void **out, uintptr_t last, size_t block_bytes, uin
 }
 
 uint32_t hak_slab_forget_purged_pages(struct hak_slab *slab) {
-    uint64_t pages = hak_atomic_load(&slab->purged_pages, relaxed);
-    if (HAK_LIKELY(pages == 0)) return 0;
-    hak_atomic_store(&slab->purged_pages, 0, relaxed);
+    if (HAK_LIKELY(hak_atomic_load(&slab->purged_pages, relaxed) == 0)) return 0;
+    uint64_t pages = hak_atomic_exchange(&slab->purged_pages, 0, relaxed);
     hak_counter_add_shared(&hak_slab_holes, -(uint64_t)hak_bit_count(pages));
     return hak_bit_count(pages);
 }

@@ -20,7 +20,7 @@ KINDS = ("small", "runs", "mappings", "mixed")
 THREADS = (0, 4)
 KEPT = (0, 64)
 MOST_SHARE, MOST_KIB = 1.10, 1024
-THREAD_KIB = 128  # a sleeping thread keeps a block of each size that it has used
+THREAD_KIB = 192  # a sleeping thread keeps a block of each size that it has used
 TABLES_SHARE = 256  # of bursts above 128 MiB: records of units stay
 
 

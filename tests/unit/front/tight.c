@@ -246,7 +246,8 @@ static void all_goes_back(void **state) {
     for (int i = 0; i < 40000; i++)
         if (i % 100 != 0) hak_free(blocks[i]);
     hak_thread_heap = own;
-    hak_free(hak_malloc(50 * HAK_MIB));
+    hak_atomic_store(&hak_knobs.run_limit_bytes, 8 * HAK_MIB, relaxed);
+    hak_free(hak_malloc(20 * HAK_MIB)); /* a mapping, of less than an eighth of the limit */
     hak_free(hak_malloc(5 * HAK_MIB));
     assert_true(hak_mapping_cache_bytes() > 0 && hak_atomic_load(&hak_dirty_units, relaxed) > 0);
     look_at(10);
@@ -267,7 +268,7 @@ static void all_goes_back(void **state) {
     assert_true(snapshot.total.cached_blocks <= HAK_SMALL_CLASS_COUNT);
     assert_true(hak_purge() <= HAK_SMALL_CLASS_COUNT * fake_os.page_bytes);
     /* Nothing is kept: units and mappings go back when they are freed. */
-    void *run = hak_malloc(20 * HAK_MIB), *mapping = hak_malloc(50 * HAK_MIB);
+    void *run = hak_malloc(5 * HAK_MIB), *mapping = hak_malloc(20 * HAK_MIB);
     look_at(59);
     hak_free(run);
     hak_free(mapping);
@@ -276,7 +277,7 @@ static void all_goes_back(void **state) {
     assert_int_equal(hak_atomic_load(&hak_dirty_units, relaxed), 0);
     for (int i = 0; i < 40000; i += 100) hak_free(blocks[i]);
     look_at(10);
-    run = hak_malloc(20 * HAK_MIB);
+    run = hak_malloc(5 * HAK_MIB);
     hak_free(run);
     assert_true(hak_atomic_load(&hak_dirty_units, relaxed) > 0);
     check_equations(&snapshot);
@@ -290,14 +291,15 @@ static void urgent(void **state) {
     hak_free(hak_malloc(30 * HAK_MIB));
     look_at(10);
     fake_os_forget();
-    look_at(60 + 8);
-    assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 8, LIMIT / 64 * 11);
+    look_at(60 + 4);
+    assert_in_range(fake_os_given_back_since(0), LIMIT / 64 * 4, LIMIT / 64 * 7);
 }
 
 /* The same where all of it lies in holes, of which a turn finds less than it may give back. */
 static void urgent_holes(void **state) {
     (void)state;
     start(10);
+    hak_atomic_store(&hak_background_pays, 1, relaxed); /* what is freed stays */
     fill(100000, 1000);
     for (int i = 0; i < 100000; i++)
         if (i % 20 != 0) hak_free(blocks[i]);
@@ -391,6 +393,7 @@ static void grow_meanwhile(void) {
 static void turns_of_others(void **state) {
     (void)state;
     start(10);
+    hak_atomic_store(&hak_background_pays, 1, relaxed); /* what is freed stays */
     fill(100000, 1000);
     for (int i = 0; i < 100000; i++)
         if (i % 20 != 0) hak_free(blocks[i]);

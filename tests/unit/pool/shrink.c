@@ -2,8 +2,10 @@
 #include "heap_fixture.h"
 
 #include "front/front.h"
+#include "front/thread.h"
 #include "front/tight.h"
 #include "pool/bin.h"
+#include "pool/bin_size.h"
 #include "pool/purge.h"
 #include "pool/shrink.h"
 #include "region/allowance.h"
@@ -117,6 +119,41 @@ static void wanted(void **state) {
     assert_in_range(bytes, WANTED_BYTES, WANTED_BYTES + 3 * HAK_TURN_BYTES);
 }
 
+/* The thread may end, or not be there in a child: what was handed out meanwhile counts. */
+static void after_the_thread(void **state) {
+    (void)state;
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
+    fill();
+    shuffle();
+    hak_atomic_store(&hak_background_pays, 0, relaxed);
+    size_t all = 0;
+    for (int i = 0; i < BLOCKS; i++) { /* so many stay that a mark of the start is never reached */
+        if (blocks[i] == NULL || (uintptr_t)blocks[i] / HAK_MIB % 4 == 0) continue;
+        fake_os_forget();
+        hak_free(blocks[i]);
+        all += purged_bytes(0);
+    }
+    assert_in_range(all, (size_t)PAGES * 4096 / 4, SIZE_MAX); /* what is freed last waits for a sixteenth */
+}
+
+/* A thread that only frees has bins of its usual size again when another one allocates. */
+static void consumer(void **state) {
+    (void)state;
+    struct hak_heap *own = hak_thread_attach(), *producer;
+    fill();
+    shuffle();
+    empty(400);
+    hak_free(blocks[0]);
+    assert_true(own->is_shrinking);
+    producer = hak_heap_acquire();
+    hak_thread_heap = producer;
+    fill();
+    hak_thread_heap = own;
+    for (int i = 0; i < BLOCKS / 2; i++) hak_free(blocks[i]);
+    uint32_t c = hak_size_class_of(BYTES);
+    assert_in_range(own->slots[c].end - own->slots[c].start, HAK_LEAST_SLOTS + 1, SIZE_MAX);
+}
+
 static void not_beside_the_thread(void **state) {
     (void)state;
     hak_atomic_store(&hak_background_pays, 1, relaxed);
@@ -136,4 +173,5 @@ static void not_a_small_heap(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
           cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order), cmocka_unit_test(wanted),
-          cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))
+          cmocka_unit_test(after_the_thread), cmocka_unit_test(consumer), cmocka_unit_test(not_beside_the_thread),
+          cmocka_unit_test(not_a_small_heap))

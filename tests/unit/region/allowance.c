@@ -30,6 +30,17 @@ static void rent_or_buy(void **state) {
     assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
 }
 
+/* Who has looked meanwhile, has seen more. */
+static void looked_at_once(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    hak_allowance_gave(10 * HAK_MIB);
+    use(4 * HAK_MIB);
+    hak_count_reuse((uint64_t)-2); /* as if what was read was older */
+    hak_allowance_look(0, 0);
+    assert_int_equal(hak_allowance_bytes(), 4 * HAK_MIB);
+}
+
 /* Another one of the group may need it. */
 static void under_a_limit(void **state) {
     (void)state;
@@ -94,5 +105,6 @@ static void shrinks(void **state) {
     assert_in_range(hak_allowance_bytes(), 0, HAK_MIB);
 }
 
-UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(under_a_limit), cmocka_unit_test(slow_cycle),
-          cmocka_unit_test(too_late), cmocka_unit_test(no_more_than_at_once), cmocka_unit_test(shrinks))
+UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(under_a_limit), cmocka_unit_test(looked_at_once),
+          cmocka_unit_test(slow_cycle), cmocka_unit_test(too_late), cmocka_unit_test(no_more_than_at_once),
+          cmocka_unit_test(shrinks))
