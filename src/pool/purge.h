@@ -9,7 +9,7 @@
  * other heaps are drained. Returns the bytes given back. */
 size_t hak_purge_all(struct hak_heap *own);
 
-/* Unmaps what is free in whole SuperSlabs (hak_region_unmap_super_slabs), as nobody who is in the middle of a change. */
+/* Unmaps what is free in whole SuperSlabs (hak_region_unmap_super_slabs), not as a part of what the caller does. */
 void hak_purge_unmap(void);
 
 /* The same by turns. For one thread at a time: begins a round, in which all caches and empty slabs become free units;
