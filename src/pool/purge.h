@@ -19,8 +19,8 @@ void hak_purge_begin_round(struct hak_heap *own);
 /* Begins a round of holes alone, which ends when it has given back `want_bytes`. For any thread. */
 void hak_purge_begin_holes(uint64_t want_bytes);
 
-/* For any thread: gives back the next holes, as many as take the kernel a tenth of a millisecond, and what is left of
- * four units or of a huge page; adds how much that was to *given_bytes. True when the round is over. */
+/* For any thread: gives back the next holes, as many as take the kernel some tenths of a millisecond, and what is left
+ * of four units or of a huge page; adds how much that was to *given_bytes. True when the round is over. */
 bool hak_purge_turn(size_t *given_bytes);
 
 /* What the last round has given back so far. */
