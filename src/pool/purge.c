@@ -327,7 +327,7 @@ static uint32_t take_step(struct hak_range **range, uint32_t *unit) {
 void hak_purge_begin_holes(uint64_t want_bytes) {
     hak_atomic_store(&round_want_bytes, want_bytes, relaxed);
     hak_atomic_store(&round_given_bytes, 0, relaxed);
-    hak_atomic_store(&hak_purge_place, 0, release); /* pairs with hak_purge_turn */
+    hak_atomic_store(&hak_purge_place, 0, relaxed);
 }
 
 size_t hak_purge_round_bytes(void) { return hak_atomic_load(&round_given_bytes, relaxed); }
@@ -387,7 +387,7 @@ bool hak_purge_turn(size_t *given_bytes) {
         bytes += purge_step(range, unit, units, &cost);
     hak_in_hand_end_without(outer);
     uint64_t so_far = hak_atomic_fetch_add(&round_given_bytes, bytes, relaxed) + bytes;
-    uint64_t place = hak_atomic_load(&hak_purge_place, acquire); /* another round may begin meanwhile: it goes on */
+    uint64_t place = hak_atomic_load(&hak_purge_place, relaxed); /* another round may begin meanwhile: it goes on */
     if (so_far >= hak_atomic_load(&round_want_bytes, relaxed))
         hak_atomic_cas(&hak_purge_place, &place, HAK_PURGE_NO_ROUND, relaxed, relaxed);
     *given_bytes += bytes;
