@@ -152,20 +152,16 @@ void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
     take_slots(heap, size_class, hak_heap_most_slots(size_class));
 }
 
-/* Of a bin that is open, or for frees only. */
-static void shrink_limit(struct hak_heap *heap, uint32_t size_class, size_t want) {
+void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots) {
     struct hak_bin *bin = &heap->bins[size_class];
     const struct hak_slots *slots = &heap->slots[size_class];
-    if (hak_atomic_load(&bin->limit, relaxed) != slots->end || (size_t)(slots->end - slots->start) <= want) return;
+    if (hak_atomic_load(&bin->limit, relaxed) != slots->end || (size_t)(slots->end - slots->start) <= most_slots)
+        return;
     hak_atomic_store(&bin->limit, NULL, relaxed);
     hak_signal_fence(); /* no free hits it in a handler; a malloc that does, leaves fewer blocks */
-    take_slots(heap, size_class, want);
+    take_slots(heap, size_class, most_slots);
     hak_signal_fence();
     hak_atomic_store(&bin->limit, slots->end, relaxed);
-}
-
-void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots) {
-    shrink_limit(heap, size_class, most_slots);
 }
 
 void hak_heap_shrink_to_budget(struct hak_heap *heap) {
@@ -175,6 +171,6 @@ void hak_heap_shrink_to_budget(struct hak_heap *heap) {
         const struct hak_slots *slots = &heap->slots[c];
         size_t have = (size_t)(slots->end - slots->start), least = HAK_LEAST_SLOTS;
         if (is_within) least = hak_atomic_load(&hak_class_slots[c], relaxed) == 0 ? quick_slots(c) : have;
-        if (have > least) shrink_limit(heap, c, have / 2 > least ? have / 2 : least);
+        if (have > least) hak_heap_shrink_to(heap, c, have / 2 > least ? have / 2 : least);
     }
 }

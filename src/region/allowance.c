@@ -72,8 +72,7 @@ void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes) {
 }
 
 uint64_t hak_allowance_bytes(void) {
-    bool keeps_all = hak_knob_is_highest(dirty_limit_bytes);
-    if (keeps_all) return HAK_ALLOWANCE_OF_ALL;
+    if (hak_knob_is_highest(dirty_limit_bytes)) return HAK_ALLOWANCE_OF_ALL;
     uint64_t allowed = hak_atomic_load(&allowance, relaxed), most = hak_memory_most_free_bytes();
     return allowed < most ? allowed : most;
 }

@@ -5,7 +5,8 @@
  * What is used again at the addresses that went back for want of allowance (hak_pages_reused), within some periods
  * (knob decay_ms), is allowed from then on; new memory of a heap that grows is not. Never more than could have lain
  * free at once. What is allowed shrinks by a thirty-second in each period, but not below what lay free in the last one
- * and was used. A program that does the same again and again pays for its page faults once.
+ * and was used. A program that does the same again and again pays for its page faults once, or some times where live
+ * blocks are spread over its slabs.
  *
  * Relaxed guesses, which two threads may make worse, not wrong. */
 #ifndef HAK_REGION_ALLOWANCE_H
