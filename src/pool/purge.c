@@ -5,6 +5,7 @@
 #include "pool/drain.h"
 #include "pool/heap_count.h"
 #include "pool/pool.h"
+#include "region/allowance.h"
 #include "region/decay.h"
 #include "region/in_hand.h"
 #include "region/large.h"
@@ -287,7 +288,8 @@ static size_t purge_all_holes(void) {
 
 /* The next units whose holes are looked at: the number of their range above, that of the first one below it. */
 HAK_ATOMIC(uint64_t) hak_purge_place = HAK_PURGE_NO_ROUND;
-static HAK_ATOMIC(uint64_t) round_given_bytes, round_want_bytes; /* guesses where several threads take turns */
+/* Guesses where several threads take turns. */
+static HAK_ATOMIC(uint64_t) round_given_bytes, round_want_bytes, round_out_bytes;
 
 enum { UNITS_PER_STEP = 4 }; /* as many as the largest slab has */
 _Static_assert(HAK_UNITS_PER_SUPER_SLAB % UNITS_PER_STEP == 0, "a step lies in one SuperSlab");
@@ -327,6 +329,7 @@ static uint32_t take_step(struct hak_range **range, uint32_t *unit) {
 void hak_purge_begin_holes(uint64_t want_bytes) {
     hak_atomic_store(&round_want_bytes, want_bytes, relaxed);
     hak_atomic_store(&round_given_bytes, 0, relaxed);
+    hak_atomic_store(&round_out_bytes, hak_atomic_load(&hak_out_bytes, relaxed), relaxed);
     hak_atomic_store(&hak_purge_place, 0, relaxed);
 }
 
@@ -380,12 +383,13 @@ bool hak_purge_turn(size_t *given_bytes) {
     enum { MOST_STEPS = 256 }; /* some ten us where there is nothing */
     struct hak_range *range;
     size_t bytes = 0;
-    uint32_t unit, units, cost = 0;
+    uint32_t unit, units = 1, cost = 0;
     if (hak_atomic_load(&hak_purge_place, relaxed) == HAK_PURGE_NO_ROUND) return true;
     struct hak_hand *outer = hak_in_hand_begin_without(); /* in a handler, too */
     for (uint32_t i = 0; i < MOST_STEPS && cost < TURN_COST && (units = take_step(&range, &unit)) != 0; i++)
         bytes += purge_step(range, unit, units, &cost);
     hak_in_hand_end_without(outer);
+    if (units == 0) hak_allowance_pinned(hak_atomic_load(&round_out_bytes, relaxed));
     uint64_t so_far = hak_atomic_fetch_add(&round_given_bytes, bytes, relaxed) + bytes;
     uint64_t place = hak_atomic_load(&hak_purge_place, relaxed); /* another round may begin meanwhile: it goes on */
     if (so_far >= hak_atomic_load(&round_want_bytes, relaxed))

@@ -91,10 +91,10 @@ static bool empty_next_bins(struct hak_heap *heap) {
     return true;
 }
 
-/* Bytes that lie free in slabs, beyond what may stay of all that is free. */
-static uint64_t excess_bytes(void) {
+/* Of what lies free in slabs, the bytes beyond what may stay of all that is free. */
+static uint64_t excess_of(uint64_t in_slabs) {
     uint64_t elsewhere = hak_mapping_cache_free_bytes(), allowed = hak_allowance_bytes(),
-             may_stay = allowed > elsewhere ? allowed - elsewhere : 0, in_slabs = hak_allowance_free_in_slabs();
+             may_stay = allowed > elsewhere ? allowed - elsewhere : 0;
     return in_slabs > may_stay ? in_slabs - may_stay : 0;
 }
 
@@ -105,7 +105,7 @@ static bool begin_round(struct hak_heap *heap) {
     heap->is_shrink_due = false;
     if (!may_shrink()) return false;
     hak_decay_look();
-    if (out_bytes > at || excess_bytes() == 0) return false;
+    if (out_bytes > at || excess_of(hak_allowance_loose_in_slabs()) == 0) return false;
     uint64_t came_back = (uint64_t)(at - out_bytes + step_at(out_bytes));
     uint32_t vain = hak_atomic_load(&hak_vain_rounds, relaxed);
     bool was_vain = hak_purge_round_bytes() < came_back / LITTLE_SHARE;
@@ -123,7 +123,7 @@ void hak_shrink_go_on(struct hak_heap *heap) {
     heap->is_shrink_due = false;
     hak_shrink_add(heap, 0);
     int64_t out_bytes = (int64_t)hak_atomic_load(&hak_out_bytes, relaxed);
-    uint64_t want_bytes = excess_bytes();
+    uint64_t want_bytes = excess_of(hak_allowance_free_in_slabs());
     keep_bins_small(heap, out_bytes);
     if (want_bytes != 0) hak_purge_begin_holes(want_bytes);
     put_off(out_bytes);

@@ -13,6 +13,9 @@ HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) away_bytes;
 static HAK_ATOMIC(uint64_t) last_given_ms, most_at_once_bytes;
 static HAK_ATOMIC(uint64_t) free_left_bytes; /* at the last look, but for what went back since */
 
+/* What a look at all slabs has left free, when, and what was handed out when it began. */
+static HAK_ATOMIC(uint64_t) pinned_bytes, pinned_at_ms, pinned_at_out_bytes;
+
 static HAK_ATOMIC(uint64_t) seen_pages; /* that had been used again at the last look */
 static HAK_ATOMIC(uint64_t) allowance;
 static HAK_ATOMIC(uint64_t) most_free_bytes; /* in this period */
@@ -42,8 +45,8 @@ void hak_allowance_gave(uint64_t bytes) {
     raise_to(&most_at_once_bytes, away + left);
 }
 
-static bool is_remembered(void) {
-    uint64_t past_ms = hak_os_clock_ms() - hak_atomic_load(&last_given_ms, relaxed);
+static bool is_remembered(const HAK_ATOMIC(uint64_t) *since_ms) {
+    uint64_t past_ms = hak_os_clock_ms() - hak_atomic_load(since_ms, relaxed);
     return past_ms < REMEMBERED_PERIODS * hak_knob(decay_ms);
 }
 
@@ -53,12 +56,33 @@ uint64_t hak_allowance_free_in_slabs(void) {
     return (int64_t)bytes < 0 ? 0 : bytes;
 }
 
+void hak_allowance_pinned(uint64_t out_bytes) {
+    hak_atomic_store(&pinned_at_out_bytes, out_bytes, relaxed);
+    hak_atomic_store(&pinned_at_ms, hak_os_clock_ms(), relaxed);
+    hak_atomic_store(&pinned_bytes, hak_allowance_free_in_slabs(), relaxed);
+}
+
+/* As live blocks go, pages come free, and perhaps those with few blocks first: by the square. */
+static uint64_t still_pinned(void) {
+    uint64_t bytes = hak_atomic_load(&pinned_bytes, relaxed), out_bytes = hak_atomic_load(&hak_out_bytes, relaxed),
+             then = hak_atomic_load(&pinned_at_out_bytes, relaxed);
+    if (bytes == 0 || (int64_t)out_bytes <= 0 || !is_remembered(&pinned_at_ms)) return 0;
+    if (out_bytes >= then) return bytes;
+    uint64_t share = out_bytes * 256 / then; /* in 256ths */
+    return bytes * share / 256 * share / 256;
+}
+
+uint64_t hak_allowance_loose_in_slabs(void) {
+    uint64_t bytes = hak_allowance_free_in_slabs(), pinned = still_pinned();
+    return bytes > pinned ? bytes - pinned : 0;
+}
+
 void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes) {
     raise_to(&most_free_bytes, free_bytes);
     hak_atomic_store(&free_left_bytes, free_bytes + in_slabs_bytes, relaxed);
     uint64_t given = hak_atomic_load(&away_bytes, relaxed);
     if (given == 0) return;
-    if (!is_remembered()) {
+    if (!is_remembered(&last_given_ms)) {
         hak_atomic_store(&away_bytes, 0, relaxed);
         return;
     }

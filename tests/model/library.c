@@ -194,7 +194,7 @@ void library_reset(void) {
     next_round_ms = next_round_units = released_units = 0;
     mean_small_ns = to_skip = losses = 0;
     hak_purge_place = HAK_PURGE_NO_ROUND;
-    round_given_bytes = round_want_bytes = 0;
+    round_given_bytes = round_want_bytes = round_out_bytes = 0;
     memset(given_pages, 0, sizeof given_pages);
     next_given = 0;
     border_count = gap_count = gap_changes = cut_count = apart_count = 0;
@@ -209,6 +209,7 @@ void library_reset(void) {
     hak_slab_bytes = hak_out_bytes = hak_slab_holes = 0;
     hak_look_at_pages = UINT32_MAX;
     away_bytes = free_left_bytes = most_at_once_bytes = last_given_ms = seen_pages = allowance = most_free_bytes = 0;
+    pinned_bytes = pinned_at_ms = pinned_at_out_bytes = 0;
     shrink_at = growths = 0;
     hak_vain_rounds = 0;
     largest_mapping = 0;

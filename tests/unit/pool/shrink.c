@@ -103,6 +103,24 @@ static void used_again_in_any_order(void **state) {
     }
 }
 
+/* The same among blocks that stay, which pin more memory than the program uses again. */
+static void used_again_among_live_blocks(void **state) {
+    static void *again[BLOCKS / 8];
+    (void)state;
+    fill();
+    empty(40);
+    for (int i = 0; i < 10; i++) {
+        size_t bytes = 0;
+        for (int j = 0; j < BLOCKS / 8; j++) assert_non_null(again[j] = hak_malloc(BYTES));
+        for (int j = 0; j < BLOCKS / 8; j++) {
+            fake_os_forget();
+            hak_free(again[j]);
+            bytes += purged_bytes(0);
+        }
+        if (i >= 3) assert_int_equal(bytes, 0);
+    }
+}
+
 /* A round ends when as much has gone back as was wanted. */
 static void wanted(void **state) {
     enum { WANTED_BYTES = 2 * HAK_MIB };
@@ -169,6 +187,6 @@ static void not_a_small_heap(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
-          cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order), cmocka_unit_test(wanted),
-          cmocka_unit_test(after_the_thread), cmocka_unit_test(consumer), cmocka_unit_test(not_beside_the_thread),
-          cmocka_unit_test(not_a_small_heap))
+          cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
+          cmocka_unit_test(used_again_among_live_blocks), cmocka_unit_test(wanted), cmocka_unit_test(after_the_thread),
+          cmocka_unit_test(consumer), cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))

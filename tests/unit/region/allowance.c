@@ -105,6 +105,31 @@ static void shrinks(void **state) {
     assert_in_range(hak_allowance_bytes(), 0, HAK_MIB);
 }
 
-UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(under_a_limit), cmocka_unit_test(looked_at_once),
-          cmocka_unit_test(slow_cycle), cmocka_unit_test(too_late), cmocka_unit_test(no_more_than_at_once),
-          cmocka_unit_test(shrinks))
+/* What a round has left has to stay, less as live blocks go, and for some periods. */
+static void pinned(void **state) {
+    (void)state;
+    fake_os.clock_ms = 1000;
+    hak_atomic_store(&hak_slab_bytes, 100 * HAK_MIB, relaxed);
+    hak_atomic_store(&hak_out_bytes, 20 * HAK_MIB, relaxed);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 80 * HAK_MIB);
+    hak_allowance_pinned(20 * HAK_MIB);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 0);
+    hak_atomic_store(&hak_out_bytes, 30 * HAK_MIB, relaxed);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 0);
+    hak_atomic_store(&hak_slab_bytes, 120 * HAK_MIB, relaxed); /* slabs more */
+    assert_int_equal(hak_allowance_loose_in_slabs(), 10 * HAK_MIB);
+    hak_atomic_store(&hak_out_bytes, 10 * HAK_MIB, relaxed); /* a quarter is pinned still */
+    assert_int_equal(hak_allowance_loose_in_slabs(), 90 * HAK_MIB);
+    assert_int_equal(hak_allowance_free_in_slabs(), 110 * HAK_MIB);
+    hak_atomic_store(&hak_out_bytes, (uint64_t)-HAK_MIB, relaxed); /* a guess */
+    assert_int_equal(hak_allowance_loose_in_slabs(), 121 * HAK_MIB);
+    hak_atomic_store(&hak_out_bytes, 20 * HAK_MIB, relaxed);
+    fake_os.clock_ms += REMEMBERED_PERIODS * hak_knob(decay_ms) - 1;
+    assert_int_equal(hak_allowance_loose_in_slabs(), 20 * HAK_MIB);
+    fake_os.clock_ms++;
+    assert_int_equal(hak_allowance_loose_in_slabs(), 100 * HAK_MIB);
+}
+
+UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(pinned), cmocka_unit_test(under_a_limit),
+          cmocka_unit_test(looked_at_once), cmocka_unit_test(slow_cycle), cmocka_unit_test(too_late),
+          cmocka_unit_test(no_more_than_at_once), cmocka_unit_test(shrinks))
