@@ -64,12 +64,19 @@ static void end_sample(struct hak_heap *heap) {
     if (HAK_UNLIKELY(heap->sample_start != 0)) take_sample(heap);
 }
 
+/* What lies idle is looked for when memory is released, and now and then by who never releases any. */
+static HAK_COLD void look_for_idle_memory(void) {
+    if (hak_atomic_load(&hak_background_pays, relaxed) == 0) hak_decay_after_release(0);
+}
+
 static void leave(struct hak_heap *heap) {
+    enum { PATHS_PER_LOOK = 64 };
     if (HAK_UNLIKELY(hak_atomic_load(&heap->drain_wanted, relaxed) != 0)) {
         hak_atomic_store(&heap->drain_wanted, 0, relaxed);
         hak_heap_flush(heap);
     }
     hak_heap_end_slow_path(heap);
+    if (HAK_UNLIKELY(hak_atomic_load(&heap->slow_paths, relaxed) % PATHS_PER_LOOK == 0)) look_for_idle_memory();
     hak_background_notice();
 }
 
@@ -164,10 +171,36 @@ static bool may_reclaim(size_t bytes) {
     return bytes / GREAT_PART <= hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
 }
 
+/* What the last request above a SuperSlab wanted that all memory was searched for in vain, or 0; and what had changed
+ * by then. While nothing more has, as large a one asks the kernel only. */
+static HAK_ATOMIC(uint64_t) vain_bytes, vain_changes;
+
+static bool is_in_vain(size_t bytes) {
+    uint64_t vain = hak_atomic_load(&vain_bytes, relaxed);
+    if (HAK_LIKELY(vain == 0) || bytes < vain) return false;
+    if (hak_purge_count_changes() == hak_atomic_load(&vain_changes, relaxed)) return true;
+    hak_atomic_store(&vain_bytes, 0, relaxed);
+    return false;
+}
+
 static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {
+    size_t bytes = size + alignment;
+    uint64_t changes = hak_purge_count_changes();
     if (!may_reclaim(size)) return out_of_memory();
-    reclaim(size + alignment);
-    return reclaimed(hak_large_alloc(size, alignment, clear));
+    reclaim(bytes);
+    void *block = hak_large_alloc(size, alignment, clear);
+    if (block == NULL && bytes > HAK_SUPER_SLAB_BYTES) {
+        hak_atomic_store(&vain_changes, changes, relaxed);
+        hak_atomic_store(&vain_bytes, bytes, relaxed);
+    }
+    return reclaimed(block);
+}
+
+static void *serve_large(size_t size, size_t alignment, bool clear) {
+    bool in_vain = HAK_UNLIKELY(is_in_vain(size + alignment));
+    void *block = in_vain ? hak_large_map(size, alignment, clear) : hak_large_alloc(size, alignment, clear);
+    if (HAK_LIKELY(block != NULL)) return block;
+    return in_vain ? out_of_memory() : alloc_large_at_last(size, alignment, clear);
 }
 
 /* In a unit that the heap keeps, if one will do. */
@@ -197,8 +230,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
     if (size == 0) size = 1;
     void *block = alloc_in_kept_unit(size, alignment, clear);
-    if (block == NULL) block = hak_large_alloc(size, alignment, clear);
-    if (HAK_UNLIKELY(block == NULL) && (block = alloc_large_at_last(size, alignment, clear)) == NULL) return NULL;
+    if (block == NULL && (block = serve_large(size, alignment, clear)) == NULL) return NULL;
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);

@@ -422,11 +422,11 @@ bool hak_os_refuse_huge_pages(void *start, size_t bytes) {
 }
 
 uint64_t hak_os_touch(void *page) {
-    uint64_t start_ns = hak_os_clock_ns();
+    uint64_t start_ms = hak_os_clock_ms();
     uint8_t none = 0;
     HAK_IN_REGISTER(none); /* a compiler that knows it would only read */
     hak_atomic_fetch_or((HAK_ATOMIC(uint8_t) *)page, none, relaxed);
-    return hak_os_clock_ns() - start_ns;
+    return hak_os_clock_ms() - start_ms;
 }
 
 /* To free a part of a huge page lazily the kernel has to break it, while MADV_DONTNEED leaves the memory of the part

@@ -103,7 +103,8 @@ bool hak_os_has_huge_pages(void);
 bool hak_os_ask_for_huge_pages(void *start, size_t bytes);
 bool hak_os_refuse_huge_pages(void *start, size_t bytes);
 
-/* Writes to a page, and leaves its contents. Returns how long that took, in ns. */
+/* Writes to a page, and leaves its contents. Returns how long that took, in ms of hak_os_clock_ms: whole ticks, which
+ * are right on the average. */
 uint64_t hak_os_touch(void *page);
 
 /* Breaks the huge page that `page` is in, if it is in one: a part of it can go back to the kernel then. The contents of

@@ -447,8 +447,7 @@ static uint64_t count_changes_of(const struct hak_counters *counters) {
            hak_atomic_load(&counters->large_allocs, relaxed) + hak_atomic_load(&counters->large_resizes, relaxed);
 }
 
-/* Each time that units may have become free, or a run have got a tail. */
-static uint64_t count_changes(void) {
+uint64_t hak_purge_count_changes(void) {
     uint64_t count = count_changes_of(&hak_shared_counters);
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         count += count_changes_of(&heap->counters);
@@ -481,7 +480,7 @@ static size_t cut_next_tails(size_t want_bytes, uint64_t changes, bool *is_all) 
  * SuperSlab and its tables can be mapped as well, and not all: who lives at a limit would soon map them again. */
 static void unmap_what_is_free(size_t want_bytes) {
     enum { MORE_BYTES = 4 << 20 };
-    uint64_t changes = count_changes(), sum = (changes + hak_region_count_super_slabs()) << 32;
+    uint64_t changes = hak_purge_count_changes(), sum = (changes + hak_region_count_super_slabs()) << 32;
     sum |= (uint32_t)(hak_atomic_load(&hak_dirty_units, relaxed) + 1);
     if (sum == hak_atomic_load(&sum_in_vain, relaxed)) return;
     want_bytes += MORE_BYTES;

@@ -40,6 +40,9 @@ HAK_INLINE void hak_purge_notice(void) {
  * mapped again when they are used: as many as `want_bytes` may need. For who finds no memory. `own` as above. */
 void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes);
 
+/* Goes up each time that units may have become free, or a run have got a tail. */
+uint64_t hak_purge_count_changes(void);
+
 /* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes:
  * whole pages without a block in use, in slabs from which nothing was taken between two such looks, and behind runs as
  * old. Not if they are less than `least_bytes`, in proportion where it looks at a part only; nor those of a SuperSlab

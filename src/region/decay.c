@@ -33,8 +33,13 @@ static void end_round(void) {
     hak_atomic_store(&next_round_units, dirty_units + dirty_units / 16 + FEW_UNITS, relaxed);
 }
 
-/* Most that was released at once since the last turn, without a background thread: the turn gives back as much. */
+/* Most that was released at once since the last turn, where nobody else gives it back, or not before the program may
+ * need it for something else: the turn gives back as much. */
 static HAK_ATOMIC(uint32_t) released_units;
+
+static bool pays_all(void) {
+    return hak_atomic_load(&hak_background_pays, relaxed) == 0 || hak_memory_most_free_bytes() != UINT64_MAX;
+}
 
 /* Goes on with the round, at most to its end. Returns the bytes. */
 static size_t pay_from_place(uint64_t units) {
@@ -114,7 +119,7 @@ static void tell_owed(void) {
 
 void hak_decay_after_release(uint32_t units) {
     tell_owed();
-    if (hak_atomic_load(&hak_background_pays, relaxed) == 0 && hak_atomic_load(&hak_owed_units, relaxed) != 0 &&
+    if (pays_all() && hak_atomic_load(&hak_owed_units, relaxed) != 0 &&
         units > hak_atomic_load(&released_units, relaxed))
         hak_atomic_store(&released_units, units, relaxed);
 }

@@ -8,9 +8,9 @@
  * released. A bound, dirty_limit_bytes, holds in between.
  *
  * By turns. What is to go back is owed. Each call of the program's that is no hit pays a part of it, so much as the
- * kernel takes in less than a millisecond, until nothing is owed any more; or, where there is no background thread, as
- * much as it has released itself. What the program takes again is owed no longer. Only who has asked for it
- * (malloc_trim), and the background thread, give back more at a time.
+ * kernel takes in less than a millisecond, until nothing is owed any more; or, where there is no background thread or
+ * a memory limit is known, as much as it has released itself. What the program takes again is owed no longer. Only who
+ * has asked for it (malloc_trim), and the background thread, give back more at a time.
  *
  * While memory is tight, all that is free is owed. All functions are lock-free.
  */

@@ -1,24 +1,16 @@
 #include "region/governor.h"
 
 #include "base/atomic.h"
-#include "os/os.h"
-#include "region/region.h"
 
-/* Touches of small pages that took less or more than this tell of something else than page faults. */
-enum { LEAST_SMALL_NS = 250, MOST_SMALL_NS = 4000, SMALL_NS_AT_FIRST = 500, MEAN_OF = 8 };
+/* What a touch may take: twice what all small pages of a SuperSlab do on a slow machine. And what touches may take
+ * together beyond that: some ticks of the clock. */
+enum { SMALL_PAGES_US = 500, MAY_TAKE_US = 2 * SMALL_PAGES_US, MOST_DEBT_US = 10000 };
+enum { SKIPPED_AT_FIRST = 8, SHARE = 20, MOST_DOUBLINGS = 10, CALM_TOUCHES = 32 };
 
-enum { LOSS = 2 }; /* times what small pages would have taken */
-enum { SKIPPED_AT_FIRST = 8, SHARE = 20, MOST_DOUBLINGS = 10 };
-
-static HAK_ATOMIC(uint64_t) mean_small_ns;
-static HAK_ATOMIC(uint64_t) to_skip; /* SuperSlabs */
-static HAK_ATOMIC(uint32_t) losses;  /* in a row */
-
-/* What the first touches of all of a SuperSlab's small pages take. */
-static uint64_t small_pages_ns(void) {
-    uint64_t mean = hak_atomic_load(&mean_small_ns, relaxed);
-    return (mean == 0 ? SMALL_NS_AT_FIRST : mean) * (HAK_SUPER_SLAB_BYTES / hak_os_page_bytes());
-}
+static HAK_ATOMIC(uint64_t) debt_us;
+static HAK_ATOMIC(uint64_t) to_skip;      /* SuperSlabs */
+static HAK_ATOMIC(uint32_t) losses;       /* in a row */
+static HAK_ATOMIC(uint32_t) calm_touches; /* since the last loss */
 
 bool hak_governor_may_ask(void) {
     uint64_t skip = hak_atomic_load(&to_skip, relaxed);
@@ -27,22 +19,26 @@ bool hak_governor_may_ask(void) {
     return false;
 }
 
-void hak_governor_took(uint64_t huge_ns) {
-    uint64_t small_ns = small_pages_ns();
-    if (HAK_LIKELY(huge_ns <= LOSS * small_ns)) {
-        hak_atomic_store(&losses, 0, relaxed);
-        return;
-    }
+static void lose(uint64_t lost_us) {
     uint32_t before = hak_atomic_load(&losses, relaxed);
     uint64_t skip = SKIPPED_AT_FIRST;
-    if (before != 0) skip += huge_ns / small_ns * SHARE << (before <= MOST_DOUBLINGS ? before - 1 : MOST_DOUBLINGS);
+    if (before != 0)
+        skip += lost_us / SMALL_PAGES_US * SHARE << (before <= MOST_DOUBLINGS ? before - 1 : MOST_DOUBLINGS);
     hak_atomic_store(&losses, before + 1, relaxed);
+    hak_atomic_store(&calm_touches, 0, relaxed);
+    hak_atomic_store(&debt_us, 0, relaxed);
     hak_atomic_store(&to_skip, skip, relaxed);
 }
 
-void hak_governor_took_small(uint64_t small_ns) {
-    if (small_ns < LEAST_SMALL_NS) small_ns = LEAST_SMALL_NS;
-    if (small_ns > MOST_SMALL_NS) small_ns = MOST_SMALL_NS;
-    uint64_t mean = hak_atomic_load(&mean_small_ns, relaxed);
-    hak_atomic_store(&mean_small_ns, mean == 0 ? small_ns : mean - mean / MEAN_OF + small_ns / MEAN_OF, relaxed);
+void hak_governor_took(uint64_t huge_ms) {
+    uint64_t debt = hak_atomic_load(&debt_us, relaxed) + huge_ms * 1000;
+    debt = debt > MAY_TAKE_US ? debt - MAY_TAKE_US : 0;
+    if (HAK_UNLIKELY(debt > MOST_DEBT_US)) {
+        lose(debt);
+        return;
+    }
+    uint32_t calm = hak_atomic_load(&calm_touches, relaxed) + 1;
+    if (calm == CALM_TOUCHES) hak_atomic_store(&losses, 0, relaxed);
+    hak_atomic_store(&calm_touches, calm, relaxed);
+    hak_atomic_store(&debt_us, debt, relaxed);
 }

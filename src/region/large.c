@@ -126,6 +126,13 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
     return block;
 }
 
+void *hak_large_map(size_t bytes, size_t alignment, bool clear) {
+    struct hak_change change = hak_change_begin();
+    void *block = alloc_mapping(bytes, alignment, clear);
+    hak_change_end(change, false);
+    return block;
+}
+
 /* ---- Freeing ----------------------------------------------------------------------------------------------------- */
 
 /* The caller has the run, and only its units afterwards. Returns how many. */

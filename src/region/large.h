@@ -41,6 +41,9 @@
  * `clear` it is zero; what the kernel has given zero is not touched for that. */
 void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
 
+/* The same, but only from the kernel or a mapping that was kept. */
+void *hak_large_map(size_t bytes, size_t alignment, bool clear);
+
 /* Frees a block found by hak_region_find: a page run or mapping whose start is the block. False when another thread has
  * just freed it. */
 bool hak_large_free(const struct hak_place *place);

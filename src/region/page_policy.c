@@ -233,7 +233,6 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
         if (is_huge(range, super_slab)) refuse_huge(range, super_slab, super_slab + 1);
         /* What was purged lazily may be there still. */
         if (!hak_page_policy_was_ever_lazy()) hak_atomic_store(&range->super_slabs[super_slab].is_unbroken, 0, relaxed);
-        if (may_be_huge && !is_tight) hak_governor_took_small(hak_os_touch(first_page(range, super_slab)));
         return 0;
     }
     bool huge = may_be_huge && try_huge(range, super_slab);

@@ -358,7 +358,7 @@ bool hak_os_refuse_huge_pages(void *start, size_t bytes) { return advise(FAKE_NO
 uint64_t hak_os_touch(void *page) {
     area_of(page, fake_os.page_bytes);
     fake_os.touches++;
-    return fake_os.touch_ns;
+    return fake_os.touch_ms;
 }
 void hak_os_break_huge_page(void *page) { advise(FAKE_BREAK, page, fake_os.page_bytes); }
 

@@ -63,7 +63,7 @@ struct fake_os {
     void (*at_refused_move)(void); /* called after each, for what another thread does there; NULL */
     void *next_start;              /* where the next mapping will be, if nothing is there; NULL */
     bool has_huge_pages;           /* the kernel gives them; false */
-    uint64_t touch_ns;             /* what the first touch of a page takes; 0 */
+    uint64_t touch_ms;             /* what the first touch of a page takes; 0 */
     uint64_t touches;
     uint32_t processors;       /* 64 */
     int processes_away;        /* the number of this process is so much higher; 0 */

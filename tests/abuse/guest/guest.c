@@ -530,6 +530,26 @@ static void asked(void) {
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
+/* A program that forbids the processor's counter is ended by whoever reads it. */
+static void report_counter(void) {
+    if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV) != 0) {
+        say("skipped: no counter to forbid\n");
+        return;
+    }
+    for (size_t mib = 1; mib <= 64; mib *= 4) free(keep_mib(mib));
+    char *block = malloc(100);
+    for (size_t bytes = 100; bytes <= 256 * MIB; bytes *= 2)
+        EXPECT((block = realloc(block, bytes)) != NULL, "no memory");
+    free(block);
+    for (size_t i = 0; i < 1000; i++) {
+        EXPECT((block = calloc(1, i << 14 | 1)) != NULL, "no memory");
+        block[i << 13] = 1;
+        free(block);
+    }
+    malloc_trim(0);
+    say("alive\n");
+}
+
 static const struct test_case reports[] = {
     {"tasks", report_tasks},
     {"tasks_of_child", report_tasks_of_child},
@@ -544,6 +564,7 @@ static const struct test_case reports[] = {
     {"raw_exit", report_raw_exit},
     {"unmount_proc", report_unmount_proc},
     {"process_limit", report_process_limit},
+    {"counter", report_counter},
 };
 
 static const struct test_case owns[] = {{"leaves_alone", leaves_alone},

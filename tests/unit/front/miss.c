@@ -1,6 +1,8 @@
 /* front/miss.h: how bins fill and empty, what serves when there is no heap or no memory, and misuse seen at once. */
 #include "heap_fixture.h"
 
+#include "allowance.h"
+
 #include "front/miss.h"
 #include "front/routes.h"
 #include "front/thread.h"
@@ -208,6 +210,50 @@ static void what_is_kept_serves_where_the_kernel_refuses(void **state) {
     struct hak_snapshot snapshot;
     check_equations(&snapshot);
     assert_int_equal(snapshot.total.live_blocks, 0);
+}
+
+/* Nothing changes: the kernel is asked once each time, and nothing is mapped for nothing. */
+static void searched_in_vain_once(void **state) {
+    enum { BYTES = 40 * HAK_MIB };
+    (void)state;
+    void *kept[64];
+    for (int i = 0; i < 64; i++) kept[i] = hak_malloc(HAK_MIB);
+    for (int i = 0; i < 64; i += 2) hak_free(kept[i]);
+    fake_os.address_space_room = fake_os.mapped_bytes + HAK_MIB;
+    for (int i = 0; i < 3; i++) assert_null(hak_malloc(BYTES + i));
+    for (int i = 0; i < 5; i++) {
+        fake_os_forget();
+        errno = 0;
+        assert_null(hak_malloc(BYTES + i));
+        assert_int_equal(errno, ENOMEM);
+        assert_int_equal(fake_os.call_count[FAKE_ANY], 1);
+        assert_int_equal(fake_os.call_count[FAKE_MAP], 1);
+    }
+    for (int i = 1; i < 64; i += 2) hak_free(kept[i]); /* by now there is as much, in units */
+    void *block = hak_malloc(BYTES);
+    assert_non_null(block);
+    assert_null(hak_malloc(BYTES));
+    assert_null(hak_malloc(BYTES));
+    fake_os.address_space_room = SIZE_MAX; /* nothing of hakmem's has changed */
+    void *other = hak_malloc(BYTES);
+    assert_non_null(other);
+    hak_free(other);
+    hak_free(block);
+}
+
+/* Who does nothing any more but use a unit that he keeps. */
+static void idle_memory_is_looked_for(void **state) {
+    static void *large[32];
+    (void)state;
+    allow_free_memory();
+    for (int i = 0; i < 32; i++) large[i] = hak_malloc(HAK_MIB);
+    for (int i = 0; i < 32; i++) hak_free(large[i]);
+    hak_free(hak_malloc(40000));
+    for (int round = 0; round < 20; round++) {
+        fake_os.clock_ms += hak_knob(decay_ms);
+        for (int i = 0; i < 40; i++) hak_free(hak_malloc(40000));
+    }
+    assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 0, 64);
 }
 
 /* In a signal handler that interrupted a slow path the heap is not to be touched. */
@@ -431,7 +477,8 @@ static void interior_pointers_at_the_flush(void **state) {
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches),
           cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
-          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
+          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
+          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
           cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
           cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
           cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),

@@ -51,6 +51,20 @@ static void bound_by_a_limit(void **state) {
     assert_true(dirty() <= 5);
 }
 
+/* Beside the background thread, too: by the time that it comes by, the program may need the memory for itself. */
+static void bound_by_a_limit_at_once(void **state) {
+    enum { UNITS = 480, LIMIT_UNITS = 8 * 40 };
+    (void)state;
+    start();
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
+    struct hak_slab *slab = hak_region_acquire_span(4 * UNITS, 1, false);
+    hak_atomic_store(&hak_memory_limit_bytes, LIMIT_UNITS * HAK_UNIT_BYTES, relaxed);
+    for (uint32_t i = 0; i < 4; i++) {
+        release(slab + (size_t)i * UNITS, UNITS);
+        assert_in_range(dirty(), 0, LIMIT_UNITS / 8);
+    }
+}
+
 /* What one call gives back is bounded, however much is owed; and other calls pay the rest. */
 static void expect_turns(uint64_t dirty_left) {
     enum { MOST_BYTES = 4 << 20 };
@@ -211,6 +225,7 @@ static void standing_clock(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(bound), cmocka_unit_test(bound_by_turns), cmocka_unit_test(as_much_as_is_released),
-          cmocka_unit_test(period_by_turns), cmocka_unit_test(bound_by_a_limit), cmocka_unit_test(less_by_use),
-          cmocka_unit_test(refused_round), cmocka_unit_test(decay), cmocka_unit_test(few_units_stay),
-          cmocka_unit_test(use), cmocka_unit_test(standing_clock))
+          cmocka_unit_test(period_by_turns), cmocka_unit_test(bound_by_a_limit),
+          cmocka_unit_test(bound_by_a_limit_at_once), cmocka_unit_test(less_by_use), cmocka_unit_test(refused_round),
+          cmocka_unit_test(decay), cmocka_unit_test(few_units_stay), cmocka_unit_test(use),
+          cmocka_unit_test(standing_clock))
