@@ -64,19 +64,14 @@ static void end_sample(struct hak_heap *heap) {
     if (HAK_UNLIKELY(heap->sample_start != 0)) take_sample(heap);
 }
 
-/* What lies idle is looked for when memory is released, and now and then by who never releases any. */
-static HAK_COLD void look_for_idle_memory(void) {
-    if (hak_atomic_load(&hak_background_pays, relaxed) == 0) hak_decay_after_release(0);
-}
-
 static void leave(struct hak_heap *heap) {
-    enum { PATHS_PER_LOOK = 64 };
+    enum { PATHS_PER_LOOK = 64 }; /* for who never releases memory */
     if (HAK_UNLIKELY(hak_atomic_load(&heap->drain_wanted, relaxed) != 0)) {
         hak_atomic_store(&heap->drain_wanted, 0, relaxed);
         hak_heap_flush(heap);
     }
     hak_heap_end_slow_path(heap);
-    if (HAK_UNLIKELY(hak_atomic_load(&heap->slow_paths, relaxed) % PATHS_PER_LOOK == 0)) look_for_idle_memory();
+    if (HAK_UNLIKELY(hak_atomic_load(&heap->slow_paths, relaxed) % PATHS_PER_LOOK == 0)) hak_decay_look_for_idle();
     hak_background_notice();
 }
 

@@ -97,11 +97,27 @@ static uint64_t most_dirty_bytes(void) {
     return limit < most || hak_knob_is_highest(dirty_limit_bytes) ? limit : most;
 }
 
+/* Ends the period, if it is time; what lay idle through it is owed. */
+static void tell_idle(uint64_t dirty_units, uint64_t now_ms) {
+    uint64_t start_ms = hak_atomic_load(&period_start_ms, relaxed);
+    if (now_ms - start_ms < hak_knob(decay_ms)) return;
+    /* One thread ends the period. */
+    if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
+    uint64_t idle_units = hak_owed_begin_period(dirty_units);
+    hak_allowance_end_period(idle_units * HAK_UNIT_BYTES + hak_mapping_cache_age());
+    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_count_super_slabs()) hak_owe(idle_units);
+}
+
+void hak_decay_look_for_idle(void) {
+    if (hak_atomic_load(&hak_background_pays, relaxed) == 0)
+        tell_idle(hak_atomic_load(&hak_dirty_units, relaxed), hak_os_clock_ms());
+}
+
 static void tell_owed(void) {
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
     uint64_t dirty_units = hak_atomic_load(&hak_dirty_units, relaxed),
              limit = is_tight ? 0 : most_dirty_bytes() / HAK_UNIT_BYTES;
-    uint64_t now_ms = hak_os_clock_ms(), start_ms = hak_atomic_load(&period_start_ms, relaxed);
+    uint64_t now_ms = hak_os_clock_ms();
     bool may_purge = now_ms >= hak_atomic_load(&next_round_ms, relaxed) ||
                      dirty_units >= hak_atomic_load(&next_round_units, relaxed);
     if (dirty_units > limit && may_purge) hak_owe(dirty_units - limit / 2);
@@ -109,12 +125,7 @@ static void tell_owed(void) {
     hak_decay_look();
     uint64_t allowed_units = hak_allowance_bytes() / HAK_UNIT_BYTES;
     if (dirty_units > allowed_units + FEW_UNITS && may_purge) hak_owe(dirty_units - allowed_units);
-    if (now_ms - start_ms < hak_knob(decay_ms)) return;
-    /* One thread ends the period. */
-    if (!hak_atomic_cas(&period_start_ms, &start_ms, now_ms, relaxed, relaxed)) return;
-    uint64_t idle_units = hak_owed_begin_period(dirty_units);
-    hak_allowance_end_period(idle_units * HAK_UNIT_BYTES + hak_mapping_cache_age());
-    if (start_ms != 0 && idle_units >= FEW_IDLE_UNITS * hak_region_count_super_slabs()) hak_owe(idle_units);
+    tell_idle(dirty_units, now_ms);
 }
 
 void hak_decay_after_release(uint32_t units) {

@@ -26,6 +26,9 @@
 /* To be called after memory was released, `units` at once: tells what is owed. */
 void hak_decay_after_release(uint32_t units);
 
+/* The same for what lies idle only, by who has released nothing: where no background thread looks for it. */
+void hak_decay_look_for_idle(void);
+
 /* For the allowance (region/allowance.h): looks at what lies free; and is told how much went back by turns. */
 void hak_decay_look(void);
 void hak_decay_gave(size_t bytes);

@@ -256,6 +256,18 @@ static void idle_memory_is_looked_for(void **state) {
     assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 0, 64);
 }
 
+/* Memory that was taken ahead of a heap that grows isn't idle. */
+static void growth_gives_nothing_back(void **state) {
+    (void)state;
+    fake_os.has_huge_pages = true;
+    for (int i = 0; i < 100000; i++) {
+        if (i % 100 == 0) fake_os.clock_ms += hak_knob(decay_ms) / 100;
+        assert_non_null(hak_malloc(1000));
+    }
+    assert_true(fake_os.call_count[FAKE_HUGE] > 0);
+    assert_int_equal(fake_os.call_count[FAKE_PURGE], 0);
+}
+
 /* In a signal handler that interrupted a slow path the heap is not to be touched. */
 static void with_a_busy_heap(void **state) {
     (void)state;
@@ -478,8 +490,9 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
           cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
-          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
-          cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
-          cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),
-          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(growth_gives_nothing_back),
+          cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming), cmocka_unit_test(groups_open),
+          cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
+          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
+          cmocka_unit_test(misses_are_counted_and_timed))

@@ -325,8 +325,11 @@ static void urgent_in_a_round(void **state) {
     fake_os_refuse_nothing();
     look_at(57);
     while (hak_decay_owes()) hak_decay_notice();
-    hak_atomic_store(&hak_background_pays, 1, relaxed); /* or the free itself would give all of it back */
+    /* Or the free itself would give all of it back. */
+    hak_atomic_store(&hak_background_pays, 1, relaxed);
+    hak_atomic_store(&hak_memory_limit_bytes, 0, relaxed);
     hak_free(run);
+    hak_atomic_store(&hak_memory_limit_bytes, LIMIT, relaxed);
     assert_true(hak_decay_owes()); /* what brought nothing before memory was tight delays nothing */
     hak_atomic_store(&hak_owed_units, 0, relaxed);
     fake_os_forget();
