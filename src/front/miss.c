@@ -141,14 +141,15 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
-static HAK_ATOMIC(uint64_t) reclaimed_in_vain_ms; /* 0: the last time it was of use */
+static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of use */
 
 /* The kernel has no more. What heaps keep free as blocks of other sizes, slabs and units is made free for all, and kept
  * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
  * limit does not wait for that each time. */
 static HAK_COLD void reclaim(size_t want_bytes) {
-    uint64_t vain_ms = hak_atomic_load(&reclaimed_in_vain_ms, relaxed);
-    bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
+    uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed), now_ms = hak_os_clock_ms();
+    bool drains = vain_ms == 0 || now_ms - vain_ms >= RECLAIM_AGAIN_MS;
+    if (drains) hak_atomic_store(&drained_in_vain_ms, now_ms, relaxed);
     struct hak_heap *heap = enter();
     hak_purge_reclaim(heap, drains, want_bytes);
     if (heap != NULL) leave(heap);
@@ -156,8 +157,9 @@ static HAK_COLD void reclaim(size_t want_bytes) {
 
 /* What came of it. */
 static HAK_COLD void *reclaimed(void *block) {
-    hak_atomic_store(&reclaimed_in_vain_ms, block != NULL ? 0 : hak_os_clock_ms(), relaxed);
-    return block != NULL ? block : out_of_memory();
+    if (block == NULL) return out_of_memory();
+    hak_atomic_store(&drained_in_vain_ms, 0, relaxed);
+    return block;
 }
 
 /* Of much more than hakmem has in all, what it has free would be no great part. */
@@ -166,33 +168,41 @@ static bool may_reclaim(size_t bytes) {
     return bytes / GREAT_PART <= hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_mapping_cache_bytes();
 }
 
-/* What the last request above a SuperSlab wanted that all memory was searched for in vain, or 0; and what had changed
- * by then. While nothing more has, as large a one asks the kernel only. */
-static HAK_ATOMIC(uint64_t) vain_bytes, vain_changes;
+/* The last request above a SuperSlab that was refused after all that: its units above, and below them what had changed
+ * by then; and when it was. While nothing more has changed, and for RECLAIM_AGAIN_MS at most, as large a one asks the
+ * kernel only. */
+static HAK_ATOMIC(uint64_t) vain_request, vain_request_ms;
 
-static bool is_in_vain(size_t bytes) {
-    uint64_t vain = hak_atomic_load(&vain_bytes, relaxed);
-    if (HAK_LIKELY(vain == 0) || bytes < vain) return false;
-    if (hak_purge_count_changes() == hak_atomic_load(&vain_changes, relaxed)) return true;
-    hak_atomic_store(&vain_bytes, 0, relaxed);
-    return false;
+static uint64_t make_request(size_t size, uint64_t changes) {
+    return ((uint64_t)size + HAK_UNIT_BYTES - 1) / HAK_UNIT_BYTES << 32 | (uint32_t)changes;
+}
+
+static bool is_in_vain(size_t size) {
+    uint64_t vain = hak_atomic_load(&vain_request, relaxed);
+    if (HAK_LIKELY(vain == 0) || make_request(size, UINT32_MAX) < vain ||
+        hak_os_clock_ms() - hak_atomic_load(&vain_request_ms, relaxed) >= RECLAIM_AGAIN_MS)
+        return false;
+    struct hak_heap *heap = enter();
+    if (heap == NULL) return false;
+    hak_heap_flush(heap); /* what was freed since shows */
+    leave(heap);
+    return (uint32_t)hak_purge_count_changes() == (uint32_t)vain;
 }
 
 static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {
-    size_t bytes = size + alignment;
-    uint64_t changes = hak_purge_count_changes();
     if (!may_reclaim(size)) return out_of_memory();
-    reclaim(bytes);
+    uint64_t changes = hak_purge_count_changes();
+    reclaim(size + alignment);
     void *block = hak_large_alloc(size, alignment, clear);
-    if (block == NULL && bytes > HAK_SUPER_SLAB_BYTES) {
-        hak_atomic_store(&vain_changes, changes, relaxed);
-        hak_atomic_store(&vain_bytes, bytes, relaxed);
+    if (block == NULL && size > HAK_SUPER_SLAB_BYTES && alignment <= HAK_UNIT_BYTES) {
+        hak_atomic_store(&vain_request_ms, hak_os_clock_ms(), relaxed);
+        hak_atomic_store(&vain_request, make_request(size, changes), relaxed);
     }
     return reclaimed(block);
 }
 
 static void *serve_large(size_t size, size_t alignment, bool clear) {
-    bool in_vain = HAK_UNLIKELY(is_in_vain(size + alignment));
+    bool in_vain = HAK_UNLIKELY(is_in_vain(size));
     void *block = in_vain ? hak_large_map(size, alignment, clear) : hak_large_alloc(size, alignment, clear);
     if (HAK_LIKELY(block != NULL)) return block;
     return in_vain ? out_of_memory() : alloc_large_at_last(size, alignment, clear);

@@ -307,10 +307,12 @@ static uint32_t step_units(const struct hak_range *range, uint32_t unit) {
     return is_one ? HAK_UNITS_PER_SUPER_SLAB : UNITS_PER_STEP;
 }
 
-/* Takes the next step: units *unit and up, as many as are returned; 0 when the round is over. */
-static uint32_t take_step(struct hak_range **range, uint32_t *unit) {
+/* Takes the next step: units *unit and up, as many as are returned; 0 when the round is over. *is_last: by this call,
+ * because all has been seen. */
+static uint32_t take_step(struct hak_range **range, uint32_t *unit, bool *is_last) {
     uint64_t at = hak_atomic_load(&hak_purge_place, relaxed), after;
     uint32_t units;
+    *is_last = false;
     do {
         if (at == HAK_PURGE_NO_ROUND) return 0;
         uint32_t number = (uint32_t)(at >> 32);
@@ -323,6 +325,7 @@ static uint32_t take_step(struct hak_range **range, uint32_t *unit) {
         units = *range == NULL ? 0 : step_units(*range, *unit);
         after = units == 0 ? HAK_PURGE_NO_ROUND : (uint64_t)number << 32 | (*unit + units);
     } while (!hak_atomic_cas(&hak_purge_place, &at, after, relaxed, relaxed));
+    *is_last = units == 0;
     return units;
 }
 
@@ -383,13 +386,14 @@ bool hak_purge_turn(size_t *given_bytes) {
     enum { MOST_STEPS = 256 }; /* some ten us where there is nothing */
     struct hak_range *range;
     size_t bytes = 0;
-    uint32_t unit, units = 1, cost = 0;
+    uint32_t unit, units, cost = 0;
+    bool is_last = false;
     if (hak_atomic_load(&hak_purge_place, relaxed) == HAK_PURGE_NO_ROUND) return true;
     struct hak_hand *outer = hak_in_hand_begin_without(); /* in a handler, too */
-    for (uint32_t i = 0; i < MOST_STEPS && cost < TURN_COST && (units = take_step(&range, &unit)) != 0; i++)
+    for (uint32_t i = 0; i < MOST_STEPS && cost < TURN_COST && (units = take_step(&range, &unit, &is_last)) != 0; i++)
         bytes += purge_step(range, unit, units, &cost);
     hak_in_hand_end_without(outer);
-    if (units == 0) hak_allowance_pinned(hak_atomic_load(&round_out_bytes, relaxed));
+    if (is_last) hak_allowance_pinned(hak_atomic_load(&round_out_bytes, relaxed));
     uint64_t so_far = hak_atomic_fetch_add(&round_given_bytes, bytes, relaxed) + bytes;
     uint64_t place = hak_atomic_load(&hak_purge_place, relaxed); /* another round may begin meanwhile: it goes on */
     if (so_far >= hak_atomic_load(&round_want_bytes, relaxed))

@@ -40,7 +40,8 @@ HAK_INLINE void hak_purge_notice(void) {
  * mapped again when they are used: as many as `want_bytes` may need. For who finds no memory. `own` as above. */
 void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes);
 
-/* Goes up each time that units may have become free, or a run have got a tail. */
+/* Goes up when a slab or a large object is given up, or a large one made or resized: what can be had of units is else
+ * nearly the same. */
 uint64_t hak_purge_count_changes(void);
 
 /* Looks at the next `most_super_slabs` SuperSlabs, or at all if there are no more, and gives back their old holes:

@@ -13,8 +13,8 @@ HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) away_bytes;
 static HAK_ATOMIC(uint64_t) last_given_ms, most_at_once_bytes;
 static HAK_ATOMIC(uint64_t) free_left_bytes; /* at the last look, but for what went back since */
 
-/* What a look at all slabs has left free, when, and what was handed out when it began. */
-static HAK_ATOMIC(uint64_t) pinned_bytes, pinned_at_ms, pinned_at_out_bytes;
+/* What a look at all slabs has left free, when, what was handed out when it began, and the most since. */
+static HAK_ATOMIC(uint64_t) pinned_bytes, pinned_at_ms, pinned_at_out_bytes, most_out_bytes;
 
 static HAK_ATOMIC(uint64_t) seen_pages; /* that had been used again at the last look */
 static HAK_ATOMIC(uint64_t) allowance;
@@ -58,15 +58,23 @@ uint64_t hak_allowance_free_in_slabs(void) {
 
 void hak_allowance_pinned(uint64_t out_bytes) {
     hak_atomic_store(&pinned_at_out_bytes, out_bytes, relaxed);
+    hak_atomic_store(&most_out_bytes, out_bytes, relaxed);
     hak_atomic_store(&pinned_at_ms, hak_os_clock_ms(), relaxed);
     hak_atomic_store(&pinned_bytes, hak_allowance_free_in_slabs(), relaxed);
 }
 
-/* As live blocks go, pages come free, and perhaps those with few blocks first: by the square. */
+void hak_allowance_grew(uint64_t out_bytes) {
+    if (hak_atomic_load(&pinned_bytes, relaxed) != 0) raise_to(&most_out_bytes, out_bytes);
+}
+
+/* Blocks that were taken since lie in what was pinned, and may not pin it when they are freed. And as live blocks go,
+ * pages come free, perhaps those with few blocks first: by the square. */
 static uint64_t still_pinned(void) {
     uint64_t bytes = hak_atomic_load(&pinned_bytes, relaxed), out_bytes = hak_atomic_load(&hak_out_bytes, relaxed),
              then = hak_atomic_load(&pinned_at_out_bytes, relaxed);
     if (bytes == 0 || (int64_t)out_bytes <= 0 || !is_remembered(&pinned_at_ms)) return 0;
+    uint64_t taken = hak_atomic_load(&most_out_bytes, relaxed) - then;
+    bytes = (int64_t)taken < 0 ? bytes : bytes > taken ? bytes - taken : 0;
     if (out_bytes >= then) return bytes;
     uint64_t share = out_bytes * 256 / then; /* in 256ths */
     return bytes * share / 256 * share / 256;

@@ -5,7 +5,7 @@
  * What is used again at the addresses that went back for want of allowance (hak_pages_reused), within some periods
  * (knob decay_ms), is allowed from then on; new memory of a heap that grows is not. Never more than could have lain
  * free at once. What is allowed shrinks by a thirty-second in each period, but not below what lay free in the last one
- * and was used. A program that does the same again and again pays for its page faults once, or a few times where live
+ * and was used. A program that does the same again and again pays for its page faults once, or some times where live
  * blocks are spread over its slabs: these pin most of what is free there, which is noted once a round has seen it, and
  * is not taken for what may go back.
  *
@@ -26,12 +26,15 @@ void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes);
 /* What slabs that are in use have free and with memory. */
 uint64_t hak_allowance_free_in_slabs(void);
 
-/* All slabs were looked at, since when `out_bytes` were handed out: what they have free now has to stay, because live
- * blocks lie in the same pages. */
+/* All slabs were looked at, since when `out_bytes` were handed out. What they have free now stays: live blocks lie in
+ * the same pages, or it is of a huge page that is worth more. */
 void hak_allowance_pinned(uint64_t out_bytes);
 
-/* What slabs have free, but for what had to stay, as far as it still has to: less is pinned as blocks are freed, and
- * after some periods nobody knows. */
+/* So many bytes are handed out, more than before. */
+void hak_allowance_grew(uint64_t out_bytes);
+
+/* What slabs have free, but for what stayed, as far as it still does: less is pinned the more was taken since, and as
+ * blocks are freed, and after some periods nobody knows. */
 uint64_t hak_allowance_loose_in_slabs(void);
 
 /* So many may stay: all, where the program has said so (mallopt); else no more than a memory limit has room for

@@ -5,12 +5,12 @@
 /* What a touch may take: twice what all small pages of a SuperSlab do on a slow machine. And what touches may take
  * together beyond that: some ticks of the clock. */
 enum { SMALL_PAGES_US = 500, MAY_TAKE_US = 2 * SMALL_PAGES_US, MOST_DEBT_US = 10000 };
-enum { SKIPPED_AT_FIRST = 8, SHARE = 20, MOST_DOUBLINGS = 10, CALM_TOUCHES = 32 };
+enum { SKIPPED_AT_FIRST = 8, SHARE = 20, MOST_DOUBLINGS = 10, CALM_TOUCHES = 4 };
 
 static HAK_ATOMIC(uint64_t) debt_us;
 static HAK_ATOMIC(uint64_t) to_skip;      /* SuperSlabs */
 static HAK_ATOMIC(uint32_t) losses;       /* in a row */
-static HAK_ATOMIC(uint32_t) calm_touches; /* since the last loss */
+static HAK_ATOMIC(uint32_t) calm_touches; /* in a row, which left no debt */
 
 bool hak_governor_may_ask(void) {
     uint64_t skip = hak_atomic_load(&to_skip, relaxed);
@@ -37,7 +37,7 @@ void hak_governor_took(uint64_t huge_ms) {
         lose(debt);
         return;
     }
-    uint32_t calm = hak_atomic_load(&calm_touches, relaxed) + 1;
+    uint32_t calm = debt != 0 ? 0 : hak_atomic_load(&calm_touches, relaxed) + 1;
     if (calm == CALM_TOUCHES) hak_atomic_store(&losses, 0, relaxed);
     hak_atomic_store(&calm_touches, calm, relaxed);
     hak_atomic_store(&debt_us, debt, relaxed);

@@ -209,7 +209,7 @@ void library_reset(void) {
     hak_slab_bytes = hak_out_bytes = hak_slab_holes = 0;
     hak_look_at_pages = UINT32_MAX;
     away_bytes = free_left_bytes = most_at_once_bytes = last_given_ms = seen_pages = allowance = most_free_bytes = 0;
-    pinned_bytes = pinned_at_ms = pinned_at_out_bytes = 0;
+    pinned_bytes = pinned_at_ms = pinned_at_out_bytes = most_out_bytes = 0;
     shrink_at = growths = 0;
     hak_vain_rounds = 0;
     largest_mapping = 0;

@@ -229,6 +229,13 @@ static void searched_in_vain_once(void **state) {
         assert_int_equal(fake_os.call_count[FAKE_ANY], 1);
         assert_int_equal(fake_os.call_count[FAKE_MAP], 1);
     }
+    fake_os.clock_ms += 99;
+    fake_os_forget();
+    assert_null(hak_malloc(BYTES));
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 1);
+    fake_os.clock_ms++; /* other threads may have freed some, into their bins */
+    assert_null(hak_malloc(BYTES));
+    assert_true(fake_os.call_count[FAKE_ANY] > 3);
     for (int i = 1; i < 64; i += 2) hak_free(kept[i]); /* by now there is as much, in units */
     void *block = hak_malloc(BYTES);
     assert_non_null(block);

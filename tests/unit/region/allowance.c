@@ -121,13 +121,21 @@ static void pinned(void **state) {
     hak_atomic_store(&hak_out_bytes, 10 * HAK_MIB, relaxed); /* a quarter is pinned still */
     assert_int_equal(hak_allowance_loose_in_slabs(), 90 * HAK_MIB);
     assert_int_equal(hak_allowance_free_in_slabs(), 110 * HAK_MIB);
+    hak_allowance_grew(60 * HAK_MIB); /* meanwhile: half of what was pinned */
+    assert_int_equal(hak_allowance_loose_in_slabs(), 100 * HAK_MIB);
+    hak_allowance_grew(50 * HAK_MIB);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 100 * HAK_MIB);
+    hak_atomic_store(&hak_out_bytes, 20 * HAK_MIB, relaxed);
+    hak_allowance_pinned(20 * HAK_MIB);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 0);
+    hak_atomic_store(&hak_slab_bytes, 140 * HAK_MIB, relaxed);
     hak_atomic_store(&hak_out_bytes, (uint64_t)-HAK_MIB, relaxed); /* a guess */
-    assert_int_equal(hak_allowance_loose_in_slabs(), 121 * HAK_MIB);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 141 * HAK_MIB);
     hak_atomic_store(&hak_out_bytes, 20 * HAK_MIB, relaxed);
     fake_os.clock_ms += REMEMBERED_PERIODS * hak_knob(decay_ms) - 1;
     assert_int_equal(hak_allowance_loose_in_slabs(), 20 * HAK_MIB);
     fake_os.clock_ms++;
-    assert_int_equal(hak_allowance_loose_in_slabs(), 100 * HAK_MIB);
+    assert_int_equal(hak_allowance_loose_in_slabs(), 120 * HAK_MIB);
 }
 
 UNIT_MAIN(cmocka_unit_test(rent_or_buy), cmocka_unit_test(pinned), cmocka_unit_test(under_a_limit),

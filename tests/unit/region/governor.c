@@ -5,7 +5,7 @@
 #include "region/governor.h"
 #include "region/region.h"
 
-enum { FEW = 8, SHARE = 20, MAY_TAKE_MS = 1, MOST_DEBT_MS = 10, CALM = 32 };
+enum { FEW = 8, SHARE = 20, MAY_TAKE_MS = 1, MOST_DEBT_MS = 10, CALM = 4 };
 
 /* SuperSlabs that get no huge page until the next one may. */
 static uint64_t count_skipped(void) {
@@ -54,7 +54,7 @@ static void one_loss(void **state) {
     for (uint32_t i = 0; i < 10; i++) {
         hak_governor_took(1000);
         assert_int_equal(count_skipped(), FEW);
-        for (uint32_t j = 0; j < CALM; j++) touch_briefly(j, 4);
+        for (uint32_t j = 0; j < 4 * CALM; j++) touch_briefly(j, 4);
         assert_int_equal(count_skipped(), 0);
     }
 }
