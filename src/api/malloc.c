@@ -66,8 +66,11 @@ static HAK_COLD void *move_missed(const struct hak_place *place, size_t size, co
     void *moved = hak_front_alloc_miss(size, caller);
     if (moved != NULL) return move_to(moved, place, size);
     if (size > place->bytes) return NULL;
-    errno = saved_errno; /* a smaller one can't be had: it is large enough */
-    return (void *)place->start;
+    /* A smaller one can't be had: it is large enough, and made as small as it can be where it is. */
+    size_t least = place->bytes > HAK_SMALL_MAX ? HAK_SMALL_MAX + 1 : place->bytes;
+    if (place->kind != HAK_PLACE_SMALL) moved = hak_front_resize_large(place, least, caller);
+    errno = saved_errno;
+    return moved != NULL ? moved : (void *)place->start;
 }
 
 static void *move_block(const struct hak_place *place, size_t size, const void *caller) {

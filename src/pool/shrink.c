@@ -11,7 +11,7 @@ enum {
     SHRUNK_SUPER_SLABS = 2, /* smaller heaps keep what they have */
     STEP_SHIFT = 4,
     LEAST_STEP_BYTES = 4096,
-    MOST_VAIN_ROUNDS = 3, /* then half of what is handed out has to come back */
+    MOST_VAIN_ROUNDS = 2, /* then a quarter of what is handed out has to come back */
     BINS_SHARE = 16,
     BLOCKS_OF_TURN = 1024, /* from bins in a call: a tenth of a millisecond */
     LITTLE_SHARE = 16,     /* of what came back a round has given: it was in vain */

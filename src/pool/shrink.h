@@ -6,7 +6,7 @@
  * slabs had handed out, and more lies free than may stay (region/allowance.h), a round begins: by turns, in this call
  * and the next ones of its thread that are no hits, its bins are emptied, and then the holes of all slabs go back
  * (hak_purge_turn). It ends when no more lies free in slabs than may stay, or when all have been seen. A round that has
- * found little makes the next one wait twice as long, at most until half is left. Near the end, bins stay small: a
+ * found little makes the next one wait twice as long, at most until a quarter is free. Near the end, bins stay small: a
  * block in one keeps its page.
  *
  * What is handed out is a sum over all threads, which each thread adds to when it has something to add: where one

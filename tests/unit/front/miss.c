@@ -212,6 +212,32 @@ static void what_is_kept_serves_where_the_kernel_refuses(void **state) {
     assert_int_equal(snapshot.total.live_blocks, 0);
 }
 
+/* There is no block of the smaller size: all but a part of the large one is given up. */
+static void shrinks_where_nothing_is_left(void **state) {
+    static const size_t sizes[] = {48 * HAK_MIB, 20 * HAK_MIB, HAK_MIB};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *blocks = NULL;
+        fake_os.address_space_room = SIZE_MAX;
+        char *large = hak_malloc(sizes[i]);
+        memset(large, 7, 1000);
+        fake_os.address_space_room = fake_os.mapped_bytes + 4 * HAK_MIB;
+        fill(HAK_MIB, &blocks);
+        fill(40000, &blocks);
+        fill(1000, &blocks);
+        assert_null(hak_malloc(sizes[i] / 2));
+        errno = 0;
+        assert_ptr_equal(hak_realloc(large, 1000), large);
+        assert_int_equal(errno, 0);
+        for (int at = 0; at < 1000; at++) assert_int_equal(large[at], 7);
+        void *other = hak_malloc(sizes[i] / 2);
+        assert_non_null(other);
+        hak_free(other);
+        hak_free(large);
+        empty(&blocks);
+    }
+}
+
 /* Nothing changes: the kernel is asked once each time, and nothing is mapped for nothing. */
 static void searched_in_vain_once(void **state) {
     enum { BYTES = 40 * HAK_MIB };
@@ -497,9 +523,9 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
           cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
-          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(growth_gives_nothing_back),
-          cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming), cmocka_unit_test(groups_open),
-          cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
-          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(shrinks_where_nothing_is_left), cmocka_unit_test(idle_memory_is_looked_for),
+          cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
+          cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
+          cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
+          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

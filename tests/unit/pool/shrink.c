@@ -74,6 +74,21 @@ static void in_vain(void **state) {
     assert_in_range(hak_atomic_load(&hak_vain_rounds, relaxed), 2, 3);
 }
 
+/* First what empties no page, in vain; then whole pages. */
+static void after_vain_rounds(void **state) {
+    (void)state;
+    fill();
+    size_t all = 0;
+    for (int i = 0; i < BLOCKS; i += 4) hak_free(blocks[i]);
+    for (int i = 0; i < BLOCKS; i++) { /* half of each unit */
+        if (i % 4 == 0 || (uintptr_t)blocks[i] % HAK_UNIT_BYTES >= HAK_UNIT_BYTES / 2) continue;
+        fake_os_forget();
+        hak_free(blocks[i]);
+        all += purged_bytes(0);
+    }
+    assert_in_range(all, (size_t)PAGES * 4096 / 4, SIZE_MAX);
+}
+
 /* Rent or buy: it pays once or twice for page faults. */
 static void used_again(void **state) {
     (void)state;
@@ -206,7 +221,7 @@ static void not_a_small_heap(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
-          cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
+          cmocka_unit_test(after_vain_rounds), cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
           cmocka_unit_test(used_again_among_live_blocks), cmocka_unit_test(filled_again), cmocka_unit_test(wanted),
           cmocka_unit_test(after_the_thread), cmocka_unit_test(consumer), cmocka_unit_test(not_beside_the_thread),
           cmocka_unit_test(not_a_small_heap))
