@@ -20,12 +20,12 @@
 /* As a last act of the public function: so that what it returns to is read here, and not in hits. */
 static HAK_COLD void *malloc_missed(size_t size) { return hak_front_alloc_miss(size, HAK_CALLER()); }
 
-void *hak_malloc(size_t size) {
+HAK_HIT void *hak_malloc(size_t size) {
     void *block = hak_front_take(size);
     return HAK_LIKELY(block != NULL) ? block : malloc_missed(size);
 }
 
-void hak_free(void *block) { hak_front_free(block); }
+HAK_HIT void hak_free(void *block) { hak_front_free(block); }
 
 void hak_free_sized(void *block, size_t size) { hak_front_free_sized(block, size); }
 
@@ -45,7 +45,7 @@ static HAK_COLD void *calloc_missed(size_t bytes) {
     return block == NULL ? block : memset(block, 0, bytes);
 }
 
-void *hak_calloc(size_t count, size_t size) {
+HAK_HIT void *hak_calloc(size_t count, size_t size) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
     if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true, HAK_CALLER());

@@ -18,6 +18,8 @@
 #define HAK_CALLER() __builtin_return_address(0)
 
 #define HAK_COLD __attribute__((cold, noinline))
+/* A function whose hit is to be in as few lines as it can be, whatever lies before it. */
+#define HAK_HIT __attribute__((aligned(64)))
 #define HAK_CACHE_ALIGNED __attribute__((aligned(64)))
 
 /* What threads write all the time: each lies in a cache line of its own, so that nobody who reads something else waits
