@@ -147,11 +147,11 @@ static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of us
  * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
  * limit does not wait for that each time. */
 static HAK_COLD void reclaim(size_t want_bytes) {
-    uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed), now_ms = hak_os_clock_ms();
-    bool drains = vain_ms == 0 || now_ms - vain_ms >= RECLAIM_AGAIN_MS;
-    if (drains) hak_atomic_store(&drained_in_vain_ms, now_ms, relaxed);
+    uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
+    bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
     hak_purge_reclaim(heap, drains, want_bytes);
+    if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
 }
 
@@ -169,8 +169,8 @@ static bool may_reclaim(size_t bytes) {
 }
 
 /* The last request above a SuperSlab that was refused after all that: its units above, and below them what had changed
- * by then; and when it was. While nothing more has changed, and for RECLAIM_AGAIN_MS at most, as large a one asks the
- * kernel only. */
+ * by then; and when other heaps were drained for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after that
+ * at most, as large a one asks the kernel only. */
 static HAK_ATOMIC(uint64_t) vain_request, vain_request_ms;
 
 static uint64_t make_request(size_t size, uint64_t changes) {
@@ -195,7 +195,7 @@ static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool cl
     reclaim(size + alignment);
     void *block = hak_large_alloc(size, alignment, clear);
     if (block == NULL && size > HAK_SUPER_SLAB_BYTES && alignment <= HAK_UNIT_BYTES) {
-        hak_atomic_store(&vain_request_ms, hak_os_clock_ms(), relaxed);
+        hak_atomic_store(&vain_request_ms, hak_atomic_load(&drained_in_vain_ms, relaxed), relaxed);
         hak_atomic_store(&vain_request, make_request(size, changes), relaxed);
     }
     return reclaimed(block);

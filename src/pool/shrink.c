@@ -47,7 +47,7 @@ void hak_shrink_add(struct hak_heap *heap, int64_t bytes) {
     int64_t at = hak_atomic_load(&shrink_at, relaxed);
     if (bytes > 0 && out_bytes - step_at(out_bytes) > at) {
         put_off(out_bytes);
-        hak_allowance_grew((uint64_t)out_bytes);
+        if (out_bytes > 0) hak_allowance_grew((uint64_t)out_bytes);
         hak_atomic_store(&growths, hak_atomic_load(&growths, relaxed) + 1, relaxed);
     }
     if (heap == NULL) return;

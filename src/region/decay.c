@@ -109,8 +109,9 @@ static void tell_idle(uint64_t dirty_units, uint64_t now_ms) {
 }
 
 void hak_decay_look_for_idle(void) {
-    if (hak_atomic_load(&hak_background_pays, relaxed) == 0)
-        tell_idle(hak_atomic_load(&hak_dirty_units, relaxed), hak_os_clock_ms());
+    if (hak_atomic_load(&hak_background_pays, relaxed) != 0) return;
+    hak_decay_look();
+    tell_idle(hak_atomic_load(&hak_dirty_units, relaxed), hak_os_clock_ms());
 }
 
 static void tell_owed(void) {

@@ -26,7 +26,8 @@
 /* To be called after memory was released, `units` at once: tells what is owed. */
 void hak_decay_after_release(uint32_t units);
 
-/* The same for what lies idle only, by who has released nothing: where no background thread looks for it. */
+/* The same for what lies idle only, by who has released nothing: where no background thread looks for it. The allowance
+ * learns what was used again. */
 void hak_decay_look_for_idle(void);
 
 /* For the allowance (region/allowance.h): looks at what lies free; and is told how much went back by turns. */

@@ -7,8 +7,8 @@
  *
  * When the debt is more than 10 ms, huge pages have lost. After the first loss small pages serve for a few SuperSlabs,
  * for it may have been other programs' turns on the processor. After each further one they serve until the loss is a
- * twentieth of what they take, and twice as long for each loss more in a row. Four touches one after the other that
- * leave no debt end the row.
+ * twentieth of what they take, and twice as long for each loss more in a row. Some touches one after the other that
+ * leave no debt end the row: four, and one more for each 16 ms of the last loss.
  *
  * Any thread may call these at any time. Relaxed guesses, which two threads may make worse, not wrong. */
 #ifndef HAK_REGION_GOVERNOR_H

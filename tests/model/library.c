@@ -192,7 +192,7 @@ void library_reset(void) {
     hak_owed_units = hak_mappings_owed = round_bytes = 0;
     round_place = HAK_PURGE_FROM_TOP;
     next_round_ms = next_round_units = released_units = 0;
-    debt_us = to_skip = losses = calm_touches = 0;
+    debt_us = to_skip = losses = calm_touches = calm_wanted = 0;
     hak_purge_place = HAK_PURGE_NO_ROUND;
     round_given_bytes = round_want_bytes = round_out_bytes = 0;
     memset(given_pages, 0, sizeof given_pages);

@@ -289,6 +289,51 @@ static void idle_memory_is_looked_for(void **state) {
     assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 0, 64);
 }
 
+/* What went back and is used again is learned by who releases nothing in between. */
+static void learns_without_releases(void **state) {
+    (void)state;
+    static void *large[32];
+    fake_os.clock_ms = 1000;
+    for (int i = 0; i < 32; i++) large[i] = hak_malloc(HAK_MIB);
+    for (int i = 0; i < 32; i++) hak_free(large[i]);
+    assert_int_equal(hak_allowance_bytes(), 0);
+    hak_free(hak_malloc(40000));
+    for (int i = 0; i < 32; i++) {
+        fake_os.clock_ms += hak_knob(decay_ms) / 2;
+        large[i] = hak_malloc(HAK_MIB);
+        for (int k = 0; k < 40; k++) hak_free(hak_malloc(40000));
+    }
+    assert_in_range(hak_allowance_bytes(), 8 * HAK_MIB, 32 * HAK_MIB);
+}
+
+/* Who tries again and again finds what another thread has freed into its bins, a tenth of a second later. */
+static void retries_find_others_blocks(void **state) {
+    enum { COUNT = 8, LARGE = 3 * HAK_MIB };
+    (void)state;
+    void *blocks = NULL, *others[COUNT];
+    struct hak_heap *own = hak_thread_attach(), *other = hak_heap_acquire();
+    assert_non_null(other);
+    fake_os.clock_ms = 1000;
+    hak_thread_heap = other;
+    for (int i = 0; i < COUNT; i++) others[i] = hak_malloc(1000);
+    hak_thread_heap = own;
+    fake_os.address_space_room = fake_os.mapped_bytes + 8 * HAK_MIB;
+    for (size_t size = HAK_MIB; size >= 500; size /= 2) fill(size, &blocks);
+    assert_null(hak_malloc(1000));
+    assert_null(hak_malloc(LARGE));
+    hak_thread_heap = other;
+    for (int i = 0; i < COUNT; i++) hak_free(others[i]);
+    hak_thread_heap = own;
+    int tries = 0;
+    while (tries < 30 && hak_malloc(1000) == NULL) {
+        assert_null(hak_malloc(LARGE));
+        fake_os.clock_ms += 10;
+        tries++;
+    }
+    assert_in_range(tries, 0, 11);
+    fake_os.address_space_room = SIZE_MAX;
+}
+
 /* Memory that was taken ahead of a heap that grows isn't idle. */
 static void growth_gives_nothing_back(void **state) {
     (void)state;
@@ -524,8 +569,9 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
           cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
           cmocka_unit_test(shrinks_where_nothing_is_left), cmocka_unit_test(idle_memory_is_looked_for),
-          cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming),
-          cmocka_unit_test(groups_open), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
-          cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
+          cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(learns_without_releases),
+          cmocka_unit_test(retries_find_others_blocks), cmocka_unit_test(refused_requests),
+          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
+          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
           cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),
           cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -52,7 +52,7 @@ static void slow_on_the_average(void **state) {
 static void one_loss(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 10; i++) {
-        hak_governor_took(1000);
+        hak_governor_took(15);
         assert_int_equal(count_skipped(), FEW);
         for (uint32_t j = 0; j < 4 * CALM; j++) touch_briefly(j, 4);
         assert_int_equal(count_skipped(), 0);
@@ -72,6 +72,19 @@ static void losses_in_a_row(void **state) {
     }
 }
 
+/* A second now and then among touches that take no time is a row, too. */
+static void seldom_seconds(void **state) {
+    (void)state;
+    uint64_t asked = 0, lost = 0;
+    for (uint64_t i = 0; i < 100000; i++) {
+        if (!hak_governor_may_ask()) continue;
+        bool is_slow = asked++ % 20 == 0;
+        lost += is_slow;
+        hak_governor_took(is_slow ? 1000 : 0);
+    }
+    assert_in_range(lost, 2, 10);
+}
+
 /* A kernel that looks for a second each time is asked twice in the growth to a tebibyte. */
 static void seconds(void **state) {
     (void)state;
@@ -85,4 +98,5 @@ static void seconds(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(asks_while_it_pays), cmocka_unit_test(ticks_in_a_row), cmocka_unit_test(slow_on_the_average),
-          cmocka_unit_test(one_loss), cmocka_unit_test(losses_in_a_row), cmocka_unit_test(seconds))
+          cmocka_unit_test(one_loss), cmocka_unit_test(losses_in_a_row), cmocka_unit_test(seconds),
+          cmocka_unit_test(seldom_seconds))
