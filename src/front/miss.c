@@ -169,8 +169,8 @@ static bool may_reclaim(size_t bytes) {
 }
 
 /* The last request above a SuperSlab that was refused after all that: its units above, and below them what had changed
- * by then; and when other heaps were drained for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after that
- * at most, as large a one asks the kernel only. */
+ * by then; and when other heaps were drained for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after
+ * that at most, as large a one asks the kernel only. */
 static HAK_ATOMIC(uint64_t) vain_request, vain_request_ms;
 
 static uint64_t make_request(size_t size, uint64_t changes) {
