@@ -85,9 +85,9 @@ uint64_t hak_allowance_loose_in_slabs(void) {
     return bytes > pinned ? bytes - pinned : 0;
 }
 
-void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes) {
+void hak_allowance_look(uint64_t free_bytes) {
     raise_to(&most_free_bytes, free_bytes);
-    hak_atomic_store(&free_left_bytes, free_bytes + in_slabs_bytes, relaxed);
+    hak_atomic_store(&free_left_bytes, free_bytes + hak_allowance_loose_in_slabs(), relaxed);
     uint64_t given = hak_atomic_load(&away_bytes, relaxed);
     if (given == 0) return;
     if (!is_remembered(&last_given_ms)) {

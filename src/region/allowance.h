@@ -19,9 +19,9 @@
 /* So many bytes went back to the kernel that would have stayed had they been allowed. */
 void hak_allowance_gave(uint64_t bytes);
 
-/* So many bytes lie free, and so many more in slabs that are in use. Looks whether what went back has come into use
- * since; to be called before it is asked what may stay. */
-void hak_allowance_look(uint64_t free_bytes, uint64_t in_slabs_bytes);
+/* So many bytes lie free outside of slabs that are in use. Looks whether what went back has come into use since; to be
+ * called before it is asked what may stay. */
+void hak_allowance_look(uint64_t free_bytes);
 
 /* What slabs that are in use have free and with memory. */
 uint64_t hak_allowance_free_in_slabs(void);

@@ -90,7 +90,7 @@ void hak_decay_gave(size_t bytes) {
     hak_allowance_gave(bytes);
 }
 
-void hak_decay_look(void) { hak_allowance_look(hak_mapping_cache_free_bytes(), hak_allowance_loose_in_slabs()); }
+void hak_decay_look(void) { hak_allowance_look(hak_mapping_cache_free_bytes()); }
 
 static uint64_t most_dirty_bytes(void) {
     uint64_t limit = hak_knob(dirty_limit_bytes), most = hak_memory_most_free_bytes();

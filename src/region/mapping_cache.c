@@ -140,8 +140,7 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
         hak_mapping_cache_give_back(start, bytes);
         return;
     }
-    if (hak_atomic_load(&hak_background_pays, relaxed) == 0)
-        hak_allowance_look(hak_mapping_cache_free_bytes() + bytes, hak_allowance_loose_in_slabs());
+    if (hak_atomic_load(&hak_background_pays, relaxed) == 0) hak_allowance_look(hak_mapping_cache_free_bytes() + bytes);
     uint64_t allowed = may_stay_bytes();
     size_t given_bytes = 0, too_many;
     for (uint32_t i = 0; bytes <= allowed && i < HAK_KEPT_MAPPINGS && given_bytes < bytes; i++) {

@@ -12,7 +12,7 @@ static inline void allow_free_memory(void) {
     uint64_t bytes = (uint64_t)1 << 40, pages = bytes / hak_os_page_bytes();
     hak_allowance_gave(bytes);
     hak_count_reuse(pages);
-    hak_allowance_look(0, 0);
+    hak_allowance_look(0);
 }
 
 #endif

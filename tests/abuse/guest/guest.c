@@ -528,7 +528,7 @@ static void asked(void) {
     EXPECT(own_task() != 0, "it has ended");
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- The processor's counter -------------------------------------------------------------------------------------- */
 
 /* A program that forbids the processor's counter is ended by whoever reads it. */
 static void report_counter(void) {
@@ -549,6 +549,8 @@ static void report_counter(void) {
     malloc_trim(0);
     say("alive\n");
 }
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static const struct test_case reports[] = {
     {"tasks", report_tasks},

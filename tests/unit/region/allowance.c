@@ -12,7 +12,7 @@ enum { REMEMBERED_PERIODS = 8 };
 
 static void use(uint64_t bytes) {
     hak_count_reuse(bytes / fake_os.page_bytes);
-    hak_allowance_look(0, 0);
+    hak_allowance_look(0);
 }
 
 static void rent_or_buy(void **state) {
@@ -37,7 +37,7 @@ static void looked_at_once(void **state) {
     hak_allowance_gave(10 * HAK_MIB);
     use(4 * HAK_MIB);
     hak_count_reuse((uint64_t)-2); /* as if what was read was older */
-    hak_allowance_look(0, 0);
+    hak_allowance_look(0);
     assert_int_equal(hak_allowance_bytes(), 4 * HAK_MIB);
 }
 
@@ -82,10 +82,10 @@ static void no_more_than_at_once(void **state) {
         use(10 * HAK_MIB);
     }
     assert_int_equal(hak_allowance_bytes(), 10 * HAK_MIB);
-    hak_allowance_look(15 * HAK_MIB, 0);
+    hak_allowance_look(15 * HAK_MIB);
     hak_allowance_gave(10 * HAK_MIB); /* beside what stays free */
     hak_count_reuse(10 * HAK_MIB / fake_os.page_bytes);
-    hak_allowance_look(5 * HAK_MIB, 0);
+    hak_allowance_look(5 * HAK_MIB);
     assert_int_equal(hak_allowance_bytes(), 15 * HAK_MIB);
 }
 
@@ -95,10 +95,10 @@ static void shrinks(void **state) {
     fake_os.clock_ms = 1000;
     hak_allowance_gave(64 * HAK_MIB);
     use(64 * HAK_MIB);
-    hak_allowance_look(60 * HAK_MIB, 0);
+    hak_allowance_look(60 * HAK_MIB);
     hak_allowance_end_period(0);
     assert_int_equal(hak_allowance_bytes(), 62 * HAK_MIB);
-    hak_allowance_look(60 * HAK_MIB, 0);
+    hak_allowance_look(60 * HAK_MIB);
     hak_allowance_end_period(30 * HAK_MIB); /* half of it lay idle */
     assert_int_equal(hak_allowance_bytes(), 62 * HAK_MIB / 32 * 31);
     for (int i = 0; i < 400; i++) hak_allowance_end_period(0);
