@@ -70,15 +70,15 @@ static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
     }
 }
 
-/* What the heap keeps beside its bins: units, empty slabs, and the blocks that it would take next. */
+/* What the heap keeps beside its bins: units, and the blocks that it would take next. Its last slab of a class stays,
+ * empty or not: a program that goes on gets another one, and with a slab of each class in the midst of what it has freed
+ * it has less room for large objects. */
 static void unclaim_slabs(struct hak_heap *heap) {
     struct hak_slab *unit;
     while ((unit = hak_heap_take_unit(heap)) != NULL) hak_region_release(unit, 1);
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        hak_heap_give_up_empty_slabs(heap, i);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
         for (struct hak_slab *slab = heap->partial[i].first; slab != NULL; slab = slab->next)
             hak_slab_unclaim_word(slab);
-    }
 }
 
 /* Empties some bins, from the next one on; true when all have been emptied. */

@@ -170,6 +170,22 @@ static void wanted(void **state) {
     assert_in_range(bytes, WANTED_BYTES, WANTED_BYTES + 3 * HAK_TURN_BYTES);
 }
 
+/* Each class keeps a slab, with or without pages: it would get another one, and take room where large objects fit. */
+static void slab_of_each_class(void **state) {
+    enum { CLASSES = 32, STEP = 96 };
+    void *first[CLASSES];
+    (void)state;
+    fill();
+    shuffle();
+    for (int i = 0; i < CLASSES; i++) assert_non_null(first[i] = hak_malloc((size_t)(i + 1) * STEP));
+    for (int i = 0; i < CLASSES; i++) hak_free(first[i]);
+    assert_in_range(empty(0), (size_t)PAGES * 4096 * 9 / 10, SIZE_MAX);
+    hak_heap_flush_bins(hak_thread_heap);
+    uint32_t acquired = hak_thread_heap->acquired_count;
+    for (int i = 0; i < CLASSES; i++) assert_non_null(hak_malloc((size_t)(i + 1) * STEP));
+    assert_int_equal(hak_thread_heap->acquired_count, acquired);
+}
+
 /* The thread may end, or not be there in a child: what was handed out meanwhile counts. */
 static void after_the_thread(void **state) {
     (void)state;
@@ -223,5 +239,5 @@ static void not_a_small_heap(void **state) {
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
           cmocka_unit_test(after_vain_rounds), cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
           cmocka_unit_test(used_again_among_live_blocks), cmocka_unit_test(filled_again), cmocka_unit_test(wanted),
-          cmocka_unit_test(after_the_thread), cmocka_unit_test(consumer), cmocka_unit_test(not_beside_the_thread),
-          cmocka_unit_test(not_a_small_heap))
+          cmocka_unit_test(slab_of_each_class), cmocka_unit_test(after_the_thread), cmocka_unit_test(consumer),
+          cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))
