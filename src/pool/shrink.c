@@ -71,8 +71,8 @@ static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
 }
 
 /* What the heap keeps beside its bins: units, and the blocks that it would take next. Its last slab of a class stays,
- * empty or not: a program that goes on gets another one, and with a slab of each class in the midst of what it has freed
- * it has less room for large objects. */
+ * empty or not. A program that goes on would get another one: with a slab of each class in the midst of what it has
+ * freed, it has less room for large objects. */
 static void unclaim_slabs(struct hak_heap *heap) {
     struct hak_slab *unit;
     while ((unit = hak_heap_take_unit(heap)) != NULL) hak_region_release(unit, 1);

@@ -5,9 +5,9 @@
  * that have some, and pages that blocks in bins keep. So when the program has given back a sixteenth of the bytes that
  * slabs had handed out, and more lies free than may stay (region/allowance.h), a round begins: by turns, in this call
  * and the next ones of its thread that are no hits, its bins are emptied, and then the holes of all slabs go back
- * (hak_purge_turn); each size class keeps a slab, empty or not. It ends when no more lies free in slabs than may stay, or when all have been seen. A round that has
- * found little makes the next one wait twice as long, at most until a quarter is free. Near the end, bins stay small: a
- * block in one keeps its page.
+ * (hak_purge_turn). Each size class keeps a slab, empty or not. The round ends when no more lies free in slabs than may
+ * stay, or when all have been seen. A round that has found little makes the next one wait twice as long, at most until
+ * a quarter is free. Near the end, bins stay small: a block in one keeps its page.
  *
  * What is handed out is a sum over all threads, which each thread adds to when it has something to add: where one
  * allocates and another one frees, neither grows nor shrinks.
