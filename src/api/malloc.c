@@ -246,24 +246,38 @@ static void print_stats(void) {
 /* What mallopt was told. */
 static HAK_ATOMIC(bool) never_trims, maps_nothing;
 
-static void set_highest(enum hak_knob_number knob) { hak_knob_set(knob, hak_knob_table[knob].highest); }
+/* A knob that mallopt has set to its highest; and what it was before, as long as it is so. */
+struct raised_knob {
+    enum hak_knob_number knob;
+    HAK_ATOMIC(bool) is_raised;
+    HAK_ATOMIC(uint64_t) before;
+};
+
+static void raise_knob(struct raised_knob *raised, bool is_raised) {
+    if (hak_atomic_exchange(&raised->is_raised, is_raised, relaxed) == is_raised) return;
+    uint64_t highest = hak_knob_table[raised->knob].highest;
+    if (is_raised) hak_atomic_store(&raised->before, hak_knob_get(raised->knob), relaxed);
+    hak_knob_set(raised->knob, is_raised ? highest : hak_atomic_load(&raised->before, relaxed));
+}
 
 /* For programs that must not fault once they have begun their work: what was used once stays, for an hour. Objects
  * above run_limit_bytes, which glibc maps and unmaps, only where it is also told to map nothing. */
-static void keep_freed(bool mappings) {
-    set_highest(HAK_KNOB_dirty_limit_bytes);
-    set_highest(HAK_KNOB_decay_ms);
-    if (mappings) set_highest(HAK_KNOB_mapping_cache_bytes);
+static void keep_freed(bool all, bool mappings) {
+    static struct raised_knob dirty_limit = {.knob = HAK_KNOB_dirty_limit_bytes}, decay = {.knob = HAK_KNOB_decay_ms},
+                              cache = {.knob = HAK_KNOB_mapping_cache_bytes};
+    raise_knob(&dirty_limit, all);
+    raise_knob(&decay, all);
+    raise_knob(&cache, all && mappings);
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
  * others are accepted and mean nothing. 1 for a parameter that is known. */
 static int set_parameter(int parameter, int value) {
     enum { MXFAST = 1, TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4, ARENA_MAX = -8 };
-    if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_set(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
     if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);
     if (parameter == MMAP_MAX) hak_atomic_store(&maps_nothing, value == 0, relaxed);
-    if (hak_atomic_load(&never_trims, relaxed)) keep_freed(hak_atomic_load(&maps_nothing, relaxed));
+    keep_freed(hak_atomic_load(&never_trims, relaxed), hak_atomic_load(&maps_nothing, relaxed));
+    if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_set(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;

@@ -61,6 +61,10 @@ static HAK_ATOMIC(uint32_t) starter;
 
 static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
 
+/* Before main, then const. Who calls malloc may hold a lock of the wrapper's, which libc's pthread_create calls, too: no
+ * thread begins unless somebody asks for it. */
+static bool is_malloc_wrapped;
+
 /* ---- Who wants it ------------------------------------------------------------------------------------------------ */
 
 /* Of the program's own threads, those that have asked for memory. */
@@ -278,7 +282,8 @@ static bool is_large(void) {
 static bool is_due(void) {
     uint64_t setting = hak_process_config()->background;
     bool is_served = hak_service_is_wanted() || hak_service_is_asked() || hak_meter_wants_thread();
-    if (setting == 0 || !(has_threads() || setting == 1 || is_served)) return false;
+    bool may_begin_unasked = has_threads() && !is_malloc_wrapped;
+    if (setting == 0 || !(may_begin_unasked || setting == 1 || is_served)) return false;
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
     if (skip > 0) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
@@ -397,6 +402,7 @@ static void note_process(int process) { hak_atomic_store(&own_process, process, 
 void hak_background_begin(void) {
     note_process(hak_os_process_id());
     hak_os_find_library_code();
+    is_malloc_wrapped = hak_os_is_malloc_wrapped((const void *)(uintptr_t)hak_background_begin);
 }
 
 void hak_background_after_fork(void) {

@@ -231,6 +231,14 @@ static HAK_COLD void *sample_large(void *block, size_t size) {
     return block;
 }
 
+/* At the end of a call that has made the heap larger, perhaps. Not in the middle of one: whoever has wrapped the
+ * kernel's calls may allocate in them. */
+static void look_after_growth(void) {
+    if (HAK_UNLIKELY(hak_in_hand_own != 0)) return;
+    hak_tight_notice();
+    hak_decay_notice();
+}
+
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
     if (size == 0) size = 1;
@@ -239,8 +247,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
-    hak_tight_notice();
-    hak_decay_notice();
+    look_after_growth();
     return hak_profile_is_on() ? sample_large(block, size) : block;
 }
 
@@ -251,8 +258,7 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_resizes, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
-    hak_tight_notice();
-    hak_decay_notice();
+    look_after_growth();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;
 }
 
@@ -292,8 +298,7 @@ static HAK_COLD void *take_one_at_last(uint32_t size_class) {
 static void after_alloc(struct hak_heap *heap, const void *caller) {
     leave(heap);
     hak_background_want(caller);
-    hak_tight_notice();
-    hak_decay_notice();
+    look_after_growth();
 }
 
 /* What the allocation of `bytes` counts for; 0 when it is not to be sampled. */

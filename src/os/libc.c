@@ -111,6 +111,15 @@ void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", NULL, nam
 void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name); }
 void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name); }
 
+bool hak_os_is_malloc_wrapped(const void *code) {
+    static const char *const names[] = {"malloc", "calloc", "realloc", "free"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const void *beside = hak_os_find_beside(code, names[i]);
+        if (beside != NULL && hak_os_find_in_libraries(names[i]) != beside) return true;
+    }
+    return false;
+}
+
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 
 /* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc). */

@@ -8,6 +8,7 @@
 #include "pool/bin.h"
 #include "pool/heap_count.h"
 #include "pool/held.h"
+#include "pool/shrink.h"
 #include "pool/vacant.h"
 #include "region/decay.h"
 #include "region/generation.h"
@@ -156,6 +157,7 @@ static void finish_release(struct hak_heap *heap) {
     hak_in_hand_begin();
     hak_heap_flush(heap);
     hak_in_hand_end();
+    hak_shrink_tell(heap);
     make_blank(heap);
     put_unused(heap);
 }
@@ -202,6 +204,7 @@ void hak_heap_leave(struct hak_heap *heap) {
     }
     hak_heap_give_up_slabs(heap);
     hak_decay_after_release(0);
+    hak_shrink_tell(heap);
     forget_thread(heap);
     heap->is_inherited = true;
     hak_heap_end_slow_path(heap);
@@ -237,7 +240,10 @@ void hak_heap_take_kept_apart(void) {
     while (HAK_UNLIKELY(hak_vacant_has_orphaned())) {
         hak_in_hand_begin();
         struct hak_heap *heap = hak_vacant_take_orphaned();
-        if (heap != NULL) leave_behind(heap);
+        if (heap != NULL) {
+            heap->out_bytes = 0; /* told in leave_after_fork */
+            leave_behind(heap);
+        }
         hak_in_hand_end();
     }
 }
@@ -258,6 +264,8 @@ static void leave_after_fork(struct hak_heap *heap) {
         hak_vacant_put_unused(heap);
         return;
     }
+    /* Without a write to it: that would copy another page of it. */
+    if (in_use != HAK_HEAP_ORPHANED) hak_shrink_add(NULL, heap->out_bytes);
     uint32_t left = is_torn(heap) ? HAK_HEAP_TORN : HAK_HEAP_ORPHANED;
     hak_atomic_store(&heap->in_use, left, relaxed);
     if (left == HAK_HEAP_ORPHANED) hak_vacant_put_orphaned(heap);
@@ -277,6 +285,7 @@ bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle) {
         return false;
     bool is_whole = is_idle && !is_torn(heap);
     hak_atomic_store(&heap->in_use, is_whole ? HAK_HEAP_ORPHANED : HAK_HEAP_GIVEN_UP, relaxed);
+    hak_shrink_add(NULL, heap->out_bytes);
     if (is_whole) hak_vacant_put_orphaned(heap);
     hak_heap_count_change(-1);
     return true;

@@ -121,8 +121,9 @@ static size_t purge_pages(const struct view *view, uint32_t first, uint32_t end)
     if (!claim_blocks(view, block_first, block_end)) return 0;
     bool purged = hak_region_purge_pages(hak_region_start_of(view->range, view->slab) + first * page, bytes);
     if (purged) {
-        hak_atomic_fetch_or(&view->slab->purged_pages, hak_low_bits(end - first) << first, relaxed);
-        hak_counter_add_shared(&hak_slab_holes, end - first);
+        uint64_t mask = hak_low_bits(end - first) << first;
+        uint64_t before = hak_atomic_fetch_or(&view->slab->purged_pages, mask, relaxed);
+        hak_counter_add_shared(&hak_slab_holes, hak_bit_count(mask & ~before)); /* another may have purged them, too */
     }
     return_blocks(view, block_first, block_end);
     return purged ? bytes : 0;

@@ -28,12 +28,13 @@ static bool may_shrink(void) {
            hak_region_count_super_slabs() >= SHRUNK_SUPER_SLABS;
 }
 
-/* Bytes given back before the next round, when so many are handed out. */
+static int64_t at_least_step(int64_t bytes) { return bytes < LEAST_STEP_BYTES ? LEAST_STEP_BYTES : bytes; }
+
+/* Bytes given back before the next round, when so many are handed out: as far as is known, perhaps less than none. */
 static int64_t step_at(int64_t out_bytes) {
     uint32_t vain = hak_atomic_load(&hak_vain_rounds, relaxed);
-    int64_t step = out_bytes >> STEP_SHIFT;
-    step = (step < LEAST_STEP_BYTES ? LEAST_STEP_BYTES : step) << vain;
-    return vain != 0 && step > out_bytes / 2 ? out_bytes / 2 : step;
+    int64_t step = at_least_step(out_bytes >> STEP_SHIFT) << vain;
+    return vain != 0 && step > out_bytes / 2 ? at_least_step(out_bytes / 2) : step;
 }
 
 static void put_off(int64_t out_bytes) { hak_atomic_store(&shrink_at, out_bytes - step_at(out_bytes), relaxed); }
@@ -54,6 +55,12 @@ void hak_shrink_add(struct hak_heap *heap, int64_t bytes) {
     if (HAK_UNLIKELY(heap->is_shrinking) && (bytes > 0 || heap->growths != hak_atomic_load(&growths, relaxed)))
         heap->is_shrinking = false;
     if (bytes <= 0 && out_bytes <= at && may_shrink()) heap->is_shrink_due = true;
+}
+
+void hak_shrink_tell(struct hak_heap *heap) {
+    int64_t bytes = heap->out_bytes;
+    heap->out_bytes = 0;
+    hak_shrink_add(NULL, bytes);
 }
 
 /* Empty bins may keep a sixteenth of what is handed out, together. */

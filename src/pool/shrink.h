@@ -27,6 +27,9 @@ HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
     if (HAK_UNLIKELY(sum >= least || sum <= -least)) hak_shrink_add(heap, 0);
 }
 
+/* Tells what the heap has not told yet: nobody has the heap from now on. */
+void hak_shrink_tell(struct hak_heap *heap);
+
 /* Rounds that have found little, the last ones. Relaxed: a guess. */
 extern HAK_ATOMIC(uint32_t) hak_vain_rounds;
 

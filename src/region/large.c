@@ -26,6 +26,9 @@ static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UI
 /* Runs of at least so many bytes are moved by changing page tables, shorter ones by copying. */
 #define LEAST_MOVED_BYTES (HAK_MIB / 2)
 
+/* A run that grows by so large a part is copied, if so many times what it wants lies free and has its memory. */
+enum { COPIED_GROWTH_SHARE = 4, COPIED_DIRTY_TIMES = 2 };
+
 static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
 
 static void set_bytes_of_run(struct hak_slab *run, size_t bytes) {
@@ -323,11 +326,19 @@ static void *move_mapping(uintptr_t start, size_t have_bytes, const struct hak_o
     return target->start;
 }
 
+/* Who moves a run takes its memory away from where others would use it next, and they pay for page faults. Where free
+ * memory abounds, a copy into it costs less. Not in small steps: all copies together are a few times the last size. */
+static bool is_better_copied(size_t have_bytes, size_t bytes) {
+    uint64_t dirty_bytes = hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES;
+    return bytes >= have_bytes + have_bytes / COPIED_GROWTH_SHARE && dirty_bytes / COPIED_DIRTY_TIMES >= bytes;
+}
+
 /* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its
  * pages first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
  * part of one can't. A move of other than as many bytes is one of all or nothing (hak_os_move_pages). */
 static void *move_run(const struct hak_place *place, size_t bytes) {
-    if (place->bytes < LEAST_MOVED_BYTES || !hak_page_policy_may_map()) return NULL;
+    if (place->bytes < LEAST_MOVED_BYTES || is_better_copied(place->bytes, bytes) || !hak_page_policy_may_map())
+        return NULL;
     /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
      * counts it as if it were. What is to be moved is one mapping, or is not moved: one page tells. */
     if (HAK_UNLIKELY(hak_os_is_locked((void *)place->start))) return NULL;

@@ -55,6 +55,7 @@ struct fake_os {
     size_t page_bytes;             /* 4096; change it before anything else is called */
     void *wiped;                   /* what a fork empties; NULL: the kernel has no such memory */
     const void *library_code;      /* the address that is the C library's; NULL */
+    bool is_malloc_wrapped;        /* by the program; false */
     size_t window_room;            /* addresses for a range and its tables; SIZE_MAX */
     uintptr_t window_start;        /* where the next range is to begin; 0: anywhere */
     size_t address_space_room;     /* what can be mapped before it refuses; SIZE_MAX */

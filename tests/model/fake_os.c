@@ -80,6 +80,7 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
 void hak_os_close(int descriptor) { (void)descriptor; }
 void *hak_os_map_wiped(void) { return memset(fake_os_wiped, 0, sizeof fake_os_wiped); }
 void hak_os_find_library_code(void) {}
+bool hak_os_is_malloc_wrapped(const void *code) { return (void)code, false; }
 bool hak_os_is_library_code(const void *address) { return (void)address, false; }
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
     enum { ATTEMPTS = 4 };

@@ -75,6 +75,25 @@ static void not_for_libc(void **state) {
     assert_non_null(fake_os.thread);
 }
 
+/* Nor any call where the program wraps malloc: it may hold a lock that libc's calls wait for. But if somebody asks. */
+static void set_background(uint64_t value) {
+    ((struct hak_config *)(uintptr_t)hak_process_config())->background = value;
+}
+
+static void not_for_a_wrapper(void **state) {
+    (void)state;
+    fake_os.is_malloc_wrapped = true;
+    hak_background_begin();
+    assert_non_null(hak_heap_acquire());
+    fill(BLOCKS);
+    assert_null(fake_os.thread);
+    empty(BLOCKS, 0);
+    assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 0, 8);
+    set_background(1);
+    fill(BLOCKS);
+    assert_non_null(fake_os.thread);
+}
+
 /* A child of vfork starts none, and its parent does. */
 static void not_with_borrowed_memory(void **state) {
     (void)state;
@@ -87,10 +106,6 @@ static void not_with_borrowed_memory(void **state) {
     fake_os.processes_away--;
     fill(10000);
     assert_non_null(fake_os.thread);
-}
-
-static void set_background(uint64_t value) {
-    ((struct hak_config *)(uintptr_t)hak_process_config())->background = value;
 }
 
 /* However large it is. */
@@ -645,12 +660,13 @@ static void woken(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_threads),
           cmocka_unit_test(with_mappings_only), cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for),
-          cmocka_unit_test(never), cmocka_unit_test(not_for_libc), cmocka_unit_test(not_with_borrowed_memory),
-          cmocka_unit_test(one_thread_learns), cmocka_unit_test(one_thread_gives_holes_back),
-          cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone), cmocka_unit_test(ends_beside_frees),
-          cmocka_unit_test(keeps_what_is_kept), cmocka_unit_test(joined_by_the_last),
-          cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays), cmocka_unit_test(stays_when_asked_for),
-          cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(foreign),
-          cmocka_unit_test(cannot_sleep), cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back),
-          cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns),
-          cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(never), cmocka_unit_test(not_for_libc), cmocka_unit_test(not_for_a_wrapper),
+          cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
+          cmocka_unit_test(one_thread_gives_holes_back), cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone),
+          cmocka_unit_test(ends_beside_frees), cmocka_unit_test(keeps_what_is_kept),
+          cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
+          cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
+          cmocka_unit_test(foreign), cmocka_unit_test(cannot_sleep), cmocka_unit_test(in_a_forked_child),
+          cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls),
+          cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses),
+          cmocka_unit_test(woken))

@@ -7,6 +7,7 @@
 #include "base/knobs.h"
 #include "front/front.h"
 #include "front/process.h"
+#include "region/decay.h"
 #include "region/mapping_cache.h"
 
 enum { MOST_BYTES = 4 << 20, RUN_BYTES = 1 << 20, RUNS = 2048, MANY_CALLS = 4000 };
@@ -81,5 +82,23 @@ static void by_small_blocks(void **state) {
     assert_true(dirty_bytes() + 64 * HAK_MIB < before);
 }
 
+/* Whoever has wrapped the kernel's calls allocates in them: each such call begins none itself. */
+static int depth, deepest;
+static void allocate_meanwhile(void) {
+    if (++depth > deepest) deepest = depth;
+    if (depth < 10) hak_free(hak_malloc(40000));
+    depth--;
+}
+
+static void in_the_midst(void **state) {
+    (void)state;
+    start_with_free_runs(RUNS, RUN_BYTES);
+    fake_os.at_purge = allocate_meanwhile;
+    hak_decay_owe_all();
+    for (int i = 0; i < 100; i++) hak_free(hak_malloc(100000));
+    fake_os.at_purge = NULL;
+    assert_int_equal(deepest, 1);
+}
+
 UNIT_MAIN(cmocka_unit_test(beyond_the_limit), cmocka_unit_test(after_a_period), cmocka_unit_test(kept_mappings),
-          cmocka_unit_test(by_small_blocks))
+          cmocka_unit_test(by_small_blocks), cmocka_unit_test(in_the_midst))

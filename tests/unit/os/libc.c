@@ -95,5 +95,15 @@ static void whose_code_by_linker(void **state) {
     assert_int_equal(status, 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(whose_code), cmocka_unit_test(whose_code_by_linker), cmocka_unit_test(as_the_linker_says),
-          cmocka_unit_test(in_any_library), cmocka_unit_test(what_is_not_there))
+/* Wrapped: tests/abuse/guest/wrapped_malloc.c. */
+static void whose_malloc(void **state) {
+    (void)state;
+    void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    if (libc == NULL) skip();
+    assert_false(hak_os_is_malloc_wrapped(&libc));                          /* beside no code */
+    bool is_first = dlsym(RTLD_DEFAULT, "malloc") == dlsym(libc, "malloc"); /* a sanitizer's, or a preload's */
+    assert_int_equal(hak_os_is_malloc_wrapped(dlsym(libc, "fork")), !is_first);
+}
+
+UNIT_MAIN(cmocka_unit_test(whose_malloc), cmocka_unit_test(whose_code), cmocka_unit_test(whose_code_by_linker),
+          cmocka_unit_test(as_the_linker_says), cmocka_unit_test(in_any_library), cmocka_unit_test(what_is_not_there))

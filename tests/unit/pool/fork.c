@@ -67,6 +67,21 @@ static void idle(void **state) {
     assert_int_equal(state_of(held), HAK_SLAB_POOLED);
 }
 
+/* What the others' threads had not told counts in the child, once, whenever their heaps are taken apart. */
+static void untold(void **state) {
+    (void)state;
+    start();
+    for (int i = 0; i < 100; i++) pool_take_one(other, CLASS);
+    int64_t bytes = (int64_t)hak_atomic_load(&hak_out_bytes, relaxed) + own->out_bytes + other->out_bytes;
+    assert_int_not_equal(other->out_bytes, 0);
+    for (int generation = 0; generation < 2; generation++) {
+        hak_fork_recover(own, 0);
+        assert_int_equal(hak_atomic_load(&hak_out_bytes, relaxed) + (uint64_t)own->out_bytes, bytes);
+    }
+    hak_heap_take_kept_apart();
+    assert_int_equal(hak_atomic_load(&hak_out_bytes, relaxed) + (uint64_t)own->out_bytes, bytes);
+}
+
 /* What kept heaps have is there for who finds no memory, of whatever size. */
 static void reclaimed(void **state) {
     (void)state;
@@ -327,9 +342,9 @@ static void born_in_the_child(void **state) {
     assert_int_equal(hak_heap_acquire()->generation, hak_generation);
 }
 
-UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(reclaimed), cmocka_unit_test(purged_in_a_handler),
-          cmocka_unit_test(nothing_to_repair), cmocka_unit_test(torn), cmocka_unit_test(torn_with_a_slab_in_no_list),
-          cmocka_unit_test(in_hand), cmocka_unit_test(freed_into_full), cmocka_unit_test(run_in_change),
-          cmocka_unit_test(change_without_a_hand), cmocka_unit_test(noted), cmocka_unit_test(two_hands),
-          cmocka_unit_test(twice), cmocka_unit_test(beside_another_thread), cmocka_unit_test(forked_in_the_handler),
-          cmocka_unit_test(born_in_the_child))
+UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(untold), cmocka_unit_test(reclaimed),
+          cmocka_unit_test(purged_in_a_handler), cmocka_unit_test(nothing_to_repair), cmocka_unit_test(torn),
+          cmocka_unit_test(torn_with_a_slab_in_no_list), cmocka_unit_test(in_hand), cmocka_unit_test(freed_into_full),
+          cmocka_unit_test(run_in_change), cmocka_unit_test(change_without_a_hand), cmocka_unit_test(noted),
+          cmocka_unit_test(two_hands), cmocka_unit_test(twice), cmocka_unit_test(beside_another_thread),
+          cmocka_unit_test(forked_in_the_handler), cmocka_unit_test(born_in_the_child))

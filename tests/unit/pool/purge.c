@@ -270,6 +270,21 @@ static void while_others_go_on(void **state) {
     assert_int_equal(hak_purge_all(NULL), 0);
 }
 
+/* Of two who purge a slab at once, both may find the same hole: it counts once. */
+static void purge_beside(void) {
+    fake_os.at_purge = NULL;
+    hak_purge_all(NULL);
+}
+
+static void found_by_two(void **state) {
+    (void)state;
+    struct hak_heap *heap = take_big_blocks(1);
+    for (uint32_t i = 0; i < BIG_PER_SUPER_SLAB; i += 2) pool_put_one(heap, big_class(), big_blocks[i]);
+    fake_os.at_purge = purge_beside;
+    hak_purge_all(NULL);
+    assert_int_equal(hak_atomic_load(&hak_slab_holes, relaxed) * 4096, BIG_PER_SUPER_SLAB / 2 * BIG);
+}
+
 static struct hak_heap *busy_heap;
 static void *freed_meanwhile;
 static uint32_t purge_count;
@@ -359,5 +374,5 @@ UNIT_MAIN(cmocka_unit_test(holes_in_pages_of_4_kib), cmocka_unit_test(holes_in_p
           cmocka_unit_test(holes_in_pages_of_64_kib), cmocka_unit_test(refused), cmocka_unit_test(holes_come_and_go),
           cmocka_unit_test(all_kinds_of_free_memory), cmocka_unit_test(bins), cmocka_unit_test(old_holes),
           cmocka_unit_test(one_super_slab_at_a_time), cmocka_unit_test(huge_pages),
-          cmocka_unit_test(while_others_go_on), cmocka_unit_test(without_their_heaps), cmocka_unit_test(behind_runs),
-          cmocka_unit_test(tails_by_turns))
+          cmocka_unit_test(while_others_go_on), cmocka_unit_test(found_by_two), cmocka_unit_test(without_their_heaps),
+          cmocka_unit_test(behind_runs), cmocka_unit_test(tails_by_turns))

@@ -202,6 +202,43 @@ static void after_the_thread(void **state) {
     assert_in_range(all, (size_t)PAGES * 4096 / 4, SIZE_MAX); /* what is freed last waits for a sixteenth */
 }
 
+/* What a thread had not told when it ended counts: rounds go by the sum. Here threads allocate what another frees. */
+static void ended_threads(void **state) {
+    enum { THREADS = 40, EACH = 500 };
+    struct hak_heap *own = hak_thread_attach();
+    (void)state;
+    for (int i = 0; i < THREADS * EACH; i += EACH) {
+        hak_thread_heap = hak_heap_acquire();
+        for (int j = i; j < i + EACH; j++) assert_non_null(blocks[j] = hak_malloc(BYTES));
+        if (i % (2 * EACH) == 0) hak_heap_leave(hak_thread_heap); /* with its bins, or without */
+        else hak_heap_release(hak_thread_heap);
+    }
+    hak_thread_heap = own;
+    for (int i = 0; i < THREADS * EACH; i++) hak_free(blocks[i]);
+    hak_heap_take_kept_apart();
+    hak_heap_flush_bins(own);
+    hak_shrink_tell(own);
+    assert_int_equal(hak_atomic_load(&hak_out_bytes, relaxed), 0);
+}
+
+/* Where the sum is below what is so, as it may be while threads live, the next round isn't due at once. */
+static void less_than_none(void **state) {
+    (void)state;
+    fill();
+    empty(2);
+    assert_int_equal(hak_atomic_load(&hak_vain_rounds, relaxed), 2);
+    hak_shrink_add(NULL, -(int64_t)BLOCKS * 2 * BYTES);
+    hak_free(blocks[0]);
+    hak_heap_flush_bins(hak_thread_heap);
+    hak_shrink_tell(hak_thread_heap);
+    for (size_t bytes = 0; hak_thread_heap->is_shrink_due || hak_purge_is_round(); hak_purge_turn(&bytes))
+        hak_shrink_go_on(hak_thread_heap);
+    void *one = hak_malloc(BYTES); /* as much as it takes: far less than a step */
+    hak_free(one);
+    hak_shrink_add(hak_thread_heap, 0);
+    assert_false(hak_thread_heap->is_shrink_due);
+}
+
 /* A thread that only frees has bins of its usual size again when another one allocates. */
 static void consumer(void **state) {
     (void)state;
@@ -217,6 +254,19 @@ static void consumer(void **state) {
     hak_thread_heap = own;
     for (int i = 0; i < BLOCKS / 40; i++) hak_free(blocks[i]); /* too few for a round */
     assert_false(own->is_shrinking);
+}
+
+/* Where mallopt has said that nothing goes back: slabs with holes of before, neither. */
+static void kept_with_holes(void **state) {
+    (void)state;
+    fill();
+    empty(64);
+    assert_in_range(hak_atomic_load(&hak_slab_holes, relaxed), PAGES / 4, SIZE_MAX);
+    assert_true(hak_knob_set(HAK_KNOB_dirty_limit_bytes, hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest));
+    fake_os_forget();
+    for (int i = 0; i < BLOCKS; i += 64) hak_free(blocks[i]);
+    hak_heap_flush_bins(hak_thread_heap);
+    assert_int_equal(purged_bytes(0), 0);
 }
 
 static void not_beside_the_thread(void **state) {
@@ -239,5 +289,6 @@ static void not_a_small_heap(void **state) {
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
           cmocka_unit_test(after_vain_rounds), cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
           cmocka_unit_test(used_again_among_live_blocks), cmocka_unit_test(filled_again), cmocka_unit_test(wanted),
-          cmocka_unit_test(slab_of_each_class), cmocka_unit_test(after_the_thread), cmocka_unit_test(consumer),
+          cmocka_unit_test(slab_of_each_class), cmocka_unit_test(after_the_thread), cmocka_unit_test(ended_threads),
+          cmocka_unit_test(less_than_none), cmocka_unit_test(consumer), cmocka_unit_test(kept_with_holes),
           cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))

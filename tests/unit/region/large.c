@@ -422,6 +422,34 @@ static void runs_become_mappings(void **state) {
     assert_true(free_block(next));
 }
 
+/* Where free memory abounds, a run that grows by much is to be copied into it; in small steps, or where little is free,
+ * its pages move. */
+static void runs_to_be_copied(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(HAK_MIB), *next = alloc(HAK_MIB / 4), *others[3];
+    assert_ptr_equal(next, run + HAK_MIB);
+    for (int i = 0; i < 3; i++) others[i] = alloc(HAK_MIB);
+    for (int i = 0; i < 3; i++) assert_true(free_block(others[i]));
+    fill(run, HAK_MIB);
+    assert_null(resize(run, 3 * HAK_MIB / 2));
+    assert_int_equal(place_of(run).bytes, HAK_MIB);
+    check(run, HAK_MIB);
+    char *moved = resize(run, HAK_MIB * 5 / 4 - 4096);
+    assert_int_equal(place_of(moved).kind, HAK_PLACE_MAPPING);
+    check(moved, HAK_MIB);
+}
+
+static void runs_to_be_moved(void **state) {
+    (void)state;
+    start();
+    char *run = alloc(HAK_MIB), *next = alloc(HAK_MIB / 4);
+    assert_ptr_equal(next, run + HAK_MIB);
+    char *other = alloc(2 * HAK_MIB);
+    assert_true(free_block(other)); /* a third less would do for twice as much */
+    assert_int_equal(place_of(resize(run, 3 * HAK_MIB / 2)).kind, HAK_PLACE_MAPPING);
+}
+
 /* Whichever of its calls is refused, the run keeps its contents, and no mapping is left over. */
 static void refused_moves_of_runs(void **state) {
     (void)state;
@@ -545,6 +573,7 @@ UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_tes
           cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
           cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
           cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),
+          cmocka_unit_test(runs_to_be_copied), cmocka_unit_test(runs_to_be_moved),
           cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
           cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
           cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))
