@@ -34,6 +34,7 @@
 #include "region/units.c"
 #include "region/density.c"
 #include "region/governor.c"
+#include "region/heap_count.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/decay.c"
@@ -41,7 +42,6 @@
 
 /* pool: who gets which slab. */
 #include "pool/partial_set.c"
-#include "pool/heap_count.c"
 #include "pool/bin.c"
 #include "pool/bin_size.c"
 #include "pool/held.c"

@@ -11,7 +11,7 @@
 #include "os/libc.h"
 #include "os/os.h"
 #include "pool/drain.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 #include "region/generation.h"
@@ -61,8 +61,8 @@ static HAK_ATOMIC(uint32_t) starter;
 
 static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
 
-/* Before main, then const. Who calls malloc may hold a lock of the wrapper's, which libc's pthread_create calls, too: no
- * thread begins unless somebody asks for it. */
+/* Before main, then const. Who calls malloc may hold a lock of the wrapper's, and libc's pthread_create calls the
+ * wrapper: no thread begins unless somebody asks for it. */
 static bool is_malloc_wrapped;
 
 /* ---- Who wants it ------------------------------------------------------------------------------------------------ */

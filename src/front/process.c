@@ -17,7 +17,7 @@
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "region/generation.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"

@@ -4,7 +4,7 @@
 #include "front/miss.h"
 #include "os/memory_limit.h"
 #include "os/os.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 #include "region/density.h"

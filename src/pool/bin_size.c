@@ -5,7 +5,7 @@
 #include "base/knobs.h"
 #include "base/memory.h"
 #include "pool/bin.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 
 enum {
     FIRST_SLOTS = 8,        /* or half of what it may have */

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "os/os.h"
 #include "pool/bin.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/shrink.h"
 #include "pool/vacant.h"

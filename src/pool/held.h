@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "pool/heap.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 
 /* Links a slab that is HELD by the heap into its list. False when that is full (H4): then the slab is the pool's. */
 bool hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab);

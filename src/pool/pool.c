@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "base/knobs.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
 #include "pool/shrink.h"

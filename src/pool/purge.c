@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "os/os.h"
 #include "pool/drain.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/pool.h"
 #include "region/allowance.h"
 #include "region/decay.h"

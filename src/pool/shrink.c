@@ -34,7 +34,7 @@ static int64_t at_least_step(int64_t bytes) { return bytes < LEAST_STEP_BYTES ? 
 static int64_t step_at(int64_t out_bytes) {
     uint32_t vain = hak_atomic_load(&hak_vain_rounds, relaxed);
     int64_t step = at_least_step(out_bytes >> STEP_SHIFT) << vain;
-    return vain != 0 && step > out_bytes / 2 ? at_least_step(out_bytes / 2) : step;
+    return vain != 0 && out_bytes > 0 && step > out_bytes / 2 ? at_least_step(out_bytes / 2) : step;
 }
 
 static void put_off(int64_t out_bytes) { hak_atomic_store(&shrink_at, out_bytes - step_at(out_bytes), relaxed); }

@@ -6,6 +6,7 @@
 #include "region/density.h"
 #include "region/directory.h"
 #include "region/governor.h"
+#include "region/heap_count.h"
 #include "region/region.h"
 
 void hak_page_policy_configure(uint64_t huge_pages, uint64_t prefault, uint64_t lazy_purge) {
@@ -189,6 +190,8 @@ static bool is_in_dense_heap(const struct hak_range *range, uint32_t super_slab)
     uint64_t heap_bytes = (uint64_t)super_slab * HAK_SUPER_SLAB_BYTES,
              limit_bytes = hak_atomic_load(&hak_memory_limit_bytes, relaxed);
     if (heap_bytes < hak_knob(growth_floor_bytes) || super_slab < SAMPLE_AHEAD) return false;
+    /* Blocks in bins are handed out for slabs (S2), and not touched: where threads are many, that is most of them. */
+    if (hak_heaps_are_many()) return false;
     if (super_slab % group_of_samples(super_slab) == SAMPLE) return false;
     uint32_t before = super_slab - SAMPLE_AHEAD, sample = before - before % group_of_samples(before) + SAMPLE;
     return hak_density_is_handed_out(range, sample, limit_bytes != 0 && heap_bytes >= limit_bytes / LIMIT_SHARE);

@@ -28,13 +28,13 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 
 #include "region/density.c"
 #include "region/governor.c"
+#include "region/heap_count.c"
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/decay.c"
 #include "region/large.c"
 
 #include "pool/partial_set.c"
-#include "pool/heap_count.c"
 #include "pool/bin.c"
 #include "pool/bin_size.c"
 #include "pool/held.c"

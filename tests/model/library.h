@@ -21,7 +21,7 @@
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
 #include "pool/pool.h"

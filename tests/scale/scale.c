@@ -24,7 +24,7 @@
 #include "hakmem/hakmem.h"
 #include "lines.h"
 #include "pool/heap.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "region/decay.h"
 #include "turns.h"
 

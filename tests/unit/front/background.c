@@ -12,7 +12,7 @@
 #include "front/process.h"
 #include "os/channel.h"
 #include "pool/heap.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 

@@ -8,7 +8,7 @@
 #include "front/front.h"
 #include "front/process.h"
 #include "front/thread.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 
 extern char **environ;
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "pool/fork.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/partial_set.h"
 #include "pool/purge.h"
 #include "region/decay.h"

@@ -1,7 +1,7 @@
 /* pool/heap.h: blank heaps, heaps left, kept and taken again, and what a forked child finds. */
 #include "pool_fixture.h"
 #include "base/memory.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 
 static void blank(void **state) {
     (void)state;

@@ -9,7 +9,7 @@
 #include "fake_os.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/pool.h"
 

@@ -1,6 +1,6 @@
 /* pool/vacant.h: where heaps that no thread has are found, and that nobody looks at others for it. */
 #include "pool_fixture.h"
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 #include "pool/vacant.h"
 #include "touched_heaps.h"
 

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "region/decay.h"
 #include "region/directory.h"
+#include "region/heap_count.h"
 #include "region/page_policy.h"
 #include "region/region.h"
 
@@ -81,6 +82,19 @@ static void dense_growth_within_a_limit(void **state) {
     grow(100);
     assert_int_equal(count_of(FAKE_HUGE), 16 - 8);
     assert_int_equal(count_of(FAKE_POPULATE), 0);
+}
+
+/* Where threads are many, their bins have most of what slabs have handed out: it says nothing of what is touched. */
+static void many_heaps(void **state) {
+    (void)state;
+    start_growing();
+    hak_atomic_store(&hak_few_heaps, 4, relaxed);
+    hak_atomic_store(&hak_heaps_about, 5, relaxed);
+    grow(100);
+    assert_int_equal(count_of(FAKE_HUGE) + count_of(FAKE_POPULATE), 0);
+    hak_atomic_store(&hak_heaps_about, 4, relaxed);
+    grow(1);
+    assert_int_equal(count_of(FAKE_HUGE), 1);
 }
 
 /* What a huge page takes is seen when it is first touched: that is at once. Small pages serve for a while when it took
@@ -602,7 +616,7 @@ static void one_mapping(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(dense_growth_within_a_limit),
-          cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(slow_huge_pages),
+          cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(many_heaps), cmocka_unit_test(slow_huge_pages),
           cmocka_unit_test(slow_when_used_again), cmocka_unit_test(holes_break_huge_pages),
           cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
           cmocka_unit_test(fault_ahead), cmocka_unit_test(huge_pages_for_what_is_used_again),

@@ -1,4 +1,4 @@
-#include "pool/heap_count.h"
+#include "region/heap_count.h"
 
 #include "os/os.h"
 

@@ -1,6 +1,7 @@
-/* pool/heap_count.h: how many heaps are many, and who hears of births and ends. */
-#include "pool_fixture.h"
-#include "pool/heap_count.h"
+/* region/heap_count.h: how many heaps are many, and who hears of births and ends. */
+#include "../pool/pool_fixture.h"
+
+#include "region/heap_count.h"
 
 static void few_heaps(void **state) {
     (void)state;

@@ -1,8 +1,8 @@
 /* How many heaps threads have, and whether these are too many for each to hold much for itself.
  *
  * Births and ends of threads write the exact number; misses read one that is about right, and is written rarely. */
-#ifndef HAK_POOL_HEAP_COUNT_H
-#define HAK_POOL_HEAP_COUNT_H
+#ifndef HAK_REGION_HEAP_COUNT_H
+#define HAK_REGION_HEAP_COUNT_H
 
 #include "base/atomic.h"
 #include "base/platform.h"
