@@ -27,7 +27,7 @@ static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UI
 #define LEAST_MOVED_BYTES (HAK_MIB / 2)
 
 /* A run that grows by so large a part is copied, if so many times what it wants lies free and has its memory. */
-enum { COPIED_GROWTH_SHARE = 4, COPIED_DIRTY_TIMES = 2 };
+enum { COPIED_GROWTH_SHARE = 2, COPIED_DIRTY_TIMES = 2 };
 
 static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
 
