@@ -8,6 +8,8 @@
  */
 #include "bench.h"
 
+#include <stdbool.h>
+
 enum { FIRST_BYTES = 16 };
 
 struct buffer {
