@@ -1,10 +1,11 @@
-/* Buffers of all ages, each of which doubles by realloc, as vectors, strings and hash tables do that come and go by themselves.
+/* Buffers of all ages, each of which doubles by realloc: vectors, strings and hash tables that come and go by
+ * themselves.
  *
  *     bench_ages COUNT BYTES STEPS SEED
  *
- * STEPS times one of COUNT buffers, at random, doubles and is written to where it is new; it begins with 16 bytes. One that would be
- * larger than BYTES is freed, and begins anew at its next turn. One operation is one step. The checksum counts buffers whose
- * bytes were not as they had been written when they were freed.
+ * STEPS times one of COUNT buffers, at random, doubles and is written to where it is new; it begins with 16 bytes. One
+ * that would be larger than BYTES is freed, and begins anew at its next turn. One operation is one step. The checksum
+ * counts buffers whose bytes were not as they had been written when they were freed.
  */
 #include "bench.h"
 

@@ -254,10 +254,11 @@ struct raised_knob {
 };
 
 static void raise_knob(struct raised_knob *raised, bool is_raised) {
-    if (hak_atomic_exchange(&raised->is_raised, is_raised, relaxed) == is_raised) return;
-    uint64_t highest = hak_knob_table[raised->knob].highest;
-    if (is_raised) hak_atomic_store(&raised->before, hak_knob_get(raised->knob), relaxed);
-    hak_knob_set(raised->knob, is_raised ? highest : hak_atomic_load(&raised->before, relaxed));
+    uint64_t highest = hak_knob_table[raised->knob].highest, now = hak_knob_get(raised->knob);
+    if (is_raised && now != highest) hak_atomic_store(&raised->before, now, relaxed);
+    bool was_raised = hak_atomic_exchange(&raised->is_raised, is_raised, relaxed);
+    if (is_raised) hak_knob_set(raised->knob, highest);
+    else if (was_raised) hak_knob_set(raised->knob, hak_atomic_load(&raised->before, relaxed));
 }
 
 /* For programs that must not fault once they have begun their work: what was used once stays, for an hour. Objects

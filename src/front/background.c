@@ -62,7 +62,7 @@ static HAK_ATOMIC(uint32_t) starter;
 static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
 
 /* Before main, then const. Who calls malloc may hold a lock of the wrapper's, and libc's pthread_create calls the
- * wrapper: no thread begins unless somebody asks for it. */
+ * wrapper: no thread begins unless a setting asks for it. */
 static bool is_malloc_wrapped;
 
 /* ---- Who wants it ------------------------------------------------------------------------------------------------ */
@@ -281,15 +281,15 @@ static bool is_large(void) {
 
 static bool is_due(void) {
     uint64_t setting = hak_process_config()->background;
-    bool is_served = hak_service_is_wanted() || hak_service_is_asked() || hak_meter_wants_thread();
-    bool may_begin_unasked = has_threads() && !is_malloc_wrapped;
-    if (setting == 0 || !(may_begin_unasked || setting == 1 || is_served)) return false;
+    bool is_asked_from_outside = hak_service_is_asked() || hak_meter_wants_thread();
+    bool is_set = setting == 1 || hak_service_is_wanted();
+    if (setting == 0 || !(is_set || (!is_malloc_wrapped && (has_threads() || is_asked_from_outside)))) return false;
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
     if (skip > 0) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
-    return is_served || is_large();
+    return hak_service_is_wanted() || is_asked_from_outside || is_large();
 }
 
 /* Takes the place of a thread that is not there. */

@@ -11,8 +11,8 @@
 struct symbols {
     const ElfW(Sym) * symbols;
     const char *names;
-    const uint16_t *versions; /* NULL: none */
-    const uint32_t *hash;
+    const uint16_t *versions;        /* NULL: none */
+    const uint32_t *hash, *old_hash; /* GNU's, System V's; NULL: none */
 };
 
 enum { IS_OLD_VERSION = 0x8000 };
@@ -23,25 +23,39 @@ static uint32_t hash_of_name(const char *name) {
     return hash;
 }
 
-static bool is_meant(const struct symbols *library, uint32_t index, const char *name) {
+static bool is_defined(const struct symbols *library, uint32_t index, const char *name) {
     const ElfW(Sym) *symbol = &library->symbols[index];
-    bool is_old = library->versions != NULL && (library->versions[index] & IS_OLD_VERSION) != 0;
-    return symbol->st_shndx != SHN_UNDEF && !is_old && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
-           strcmp(library->names + symbol->st_name, name) == 0;
+    return symbol->st_shndx != SHN_UNDEF && strcmp(library->names + symbol->st_name, name) == 0;
 }
+
+static bool is_meant(const struct symbols *library, uint32_t index, const char *name) {
+    bool is_old = library->versions != NULL && (library->versions[index] & IS_OLD_VERSION) != 0;
+    return !is_old && ELF64_ST_TYPE(library->symbols[index].st_info) == STT_FUNC && is_defined(library, index, name);
+}
+
+typedef bool symbol_test(const struct symbols *library, uint32_t index, const char *name);
 
 /* The table begins with the number of buckets, the first symbol in it, and the number of words of a filter, which is
  * passed over. A chain's last hash is odd. */
-static const ElfW(Sym) * find_symbol(const struct symbols *library, const char *name) {
+static const ElfW(Sym) * find_by_hash(const struct symbols *library, const char *name, symbol_test *is_it) {
     uint32_t bucket_count = library->hash[0], first = library->hash[1], filter_words = library->hash[2],
              hash = hash_of_name(name);
     const uint32_t *buckets = &library->hash[4] + filter_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t)),
                    *chain = buckets + bucket_count;
     if (bucket_count == 0) return NULL;
     for (uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; i++) {
-        if ((chain[i - first] | 1) == (hash | 1) && is_meant(library, i, name)) return &library->symbols[i];
+        if ((chain[i - first] | 1) == (hash | 1) && is_it(library, i, name)) return &library->symbols[i];
         if ((chain[i - first] & 1) != 0) break;
     }
+    return NULL;
+}
+
+/* Old linkers, and some that are told so, give System V's table alone: its second number is that of all symbols. */
+static const ElfW(Sym) * find_symbol(const struct symbols *library, const char *name, symbol_test *is_it) {
+    if (library->symbols == NULL || library->names == NULL) return NULL;
+    if (library->hash != NULL) return find_by_hash(library, name, is_it);
+    for (uint32_t i = 0; library->old_hash != NULL && i < library->old_hash[1]; i++)
+        if (is_it(library, i, name)) return &library->symbols[i];
     return NULL;
 }
 
@@ -56,6 +70,7 @@ static struct symbols symbols_of(ElfW(Addr) base, const ElfW(Dyn) * entry) {
         if (entry->d_tag == DT_STRTAB) library.names = table;
         if (entry->d_tag == DT_VERSYM) library.versions = table;
         if (entry->d_tag == DT_GNU_HASH) library.hash = table;
+        if (entry->d_tag == DT_HASH) library.old_hash = table;
     }
     return library;
 }
@@ -64,6 +79,7 @@ struct search {
     const char *library; /* NULL: any */
     const void *code;    /* NULL: any */
     const char *name;
+    symbol_test *is_it;
     void *found;
 };
 
@@ -93,32 +109,21 @@ static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
         const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
         if (part->p_type != PT_DYNAMIC) continue;
         struct symbols library = symbols_of(loaded->dlpi_addr, (const void *)(loaded->dlpi_addr + part->p_vaddr));
-        const ElfW(Sym) *symbol = library.symbols == NULL || library.names == NULL || library.hash == NULL
-                                      ? NULL
-                                      : find_symbol(&library, search->name);
+        const ElfW(Sym) *symbol = find_symbol(&library, search->name, search->is_it);
         if (symbol != NULL) search->found = (void *)(loaded->dlpi_addr + symbol->st_value);
     }
     return search->library != NULL || search->code != NULL || search->found != NULL;
 }
 
-static void *find(const char *library, const void *code, const char *name) {
-    struct search search = {library, code, name, NULL};
+static void *find(const char *library, const void *code, const char *name, symbol_test *is_it) {
+    struct search search = {library, code, name, is_it, NULL};
     dl_iterate_phdr(look_into, &search);
     return search.found;
 }
 
-void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", NULL, name); }
-void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name); }
-void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name); }
-
-bool hak_os_is_malloc_wrapped(const void *code) {
-    static const char *const names[] = {"malloc", "calloc", "realloc", "free"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const void *beside = hak_os_find_beside(code, names[i]);
-        if (beside != NULL && hak_os_find_in_libraries(names[i]) != beside) return true;
-    }
-    return false;
-}
+void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", NULL, name, is_meant); }
+void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name, is_meant); }
+void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name, is_meant); }
 
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 
@@ -172,5 +177,17 @@ void hak_os_find_library_code(void) {
 bool hak_os_is_library_code(const void *address) {
     for (size_t i = 0; i < LIBRARIES; i++)
         if ((uintptr_t)address >= code[i].start && (uintptr_t)address < code[i].end) return true;
+    return false;
+}
+
+/* Whatever defines the name first hides the others. Where that is libc, because it was loaded first, libc calls itself,
+ * and no wrapper. */
+bool hak_os_is_malloc_wrapped(const void *own_code) {
+    static const char *const names[] = {"malloc", "calloc", "realloc", "free"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const void *beside = hak_os_find_beside(own_code, names[i]);
+        void *first = find(NULL, NULL, names[i], is_defined);
+        if (beside != NULL && first != beside && !hak_os_is_library_code(first)) return true;
+    }
     return false;
 }

@@ -29,7 +29,7 @@ bool hak_os_is_library_code(const void *address);
 
 /* Whether the program, or a tool in it, has put a malloc, calloc, realloc or free before the one beside this code: libc
  * calls that one, as do all others, and who called the one beside may hold its lock. False in a program that is linked
- * statically. To be called as the above. */
-bool hak_os_is_malloc_wrapped(const void *code);
+ * statically. To be called after the above, as it is. */
+bool hak_os_is_malloc_wrapped(const void *own_code);
 
 #endif

@@ -82,6 +82,7 @@ static struct hak_heap *take_unused(uint32_t generation) {
 static struct hak_heap *take_orphaned(uint32_t generation) {
     struct hak_heap *heap = hak_vacant_take_orphaned();
     if (heap == NULL) return NULL;
+    heap->out_bytes = 0; /* told in leave_after_fork */
     forget_thread(heap);
     heap->is_inherited = true;
     set_in_use(heap, generation);

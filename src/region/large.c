@@ -326,11 +326,13 @@ static void *move_mapping(uintptr_t start, size_t have_bytes, const struct hak_o
     return target->start;
 }
 
-/* Who moves a run takes its memory away from where others would use it next, and they pay for page faults. Where free
- * memory abounds, a copy into it costs less. Not in small steps: all copies together are a few times the last size. */
+/* Who moves a run takes its memory away from where others would use it next, and they pay for page faults. A copy into
+ * free memory costs less, and leaves as much behind. Not in small steps: all copies together are a few times the last
+ * size. A guess: what lies free may be in pieces that are too small. */
 static bool is_better_copied(size_t have_bytes, size_t bytes) {
     uint64_t dirty_bytes = hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES;
-    return bytes >= have_bytes + have_bytes / COPIED_GROWTH_SHARE && dirty_bytes / COPIED_DIRTY_TIMES >= bytes;
+    return bytes >= have_bytes + have_bytes / COPIED_GROWTH_SHARE && bytes <= hak_knob(run_limit_bytes) &&
+           dirty_bytes / COPIED_DIRTY_TIMES >= bytes;
 }
 
 /* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its

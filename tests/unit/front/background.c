@@ -89,6 +89,9 @@ static void not_for_a_wrapper(void **state) {
     assert_null(fake_os.thread);
     empty(BLOCKS, 0);
     assert_in_range(hak_atomic_load(&hak_dirty_units, relaxed), 0, 8);
+    hak_atomic_store(&hak_channel_wish, HAK_CHANNEL_WISHED, relaxed);
+    fill(BLOCKS);
+    assert_null(fake_os.thread);
     set_background(1);
     fill(BLOCKS);
     assert_non_null(fake_os.thread);

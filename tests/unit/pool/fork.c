@@ -82,6 +82,18 @@ static void untold(void **state) {
     assert_int_equal(hak_atomic_load(&hak_out_bytes, relaxed) + (uint64_t)own->out_bytes, bytes);
 }
 
+/* The same where a thread of the child takes the heap. */
+static void untold_and_taken(void **state) {
+    (void)state;
+    start();
+    int64_t bytes = (int64_t)hak_atomic_load(&hak_out_bytes, relaxed) + own->out_bytes + other->out_bytes;
+    assert_int_not_equal(other->out_bytes, 0);
+    hak_fork_recover(own, 0);
+    assert_ptr_equal(hak_heap_acquire(), other);
+    hak_heap_release(other);
+    assert_int_equal(hak_atomic_load(&hak_out_bytes, relaxed) + (uint64_t)own->out_bytes, bytes);
+}
+
 /* What kept heaps have is there for who finds no memory, of whatever size. */
 static void reclaimed(void **state) {
     (void)state;
@@ -342,9 +354,10 @@ static void born_in_the_child(void **state) {
     assert_int_equal(hak_heap_acquire()->generation, hak_generation);
 }
 
-UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(untold), cmocka_unit_test(reclaimed),
-          cmocka_unit_test(purged_in_a_handler), cmocka_unit_test(nothing_to_repair), cmocka_unit_test(torn),
-          cmocka_unit_test(torn_with_a_slab_in_no_list), cmocka_unit_test(in_hand), cmocka_unit_test(freed_into_full),
-          cmocka_unit_test(run_in_change), cmocka_unit_test(change_without_a_hand), cmocka_unit_test(noted),
-          cmocka_unit_test(two_hands), cmocka_unit_test(twice), cmocka_unit_test(beside_another_thread),
-          cmocka_unit_test(forked_in_the_handler), cmocka_unit_test(born_in_the_child))
+UNIT_MAIN(cmocka_unit_test(idle), cmocka_unit_test(untold), cmocka_unit_test(untold_and_taken),
+          cmocka_unit_test(reclaimed), cmocka_unit_test(purged_in_a_handler), cmocka_unit_test(nothing_to_repair),
+          cmocka_unit_test(torn), cmocka_unit_test(torn_with_a_slab_in_no_list), cmocka_unit_test(in_hand),
+          cmocka_unit_test(freed_into_full), cmocka_unit_test(run_in_change), cmocka_unit_test(change_without_a_hand),
+          cmocka_unit_test(noted), cmocka_unit_test(two_hands), cmocka_unit_test(twice),
+          cmocka_unit_test(beside_another_thread), cmocka_unit_test(forked_in_the_handler),
+          cmocka_unit_test(born_in_the_child))

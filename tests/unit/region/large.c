@@ -443,6 +443,12 @@ static void runs_to_be_copied(void **state) {
 static void runs_to_be_moved(void **state) {
     (void)state;
     start();
+    char *large = alloc(3 * HAK_MIB / 2), *behind = alloc(HAK_MIB / 4), *free_runs[8];
+    for (int i = 0; i < 8; i++) free_runs[i] = alloc(2 * HAK_MIB);
+    for (int i = 0; i < 8; i++) assert_true(free_block(free_runs[i]));
+    assert_int_equal(place_of(resize(large, 3 * HAK_MIB)).kind, HAK_PLACE_MAPPING); /* which it would be anyway */
+    assert_true(free_block(behind));
+    hak_region_purge_units(UINT64_MAX, true);
     char *run = alloc(HAK_MIB), *next = alloc(HAK_MIB / 4);
     assert_ptr_equal(next, run + HAK_MIB);
     char *other = alloc(2 * HAK_MIB);
