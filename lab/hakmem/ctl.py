@@ -182,7 +182,8 @@ def _wished_channel(pid: int, who: str, deadline: float, say: Callable[[str], No
                     return channel
                 if said_at <= time.monotonic():
                     said_at = deadline
-                    say(f"{who} has one thread, or wraps malloc: waiting until it asks for memory that its cache doesn't have")
+                    reason = f"{who} has one thread, or wraps malloc"
+                    say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
                 time.sleep(0.01)
             for place in places:
                 _replace(memory, place, WISHED, NO_WISH)
@@ -192,7 +193,7 @@ def _wished_channel(pid: int, who: str, deadline: float, say: Callable[[str], No
         ) from None
     except OSError:
         raise AskError(f"{who} ended before it answered") from None
-    raise AskError(f"{who} has one thread and asked for no memory meanwhile, or wraps malloc: {NONE_UNASKED}")
+    raise AskError(f"{who} has one thread, or wraps malloc, and asked for no memory meanwhile: {NONE_UNASKED}")
 
 
 def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:
