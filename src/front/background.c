@@ -11,10 +11,10 @@
 #include "os/libc.h"
 #include "os/os.h"
 #include "pool/drain.h"
-#include "region/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 #include "region/generation.h"
+#include "region/heap_count.h"
 #include "region/mapping_cache.h"
 
 HAK_ATOMIC(uint32_t) hak_background_state;

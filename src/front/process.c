@@ -17,8 +17,8 @@
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
-#include "region/heap_count.h"
 #include "region/generation.h"
+#include "region/heap_count.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"
 
@@ -205,7 +205,7 @@ static void in_child(void) {
  * of the kernel is asked now: a sandbox that the program enters later may kill for it. */
 __attribute__((constructor(101))) static void before_main(void) {
     hak_process_initialize(); /* without memory, the first malloc tries again */
-    hak_background_begin(); /* before a setting lets its thread begin, in a thread of an earlier constructor's */
+    hak_background_begin();   /* before a setting lets its thread begin, in a thread of an earlier constructor's */
     read_settings();
     hak_tight_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */

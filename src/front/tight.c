@@ -4,11 +4,11 @@
 #include "front/miss.h"
 #include "os/memory_limit.h"
 #include "os/os.h"
-#include "region/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 #include "region/density.h"
 #include "region/directory.h"
+#include "region/heap_count.h"
 #include "region/mapping_cache.h"
 
 /* Shares of a limit, in 64ths. A limit is commonly a quarter above what a program needs, which is four fifths of it:

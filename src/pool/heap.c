@@ -6,12 +6,12 @@
 #include "base/memory.h"
 #include "os/os.h"
 #include "pool/bin.h"
-#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/shrink.h"
 #include "pool/vacant.h"
 #include "region/decay.h"
 #include "region/generation.h"
+#include "region/heap_count.h"
 #include "region/in_hand.h"
 
 HAK_WRITTEN_BY_MANY struct hak_counters hak_shared_counters;

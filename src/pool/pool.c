@@ -2,12 +2,12 @@
 
 #include "base/check.h"
 #include "base/knobs.h"
-#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
 #include "pool/shrink.h"
 #include "os/os.h"
 #include "region/decay.h"
+#include "region/heap_count.h"
 #include "region/in_hand.h"
 
 static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }

@@ -2,6 +2,7 @@
  * mallinfo, mallinfo2. The answers must be about the heap that serves the program. */
 #include "expect.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -37,6 +38,38 @@ static void tuning(void) {
         int code = mallopt(unknown[i], 1);
         EXPECT(code == 0 || code == 1, "mallopt(%d, 1) gave %d", unknown[i], code);
     }
+}
+
+static pthread_barrier_t begun, ended;
+
+static void *have_memory(void *unused) {
+    free(malloc(100));
+    pthread_barrier_wait(&begun);
+    pthread_barrier_wait(&ended);
+    return unused;
+}
+
+/* What a threshold of -1 keeps goes back again when the program takes that back. With two threads: one alone keeps what
+ * it has shown to use again. */
+static void tuning_taken_back(void) {
+    enum { BYTES = 200 * MIB };
+    pthread_t thread;
+    pthread_barrier_init(&begun, NULL, 2);
+    pthread_barrier_init(&ended, NULL, 2);
+    EXPECT(pthread_create(&thread, NULL, have_memory, NULL) == 0, "no thread");
+    pthread_barrier_wait(&begun);
+    EXPECT(mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_MMAP_MAX, 0) == 1, "mallopt");
+    size_t before = resident_bytes();
+    free(memset(malloc(BYTES), 1, BYTES));
+    size_t kept = resident_bytes();
+    EXPECT(kept > before + BYTES / 2, "%zu MiB resident, %zu before", kept / MIB, before / MIB);
+    malloc_trim(0);
+    EXPECT(mallopt(M_TRIM_THRESHOLD, 1 << 16) == 1 && mallopt(M_MMAP_MAX, 1 << 16) == 1, "mallopt");
+    free(memset(malloc(BYTES), 1, BYTES));
+    size_t freed = resident_bytes();
+    EXPECT(freed < before + BYTES / 4, "%zu MiB resident, %zu before", freed / MIB, before / MIB);
+    pthread_barrier_wait(&ended);
+    pthread_join(thread, NULL);
 }
 
 /* ---- A heap to ask about ---- */
@@ -273,6 +306,7 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"small_stack", small_stack},
         {"tuning", tuning},
+        {"tuning_taken_back", tuning_taken_back},
         {"info_small", info_small},
         {"info_medium", info_medium},
         {"info_large", info_large},

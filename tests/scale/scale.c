@@ -24,8 +24,8 @@
 #include "hakmem/hakmem.h"
 #include "lines.h"
 #include "pool/heap.h"
-#include "region/heap_count.h"
 #include "region/decay.h"
+#include "region/heap_count.h"
 #include "turns.h"
 
 enum { PROCESSORS = 64, HEAPS_PER_PROCESSOR = 2, NS_PER_OPERATION = 20000, WARM_UP_TURN = 50, LAST_WARM_UP = 4 };

@@ -12,9 +12,9 @@
 #include "front/process.h"
 #include "os/channel.h"
 #include "pool/heap.h"
-#include "region/heap_count.h"
 #include "pool/purge.h"
 #include "region/decay.h"
+#include "region/heap_count.h"
 
 enum { BLOCKS = 40000, BYTES = 1000 };
 

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "pool/fork.h"
-#include "region/heap_count.h"
 #include "pool/partial_set.h"
 #include "pool/purge.h"
 #include "region/decay.h"
 #include "region/generation.h"
+#include "region/heap_count.h"
 #include "region/in_hand.h"
 #include "region/large.h"
 

@@ -9,9 +9,9 @@
 #include "fake_os.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
-#include "region/heap_count.h"
 #include "pool/held.h"
 #include "pool/pool.h"
+#include "region/heap_count.h"
 
 static inline void pool_start(size_t window_room) {
     fake_os.window_room = window_room;

@@ -1,7 +1,7 @@
 /* pool/vacant.h: where heaps that no thread has are found, and that nobody looks at others for it. */
 #include "pool_fixture.h"
-#include "region/heap_count.h"
 #include "pool/vacant.h"
+#include "region/heap_count.h"
 #include "touched_heaps.h"
 
 enum { VERY_MANY_HEAPS = 8000 };
