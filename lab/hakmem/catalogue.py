@@ -15,7 +15,6 @@ from hakmem.errors import LabError
 from hakmem.measure import CEILING, Case, Variant
 
 TRACES = "traces"
-PROGRAMS = "programs"
 REPLAY = "replay "
 
 
@@ -29,7 +28,7 @@ def names() -> list[str]:
 def choose(wanted: Iterable[str] = (), size: str = "full") -> tuple[list[Case], list[str]]:
     """Cases by name or group, all but the long ones when none is given; and a line for each program that is missing."""
     chosen = [name.strip() for word in wanted for name in word.split(",")]
-    known, groups = names(), [*suite.GROUPS, TRACES, PROGRAMS]
+    known, groups = names(), [*suite.GROUPS, TRACES, programs.GROUP]
     for name in chosen:
         if name not in known and name not in groups:
             raise LabError(f"no case {name!r}; there are {', '.join(known)}, and the groups {', '.join(groups)}")
@@ -39,7 +38,7 @@ def choose(wanted: Iterable[str] = (), size: str = "full") -> tuple[list[Case], 
 
     benchmarks = [row.name for row in suite.BENCHMARKS if is_wanted(row.name, row.group)]
     traces = [name for name in replays.shipped() if is_wanted(REPLAY + name, TRACES)]
-    real, absent = programs.cases(row for row in programs.PROGRAMS if is_wanted(row.name, PROGRAMS))
+    real, absent = programs.cases(row for row in programs.PROGRAMS if is_wanted(row.name, row.group))
     cases: list[Case] = list(suite.resolve(benchmarks, size)) if benchmarks else []
     cases += [replace(case, name=REPLAY + case.name) for case in replays.cases(traces, size)]
     cases += real
@@ -53,7 +52,7 @@ def listing() -> list[list[str]]:
     """Case, group and command at full size, of all."""
     rows = [[row.name, row.group, row.full] for row in suite.BENCHMARKS]
     rows += [[REPLAY + name, TRACES, f"bench_replay {path.name}"] for name, path in replays.shipped().items()]
-    return rows + [[program.name, PROGRAMS, " ".join(program.command)] for program in programs.PROGRAMS]
+    return rows + [[program.name, program.group, " ".join(program.command)] for program in programs.PROGRAMS]
 
 
 def ceiling() -> Variant:

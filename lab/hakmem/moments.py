@@ -135,7 +135,7 @@ def _prepared(program: programs.Program, work: str, cwd: Path) -> tuple[list[str
     return words, None if drive is None else lambda: _talk(drive, values)
 
 
-def _talk(drive: Callable[[Mapping[str, str]], bytes], values: Mapping[str, str]) -> None:
+def _talk(drive: Callable[[Mapping[str, str]], servers.Told], values: Mapping[str, str]) -> None:
     with contextlib.suppress(OSError, LabError):
         drive(values)
 

@@ -24,11 +24,13 @@ from pathlib import Path
 from hakmem import native, process, servers
 from hakmem.errors import LabError
 from hakmem.measure import CEILING, Sample, Variant, values_of
+from hakmem.suite import LONG
 
 INPUTS = Path(__file__).resolve().parent / "inputs"
 SYSTEM_PYTHON = "/usr/bin/python3"
 PYTHON = SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
 TIMEOUT_S = 180
+GROUP = "programs"
 
 Values = dict[str, str]
 
@@ -48,7 +50,8 @@ class Program:
     errors: Callable[[bytes], bytes] = field(default=lambda text: text)
     prepare: Callable[[Values], Values] | None = None  # once per measurement
     set_up: Callable[[Values], None] | None = None  # before each run, in its folder
-    drive: Callable[[Mapping[str, str]], bytes] | None = None  # talks to a server until it ends
+    drive: Callable[[Mapping[str, str]], servers.Told] | None = None  # talks to a server until it ends
+    group: str = GROUP
 
 
 def find(group: Iterable[str]) -> str | None:
@@ -120,7 +123,7 @@ class ProgramCase:
         values |= {**self.prepared, "cwd": str(cwd), "port": servers.free_port()}
         if program.set_up:
             program.set_up(values)
-        answers: list[bytes] = []
+        answers: list[servers.Told] = []
         drive = program.drive
         run = process.run(
             command_of(program, values),
@@ -141,10 +144,11 @@ class ProgramCase:
             )
         parts = {"stdout": program.output(run.stdout), "stderr": program.errors(run.stderr)}
         parts |= {name: (cwd / name).read_bytes() for name in program.files}
+        told = answers[0] if answers else servers.Told(b"")
         if answers:
-            parts["answers"] = answers[0]
+            parts["answers"] = told.answers
         digest = " ".join(f"{name}:{hashlib.sha256(data).hexdigest()[:12]}" for name, data in parts.items())
-        return Sample(values_of(run), digest, full_size=run.wall_s >= 1)
+        return Sample({**values_of(run), **told.values}, digest, full_size=run.wall_s >= 1, units=told.units)
 
 
 def command_of(program: Program, values: Values) -> list[str]:
@@ -284,6 +288,19 @@ PROGRAMS = (
         output=_without_numbers,
         prepare=_redis,
         drive=servers.redis,
+    ),
+    Program(
+        "redis snapshot",
+        "redis-tools",
+        (("redis-server", "redis-check-rdb"),),
+        (
+            *("{server}", "--port", "{port}", "--bind", servers.HOST, "--save", "", "--appendonly", "no"),
+            *("--enable-debug-command", "local", "--rdbcompression", "no", "--rdb-key-save-delay", "-10"),
+        ),
+        output=_without_numbers,
+        prepare=_redis,
+        drive=servers.redis_snapshot,
+        group=LONG,
     ),
     Program(
         "memcached",

@@ -1,19 +1,22 @@
 """Conversations with the servers among the real programs: each loads one, checks its answers, and asks it to end.
 
-A conversation returns what must be the same under every allocator. It raises OSError or LabError when the server does
-not answer, and the run is then no figure.
+It raises OSError or LabError when the server does not answer, and the run is then no figure.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from hakmem.errors import LabError
@@ -21,6 +24,16 @@ from hakmem.errors import LabError
 HOST = "127.0.0.1"
 START_S = 30  # until a server listens
 LOAD_S = 120  # for a load program
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a conversation returns: answers, which must be the same under every allocator, and figures of its own, with
+    names of measure.METRICS or with units of their own."""
+
+    answers: bytes
+    values: Mapping[str, float] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
 
 def free_port() -> str:
@@ -85,8 +98,16 @@ def _redis_commands() -> Iterator[bytes]:
             yield b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
 
 
-def redis(values: Mapping[str, str]) -> bytes:
-    done = b"$4\r\ndone\r\n"
+REDIS_DONE = b"$4\r\ndone\r\n"  # the answer to ECHO done
+
+
+def _end_redis(client: socket.socket) -> None:
+    client.sendall(b"SHUTDOWN NOSAVE\r\n")
+    with contextlib.suppress(ConnectionResetError):
+        client.recv(1)
+
+
+def redis(values: Mapping[str, str]) -> Told:
     load = [
         "redis-benchmark",
         "-h",
@@ -105,15 +126,73 @@ def redis(values: Mapping[str, str]) -> bytes:
     ]
     with connect(values["port"]) as client:
         _load([*load, "-t", "set,get,lpush,rpop,sadd,hset,zpopmin"])
-        ask(client, b"FLUSHALL\r\nECHO done\r\n", done)
-        answers = ask(client, b"".join(_redis_commands()) + b"ECHO done\r\n", done)
-        client.sendall(b"SHUTDOWN NOSAVE\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            client.recv(1)
-    return answers
+        ask(client, b"FLUSHALL\r\nECHO done\r\n", REDIS_DONE)
+        answers = ask(client, b"".join(_redis_commands()) + b"ECHO done\r\n", REDIS_DONE)
+        _end_redis(client)
+    return Told(answers)
 
 
-def memcached(values: Mapping[str, str]) -> bytes:
+SNAPSHOT_KEYS = 500_000
+SNAPSHOT_UPDATES = 50_000
+SNAPSHOT_BYTES = 500  # of a value
+
+
+def _set(key: int, text: str) -> bytes:
+    name = b"key:%06d" % key
+    return b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(name), name, len(text), text.encode())
+
+
+def _batches(sets: Iterator[bytes]) -> Iterator[bytes]:
+    while batch := b"".join(itertools.islice(sets, 1000)):
+        yield batch + b"ECHO done\r\n"
+
+
+@lru_cache(maxsize=1)
+def _snapshot_updates() -> list[bytes]:
+    """Four of five among a fifth of the keys. Made once: the client's work is not what is measured."""
+    draw = random.Random(1)
+    fifth = SNAPSHOT_KEYS // 5
+
+    def sets() -> Iterator[bytes]:
+        for i in range(SNAPSHOT_UPDATES):
+            key = draw.randrange(fifth) * 5 if draw.random() < 0.8 else draw.randrange(SNAPSHOT_KEYS)
+            yield _set(key, f"{i:x}".rjust(SNAPSHOT_BYTES, "u"))
+
+    return list(_batches(sets()))
+
+
+def redis_snapshot(values: Mapping[str, str]) -> Told:
+    """Replaces values while a child writes all of them to a file, slowly enough that it takes longer than the updates.
+    `copied` is what Redis itself says at the end of the child's copies."""
+    with connect(values["port"]) as client:
+        for batch in _batches(_set(key, f"{key:x}".rjust(SNAPSHOT_BYTES, "v")) for key in range(SNAPSHOT_KEYS)):
+            ask(client, batch, REDIS_DONE)
+        ask(client, b"BGSAVE\r\nECHO done\r\n", REDIS_DONE)
+        start = time.monotonic()
+        for batch in _snapshot_updates():
+            ask(client, batch, REDIS_DONE)
+        took = time.monotonic() - start
+        if _persistence(client)["rdb_bgsave_in_progress"] != "1":
+            raise LabError("the snapshot ended before the updates")
+        deadline = time.monotonic() + LOAD_S
+        while (state := _persistence(client))["rdb_bgsave_in_progress"] == "1":
+            if time.monotonic() > deadline:
+                raise LabError(f"the snapshot did not end within {LOAD_S} s")
+            time.sleep(0.05)
+        if state["rdb_last_bgsave_status"] != "ok":
+            raise LabError("redis could not write its snapshot")
+        answers = ask(client, b"DEBUG DIGEST\r\nECHO done\r\n", REDIS_DONE)
+        _end_redis(client)
+    figures = {"copied": float(state["rdb_last_cow_size"]), "operations_per_s": SNAPSHOT_UPDATES / took}
+    return Told(answers, figures, {"copied": "B"})
+
+
+def _persistence(client: socket.socket) -> dict[str, str]:
+    answer = ask(client, b"INFO persistence\r\nECHO done\r\n", REDIS_DONE).decode()
+    return dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+
+
+def memcached(values: Mapping[str, str]) -> Told:
     """Items of 20 B to 16 KiB, replaced, appended to, counted and deleted; more of them than its memory holds."""
     answers = bytearray()
     with connect(values["port"]) as client:
@@ -130,10 +209,10 @@ def memcached(values: Mapping[str, str]) -> bytes:
         client.sendall(b"shutdown\r\n")
         with contextlib.suppress(ConnectionResetError):
             client.recv(1)
-    return bytes(answers)
+    return Told(bytes(answers))
 
 
-def nginx(values: Mapping[str, str]) -> bytes:
+def nginx(values: Mapping[str, str]) -> Told:
     """Pipelined requests on kept connections, small and large files, and one connection per request."""
     small = b"GET /small HTTP/1.1\r\nHost: test\r\n\r\n"
     large = b"GET /large HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -157,10 +236,10 @@ def nginx(values: Mapping[str, str]) -> bytes:
     for _ in range(5000):
         statuses += re.findall(rb"HTTP/1\.1 (\d+)", request(last))
     os.kill(int(Path(values["cwd"], "nginx.pid").read_text()), signal.SIGQUIT)
-    return b"%d answers, %s" % (len(statuses), b" ".join(sorted(set(statuses))))
+    return Told(b"%d answers, %s" % (len(statuses), b" ".join(sorted(set(statuses)))))
 
 
-def postgres(values: Mapping[str, str]) -> bytes:
+def postgres(values: Mapping[str, str]) -> Told:
     """pgbench's own tables and transactions, then sorts, joins and aggregates whose answers have one order."""
     connect(values["port"]).close()
     client = {
@@ -180,7 +259,7 @@ def postgres(values: Mapping[str, str]) -> bytes:
     answer = _load([str(folder / "psql"), "-X", "-A", "-t", "-c", QUERIES], client)
     pid = int(Path(values["data"], "postmaster.pid").read_text().split()[0])
     os.kill(pid, signal.SIGINT)
-    return answer.encode()
+    return Told(answer.encode())
 
 
 QUERIES = """

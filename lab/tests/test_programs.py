@@ -4,10 +4,11 @@ python."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hakmem import allocators, measure, programs
+from hakmem import allocators, measure, programs, servers
 from hakmem.errors import LabError
 from hakmem.measure import Variant
 from hakmem.programs import Program, ProgramCase
@@ -67,21 +68,19 @@ def test_drive_talks_to_a_server_until_it_ends() -> None:
         " c.sendall(c.recv(9)[::-1])"
     )
 
-    def talk(values: object) -> bytes:
-        from hakmem import servers
-
-        with servers.connect(values["port"]) as client:  # type: ignore[index]
-            return servers.ask(client, b"abc", b"a")
+    def talk(values: Mapping[str, str]) -> servers.Told:
+        with servers.connect(values["port"]) as client:
+            return servers.Told(servers.ask(client, b"abc", b"a"), {"copied": 7.0}, {"copied": "B"})
 
     program = Program("echo", "python3", ((programs.PYTHON,),), ("{exe}", "-c", server, "{port}"), drive=talk)
-    assert "answers:" in case(program).run(GLIBC).digest
+    sample = case(program).run(GLIBC)
+    assert "answers:" in sample.digest
+    assert sample.values["copied"] == 7 and sample.units == {"copied": "B"} and sample.values["wall_s"] > 0
 
 
 def test_server_that_never_listens_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hakmem import servers
-
     monkeypatch.setattr(servers, "START_S", 0.05)
-    program = replace(SHELL, drive=lambda values: servers.connect(values["port"]).recv(1))
+    program = replace(SHELL, drive=lambda values: servers.Told(servers.connect(values["port"]).recv(1)))
     with pytest.raises(LabError, match="no server listens on port"):
         case(program).run(GLIBC)
 
@@ -91,3 +90,13 @@ def test_unknown_and_missing_programs() -> None:
         programs.by_name("nosuch")
     absent = replace(SHELL, needs=(("no-such-command",), ("/no/such/*/file",)))
     assert programs.cases([absent, SHELL])[1] == [absent]
+
+
+@pytest.mark.slow
+def test_snapshot_of_redis_tells_what_was_copied() -> None:
+    program = programs.by_name("redis snapshot")
+    if programs.installed(program) is None:
+        pytest.skip("redis-server is not installed")
+    sample = case(program).run(Variant("hakmem", allocators.hakmem()))
+    assert sample.values["operations_per_s"] > 0 and sample.units["copied"] == "B"
+    assert servers.SNAPSHOT_UPDATES * 100 < sample.values["copied"] < sample.values["peak_rss_bytes"] * 1.1

@@ -25,7 +25,9 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
     hakmem needs less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of them is
     installed.
     """
-    wanted = [programs.by_name(name) for name in only] or list(programs.PROGRAMS)
+    wanted = [programs.by_name(name) for name in only] or [
+        row for row in programs.PROGRAMS if row.group == programs.GROUP
+    ]
     if not every and not only:
         wanted = [program for program in wanted if program.name in USUAL]
     cases, missing = programs.cases(wanted)
