@@ -60,8 +60,9 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
 
 /* ---- Questions and requests ------------------------------------------------------------------------------------ */
 
-/* 1 when the address lies in memory that hakmem manages (whether or not its block is live), else 0. Takes no lock:
- * a signal handler may call it. */
+/* 1 when the address lies in memory that hakmem manages, else 0. For an address in a live block it is 1. Where a
+ * block was freed it may be either, and it may be 1 where somebody else has mapped memory in a place that hakmem gave
+ * up. Takes no lock: a signal handler may call it. */
 HAK_API int hak_owns(const void *address);
 
 /* Gives every free page back to the kernel, also holes inside slabs that are in use, and what other threads have in

@@ -257,8 +257,8 @@ static void raise_knob(struct raised_knob *raised, bool is_raised) {
     uint64_t highest = hak_knob_table[raised->knob].highest, now = hak_knob_get(raised->knob);
     if (is_raised && now != highest) hak_atomic_store(&raised->before, now, relaxed);
     bool was_raised = hak_atomic_exchange(&raised->is_raised, is_raised, relaxed);
-    if (is_raised) hak_knob_set(raised->knob, highest);
-    else if (was_raised) hak_knob_set(raised->knob, hak_atomic_load(&raised->before, relaxed));
+    if (is_raised) hak_knob_give(raised->knob, highest);
+    else if (was_raised) hak_knob_give(raised->knob, hak_atomic_load(&raised->before, relaxed));
 }
 
 /* For programs that must not fault once they have begun their work: what was used once stays, for an hour. Objects
@@ -278,12 +278,12 @@ static int set_parameter(int parameter, int value) {
     if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);
     if (parameter == MMAP_MAX) hak_atomic_store(&maps_nothing, value == 0, relaxed);
     keep_freed(hak_atomic_load(&never_trims, relaxed), hak_atomic_load(&maps_nothing, relaxed));
-    if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_set(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
+    if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_give(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;
         if (limit > 32 * HAK_MIB) limit = 32 * HAK_MIB;
-        hak_knob_set(HAK_KNOB_run_limit_bytes, limit);
+        hak_knob_give(HAK_KNOB_run_limit_bytes, limit);
     }
     return parameter == MXFAST || (parameter <= TRIM_THRESHOLD && parameter >= ARENA_MAX);
 }

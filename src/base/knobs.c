@@ -36,3 +36,15 @@ bool hak_knob_set(enum hak_knob_number number, uint64_t value) {
     hak_atomic_store(knob_places[number], value, relaxed);
     return true;
 }
+
+static HAK_ATOMIC(uint64_t) given_knobs; /* a bit for each; config.c sees that they fit */
+
+bool hak_knob_give(enum hak_knob_number number, uint64_t value) {
+    if (!hak_knob_set(number, value)) return false;
+    hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, relaxed);
+    return true;
+}
+
+bool hak_knob_is_given(enum hak_knob_number number) {
+    return (hak_atomic_load(&given_knobs, relaxed) >> number & 1) != 0;
+}

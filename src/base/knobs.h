@@ -44,4 +44,9 @@ uint64_t hak_knob_get(enum hak_knob_number number);
 /* False, and nothing changes, when the value is out of bounds. */
 bool hak_knob_set(enum hak_knob_number number, uint64_t value);
 
+/* The same in the name of the program or its user: from then on the controller leaves it alone (A2 of control/ace.h),
+ * in children, too. */
+bool hak_knob_give(enum hak_knob_number number, uint64_t value);
+bool hak_knob_is_given(enum hak_knob_number number);
+
 #endif

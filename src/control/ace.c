@@ -92,7 +92,6 @@ struct learned {
 
 static struct hak_ace_settings configured;
 static uint64_t first_values[KNOBS]; /* where the knobs stand when main begins */
-static uint64_t first_bin_bytes;
 
 /* The background thread's. */
 static struct {
@@ -269,12 +268,12 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
 }
 
 /* Bins of classes follow from what it says. */
-static bool are_bins_own(void) { return hak_knob(bin_bytes) == first_bin_bytes; }
+static bool are_bins_own(void) { return !hak_knob_is_given(HAK_KNOB_bin_bytes); }
 
 static void see_whose_knobs(void) { /* A2 */
     if (!are_bins_own()) ace.own &= ~(uint32_t)CLASS_BITS;
     for (uint32_t i = 0; i < KNOBS; i++)
-        if (hak_knob_get(knob_dimensions[i].knob) != ace.value[i]) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
+        if (hak_knob_is_given(knob_dimensions[i].knob)) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
 }
 
 static bool has_class(const struct learned *learned, uint32_t size_class) {
@@ -512,7 +511,6 @@ static void control(const struct sums *from, const struct sums *to) {
 void hak_ace_configure(const struct hak_ace_settings *given) {
     configured = *given;
     for (uint32_t i = 0; i < KNOBS; i++) first_values[i] = hak_knob_get(knob_dimensions[i].knob);
-    first_bin_bytes = hak_knob(bin_bytes);
 }
 
 static bool is_acting(void) { return configured.is_enabled && !configured.is_pinned; }
@@ -575,10 +573,8 @@ void hak_ace_rest(void) {
 
 void hak_ace_after_fork(void) {
     if (!ace.has_begun) return;
-    for (uint32_t i = 0; i < KNOBS; i++) /* A3. What is no arm, somebody else has set. */
-        for (uint32_t arm = 0; arm < dimensions[CLASS_DIMENSIONS + i].arm_count; arm++)
-            if (hak_knob_get(knob_dimensions[i].knob) == knob_value(CLASS_DIMENSIONS + i, arm))
-                hak_knob_set(knob_dimensions[i].knob, first_values[i]);
+    for (uint32_t i = 0; i < KNOBS; i++) /* A3 */
+        if (!hak_knob_is_given(knob_dimensions[i].knob)) hak_knob_set(knob_dimensions[i].knob, first_values[i]);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     hak_atomic_store(&shown.tried, COUNT, relaxed);

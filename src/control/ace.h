@@ -7,9 +7,9 @@
  * at the end of a period.
  *
  *   A1  A knob is set to its start, or to one of its arms, within its bounds (hak_knob_set); no other knob is ever set.
- *   A2  A knob that has a value which was not set here is somebody else's from then on.
+ *   A2  A knob that somebody has given a value (hak_knob_give) is his from then on.
  *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; after a fork, as the program
- *   began.
+ *       began, or as somebody has given them.
  */
 #ifndef HAK_CONTROL_ACE_H
 #define HAK_CONTROL_ACE_H

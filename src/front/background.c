@@ -83,7 +83,8 @@ static bool is_wanted(void) { return has_threads() || is_always_wanted() || hak_
 /* All that a heap's thread has done but for hits. */
 static uint64_t misses_of(const struct hak_heap *heap) {
     return hak_atomic_load(&heap->slow_paths, relaxed) + hak_atomic_load(&heap->counters.large_allocs, relaxed) +
-           hak_atomic_load(&heap->counters.large_frees, relaxed);
+           hak_atomic_load(&heap->counters.large_frees, relaxed) +
+           hak_atomic_load(&heap->counters.large_resizes, relaxed);
 }
 
 static uint64_t count_misses(void) {

@@ -252,12 +252,17 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
 }
 
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller) {
-    hak_profile_forget((void *)place->start); /* before another thread can have the address */
+    void *block = (void *)place->start;
+    struct hak_profile_entry sampled = hak_profile_forget(block); /* before another thread can have the address */
     void *resized = hak_large_resize(place, size);
-    if (resized == NULL) return NULL;
+    if (resized == NULL) {
+        hak_profile_take_back(block, &sampled);
+        return NULL;
+    }
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_resizes, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
+    hak_background_notice(); /* it may be smaller now */
     look_after_growth();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;
 }
@@ -406,7 +411,10 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
     struct hak_bin *bin = &heap->bins[size_class];
     bool is_for_frees = false;
     hak_heap_close_bin(heap, size_class);
-    if (HAK_UNLIKELY(hak_heap_cached(heap, size_class) != 0 && hak_owned_get(&bin->top)[-1] == block))
+    /* The newest one, or of an empty bin one that was until it was flushed. */
+    bool is_free = hak_heap_cached(heap, size_class) != 0 ? hak_owned_get(&bin->top)[-1] == block
+                                                          : hak_pool_has_free(block, size_class);
+    if (HAK_UNLIKELY(is_free))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
     const struct hak_slots *slots = &heap->slots[size_class];
     if (slots->end == NULL || hak_owned_get(&bin->top) == slots->end) is_for_frees = make_room(heap, size_class);

@@ -59,7 +59,7 @@ static bool follow_policy(const char *path, struct hak_text *messages) {
         return false;
     }
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (policy.has_knob[i]) hak_knob_set((enum hak_knob_number)i, policy.knobs[i]);
+        if (policy.has_knob[i]) hak_knob_give((enum hak_knob_number)i, policy.knobs[i]);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
         hak_atomic_store(&hak_class_slots[i], policy.class_slots[i], relaxed);
     return true;
@@ -78,9 +78,9 @@ static void set_knobs(struct hak_text *messages) {
         .fast_ms = settings.ace_fast_ms,
         .slow_ms = settings.ace_slow_ms,
     });
-    /* Last: what is set by hand is not the controller's (A2). */
+    /* Last: by hand, whatever a policy says. */
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (settings.knobs >> i & 1) hak_knob_set((enum hak_knob_number)i, settings.knob_values[i]);
+        if (settings.knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, settings.knob_values[i]);
 }
 
 /* Whole lines, and one that says that there are more. */

@@ -50,11 +50,6 @@ struct site {
     uintptr_t addresses[]; /* the innermost first */
 };
 
-struct sample {
-    uint32_t site; /* where in `words` */
-    uint64_t size, block_bytes, weight, born_ms;
-};
-
 /* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
  * The address is 0 while the rest is being written. */
 struct origin {
@@ -64,10 +59,10 @@ struct origin {
 };
 
 struct hak_profile_tables {
-    uint64_t bytes;                             /* const: of all this, as it is mapped */
-    HAK_ATOMIC(uint32_t) sites[SITE_SLOTS];     /* where in `words`; 0 for none (P4) */
-    HAK_ATOMIC(uintptr_t) blocks[SAMPLE_SLOTS]; /* addresses of sampled blocks; 0 for none (P3) */
-    struct sample samples[SAMPLE_SLOTS];        /* of who sets the address, and then of who removes it */
+    uint64_t bytes;                                 /* const: of all this, as it is mapped */
+    HAK_ATOMIC(uint32_t) sites[SITE_SLOTS];         /* where in `words`; 0 for none (P4) */
+    HAK_ATOMIC(uintptr_t) blocks[SAMPLE_SLOTS];     /* addresses of sampled blocks; 0 for none (P3) */
+    struct hak_profile_entry samples[SAMPLE_SLOTS]; /* of who sets the address, and then of who removes it */
     struct origin origins[SAMPLE_SLOTS];
     HAK_ATOMIC(uint32_t) words_used;
     HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
@@ -219,7 +214,8 @@ static void set_origin(struct origin *origin, uintptr_t block, uint64_t size, ui
 }
 
 /* Takes a slot for a block that has none. */
-static struct sample *add_sample(struct hak_profile_tables *known, uintptr_t block, uint64_t size, uint32_t site) {
+static struct hak_profile_entry *add_sample(struct hak_profile_tables *known, uintptr_t block, uint64_t size,
+                                            uint32_t site) {
     for (uint32_t i = 0, first = first_slot(block); i < SAMPLE_PROBES; i++) {
         uint32_t slot = (first + i) % SAMPLE_SLOTS;
         uintptr_t none = 0;
@@ -251,12 +247,12 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return;
     uint32_t where = find_site(known, addresses, depth);
-    struct sample *sample = where == 0 ? NULL : add_sample(known, (uintptr_t)block, size, where);
+    struct hak_profile_entry *sample = where == 0 ? NULL : add_sample(known, (uintptr_t)block, size, where);
     if (sample == NULL) {
         add(&known->lost_samples, 1);
         return;
     }
-    *sample = (struct sample){
+    *sample = (struct hak_profile_entry){
         .site = where, .size = size, .block_bytes = block_bytes, .born_ms = hak_os_clock_ms(), .weight = weight};
     struct site *site = site_at(known, where);
     add(&site->samples, 1);
@@ -276,30 +272,45 @@ static HAK_ATOMIC(uint64_t) *lifetime_figure(struct site *site, uint64_t lifetim
     return &site->freed_later;
 }
 
-static void count_freed(struct hak_profile_tables *known, const struct sample *sample) {
+/* Once more, or with ~0, once less. */
+static void count_freed(struct hak_profile_tables *known, const struct hak_profile_entry *sample, uint64_t times) {
     struct site *site = site_at(known, sample->site);
-    uint64_t lifetime_ms = hak_os_clock_ms() - sample->born_ms;
-    add(&site->freed_samples, 1);
-    add(&site->freed_weight, sample->weight);
-    add(&site->freed_bytes, weighted(sample->weight, sample->size));
-    add(&site->freed_block_bytes, weighted(sample->weight, sample->block_bytes));
-    add(&site->freed_ms, weighted(sample->weight, lifetime_ms));
-    add(lifetime_figure(site, lifetime_ms), sample->weight);
+    uint64_t lifetime_ms = sample->freed_ms - sample->born_ms, weight = times * sample->weight;
+    add(&site->freed_samples, times);
+    add(&site->freed_weight, weight);
+    add(&site->freed_bytes, times * weighted(sample->weight, sample->size));
+    add(&site->freed_block_bytes, times * weighted(sample->weight, sample->block_bytes));
+    add(&site->freed_ms, times * weighted(sample->weight, lifetime_ms));
+    add(lifetime_figure(site, lifetime_ms), weight);
 }
 
-void hak_profile_forget(const void *block) {
+struct hak_profile_entry hak_profile_forget(const void *block) {
+    static const struct hak_profile_entry none;
     struct hak_profile_tables *known = known_tables();
-    if (known == NULL) return;
+    if (known == NULL) return none;
     for (uint32_t i = 0, first = first_slot((uintptr_t)block); i < SAMPLE_PROBES; i++) {
         uint32_t slot = (first + i) % SAMPLE_SLOTS;
         uintptr_t expected = (uintptr_t)block;
         if (hak_atomic_load(&known->blocks[slot], relaxed) != expected) continue;
-        struct sample sample = known->samples[slot];
+        struct hak_profile_entry sample = known->samples[slot];
         hak_probe_free(block);
         /* Release pairs with add_sample. A program may free a block twice at once: it counts for one of the threads. */
-        if (hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) count_freed(known, &sample);
-        return;
+        if (!hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) return none;
+        sample.freed_ms = hak_os_clock_ms();
+        count_freed(known, &sample, 1);
+        return sample;
     }
+    return none;
+}
+
+void hak_profile_take_back(const void *block, const struct hak_profile_entry *entry) {
+    struct hak_profile_tables *known = known_tables();
+    if (entry->site == 0) return;
+    struct hak_profile_entry *sample = add_sample(known, (uintptr_t)block, entry->size, entry->site);
+    if (sample == NULL) return; /* its place is another's: to the profile it was freed */
+    *sample = *entry;
+    count_freed(known, entry, UINT64_MAX);
+    hak_probe_alloc(block, entry->size, weighted(entry->weight, entry->size));
 }
 
 static bool find_origin(struct hak_profile_tables *known, uint32_t slot, uintptr_t block,

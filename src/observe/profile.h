@@ -48,8 +48,15 @@ uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t ra
 void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, const uintptr_t *addresses,
                         uint32_t depth);
 
-/* The block is about to be freed, or moved: removes its entry if it has one (P3). */
-void hak_profile_forget(const void *block);
+/* The block is about to be freed, or moved: removes its entry if it has one (P3), and returns it. */
+struct hak_profile_entry {
+    uint32_t site; /* 0: there was none */
+    uint64_t size, block_bytes, weight, born_ms, freed_ms;
+};
+struct hak_profile_entry hak_profile_forget(const void *block);
+
+/* It was not, and nobody else can have had it meanwhile: it has its entry again. */
+HAK_COLD void hak_profile_take_back(const void *block, const struct hak_profile_entry *entry);
 
 /* The last sampled allocation at the start of which `block` was, as far as the tables have it still. May be called at
  * any moment, in a signal handler that has interrupted hakmem itself, too. */

@@ -63,7 +63,7 @@ uint32_t hak_heap_flush_newest(struct hak_heap *heap, uint32_t size_class, uint3
     HAK_COUNT(heap, flushed_blocks, count);
     hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
     if (base != heap->slots_end) hak_atomic_store(&bin->base, start, relaxed);
-    hak_atomic_store(&bin->limit, limit, relaxed);
+    if (first != start) hak_atomic_store(&bin->limit, limit, relaxed); /* else the next free has a look at the slab */
     return count;
 }
 

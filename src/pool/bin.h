@@ -48,9 +48,11 @@ void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class);
 /* Only frees may (H8), so that a drainer knows of no malloc on its way to the topmost block. */
 void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class);
 
-/* Blocks go back to their slabs. Leaves the bin open, for frees only, drained or closed, as it was. */
+/* Blocks go back to their slabs. Leaves the bin as if it was drained (H3), or closed if it was: a block that is freed
+ * again is not newest in it any more. */
 void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class);
-/* The same with the newest `most` of them; returns how many there were to flush. */
+/* The same with the newest `most` of them; returns how many there were to flush. If some stay the bin is open, for
+ * frees only, drained or closed, as before. */
 uint32_t hak_heap_flush_newest(struct hak_heap *heap, uint32_t size_class, uint32_t most);
 void hak_heap_flush_bins(struct hak_heap *heap);
 

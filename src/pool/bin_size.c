@@ -155,13 +155,13 @@ void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class) {
 void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots) {
     struct hak_bin *bin = &heap->bins[size_class];
     const struct hak_slots *slots = &heap->slots[size_class];
-    if (hak_atomic_load(&bin->limit, relaxed) != slots->end || (size_t)(slots->end - slots->start) <= most_slots)
-        return;
+    if ((size_t)(slots->end - slots->start) <= most_slots) return;
+    bool is_shut = hak_atomic_load(&bin->limit, relaxed) == NULL;
     hak_atomic_store(&bin->limit, NULL, relaxed);
     hak_signal_fence(); /* no free hits it in a handler; a malloc that does, leaves fewer blocks */
     take_slots(heap, size_class, most_slots);
     hak_signal_fence();
-    hak_atomic_store(&bin->limit, slots->end, relaxed);
+    if (!is_shut) hak_atomic_store(&bin->limit, slots->end, relaxed);
 }
 
 void hak_heap_shrink_to_budget(struct hak_heap *heap) {

@@ -31,7 +31,7 @@ size_t hak_heap_usual_slots(uint32_t size_class);
 /* Takes the slots that a closed bin has above that, as far as there are no blocks in them. */
 HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
-/* The same down to `most_slots`, of a bin that is open, or for frees only; of others nothing. */
+/* The same down to `most_slots`, of a bin that is in no change. */
 HAK_COLD void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots);
 
 /* When the bins have more slots than the heap's share could allow any bin now, takes half of those of each open bin

@@ -288,14 +288,19 @@ static void clear_units(struct hak_range *range, uint32_t super_slab, uint64_t u
 static void make_dirty(struct hak_range *range, uint32_t super_slab, uint32_t count) {
     HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
     uint64_t before = hak_atomic_load(word, relaxed), units;
+    hak_in_hand_begin();
     do {
         units = hak_units_fresh(before) & hak_low_bits(count);
-        if (units == 0) return;
         /* Relaxed: a change of the word as it lies there hands on what others have released. */
-    } while (!hak_atomic_cas(word, &before, before & ~(units << 32), relaxed, relaxed));
+    } while (units != 0 && !hak_atomic_cas(word, &before, before & ~(units << 32), relaxed, relaxed));
+    if (units == 0) {
+        hak_in_hand_keep();
+        return;
+    }
     count_growth(hak_bit_count(units));
     hak_atomic_fetch_add(&hak_dirty_units, hak_bit_count(units), relaxed);
     add_units(range, super_slab, units);
+    hak_in_hand_end();
 }
 
 /* Slabs, and runs no longer than they are, have begun to use a SuperSlab none of whose units has memory. Longer runs
@@ -314,11 +319,16 @@ static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t res
     /* Nobody shall make a SuperSlab because of what is held back here. */
     if (rest != 0 && others < HAK_UNITS_PER_SUPER_SLAB) return false;
     if (!hak_page_policy_use_again(range, super_slab)) return false;
-    HAK_ATOMIC(uint64_t) *word = &range->super_slabs[super_slab].free_units;
+    if (rest == 0) return hak_page_policy_make_huge(range, super_slab);
+    hak_in_hand_begin();
     /* Acquire pairs with add_units: nobody writes to this memory any more. */
-    if (rest != 0 && !hak_atomic_cas(word, &rest, 0, acquire, relaxed)) return false;
+    if (!hak_atomic_cas(&range->super_slabs[super_slab].free_units, &rest, 0, acquire, relaxed)) {
+        hak_in_hand_keep();
+        return false;
+    }
     bool is_zero = hak_page_policy_make_huge(range, super_slab);
-    if (rest != 0) add_units(range, super_slab, rest);
+    add_units(range, super_slab, rest);
+    hak_in_hand_end();
     return is_zero;
 }
 
@@ -613,12 +623,31 @@ static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
     add_span(range, unit, end, DIRTY);
 }
 
+/* Maps what is absent of units `unit`..`end`, as far as they are free. What the kernel refuses is known before any of
+ * them is taken. */
+static enum attempt map_span(struct hak_range *range, uint32_t unit, uint32_t end) {
+    uint64_t bits;
+    for (uint32_t count; unit < end; unit += count) {
+        uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, absent;
+        count = part_of_span(unit, end, &bits);
+        for (;;) {
+            uint64_t word = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
+            if (HAK_LIKELY((absent = hak_units_absent(word & (bits | bits << 32))) == 0)) break;
+            note(range, super_slab);
+            if (map_units(range, super_slab, word, absent) == REFUSED) return REFUSED;
+        }
+    }
+    return MAPPED;
+}
+
 /* All or none. */
 static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
     struct taken taken = {0, 0};
-    enum attempt result = TAKEN;
     uint64_t bits;
     uint32_t at = unit;
+    enum attempt result = map_span(range, unit, end);
+    if (result == REFUSED) return REFUSED;
+    hak_in_hand_begin();
     for (uint32_t count; at < end; at += count) {
         count = part_of_span(at, end, &bits);
         result = take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, clear, &taken);
@@ -626,7 +655,12 @@ static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t e
     }
     leave_span(range, unit, at);
     count_taken(taken.dirty, taken.fresh);
-    if (at != end && at > unit) release_span(range, unit, at);
+    if (at == end || at == unit) {
+        hak_in_hand_keep();
+    } else {
+        release_span(range, unit, at);
+        hak_in_hand_end();
+    }
     return result;
 }
 
@@ -723,20 +757,22 @@ static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool cle
     return search_ranges_for_span(&request);
 }
 
-/* Takes units `unit`..`end`, making SuperSlabs for what lies above the upper end of the range. All or none. */
+/* Takes units `unit`..`end`, making SuperSlabs for what lies above the upper end of the range: these first, so that
+ * nothing is taken in vain when the kernel has no more. All or none; what was made is free then. */
 static bool take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
-    uint32_t units = units_of(range), limit = units < end ? units : end;
-    if (unit < limit && take_span(range, unit, limit, clear) != TAKEN) return false;
-    if (limit == end) return true;
-    uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
-    if (hak_region_grow(range, &count_now, more) == HAK_GROWTH_DONE) {
-        count_growth(end - (unit < limit ? limit : unit));
-        add_span(range, units, unit, FRESH);
-        add_span(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB, FRESH);
-        return true;
+    uint32_t units = units_of(range);
+    if (end <= units) return take_span(range, unit, end, clear) == TAKEN;
+    uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1,
+             made_end = units + more * HAK_UNITS_PER_SUPER_SLAB;
+    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) return false;
+    if (unit < units && take_span(range, unit, units, clear) != TAKEN) {
+        add_span(range, units, made_end, FRESH);
+        return false;
     }
-    if (unit < limit) release_span(range, unit, limit);
-    return false;
+    count_growth(end - (unit < units ? units : unit));
+    if (unit > units) add_span(range, units, unit, FRESH);
+    add_span(range, end, made_end, FRESH);
+    return true;
 }
 
 /* The unit where the free units at the upper end of a range begin, or so many of them as are `enough`. */

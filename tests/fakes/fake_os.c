@@ -105,6 +105,7 @@ static bool record(enum fake_call_kind kind, const void *start, size_t bytes, bo
     size_t number = fake_os.call_count[FAKE_ANY]++;
     fake_os.call_count[kind]++;
     if (number < FAKE_CALL_LIMIT) fake_os.calls[number] = (struct fake_call){kind, (uintptr_t)start, bytes, done};
+    if (fake_os.at_call != NULL) fake_os.at_call();
     return done;
 }
 

@@ -97,6 +97,7 @@ struct fake_os {
     const char *const *requests;       /* what comes in, one at each wait, up to NULL; then waits end without any */
     size_t send_bytes;                 /* that anybody reads of answers, together; SIZE_MAX */
     bool refuses_files;                /* to be replaced */
+    void (*at_call)(void);             /* called after each memory call, for a look at what is in sight then; NULL */
     void (*at_map_at)(void);           /* called before each hak_os_map_at, likewise */
     void (*at_purge)(void);            /* called after each, for what another thread does there; NULL */
 

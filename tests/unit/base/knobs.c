@@ -40,4 +40,14 @@ static void bounds_hold(void **state) {
     assert_int_equal(hak_knob(decay_ms), hak_knob_table[HAK_KNOB_decay_ms].highest);
 }
 
-UNIT_MAIN(cmocka_unit_test(defaults_are_within_bounds), cmocka_unit_test(found_by_name), cmocka_unit_test(bounds_hold))
+static void given(void **state) {
+    (void)state;
+    hak_knob_set(HAK_KNOB_decay_ms, 20);
+    assert_false(hak_knob_give(HAK_KNOB_decay_ms, 0)); /* out of bounds */
+    assert_int_equal(hak_knob(decay_ms), 20);
+    assert_true(hak_knob_give(HAK_KNOB_held_slabs, hak_knob_table[HAK_KNOB_held_slabs].initial));
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) assert_int_equal(hak_knob_is_given(i), i == HAK_KNOB_held_slabs);
+}
+
+UNIT_MAIN(cmocka_unit_test(defaults_are_within_bounds), cmocka_unit_test(found_by_name), cmocka_unit_test(bounds_hold),
+          cmocka_unit_test(given))

@@ -68,6 +68,12 @@ static void expect_start(void) {
         assert_int_equal(hak_atomic_load(&hak_class_slots[i], relaxed), 0);
 }
 
+static bool is_at_start(void) {
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (hak_knob_get(i) != hak_knob_table[i].initial) return false;
+    return true;
+}
+
 static void nothing_when_off(void **state) {
     (void)state;
     for (int pinned = 0; pinned < 2; pinned++) {
@@ -246,7 +252,7 @@ static void does_not_try(void **state) {
     assert_true(hak_ace_try(HAK_KNOB_decay_ms, 1000)); /* in force already */
     for (int i = 0; i < 10; i++) period(0.01, 0);
     assert_true(is_in_state("frozen"));
-    hak_atomic_store(&hak_knobs.decay_ms, 1234, relaxed); /* A2 */
+    hak_knob_give(HAK_KNOB_decay_ms, 1234); /* A2 */
     assert_true(hak_ace_try(HAK_KNOB_decay_ms, 4000));
     for (int i = 0; i < 10; i++) {
         period(0.01, 0);
@@ -267,16 +273,35 @@ static void does_not_try(void **state) {
 static void somebody_elses_knob(void **state) { /* A2 */
     (void)state;
     begin();
-    hak_atomic_store(&hak_knobs.decay_ms, 1234, relaxed);
+    hak_knob_give(HAK_KNOB_decay_ms, 4000);      /* one of its arms, */
+    hak_knob_give(HAK_KNOB_bin_budget_share, 8); /* and where one stood */
     for (int i = 0; i < 1000; i++) {
-        if (i == 300) hak_atomic_store(&hak_knobs.dirty_limit_bytes, 5 << 20, relaxed);
+        if (i == 300) hak_knob_give(HAK_KNOB_dirty_limit_bytes, 5 << 20);
         period(0.5, 100);
-        assert_int_equal(hak_knob(decay_ms), 1234);
+        assert_int_equal(hak_knob(decay_ms), 4000);
+        assert_int_equal(hak_knob(bin_budget_share), 8);
         assert_true(i < 300 || hak_knob(dirty_limit_bytes) == 5 << 20);
     }
-    hak_atomic_store(&hak_knobs.held_slabs, 7, relaxed);
+    hak_knob_give(HAK_KNOB_held_slabs, 7);
     hak_ace_rest();
     assert_int_equal(hak_knob(held_slabs), 7);
+    assert_false(hak_knob_give(HAK_KNOB_held_slabs, 0)); /* out of bounds */
+}
+
+/* A knob that was given the value that it had stays there, where it would be turned otherwise. */
+static void given_where_it_stood(void **state) { /* A2 */
+    (void)state;
+    for (int is_given = 0; is_given < 2; is_given++) {
+        begin();
+        for (uint32_t i = 0; is_given && i < HAK_KNOB_COUNT; i++) hak_knob_give(i, hak_knob_get(i));
+        bool has_moved = false;
+        for (int i = 0; i < 1000; i++) {
+            period(0.5, 100);
+            has_moved |= !is_at_start();
+        }
+        assert_true(has_moved == !is_given);
+        hak_ace_after_fork();
+    }
 }
 
 static void second_visit(void **state) {
@@ -380,12 +405,6 @@ static void budget_stays_where_memory_counts(void **state) {
     }
 }
 
-static bool is_at_start(void) {
-    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (hak_knob_get(i) != hak_knob_table[i].initial) return false;
-    return true;
-}
-
 /* While the program rests nothing is tried: before anything was decided, all is as at the start. */
 static void rests(void **state) {
     (void)state;
@@ -416,10 +435,12 @@ static void fork_begins_anew(void **state) { /* A3 */
     hak_atomic_store(&hak_class_slots[5], 64, relaxed);
     hak_ace_after_fork();
     expect_start();
-    hak_atomic_store(&hak_knobs.run_limit_bytes, 3 << 20, relaxed); /* mallopt */
+    hak_knob_give(HAK_KNOB_run_limit_bytes, 3 << 20);     /* mallopt, */
+    hak_knob_give(HAK_KNOB_dirty_limit_bytes, 256 << 20); /* to one of its arms */
     period(0.5, 100);
     hak_ace_after_fork();
     assert_int_equal(hak_knob(run_limit_bytes), 3 << 20);
+    assert_int_equal(hak_knob(dirty_limit_bytes), 256 << 20);
 }
 
 static void tight_memory(void **state) { /* A3 */
@@ -457,8 +478,8 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(timed_more_often_while_trying), cmocka_unit_test(asleep_with_the_program),
           cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
           cmocka_unit_test(fewer_flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
-          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(second_visit),
-          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
-          cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
-          cmocka_unit_test(rests), cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory),
-          cmocka_unit_test(any_program))
+          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_where_it_stood),
+          cmocka_unit_test(second_visit), cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
+          cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
+          cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))

@@ -11,6 +11,7 @@
 #include "front/miss.h"
 #include "front/process.h"
 #include "os/channel.h"
+#include "pool/bin.h"
 #include "pool/heap.h"
 #include "pool/purge.h"
 #include "region/decay.h"
@@ -357,6 +358,29 @@ static void run(size_t most, void (*what)(void)) {
     assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
 }
 
+/* Whatever releases memory wakes it. */
+static void *released;
+static void free_it(void) { hak_free(released); }
+static void shrink_it(void) { released = hak_realloc(released, HAK_MIB); }
+static void shrink_it_to_little(void) { released = hak_realloc(released, 100); }
+
+static void wakes(void **state) {
+    (void)state;
+    static void (*const ways[])(void) = {free_it, shrink_it, shrink_it_to_little};
+    static const size_t sizes[] = {16000, 3 * HAK_MIB, 30 * HAK_MIB, 40 * HAK_MIB};
+    hak_heap_acquire();
+    fill(BLOCKS);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
+        for (size_t size = 0; size < sizeof sizes / sizeof sizes[0]; size++) {
+            if (ways[i] == shrink_it && sizes[size] <= HAK_MIB) continue;
+            released = hak_malloc(sizes[size]);
+            hak_heap_flush_bins(hak_thread_heap); /* no free hits */
+            hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ASLEEP, relaxed);
+            ways[i]();
+            assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
+        }
+}
+
 /* ---- When it ends ------------------------------------------------------------------------------------------------ */
 
 static void leave_program(void) {
@@ -669,7 +693,7 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(ends_beside_frees), cmocka_unit_test(keeps_what_is_kept),
           cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
           cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
-          cmocka_unit_test(foreign), cmocka_unit_test(cannot_sleep), cmocka_unit_test(in_a_forked_child),
-          cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls),
-          cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses),
-          cmocka_unit_test(woken))
+          cmocka_unit_test(foreign), cmocka_unit_test(cannot_sleep), cmocka_unit_test(wakes),
+          cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
+          cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
+          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))

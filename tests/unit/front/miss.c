@@ -9,6 +9,7 @@
 #include "region/owed.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
+#include "pool/drain.h"
 
 struct call {
     void (*function)(void *);
@@ -491,6 +492,42 @@ static void misuse_at_once(void **state) {
     expect_misuse(catch_call(hak_free, mapping), HAK_MISUSE_FOREIGN_POINTER, "free", mapping, 0, 0);
 }
 
+/* Whatever has emptied the bin since the block was freed, if nothing else has happened there. */
+static void flush_all(void) { hak_heap_flush_bins(hak_thread_heap); }
+static void purge(void) { hak_purge(); }
+static void miss_when_asked(void) {
+    hak_atomic_store(&hak_thread_heap->drain_wanted, 1, relaxed);
+    hak_front_free_miss(hak_malloc(9000));
+}
+static void drain_by_another(void) {
+    struct hak_drain drain = {NULL};
+    hak_heap_begin_drain(hak_thread_heap, &drain);
+    hak_heap_drain_taken(&drain);
+    hak_heap_end_drains(&drain);
+}
+
+static void misuse_after_a_flush(void **state) {
+    (void)state;
+    void (*const ways[])(void) = {flush_all, purge, miss_when_asked, drain_by_another};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        for (int is_for_frees = 0; is_for_frees < 2; is_for_frees++) {
+            void *other = hak_malloc(64), *block = hak_malloc(64);
+            uint32_t c = hak_size_class_of(64);
+            hak_free(block);
+            hak_heap_close_bin(hak_thread_heap, c);
+            if (is_for_frees) hak_heap_keep_for_frees(hak_thread_heap, c);
+            else hak_heap_open_bin(hak_thread_heap, c);
+            ways[i](); /* a drainer leaves the newest one of an open bin */
+            assert_int_equal(hak_heap_cached(hak_thread_heap, c), ways[i] == drain_by_another && !is_for_frees);
+            expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
+            hak_heap_open_bin(hak_thread_heap, c); /* which a program that was told of it doesn't live to see */
+            hak_heap_end_slow_path(hak_thread_heap);
+            hak_free(other);
+            hak_heap_flush_bins(hak_thread_heap);
+        }
+    }
+}
+
 static void ask_size(void *block) { hak_malloc_usable_size(block); }
 static void resize(void *block) { assert_null(hak_realloc(block, 10)); }
 
@@ -572,6 +609,7 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(learns_without_releases),
           cmocka_unit_test(retries_find_others_blocks), cmocka_unit_test(refused_requests),
           cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
-          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_the_flush),
-          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_after_a_flush),
+          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
+          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
+          cmocka_unit_test(misses_are_counted_and_timed))

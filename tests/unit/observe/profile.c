@@ -207,6 +207,29 @@ static void every_block(void **state) {
     assert_int_equal(snapshot.total.live_blocks, 0);
 }
 
+/* A realloc that fails leaves the block as it was; one that copies counts once. */
+static void refused_moves(void **state) {
+    (void)state;
+    static const size_t sizes[] = {100000, 3 << 20, 40 << 20};
+    start(1, 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        void *block = hak_malloc(sizes[i]);
+        struct figures before = figures_of(0, SIZE_MAX);
+        fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+        assert_null(hak_realloc(block, (size_t)1 << 32));
+        fake_os_refuse_nothing();
+        struct figures now = figures_of(0, SIZE_MAX);
+        assert_memory_equal(&now, &before, sizeof now);
+        check_equations(&snapshot);
+        assert_int_equal(snapshot.total.live_blocks, 1);
+        hak_free(block);
+        now = figures_of(0, SIZE_MAX);
+        assert_int_equal(now.freed_samples, before.freed_samples + 1);
+        assert_int_equal(now.samples, now.freed_samples);
+        assert_int_equal(now.bytes, now.freed_bytes);
+    }
+}
+
 static void free_twice(void *block) {
     hak_free(block);
     hak_free(block);
@@ -350,6 +373,6 @@ static void origins(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(draws), cmocka_unit_test(origins), cmocka_unit_test(live_among_pairs),
           cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects),
-          cmocka_unit_test(every_block), cmocka_unit_test(misuse), cmocka_unit_test(on_and_off),
-          cmocka_unit_test(full_table), cmocka_unit_test(no_memory), cmocka_unit_test(walks),
-          cmocka_unit_test(unreadable))
+          cmocka_unit_test(every_block), cmocka_unit_test(refused_moves), cmocka_unit_test(misuse),
+          cmocka_unit_test(on_and_off), cmocka_unit_test(full_table), cmocka_unit_test(no_memory),
+          cmocka_unit_test(walks), cmocka_unit_test(unreadable))

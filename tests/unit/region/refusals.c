@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "region/decay.h"
+#include "region/in_hand.h"
 #include "region/large.h"
 #include "region/region.h"
 
@@ -20,7 +21,10 @@ enum { MOST_BLOCKS = 16, EXIT_NOTHING_REFUSED = 42 };
 static struct live_block blocks[MOST_BLOCKS];
 static int block_count;
 
+static bool is_in_vain; /* the operation got no memory */
+
 static struct live_block *add(void *start, size_t size) {
+    is_in_vain = start == NULL;
     if (start == NULL) return NULL;
     UNIT_CHECK(block_count < MOST_BLOCKS);
     blocks[block_count] = (struct live_block){start, size, (unsigned char)(17 * block_count + 1)};
@@ -49,6 +53,7 @@ static void release(struct live_block *block) {
 static void resize(struct live_block *block, size_t size) {
     struct hak_place place = place_of(block);
     unsigned char *resized = hak_large_resize(&place, size);
+    is_in_vain = resized == NULL;
     if (resized == NULL) {
         UNIT_CHECK(place_of(block).bytes == place.bytes);
         return;
@@ -75,10 +80,10 @@ static void check_units(void) {
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
         struct hak_range *range = hak_region_range(i);
         for (uint32_t unit = 0; unit < range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB; unit++) {
-            uint64_t word = range->super_slabs[unit / 32].free_units >> unit % 32;
-            bool is_free = ((word | word >> 32) & 1) != 0;
+            uint64_t word = range->super_slabs[unit / 32].free_units;
+            bool is_free = (hak_units_free(word) >> unit % 32 & 1) != 0;
             UNIT_CHECK(is_free == (range->page_map[unit] == HAK_CLASS_NONE));
-            dirty_units += word & 1;
+            dirty_units += hak_units_dirty(word) >> unit % 32 & 1;
             used_units += !is_free;
         }
     }
@@ -90,15 +95,17 @@ static void check_units(void) {
     UNIT_CHECK(dirty_units == hak_dirty_units);
 }
 
-/* What ranges have: SuperSlabs that are mapped (R4), and tables. */
+/* What ranges have: SuperSlabs that are mapped (R4), but for absent units, and tables. */
 static uint64_t range_bytes(void) {
-    uint64_t super_slabs = 0;
+    uint64_t super_slabs = 0, absent = 0;
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++) {
         struct hak_range *range = hak_region_range(i);
         for (uint32_t first = 0; first < range->super_slab_count; first += HAK_SUPER_SLABS_PER_GROUP)
             super_slabs += hak_bit_count(range->groups[first / HAK_SUPER_SLABS_PER_GROUP].mapped);
+        for (uint32_t n = 0; n < range->super_slab_count; n++)
+            absent += hak_bit_count(hak_units_absent(range->super_slabs[n].free_units));
     }
-    return super_slabs * HAK_SUPER_SLAB_BYTES + hak_region_sums().metadata_bytes;
+    return super_slabs * HAK_SUPER_SLAB_BYTES - absent * HAK_UNIT_BYTES + hak_region_sums().metadata_bytes;
 }
 
 /* What is mapped that is nobody's. */
@@ -138,6 +145,9 @@ static void prepare(void) {
 static void forbid_growth(void) { fake_os.grows_in_place = false; }
 static void forbid_keeping(void) { hak_atomic_store(&hak_knobs.mapping_cache_bytes, 0, relaxed); }
 static void keep_no_mapping(void) { hak_mapping_cache_purge(); }
+
+/* What is free has no addresses, either. */
+static void unmap_free(void) { UNIT_CHECK(hak_region_unmap_units(SIZE_MAX) != 0); }
 
 /* Kept mappings that the kernel has refused are used for anything. */
 static void keep_refused(void) {
@@ -205,6 +215,7 @@ static const struct operation {
 } operations[] = {
     {"alloc_run", NULL, alloc_run, 0},
     {"alloc_long_run", NULL, alloc_long_run, 1},
+    {"alloc_long_run_unmapped", unmap_free, alloc_long_run, 1},
     {"alloc_aligned_run", NULL, alloc_aligned_run, 1},
     {"alloc_mapping", NULL, alloc_mapping, 1},
     {"alloc_kept", NULL, alloc_kept, 0},
@@ -233,6 +244,24 @@ static const struct operation {
 };
 enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
+/* ---- What others see --------------------------------------------------------------------------------------------- */
+
+static uint64_t free_units(void) {
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_region_range(i) != NULL; i++)
+        for (uint32_t super_slab = 0; super_slab < hak_region_range(i)->super_slab_count; super_slab++)
+            units += hak_bit_count(hak_units_free(hak_region_range(i)->super_slabs[super_slab].free_units));
+    return units;
+}
+
+/* Another thread that looks for memory while the kernel is asked finds what there was before, or that somebody has some
+ * in hand (I1 of region/in_hand.h). */
+static uint64_t free_units_before;
+static bool hides_units;
+static void look_from_outside(void) {
+    if (free_units() < free_units_before && !hak_in_hand_is_some()) hides_units = true;
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static bool intrudes;
@@ -257,6 +286,8 @@ static void intrude(void) {
 
 /* In a process of its own. Which calls are refused: `first` to `last`. */
 static _Noreturn void run_refusing(const struct operation *operation, size_t first, size_t last) {
+    static struct hak_hand hand; /* as of a thread with a heap: what it is in the middle of is not counted */
+    hak_large_hand = &hand;
     allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
     hak_size_class_initialize();
@@ -267,12 +298,16 @@ static _Noreturn void run_refusing(const struct operation *operation, size_t fir
 
     fake_os_forget();
     fake_os.at_refused_move = intrude;
+    fake_os.at_call = intrudes ? NULL : look_from_outside;
+    free_units_before = free_units();
     fake_os_refuse(FAKE_ANY, first, last);
     errno = 1234;
     operation->run();
     UNIT_CHECK(errno == 1234);
     fake_os_refuse_nothing();
     fake_os.at_refused_move = NULL;
+    fake_os.at_call = NULL;
+    UNIT_CHECK(!is_in_vain || !hides_units); /* what is used is nobody else's */
     bool refused = fake_os.refused_count != 0;
     if (!refused) UNIT_CHECK(fake_os.call_count[FAKE_ANY] >= operation->least_calls);
 
