@@ -92,12 +92,12 @@ static HAK_COLD void *resize_large(const struct hak_place *place, size_t size, c
 
 void *hak_realloc(void *block, size_t size) {
     if (block == NULL) return hak_malloc(size);
+    if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
+    struct hak_place place = hak_front_place_of(block, "realloc");
     if (size == 0) {
         hak_front_free(block);
         return NULL;
     }
-    if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
-    struct hak_place place = hak_front_place_of(block, "realloc");
     HAK_WALKABLE();
     if (place.kind != HAK_PLACE_SMALL) return resize_large(&place, size, HAK_CALLER());
     /* In place while it fits and at most half of it would be wasted. */
@@ -272,9 +272,9 @@ static void keep_freed(bool all, bool mappings) {
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
- * others are accepted and mean nothing. 1 for a parameter that is known. */
+ * others are accepted and mean nothing, as unknown ones are by glibc. Returns 1. */
 static int set_parameter(int parameter, int value) {
-    enum { MXFAST = 1, TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4, ARENA_MAX = -8 };
+    enum { TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4 };
     if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);
     if (parameter == MMAP_MAX) hak_atomic_store(&maps_nothing, value == 0, relaxed);
     keep_freed(hak_atomic_load(&never_trims, relaxed), hak_atomic_load(&maps_nothing, relaxed));
@@ -285,7 +285,7 @@ static int set_parameter(int parameter, int value) {
         if (limit > 32 * HAK_MIB) limit = 32 * HAK_MIB;
         hak_knob_give(HAK_KNOB_run_limit_bytes, limit);
     }
-    return parameter == MXFAST || (parameter <= TRIM_THRESHOLD && parameter >= ARENA_MAX);
+    return 1;
 }
 
 HAK_OVERRIDE(hak_malloc, malloc, (size_t), void *);

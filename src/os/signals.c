@@ -4,12 +4,12 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "os/inspect.h"
+#include "os/kernel.h"
 #include "os/os.h"
 
 /* Constants newer than the oldest headers hakmem builds with. */
@@ -158,7 +158,7 @@ static void on_crash(int number, siginfo_t *info, void *context) {
     report_crash(&arrived);
     sigaction(number, &actions_before[crash_index(number)], NULL);
     if (!comes_by_itself(number, info) &&
-        syscall(SYS_rt_tgsigqueueinfo, getpid(), (int)hak_os_thread_id(), number, info) != 0)
+        hak_system_call(SYS_rt_tgsigqueueinfo, getpid(), (int)hak_os_thread_id(), number, info) != 0)
         raise(number);
     errno = saved_errno;
 }

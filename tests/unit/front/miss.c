@@ -530,6 +530,7 @@ static void misuse_after_a_flush(void **state) {
 
 static void ask_size(void *block) { hak_malloc_usable_size(block); }
 static void resize(void *block) { assert_null(hak_realloc(block, 10)); }
+static void resize_to_nothing(void *block) { assert_null(hak_realloc(block, 0)); }
 
 static void misuse_of_other_functions(void **state) {
     (void)state;
@@ -537,6 +538,8 @@ static void misuse_of_other_functions(void **state) {
     static char foreign[64];
     expect_misuse(catch_call(resize, foreign), HAK_MISUSE_FOREIGN_POINTER, "realloc", foreign, 0, 0);
     expect_misuse(catch_call(resize, block + 1023), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 1023, 1023, 1024);
+    expect_misuse(catch_call(resize_to_nothing, block + 16), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 16, 16,
+                  1024);
     expect_misuse(catch_call(ask_size, block + 1), HAK_MISUSE_INTERIOR_POINTER, "malloc_usable_size", block + 1, 1,
                   1024);
 }

@@ -1,0 +1,53 @@
+/* System calls, straight to the kernel. libc's `syscall` is a function like others: a program, or a tool in it, may put
+ * its own before it, which allocates, or holds a lock (docs/decisions/0074). */
+#ifndef HAK_OS_KERNEL_H
+#define HAK_OS_KERNEL_H
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/platform.h"
+
+/* As libc's `syscall`: the number, and up to six arguments, integers or pointers. -1 with errno when it is refused. */
+#define hak_system_call(...) HAK_SYSTEM_CALL_OF(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
+#define HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f, ...)                                                              \
+    hak_system_call_of_six(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+
+#if defined(__x86_64__) && !defined(__ILP32__)
+HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, long e, long f) {
+    register long fourth __asm__("r10") = d, fifth __asm__("r8") = e, sixth __asm__("r9") = f;
+    long answer;
+    __asm__ volatile("syscall"
+                     : "=a"(answer)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "rcx", "r11", "memory");
+    return answer;
+}
+#elif defined(__aarch64__) && !defined(__ILP32__)
+HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, long e, long f) {
+    register long at __asm__("x8") = number, answer __asm__("x0") = a, second __asm__("x1") = b,
+                     third __asm__("x2") = c, fourth __asm__("x3") = d, fifth __asm__("x4") = e,
+                     sixth __asm__("x5") = f;
+    __asm__ volatile("svc #0"
+                     : "+r"(answer)
+                     : "r"(at), "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "memory");
+    return answer;
+}
+#else /* another machine: a wrapper of `syscall` is in the way there */
+HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, long e, long f) {
+    long answer = syscall(number, a, b, c, d, e, f);
+    return answer == -1 ? -errno : answer;
+}
+#endif
+
+HAK_INLINE long hak_system_call_of_six(long number, long a, long b, long c, long d, long e, long f) {
+    enum { MOST_ERROR = 4095 };
+    long answer = hak_kernel_answer(number, a, b, c, d, e, f);
+    if (HAK_LIKELY(answer >= 0 || answer < -MOST_ERROR)) return answer;
+    errno = (int)-answer;
+    return -1;
+}
+
+#endif
