@@ -130,7 +130,7 @@ bool hak_os_channel_open(bool watches) {
 static bool wait_for(int descriptor, short event, uint64_t most_ms) {
     struct pollfd one = {.fd = descriptor, .events = event};
     struct timespec time = {.tv_sec = (time_t)(most_ms / 1000), .tv_nsec = (long)(most_ms % 1000) * 1000000};
-    return hak_system_call(SYS_ppoll, &one, 1, &time, NULL, 0) > 0;
+    return HAK_SYSTEM_CALL(SYS_ppoll, &one, 1, &time, NULL, 0) > 0;
 }
 
 size_t hak_os_channel_receive(char *buffer, size_t bytes, uint64_t most_ms) {
@@ -170,7 +170,7 @@ void hak_os_channel_drop(void) {
  * good. */
 void hak_os_channel_interrupt(void) {
     int saved_errno = errno;
-    if (hak_system_call(SYS_write, HAK_CHANNEL_REQUEST_WRITE, "\n", 1) < 0 && errno != EAGAIN)
+    if (HAK_SYSTEM_CALL(SYS_write, HAK_CHANNEL_REQUEST_WRITE, "\n", 1) < 0 && errno != EAGAIN)
         hak_os_close(HAK_CHANNEL_REQUEST_WRITE);
     errno = saved_errno;
 }

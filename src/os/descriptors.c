@@ -26,7 +26,7 @@ static HAK_ATOMIC(uint32_t) taker, sharer; /* threads; 0: none */
 bool hak_descriptors_take(uint32_t thread) {
     int saved_errno = errno;
     /* A new table without any of the descriptors, in one step. */
-    bool done = hak_system_call(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+    bool done = HAK_SYSTEM_CALL(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) == 0;
     if (done) hak_atomic_store(&taker, thread, relaxed);
     errno = saved_errno;
     return done;
@@ -41,9 +41,9 @@ void hak_descriptors_leave(void) {
 
 int hak_descriptors_borrow_stderr(uint32_t thread) {
     if (hak_atomic_load(&taker, relaxed) != thread && hak_atomic_load(&sharer, relaxed) != thread) return -1;
-    int process = (int)hak_system_call(SYS_pidfd_open, getpid(), 0);
+    int process = (int)HAK_SYSTEM_CALL(SYS_pidfd_open, getpid(), 0);
     if (process < 0) return -1;
-    int descriptor = (int)hak_system_call(SYS_pidfd_getfd, process, STDERR_FILENO, 0);
-    hak_system_call(SYS_close, process);
+    int descriptor = (int)HAK_SYSTEM_CALL(SYS_pidfd_getfd, process, STDERR_FILENO, 0);
+    HAK_SYSTEM_CALL(SYS_close, process);
     return descriptor;
 }

@@ -10,7 +10,7 @@
 #include "base/platform.h"
 
 /* As libc's `syscall`: the number, and up to six arguments, integers or pointers. -1 with errno when it is refused. */
-#define hak_system_call(...) HAK_SYSTEM_CALL_OF(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
+#define HAK_SYSTEM_CALL(...) HAK_SYSTEM_CALL_OF(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
 #define HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f, ...)                                                              \
     hak_system_call_of_six(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 

@@ -73,7 +73,7 @@ size_t hak_os_page_bytes(void) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DIRECTLY(name, ...) name(__VA_ARGS__)
 #else
-#define DIRECTLY(name, ...) hak_system_call(SYS_##name, __VA_ARGS__)
+#define DIRECTLY(name, ...) HAK_SYSTEM_CALL(SYS_##name, __VA_ARGS__)
 #endif
 
 /* What is to be used counts against what the kernel thinks it has: so it refuses what can't be had by far, as a program
@@ -297,7 +297,7 @@ static enum word_is compare_word(const uint32_t *word, uint32_t value) {
     static const struct timespec no_time;
     count_call();
     /* It waits only if the word is equal, and then no time. */
-    while (hak_system_call(SYS_futex, word, WAIT_PRIVATE, value, &no_time, NULL, 0) != 0) {
+    while (HAK_SYSTEM_CALL(SYS_futex, word, WAIT_PRIVATE, value, &no_time, NULL, 0) != 0) {
         if (errno == ETIMEDOUT) return WORD_IS_EQUAL;
         if (errno == EAGAIN || errno == EFAULT) return WORD_IS_OTHER;
         if (errno != EINTR) return WORD_IS_UNKNOWN;
@@ -536,7 +536,7 @@ struct hak_os_usage hak_os_usage(bool may_ask) {
     enum { CALL_NS = 1000, PAGE_NS = 500 };
     struct rusage usage;
     int saved_errno = errno;
-    bool is_known = may_ask && hak_system_call(SYS_getrusage, RUSAGE_SELF, &usage) == 0;
+    bool is_known = may_ask && HAK_SYSTEM_CALL(SYS_getrusage, RUSAGE_SELF, &usage) == 0;
     errno = saved_errno;
     if (is_known) {
         uint64_t kernel_ns = ns_of(usage.ru_stime);
@@ -593,7 +593,7 @@ bool hak_fence_threads(void) {
     bool is_over;
     do {
         struct timespec time = {.tv_sec = 0, .tv_nsec = FENCE_US * 1000L};
-        error = hak_system_call(SYS_futex, &nobody_wakes, WAIT_PRIVATE, 0, &time, NULL, 0) == 0 ? EINTR : errno;
+        error = HAK_SYSTEM_CALL(SYS_futex, &nobody_wakes, WAIT_PRIVATE, 0, &time, NULL, 0) == 0 ? EINTR : errno;
         is_over = error == ETIMEDOUT || hak_os_clock_ms() - start_ms > FENCE_US / 1000 + LONGEST_TICK_MS;
     } while (!is_over && error == EINTR);
     /* Pairs with them as well. */
@@ -635,13 +635,13 @@ static void schedule_as_main(void) {
     unsigned char processors[PROCESSOR_BYTES] __attribute__((aligned(8)));
     struct sched_param none = {0};
     int main_thread = hak_os_process_id();
-    long bytes = hak_system_call(SYS_sched_getaffinity, main_thread, sizeof processors, processors),
-         policy = hak_system_call(SYS_sched_getscheduler, main_thread),
-         priority = hak_system_call(SYS_getpriority, PRIO_PROCESS, main_thread); /* 20 - nice */
-    if (bytes > 0) hak_system_call(SYS_sched_setaffinity, 0, bytes, processors);
-    hak_system_call(SYS_sched_setscheduler, 0, policy == SCHED_BATCH || policy == SCHED_IDLE ? policy : SCHED_OTHER,
+    long bytes = HAK_SYSTEM_CALL(SYS_sched_getaffinity, main_thread, sizeof processors, processors),
+         policy = HAK_SYSTEM_CALL(SYS_sched_getscheduler, main_thread),
+         priority = HAK_SYSTEM_CALL(SYS_getpriority, PRIO_PROCESS, main_thread); /* 20 - nice */
+    if (bytes > 0) HAK_SYSTEM_CALL(SYS_sched_setaffinity, 0, bytes, processors);
+    HAK_SYSTEM_CALL(SYS_sched_setscheduler, 0, policy == SCHED_BATCH || policy == SCHED_IDLE ? policy : SCHED_OTHER,
                     &none);
-    if (priority > 0) hak_system_call(SYS_setpriority, PRIO_PROCESS, 0, MOST_NICE - priority);
+    if (priority > 0) HAK_SYSTEM_CALL(SYS_setpriority, PRIO_PROCESS, 0, MOST_NICE - priority);
 }
 
 static bool began_filtered(void) { return (process_facts() & IS_FILTERED) != 0; }
@@ -677,7 +677,7 @@ static bool are_rights_alike(void) {
 
 /* False where it can't be read. */
 static bool read_link(const char *path, char *text, size_t capacity) {
-    long length = hak_system_call(SYS_readlinkat, AT_FDCWD, path, text, capacity - 1);
+    long length = HAK_SYSTEM_CALL(SYS_readlinkat, AT_FDCWD, path, text, capacity - 1);
     text[length > 0 ? length : 0] = '\0';
     return length > 0;
 }
@@ -702,7 +702,7 @@ static bool are_namespaces_alike(void) {
  * it. */
 static bool is_folder_shared(void) {
     enum { KCMP_OF_FOLDERS = 3, DIFFERENT = 1 };
-    return hak_system_call(SYS_kcmp, getpid(), (pid_t)hak_os_thread_id(), KCMP_OF_FOLDERS, 0, 0) < DIFFERENT;
+    return HAK_SYSTEM_CALL(SYS_kcmp, getpid(), (pid_t)hak_os_thread_id(), KCMP_OF_FOLDERS, 0, 0) < DIFFERENT;
 }
 
 /* It has no folders any more. */
@@ -800,7 +800,7 @@ void hak_os_join_thread(uintptr_t thread) {
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     int saved_errno = errno;
     struct timespec time = {.tv_sec = (time_t)(most_us / 1000000), .tv_nsec = (long)(most_us % 1000000) * 1000};
-    if (hak_system_call(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0) != 0 &&
+    if (HAK_SYSTEM_CALL(SYS_futex, word, WAIT_PRIVATE, expected, most_us == 0 ? NULL : &time, NULL, 0) != 0 &&
         errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)
         hak_atomic_store(&waits_are_refused, true, relaxed);
     errno = saved_errno;
@@ -810,7 +810,7 @@ bool hak_os_may_wait(void) { return !hak_atomic_load(&waits_are_refused, relaxed
 
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) {
     int saved_errno = errno;
-    hak_system_call(SYS_futex, word, WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    HAK_SYSTEM_CALL(SYS_futex, word, WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     errno = saved_errno;
 }
 
@@ -823,7 +823,7 @@ void hak_os_yield(void) {
 
 static bool write_all(int descriptor, const char *text, size_t length) {
     while (length > 0) {
-        ssize_t written = hak_system_call(SYS_write, descriptor, text, length); /* no cancellation point */
+        ssize_t written = HAK_SYSTEM_CALL(SYS_write, descriptor, text, length); /* no cancellation point */
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return false;
         text += written;
@@ -859,7 +859,7 @@ bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {
         if (errno != EPIPE || sigismember(&pending, SIGPIPE)) sigdelset(&sent, SIGPIPE);
         if (errno != EFBIG || sigismember(&pending, SIGXFSZ)) sigdelset(&sent, SIGXFSZ);
         if (errno == EPIPE || errno == EFBIG)
-            hak_system_call(SYS_rt_sigtimedwait, &sent, NULL, &at_once, SET_BYTES); /* no cancellation point */
+            HAK_SYSTEM_CALL(SYS_rt_sigtimedwait, &sent, NULL, &at_once, SET_BYTES); /* no cancellation point */
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
@@ -895,18 +895,18 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length) {
  * process. */
 int hak_os_create_file(const char *path) {
     int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
-        descriptor = (int)hak_system_call(SYS_openat, AT_FDCWD, path, flags, 0666);
-    if (descriptor >= 0) hak_system_call(SYS_fcntl, descriptor, F_SETFL, 0); /* writing may wait */
+        descriptor = (int)HAK_SYSTEM_CALL(SYS_openat, AT_FDCWD, path, flags, 0666);
+    if (descriptor >= 0) HAK_SYSTEM_CALL(SYS_fcntl, descriptor, F_SETFL, 0); /* writing may wait */
     return descriptor;
 }
 
 int hak_os_open_file(const char *path) {
-    return (int)hak_system_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    return (int)HAK_SYSTEM_CALL(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
 size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     ssize_t length;
-    do length = (ssize_t)hak_system_call(SYS_read, descriptor, buffer, bytes);
+    do length = (ssize_t)HAK_SYSTEM_CALL(SYS_read, descriptor, buffer, bytes);
     while (length < 0 && errno == EINTR);
     return length < 0 ? 0 : (size_t)length;
 }
@@ -923,7 +923,7 @@ bool hak_os_copy_file(const char *path, int to) {
     return written;
 }
 
-void hak_os_close(int descriptor) { hak_system_call(SYS_close, descriptor); }
+void hak_os_close(int descriptor) { HAK_SYSTEM_CALL(SYS_close, descriptor); }
 
 static int kept_stderr = -1;
 static bool had_stderr; /* when the process began */
@@ -967,7 +967,7 @@ void hak_os_write_line(const char *text, size_t length) {
         length = sizeof line;
     }
     bool may_write =
-        has_kept_stderr() && hak_system_call(SYS_ppoll, &out, 1, &at_once, NULL, 0) == 1 && out.revents == POLLOUT;
+        has_kept_stderr() && HAK_SYSTEM_CALL(SYS_ppoll, &out, 1, &at_once, NULL, 0) == 1 && out.revents == POLLOUT;
     if (may_write) hak_os_write_quietly(kept_stderr, text, length);
     errno = saved_errno;
 }
@@ -1007,7 +1007,7 @@ bool hak_os_is_readable(const void *address) {
     enum { NO_SUCH_WAY = -1, SET_BYTES = 8 };
     int saved_errno = errno;
     /* The kernel reads the set before it looks at what is to be done with it. */
-    bool readable = hak_system_call(SYS_rt_sigprocmask, NO_SUCH_WAY, address, NULL, SET_BYTES) != 0 && errno != EFAULT;
+    bool readable = HAK_SYSTEM_CALL(SYS_rt_sigprocmask, NO_SUCH_WAY, address, NULL, SET_BYTES) != 0 && errno != EFAULT;
     errno = saved_errno;
     return readable;
 }

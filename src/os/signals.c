@@ -158,7 +158,7 @@ static void on_crash(int number, siginfo_t *info, void *context) {
     report_crash(&arrived);
     sigaction(number, &actions_before[crash_index(number)], NULL);
     if (!comes_by_itself(number, info) &&
-        hak_system_call(SYS_rt_tgsigqueueinfo, getpid(), (int)hak_os_thread_id(), number, info) != 0)
+        HAK_SYSTEM_CALL(SYS_rt_tgsigqueueinfo, getpid(), (int)hak_os_thread_id(), number, info) != 0)
         raise(number);
     errno = saved_errno;
 }
