@@ -295,7 +295,7 @@ PROGRAMS = (
         (("redis-server", "redis-check-rdb"),),
         (
             *("{server}", "--port", "{port}", "--bind", servers.HOST, "--save", "", "--appendonly", "no"),
-            *("--enable-debug-command", "local", "--rdbcompression", "no", "--rdb-key-save-delay", "-10"),
+            *("--rdbcompression", "no", "--rdb-key-save-delay", "-10"),
         ),
         output=_without_numbers,
         prepare=_redis,

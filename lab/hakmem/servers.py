@@ -142,6 +142,11 @@ def _set(key: int, text: str) -> bytes:
     return b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(name), name, len(text), text.encode())
 
 
+def _gets(step: int) -> Iterator[bytes]:
+    for key in range(0, SNAPSHOT_KEYS, step):
+        yield b"GET key:%06d\r\n" % key
+
+
 def _batches(sets: Iterator[bytes]) -> Iterator[bytes]:
     while batch := b"".join(itertools.islice(sets, 1000)):
         yield batch + b"ECHO done\r\n"
@@ -164,12 +169,13 @@ def _snapshot_updates() -> list[bytes]:
 def redis_snapshot(values: Mapping[str, str]) -> Told:
     """Replaces values while a child writes all of them to a file, slowly enough that it takes longer than the updates.
     `copied` is what Redis itself says at the end of the child's copies."""
+    updates = _snapshot_updates()
     with connect(values["port"]) as client:
         for batch in _batches(_set(key, f"{key:x}".rjust(SNAPSHOT_BYTES, "v")) for key in range(SNAPSHOT_KEYS)):
             ask(client, batch, REDIS_DONE)
         ask(client, b"BGSAVE\r\nECHO done\r\n", REDIS_DONE)
         start = time.monotonic()
-        for batch in _snapshot_updates():
+        for batch in updates:
             ask(client, batch, REDIS_DONE)
         took = time.monotonic() - start
         if _persistence(client)["rdb_bgsave_in_progress"] != "1":
@@ -181,7 +187,7 @@ def redis_snapshot(values: Mapping[str, str]) -> Told:
             time.sleep(0.05)
         if state["rdb_last_bgsave_status"] != "ok":
             raise LabError("redis could not write its snapshot")
-        answers = ask(client, b"DEBUG DIGEST\r\nECHO done\r\n", REDIS_DONE)
+        answers = ask(client, b"".join(_gets(997)) + b"ECHO done\r\n", REDIS_DONE)
         _end_redis(client)
     figures = {"copied": float(state["rdb_last_cow_size"]), "operations_per_s": SNAPSHOT_UPDATES / took}
     return Told(answers, figures, {"copied": "B"})

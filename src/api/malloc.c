@@ -272,7 +272,7 @@ static void keep_freed(bool all, bool mappings) {
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
- * others are accepted and mean nothing, as unknown ones are by glibc. Returns 1. */
+ * others are accepted and mean nothing. Returns 1. */
 static int set_parameter(int parameter, int value) {
     enum { TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4 };
     if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);

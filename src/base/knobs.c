@@ -30,9 +30,12 @@ enum hak_knob_number hak_knob_find(const char *name, size_t length) {
 
 uint64_t hak_knob_get(enum hak_knob_number number) { return hak_atomic_load(knob_places[number], relaxed); }
 
+static bool is_within_bounds(enum hak_knob_number number, uint64_t value) {
+    return value >= hak_knob_table[number].lowest && value <= hak_knob_table[number].highest;
+}
+
 bool hak_knob_set(enum hak_knob_number number, uint64_t value) {
-    const struct hak_knob_row *row = &hak_knob_table[number];
-    if (value < row->lowest || value > row->highest) return false;
+    if (!is_within_bounds(number, value)) return false;
     hak_atomic_store(knob_places[number], value, relaxed);
     return true;
 }
@@ -40,9 +43,20 @@ bool hak_knob_set(enum hak_knob_number number, uint64_t value) {
 static HAK_ATOMIC(uint64_t) given_knobs; /* a bit for each; config.c sees that they fit */
 
 bool hak_knob_give(enum hak_knob_number number, uint64_t value) {
-    if (!hak_knob_set(number, value)) return false;
-    hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, relaxed);
+    if (!is_within_bounds(number, value)) return false;
+    /* Seq_cst, with hak_knob_turn: he who turns it meanwhile is overwritten, or sees that it is given. */
+    hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, seq_cst);
+    hak_atomic_store(knob_places[number], value, seq_cst);
     return true;
+}
+
+bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value) {
+    uint64_t turned = value;
+    if (!is_within_bounds(number, value) || !hak_atomic_cas(knob_places[number], &before, value, seq_cst, relaxed))
+        return false;
+    if ((hak_atomic_load(&given_knobs, seq_cst) >> number & 1) == 0) return true;
+    hak_atomic_cas(knob_places[number], &turned, before, relaxed, relaxed); /* what it was given, perhaps */
+    return false;
 }
 
 bool hak_knob_is_given(enum hak_knob_number number) {

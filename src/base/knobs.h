@@ -47,6 +47,10 @@ bool hak_knob_set(enum hak_knob_number number, uint64_t value);
 /* The same in the name of the program or its user: from then on the controller leaves it alone (A2 of control/ace.h),
  * in children, too. */
 bool hak_knob_give(enum hak_knob_number number, uint64_t value);
+
+/* For the controller: `value` in place of `before`. False, and nothing changes, when it is out of bounds, when the knob
+ * has another value, or was given one. */
+bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value);
 bool hak_knob_is_given(enum hak_knob_number number);
 
 #endif

@@ -262,7 +262,7 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
     uint32_t at = dimension - CLASS_DIMENSIONS;
     if ((ace.own & bit) == 0) return;
     uint64_t from = ace.value[at], to = knob_value(dimension, arm);
-    if (!hak_knob_set(knob_dimensions[at].knob, to)) return; /* A1 */
+    if (!hak_knob_turn(knob_dimensions[at].knob, from, to)) return; /* A1, A2 */
     ace.value[at] = to;
     if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
 }

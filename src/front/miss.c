@@ -262,6 +262,7 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_resizes, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
+    hak_signal_fence();
     hak_background_notice(); /* it may be smaller now */
     look_after_growth();
     return hak_profile_is_on() ? sample_large(resized, size) : resized;

@@ -48,27 +48,27 @@ void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {
     hak_atomic_store(&heap->bins[size_class].limit, heap->slots[size_class].end, relaxed);
 }
 
-uint32_t hak_heap_flush_newest(struct hak_heap *heap, uint32_t size_class, uint32_t most) {
+uint32_t hak_heap_flush_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t most) {
     struct hak_bin *bin = &heap->bins[size_class];
     if (hak_heap_cached(heap, size_class) == 0) return 0;
     void **base = hak_atomic_load(&bin->base, relaxed), **limit = hak_atomic_load(&bin->limit, relaxed);
     hak_heap_close_bin(heap, size_class);
     void **start = hak_owned_get(&heap->slots[size_class].start);
     uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
-    void **first = start;
-    if (count > most) first += count - most;
-    count -= (uint32_t)(first - start);
-    hak_bin_set_top(bin, first);
-    hak_pool_put(heap, size_class, first, count);
+    uint32_t kept = count > most ? count - most : 0;
+    count -= kept;
+    hak_pool_put(heap, size_class, start, count);
+    memmove(start, start + count, kept * sizeof(void *));
+    hak_bin_set_top(bin, start + kept);
     HAK_COUNT(heap, flushed_blocks, count);
     hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
     if (base != heap->slots_end) hak_atomic_store(&bin->base, start, relaxed);
-    if (first != start) hak_atomic_store(&bin->limit, limit, relaxed); /* else the next free has a look at the slab */
+    if (kept != 0) hak_atomic_store(&bin->limit, limit, relaxed); /* else the next free has a look at the slab */
     return count;
 }
 
 void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class) {
-    hak_heap_flush_newest(heap, size_class, UINT32_MAX);
+    hak_heap_flush_oldest(heap, size_class, UINT32_MAX);
 }
 
 void hak_heap_flush_bins(struct hak_heap *heap) {

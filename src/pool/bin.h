@@ -51,9 +51,9 @@ void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class);
 /* Blocks go back to their slabs. Leaves the bin as if it was drained (H3), or closed if it was: a block that is freed
  * again is not newest in it any more. */
 void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class);
-/* The same with the newest `most` of them; returns how many there were to flush. If some stay the bin is open, for
+/* The same with the oldest `most` of them; returns how many there were to flush. If some stay the bin is open, for
  * frees only, drained or closed, as before. */
-uint32_t hak_heap_flush_newest(struct hak_heap *heap, uint32_t size_class, uint32_t most);
+uint32_t hak_heap_flush_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t most);
 void hak_heap_flush_bins(struct hak_heap *heap);
 
 /* Makes all bins NULL, as before their first use (H3): they have no blocks, and begin small again. */

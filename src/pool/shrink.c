@@ -92,7 +92,7 @@ static void unclaim_slabs(struct hak_heap *heap) {
 static bool empty_next_bins(struct hak_heap *heap) {
     uint32_t left = BLOCKS_OF_TURN;
     for (; heap->next_to_shrink <= HAK_SMALL_CLASS_COUNT; heap->next_to_shrink++) {
-        left -= hak_heap_flush_newest(heap, heap->next_to_shrink, left);
+        left -= hak_heap_flush_oldest(heap, heap->next_to_shrink, left);
         if (left == 0) return false;
     }
     heap->next_to_shrink = 0;

@@ -386,8 +386,12 @@ static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint
     enum hak_os_mapped result = map_run(range, super_slab, first, count, in_the_middle);
     if (result == HAK_OS_OCCUPIED) map_around(range, super_slab, first, count);
     else add_units(range, super_slab, result == HAK_OS_MAPPED ? run << 32 : both);
-    hak_in_hand_keep();
-    return result == HAK_OS_REFUSED ? REFUSED : MAPPED;
+    if (result == HAK_OS_REFUSED) {
+        hak_in_hand_keep();
+        return REFUSED;
+    }
+    hak_in_hand_end();
+    return MAPPED;
 }
 
 /* Takes units, both bits of each, if the word is *before. Where some are absent, it first tries to map these. Unless
@@ -580,9 +584,9 @@ struct taken {
     uint32_t dirty, fresh;
 };
 
-/* Takes exactly these units of a SuperSlab; RACED: one is not free. */
-static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, bool clear,
-                                 struct taken *taken) {
+/* Takes exactly these units of a SuperSlab, whose word was *word then; RACED: one is not free. */
+static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, uint64_t units, struct taken *taken,
+                                 uint64_t *word) {
     uint64_t before = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
     note(range, super_slab);
     enum attempt result;
@@ -598,8 +602,14 @@ static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, u
     taken->fresh += count - dirty;
     if (count != dirty) count_reused(&range->super_slabs[super_slab], (uint32_t)units);
     if (units != DIRTY_BITS) clear_dirty_hint(range, super_slab, before, after);
-    prepare_units(range, super_slab, before, after, clear, taken->dirty);
+    *word = before;
     return TAKEN;
+}
+
+/* What was taken of a SuperSlab whose word was `word` then. */
+static void prepare_part(struct hak_range *range, uint32_t super_slab, uint64_t word, uint64_t units, bool clear,
+                         uint32_t uncounted) {
+    prepare_units(range, super_slab, word, word & ~(units | units << 32), clear, uncounted);
 }
 
 /* Clears the hints of units `unit`..`end`, which the caller has taken: of all borders that they touch, and of
@@ -623,8 +633,17 @@ static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
     add_span(range, unit, end, DIRTY);
 }
 
-/* Maps what is absent of units `unit`..`end`, as far as they are free. What the kernel refuses is known before any of
- * them is taken. */
+/* All of units `unit`..`end`, as far as one can see without taking them. */
+static bool seem_free(const struct hak_range *range, uint32_t unit, uint32_t end) {
+    uint64_t bits;
+    for (uint32_t count; unit < end; unit += count) {
+        count = part_of_span(unit, end, &bits);
+        if ((free_units_of(range, unit / HAK_UNITS_PER_SUPER_SLAB) & bits) != bits) return false;
+    }
+    return true;
+}
+
+/* Maps what is absent of units `unit`..`end`: what the kernel refuses is known before any of them is taken. */
 static enum attempt map_span(struct hak_range *range, uint32_t unit, uint32_t end) {
     uint64_t bits;
     for (uint32_t count; unit < end; unit += count) {
@@ -640,26 +659,37 @@ static enum attempt map_span(struct hak_range *range, uint32_t unit, uint32_t en
     return MAPPED;
 }
 
-/* All or none. */
+/* All or none. What has to be made zero or huge is made so when nobody waits for it any more, but in very long spans. */
 static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
+    enum { USUAL_PARTS = 18 }; /* 32 MiB */
     struct taken taken = {0, 0};
-    uint64_t bits;
-    uint32_t at = unit;
+    uint64_t bits, words[USUAL_PARTS];
+    uint32_t at = unit, first = unit / HAK_UNITS_PER_SUPER_SLAB;
+    bool is_long = (end - 1) / HAK_UNITS_PER_SUPER_SLAB - first >= USUAL_PARTS;
+    if (!seem_free(range, unit, end)) return RACED;
     enum attempt result = map_span(range, unit, end);
     if (result == REFUSED) return REFUSED;
     hak_in_hand_begin();
     for (uint32_t count; at < end; at += count) {
+        uint32_t super_slab = at / HAK_UNITS_PER_SUPER_SLAB;
         count = part_of_span(at, end, &bits);
-        result = take_exactly(range, at / HAK_UNITS_PER_SUPER_SLAB, bits, clear, &taken);
+        uint64_t *word = &words[is_long ? 0 : super_slab - first];
+        result = take_exactly(range, super_slab, bits, &taken, word);
         if (result != TAKEN) break;
+        if (HAK_UNLIKELY(is_long)) prepare_part(range, super_slab, *word, bits, clear, taken.dirty);
     }
     leave_span(range, unit, at);
     count_taken(taken.dirty, taken.fresh);
-    if (at == end || at == unit) {
-        hak_in_hand_keep();
-    } else {
+    if (at != end && at != unit) {
         release_span(range, unit, at);
         hak_in_hand_end();
+        return result;
+    }
+    hak_in_hand_keep();
+    for (uint32_t count; !is_long && result == TAKEN && unit < end; unit += count) {
+        uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
+        count = part_of_span(unit, end, &bits);
+        prepare_part(range, super_slab, words[super_slab - first], bits, clear, 0);
     }
     return result;
 }
@@ -762,17 +792,17 @@ static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool cle
 static bool take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
     uint32_t units = units_of(range);
     if (end <= units) return take_span(range, unit, end, clear) == TAKEN;
+    if (!seem_free(range, unit, units)) return false;
     uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1,
              made_end = units + more * HAK_UNITS_PER_SUPER_SLAB;
     if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) return false;
-    if (unit < units && take_span(range, unit, units, clear) != TAKEN) {
-        add_span(range, units, made_end, FRESH);
-        return false;
-    }
-    count_growth(end - (unit < units ? units : unit));
-    if (unit > units) add_span(range, units, unit, FRESH);
-    add_span(range, end, made_end, FRESH);
-    return true;
+    hak_in_hand_begin();
+    bool done = unit >= units || take_span(range, unit, units, clear) == TAKEN;
+    if (done) count_growth(end - (unit < units ? units : unit));
+    if (done && unit > units) add_span(range, units, unit, FRESH);
+    add_span(range, done ? end : units, made_end, FRESH);
+    hak_in_hand_end();
+    return done;
 }
 
 /* The unit where the free units at the upper end of a range begin, or so many of them as are `enough`. */

@@ -236,7 +236,7 @@ def redis(values: Mapping[str, str]) -> bytes:
             state = servers.ask(client, b"INFO persistence\r\n", b"\r\n\r\n")
         answers += re.findall(rb"rdb_last_bgsave_status:\w+", state)[0]
         time.sleep(IDLE_S)
-    return answers + servers.redis(values)
+    return answers + servers.redis(values).answers
 
 
 def memcached(values: Mapping[str, str]) -> bytes:
@@ -245,12 +245,12 @@ def memcached(values: Mapping[str, str]) -> bytes:
         client.sendall(b"".join(item % i for i in range(120_000)))
         answer = servers.ask(client, b"get grown:119999\r\nmn\r\n", b"MN\r\n")
         time.sleep(IDLE_S)
-    return answer + servers.memcached(values)
+    return answer + servers.memcached(values).answers
 
 
 def nginx(values: Mapping[str, str]) -> bytes:
     """Its master starts another worker where one died; only its log tells."""
-    answer = servers.nginx(values)
+    answer = servers.nginx(values).answers
     log = Path(values["cwd"], "error.log").read_text()
     if "exited on signal" in log:
         raise LabError(log.strip())
@@ -270,7 +270,7 @@ def postgres(values: Mapping[str, str]) -> bytes:
     done = subprocess.run([*words, grow], capture_output=True)
     if done.returncode != 0:
         raise LabError(done.stderr.decode().strip())
-    return done.stdout + servers.postgres(values)
+    return done.stdout + servers.postgres(values).answers
 
 
 PYTHON = """
@@ -327,15 +327,15 @@ def program_of(name: str, broken: list[str]) -> programs.Program:
         return programs.Program(name, name, ((name,),), ("{exe}", *ALONE[name]))
     server = programs.by_name(name)
 
-    def drive(values: Mapping[str, str]) -> bytes:
+    def drive(values: Mapping[str, str]) -> servers.Told:
         try:
-            return SERVERS[name](values)
+            return servers.Told(SERVERS[name](values))
         except (OSError, LabError) as error:
             time.sleep(0.5)
             if listens(values["port"]):
                 raise
             broken.append(f"the conversation broke off: {error}")
-            return b""
+            return servers.Told(b"")
 
     return replace(server, command=(*server.command, *MORE_WORDS.get(name, ())), drive=drive)
 

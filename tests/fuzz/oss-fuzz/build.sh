@@ -1,6 +1,6 @@
 #!/bin/bash -eu
 # Run by OSS-Fuzz in the root of the sources: CC, CXX, their flags, LIB_FUZZING_ENGINE, WORK and OUT are its own.
-defines="-D_GNU_SOURCE -DHAK_NO_OVERRIDE=1 -DHAK_CHECK_LEVEL=2 -DFUZZ_HAK -DFUZZ_WRAPPED"
+defines="-D_GNU_SOURCE -DHAK_NO_OVERRIDE=1 -DHAK_CHECK_LEVEL=2 -DFUZZ_HAK -DFUZZ_WRAPPED -DHAK_KERNEL_BY_LIBC=1"
 wrapped="-Wl,--wrap=mmap,--wrap=munmap,--wrap=mremap,--wrap=madvise,--wrap=mprotect,--wrap=syscall"
 objects=()
 for source in src/hakmem.c tests/fuzz/{program,kernel,inside,oracle,execute,libfuzzer}.c; do

@@ -47,6 +47,12 @@ static void given(void **state) {
     assert_int_equal(hak_knob(decay_ms), 20);
     assert_true(hak_knob_give(HAK_KNOB_held_slabs, hak_knob_table[HAK_KNOB_held_slabs].initial));
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) assert_int_equal(hak_knob_is_given(i), i == HAK_KNOB_held_slabs);
+    assert_true(hak_knob_turn(HAK_KNOB_decay_ms, 20, 40));
+    assert_false(hak_knob_turn(HAK_KNOB_decay_ms, 20, 80)); /* it isn't that any more */
+    assert_false(hak_knob_turn(HAK_KNOB_decay_ms, 40, 0));
+    assert_int_equal(hak_knob(decay_ms), 40);
+    assert_false(hak_knob_turn(HAK_KNOB_held_slabs, hak_knob(held_slabs), 64)); /* given */
+    assert_int_equal(hak_knob(held_slabs), hak_knob_table[HAK_KNOB_held_slabs].initial);
 }
 
 UNIT_MAIN(cmocka_unit_test(defaults_are_within_bounds), cmocka_unit_test(found_by_name), cmocka_unit_test(bounds_hold),

@@ -122,10 +122,12 @@ static void flushed_bins(void **state) {
         size_t count = hak_heap_cached(heap, POOL_CLASS);
         assert_int_equal(count, kind == DRAINED ? 1 : BLOCKS);
         void **limit = hak_atomic_load(&bin->limit, relaxed);
+        const void *newest = bin->top[-1];
         if (kind != DRAINED) {
-            assert_int_equal(hak_heap_flush_newest(heap, POOL_CLASS, BLOCKS - 1), BLOCKS - 1);
+            assert_int_equal(hak_heap_flush_oldest(heap, POOL_CLASS, BLOCKS - 1), BLOCKS - 1);
             assert_ptr_equal(hak_atomic_load(&bin->limit, relaxed), limit);
             assert_int_equal(hak_heap_cached(heap, POOL_CLASS), 1);
+            assert_ptr_equal(heap->slots[POOL_CLASS].start[0], newest);
         }
         hak_heap_flush_bin(heap, POOL_CLASS);
         assert_int_equal(hak_heap_cached(heap, POOL_CLASS), 0);

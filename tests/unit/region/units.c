@@ -180,6 +180,21 @@ static void extending_all_or_nothing(void **state) {
     assert_ptr_equal(acquire(31, 1, HAK_UNITS_FREE), second + 1);
 }
 
+/* What can't be had because somebody has units in the way costs nothing: no SuperSlab is made, no unit mapped. */
+static void extending_in_vain(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *run = acquire(1, 1, HAK_UNITS_NEW_SUPER), *next = acquire(1, 1, HAK_UNITS_FREE);
+    assert_ptr_equal(next, run + 1);
+    assert_true(hak_region_unmap_units(SIZE_MAX) > 0);
+    fake_os_forget();
+    assert_false(hak_region_extend(run, 1, 20));
+    assert_false(hak_region_extend(run, 1, 100));
+    assert_int_equal(fake_os.call_count[FAKE_ANY], 0);
+    assert_int_equal(hak_region_sums().super_slabs, 1);
+    assert_true(hak_region_extend(next, 1, 100));
+}
+
 static struct hak_slab *span(uint32_t count) { return hak_region_acquire_span(count, 1, false); }
 
 static void spans(void **state) {
@@ -322,6 +337,29 @@ static void spans_used_again(void **state) {
     assert_int_equal(reused_units(), 0);
     assert_ptr_equal(hak_region_acquire_span(40, 1, false), span);
     assert_int_equal(reused_units(), 40);
+}
+
+/* While a span is made huge, or zero, nobody waits for it: it isn't in hand (I1 of region/in_hand.h). */
+static uint32_t calls_in_use;
+static void look_at_hands(void) {
+    assert_false(hak_in_hand_is_some());
+    calls_in_use++;
+}
+
+static void spans_are_prepared_later(void **state) {
+    (void)state;
+    static struct hak_hand hand;
+    fake_os.has_huge_pages = true;
+    start();
+    hak_own_hand = &hand;
+    for (int i = 0; i < 40; i++) {
+        struct hak_slab *span = hak_region_acquire_span(64, 1, true);
+        for (size_t at = 0; at < 64 * HAK_UNIT_BYTES; at += 4096) memory_of(span)[at] = 1;
+        hak_region_release(span, 64);
+        if (i == 0) fake_os.at_call = look_at_hands; /* there is nothing to map any more */
+    }
+    fake_os.at_call = NULL;
+    assert_true(calls_in_use > 0);
 }
 
 /* The search for a run is bounded where there may be one, but none is aligned as wanted; the last resort is not. */
@@ -473,7 +511,8 @@ static void at_random(void **state) {
 UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(zero_memory),
           cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
-          cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random),
-          cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again),
-          cmocka_unit_test(spans_used_again), cmocka_unit_test(absent), cmocka_unit_test(absent_spans),
-          cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
+          cmocka_unit_test(extending_in_vain), cmocka_unit_test(spans_are_prepared_later), cmocka_unit_test(spans),
+          cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random), cmocka_unit_test(aligned_spans),
+          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again), cmocka_unit_test(spans_used_again),
+          cmocka_unit_test(absent), cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap),
+          cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
