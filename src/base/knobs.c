@@ -52,8 +52,10 @@ bool hak_knob_give(enum hak_knob_number number, uint64_t value) {
 
 bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value) {
     uint64_t turned = value;
+    /* Seq_cst, here and below, pairs with hak_knob_give. */
     if (!is_within_bounds(number, value) || !hak_atomic_cas(knob_places[number], &before, value, seq_cst, relaxed))
         return false;
+    /* Seq_cst: as above. */
     if ((hak_atomic_load(&given_knobs, seq_cst) >> number & 1) == 0) return true;
     hak_atomic_cas(knob_places[number], &turned, before, relaxed, relaxed); /* what it was given, perhaps */
     return false;

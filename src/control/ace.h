@@ -6,7 +6,7 @@
  * is copied into relaxed atomics: a row that is being written may be half old. What others ask for is one number, taken
  * at the end of a period.
  *
- *   A1  A knob is set to its start, or to one of its arms, within its bounds (hak_knob_turn); no other knob is ever set.
+ *   A1  A knob is turned to its start, or to one of its arms, within its bounds (hak_knob_turn); no other one ever is.
  *   A2  A knob that somebody has given a value (hak_knob_give) is his from then on.
  *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; after a fork, as the program
  *       began, or as somebody has given them.

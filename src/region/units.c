@@ -659,7 +659,7 @@ static enum attempt map_span(struct hak_range *range, uint32_t unit, uint32_t en
     return MAPPED;
 }
 
-/* All or none. What has to be made zero or huge is made so when nobody waits for it any more, but in very long spans. */
+/* All or none. What is to be zero or huge is made so when nobody waits for it any more, but in very long spans. */
 static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
     enum { USUAL_PARTS = 18 }; /* 32 MiB */
     struct taken taken = {0, 0};
