@@ -271,14 +271,27 @@ static void keep_freed(bool all, bool mappings) {
     raise_knob(&cache, all && mappings);
 }
 
+/* Who sets what glibc has anyway wants the usual: not that most of what is free goes back in each call. */
+static void limit_free_memory(uint64_t bytes, bool is_usual) {
+    static HAK_ATOMIC(uint64_t) usual_bytes; /* plus 1; 0: it is in force */
+    enum hak_knob_number limit = HAK_KNOB_dirty_limit_bytes;
+    uint64_t before = is_usual ? hak_atomic_exchange(&usual_bytes, 0, relaxed) : 0, none = 0;
+    if (!is_usual) {
+        hak_atomic_cas(&usual_bytes, &none, hak_knob_get(limit) + 1, relaxed, relaxed);
+        hak_knob_give(limit, bytes);
+    } else if (before != 0) {
+        hak_knob_give(limit, before - 1);
+    }
+}
+
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
  * others are accepted and mean nothing. Returns 1. */
 static int set_parameter(int parameter, int value) {
-    enum { TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4 };
+    enum { TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4, USUAL_TRIM_THRESHOLD = 128 << 10 };
     if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);
     if (parameter == MMAP_MAX) hak_atomic_store(&maps_nothing, value == 0, relaxed);
     keep_freed(hak_atomic_load(&never_trims, relaxed), hak_atomic_load(&maps_nothing, relaxed));
-    if (parameter == TRIM_THRESHOLD && value >= 0) hak_knob_give(HAK_KNOB_dirty_limit_bytes, (uint64_t)value);
+    if (parameter == TRIM_THRESHOLD && value >= 0) limit_free_memory((uint64_t)value, value == USUAL_TRIM_THRESHOLD);
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;

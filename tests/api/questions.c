@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <ucontext.h>
 
 /* ---- mallopt ---- */
@@ -70,6 +71,22 @@ static void tuning_taken_back(void) {
     EXPECT(freed < before + BYTES / 4, "%zu MiB resident, %zu before", freed / MIB, before / MIB);
     pthread_barrier_wait(&ended);
     pthread_join(thread, NULL);
+}
+
+/* libc's own threshold means nothing else than no threshold at all: memory that is used again stays. */
+static void usual_threshold(void) {
+    enum { ROUNDS = 100, BLOCKS = 4000, BYTES = 1000, MOST_FAULTS = ROUNDS / 4 * BLOCKS * BYTES / 4096 };
+    static void *blocks[BLOCKS];
+    struct rusage before, after;
+    EXPECT(mallopt(M_TRIM_THRESHOLD, 1 << 20) == 1 && mallopt(M_TRIM_THRESHOLD, 128 << 10) == 1, "mallopt");
+    getrusage(RUSAGE_SELF, &before);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(BYTES), 1, BYTES);
+        for (int i = BLOCKS; i-- > 0;) free(blocks[i]);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    long faults = after.ru_minflt - before.ru_minflt;
+    EXPECT(faults < MOST_FAULTS, "%ld page faults, expected less than %d", faults, MOST_FAULTS);
 }
 
 /* ---- A heap to ask about ---- */
@@ -304,16 +321,10 @@ static void small_stack(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"small_stack", small_stack},
-        {"tuning", tuning},
-        {"tuning_taken_back", tuning_taken_back},
-        {"info_small", info_small},
-        {"info_medium", info_medium},
-        {"info_large", info_large},
-        {"info_old", info_old},
-        {"trim", trim},
-        {"stats_text", stats_text},
-        {"info_text", info_text},
+        {"small_stack", small_stack},         {"tuning", tuning},         {"tuning_taken_back", tuning_taken_back},
+        {"usual_threshold", usual_threshold}, {"info_small", info_small}, {"info_medium", info_medium},
+        {"info_large", info_large},           {"info_old", info_old},     {"trim", trim},
+        {"stats_text", stats_text},           {"info_text", info_text},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);
 }
