@@ -49,7 +49,7 @@ bool hak_knob_set(enum hak_knob_number number, uint64_t value);
 bool hak_knob_give(enum hak_knob_number number, uint64_t value);
 
 /* For the controller: `value` in place of `before`. False, and nothing changes, when it is out of bounds, when the knob
- * has another value, or was given one. */
+ * has another value, or was given one. Who is just giving it the very `value` may find it given `before`. */
 bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value);
 bool hak_knob_is_given(enum hak_knob_number number);
 

@@ -388,7 +388,7 @@ void *hak_os_move_pages(void *start, size_t bytes) {
 bool hak_os_is_locked(void *page) {
     int saved_errno = errno;
     count_call();
-    bool is_locked = madvise(page, hak_os_page_bytes(), MADV_COLD) != 0 && errno == EINVAL;
+    bool is_locked = DIRECTLY(madvise, page, hak_os_page_bytes(), MADV_COLD) != 0 && errno == EINVAL;
     errno = saved_errno;
     return is_locked;
 }
@@ -1014,7 +1014,7 @@ bool hak_os_is_readable(const void *address) {
 
 bool hak_os_has_thread_pointer(void) {
     uintptr_t pointer = 1;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__ILP32__)
     enum { ARCH_GET_FS = 0x1003 };
     if (hak_kernel_answer(SYS_arch_prctl, ARCH_GET_FS, (long)&pointer, 0, 0, 0, 0) != 0)
         return false; /* no errno yet */

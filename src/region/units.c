@@ -321,6 +321,7 @@ static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t res
     if (!hak_page_policy_use_again(range, super_slab)) return false;
     if (rest == 0) return hak_page_policy_make_huge(range, super_slab);
     hak_in_hand_begin();
+    note(range, super_slab);
     /* Acquire pairs with add_units: nobody writes to this memory any more. */
     if (!hak_atomic_cas(&range->super_slabs[super_slab].free_units, &rest, 0, acquire, relaxed)) {
         hak_in_hand_keep();
@@ -366,7 +367,8 @@ static uint32_t absent_below(uint32_t absent, uint32_t unit) {
 }
 
 /* Maps absent units of a word that is `before`, and gives them back as fresh ones. When the kernel doesn't, they are as
- * they were: nobody misses them meanwhile, for whom it would not map them either. RACED: the word has changed. */
+ * they were. Nobody who has missed them meanwhile looks again then: two that the kernel refuses would keep each other
+ * looking. RACED: the word has changed. */
 static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint32_t units) {
     uint32_t first = hak_lowest_bit(units), count = hak_lowest_bit(~((uint64_t)units >> first)),
              absent = hak_units_absent(before), below = absent_below(absent, first);
@@ -789,20 +791,22 @@ static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool cle
 
 /* Takes units `unit`..`end`, making SuperSlabs for what lies above the upper end of the range: these first, so that
  * nothing is taken in vain when the kernel has no more. All or none; what was made is free then. */
-static bool take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
+static enum attempt take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
     uint32_t units = units_of(range);
-    if (end <= units) return take_span(range, unit, end, clear) == TAKEN;
-    if (!seem_free(range, unit, units)) return false;
-    uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1,
-             made_end = units + more * HAK_UNITS_PER_SUPER_SLAB;
-    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) return false;
-    hak_in_hand_begin();
-    bool done = unit >= units || take_span(range, unit, units, clear) == TAKEN;
-    if (done) count_growth(end - (unit < units ? units : unit));
-    if (done && unit > units) add_span(range, units, unit, FRESH);
-    add_span(range, done ? end : units, made_end, FRESH);
-    hak_in_hand_end();
-    return done;
+    if (end <= units) return take_span(range, unit, end, clear);
+    if (!seem_free(range, unit, units)) return RACED;
+    uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
+    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) return REFUSED;
+    if (unit > units) add_span(range, units, unit, FRESH);
+    add_span(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB, FRESH);
+    if (unit < units && take_span(range, unit, units, clear) != TAKEN) {
+        hak_in_hand_begin(); /* whoever has found nothing meanwhile looks again */
+        add_span(range, units, end, FRESH);
+        hak_in_hand_end();
+        return RACED;
+    }
+    count_growth(end - (unit < units ? units : unit));
+    return TAKEN;
 }
 
 /* The unit where the free units at the upper end of a range begin, or so many of them as are `enough`. */
@@ -820,13 +824,15 @@ static uint32_t upper_end(const struct hak_range *range, uint32_t enough) {
 static struct hak_slab *take_span_at_end(struct hak_range *range, uint32_t count, uint32_t alignment, bool clear,
                                          bool *has_room) {
     uint32_t limit = limit_units_of(range), units;
+    enum attempt result;
     do {
         units = units_of(range);
         uint32_t unit = aligned_unit(range, upper_end(range, count), alignment);
         *has_room = unit <= limit && count <= limit - unit;
         if (!*has_room) return NULL;
-        if (take_and_grow(range, unit, unit + count, clear)) return record_of(range, unit);
-    } while (units_of(range) != units); /* another thread was faster */
+        result = take_and_grow(range, unit, unit + count, clear);
+        if (result == TAKEN) return record_of(range, unit);
+    } while (result == RACED || units_of(range) != units); /* another thread was faster */
     return NULL;
 }
 
@@ -878,7 +884,7 @@ void hak_region_release_absent(struct hak_slab *unit) {
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first) + have, limit = limit_units_of(range);
-    return count <= limit - unit && take_and_grow(range, unit, unit + count, false);
+    return count <= limit - unit && take_and_grow(range, unit, unit + count, false) == TAKEN;
 }
 
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class) {

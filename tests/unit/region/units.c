@@ -195,6 +195,33 @@ static void extending_in_vain(void **state) {
     assert_true(hak_region_extend(next, 1, 100));
 }
 
+/* Another thread takes a unit at the end while the kernel is asked for more behind it. */
+static const struct hak_slab *taken_meanwhile;
+static void take_one_meanwhile(void) {
+    fake_os.at_map_at = NULL;
+    taken_meanwhile = acquire(1, 1, HAK_UNITS_FREE);
+}
+
+static void growing_in_a_race(void **state) {
+    (void)state;
+    start();
+    struct hak_slab *run = acquire(10, 1, HAK_UNITS_NEW_SUPER);
+    fake_os.at_map_at = take_one_meanwhile;
+    struct hak_slab *span = hak_region_acquire_span(60, 1, false);
+    assert_ptr_equal(taken_meanwhile, run + 10);
+    assert_ptr_equal(span, run + 32); /* in what was made */
+    fake_os.at_map_at = take_one_meanwhile;
+    assert_true(hak_region_extend(span, 60, 30));
+    assert_ptr_equal(taken_meanwhile, run + 11);
+    hak_region_release(run, 10);
+    hak_region_release(run + 10, 1);
+    hak_region_release(run + 11, 1);
+    hak_region_release(span, 90);
+    assert_int_equal(dirty(), 102); /* none is lost, */
+    uint32_t super_slabs = (uint32_t)hak_region_sums().super_slabs;
+    assert_ptr_equal(hak_region_acquire_span(super_slabs * HAK_UNITS_PER_SUPER_SLAB, 1, false), run);
+}
+
 static struct hak_slab *span(uint32_t count) { return hak_region_acquire_span(count, 1, false); }
 
 static void spans(void **state) {
@@ -511,8 +538,9 @@ static void at_random(void **state) {
 UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(zero_memory),
           cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
           cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
-          cmocka_unit_test(extending_in_vain), cmocka_unit_test(spans_are_prepared_later), cmocka_unit_test(spans),
-          cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random), cmocka_unit_test(aligned_spans),
-          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again), cmocka_unit_test(spans_used_again),
-          cmocka_unit_test(absent), cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap),
-          cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
+          cmocka_unit_test(extending_in_vain), cmocka_unit_test(growing_in_a_race),
+          cmocka_unit_test(spans_are_prepared_later), cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order),
+          cmocka_unit_test(spans_at_random), cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh),
+          cmocka_unit_test(used_again), cmocka_unit_test(spans_used_again), cmocka_unit_test(absent),
+          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort),
+          cmocka_unit_test(at_random))
