@@ -44,23 +44,21 @@ static HAK_ATOMIC(uint64_t) given_knobs; /* a bit for each; config.c sees that t
 
 bool hak_knob_give(enum hak_knob_number number, uint64_t value) {
     if (!is_within_bounds(number, value)) return false;
-    /* Seq_cst, with hak_knob_turn: he who turns it meanwhile is overwritten, or sees that it is given. */
-    hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, seq_cst);
-    hak_atomic_store(knob_places[number], value, seq_cst);
+    /* First: who turns the knob meanwhile is overwritten, or sees that it is given. */
+    hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, relaxed);
+    hak_atomic_store(knob_places[number], value, relaxed);
     return true;
-}
-
-bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value) {
-    uint64_t turned = value;
-    /* Seq_cst, here and below, pairs with hak_knob_give. */
-    if (!is_within_bounds(number, value) || !hak_atomic_cas(knob_places[number], &before, value, seq_cst, relaxed))
-        return false;
-    /* Seq_cst: as above. */
-    if ((hak_atomic_load(&given_knobs, seq_cst) >> number & 1) == 0) return true;
-    hak_atomic_cas(knob_places[number], &turned, before, relaxed, relaxed); /* what it was given, perhaps */
-    return false;
 }
 
 bool hak_knob_is_given(enum hak_knob_number number) {
     return (hak_atomic_load(&given_knobs, relaxed) >> number & 1) != 0;
+}
+
+bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value) {
+    uint64_t turned = value;
+    if (!is_within_bounds(number, value) || !hak_atomic_cas(knob_places[number], &before, value, relaxed, relaxed))
+        return false;
+    if (!hak_knob_is_given(number)) return true;
+    hak_atomic_cas(knob_places[number], &turned, before, relaxed, relaxed); /* what it was given, perhaps */
+    return false;
 }

@@ -72,8 +72,7 @@ static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
     uint64_t share = heap->slots_bytes / (most_bytes / 256 + 1); /* in 256ths */
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         size_t have = (size_t)(heap->slots[i].end - heap->slots[i].start), most = have * 256 / (share + 1);
-        size_t least = hak_size_classes[i].block_bytes < 4096 ? HAK_LEAST_SLOTS : HAK_LEAST_SLOTS / 2;
-        hak_heap_shrink_to(heap, i, most < least ? least : most);
+        hak_heap_shrink_to(heap, i, most < HAK_SHRUNK_SLOTS ? HAK_SHRUNK_SLOTS : most);
     }
 }
 
