@@ -78,6 +78,10 @@ def _load(words: list[str], environment: Mapping[str, str] | None = None) -> str
     return done.stdout
 
 
+def _command(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+
+
 def _redis_commands() -> Iterator[bytes]:
     """A fixed conversation over every type of value whose answers have one order."""
     for i in range(20000):
@@ -95,7 +99,7 @@ def _redis_commands() -> Iterator[bytes]:
             ("UNLINK", f"key:{i * 3 % 15013}"),
         )
         for words in commands:
-            yield b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+            yield _command(*words)
 
 
 REDIS_DONE = b"$4\r\ndone\r\n"  # the answer to ECHO done
@@ -138,13 +142,7 @@ SNAPSHOT_BYTES = 500  # of a value
 
 
 def _set(key: int, text: str) -> bytes:
-    name = b"key:%06d" % key
-    return b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(name), name, len(text), text.encode())
-
-
-def _gets(step: int) -> Iterator[bytes]:
-    for key in range(0, SNAPSHOT_KEYS, step):
-        yield b"GET key:%06d\r\n" % key
+    return _command("SET", f"key:{key:06}", text)
 
 
 def _batches(sets: Iterator[bytes]) -> Iterator[bytes]:
@@ -180,17 +178,24 @@ def redis_snapshot(values: Mapping[str, str]) -> Told:
         took = time.monotonic() - start
         if _persistence(client)["rdb_bgsave_in_progress"] != "1":
             raise LabError("the snapshot ended before the updates")
-        deadline = time.monotonic() + LOAD_S
-        while (state := _persistence(client))["rdb_bgsave_in_progress"] == "1":
-            if time.monotonic() > deadline:
-                raise LabError(f"the snapshot did not end within {LOAD_S} s")
-            time.sleep(0.05)
+        state = await_snapshot(client)
         if state["rdb_last_bgsave_status"] != "ok":
             raise LabError("redis could not write its snapshot")
-        answers = ask(client, b"".join(_gets(997)) + b"ECHO done\r\n", REDIS_DONE)
+        some = b"".join(_command("GET", f"key:{key:06}") for key in range(0, SNAPSHOT_KEYS, 997))
+        answers = ask(client, some + b"ECHO done\r\n", REDIS_DONE)
         _end_redis(client)
     figures = {"copied": float(state["rdb_last_cow_size"]), "operations_per_s": SNAPSHOT_UPDATES / took}
     return Told(answers, figures, {"copied": "B"})
+
+
+def await_snapshot(client: socket.socket) -> dict[str, str]:
+    """What Redis says of its snapshots once none is being written."""
+    deadline = time.monotonic() + LOAD_S
+    while (state := _persistence(client))["rdb_bgsave_in_progress"] == "1":
+        if time.monotonic() > deadline:
+            raise LabError(f"the snapshot did not end within {LOAD_S} s")
+        time.sleep(0.05)
+    return state
 
 
 def _persistence(client: socket.socket) -> dict[str, str]:

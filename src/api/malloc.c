@@ -246,52 +246,50 @@ static void print_stats(void) {
 /* What mallopt was told. */
 static HAK_ATOMIC(bool) never_trims, maps_nothing;
 
-/* A knob that mallopt has set to its highest; and what it was before, as long as it is so. */
-struct raised_knob {
+/* A knob that mallopt sets; and what it was before, while it is set. */
+struct tuned_knob {
     enum hak_knob_number knob;
-    HAK_ATOMIC(bool) is_raised;
+    HAK_ATOMIC(bool) is_set;
     HAK_ATOMIC(uint64_t) before;
 };
 
-static void raise_knob(struct raised_knob *raised, bool is_raised) {
-    uint64_t highest = hak_knob_table[raised->knob].highest, now = hak_knob_get(raised->knob);
-    if (is_raised && now != highest) hak_atomic_store(&raised->before, now, relaxed);
-    bool was_raised = hak_atomic_exchange(&raised->is_raised, is_raised, relaxed);
-    if (is_raised) hak_knob_give(raised->knob, highest);
-    else if (was_raised) hak_knob_give(raised->knob, hak_atomic_load(&raised->before, relaxed));
+static void tune(struct tuned_knob *tuned, bool sets, uint64_t value) {
+    uint64_t now = hak_knob_get(tuned->knob);
+    bool was_set = hak_atomic_exchange(&tuned->is_set, sets, relaxed);
+    if (sets && !was_set) hak_atomic_store(&tuned->before, now, relaxed);
+    if (sets) hak_knob_give(tuned->knob, value);
+    else if (was_set) hak_knob_give(tuned->knob, hak_atomic_load(&tuned->before, relaxed));
+}
+
+static void raise_knob(struct tuned_knob *raised, bool is_raised) {
+    tune(raised, is_raised, hak_knob_table[raised->knob].highest);
 }
 
 /* For programs that must not fault once they have begun their work: what was used once stays, for an hour. Objects
  * above run_limit_bytes, which glibc maps and unmaps, only where it is also told to map nothing. */
 static void keep_freed(bool all, bool mappings) {
-    static struct raised_knob dirty_limit = {.knob = HAK_KNOB_dirty_limit_bytes}, decay = {.knob = HAK_KNOB_decay_ms},
-                              cache = {.knob = HAK_KNOB_mapping_cache_bytes};
+    static struct tuned_knob dirty_limit = {.knob = HAK_KNOB_dirty_limit_bytes}, decay = {.knob = HAK_KNOB_decay_ms},
+                             cache = {.knob = HAK_KNOB_mapping_cache_bytes};
     raise_knob(&dirty_limit, all);
     raise_knob(&decay, all);
     raise_knob(&cache, all && mappings);
 }
 
 /* Who sets what glibc has anyway wants the usual: not that most of what is free goes back in each call. */
-static void limit_free_memory(uint64_t bytes, bool is_usual) {
-    static HAK_ATOMIC(uint64_t) usual_bytes; /* plus 1; 0: it is in force */
-    enum hak_knob_number limit = HAK_KNOB_dirty_limit_bytes;
-    uint64_t before = is_usual ? hak_atomic_exchange(&usual_bytes, 0, relaxed) : 0, none = 0;
-    if (!is_usual) {
-        hak_atomic_cas(&usual_bytes, &none, hak_knob_get(limit) + 1, relaxed, relaxed);
-        hak_knob_give(limit, bytes);
-    } else if (before != 0) {
-        hak_knob_give(limit, before - 1);
-    }
+static void limit_free_memory(uint64_t bytes) {
+    enum { USUAL_TRIM_THRESHOLD = 128 << 10 };
+    static struct tuned_knob limit = {.knob = HAK_KNOB_dirty_limit_bytes};
+    tune(&limit, bytes != USUAL_TRIM_THRESHOLD, bytes);
 }
 
 /* glibc's parameters by their numbers, which musl's headers lack. Those that have a counterpart here set a knob; the
  * others are accepted and mean nothing. Returns 1. */
 static int set_parameter(int parameter, int value) {
-    enum { TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4, USUAL_TRIM_THRESHOLD = 128 << 10 };
+    enum { TRIM_THRESHOLD = -1, MMAP_THRESHOLD = -3, MMAP_MAX = -4 };
     if (parameter == TRIM_THRESHOLD) hak_atomic_store(&never_trims, value < 0, relaxed);
     if (parameter == MMAP_MAX) hak_atomic_store(&maps_nothing, value == 0, relaxed);
     keep_freed(hak_atomic_load(&never_trims, relaxed), hak_atomic_load(&maps_nothing, relaxed));
-    if (parameter == TRIM_THRESHOLD && value >= 0) limit_free_memory((uint64_t)value, value == USUAL_TRIM_THRESHOLD);
+    if (parameter == TRIM_THRESHOLD && value >= 0) limit_free_memory((uint64_t)value);
     if (parameter == MMAP_THRESHOLD && value >= 0) {
         uint64_t limit = (uint64_t)value;
         if (limit < HAK_MIB / 2) limit = HAK_MIB / 2;

@@ -46,8 +46,7 @@ bool hak_knob_give(enum hak_knob_number number, uint64_t value) {
     if (!is_within_bounds(number, value)) return false;
     /* First: who turns the knob meanwhile is overwritten, or sees that it is given. */
     hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, relaxed);
-    hak_atomic_store(knob_places[number], value, relaxed);
-    return true;
+    return hak_knob_set(number, value);
 }
 
 bool hak_knob_is_given(enum hak_knob_number number) {

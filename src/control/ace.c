@@ -267,11 +267,9 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
     if (from != to || move->why == HAK_WHY_ROLL_BACK || move->why == HAK_WHY_KEEP) show_event(move, from, to, 0);
 }
 
-/* Bins of classes follow from what it says. */
-static bool are_bins_own(void) { return !hak_knob_is_given(HAK_KNOB_bin_bytes); }
-
 static void see_whose_knobs(void) { /* A2 */
-    if (!are_bins_own()) ace.own &= ~(uint32_t)CLASS_BITS;
+    /* Bins of classes follow from what it says. */
+    if (hak_knob_is_given(HAK_KNOB_bin_bytes)) ace.own &= ~(uint32_t)CLASS_BITS;
     for (uint32_t i = 0; i < KNOBS; i++)
         if (hak_knob_is_given(knob_dimensions[i].knob)) ace.own &= ~((uint32_t)1 << (CLASS_DIMENSIONS + i));
 }

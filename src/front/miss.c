@@ -126,16 +126,11 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
     enum hak_bin_fit fit = hak_heap_grow_bin(heap, size_class);
     if (fit == HAK_BIN_GREW) return false;
     bool is_long = count_miss(heap, size_class, HAK_MISS_FLUSH);
-    void **base = heap->slots[size_class].start;
-    size_t have = hak_heap_cached(heap, size_class),
-           count = batch_size(&heap->slots[size_class], HAK_MISS_FLUSH, is_long);
+    uint32_t count = batch_size(&heap->slots[size_class], HAK_MISS_FLUSH, is_long);
     if (count == 0) return false;
-    hak_pool_put(heap, size_class, base, (uint32_t)count);
-    memmove(base, base + count, (have - count) * sizeof(void *));
-    hak_bin_set_top(&heap->bins[size_class], base + (have - count));
+    hak_heap_put_oldest(heap, size_class, count);
     if (HAK_UNLIKELY(fit == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     HAK_COUNT(heap, flushes, 1);
-    HAK_COUNT(heap, flushed_blocks, count);
     return is_long;
 }
 

@@ -44,19 +44,23 @@ HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, l
     return answer;
 }
 #else /* another machine: there a wrapper of `syscall` is in the way */
-#define HAK_KERNEL_BY_LIBC 1
+HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, long e, long f) {
+    long answer = syscall(number, a, b, c, d, e, f);
+    return answer == -1 ? -errno : answer;
+}
+#endif
+
+#ifndef HAK_KERNEL_BY_LIBC /* tests that stand in for the kernel, by a `syscall` of theirs, set it */
+#define HAK_KERNEL_BY_LIBC 0
 #endif
 
 HAK_INLINE long hak_system_call_of_six(long number, long a, long b, long c, long d, long e, long f) {
-#ifdef HAK_KERNEL_BY_LIBC /* also in tests that stand in for the kernel, by a `syscall` of theirs */
-    return syscall(number, a, b, c, d, e, f);
-#else
     enum { MOST_ERROR = 4095 };
+    if (HAK_KERNEL_BY_LIBC) return syscall(number, a, b, c, d, e, f);
     long answer = hak_kernel_answer(number, a, b, c, d, e, f);
     if (HAK_LIKELY(answer >= 0 || answer < -MOST_ERROR)) return answer;
     errno = (int)-answer;
     return -1;
-#endif
 }
 
 #endif

@@ -48,22 +48,25 @@ void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {
     hak_atomic_store(&heap->bins[size_class].limit, heap->slots[size_class].end, relaxed);
 }
 
+void hak_heap_put_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t count) {
+    void **start = hak_owned_get(&heap->slots[size_class].start);
+    size_t kept = hak_heap_cached(heap, size_class) - count;
+    hak_pool_put(heap, size_class, start, count);
+    memmove(start, start + count, kept * sizeof(void *));
+    hak_bin_set_top(&heap->bins[size_class], start + kept);
+    HAK_COUNT(heap, flushed_blocks, count);
+}
+
 uint32_t hak_heap_flush_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t most) {
     struct hak_bin *bin = &heap->bins[size_class];
     if (hak_heap_cached(heap, size_class) == 0) return 0;
     void **base = hak_atomic_load(&bin->base, relaxed), **limit = hak_atomic_load(&bin->limit, relaxed);
     hak_heap_close_bin(heap, size_class);
-    void **start = hak_owned_get(&heap->slots[size_class].start);
-    uint32_t count = (uint32_t)hak_heap_cached(heap, size_class);
-    uint32_t kept = count > most ? count - most : 0;
-    count -= kept;
-    hak_pool_put(heap, size_class, start, count);
-    memmove(start, start + count, kept * sizeof(void *));
-    hak_bin_set_top(bin, start + kept);
-    HAK_COUNT(heap, flushed_blocks, count);
+    uint32_t have = (uint32_t)hak_heap_cached(heap, size_class), count = have < most ? have : most;
+    hak_heap_put_oldest(heap, size_class, count);
     hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
-    if (base != heap->slots_end) hak_atomic_store(&bin->base, start, relaxed);
-    if (kept != 0) hak_atomic_store(&bin->limit, limit, relaxed); /* else the next free has a look at the slab */
+    if (base != heap->slots_end) hak_atomic_store(&bin->base, hak_owned_get(&heap->slots[size_class].start), relaxed);
+    if (count != have) hak_atomic_store(&bin->limit, limit, relaxed); /* else the next free has a look at the slab */
     return count;
 }
 

@@ -5,8 +5,8 @@
  *   H2  slots[c].start[-1] is NULL, and start <= base: below `limit`, `top[-1]` may be read whether or not the bin is
  *       empty.
  *   H3  Bins of classes that are not small, the sampled ones among them, and all bins before their first use, are NULL:
- *       every hit path misses. A bin that was drained has limit == NULL until its owner opens it again: no free hits it
- *       unnoticed.
+ *       every hit path misses. A bin that was drained, or of which all blocks were flushed, has limit == NULL until its
+ *       owner opens it again: no free hits it unnoticed.
  *   H8  base == slots_end: the bin is for frees only. Its blocks begin at its first slot, and malloc misses until its
  *       owner opens the bin.
  *   H10 base == slots_end and limit == NULL: the bin is closed. Its owner, in a slow path, changes it; to a signal
@@ -47,6 +47,9 @@ void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* Only frees may (H8), so that a drainer knows of no malloc on its way to the topmost block. */
 void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class);
+
+/* Of a closed bin the oldest `count` blocks, which it has, go back to their slabs. */
+void hak_heap_put_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t count);
 
 /* Blocks go back to their slabs. Leaves the bin as if it was drained (H3), or closed if it was: a block that is freed
  * again is not newest in it any more. */

@@ -333,9 +333,10 @@ static bool use_again(struct hak_range *range, uint32_t super_slab, uint64_t res
     return is_zero;
 }
 
-/* After the caller has taken units for a slab or a run. */
-static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t after, bool clear,
+/* After the caller has taken units for a slab or a run, of a SuperSlab whose word was `before` then. */
+static void prepare_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint64_t units, bool clear,
                           uint32_t uncounted) {
+    uint64_t after = before & ~(units | units << 32);
     bool is_zero = before == DIRTY_BITS && use_again(range, super_slab, after, uncounted);
     if (clear && !is_zero) clear_units(range, super_slab, before ^ after);
 }
@@ -425,7 +426,7 @@ static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const s
         switch (try_to_take(range, super_slab, &before, units | units << 32)) {
         case TAKEN:
             after_taking(range, super_slab, before, after, true);
-            prepare_units(range, super_slab, before, after, request->clear, 0);
+            prepare_units(range, super_slab, before, units, request->clear, 0);
             if (before == FRESH_BITS) begin_use(range, super_slab, request->count);
             return position;
         case MAPPED: continue;
@@ -608,12 +609,6 @@ static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, u
     return TAKEN;
 }
 
-/* What was taken of a SuperSlab whose word was `word` then. */
-static void prepare_part(struct hak_range *range, uint32_t super_slab, uint64_t word, uint64_t units, bool clear,
-                         uint32_t uncounted) {
-    prepare_units(range, super_slab, word, word & ~(units | units << 32), clear, uncounted);
-}
-
 /* Clears the hints of units `unit`..`end`, which the caller has taken: of all borders that they touch, and of
  * SuperSlabs that are among them as a whole, that some unit is dirty. */
 static void leave_span(struct hak_range *range, uint32_t unit, uint32_t end) {
@@ -678,7 +673,7 @@ static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t e
         uint64_t *word = &words[is_long ? 0 : super_slab - first];
         result = take_exactly(range, super_slab, bits, &taken, word);
         if (result != TAKEN) break;
-        if (HAK_UNLIKELY(is_long)) prepare_part(range, super_slab, *word, bits, clear, taken.dirty);
+        if (HAK_UNLIKELY(is_long)) prepare_units(range, super_slab, *word, bits, clear, taken.dirty);
     }
     leave_span(range, unit, at);
     count_taken(taken.dirty, taken.fresh);
@@ -691,7 +686,7 @@ static enum attempt take_span(struct hak_range *range, uint32_t unit, uint32_t e
     for (uint32_t count; !is_long && result == TAKEN && unit < end; unit += count) {
         uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
         count = part_of_span(unit, end, &bits);
-        prepare_part(range, super_slab, words[super_slab - first], bits, clear, 0);
+        prepare_units(range, super_slab, words[super_slab - first], bits, clear, 0);
     }
     return result;
 }

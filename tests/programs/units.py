@@ -231,10 +231,7 @@ def redis(values: Mapping[str, str]) -> bytes:
         answers += servers.ask(client, b"SAVE\r\n", b"\r\n")
         answers += servers.ask(client, b"BGSAVE\r\n", b"\r\n")
         answers += servers.ask(client, b'EVAL "%s" 0\r\n' % drop.encode(), b"\r\n")
-        state = b""
-        while b"rdb_bgsave_in_progress:0" not in state:
-            state = servers.ask(client, b"INFO persistence\r\n", b"\r\n\r\n")
-        answers += re.findall(rb"rdb_last_bgsave_status:\w+", state)[0]
+        answers += servers.await_snapshot(client)["rdb_last_bgsave_status"].encode()
         time.sleep(IDLE_S)
     return answers + servers.redis(values).answers
 

@@ -25,11 +25,10 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
     hakmem needs less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of them is
     installed.
     """
-    wanted = [programs.by_name(name) for name in only] or [
-        row for row in programs.PROGRAMS if row.group == programs.GROUP
-    ]
-    if not every and not only:
-        wanted = [program for program in wanted if program.name in USUAL]
+    if only:
+        wanted = [programs.by_name(name) for name in only]
+    else:
+        wanted = [row for row in programs.PROGRAMS if (row.group == programs.GROUP if every else row.name in USUAL)]
     cases, missing = programs.cases(wanted)
     for program in missing:
         print(f"{program.name}: skipped, it is not installed (Debian's package {program.package})")
