@@ -255,8 +255,9 @@ struct tuned_knob {
 
 static void tune(struct tuned_knob *tuned, bool sets, uint64_t value) {
     uint64_t now = hak_knob_get(tuned->knob);
-    bool was_set = hak_atomic_exchange(&tuned->is_set, sets, relaxed);
+    bool was_set = hak_atomic_load(&tuned->is_set, relaxed);
     if (sets && !was_set) hak_atomic_store(&tuned->before, now, relaxed);
+    hak_atomic_store(&tuned->is_set, sets, relaxed);
     if (sets) hak_knob_give(tuned->knob, value);
     else if (was_set) hak_knob_give(tuned->knob, hak_atomic_load(&tuned->before, relaxed));
 }

@@ -44,9 +44,10 @@ static HAK_ATOMIC(uint64_t) given_knobs; /* a bit for each; config.c sees that t
 
 bool hak_knob_give(enum hak_knob_number number, uint64_t value) {
     if (!is_within_bounds(number, value)) return false;
-    /* First: who turns the knob meanwhile is overwritten, or sees that it is given. */
     hak_atomic_fetch_or(&given_knobs, (uint64_t)1 << number, relaxed);
-    return hak_knob_set(number, value);
+    /* Release pairs with hak_knob_turn: who turns it from this value sees that it is given. */
+    hak_atomic_store(knob_places[number], value, release);
+    return true;
 }
 
 bool hak_knob_is_given(enum hak_knob_number number) {
@@ -55,7 +56,8 @@ bool hak_knob_is_given(enum hak_knob_number number) {
 
 bool hak_knob_turn(enum hak_knob_number number, uint64_t before, uint64_t value) {
     uint64_t turned = value;
-    if (!is_within_bounds(number, value) || !hak_atomic_cas(knob_places[number], &before, value, relaxed, relaxed))
+    /* Acquire pairs with hak_knob_give. */
+    if (!is_within_bounds(number, value) || !hak_atomic_cas(knob_places[number], &before, value, acquire, relaxed))
         return false;
     if (!hak_knob_is_given(number)) return true;
     hak_atomic_cas(knob_places[number], &turned, before, relaxed, relaxed); /* what it was given, perhaps */

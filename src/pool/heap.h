@@ -116,9 +116,9 @@ struct hak_heap {
     HAK_ATOMIC(uint32_t) generation; /* G3 of region/generation.h; written before it is in use */
     bool is_inherited;               /* its bins have slots and blocks that another thread left */
     bool is_shrink_due;              /* a round of pool/shrink.h, or the next part of one; */
-    bool is_shrinking;               /* bins stay small until somebody's heap grows; */
     uint8_t next_to_shrink;          /* the class whose bin is emptied next, or 0; */
-    uint32_t growths;                /* when it began to shrink (pool/shrink.c) */
+    int64_t small_bins_bytes;        /* that slabs hand out to it before bins grow again (pool/shrink.h); 0: they may */
+    uint32_t growths;                /* pool/shrink.c's, at the last round's end */
     void **slots_next;               /* memory for slots not yet given to a bin */
     int64_t out_bytes;               /* that slabs have handed out to it, less what they got back, and not told yet */
     uint64_t slots_bytes;            /* sum over the bins of slots times block size */

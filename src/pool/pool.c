@@ -335,10 +335,7 @@ bool hak_pool_has_free(const void *block, uint32_t size_class) {
     uintptr_t start;
     const struct hak_slab *slab = slab_of(block, size_class, facts->unit_count, &start);
     uint32_t index = hak_block_index((uint32_t)((uintptr_t)block - start), facts->reciprocal);
-    HAK_ATOMIC(uint64_t) *word = &slab->bits[index / 64];
-    if (index >= facts->block_count || (hak_atomic_load(word, relaxed) >> index % 64 & 1) == 0) return false;
-    /* It is about to be said: not by an old value, in a thread that has got the block from another. */
-    return (hak_atomic_fetch_or(word, 0, relaxed) >> index % 64 & 1) != 0;
+    return index < facts->block_count && (hak_atomic_load(&slab->bits[index / 64], relaxed) >> index % 64 & 1) != 0;
 }
 
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */

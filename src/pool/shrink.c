@@ -13,6 +13,7 @@ enum {
     LEAST_STEP_BYTES = 4096,
     MOST_VAIN_ROUNDS = 2, /* then a quarter of what is handed out has to come back */
     BINS_SHARE = 16,
+    SMALL_BINS_BYTES = 1 << 14,
     BLOCKS_OF_TURN = 1024, /* from bins in a call: a tenth of a millisecond */
     LITTLE_SHARE = 16,     /* of what came back a round has given: it was in vain */
 };
@@ -52,8 +53,7 @@ void hak_shrink_add(struct hak_heap *heap, int64_t bytes) {
         hak_atomic_store(&growths, hak_atomic_load(&growths, relaxed) + 1, relaxed);
     }
     if (heap == NULL) return;
-    if (HAK_UNLIKELY(heap->is_shrinking) && (bytes > 0 || heap->growths != hak_atomic_load(&growths, relaxed)))
-        heap->is_shrinking = false;
+    if (heap->growths != hak_atomic_load(&growths, relaxed)) heap->small_bins_bytes = 0;
     if (bytes <= 0 && out_bytes <= at && may_shrink()) heap->is_shrink_due = true;
 }
 
@@ -66,7 +66,7 @@ void hak_shrink_tell(struct hak_heap *heap) {
 /* Empty bins may keep a sixteenth of what is handed out, together. */
 static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
     uint64_t most_bytes = out_bytes < 0 ? 0 : (uint64_t)out_bytes / BINS_SHARE;
-    heap->is_shrinking = true;
+    heap->small_bins_bytes = SMALL_BINS_BYTES;
     heap->growths = hak_atomic_load(&growths, relaxed);
     if (heap->slots_bytes <= most_bytes) return;
     uint64_t share = heap->slots_bytes / (most_bytes / 256 + 1); /* in 256ths */

@@ -7,7 +7,8 @@
  * and the next ones of its thread that are no hits, its bins are emptied, and then the holes of all slabs go back
  * (hak_purge_turn). Each size class keeps a slab, empty or not. The round ends when no more lies free in slabs than may
  * stay, or when all have been seen. A round that has found little makes the next one wait twice as long, at most until
- * a quarter is free. Near the end, bins stay small: a block in one keeps its page.
+ * a quarter is free. From its end on bins stay small, as a block in one keeps its page, until the thread has taken
+ * 16 KiB from slabs, or what is handed out grows.
  *
  * What is handed out is a sum over all threads, which each thread adds to when it has something to add: where one
  * allocates and another one frees, neither grows nor shrinks.
@@ -22,8 +23,10 @@
 HAK_COLD void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
 HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
     enum { UNTOLD_BYTES = 1 << 16, UNTOLD_AT_THE_END_BYTES = 1 << 12 };
-    int64_t sum = heap->out_bytes + bytes, least = heap->is_shrinking ? UNTOLD_AT_THE_END_BYTES : UNTOLD_BYTES;
+    int64_t small = heap->small_bins_bytes, sum = heap->out_bytes + bytes;
+    int64_t least = small != 0 ? UNTOLD_AT_THE_END_BYTES : UNTOLD_BYTES;
     heap->out_bytes = sum;
+    if (HAK_UNLIKELY(small != 0) && bytes > 0) heap->small_bins_bytes = small > bytes ? small - bytes : 0;
     if (HAK_UNLIKELY(sum >= least || sum <= -least)) hak_shrink_add(heap, 0);
 }
 

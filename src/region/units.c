@@ -368,7 +368,7 @@ static uint32_t absent_below(uint32_t absent, uint32_t unit) {
 }
 
 /* Maps absent units of a word that is `before`, and gives them back as fresh ones. When the kernel doesn't, they are as
- * they were. Nobody who has missed them meanwhile looks again then: two that the kernel refuses would keep each other
+ * they were. Who has missed them meanwhile doesn't look again then: two that the kernel refuses would keep each other
  * looking. RACED: the word has changed. */
 static enum attempt map_units(struct hak_range *range, uint32_t super_slab, uint64_t before, uint32_t units) {
     uint32_t first = hak_lowest_bit(units), count = hak_lowest_bit(~((uint64_t)units >> first)),
@@ -785,21 +785,23 @@ static struct hak_slab *search_span(uint32_t count, uint32_t alignment, bool cle
 }
 
 /* Takes units `unit`..`end`, making SuperSlabs for what lies above the upper end of the range: these first, so that
- * nothing is taken in vain when the kernel has no more. All or none; what was made is free then. */
+ * nothing is taken that the kernel has no more for. All or none; what was made is free then. */
 static enum attempt take_and_grow(struct hak_range *range, uint32_t unit, uint32_t end, bool clear) {
     uint32_t units = units_of(range);
     if (end <= units) return take_span(range, unit, end, clear);
     if (!seem_free(range, unit, units)) return RACED;
     uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
-    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) return REFUSED;
+    hak_in_hand_begin();
+    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) {
+        hak_in_hand_keep();
+        return REFUSED;
+    }
     if (unit > units) add_span(range, units, unit, FRESH);
     add_span(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB, FRESH);
-    if (unit < units && take_span(range, unit, units, clear) != TAKEN) {
-        hak_in_hand_begin(); /* whoever has found nothing meanwhile looks again */
-        add_span(range, units, end, FRESH);
-        hak_in_hand_end();
-        return RACED;
-    }
+    bool is_taken = unit >= units || take_span(range, unit, units, clear) == TAKEN;
+    if (!is_taken) add_span(range, units, end, FRESH);
+    hak_in_hand_end(); /* at least what is over */
+    if (!is_taken) return RACED;
     count_growth(end - (unit < units ? units : unit));
     return TAKEN;
 }

@@ -173,6 +173,7 @@ void library_reset(void) {
     void *arena = hak_os_reserve(0, HAK_GRANULE_BYTES);
     root[(uintptr_t)arena / LEAF_SPAN] = root[(uintptr_t)arena / LEAF_SPAN + 1] = NULL;
     hak_knobs = initial_knobs;
+    given_knobs = 0;
     for (uint32_t c = 1; c < HAK_CLASS_LIMIT; c++) hak_class_slots[c] = 4; /* two at first */
     hak_knobs.run_limit_bytes = (size_t)1 << 20; /* or there are no mappings in so small a world */
     hak_window = (struct hak_window){HAK_WINDOW_NOWHERE, 0};

@@ -248,13 +248,31 @@ static void consumer(void **state) {
     shuffle();
     empty(400);
     hak_free(blocks[0]);
-    assert_true(own->is_shrinking);
+    assert_int_not_equal(own->small_bins_bytes, 0);
     producer = hak_heap_acquire();
     hak_thread_heap = producer;
     fill();
     hak_thread_heap = own;
     for (int i = 0; i < BLOCKS / 40; i++) hak_free(blocks[i]); /* too few for a round */
-    assert_false(own->is_shrinking);
+    assert_int_equal(own->small_bins_bytes, 0);
+}
+
+/* A thread that goes on with little has bins of its usual size again: not a miss for each block or two. */
+static void little(void **state) {
+    enum { OBJECTS = 20, REQUESTS = 100 };
+    (void)state;
+    struct hak_heap *own = hak_thread_attach();
+    uint32_t size_class = hak_size_class_of(BYTES), misses = 0;
+    fill();
+    shuffle();
+    empty(0);
+    assert_int_not_equal(own->small_bins_bytes, 0);
+    for (int i = 0; i < 2 * REQUESTS; i++) {
+        if (i == REQUESTS) misses = hak_atomic_load(&own->class_misses[size_class], relaxed);
+        for (int j = 0; j < OBJECTS; j++) assert_non_null(blocks[j] = hak_malloc(BYTES));
+        for (int j = 0; j < OBJECTS; j++) hak_free(blocks[j]);
+    }
+    assert_in_range(hak_atomic_load(&own->class_misses[size_class], relaxed) - misses, 0, REQUESTS);
 }
 
 /* Where mallopt has said that nothing goes back: slabs with holes of before, neither. */
@@ -284,12 +302,13 @@ static void not_a_small_heap(void **state) {
     fake_os_forget();
     for (int i = 0; i < 5000; i++) hak_free(blocks[i]);
     assert_false(hak_purge_is_round());
-    assert_false(hak_thread_heap->is_shrinking);
+    assert_int_equal(hak_thread_heap->small_bins_bytes, 0);
 }
 
 UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays), cmocka_unit_test(in_vain),
           cmocka_unit_test(after_vain_rounds), cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
           cmocka_unit_test(used_again_among_live_blocks), cmocka_unit_test(filled_again), cmocka_unit_test(wanted),
           cmocka_unit_test(slab_of_each_class), cmocka_unit_test(after_the_thread), cmocka_unit_test(ended_threads),
-          cmocka_unit_test(less_than_none), cmocka_unit_test(consumer), cmocka_unit_test(kept_with_holes),
-          cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))
+          cmocka_unit_test(less_than_none), cmocka_unit_test(consumer), cmocka_unit_test(little),
+          cmocka_unit_test(kept_with_holes), cmocka_unit_test(not_beside_the_thread),
+          cmocka_unit_test(not_a_small_heap))
