@@ -66,4 +66,51 @@ static void over_ranges(void **state) {
     assert_null(hak_partial_set_take(71));
 }
 
-UNIT_MAIN(cmocka_unit_test(lowest_first), cmocka_unit_test(removing), cmocka_unit_test(over_ranges))
+/* No call looks at more than 64 SuperSlabs. */
+static void far_below(void **state) {
+    (void)state;
+    enum { COUNT = 130 * 32 };
+    struct hak_slab *lowest = NULL;
+    start_with_room(SIZE_MAX);
+    for (int i = 0; i < COUNT; i++) {
+        struct hak_slab *slab = make_slab(4);
+        if (i == 0) lowest = slab;
+    }
+    hak_partial_set_add(lowest);
+    uint32_t unit = UINT32_MAX;
+    assert_null(hak_partial_set_take_below(4, &unit));
+    assert_int_equal(unit, COUNT - 64 * 32);
+    assert_null(hak_partial_set_take_below(4, &unit));
+    assert_int_equal(unit, COUNT - 128 * 32);
+    assert_ptr_equal(hak_partial_set_take_below(4, &unit), lowest);
+    assert_int_equal(unit, 0);
+}
+
+static void downwards(void **state) {
+    (void)state;
+    enum { COUNT = 3 * 32 };
+    struct hak_slab *slabs[COUNT];
+    start_with_room(SIZE_MAX);
+    uint32_t unit = UINT32_MAX;
+    assert_null(hak_partial_set_take_below(4, &unit)); /* no unit at all */
+    for (int i = 0; i < COUNT; i++) slabs[i] = make_slab(4);
+    unit = UINT32_MAX;
+    assert_null(hak_partial_set_take_below(4, &unit));
+    assert_int_equal(unit, 0);
+    static const int some[] = {95, 64, 63, 31, 1, 0};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) hak_partial_set_add(slabs[some[i]]);
+    unit = UINT32_MAX;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        assert_ptr_equal(hak_partial_set_take_below(4, &unit), slabs[some[i]]);
+        assert_int_equal(unit, some[i]);
+        hak_partial_set_add(slabs[some[i]]); /* once each */
+    }
+    assert_null(hak_partial_set_take_below(4, &unit));
+    unit = 64;
+    assert_ptr_equal(hak_partial_set_take_below(4, &unit), slabs[63]);
+    assert_null(hak_partial_set_take_below(5, &unit));
+    assert_ptr_equal(hak_partial_set_take(4), slabs[0]);
+}
+
+UNIT_MAIN(cmocka_unit_test(lowest_first), cmocka_unit_test(removing), cmocka_unit_test(over_ranges),
+          cmocka_unit_test(downwards), cmocka_unit_test(far_below))
