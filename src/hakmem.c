@@ -52,7 +52,6 @@
 #include "pool/fork.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"
-#include "pool/sparing.c"
 
 /* observe: a view of it all. */
 #include "observe/stack.c"

@@ -18,7 +18,6 @@
 #include "pool/pool.h"
 #include "pool/purge.h"
 #include "pool/shrink.h"
-#include "pool/sparing.h"
 #include "region/decay.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
@@ -94,12 +93,6 @@ static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bo
     return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
 }
 
-/* After a slab was taken from, perhaps a new one. */
-static void look_at_group(struct hak_heap *heap, uint32_t size_class) {
-    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
-        hak_routes_open_group(size_class);
-}
-
 /* Fills a closed bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
@@ -108,7 +101,8 @@ static bool refill(struct hak_heap *heap, uint32_t size_class) {
     uint32_t want = batch_size(&heap->slots[size_class], HAK_MISS_REFILL, is_long);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
-    look_at_group(heap, size_class);
+    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
+        hak_routes_open_group(size_class);
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + got);
     HAK_COUNT(heap, refills, 1);
@@ -275,16 +269,9 @@ HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t si
     return reclaimed(hak_front_resize_large(place, size, caller));
 }
 
-static HAK_COLD void *alloc_sparing(struct hak_heap *heap, uint32_t size_class) {
-    void *block = hak_sparing_take(heap, size_class);
-    look_at_group(heap, size_class);
-    return block;
-}
-
 static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
-    void *block = HAK_UNLIKELY(hak_heap_is_sparing(heap)) ? alloc_sparing(heap, size_class) : NULL;
-    if (HAK_UNLIKELY(block != NULL)) return block;
+    void *block = NULL;
     hak_heap_close_bin(heap, size_class);
     if (hak_heap_cached(heap, size_class) != 0 || refill(heap, size_class)) {
         void **top = hak_owned_get(&bin->top) - 1;
@@ -433,8 +420,7 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
         *top = block;
         hak_bin_set_top(bin, top + 1);
     }
-    if (is_for_frees || (has_room && HAK_UNLIKELY(hak_heap_is_sparing(heap))))
-        hak_heap_keep_for_frees(heap, size_class);
+    if (is_for_frees) hak_heap_keep_for_frees(heap, size_class);
     else hak_heap_open_bin(heap, size_class);
     return has_room;
 }

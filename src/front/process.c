@@ -17,7 +17,6 @@
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
-#include "pool/sparing.h"
 #include "region/generation.h"
 #include "region/heap_count.h"
 #include "region/in_hand.h"
@@ -200,14 +199,6 @@ static void in_child(void) {
     hak_generation_end();
 }
 
-/* Also where the fork has failed. */
-static void in_parent(void) {
-    struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
-    if (own == NULL || is_interrupted(own) || !hak_heap_begin_slow_path(own)) return;
-    hak_sparing_begin(own);
-    hak_heap_end_slow_path(own);
-}
-
 /* ---- Before main ------------------------------------------------------------------------------------------------- */
 
 /* The first malloc can come before there is an environment to read; the settings wait for this. What has to be asked
@@ -219,5 +210,5 @@ __attribute__((constructor(101))) static void before_main(void) {
     hak_tight_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */
     hak_generation_watch();
-    pthread_atfork(NULL, in_parent, in_child);
+    pthread_atfork(NULL, NULL, in_child);
 }

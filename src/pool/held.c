@@ -2,7 +2,6 @@
 
 #include "base/knobs.h"
 #include "pool/pool.h"
-#include "pool/sparing.h"
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +26,7 @@ static bool list_is_sound(const struct hak_heap *heap, uint32_t size_class) {
 
 bool hak_heap_hold(struct hak_heap *heap, struct hak_slab *slab) {
     struct hak_partial_list *list = &heap->partial[hak_atomic_load(&slab->size_class, relaxed)];
-    if (list->count >= (hak_heap_is_sparing(heap) ? 1 : hak_knob(held_slabs))) {
+    if (list->count >= hak_knob(held_slabs)) {
         give_to_pool(heap, slab);
         return false;
     }

@@ -1,8 +1,7 @@
 /* Held: the slabs that a heap has for itself. Partial ones, in a list for each class; those that it has announced to be
  * full; and empty units, kept for the next slab.
  *
- *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them, or one
- *       while the heap is sparing (pool/sparing.h).
+ *   H4  partial[c] links the slabs that are HELD by this heap and of class c, at most held_slabs (knob) of them.
  *   H6  full[0..full_count) are slabs that the heap has announced to be full and will look at once more, after a fence:
  *       one fence for all of them, because it waits for the program's writes.
  *   H9  Where heaps are many, a heap holds slabs of the classes in recent_classes, of those that were not refilled

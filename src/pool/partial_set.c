@@ -3,8 +3,6 @@
 #include "region/hints.h"
 #include "region/in_hand.h"
 
-enum { UNITS_OF_A_LOOK = HAK_SUPER_SLABS_PER_GROUP * HAK_UNITS_PER_SUPER_SLAB };
-
 /* To be called by who finds that the SuperSlab has none. */
 static void clear_hint(struct hak_range *range, uint32_t super_slab, uint32_t size_class) {
     hak_hand_note(&range->slabs[(size_t)super_slab * HAK_UNITS_PER_SUPER_SLAB]);
@@ -47,21 +45,6 @@ struct hak_slab *hak_partial_set_take(uint32_t size_class) {
                     return &range->slabs[super_slab * HAK_UNITS_PER_SUPER_SLAB + position];
             }
         }
-    }
-    return NULL;
-}
-
-struct hak_slab *hak_partial_set_take_below(uint32_t size_class, uint32_t *unit) {
-    struct hak_range *range = hak_region_range(0);
-    uint32_t limit = hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
-    if (*unit > limit) *unit = limit;
-    uint32_t last = *unit > UNITS_OF_A_LOOK ? *unit - UNITS_OF_A_LOOK : 0;
-    while (*unit > last) {
-        uint32_t super_slab = (*unit - 1) / HAK_UNITS_PER_SUPER_SLAB, first = super_slab * HAK_UNITS_PER_SUPER_SLAB;
-        uint32_t below = (uint32_t)hak_low_bits(*unit - first);
-        uint32_t row = hak_atomic_load(&range->super_slabs[super_slab].partial[size_class], relaxed) & below;
-        *unit = row == 0 ? first : first + hak_highest_bit(row);
-        if (row != 0 && take_bit(range, super_slab, size_class, 1u << (*unit - first))) return &range->slabs[*unit];
     }
     return NULL;
 }

@@ -18,11 +18,6 @@ void hak_partial_set_add(struct hak_slab *slab);
 /* Takes the slab with the lowest address, or NULL. Its state is POOLED still. */
 struct hak_slab *hak_partial_set_take(uint32_t size_class);
 
-/* Takes the next slab below unit *unit of the first range, and moves *unit there; UINT32_MAX stands for the end of the
- * range. Its state is POOLED still. NULL when there is none, or none in the next 64 SuperSlabs: *unit is below these
- * then, and 0 when there are no more. */
-struct hak_slab *hak_partial_set_take_below(uint32_t size_class, uint32_t *unit);
-
 /* Takes this slab, if it is in the set as one of `size_class`. `slab` may have become something else: then it is
  * not. */
 bool hak_partial_set_remove(struct hak_slab *slab, uint32_t size_class);

@@ -5,7 +5,6 @@
 #include "pool/held.h"
 #include "pool/partial_set.h"
 #include "pool/shrink.h"
-#include "pool/sparing.h"
 #include "os/os.h"
 #include "region/decay.h"
 #include "region/heap_count.h"
@@ -86,8 +85,7 @@ static uint64_t bytes_of_slab(uint32_t size_class) {
 static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
     uint32_t units = hak_size_classes[size_class].unit_count;
     uint32_t state = heap == NULL ? HAK_SLAB_POOLED : hak_slab_state(HAK_SLAB_HELD, heap->number);
-    bool is_sparing = heap != NULL && HAK_UNLIKELY(hak_heap_is_sparing(heap));
-    struct hak_slab *slab = is_sparing ? hak_sparing_choose(heap, size_class) : hak_partial_set_take(size_class);
+    struct hak_slab *slab = hak_partial_set_take(size_class);
     if (slab != NULL) {
         HAK_COUNT(heap, slabs_pool_partial, 1);
         /* Relaxed: we have it, and who takes it over later gets it by way of hak_slab_announce_full. */

@@ -14,7 +14,6 @@
 #include "front/thread.h"
 #include "pool/drain.h"
 #include "pool/partial_set.h"
-#include "pool/sparing.h"
 #include "region/in_hand.h"
 
 enum { MOST = 160, UNITS = 14, ZERO_UNITS = 16, RUN_BYTES = 2 * HAK_UNIT_BYTES - 4096, MAPPING_BYTES = 4 << 20 };
@@ -271,24 +270,6 @@ static void spread_dirty(void) { /* a dirty unit in each of them */
     give(first), give(first + 1);
 }
 /* A thread without a heap has taken a slab of triples out of the pool, in the second SuperSlab. */
-static void spare(void) {
-    library_heaps[1]->sparing_calls = MOST;
-    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) library_heaps[1]->sparing_units[i] = UINT32_MAX;
-}
-static void sparing(void) {
-    pooled();
-    spare();
-}
-static void sparing_full(void) { /* a slab of 128 blocks of which one is free is the pool's */
-    many_words();
-    library_put(NULL, MANY, had[2]);
-    had[2] = NULL;
-    spare();
-}
-static void forked(void) { /* its heap is large enough */
-    usual();
-    hak_atomic_store(&hak_slab_bytes, (uint64_t)1 << 30, relaxed);
-}
 static void beside(void) {
     spread();
     struct hak_slab *slab = hak_region_find((uintptr_t)had[had_count - 1]).slab;
@@ -429,14 +410,6 @@ static void alloc_till_full_without_heap(void) {
 static void alloc_till_full(void) {
     be(1);
     for (uint32_t i = 0; i < 5; i++) alloc(TRIPLE);
-}
-static void alloc_many_once(void) { be(1), alloc(MANY); }
-static void begin_sparing(void) {
-    be(1);
-    model_assert(hak_heap_begin_slow_path(hak_thread_heap), "nobody has it");
-    hak_sparing_begin(hak_thread_heap);
-    hak_heap_end_slow_path(hak_thread_heap);
-    alloc(PAIR);
 }
 static void prewarm(void) { be(1), hak_front_refill(TRIPLE), hak_front_refill(MANY), hak_front_refill(WIDE); }
 
@@ -615,9 +588,6 @@ FORK_AT(alloc_without_heap, usual, alloc_without_heap, 128, 1);
 FORK_AT(alloc_full, pooled, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(alloc_full_without_heap, pooled, alloc_till_full_without_heap, 3, 1);
 FORK_AT(alloc_kept_apart, kept, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
-FORK_AT(alloc_sparing, sparing, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
-FORK_AT(alloc_sparing_full, sparing_full, alloc_many_once, HEAP_BLOCKS + 128, HEAP_UNITS);
-FORK_AT(forked, forked, begin_sparing, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(prewarm, usual, prewarm, HEAP_BLOCKS + 128, HEAP_UNITS);
 FORK_AT(free_hit, usual, free_hit, HEAP_BLOCKS, 0);
 FORK_AT(free_remote, usual, free_remote, HEAP_BLOCKS, HEAP_UNITS);

@@ -45,7 +45,6 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/fork.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"
-#include "pool/sparing.c"
 
 #include "observe/probes.h"
 void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
@@ -72,8 +71,8 @@ void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_
 #include <pthread.h>
 #include "front/meter.c"
 #include "front/background.c"
-#define hak_routes_initialize() fill(0, 8)                                     /* as far as harnesses look */
-#define pthread_atfork(prepare, parent, child) ((void)(parent), (void)(child)) /* mutants run in children */
+#define hak_routes_initialize() fill(0, 8)                     /* as far as harnesses look */
+#define pthread_atfork(prepare, parent, child) ((void)(child)) /* mutants run in children */
 #include "front/process.c"
 
 #include "library.h"

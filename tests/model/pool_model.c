@@ -142,16 +142,6 @@ static void check_taken_and_two(void) { check_live(2); }
 MODEL_HARNESS(pool_set, setup_pooled, check_taken_and_two, put_first_take, put_third_take);
 MODEL_HARNESS(pool_set_three, setup_pooled, check_taken_and_two, put_first, put_third, take_pair);
 
-/* Heap 0 is sparing: it takes slabs from the top, puts back those that are too full, and holds one. */
-static void setup_sparing(void) {
-    setup_pooled();
-    library_heaps[0]->sparing_calls = BLOCKS;
-    library_heaps[0]->sparing_units[PAIR] = UINT32_MAX;
-}
-
-MODEL_HARNESS(pool_sparing, setup_sparing, check_taken_and_two, put_first_take, put_third_take);
-MODEL_HARNESS(pool_sparing_three, setup_sparing, check_taken_and_two, take_pair, put_third, put_first);
-
 /* The blocks of one slab come back from two threads while a third takes: empty slabs leave the set from its middle. */
 MODEL_HARNESS_DEEP(pool_set_retire, setup_pooled, check_taken_and_two, put_first, put_second, take_pair);
 

@@ -1,5 +1,4 @@
-/* What a fork costs the child, in pages that it writes: as much as its threads had in hand, however large the heap is. And the
- * parent, which goes on beside it: fewer pages than blocks that it replaces. */
+/* What a fork costs the child, in pages that it writes: as much as its threads had in hand, however large the heap is. */
 #include <limits.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -179,41 +178,10 @@ static void run_busy(void) {
     hoards_end();
 }
 
-/* The child waits, and shares all pages. */
-static void run_snapshot(void) {
-    enum { BLOCKS = FIRST_MIB * 1024 / BLOCK_BYTES * 1024, REPLACED = BLOCKS / 20, MOST_FAULTS = REPLACED / 3 };
-    static char *blocks[BLOCKS];
-    int until[2];
-    unsigned random = 1;
-    for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(BLOCK_BYTES), 1, BLOCK_BYTES);
-    expect(pipe(until) == 0, "no pipe");
-    pid_t child = fork();
-    if (child == 0) {
-        char byte;
-        close(until[1]);
-        case_bound_time(CHILD_SECONDS);
-        _exit(read(until[0], &byte, 1) == 0 ? 0 : 1);
-    }
-    struct rusage before, after;
-    getrusage(RUSAGE_SELF, &before);
-    for (int i = 0; i < REPLACED; i++) {
-        char **block = &blocks[rand_r(&random) % BLOCKS];
-        free(*block);
-        memset(*block = malloc(BLOCK_BYTES), 2, BLOCK_BYTES);
-    }
-    getrusage(RUSAGE_SELF, &after);
-    close(until[1]);
-    case_expect_success(child, CHILD_SECONDS + 1);
-    long faults = after.ru_minflt - before.ru_minflt;
-    case_print(STDERR_FILENO, "%d of %d blocks replaced: %ld faults\n", REPLACED, BLOCKS, faults);
-    expect(faults <= MOST_FAULTS, "a page is copied for each block");
-}
-
 static const struct hak_case cases[] = {
     {.name = "idle", .run = run_idle, .seconds = 60, .memory_mib = 2048},
     {.name = "inherited", .run = run_inherited, .seconds = 60, .memory_mib = 2048},
     {.name = "busy", .run = run_busy, .seconds = 60, .memory_mib = 2048},
-    {.name = "snapshot", .run = run_snapshot, .seconds = 60, .memory_mib = 2048},
 };
 
 int main(int argc, char **argv) { return case_main(argc, argv, cases, sizeof cases / sizeof *cases); }
