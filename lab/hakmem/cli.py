@@ -64,7 +64,30 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib import metadata
+
+    from hakmem import ledger, native
+
+    commit, is_clean = ledger.checked_out()
+    tree = "" if commit is None else f", commit {commit[:12]}{'' if is_clean else ', changed since'}"
+    library = native.library()
+    print(f"hakmem {metadata.version('hakmem')}{tree}")
+    print(f"libhakmem {native.version(library)}, {library}")
+    context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the versions of these commands and of the library, and where that is.",
+)
 def cli() -> None:
     """Runs programs on hakmem, compares allocators on your own command, and keeps evidence for every figure."""
 
@@ -99,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE):
-            raise
+            what = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+            print(f"hakmem: {foreign.line(what)}", file=sys.stderr)
+            sys.exit(2)
         if error.errno != errno.EPIPE:
             print(f"hakmem: can't write the output: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends

@@ -132,7 +132,7 @@ def from_measurement(
 ) -> Record:
     """A record of what was measured just now. `start` are the machine's facts before the first run."""
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
-    commit, clean = _commit()
+    commit, clean = checked_out()
     short = measurement.short_cases()
     return Record(
         id=f"{now:%Y-%m-%d}-{slug or kind}",
@@ -187,7 +187,8 @@ def _relative(word: str) -> str:
     return word
 
 
-def _commit() -> tuple[str | None, bool | None]:
+def checked_out() -> tuple[str | None, bool | None]:
+    """Of the checkout that this is, and whether its tree is as committed. None: not known."""
     root = native.checkout()
     if root is None:
         return None, None
@@ -201,8 +202,8 @@ def _commit() -> tuple[str | None, bool | None]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain")
-    return commit, None if status is None else status == ""
+    head, status = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    return head, None if status is None else status == ""
 
 
 def folder() -> Path:

@@ -6,6 +6,8 @@ but links, in build/release of the tree this file belongs to: what was built las
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from hakmem.errors import LabError
@@ -46,3 +48,12 @@ def program(name: str) -> Path:
 def helper(name: str) -> Path:
     """launch, witness.so, record.so"""
     return _find(name, "lab")
+
+
+def version(library: Path) -> str:
+    """What the library says of itself in a process of its own."""
+    ask = f"import ctypes as c; f = c.CDLL({str(library)!r}).hak_version; f.restype = c.c_char_p; print(f().decode())"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LabError(f"{library} can't be loaded, or is no libhakmem.so")
+    return done.stdout.strip()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hakmem import allocators, cli, comparison, ledger, measure, output
+from hakmem import allocators, cli, comparison, ledger, measure, native, output
 from hakmem.errors import LabError
 from sample_record import record
 
@@ -118,6 +119,25 @@ def test_file_is_tried_before_anything_is_measured(
     status, _, said = call(["bench", "--json", str(tmp_path / "file" / "r.json"), "hot"], capsys)
     assert status == 2 and said == f"hakmem: can't write {tmp_path}/file/r.json: Not a directory\n"
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_what_no_command_expects_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/\x1bfile")
+
+    monkeypatch.setattr(native, "library", fail)
+    assert call(["run", "true"], capsys) == (2, "", "hakmem: /some/?file: Permission denied\n")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(["--version"], capsys)
+    assert (status, err) == (0, "")
+    own, library = out.splitlines()
+    commit = r"(, commit [0-9a-f]{12}(, changed since)?)?"
+    assert re.fullmatch(rf"hakmem \d+\.\d+\.\d+{commit}", own), own
+    assert library == f"libhakmem {native.version(native.library())}, {native.library()}"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import click
 
-from hakmem import allocators, ledger, machine, measure, programs, progress, statistics, words
+from hakmem import allocators, ledger, machine, measure, native, programs, progress, statistics, words
 
 METRICS = {"wall": "wall_s", "CPU": "cpu_s", "peak RSS": "peak_rss_bytes", "faults": "minor_faults"}
 USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
@@ -35,7 +34,7 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
     if not cases:
         return 77
     start = machine.facts()
-    version = _version(allocators.hakmem().library)
+    version = native.version(native.library())
     how = "outputs only" if check else f"{rounds} rounds, interleaved, after a warm-up"
     print(f"hakmem {version} and {start.libc}, {how}\n{words.machine(start)}\n", flush=True)
     variants = measure.variants([allocators.glibc(), allocators.hakmem()])
@@ -53,12 +52,6 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
         return 130
     print(f"proved: {passed} of {len(cases)} programs ran on hakmem, with the outputs of their runs on glibc")
     return 1 if failed else 0
-
-
-def _version(library: object) -> str:
-    """What the library says of itself in a process of its own."""
-    ask = f"import ctypes as c; f = c.CDLL({str(library)!r}).hak_version; f.restype = c.c_char_p; print(f().decode())"
-    return subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _table(record: ledger.Record) -> str:
