@@ -93,6 +93,11 @@ def time_of(record: Record, case: str) -> str:
     return "operations_per_s" if counted else "wall_s"
 
 
+def fewest_rounds(record: Record, case: str) -> int:
+    """For a decision of its time."""
+    return FEWEST_COUNTED if time_of(record, case) == COUNT else FEWEST_ROUNDS
+
+
 @dataclass(frozen=True)
 class Decided:
     """One metric of one case: B, the second variant, against A, the first."""
@@ -108,8 +113,7 @@ def decide(record: Record, threshold: float) -> list[Decided]:
     a, b = record.variants
     found: list[Decided] = []
     for case in record.cases:
-        time = time_of(record, case)
-        fewest = FEWEST_COUNTED if time == COUNT else FEWEST_ROUNDS
+        time, fewest = time_of(record, case), fewest_rounds(record, case)
         for name in (time, MEMORY, *OTHERS):
             values_a, values_b = record.values(case, a, name), record.values(case, b, name)
             if not values_a or not values_b:
@@ -151,9 +155,11 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
             sections += [_effects_table(record, case, metric, switches) for metric in metrics]
         else:
             mine = [one for one in decided if one.case == case]
-            rows = tuple((one.metric.title, _ratio(one.ratio), _said(one.decision)) for one in mine)
+            few = f"{Decision.UNDECIDED.value}: {record.rounds} of at least {fewest_rounds(record, case)}"
+            said = {decision: decision.value for decision in Decision} | {Decision.UNDECIDED: few, None: ""}
+            rows = tuple((one.metric.title, _ratio(one.ratio), said[one.decision]) for one in mine)
             sections.append(Table(f"{case}: b / a", ("", "ratio (95 %)", f"at +-{threshold:.1%}"), rows))
-            summary += [f"{case}, {one.metric.title}: {one.decision.value}" for one in mine if one.decision]
+            summary += [f"{case}, {one.metric.title}: {said[one.decision]}" for one in mine if one.decision]
         sections += [_values_table(record, case, metric) for metric in metrics]
     title = "matrix of " + ", ".join(switches) if switches else "A/B"
     base = comparison.report(record, title, primary=COUNT if COUNT in record.metrics() else "wall_s", kept=kept)
@@ -185,10 +191,6 @@ def _values_table(record: Record, case: str, metric: Metric) -> Table:
 
 def _ratio(interval: Interval | None) -> str:
     return words.ratio(interval) if interval else "-"
-
-
-def _said(decision: Decision | None) -> str:
-    return decision.value if decision else ""
 
 
 def _described(facts: VariantFacts) -> str:

@@ -69,6 +69,7 @@ class Decision(Enum):
 
     GO = "GO"
     NEUTRAL = "NEUTRAL"
+    UNKNOWN = "DON'T KNOW"
     NO_GO = "NO-GO"
     UNDECIDED = "too few rounds"
 
@@ -147,13 +148,16 @@ def verdict(interval: Interval, less_is_better: bool = True) -> Verdict:
 
 def decision(interval: Interval, threshold: float = THRESHOLD, less_is_better: bool = True) -> Decision:
     """GO when a change is shown to be better (the whole interval is) and estimated to be better by the threshold or
-    more; NO_GO when it is shown to be worse and estimated to be worse by the threshold or more; else NEUTRAL. Memory is
-    decided the same way, by itself: a change is worth taking when no figure that counts says NO_GO."""
+    more; NO_GO when it is shown to be worse and estimated to be worse by the threshold or more; NEUTRAL when it is
+    shown to be neither by more than the threshold (the whole interval is within it); else UNKNOWN. Memory is decided
+    the same way, by itself: a change is worth taking when no figure that counts says NO_GO."""
     found = verdict(interval, less_is_better)
     if found is Verdict.UNDECIDED:
         return Decision.UNDECIDED
-    if found is Verdict.NO_DIFFERENCE or 1 - threshold < interval.estimate < 1 + threshold:
+    if 1 - threshold <= interval.low and interval.high <= 1 + threshold:
         return Decision.NEUTRAL
+    if found is Verdict.NO_DIFFERENCE or 1 - threshold < interval.estimate < 1 + threshold:
+        return Decision.UNKNOWN
     return Decision.GO if found is Verdict.FASTER else Decision.NO_GO
 
 

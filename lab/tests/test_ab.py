@@ -142,6 +142,14 @@ def test_the_threshold_moves_the_decision() -> None:
 def test_fewer_than_ten_rounds_decide_nothing() -> None:
     found = decisions(of(0.5, 0.5, rounds=9))
     assert found["wall_s"] is found["peak_rss_bytes"] is Decision.UNDECIDED
+    said = ab.report(of(0.5, 0.5, rounds=9), 0.01)
+    assert "case, wall time: too few rounds: 9 of at least 10" in said.summary
+
+
+def test_noise_above_the_threshold_is_no_answer() -> None:
+    made = of(1.0, 1.0)
+    assert decisions(made, threshold=0.0001)["wall_s"] is Decision.UNKNOWN
+    assert decisions(made, threshold=0.01)["wall_s"] is Decision.NEUTRAL
 
 
 def test_more_throughput_is_better() -> None:
