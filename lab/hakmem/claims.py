@@ -25,11 +25,16 @@ SKIPPED_FOLDERS = {"build", "node_modules"}  # and all whose name begins with a 
 
 _NUMBER = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?"
 _WORD_NUMBER = r"\b(?:two|three|four|five|six|seven|eight|nine|ten|a hundred|a thousand)"
-_COUNTED = r"(?:ops?|operations|allocations|frees|mallocs|requests|queries|transactions)"
+_SCALE = r"(?:[kMG]|thousand|million|billion)?"
+_COUNTED = r"(?:ops?|operations|allocations|frees|mallocs|calls|requests|queries|transactions)"
+_SHARE = r"(?:twice|thrice|doubled?|tripled?|half|halved|(?:a|one|two|three) (?:third|quarter|fifth|tenth)s?)"
+_GOOD = r"(?:throughput|rate|speed|time|memory|peak|rss|footprint|latenc\w+|cost|faults|instructions|operations)"
 
 # Always one, whatever stands around it.
 FIGURE = re.compile(
-    rf"{_NUMBER}\s*[kMG]?\s*{_COUNTED}?\s*(?:/\s?s\b|/sec\b|per second\b)"  # 22.6 M ops/s
+    rf"{_NUMBER}\s*{_SCALE}\s*{_COUNTED}?\s*(?:/\s?s\b|/sec\b|per second\b)"  # 22.6 M ops/s
+    rf"|{_NUMBER}\s*{_SCALE}\s*{_COUNTED}\s+(?:a|each|every)\s+second\b"  # 25.1 million operations a second
+    rf"|\b{_SHARE}\s+(?:of\s+)?(?:the|its|their|\w+'s)\s+(?:[\w-]+\s+)?{_GOOD}\b"  # twice the throughput
     rf"|{_NUMBER}\s?[kMG]?(?:ops|rps|qps|tps)\b"
     rf"|{_NUMBER}\s?[x×](?!\w|\s*\d)|×\s?\d[\d.,]*"  # 1.5 x
     rf"|(?:{_NUMBER}|{_WORD_NUMBER}|\btwice|\bhalf)[\s-]*(?:times\s)?(?:as\s)?(?:fast|slow|quick)(?:er)?\b"

@@ -72,6 +72,13 @@ def findings(tree: Path, text: str, name: str = "README.md") -> list[str]:
         "<!-- a comment\n --> and then 5 ns",
         "<div>5 ns</div>",
         "[5 % faster](https://example.com)",
+        "25.1 million operations a second",
+        "It does 3 thousand requests each second.",
+        "twice the throughput of glibc",
+        "double the rate",
+        "It takes half of glibc's time.",
+        "with a third of the peak",
+        "two thirds of their page faults",
     ],
 )
 def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
@@ -95,6 +102,8 @@ def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
         "[a page](https://example.com/5%25/10x)",
         "sixteen instructions",
         "A matrix of 2 x 2 settings.",
+        "half of the block, and a third of a page",
+        "the last one is tried twice",
     ],
 )
 def test_what_is_no_figure_needs_no_marker(tree: Path, text: str) -> None:
