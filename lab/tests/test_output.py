@@ -140,6 +140,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert library == f"libhakmem {native.version(native.library())}, {native.library()}"
 
 
+@pytest.mark.parametrize(("words", "expected"), [("hakmem com", "compare"), ("hakmem ab --m", "--matrix")])
+def test_completion(words: str, expected: str) -> None:
+    asked = {"_HAKMEM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [Path(sys.executable).parent / "hakmem"], env={**os.environ, **asked}, capture_output=True, text=True
+    )
+    assert f"plain,{expected}" in done.stdout.splitlines(), done
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
