@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hakmem import figures, ledger
+from hakmem import figures, ledger, uncited
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 
@@ -66,7 +66,7 @@ ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
-KINDS = ("table", "figure", "expected", "not measured")
+KINDS = ("table", "figure", "expected", "not measured", "uncited")
 MARKER = re.compile(rf"<!--\s*({'|'.join(KINDS)}):(.*?)-->(.*?)<!--\s*end\s*-->", re.DOTALL)
 OPENING = re.compile(rf"<!--\s*({'|'.join(KINDS)}|end)\b.*?-->", re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -245,6 +245,15 @@ class Ledger:
             raise LabError(f"the record {name} has {record.rounds} runs of each; a figure needs {FEWEST_ROUNDS}")
         return record
 
+    def uncited(self, documents: list[Document]) -> list[Record]:
+        """Those of which no document has the name, but where all of these are listed."""
+        named = "".join(
+            _blank(one.text, [(marker.start, marker.end) for marker in one.markers if marker.kind == "uncited"])
+            for one in documents
+        )
+        words = set(re.findall(r"\d{4}-\d\d-\d\d-[a-z0-9-]+", named))
+        return [record for name, record in ledger.load_all(self.folder)[0].items() if name not in words]
+
     def damaged(self) -> Iterator[Finding]:
         for path in sorted(self.folder.glob("*.json")):
             try:
@@ -257,8 +266,9 @@ def audit(root: Path, evidence: Path | None = None) -> list[Finding]:
     """All that is wrong in the documents below root and in the ledger."""
     records = Ledger(evidence or root / "evidence")
     findings = list(records.damaged())
-    for document in documents(root):
-        findings += check(document, root, records)
+    every = documents(root)
+    for document in every:
+        findings += check(document, root, records, every)
     return sorted(set(findings))
 
 
@@ -266,11 +276,12 @@ def write(root: Path, evidence: Path | None = None) -> list[str]:
     """Puts what the records say between the markers; names the files that changed. What can't be computed stays."""
     records = Ledger(evidence or root / "evidence")
     changed: list[str] = []
-    for document in documents(root):
+    every = documents(root)
+    for document in every:
         text = document.text
         for marker in reversed(document.markers):
             try:
-                body = generated(document, marker, root, records)
+                body = generated(document, marker, root, records, every)
             except LabError:
                 continue
             if body is not None:
@@ -281,7 +292,7 @@ def write(root: Path, evidence: Path | None = None) -> list[str]:
     return changed
 
 
-def generated(document: Document, marker: Marker, root: Path, records: Ledger) -> str | None:
+def generated(document: Document, marker: Marker, root: Path, records: Ledger, every: list[Document]) -> str | None:
     """What has to stand between the markers; None where that is the writer's own."""
     name, _, rest = marker.words.partition("\n" if marker.kind == "table" else " ")
 
@@ -292,10 +303,12 @@ def generated(document: Document, marker: Marker, root: Path, records: Ledger) -
         return f"\n{figures.markdown(figures.parse_table(name.strip(), rest), records.find, link)}\n"
     if marker.kind == "figure":
         return figures.text(figures.parse(rest, name), records.find)
+    if marker.kind == "uncited":
+        return f"\n{uncited.listing(records.uncited(every), link)}\n"
     return None
 
 
-def check(document: Document, root: Path, records: Ledger) -> Iterator[Finding]:
+def check(document: Document, root: Path, records: Ledger, every: list[Document]) -> Iterator[Finding]:
     def finding(offset: int, message: str) -> Finding:
         return Finding(document.path, document.line(offset), message)
 
@@ -303,12 +316,13 @@ def check(document: Document, root: Path, records: Ledger) -> Iterator[Finding]:
         yield finding(match.start(), f"a marker without its other half: {match[0].splitlines()[0]}")
     for marker in document.markers:
         try:
-            message = _check_marker(document, marker, root, records)
+            message = _check_marker(document, marker, root, records, every)
         except LabError as error:
             message = str(error)
         if message:
             yield finding(marker.start, message)
-    for match in LINK.finditer(document.without_code):
+    lists = [(marker.start, marker.end) for marker in document.markers if marker.kind == "uncited"]
+    for match in LINK.finditer(_blank(document.without_code, lists)):
         target = (root / document.path).parent / match[1].partition("#")[0]
         if os.path.normpath(target.parent) == os.path.normpath(records.folder) and target.suffix == ".json":
             try:
@@ -321,17 +335,17 @@ def check(document: Document, root: Path, records: Ledger) -> Iterator[Finding]:
             yield finding(piece.start + match.start(), f"a figure that no record backs: {_one_line(match[0])}")
 
 
-def _check_marker(document: Document, marker: Marker, root: Path, records: Ledger) -> str | None:
-    if marker.kind != "table" and "\n" not in marker.body and document.begins_a_line(marker.start):
+def _check_marker(document: Document, marker: Marker, root: Path, records: Ledger, every: list[Document]) -> str | None:
+    if marker.kind not in ("table", "uncited") and "\n" not in marker.body and document.begins_a_line(marker.start):
         return "a line that begins with a marker ends the paragraph: put a word before it"
     if marker.kind == "expected":
         return None if marker.words else "an expected value without a source: <!-- expected: SOURCE -->"
     if marker.kind == "not measured":
         return None if marker.words else "not measured, but what is it? <!-- not measured: WHAT -->"
-    body = generated(document, marker, root, records)
+    body = generated(document, marker, root, records, every)
     if body != marker.body:
-        what = "this table is" if marker.kind == "table" else f"{_one_line(marker.body)!r} is"
-        says = "" if marker.kind == "table" else f", which says {body}"
+        what = "this table is" if marker.kind in ("table", "uncited") else f"{_one_line(marker.body)!r} is"
+        says = "" if marker.kind in ("table", "uncited") else f", which says {body}"
         return f"{what} not what the record gives{says} (hakmem claims --write)"
     name = marker.words.split()[0]
     link = re.compile(rf"\]\([^)]*{re.escape(name)}\.json\)")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hakmem import claims, ledger
+from hakmem import claims, ledger, uncited
 from sample_record import VALUES, record
 
 ID = "2026-01-02-sample"
@@ -396,3 +396,41 @@ def test_columns_of_a_table_typed_by_hand_do_not_mix_either(tree: Path) -> None:
     assert findings(tree, f"{head}| a | {figure} |\n| b | {expected} |\n") == [
         "README.md:2: an expected value in a column of measured figures"
     ]
+
+
+# ---- Records that no document cites ----------------------------------------------------------------------------------
+
+
+LIST = "<!-- uncited: records -->\n<!-- end -->\n"
+
+
+def test_a_record_that_no_document_cites_is_listed_with_what_it_shows(tree: Path) -> None:
+    (tree / "docs").mkdir()
+    assert [str(one) for one in claims.audit(tree)] == []
+    path = tree / "docs" / "records.md"
+    path.write_text(f"# Title\n\n{LIST}")
+    assert "docs/records.md:3: this table is not what the record gives" in str(claims.audit(tree)[0])
+    assert claims.write(tree) == ["docs/records.md"] and claims.audit(tree) == []
+    (row,) = [line for line in path.read_text().splitlines() if ID in line]
+    assert row.startswith(f"| [{ID}](../evidence/{ID}.json) | ") and "hakmem to glibc, throughput: " in row
+
+
+def test_a_record_that_is_cited_is_not_listed(tree: Path) -> None:
+    (tree / "docs").mkdir()
+    (tree / "docs" / "records.md").write_text(f"# Title\n\n{LIST}")
+    (tree / "README.md").write_text(f"See {LINK}.\n")
+    claims.write(tree)
+    assert ID not in (tree / "docs" / "records.md").read_text()
+    (tree / "README.md").write_text("See nothing.\n")
+    assert any("this table is not" in str(one) for one in claims.audit(tree))
+
+
+def test_what_was_shown_to_be_worse_is_named() -> None:
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for case, factor in {"good": 0.5, "bad": 1.5, "worst": 2.0, "same": 1.0}.items():
+        values[case, "a", "wall_s"] = [2.0 + i / 1000 for i in range(10)]
+        values[case, "b", "wall_s"] = [(2.0 + (9 - i) / 1000) * factor for i in range(10)]
+    told = uncited.listing([record(values, kind="ab")], lambda name: f"{name}.json")
+    assert "b to a, wall time: of 4 cases better in 1, worse in 2 (worst 2.0" in told and "bad 1.5" in told
+    few = {("case", "a", "wall_s"): [1.0], ("case", "b", "wall_s"): [2.0]}
+    assert "one round" in uncited.listing([record(few, kind="ab")], str)
