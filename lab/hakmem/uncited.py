@@ -47,7 +47,7 @@ def _shown(record: Record) -> list[str]:
                 found.append(f"{other} to {base}, {_summed_up(ratios, comparison.metric(record, name))}")
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
-    return found or ["nothing that can be compared"]
+    return found or ["one side only"]
 
 
 def _ratios(record: Record, other: str, base: str, metric: str) -> dict[str, Interval]:
