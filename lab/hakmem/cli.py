@@ -21,6 +21,7 @@ from hakmem.errors import LabError
 # What the help text says, in its order. Each is a module of hakmem.commands that has a click.Command called `command`.
 COMMANDS = {
     "run": "run a command on hakmem, or say why that can't be",
+    "settings": "list what can be set, with defaults and values",
     "doctor": "say what would stop or hurt hakmem here",
     "compare": "run a command under several allocators and compare",
     "bench": "run the benchmark suite, or some of it",

@@ -14,10 +14,13 @@ from hakmem.errors import LabError
 from hakmem.process import linked
 
 PREFIX = "HAKMEM_"
-_LISTED = re.compile(rf"^ *{PREFIX}(\w+) *= ", re.MULTILINE)
+_LISTED = re.compile(rf"^ *{PREFIX}(?P<name>\w+) *= .*?\(default (?P<default>[^)]*)\): (?P<meaning>.*)$", re.MULTILINE)
 _KNOB = re.compile(
-    r"^ *(?P<name>\w+) *= \d+ \(default (?P<default>\d+), (?P<lowest>\d+) to (?P<highest>\d+)\)", re.MULTILINE
+    r"^ *(?P<name>\w+) *= \d+ \(default (?P<default>\d+), (?P<lowest>\d+) to (?P<highest>\d+)\): (?P<meaning>.*)$",
+    re.MULTILINE,
 )
+_EXPECTED = re.compile(rf"^hakmem: setting {PREFIX}(\w+)=.* ignored: expected (.*)$", re.MULTILINE)
+FILES = ("METRICS_FILE", "POLICY")  # any word is one's name
 _IGNORED = re.compile(r"^hakmem: (setting .* ignored: .*)$", re.MULTILINE)
 
 
@@ -29,13 +32,35 @@ def _said(library: Path, settings: Mapping[str, str]) -> str:
     return done.stderr
 
 
-def known(library: Path) -> list[str]:
-    """Names without HAKMEM_. LabError when the library doesn't load."""
+@dataclass(frozen=True)
+class Setting:
+    name: str  # without HAKMEM_
+    default: str
+    meaning: str
+    values: str  # which it takes
+
+
+def _rows(library: Path) -> list[dict[str, str]]:
+    """LabError when the library doesn't load."""
     said = _said(library, {})
-    names = _LISTED.findall(said)
-    if not names:
+    rows = [found.groupdict() for found in _LISTED.finditer(said)]
+    if not rows:
         raise LabError(f"{library} does not list its settings: {said.strip().splitlines()[0] if said else 'no output'}")
-    return names
+    return rows
+
+
+def listed(library: Path) -> list[Setting]:
+    """What values they take, the library says of a wrong one."""
+    rows = _rows(library)
+    wrong = {PREFIX + row["name"]: "?" for row in rows if row["name"] not in FILES}
+    values = {"HELP": "0 or 1", **dict.fromkeys(FILES, "none, or the name of a file")}
+    values |= dict(_EXPECTED.findall(_said(library, wrong)))
+    return [Setting(**row, values=values[row["name"]]) for row in rows]
+
+
+def known(library: Path) -> list[str]:
+    """Names without HAKMEM_."""
+    return [row["name"] for row in _rows(library)]
 
 
 @dataclass(frozen=True)
@@ -44,11 +69,25 @@ class Knob:
     default: int
     lowest: int
     highest: int
+    meaning: str = ""
 
 
 def knobs(library: Path) -> list[Knob]:
     rows = (found.groupdict() for found in _KNOB.finditer(_said(library, {})))
-    return [Knob(row["name"], int(row["default"]), int(row["lowest"]), int(row["highest"])) for row in rows]
+    return [
+        Knob(row["name"], int(row["default"]), int(row["lowest"]), int(row["highest"]), row["meaning"]) for row in rows
+    ]
+
+
+def markdown(library: Path) -> str:
+    """Two tables: the settings, and the knobs."""
+    rows = ["| setting | default | values | what it does |", "|---|---|---|---|"]
+    rows += [f"| `{PREFIX}{one.name}` | `{one.default}` | `{one.values}` | {one.meaning} |" for one in listed(library)]
+    rows += ["", "| knob | default | bounds | what it is |", "|---|---|---|---|"]
+    rows += [
+        f"| `{one.name}` | {one.default} | {one.lowest} to {one.highest} | {one.meaning} |" for one in knobs(library)
+    ]
+    return "\n".join(rows) + "\n"
 
 
 def parse(words: Iterable[str], library: Path) -> dict[str, str]:

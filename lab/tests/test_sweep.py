@@ -20,7 +20,7 @@ hakmem: knobs (value, default, bounds, meaning)
   decay_ms            = 1000 (default 1000, 10 to 3600000): how long
   huge_page_mode      = 1 (default 1, 0 to 2): 0 none
 """
-KNOBS = [Knob("decay_ms", 1000, 10, 3600000), Knob("huge_page_mode", 1, 0, 2)]
+KNOBS = [Knob("decay_ms", 1000, 10, 3600000, "how long"), Knob("huge_page_mode", 1, 0, 2, "0 none")]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,25 @@
+"""hakmem settings: what can be set, as the library itself tells it."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--markdown", "as_markdown", is_flag=True, help="Tables in Markdown, as in docs/settings.md.")
+def command(as_markdown: bool) -> None:
+    """Lists the library's settings, which a program's environment holds as HAKMEM_NAME, and its knobs.
+
+    What a program runs with is said by HAKMEM_HELP=1 in its environment.
+    """
+    from hakmem import native, settings
+
+    library = native.library()
+    if as_markdown:
+        print(settings.markdown(library), end="")
+        return
+    for one in settings.listed(library):
+        print(f"{settings.PREFIX}{one.name}  [{one.default}]\n    {one.meaning}\n    values: {one.values}")
+    print("\nKnobs, which HAKMEM_KNOBS sets:\n")
+    for knob in settings.knobs(library):
+        print(f"{knob.name}  [{knob.default}]\n    {knob.meaning}\n    values: {knob.lowest} to {knob.highest}")
