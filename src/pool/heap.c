@@ -29,6 +29,7 @@ static void forget_thread(struct hak_heap *heap) {
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
     memset(heap->slab_counts, 0, sizeof heap->slab_counts);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
+    heap->small_bins_bytes = 0;
 }
 
 static void make_blank(struct hak_heap *heap) {

@@ -117,11 +117,12 @@ struct hak_heap {
     bool is_inherited;               /* its bins have slots and blocks that another thread left */
     bool is_shrink_due;              /* a round of pool/shrink.h, or the next part of one; */
     uint8_t next_to_shrink;          /* the class whose bin is emptied next, or 0; */
-    int64_t small_bins_bytes;        /* that slabs hand out to it before bins grow again (pool/shrink.h); 0: they may */
-    uint32_t growths;                /* pool/shrink.c's, at the last round's end */
-    void **slots_next;               /* memory for slots not yet given to a bin */
-    int64_t out_bytes;               /* that slabs have handed out to it, less what they got back, and not told yet */
-    uint64_t slots_bytes;            /* sum over the bins of slots times block size */
+    int64_t small_bins_bytes;     /* that slabs hand out to it before bins grow again (pool/shrink.h); 0: they may; */
+    int64_t small_bins_put_bytes; /* or that they get back from it */
+    uint32_t growths;             /* pool/shrink.c's, at the last round's end */
+    void **slots_next;            /* memory for slots not yet given to a bin */
+    int64_t out_bytes;            /* that slabs have handed out to it, less what they got back, and not told yet */
+    uint64_t slots_bytes;         /* sum over the bins of slots times block size */
     HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
     uint64_t sample_interval_bytes;     /* that this was drawn from; 0 before the first draw */
     HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */

@@ -14,6 +14,7 @@ enum {
     MOST_VAIN_ROUNDS = 2, /* then a quarter of what is handed out has to come back */
     BINS_SHARE = 16,
     SMALL_BINS_BYTES = 1 << 14,
+    LEAST_PUT_BYTES = 1 << 20,
     BLOCKS_OF_TURN = 1024, /* from bins in a call: a tenth of a millisecond */
     LITTLE_SHARE = 16,     /* of what came back a round has given: it was in vain */
 };
@@ -57,6 +58,12 @@ void hak_shrink_add(struct hak_heap *heap, int64_t bytes) {
     if (bytes <= 0 && out_bytes <= at && may_shrink()) heap->is_shrink_due = true;
 }
 
+void hak_shrink_count_small(struct hak_heap *heap, int64_t bytes) {
+    int64_t *left = bytes > 0 ? &heap->small_bins_bytes : &heap->small_bins_put_bytes;
+    *left -= bytes > 0 ? bytes : -bytes;
+    if (*left <= 0) heap->small_bins_bytes = 0;
+}
+
 void hak_shrink_tell(struct hak_heap *heap) {
     int64_t bytes = heap->out_bytes;
     heap->out_bytes = 0;
@@ -67,6 +74,7 @@ void hak_shrink_tell(struct hak_heap *heap) {
 static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
     uint64_t most_bytes = out_bytes < 0 ? 0 : (uint64_t)out_bytes / BINS_SHARE;
     heap->small_bins_bytes = SMALL_BINS_BYTES;
+    heap->small_bins_put_bytes = out_bytes / 4 > LEAST_PUT_BYTES ? out_bytes / 4 : LEAST_PUT_BYTES;
     heap->growths = hak_atomic_load(&growths, relaxed);
     if (heap->slots_bytes <= most_bytes) return;
     uint64_t share = heap->slots_bytes / (most_bytes / 256 + 1); /* in 256ths */

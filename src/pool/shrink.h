@@ -8,7 +8,7 @@
  * (hak_purge_turn). Each size class keeps a slab, empty or not. The round ends when no more lies free in slabs than may
  * stay, or when all have been seen. A round that has found little makes the next one wait twice as long, at most until
  * a quarter is free. From its end on bins stay small, as a block in one keeps its page, until the thread has taken
- * 16 KiB from slabs, or what is handed out grows.
+ * 16 KiB from slabs, or has put back a quarter of what is handed out without a round, or what is handed out grows.
  *
  * What is handed out is a sum over all threads, which each thread adds to when it has something to add: where one
  * allocates and another one frees, neither grows nor shrinks.
@@ -19,6 +19,9 @@
 
 #include "pool/heap.h"
 
+/* The same bytes, while its bins are small. */
+HAK_COLD void hak_shrink_count_small(struct hak_heap *heap, int64_t bytes);
+
 /* Slabs have handed out so many bytes to the heap, or got them back. NULL: to a thread without one. */
 HAK_COLD void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
 HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
@@ -26,7 +29,7 @@ HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
     int64_t small = heap->small_bins_bytes, sum = heap->out_bytes + bytes;
     int64_t least = small != 0 ? UNTOLD_AT_THE_END_BYTES : UNTOLD_BYTES;
     heap->out_bytes = sum;
-    if (HAK_UNLIKELY(small != 0) && bytes > 0) heap->small_bins_bytes = small > bytes ? small - bytes : 0;
+    if (HAK_UNLIKELY(small != 0)) hak_shrink_count_small(heap, bytes);
     if (HAK_UNLIKELY(sum >= least || sum <= -least)) hak_shrink_add(heap, 0);
 }
 

@@ -2,6 +2,7 @@
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/generation.h"
+#include "region/in_hand.h"
 #include "region/page_policy.h"
 #include "region/region.h"
 #include "region/units.h"
@@ -345,7 +346,11 @@ static enum hak_growth grow(struct hak_range *range, uint32_t *count_now, uint32
     if (first > limit || count > limit - first) return HAK_GROWTH_NO_ROOM;
     enum hak_os_mapped result = ensure_tables(range, first + count);
     if (result != HAK_OS_MAPPED) return result == HAK_OS_REFUSED ? HAK_GROWTH_NO_MEMORY : HAK_GROWTH_NO_ROOM;
-    if (!claim(range, count_now, first + count)) return HAK_GROWTH_RACED;
+    hak_in_hand_begin();
+    if (!claim(range, count_now, first + count)) {
+        hak_in_hand_keep();
+        return HAK_GROWTH_RACED;
+    }
     result = map_super_slabs(range, first, count);
     if (result == HAK_OS_MAPPED && !enter_in_directory(range, first, count)) {
         hak_os_unmap(address_of(range, first), (size_t)count * HAK_SUPER_SLAB_BYTES);
@@ -357,6 +362,7 @@ static enum hak_growth grow(struct hak_range *range, uint32_t *count_now, uint32
     }
     if (result == HAK_OS_REFUSED) hak_atomic_store(&range->was_refused, 1, relaxed);
     if (result == HAK_OS_REFUSED || count > 1) unclaim(range, first, count);
+    hak_in_hand_keep();
     return result == HAK_OS_REFUSED ? HAK_GROWTH_NO_MEMORY : HAK_GROWTH_OCCUPIED;
 }
 

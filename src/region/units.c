@@ -554,6 +554,12 @@ static struct hak_slab *search_free(uint32_t count, uint32_t alignment, bool cle
     return search(&request);
 }
 
+/* After SuperSlabs were made: tells whether some of their units are for others. */
+static void leave_hand(bool has_given) {
+    if (has_given) hak_in_hand_end();
+    else hak_in_hand_keep();
+}
+
 static struct hak_slab *take_from_new(uint32_t count) {
     uint32_t super_slab, made;
     struct hak_range *range = hak_region_new_super_slabs(&super_slab, &made);
@@ -561,6 +567,7 @@ static struct hak_slab *take_from_new(uint32_t count) {
     count_growth(count);
     uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB;
     add_span(range, unit + count, unit + made * HAK_UNITS_PER_SUPER_SLAB, FRESH);
+    leave_hand(unit + count < unit + made * HAK_UNITS_PER_SUPER_SLAB);
     begin_use(range, super_slab, count);
     return record_of(range, unit);
 }
@@ -791,16 +798,13 @@ static enum attempt take_and_grow(struct hak_range *range, uint32_t unit, uint32
     if (end <= units) return take_span(range, unit, end, clear);
     if (!seem_free(range, unit, units)) return RACED;
     uint32_t count_now = units / HAK_UNITS_PER_SUPER_SLAB, more = (end - units - 1) / HAK_UNITS_PER_SUPER_SLAB + 1;
-    hak_in_hand_begin();
-    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) {
-        hak_in_hand_keep();
-        return REFUSED;
-    }
+    if (hak_region_grow(range, &count_now, more) != HAK_GROWTH_DONE) return REFUSED;
+    uint32_t units_now = units + more * HAK_UNITS_PER_SUPER_SLAB;
     if (unit > units) add_span(range, units, unit, FRESH);
-    add_span(range, end, units + more * HAK_UNITS_PER_SUPER_SLAB, FRESH);
+    add_span(range, end, units_now, FRESH);
     bool is_taken = unit >= units || take_span(range, unit, units, clear) == TAKEN;
     if (!is_taken) add_span(range, units, end, FRESH);
-    hak_in_hand_end(); /* at least what is over */
+    leave_hand(!is_taken || unit > units || end < units_now);
     if (!is_taken) return RACED;
     count_growth(end - (unit < units ? units : unit));
     return TAKEN;

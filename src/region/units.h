@@ -12,12 +12,12 @@ enum hak_growth {
     HAK_GROWTH_OCCUPIED,  /* somebody else has a mapping there; a single SuperSlab is a hole now (R4) */
 };
 
-/* Maps `count` SuperSlabs of the range, from number *count_now on, which is how many there are. Unless it is DONE,
- * nothing has changed but for holes. */
+/* Maps `count` SuperSlabs of the range, from number *count_now on, which is how many there are. If it is DONE, they are
+ * in the caller's hand, who ends or keeps that (region/in_hand.h). Else nothing has changed but for holes. */
 enum hak_growth hak_region_grow(struct hak_range *range, uint32_t *count_now, uint32_t count);
 
 /* Maps the next SuperSlabs of the first range that has room, of a further one if need be: *count of them from number
- * *first on. NULL: no memory. */
+ * *first on, in the caller's hand. NULL: no memory. */
 struct hak_range *hak_region_new_super_slabs(uint32_t *first, uint32_t *count);
 
 /* Adds a range with room for so many SuperSlabs as number `number`, the first that is free. Returns the range of that

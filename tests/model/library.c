@@ -258,6 +258,7 @@ void library_start(uint32_t super_slabs, uint32_t used, uint32_t units, uint32_t
     for (uint32_t i = 0; i < used; i++) {
         uint32_t number, count;
         hak_region_new_super_slabs(&number, &count);
+        hak_in_hand_keep();
         add_units(hak_ranges[0], number, hak_low_bits(units) << 32);
     }
     hak_heap_count_initialize();

@@ -310,6 +310,21 @@ static void take_one(void) { library_take(NULL, TRIPLE); }
 static void find_triple(void) { found = library_take(NULL, TRIPLE); }
 MODEL_HARNESS(in_hand_slab, setup_triples, check_found, find_triple, take_one);
 
+/* A heap has a SuperSlab made for a unit. Who sees that it is there finds what is left over. */
+static void setup_no_super_slab(void) {
+    library_start(1, 0, 0, 1);
+    fake_os.maps_at_left = -1;
+}
+static void take_in_heap(void) { library_take(own_heap(), TRIPLE); }
+static void find_left_over(void) {
+    found = &found;
+    if (hak_region_super_slabs(hak_ranges[0]) == 0) return;
+    struct hak_search search = hak_search_begin();
+    do found = hak_region_acquire(1, 1, HAK_UNITS_LAST_RESORT, false);
+    while (found == NULL && hak_search_again(&search));
+}
+MODEL_HARNESS(in_hand_growth, setup_no_super_slab, check_found, take_in_heap, find_left_over);
+
 /* The last block of a slab comes back, the other one is free already. */
 static void setup_one_pair(void) {
     start(1, 1);

@@ -4,6 +4,7 @@
  */
 #include "library.h"
 
+#include "region/in_hand.h"
 #include "region/hints.h"
 
 static struct hak_slab *had[MODEL_THREADS]; /* units that threads have at their end */
@@ -298,6 +299,7 @@ static enum hak_growth grow_by_one(void) {
     enum hak_growth growth;
     do growth = hak_region_grow(hak_ranges[0], &count, 1);
     while (growth == HAK_GROWTH_RACED);
+    if (growth == HAK_GROWTH_DONE) hak_in_hand_keep();
     return growth;
 }
 

@@ -298,6 +298,7 @@ static void given_where_it_stood(void **state) { /* A2 */
         for (int i = 0; i < 1000; i++) {
             period(0.5, 100);
             has_moved |= !is_at_start();
+            if (is_given) assert_non_null(strstr(json(), "\"tried\": []"));
         }
         assert_true(has_moved == !is_given);
         hak_ace_after_fork();

@@ -322,15 +322,23 @@ static void urgent_in_a_round(void **state) {
     hak_free(released);
     for (int i = 0; i < 10; i++) hak_decay_notice();
     assert_false(hak_decay_owes());
+    hak_decay_after_release(1);
+    for (int i = 0; i < 10; i++) hak_decay_notice(); /* a whole round */
+    hak_decay_after_release(1);
+    assert_int_equal(hak_atomic_load(&hak_owed_units, relaxed), 0);
     fake_os_refuse_nothing();
     look_at(57);
+    hak_atomic_store(&hak_owed_units, 0, relaxed);
+    hak_decay_after_release(1);
+    /* What brought nothing before memory was tight delays nothing. */
+    assert_int_not_equal(hak_atomic_load(&hak_owed_units, relaxed), 0);
     while (hak_decay_owes()) hak_decay_notice();
     /* Or the free itself would give all of it back. */
     hak_atomic_store(&hak_background_pays, 1, relaxed);
     hak_atomic_store(&hak_memory_limit_bytes, 0, relaxed);
     hak_free(run);
     hak_atomic_store(&hak_memory_limit_bytes, LIMIT, relaxed);
-    assert_true(hak_decay_owes()); /* what brought nothing before memory was tight delays nothing */
+    assert_true(hak_decay_owes());
     hak_atomic_store(&hak_owed_units, 0, relaxed);
     fake_os_forget();
     look_at(60 + 4);

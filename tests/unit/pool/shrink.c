@@ -257,6 +257,40 @@ static void consumer(void **state) {
     assert_int_equal(own->small_bins_bytes, 0);
 }
 
+/* Or when it has put back much without a round, because another one allocates as much. */
+static void steady_consumer(void **state) {
+    enum { FLUSHED = 64 * BYTES, MUCH = 1 << 20 };
+    (void)state;
+    struct hak_heap *own = hak_thread_attach();
+    fill();
+    shuffle();
+    empty(400);
+    hak_free(blocks[0]);
+    assert_int_not_equal(own->small_bins_bytes, 0);
+    struct hak_heap *producer = hak_heap_acquire();
+    hak_shrink_count(own, -MUCH / 8); /* what is handed out stays below what it was at the round */
+    assert_int_not_equal(own->small_bins_bytes, 0);
+    for (int bytes = 0; bytes < 2 * MUCH; bytes += FLUSHED) {
+        hak_shrink_count(own, -FLUSHED);
+        hak_shrink_count(producer, FLUSHED);
+        if (bytes < MUCH / 2) assert_int_not_equal(own->small_bins_bytes, 0);
+    }
+    assert_int_equal(own->small_bins_bytes, 0);
+}
+
+/* The next thread that has the heap has freed nothing. */
+static void next_thread(void **state) {
+    (void)state;
+    struct hak_heap *own = hak_thread_attach();
+    fill();
+    shuffle();
+    empty(400);
+    assert_int_not_equal(own->small_bins_bytes, 0);
+    hak_heap_leave(own);
+    assert_ptr_equal(hak_heap_acquire(), own);
+    assert_int_equal(own->small_bins_bytes, 0);
+}
+
 /* A thread that goes on with little has bins of its usual size again: not a miss for each block or two. */
 static void little(void **state) {
     enum { OBJECTS = 20, REQUESTS = 100 };
@@ -309,6 +343,6 @@ UNIT_MAIN(cmocka_unit_test(in_its_own_calls), cmocka_unit_test(round_what_stays)
           cmocka_unit_test(after_vain_rounds), cmocka_unit_test(used_again), cmocka_unit_test(used_again_in_any_order),
           cmocka_unit_test(used_again_among_live_blocks), cmocka_unit_test(filled_again), cmocka_unit_test(wanted),
           cmocka_unit_test(slab_of_each_class), cmocka_unit_test(after_the_thread), cmocka_unit_test(ended_threads),
-          cmocka_unit_test(less_than_none), cmocka_unit_test(consumer), cmocka_unit_test(little),
-          cmocka_unit_test(kept_with_holes), cmocka_unit_test(not_beside_the_thread),
-          cmocka_unit_test(not_a_small_heap))
+          cmocka_unit_test(less_than_none), cmocka_unit_test(consumer), cmocka_unit_test(steady_consumer),
+          cmocka_unit_test(next_thread), cmocka_unit_test(little), cmocka_unit_test(kept_with_holes),
+          cmocka_unit_test(not_beside_the_thread), cmocka_unit_test(not_a_small_heap))

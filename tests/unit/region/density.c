@@ -124,6 +124,8 @@ static void runs(void **state) {
     assert_true(is_handed_out());
     run_at(first, 17);
     assert_false(is_handed_out());
+    for (uint32_t i = 0; i < 32; i++) run_at(first + i, 1);
+    assert_false(is_handed_out());
 }
 
 /* A run that began in the SuperSlab before, and one that ends in the next. */

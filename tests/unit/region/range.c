@@ -6,6 +6,7 @@
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
+#include "region/in_hand.h"
 #include "region/region.h"
 #include "region/units.h"
 
@@ -184,6 +185,21 @@ static void refused_growth(void **state) {
     fake_os_refuse_nothing();
     assert_non_null(hak_region_new_super_slabs(&number, &count));
     assert_int_equal(number, super_slabs);
+}
+
+/* What was made is in the caller's hand (I1 of region/in_hand.h); what was not is in nobody's. */
+static void made_in_hand(void **state) {
+    (void)state;
+    assert_true(start_with_room(SIZE_MAX));
+    uint32_t number, count;
+    fake_os_refuse(FAKE_MAP_AT, 1, SIZE_MAX);
+    assert_null(hak_region_new_super_slabs(&number, &count));
+    assert_int_equal(hak_in_hand_count(), 0);
+    fake_os_refuse_nothing();
+    assert_non_null(hak_region_new_super_slabs(&number, &count));
+    assert_int_equal(hak_in_hand_count(), 1);
+    hak_in_hand_end();
+    assert_int_equal(hak_in_hand_count(), 0);
 }
 
 /* Where there is room for one SuperSlab but not for a usual step, there is one more. */
@@ -424,9 +440,10 @@ static void foreign_places(void **state) {
 UNIT_MAIN(cmocka_unit_test(as_large_as_can_be), cmocka_unit_test(below_16_tib), cmocka_unit_test(below_64_gib),
           cmocka_unit_test(one_super_slab), cmocka_unit_test(no_huge_pages), cmocka_unit_test(occupied_addresses),
           cmocka_unit_test(refused_tables), cmocka_unit_test(super_slabs_from_the_bottom),
-          cmocka_unit_test(refused_growth), cmocka_unit_test(the_last_room), cmocka_unit_test(holes),
-          cmocka_unit_test(occupied_tables), cmocka_unit_test(large_obstacle), cmocka_unit_test(a_step_that_takes_long),
-          cmocka_unit_test(a_step_nobody_finishes), cmocka_unit_test(more_ranges),
-          cmocka_unit_test(no_leaf_for_a_further_range), cmocka_unit_test(no_range_is_left),
-          cmocka_unit_test(places_in_slabs), cmocka_unit_test(places_in_further_ranges),
-          cmocka_unit_test(places_in_runs), cmocka_unit_test(foreign_places))
+          cmocka_unit_test(refused_growth), cmocka_unit_test(made_in_hand), cmocka_unit_test(the_last_room),
+          cmocka_unit_test(holes), cmocka_unit_test(occupied_tables), cmocka_unit_test(large_obstacle),
+          cmocka_unit_test(a_step_that_takes_long), cmocka_unit_test(a_step_nobody_finishes),
+          cmocka_unit_test(more_ranges), cmocka_unit_test(no_leaf_for_a_further_range),
+          cmocka_unit_test(no_range_is_left), cmocka_unit_test(places_in_slabs),
+          cmocka_unit_test(places_in_further_ranges), cmocka_unit_test(places_in_runs),
+          cmocka_unit_test(foreign_places))
