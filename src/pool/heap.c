@@ -30,6 +30,7 @@ static void forget_thread(struct hak_heap *heap) {
     memset(heap->slab_counts, 0, sizeof heap->slab_counts);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
     heap->small_bins_bytes = 0;
+    heap->next_to_shrink = 0;
 }
 
 static void make_blank(struct hak_heap *heap) {

@@ -66,8 +66,10 @@ enum { LARGE_HEAP_SUPER_SLABS = 64 };
 
 static void make_heap_large(void) {
     uint32_t number, count;
-    while (hak_region_sums().super_slabs < LARGE_HEAP_SUPER_SLABS)
+    while (hak_region_sums().super_slabs < LARGE_HEAP_SUPER_SLABS) {
         assert_non_null(hak_region_new_super_slabs(&number, &count));
+        hak_in_hand_keep();
+    }
 }
 
 static void a_small_heap_has_no_large_bin(void **state) {

@@ -286,9 +286,11 @@ static void next_thread(void **state) {
     shuffle();
     empty(400);
     assert_int_not_equal(own->small_bins_bytes, 0);
+    own->next_to_shrink = 1; /* in the middle of the next round */
     hak_heap_leave(own);
     assert_ptr_equal(hak_heap_acquire(), own);
     assert_int_equal(own->small_bins_bytes, 0);
+    assert_int_equal(own->next_to_shrink, 0);
 }
 
 /* A thread that goes on with little has bins of its usual size again: not a miss for each block or two. */

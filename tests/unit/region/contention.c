@@ -70,6 +70,7 @@ static void start(uint32_t free_super_slabs) {
     assert_true(hak_region_initialize());
     uint32_t first = 0;
     assert_int_equal(hak_region_grow(hak_region_range(0), &first, SUPER_SLABS), HAK_GROWTH_DONE);
+    hak_in_hand_keep();
     add_span(hak_region_range(0), 0, free_super_slabs * HAK_UNITS_PER_SUPER_SLAB, FRESH);
 }
 

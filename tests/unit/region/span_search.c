@@ -34,7 +34,7 @@ static struct hak_range *start(uint32_t super_slabs) {
     struct hak_range *range = hak_region_range(0);
     uint32_t first = 0;
     fake_os.address_space_room = fake_os.mapped_bytes + HAK_GIB; /* for tables, not for the heap */
-    hak_region_grow(range, &first, super_slabs);
+    if (hak_region_grow(range, &first, super_slabs) == HAK_GROWTH_DONE) hak_in_hand_keep();
     assert_true(hak_atomic_load(&range->table_super_slabs, relaxed) >= super_slabs);
     hak_atomic_store(&range->super_slab_count, super_slabs, relaxed);
     return range;
