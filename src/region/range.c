@@ -310,11 +310,15 @@ static void set_mapped(struct hak_range *range, uint32_t first, uint32_t count) 
     }
 }
 
-/* Raises the count of SuperSlabs from *count_now to `count`, for which there are tables. False when another thread was
- * faster: then *count_now is what it is. */
+/* Raises the count of SuperSlabs from *count_now to `count`, for which there are tables: what is claimed is in hand.
+ * False when another thread was faster: then *count_now is what it is. */
 static bool claim(struct hak_range *range, uint32_t *count_now, uint32_t count) {
-    /* R4. Release pairs with hak_region_super_slabs: the tables reach as far. */
-    return hak_atomic_cas(&range->super_slab_count, count_now, count, release, relaxed);
+    hak_in_hand_begin();
+    /* R4. Relaxed, after the release fence of hak_in_hand_begin. That pairs with hak_region_super_slabs: the tables
+     * reach as far. */
+    if (hak_atomic_cas(&range->super_slab_count, count_now, count, relaxed, relaxed)) return true;
+    hak_in_hand_keep();
+    return false;
 }
 
 /* Takes back a claim, if nobody has claimed more since; else what was claimed are holes. */
@@ -346,11 +350,7 @@ static enum hak_growth grow(struct hak_range *range, uint32_t *count_now, uint32
     if (first > limit || count > limit - first) return HAK_GROWTH_NO_ROOM;
     enum hak_os_mapped result = ensure_tables(range, first + count);
     if (result != HAK_OS_MAPPED) return result == HAK_OS_REFUSED ? HAK_GROWTH_NO_MEMORY : HAK_GROWTH_NO_ROOM;
-    hak_in_hand_begin();
-    if (!claim(range, count_now, first + count)) {
-        hak_in_hand_keep();
-        return HAK_GROWTH_RACED;
-    }
+    if (!claim(range, count_now, first + count)) return HAK_GROWTH_RACED;
     result = map_super_slabs(range, first, count);
     if (result == HAK_OS_MAPPED && !enter_in_directory(range, first, count)) {
         hak_os_unmap(address_of(range, first), (size_t)count * HAK_SUPER_SLAB_BYTES);
@@ -384,7 +384,7 @@ static uint32_t step_of(uint32_t super_slabs) {
 static void skip(struct hak_range *range, uint32_t first, uint32_t count) {
     uint32_t limit = hak_atomic_load(&range->super_slab_limit, relaxed);
     if (first >= limit || ensure_tables(range, count < limit - first ? first + count : limit) != HAK_OS_MAPPED) return;
-    claim(range, &first, count < limit - first ? first + count : limit);
+    if (claim(range, &first, count < limit - first ? first + count : limit)) hak_in_hand_keep();
 }
 
 /* Maps the next SuperSlabs of a range, from number *first on; returns how many. 0 when the range is used up, or with
