@@ -66,7 +66,8 @@ ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
-KINDS = ("table", "figure", "expected", "not measured", "uncited")
+TABLES = ("table", "uncited")  # these stand in a block of their own
+KINDS = (*TABLES, "figure", "expected", "not measured")
 MARKER = re.compile(rf"<!--\s*({'|'.join(KINDS)}):(.*?)-->(.*?)<!--\s*end\s*-->", re.DOTALL)
 OPENING = re.compile(rf"<!--\s*({'|'.join(KINDS)}|end)\b.*?-->", re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -336,7 +337,7 @@ def check(document: Document, root: Path, records: Ledger, every: list[Document]
 
 
 def _check_marker(document: Document, marker: Marker, root: Path, records: Ledger, every: list[Document]) -> str | None:
-    if marker.kind not in ("table", "uncited") and "\n" not in marker.body and document.begins_a_line(marker.start):
+    if marker.kind not in TABLES and "\n" not in marker.body and document.begins_a_line(marker.start):
         return "a line that begins with a marker ends the paragraph: put a word before it"
     if marker.kind == "expected":
         return None if marker.words else "an expected value without a source: <!-- expected: SOURCE -->"
@@ -344,8 +345,8 @@ def _check_marker(document: Document, marker: Marker, root: Path, records: Ledge
         return None if marker.words else "not measured, but what is it? <!-- not measured: WHAT -->"
     body = generated(document, marker, root, records, every)
     if body != marker.body:
-        what = "this table is" if marker.kind in ("table", "uncited") else f"{_one_line(marker.body)!r} is"
-        says = "" if marker.kind in ("table", "uncited") else f", which says {body}"
+        what = "this table is" if marker.kind in TABLES else f"{_one_line(marker.body)!r} is"
+        says = "" if marker.kind in TABLES else f", which says {body}"
         return f"{what} not what the record gives{says} (hakmem claims --write)"
     name = marker.words.split()[0]
     link = re.compile(rf"\]\([^)]*{re.escape(name)}\.json\)")

@@ -8,7 +8,8 @@
  * (hak_purge_turn). Each size class keeps a slab, empty or not. The round ends when no more lies free in slabs than may
  * stay, or when all have been seen. A round that has found little makes the next one wait twice as long, at most until
  * a quarter is free. From its end on bins stay small, as a block in one keeps its page, until the thread has taken
- * 16 KiB from slabs, or has put back a quarter of what is handed out without a round, or what is handed out grows.
+ * 16 KiB from slabs, or has put back a quarter of what was handed out at that end, and a mebibyte at
+ * least, without beginning another round, or what is handed out grows.
  *
  * What is handed out is a sum over all threads, which each thread adds to when it has something to add: where one
  * allocates and another one frees, neither grows nor shrinks.
@@ -19,11 +20,10 @@
 
 #include "pool/heap.h"
 
-/* The same bytes, while its bins are small. */
-HAK_COLD void hak_shrink_count_small(struct hak_heap *heap, int64_t bytes);
-
 /* Slabs have handed out so many bytes to the heap, or got them back. NULL: to a thread without one. */
 HAK_COLD void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
+/* The same bytes, towards the end of a time of small bins. */
+HAK_COLD void hak_shrink_count_small(struct hak_heap *heap, int64_t bytes);
 HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
     enum { UNTOLD_BYTES = 1 << 16, UNTOLD_AT_THE_END_BYTES = 1 << 12 };
     int64_t small = heap->small_bins_bytes, sum = heap->out_bytes + bytes;
