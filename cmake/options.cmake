@@ -57,6 +57,7 @@ if(HAK_INSTRUMENT STREQUAL "coverage")
     add_link_options(--coverage)
 elseif(HAK_INSTRUMENT MATCHES "^(address|undefined|thread)$")
     add_compile_options(-fsanitize=${HAK_INSTRUMENT} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    add_compile_definitions(HAK_SANITIZED)
     # gcc says at every fence that ThreadSanitizer does not see it; it sees the atomics around it.
     add_compile_options($<$<AND:$<C_COMPILER_ID:GNU>,$<STREQUAL:${HAK_INSTRUMENT},thread>>:-Wno-tsan>)
     add_link_options(-fsanitize=${HAK_INSTRUMENT})

@@ -82,11 +82,16 @@ HAK_INLINE void hak_hand_count(uint32_t change) {
     hak_signal_fence();
 }
 
-HAK_INLINE void hak_in_hand_begin(void) {
+/* For a caller that takes the memory by a change that is a release. */
+HAK_INLINE void hak_in_hand_begin_before_release(void) {
     hak_in_hand_own++;
     hak_signal_fence();
     hak_atomic_fetch_add(&hak_in_hand, 1, relaxed);
     hak_hand_count(1);
+}
+
+HAK_INLINE void hak_in_hand_begin(void) {
+    hak_in_hand_begin_before_release();
     /* Before the memory is taken. Pairs with the fence in hak_search_again: who does not find it sees that somebody
      * has it. */
     hak_atomic_fence(release);

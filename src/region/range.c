@@ -313,10 +313,9 @@ static void set_mapped(struct hak_range *range, uint32_t first, uint32_t count) 
 /* Raises the count of SuperSlabs from *count_now to `count`, for which there are tables: what is claimed is in hand.
  * False when another thread was faster: then *count_now is what it is. */
 static bool claim(struct hak_range *range, uint32_t *count_now, uint32_t count) {
-    hak_in_hand_begin();
-    /* R4. Relaxed, after the release fence of hak_in_hand_begin. That pairs with hak_region_super_slabs: the tables
-     * reach as far. */
-    if (hak_atomic_cas(&range->super_slab_count, count_now, count, relaxed, relaxed)) return true;
+    hak_in_hand_begin_before_release();
+    /* R4. Release pairs with hak_region_super_slabs: the tables reach as far, and what is claimed is in hand. */
+    if (hak_atomic_cas(&range->super_slab_count, count_now, count, release, relaxed)) return true;
     hak_in_hand_keep();
     return false;
 }

@@ -89,9 +89,11 @@ __attribute__((unused)) static int any_allocator_allowed(void) {
 
 /* Whether hakmem owns the address; always true where HAK_TEST_ALLOW_ANY lets the test run on another allocator. */
 __attribute__((unused)) static int owned(const void *address) {
-    static owns_function *owns;
+    static owns_function *found; /* by any thread */
+    owns_function *owns = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (!owns) {
         owns = find_owns();
+        __atomic_store_n(&found, owns, __ATOMIC_RELAXED);
     }
     return owns ? owns(address) == 1 : any_allocator_allowed();
 }
