@@ -44,6 +44,7 @@
 #include "pool/partial_set.c"
 #include "pool/bin.c"
 #include "pool/bin_size.c"
+#include "pool/freed.c"
 #include "pool/held.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"

@@ -139,7 +139,7 @@ static void own_range(struct heap_view *view, uint64_t address, const struct hak
     uint64_t tops = address_of(range->tops);
     own_table(view, tops, address - tops);
     own_table(view, address, address_of(range->summaries + summaries) - address);
-    own_table(view, address_of((const void *)range->page_map), units);
+    own_table(view, address_of((const void *)range->page_map), units * sizeof *range->page_map);
     own_table(view, address_of(range->groups), groups * sizeof *range->groups);
     own_table(view, address_of(range->super_slabs), super_slabs * sizeof *range->super_slabs);
     own_table(view, address_of(range->slabs), units * sizeof *range->slabs);
@@ -411,7 +411,7 @@ static void explain_slab(struct heap_view *view, uint64_t start, uint32_t size_c
 struct super_slab_view {
     uint64_t start, free_units;
     bool is_huge; /* where the kernel doesn't tell of pages: it may be, and is there as a whole */
-    uint8_t classes[HAK_UNITS_PER_SUPER_SLAB];
+    uint16_t classes[HAK_UNITS_PER_SUPER_SLAB];
     struct hak_slab records[HAK_UNITS_PER_SUPER_SLAB];
 };
 
@@ -501,6 +501,9 @@ static void read_uses(const struct process *process, const struct hak_range *ran
                       struct super_slab_view *super) {
     process_read(process, address_of((const void *)range->page_map) + (uint64_t)number * sizeof super->classes,
                  super->classes, sizeof super->classes);
+    for (uint32_t unit = 0; unit < HAK_UNITS_PER_SUPER_SLAB; unit++) {
+        super->classes[unit] /= HAK_BIN_STRIDE;
+    }
     process_read(process, address_of(range->super_slabs) + number * sizeof(struct hak_super_slab), &super->free_units,
                  sizeof super->free_units);
 }

@@ -197,30 +197,32 @@ HAK_OVERRIDE(new_array_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t, (siz
 
 /* ---- delete ------------------------------------------------------------------------------------------------------ */
 
-static void delete_block(void *block) {
+HAK_INLINE void hand_back(void *block) {
     if (!IS_OWN(public_free, hak_free)) public_free(block);
     else hak_front_free(block);
 }
 
+static void delete_block(void *block) { hand_back(block); }
+
 /* Where delete is hakmem's, but free is not, the size is of no use. */
-HAK_INLINE void delete_block_sized(void *block, size_t size) {
+HAK_INLINE void hand_back_sized(void *block, size_t size) {
     if (!IS_OWN(public_free, hak_free)) public_free(block);
     else hak_front_free_sized(block, size);
 }
 
 static void delete_array(void *block) {
     if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else delete_block(block);
+    else hand_back(block);
 }
 
 static void delete_sized(void *block, size_t size) {
     if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else delete_block_sized(block, size);
+    else hand_back_sized(block, size);
 }
 
 static void delete_array_sized(void *block, size_t size) {
     if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, delete_block)) public_delete_array(block);
-    else delete_block_sized(block, size);
+    else hand_back_sized(block, size);
 }
 
 /* Of aligned_alloc: where this is hakmem's, so is the block, whoever has put a free before. */

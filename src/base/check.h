@@ -13,6 +13,7 @@
 enum hak_misuse_kind {
     HAK_MISUSE_DOUBLE_FREE,      /* "double free of a block of SIZE bytes" */
     HAK_MISUSE_FOREIGN_POINTER,  /* "invalid pointer: not a block of this heap" */
+    HAK_MISUSE_FREED_BLOCK,      /* "invalid pointer: a freed block of SIZE bytes" */
     HAK_MISUSE_INTERIOR_POINTER, /* "invalid pointer: OFFSET bytes into a block of SIZE bytes" */
 };
 

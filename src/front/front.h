@@ -6,8 +6,8 @@
  *
  * Whatever is out of the ordinary meets an ordinary miss: a thread that has no heap yet has a static one, whose bins
  * are all empty and full at once; an address that is not ours, or not small, has a class whose bin is so too. Of the
- * misuse of small blocks, free sees at once that the newest one of a bin is freed again; the rest is found when the bin
- * is flushed.
+ * misuse of small blocks, free sees at once that the newest one of a bin is freed again, and that an address is not
+ * where a block begins (hak_is_on_grid); the rest is found when the bin is flushed.
  *
  * Another thread may drain the bin at any moment, from below (pool/drain.h). Therefore a hit compares by order, and
  * touches no slot but the topmost one and the one above it.
@@ -33,7 +33,7 @@ HAK_COLD void hak_front_free_miss(void *block);
 HAK_INLINE void *hak_front_take(size_t size) {
     if (HAK_LIKELY(size <= HAK_SMALL_MAX)) {
         uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
-        struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
+        struct hak_bin *bin = hak_bin_at(hak_thread_heap, offset);
         void **top = hak_owned_get(&bin->top);
         if (HAK_LIKELY(hak_relaxed_below(&bin->base, top))) {
             void *block = top[-1];
@@ -51,19 +51,27 @@ HAK_INLINE void *hak_front_alloc(size_t size, const void *caller) {
     return HAK_LIKELY(block != NULL) ? block : hak_front_alloc_miss(size, caller);
 }
 
+/* Puts a block on top of its bin. False: it is a miss. */
+HAK_INLINE bool hak_front_put(struct hak_bin *bin, void *block) {
+    if (HAK_UNLIKELY(!hak_is_on_grid(block, bin->grid_reciprocal))) return false;
+    hak_signal_fence(); /* little lies between reading the top and writing it, where handlers do harm */
+    void **top = hak_owned_get(&bin->top);
+    if (HAK_LIKELY(hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
+        *top = block;
+        hak_signal_fence(); /* a signal handler's malloc finds a block below each top */
+        hak_bin_set_top(bin, top + 1);
+        return true;
+    }
+    return false;
+}
+
 HAK_INLINE void hak_front_free(void *block) {
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_page_map_reaches(unit))) {
-        HAK_ATOMIC(uint8_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
-        struct hak_bin *bin = &hak_thread_heap->bins[hak_atomic_load(&page_map[unit], relaxed)];
+        HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
+        struct hak_bin *bin = hak_bin_at(hak_thread_heap, hak_atomic_load(&page_map[unit], relaxed));
         HAK_IN_REGISTER(bin);
-        void **top = hak_owned_get(&bin->top);
-        if (HAK_LIKELY(hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
-            *top = block;
-            hak_signal_fence(); /* a signal handler's malloc finds a block below each top */
-            hak_bin_set_top(bin, top + 1);
-            return;
-        }
+        if (HAK_LIKELY(hak_front_put(bin, block))) return;
     }
     hak_front_free_miss(block);
 }
@@ -73,17 +81,10 @@ HAK_INLINE void hak_front_free(void *block) {
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_page_map_reaches(unit) && size <= HAK_SMALL_MAX)) {
-        HAK_ATOMIC(uint8_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
+        HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
         uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
-        struct hak_bin *bin = (struct hak_bin *)(void *)((char *)hak_thread_heap + offset);
-        void **top = hak_owned_get(&bin->top);
-        bool agrees = hak_atomic_load(&page_map[unit], relaxed) * sizeof(struct hak_bin) == offset;
-        if (HAK_LIKELY(agrees && hak_relaxed_above(&bin->limit, top)) && HAK_LIKELY(top[-1] != block)) {
-            *top = block;
-            hak_signal_fence(); /* a signal handler's malloc finds a block below each top */
-            hak_bin_set_top(bin, top + 1);
-            return;
-        }
+        bool agrees = hak_atomic_load(&page_map[unit], relaxed) == offset;
+        if (HAK_LIKELY(agrees && hak_front_put(hak_bin_at(hak_thread_heap, offset), block))) return;
     }
     hak_front_free(block);
 }

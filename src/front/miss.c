@@ -14,6 +14,7 @@
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
+#include "pool/freed.h"
 #include "pool/held.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
@@ -255,6 +256,7 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
         return NULL;
     }
     struct hak_heap *heap = hak_thread_attach();
+    if (resized != block) hak_freed_note(heap, block, place->bytes);
     HAK_COUNT(heap, large_resizes, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     hak_signal_fence();
@@ -372,7 +374,7 @@ static HAK_COLD void *alloc_missed(size_t size, const void *caller) {
 /* Malloc is metered: what a hit does, and counts it. */
 static inline void *take_metered(size_t size, uint32_t offset) {
     struct hak_heap *heap = hak_thread_heap;
-    struct hak_bin *bin = (struct hak_bin *)(void *)((char *)heap + offset) - HAK_SMALL_CLASS_COUNT;
+    struct hak_bin *bin = hak_bin_at(heap, offset) - HAK_SMALL_CLASS_COUNT;
     int64_t unsampled = hak_owned_get(&heap->unsampled_bytes) - metered_bytes(size);
     void **top = hak_owned_get(&bin->top);
     if (HAK_UNLIKELY(unsampled <= 0) || HAK_UNLIKELY(!hak_relaxed_below(&bin->base, top))) return NULL;
@@ -386,20 +388,31 @@ static inline void *take_metered(size_t size, uint32_t offset) {
 void *hak_front_alloc_miss(size_t size, const void *caller) {
     if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false, caller);
     uint32_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
-    if (offset <= HAK_SMALL_CLASS_COUNT * sizeof(struct hak_bin)) return alloc_missed(size, caller);
+    if (offset <= HAK_SMALL_CLASS_COUNT * HAK_BIN_STRIDE) return alloc_missed(size, caller);
     void *block = take_metered(size, offset);
     return HAK_LIKELY(block != NULL) ? block : alloc_metered(size, caller);
 }
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
-struct hak_place hak_front_place_of(const void *block, const char *function) {
+/* What is nobody's: what is known of it. */
+static HAK_COLD _Noreturn void misuse_of_nobodys(const void *block, const char *function, bool is_freeing) {
+    size_t bytes = hak_freed_bytes(block);
+    if (bytes == 0) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, function, block, 0, 0);
+    hak_misuse(is_freeing ? HAK_MISUSE_DOUBLE_FREE : HAK_MISUSE_FREED_BLOCK, function, block, 0, bytes);
+}
+
+static struct hak_place place_of(const void *block, const char *function, bool is_freeing) {
     uintptr_t address = (uintptr_t)block;
     struct hak_place place = hak_region_find(address);
-    if (HAK_UNLIKELY(place.kind == HAK_PLACE_FOREIGN)) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, function, block, 0, 0);
+    if (HAK_UNLIKELY(place.kind == HAK_PLACE_FOREIGN)) misuse_of_nobodys(block, function, is_freeing);
     if (HAK_UNLIKELY(place.start != address))
         hak_misuse(HAK_MISUSE_INTERIOR_POINTER, function, block, address - place.start, place.bytes);
     return place;
+}
+
+struct hak_place hak_front_place_of(const void *block, const char *function) {
+    return place_of(block, function, false);
 }
 
 /* Into the bin. False when it can't have slots. */
@@ -471,7 +484,7 @@ static void take_turn(void) {
 
 void hak_front_free_miss(void *block) {
     if (block == NULL) return;
-    struct hak_place place = hak_front_place_of(block, "free");
+    struct hak_place place = place_of(block, "free", true);
     if (place.kind == HAK_PLACE_SMALL) {
         free_small(block, place.size_class);
         take_turn();
@@ -480,6 +493,7 @@ void hak_front_free_miss(void *block) {
     hak_profile_forget(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
+    hak_freed_note(heap, block, place.bytes);
     HAK_COUNT(heap, large_frees, 1);
     take_turn();
     hak_signal_fence();

@@ -4,7 +4,7 @@ enum { LAST_INDEX = HAK_SMALL_MAX / HAK_ALIGNMENT };
 
 HAK_ATOMIC(uint16_t) hak_bin_offsets[LAST_INDEX + 1];
 
-_Static_assert(HAK_CLASS_LIMIT * sizeof(struct hak_bin) <= UINT16_MAX, "bin offsets fit their table");
+_Static_assert(HAK_CLASS_LIMIT *HAK_BIN_STRIDE <= UINT16_MAX, "bin offsets fit their table");
 
 #define METERED ((uint32_t)1 << 31) /* below it, a bit for each group that is open */
 
@@ -27,7 +27,7 @@ static void fill(size_t first, size_t last) {
         known = hak_atomic_load(&facts, relaxed);
         for (size_t i = first; i <= last; i++) {
             uint32_t bin = bin_of_class(hak_size_class_of(i * HAK_ALIGNMENT), known);
-            hak_atomic_store(&hak_bin_offsets[i], (uint16_t)(bin * sizeof(struct hak_bin)), relaxed);
+            hak_atomic_store(&hak_bin_offsets[i], (uint16_t)(bin * HAK_BIN_STRIDE), relaxed);
         }
         /* Pairs with the fence in change: either we see that a fact has changed, or what is written there is written
          * later. */

@@ -68,7 +68,7 @@ static struct hak_address describe_large(const struct hak_place *place, uintptr_
 static struct hak_address find_between(const struct hak_range *range, uintptr_t address) {
     uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
     uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, bit = unit % HAK_UNITS_PER_SUPER_SLAB;
-    uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+    uint32_t size_class = hak_page_map_class(range, unit);
     if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
         uint64_t free_units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
         return (struct hak_address){.kind = HAK_ADDRESS_EMPTY, .is_purged = (free_units >> (32 + bit) & 1) != 0};

@@ -36,7 +36,7 @@ static void add_to_class(struct counted *counted, uint32_t size_class, uint64_t 
 static void count_range(struct counted *counted, struct hak_range *range) {
     uint32_t units = hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
     for (uint32_t unit = 0; unit < units;) {
-        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        uint32_t size_class = hak_page_map_class(range, unit);
         struct hak_slab *record = &range->slabs[unit];
         if (size_class == HAK_CLASS_RUN_HEAD) {
             uint64_t run_pages = hak_atomic_load(&record->run_pages, relaxed);

@@ -1043,6 +1043,7 @@ void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *add
     switch (kind) {
     case HAK_MISUSE_DOUBLE_FREE: hak_text_add(&message, "double free of a block of %zu bytes\n", size); break;
     case HAK_MISUSE_FOREIGN_POINTER: hak_text_add(&message, "invalid pointer: not a block of this heap\n"); break;
+    case HAK_MISUSE_FREED_BLOCK: hak_text_add(&message, "invalid pointer: a freed block of %zu bytes\n", size); break;
     case HAK_MISUSE_INTERIOR_POINTER:
         hak_text_add(&message, "invalid pointer: %zu bytes into a block of %zu bytes\n", offset, size);
         break;

@@ -77,7 +77,7 @@ static bool is_in_place(const struct hak_range *range, uint32_t unit, struct fil
 /* Perhaps only some of its units were marked, or still are. */
 static void mark_all(struct hak_range *range, uint32_t unit, uint32_t size_class) {
     uint32_t count = hak_size_classes[size_class].unit_count, marked = 0;
-    for (uint32_t i = 0; i < count; i++) marked += hak_atomic_load(&range->page_map[unit + i], relaxed) == size_class;
+    for (uint32_t i = 0; i < count; i++) marked += hak_page_map_class(range, unit + i) == size_class;
     if (marked < count) hak_region_mark(&range->slabs[unit], count, size_class);
 }
 
@@ -85,7 +85,7 @@ static void mark_all(struct hak_range *range, uint32_t unit, uint32_t size_class
 
 /* Does nothing to a unit that is in no slab. Returns the one behind. */
 static uint32_t recover_unit(struct hak_range *range, uint32_t unit, struct filter *lost) {
-    uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+    uint32_t size_class = hak_page_map_class(range, unit);
     if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) return unit + 1;
     uint32_t unit_count = hak_size_classes[size_class].unit_count;
     unit = (uint32_t)hak_align_down(unit, unit_count);
@@ -95,8 +95,7 @@ static uint32_t recover_unit(struct hak_range *range, uint32_t unit, struct filt
 }
 
 static void recover_run(struct hak_range *range, uint32_t unit) {
-    if (hak_atomic_load(&range->page_map[unit], relaxed) == HAK_CLASS_RUN_HEAD)
-        hak_large_recover_run(&range->slabs[unit]);
+    if (hak_page_map_class(range, unit) == HAK_CLASS_RUN_HEAD) hak_large_recover_run(&range->slabs[unit]);
 }
 
 static void recover_partial_hints(struct hak_range *range, uint32_t super_slab) {

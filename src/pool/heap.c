@@ -51,6 +51,8 @@ static struct hak_heap *make_heap(uint32_t generation) {
     if (heap == NULL) return NULL;
     hak_os_refuse_huge_pages(heap, bytes); /* many of them would be one */
     heap->slots_end = (void **)(void *)((char *)heap + HAK_HEAP_BYTES);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        heap->bins[i].grid_reciprocal = hak_size_classes[i].grid_reciprocal;
     make_blank(heap);
     heap->number = hak_atomic_fetch_add(&heap_count, 1, relaxed) + 1;
     set_in_use(heap, generation);

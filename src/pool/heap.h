@@ -30,7 +30,10 @@ struct hak_bin {
     HAK_OWNED(void **) top;    /* one above the newest block */
     HAK_ATOMIC(void **) base;  /* lowest block; relaxed, raised by drainers */
     HAK_ATOMIC(void **) limit; /* one above the highest slot; relaxed, NULL when drained */
+    uint32_t grid_reciprocal;  /* const: of the class; 0 where no free hits */
 };
+
+_Static_assert(sizeof(struct hak_bin) == HAK_BIN_STRIDE, "the page map says where a bin is");
 
 /* The slots of a bin: NULL and NULL before its first use. */
 struct hak_slots {
@@ -69,7 +72,13 @@ struct hak_closed_bins {
     bool is_for_frees[HAK_SMALL_CLASS_COUNT + 1];
 };
 
-enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8, HAK_RECENT_CLASSES = 8 };
+enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8, HAK_RECENT_CLASSES = 8, HAK_FREED_KNOWN = 16 };
+
+/* A large object that was freed (pool/freed.h). */
+struct hak_freed {
+    HAK_ATOMIC(uintptr_t) start;
+    HAK_ATOMIC(size_t) bytes;
+};
 
 /* In groups by who writes them. */
 struct hak_heap {
@@ -112,11 +121,13 @@ struct hak_heap {
     uint32_t recent_next;                           /* the next at this, modulo their number */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
-    HAK_ATOMIC(uint32_t) thread_id;  /* relaxed: who got it last, for readers outside of the process */
-    HAK_ATOMIC(uint32_t) generation; /* G3 of region/generation.h; written before it is in use */
-    bool is_inherited;               /* its bins have slots and blocks that another thread left */
-    bool is_shrink_due;              /* a round of pool/shrink.h, or the next part of one; */
-    uint8_t next_to_shrink;          /* the class whose bin is emptied next, or 0; */
+    struct hak_freed freed[HAK_FREED_KNOWN]; /* round and round, */
+    uint32_t freed_next;                     /* the next at this, modulo their number */
+    HAK_ATOMIC(uint32_t) thread_id;          /* relaxed: who got it last, for readers outside of the process */
+    HAK_ATOMIC(uint32_t) generation;         /* G3 of region/generation.h; written before it is in use */
+    bool is_inherited;                       /* its bins have slots and blocks that another thread left */
+    bool is_shrink_due;                      /* a round of pool/shrink.h, or the next part of one; */
+    uint8_t next_to_shrink;                  /* the class whose bin is emptied next, or 0; */
     int64_t small_bins_bytes;     /* that slabs hand out to it before bins grow again (pool/shrink.h); 0: they may; */
     int64_t small_bins_put_bytes; /* or that they get back from it */
     uint32_t growths;             /* pool/shrink.c's, at the last round's end */
@@ -139,6 +150,11 @@ struct hak_heap {
     struct hak_heap *next_taken; /* the list of those that he has */
     struct hak_closed_bins closed_bins;
 };
+
+/* By its offset in a heap (HAK_BIN_STRIDE). */
+HAK_INLINE struct hak_bin *hak_bin_at(struct hak_heap *heap, size_t offset) {
+    return (struct hak_bin *)(void *)((char *)heap + offset);
+}
 
 _Static_assert(offsetof(struct hak_heap, busy) % 64 == 0, "no hit shares a line with what others write,");
 _Static_assert(offsetof(struct hak_heap, hand) - offsetof(struct hak_heap, busy) <= 64, "which is one line,");

@@ -323,7 +323,7 @@ HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint
     }
     uintptr_t unit = (address - range->start) >> HAK_UNIT_SHIFT;
     /* A block freed twice may have left its slab for good, and the slab its class. */
-    if (HAK_UNLIKELY(hak_atomic_load(&range->page_map[unit], relaxed) != size_class))
+    if (HAK_UNLIKELY(hak_page_map_class(range, unit) != size_class))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
     unit &= ~((uintptr_t)unit_count - 1);
     *start = range->start + (unit << HAK_UNIT_SHIFT);

@@ -77,7 +77,7 @@ static bool claim_blocks(const struct view *view, uint32_t first, uint32_t end) 
         uint64_t mask = mask_in_word(first, end, i);
         /* Acquire pairs with hak_slab_set_bits: the last users of the blocks are done with their pages. */
         uint64_t claimed = hak_atomic_fetch_and(&view->bits[i], ~mask, acquire) & mask;
-        bool same = hak_atomic_load(&view->range->page_map[view->unit], relaxed) == view->size_class;
+        bool same = hak_page_map_class(view->range, view->unit) == view->size_class;
         if (claimed == mask && same) continue;
         if (claimed != 0) return_bits(view, i, claimed);
         if (i > first / 64) return_blocks(view, first, i * 64);
@@ -168,7 +168,7 @@ struct visitor {
 static size_t visit_units(struct hak_range *range, uint32_t unit, uint32_t end, const struct visitor *visitor) {
     size_t bytes = 0;
     while (unit < end) {
-        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        uint32_t size_class = hak_page_map_class(range, unit);
         if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
             if (size_class == HAK_CLASS_RUN_HEAD) bytes += visitor->run(range, unit);
             unit++;

@@ -28,7 +28,7 @@ static size_t touched_in_slab(const struct share *share, const struct hak_slab *
 static uint32_t add_share(const struct hak_range *range, uint32_t unit, uint32_t free_units, struct share *share) {
     enum { LONGEST_KNOWN_RUN = 4 }; /* units: as long as slabs are */
     const struct hak_slab *slab = &range->slabs[unit];
-    uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed), units = 1;
+    uint32_t size_class = hak_page_map_class(range, unit), units = 1;
     if (size_class == HAK_CLASS_NONE) {
         share->touched_bytes += (free_units & 1) != 0 ? HAK_UNIT_BYTES : 0; /* dirty */
     } else if (size_class <= HAK_SLAB_CLASS_COUNT) {
@@ -96,7 +96,7 @@ static uint64_t purged_in_slabs(const struct hak_range *range, uint32_t super_sl
     uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB, end = unit + HAK_UNITS_PER_SUPER_SLAB, units = 1;
     uint64_t pages = 0;
     for (; unit < end; unit += units) {
-        uint32_t size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        uint32_t size_class = hak_page_map_class(range, unit);
         bool is_slab = size_class != HAK_CLASS_NONE && size_class <= HAK_SLAB_CLASS_COUNT;
         units = is_slab ? hak_size_classes[size_class].unit_count : 1;
         if (is_slab) pages += hak_bit_count(hak_atomic_load(&range->slabs[unit].purged_pages, relaxed));

@@ -25,7 +25,7 @@ static size_t table_bytes(enum table table, size_t super_slabs) {
     case SUPER_SLABS: return super_slabs * sizeof(struct hak_super_slab);
     case GROUPS: return groups * sizeof(struct hak_super_slab_group);
     case SUMMARIES: return (groups + 63) / 64 * sizeof(struct hak_hint_summary);
-    case PAGE_MAP: return units;
+    case PAGE_MAP: return units * sizeof(uint16_t);
     case TABLE_COUNT: break;
     }
     return 0;
@@ -48,7 +48,8 @@ static uintptr_t table_start(const struct hak_range *range, enum table table) {
 static uintptr_t table_end(const struct hak_range *range, enum table table, size_t super_slabs) {
     size_t bytes = table_bytes(table, super_slabs);
     bool is_near = table == PAGE_MAP && range->number == 0 && super_slabs != 0;
-    if (is_near && bytes < HAK_NEAR_UNITS) bytes = HAK_NEAR_UNITS;
+    size_t near_bytes = HAK_NEAR_UNITS * sizeof(uint16_t);
+    if (is_near && bytes < near_bytes) bytes = near_bytes;
     return hak_align_up(table_start(range, table) + bytes, hak_os_page_bytes());
 }
 
@@ -463,10 +464,10 @@ struct hak_place hak_region_find(uintptr_t address) {
     uintptr_t unit = range == NULL ? UINTPTR_MAX : (address - range->start) >> HAK_UNIT_SHIFT;
     uint32_t size_class = HAK_CLASS_NONE;
     /* Where something is in use, its byte says so by itself: neither a hole nor another range lies there. */
-    if (range != NULL && hak_page_map_reaches(unit)) size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+    if (range != NULL && hak_page_map_reaches(unit)) size_class = hak_page_map_class(range, unit);
     if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE) && (range = hak_region_range_of(address)) != NULL) {
         unit = (address - range->start) >> HAK_UNIT_SHIFT;
-        size_class = hak_atomic_load(&range->page_map[unit], relaxed);
+        size_class = hak_page_map_class(range, unit);
     }
     if (size_class == HAK_CLASS_NONE) {
         /* A mapping may lie where units are absent, and somebody be about to try whether they can be mapped again. */
@@ -485,8 +486,7 @@ struct hak_place hak_region_find(uintptr_t address) {
         place.bytes = facts->block_bytes;
         return place;
     }
-    while (size_class == HAK_CLASS_RUN_BODY && unit > 0)
-        size_class = hak_atomic_load(&range->page_map[--unit], relaxed);
+    while (size_class == HAK_CLASS_RUN_BODY && unit > 0) size_class = hak_page_map_class(range, --unit);
     if (size_class != HAK_CLASS_RUN_HEAD) return place;
     place.kind = HAK_PLACE_RUN;
     place.slab = &range->slabs[unit];

@@ -57,7 +57,7 @@ enum {
 /* The page map of every range begins so far below its first SuperSlab: the hit path needs no pointer to it. The first
  * one is there for HAK_NEAR_UNITS, 16 GiB, from the start on, whatever the heap has: for these the hit path need not
  * ask how far it reaches. */
-#define HAK_PAGE_MAP_BYTES ((uintptr_t)HAK_RANGE_MOST_SUPER_SLABS * HAK_UNITS_PER_SUPER_SLAB)
+#define HAK_PAGE_MAP_BYTES ((uintptr_t)HAK_RANGE_MOST_SUPER_SLABS * HAK_UNITS_PER_SUPER_SLAB * sizeof(uint16_t))
 #define HAK_NEAR_UNITS ((uintptr_t)1 << 18)
 
 /* Per SuperSlab. What it has in the pool's set of partial slabs lies beside its units: pool/partial_set.h. */
@@ -98,7 +98,7 @@ struct hak_range {
     HAK_ATOMIC(uint32_t) table_maker;       /* its generation while a thread makes the next step of the tables (R5) */
     HAK_ATOMIC(uint32_t) was_refused;       /* 1 since the kernel has refused to map a SuperSlab; */
     HAK_ATOMIC(uint32_t) grower;            /* its generation while a thread claims and maps SuperSlabs then (R6) */
-    HAK_ATOMIC(uint8_t) *page_map;          /* [unit]: class (R1, R2) */
+    HAK_ATOMIC(uint16_t) *page_map;         /* [unit]: class, times HAK_BIN_STRIDE (R1, R2) */
     struct hak_hint_summary *tops;          /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
     struct hak_hint_summary *summaries;     /* [SuperSlab / 64 / 64] */
     struct hak_super_slab_group *groups;    /* [SuperSlab / 64] */
@@ -178,6 +178,10 @@ void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class
 HAK_INLINE struct hak_range *hak_region_range(uint32_t number) {
     /* Acquire pairs with the publication of the range. */
     return hak_atomic_load(&hak_ranges[number], acquire);
+}
+/* The class of a unit, by the page map. */
+HAK_INLINE uint32_t hak_page_map_class(const struct hak_range *range, uintptr_t unit) {
+    return hak_atomic_load(&range->page_map[unit], relaxed) / HAK_BIN_STRIDE;
 }
 /* How many SuperSlabs it has (R4); whoever asks may use its tables for them. */
 HAK_INLINE uint32_t hak_region_super_slabs(const struct hak_range *range) {

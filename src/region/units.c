@@ -631,8 +631,7 @@ static void leave_span(struct hak_range *range, uint32_t unit, uint32_t end) {
 }
 
 static void release_span(struct hak_range *range, uint32_t unit, uint32_t end) {
-    for (uint32_t i = unit; i < end; i++)
-        HAK_WALK(hak_atomic_load(&range->page_map[i], relaxed) == HAK_CLASS_NONE); /* R2 */
+    for (uint32_t i = unit; i < end; i++) HAK_WALK(hak_page_map_class(range, i) == HAK_CLASS_NONE); /* R2 */
     hak_atomic_fetch_add(&hak_dirty_units, end - unit, relaxed);
     add_span(range, unit, end, DIRTY);
 }
@@ -891,8 +890,8 @@ bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
 void hak_region_mark(struct hak_slab *first, uint32_t count, uint32_t size_class) {
     struct hak_range *range = hak_region_range_of_record(first);
     hak_hand_note(first);
-    HAK_ATOMIC(uint8_t) *map = &range->page_map[hak_region_unit_of(range, first)];
-    for (uint32_t i = 0; i < count; i++) hak_atomic_store(&map[i], (uint8_t)size_class, relaxed);
+    HAK_ATOMIC(uint16_t) *map = &range->page_map[hak_region_unit_of(range, first)];
+    for (uint32_t i = 0; i < count; i++) hak_atomic_store(&map[i], (uint16_t)(size_class * HAK_BIN_STRIDE), relaxed);
 }
 
 /* The highest `count` of them. */

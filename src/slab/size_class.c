@@ -20,6 +20,8 @@ void hak_size_class_initialize(void) {
         size_class->unit_count = units;
         size_class->block_count = (uint32_t)(units * HAK_UNIT_BYTES / bytes);
         size_class->reciprocal = (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes);
+        uint32_t grid = units == 1 ? bytes : (uint32_t)1 << hak_lowest_bit(bytes);
+        size_class->grid_reciprocal = (uint32_t)((((uint64_t)1 << 32) + grid - 1) / grid);
         HAK_ASSERT(hak_size_class_of(bytes) == i);
         hak_size_classes[hak_sampled_class(i)] = *size_class;
     }

@@ -35,9 +35,10 @@ enum {
 
 struct hak_size_class {
     uint32_t block_bytes;
-    uint32_t block_count; /* per slab, at most HAK_SLAB_MAX_BLOCKS */
-    uint32_t unit_count;  /* per slab: a power of two; slabs start at a multiple of it */
-    uint32_t reciprocal;  /* ceil(2^35 / block_bytes): hak_block_index divides by multiplying */
+    uint32_t block_count;     /* per slab, at most HAK_SLAB_MAX_BLOCKS */
+    uint32_t unit_count;      /* per slab: a power of two; slabs start at a multiple of it */
+    uint32_t reciprocal;      /* ceil(2^35 / block_bytes): hak_block_index divides by multiplying */
+    uint32_t grid_reciprocal; /* ceil(2^32 / grid): hak_is_on_grid */
 };
 
 #define HAK_SLAB_MAX_BLOCKS (HAK_UNIT_BYTES / HAK_ALIGNMENT)
@@ -75,5 +76,18 @@ HAK_INLINE uint32_t hak_plain_class(uint32_t size_class) {
 HAK_INLINE uint32_t hak_block_index(uint32_t offset, uint32_t reciprocal) {
     return (uint32_t)(((uint64_t)offset * reciprocal) >> HAK_RECIPROCAL_SHIFT);
 }
+
+/* The grid of a class: its blocks begin at multiples of it, counted from the beginning of their unit. It is the block
+ * size where a slab is one unit, else the power of two that divides it.
+ *
+ * True for an address on the grid, of a unit of the class. With r = ceil(2^32 / grid) the offset n = k * grid + m has
+ * n * r = k * 2^32 + m * r + e, e < n < 2^16: the lower half of that is e when m is 0, else at least r, which is 2^17 or
+ * more (after Lemire, Kaser and Kurz, Faster remainder by direct computation, 2019). */
+HAK_INLINE bool hak_is_on_grid(const void *block, uint32_t grid_reciprocal) {
+    return (uint32_t)((uintptr_t)block % HAK_UNIT_BYTES) * grid_reciprocal < HAK_UNIT_BYTES;
+}
+
+/* What the page map has of a class is a multiple of this: the offset of its bin in a heap. */
+#define HAK_BIN_STRIDE 32
 
 #endif

@@ -72,12 +72,14 @@ static uint32_t count_run_units(const struct hak_range *range, uint32_t *free_un
     uint64_t word = range->super_slabs[0].free_units, is_free = word | word >> 32;
     for (uint32_t unit = 0; unit < UNITS; unit++) {
         *free_units += is_free >> unit & 1;
-        if (range->page_map[unit] != HAK_CLASS_RUN_HEAD || range->slabs[unit].state == HAK_SLAB_NONE) continue;
+        if (hak_page_map_class(range, unit) != HAK_CLASS_RUN_HEAD || range->slabs[unit].state == HAK_SLAB_NONE)
+            continue;
         uint32_t units = (range->slabs[unit].run_pages * PAGE + HAK_UNIT_BYTES - 1) / HAK_UNIT_BYTES;
         model_assert(units != 0, "a live run has units");
         for (uint32_t i = 0; i < units; i++) {
             model_assert((is_free >> (unit + i) & 1) == 0, "a unit of a live run is not free");
-            model_assert(i == 0 || range->page_map[unit + i] == HAK_CLASS_RUN_BODY, "a live run has its units");
+            model_assert(i == 0 || hak_page_map_class(range, unit + i) == HAK_CLASS_RUN_BODY,
+                         "a live run has its units");
         }
         count += units;
     }

@@ -37,6 +37,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/partial_set.c"
 #include "pool/bin.c"
 #include "pool/bin_size.c"
+#include "pool/freed.c"
 #include "pool/held.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
@@ -138,7 +139,7 @@ void library_change_routes(uint32_t size_class, bool is_metered, size_t first, s
     change(size_class == 0 ? METERED : bit_of_group(size_class), is_metered, first, last);
 }
 void *library_take_metered(uint32_t size_class) {
-    return take_metered(1, (uint32_t)(hak_sampled_class(size_class) * sizeof(struct hak_bin)));
+    return take_metered(1, (uint32_t)(hak_sampled_class(size_class) * HAK_BIN_STRIDE));
 }
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
@@ -154,8 +155,10 @@ void library_background_finish(void) { finish(); }
 static void set_class(uint32_t size_class, uint32_t blocks, uint32_t units, uint32_t most_bytes) {
     uint32_t bytes = (uint32_t)hak_align_down(units * HAK_UNIT_BYTES / blocks, HAK_ALIGNMENT);
     if (bytes > most_bytes) bytes = most_bytes;
+    uint32_t grid = units == 1 ? bytes : 1u << hak_lowest_bit(bytes);
     hak_size_classes[size_class] = (struct hak_size_class){
-        bytes, blocks, units, (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes)};
+        bytes, blocks, units, (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes),
+        (uint32_t)((((uint64_t)1 << 32) + grid - 1) / grid)};
 }
 
 void library_reset(void) {
@@ -383,7 +386,7 @@ void library_check_run(const struct hak_place *run) {
     model_assert(run->slab->state == run_live, "nobody is at a run");
     for (uint32_t i = 0; i < count; i++) {
         uint32_t size_class = i == 0 ? HAK_CLASS_RUN_HEAD : HAK_CLASS_RUN_BODY;
-        model_assert(range->page_map[first + i] == size_class, "a run has the units that its record says");
+        model_assert(hak_page_map_class(range, first + i) == size_class, "a run has the units that its record says");
         model_assert(!is_free_unit(range, first + i), "no unit of a run is free");
     }
 }
@@ -429,12 +432,12 @@ static uint32_t check_all(uint64_t *dirty_units) {
         for (uint32_t unit = 0; unit < units; unit++) {
             uint64_t free_units = range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units;
             bool is_free = (free_units | free_units >> 32) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
-            uint32_t size_class = range->page_map[unit];
+            uint32_t size_class = hak_page_map_class(range, unit);
             *dirty_units += hak_units_dirty(free_units) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1;
             model_assert(!is_free || size_class == HAK_CLASS_NONE, "R2");
             if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) continue;
             if (unit % hak_size_classes[size_class].unit_count != 0) {
-                model_assert(range->page_map[unit - 1] == size_class, "all units of a slab have its class");
+                model_assert(hak_page_map_class(range, unit - 1) == size_class, "all units of a slab have its class");
                 continue;
             }
             blocks += check_slab(range, &range->slabs[unit], size_class);
@@ -448,7 +451,7 @@ uint32_t library_count_lone_units(void) {
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT && hak_ranges[i] != NULL; i++) {
         const struct hak_range *range = hak_ranges[i];
         for (uint32_t unit = 0; unit < range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB; unit++) {
-            uint32_t size_class = range->page_map[unit];
+            uint32_t size_class = hak_page_map_class(range, unit);
             bool is_slab = size_class != HAK_CLASS_NONE && size_class <= HAK_SLAB_CLASS_COUNT;
             lost += !is_slab && !is_free_unit(range, unit);
         }

@@ -16,7 +16,7 @@ static void begin(void) {
     }
     model_assert(hak_size_classes[1].block_bytes == 16, "size classes are known");
     model_assert(hak_region_range(0) != NULL, "there is a range");
-    model_assert(hak_bin_offsets[1] == sizeof(struct hak_bin), "bins are found");
+    model_assert(hak_bin_offsets[1] == HAK_BIN_STRIDE, "bins are found");
 }
 
 static void check(void) { model_assert(hak_ranges[1] == NULL, "there is one range"); }

@@ -14,7 +14,7 @@ static uint32_t finder_count, claimer_count; /* plain too */
 
 /* All blocks allocated, the slab held by the holder's heap. */
 static void setup(void) {
-    hak_size_classes[1] = (struct hak_size_class){sizeof(blocks[0]), BLOCKS, 1, 1u << 28};
+    hak_size_classes[1] = (struct hak_size_class){sizeof(blocks[0]), BLOCKS, 1, 1u << 28, 1u << 28};
     hak_slab_initialize(&slab, (uintptr_t)blocks, 1, NULL, hak_slab_state(HAK_SLAB_HELD, HOLDER));
     hak_atomic_store(&slab.bits[0], 0, relaxed);
     slab.claimed = 0;

@@ -28,13 +28,13 @@ class Limit:
 
 LIMITS = {
     "malloc": Limit(16, 2),  # is it small? is there a block?
-    "free": Limit(21, 3),  # is it ours? is there room? is it not the newest?
+    "free": Limit(22, 4),  # is it ours? is there room? is it not the newest? is it where a block begins?
     # operator new and delete; each asks whether what it would call, by the standard, is hakmem's own
     "_Znwm": Limit(19, 3),  # new: is malloc?
     "_Znam": Limit(22, 4),  # new[]: is new, too?
-    "_ZdlPv": Limit(23, 4),  # delete: is free?
-    "_ZdaPv": Limit(26, 5),  # delete[]: is delete, too?
-    "_ZdlPvm": Limit(35, 7),  # delete of a size: is delete, too? is it small? do they agree?
+    "_ZdlPv": Limit(25, 5),  # delete: is free?
+    "_ZdaPv": Limit(28, 6),  # delete[]: is delete, too?
+    "_ZdlPvm": Limit(36, 8),  # delete of a size: is delete, too? is it small? do they agree?
 }
 
 INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s+(?P<text>[a-z(].*?)\s*(?:#.*)?$")

@@ -1,5 +1,5 @@
 /* Pointers that hakmem never returned. Foreign addresses are recognised at once, in every function that takes a block;
- * so are addresses inside large blocks. Inside a small block they are found at the flush at the latest. */
+ * so are addresses inside blocks of up to 8 KiB and inside large ones; inside others at the flush at the latest. */
 #include <malloc.h>
 #include <sys/mman.h>
 
@@ -184,6 +184,12 @@ static void victim_inside_small_own(const char *size_and_offset) {
     _exit(0);
 }
 
+static void victim_inside_small_at_once(const char *size_and_offset) {
+    free(complaint_announce(inside(size_and_offset, block_of_herd)));
+    case_print(1, "survived");
+    _exit(0);
+}
+
 static void victim_inside_small_realloc(const char *size_and_offset) {
     void *address = complaint_announce(inside(size_and_offset, block_of_herd));
     hidden(realloc(address, 50000));
@@ -220,6 +226,14 @@ static void run_inside_small(void) {
     for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) expect_inside(insides[i]);
 }
 
+/* In blocks of up to 8 KiB. */
+static void run_inside_at_once(void) {
+    static const char *const insides[] = {"16+1",    "16+8",      "24+8",      "64+16",     "64+32",    "64+63",
+                                          "100+16",  "100+4",     "1000+8",    "1000+500",  "1024+512", "1024+16",
+                                          "4000+16", "4000+2000", "4096+2048", "8192+4096", "8000+16"};
+    for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) expect_inside(insides[i]);
+}
+
 static void run_inside_large(void) {
     static const char *const insides[] = {"40000+1",         "40000+16",      "40000+4096",       "300000+8",
                                           "300000+65536",    "300000+131072", "4000000+16",       "4000000+65536",
@@ -240,6 +254,7 @@ static const struct hak_case cases[] = {
     CASE("free-sized", run_any, victim_free_sized),
     CASE("free-aligned-sized", run_any, victim_free_aligned_sized),
     CASE("usable-size", run_usable_size, victim_usable_size),
+    CASE("inside-at-once", run_inside_at_once, victim_inside_small_at_once),
     CASE("inside-small", run_inside_small, victim_inside_small),
     CASE("inside-small-own", run_inside_small, victim_inside_small_own),
     CASE("inside-small-realloc", run_inside_small, victim_inside_small_realloc),

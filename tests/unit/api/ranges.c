@@ -140,8 +140,8 @@ static void every_range_used_up(void **state) {
     hak_free(blocks[0].bytes);
     /* The directory's leaves for where the kernel may put the other ranges; no more mappings after that. */
     uintptr_t start = hak_region_range(0)->start, leaf_span = (uintptr_t)64 * HAK_GIB;
-    for (uintptr_t at = start - leaf_span; at <= start + leaf_span; at += leaf_span)
-        hak_directory_set(at, HAK_ENTRY_NONE);
+    uintptr_t reach = hak_align_up(HAK_RANGE_LIMIT * (HAK_PAGE_MAP_BYTES + 16 * HAK_MIB), leaf_span);
+    for (uintptr_t at = start - reach; at <= start + reach; at += leaf_span) hak_directory_set(at, HAK_ENTRY_NONE);
     fake_os_refuse(FAKE_MAP, 1, SIZE_MAX);
     use_up(32768, 60000);
     assert_int_equal(hak_region_sums().super_slabs, HAK_RANGE_LIMIT);

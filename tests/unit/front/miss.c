@@ -472,6 +472,10 @@ static void kept_units(void **state) {
     assert_int_equal(hak_thread_heap->empty_count, 0);
 }
 
+static void ask_size(void *block) { hak_malloc_usable_size(block); }
+static void resize(void *block) { assert_null(hak_realloc(block, 10)); }
+static void resize_to_nothing(void *block) { assert_null(hak_realloc(block, 0)); }
+
 static void misuse_at_once(void **state) {
     (void)state;
     char *block = hak_malloc(64), *run = hak_malloc(100000), *mapping = hak_malloc(3 * HAK_MIB);
@@ -488,8 +492,16 @@ static void misuse_at_once(void **state) {
                   3 * HAK_MIB);
     hak_free(run);
     hak_free(mapping);
-    expect_misuse(catch_call(hak_free, run), HAK_MISUSE_FOREIGN_POINTER, "free", run, 0, 0);
-    expect_misuse(catch_call(hak_free, mapping), HAK_MISUSE_FOREIGN_POINTER, "free", mapping, 0, 0);
+    static const size_t run_bytes = 102400;
+    expect_misuse(catch_call(hak_free, run), HAK_MISUSE_DOUBLE_FREE, "free", run, 0, run_bytes);
+    expect_misuse(catch_call(hak_free, mapping), HAK_MISUSE_DOUBLE_FREE, "free", mapping, 0, 3 * HAK_MIB);
+    expect_misuse(catch_call(resize, run), HAK_MISUSE_FREED_BLOCK, "realloc", run, 0, run_bytes);
+    expect_misuse(catch_call(ask_size, mapping), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size", mapping, 0, 3 * HAK_MIB);
+    expect_misuse(catch_call(hak_free, run + 16), HAK_MISUSE_FOREIGN_POINTER, "free", run + 16, 0, 0);
+    char *moved = hak_malloc(3 * HAK_MIB), *beside = hak_malloc(3 * HAK_MIB);
+    assert_ptr_not_equal(hak_realloc(moved, 300 * HAK_MIB), moved);
+    expect_misuse(catch_call(hak_free, moved), HAK_MISUSE_DOUBLE_FREE, "free", moved, 0, 3 * HAK_MIB);
+    hak_free(beside);
 }
 
 /* Whatever has emptied the bin since the block was freed, if nothing else has happened there. */
@@ -527,10 +539,6 @@ static void misuse_after_a_flush(void **state) {
         }
     }
 }
-
-static void ask_size(void *block) { hak_malloc_usable_size(block); }
-static void resize(void *block) { assert_null(hak_realloc(block, 10)); }
-static void resize_to_nothing(void *block) { assert_null(hak_realloc(block, 0)); }
 
 static void misuse_of_other_functions(void **state) {
     (void)state;
@@ -597,11 +605,30 @@ static void misses_are_counted_and_timed(void **state) {
     hak_free(block);
 }
 
+static void free_of_1024(void *block) { hak_free_sized(block, 1024); }
+
+/* The bin has room: it is the hit that refuses them. */
+static void interior_pointers_at_once(void **state) {
+    (void)state;
+    static const uint32_t offsets[] = {1, 8, 16, 24, 48, 500};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        char *block = hak_malloc(1024);
+        const struct hak_bin *bin = &hak_thread_heap->bins[hak_routes_class_of(1024)];
+        assert_true(bin->top < bin->limit);
+        expect_misuse(catch_call(hak_free, block + offsets[i]), HAK_MISUSE_INTERIOR_POINTER, "free", block + offsets[i],
+                      offsets[i], 1024);
+        expect_misuse(catch_call(free_of_1024, block + offsets[i]), HAK_MISUSE_INTERIOR_POINTER, "free",
+                      block + offsets[i], offsets[i], 1024);
+        hak_free(block);
+    }
+}
+
+/* Where a slab is of several units, on its grid. */
 static void interior_pointers_at_the_flush(void **state) {
     (void)state;
-    char *block = hak_malloc(1024);
-    hak_free(block + 48);
-    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 48, 48, 1024);
+    char *block = hak_malloc(12288);
+    hak_free(block + 4096);
+    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 4096, 4096, 12288);
 }
 
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches),
@@ -614,5 +641,5 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
           cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_after_a_flush),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -84,9 +84,9 @@ static void bin_offsets(void **state) {
     assert_true(hak_process_initialize());
     for (size_t size = 1; size <= HAK_SMALL_MAX; size++) {
         size_t offset = hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT];
-        assert_int_equal(offset, hak_widest_of_group(hak_size_class_of(size)) * sizeof(struct hak_bin));
+        assert_int_equal(offset, hak_widest_of_group(hak_size_class_of(size)) * HAK_BIN_STRIDE);
     }
-    assert_int_equal(hak_bin_offsets[0], sizeof(struct hak_bin)); /* a size of 0 is served like 1 */
+    assert_int_equal(hak_bin_offsets[0], HAK_BIN_STRIDE); /* a size of 0 is served like 1 */
 }
 
 /* ---- fork ------------------------------------------------------------------------------------------------------------ */

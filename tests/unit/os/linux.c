@@ -514,6 +514,7 @@ static void expect_death(void (*body)(void), const char *message) {
 
 static void free_twice(void) { hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)0x1230, 0, 64); }
 static void free_foreign(void) { hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "realloc", (void *)0x40, 0, 0); }
+static void use_freed(void) { hak_misuse(HAK_MISUSE_FREED_BLOCK, "realloc", (void *)0x1240, 0, 40960); }
 static void free_inside(void) { hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", (void *)0x1238, 8, 1024); }
 static void assert_wrongly(void) { hak_assertion_failed("one == two", "file.c", 12); }
 
@@ -521,6 +522,7 @@ static void messages(void **state) {
     (void)state;
     expect_death(free_twice, "hakmem: free(0x1230): double free of a block of 64 bytes\n");
     expect_death(free_foreign, "hakmem: realloc(0x40): invalid pointer: not a block of this heap\n");
+    expect_death(use_freed, "hakmem: realloc(0x1240): invalid pointer: a freed block of 40960 bytes\n");
     expect_death(free_inside, "hakmem: free(0x1238): invalid pointer: 8 bytes into a block of 1024 bytes\n");
     expect_death(assert_wrongly, "hakmem: invariant broken: one == two (file.c:12)\n");
 }

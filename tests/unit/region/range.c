@@ -34,8 +34,9 @@ static void expect_first_range(size_t room, size_t bytes) {
     assert_int_equal(range->number, 0);
     assert_int_equal(hak_atomic_load(&hak_window.start, relaxed), range->start);
     assert_int_equal((uintptr_t)range->page_map, range->start - HAK_PAGE_MAP_BYTES);
-    for (size_t unit = 0; unit < HAK_NEAR_UNITS; unit += 4096) assert_int_equal(range->page_map[unit], HAK_CLASS_NONE);
-    assert_int_equal(range->page_map[HAK_NEAR_UNITS - 1], HAK_CLASS_NONE);
+    for (size_t unit = 0; unit < HAK_NEAR_UNITS; unit += 4096)
+        assert_int_equal(hak_page_map_class(range, unit), HAK_CLASS_NONE);
+    assert_int_equal(hak_page_map_class(range, HAK_NEAR_UNITS - 1), HAK_CLASS_NONE);
     assert_null(hak_region_range(1));
     assert_int_equal(hak_region_sums().super_slabs, 0);
     assert_true(fake_os.mapped_bytes < HAK_NEAR_UNITS + 2 * HAK_MIB); /* whatever its size */

@@ -82,7 +82,7 @@ static void check_units(void) {
         for (uint32_t unit = 0; unit < range->super_slab_count * HAK_UNITS_PER_SUPER_SLAB; unit++) {
             uint64_t word = range->super_slabs[unit / 32].free_units;
             bool is_free = (hak_units_free(word) >> unit % 32 & 1) != 0;
-            UNIT_CHECK(is_free == (range->page_map[unit] == HAK_CLASS_NONE));
+            UNIT_CHECK(is_free == (hak_page_map_class(range, unit) == HAK_CLASS_NONE));
             dirty_units += hak_units_dirty(word) >> unit % 32 & 1;
             used_units += !is_free;
         }

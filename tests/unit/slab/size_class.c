@@ -84,6 +84,20 @@ static void block_index_is_a_division(void **state) {
     }
 }
 
+static void blocks_begin_on_the_grid(void **state) {
+    (void)state;
+    hak_size_class_initialize();
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        const struct hak_size_class *facts = &hak_size_classes[i];
+        uint32_t bytes = facts->block_bytes, grid = facts->unit_count == 1 ? bytes : bytes & -bytes, wrong = 0;
+        for (uintptr_t offset = 0; offset < facts->unit_count * HAK_UNIT_BYTES; offset++)
+            wrong += hak_is_on_grid((void *)offset, facts->grid_reciprocal) != (offset % HAK_UNIT_BYTES % grid == 0);
+        for (uintptr_t at = 0; at < facts->unit_count * HAK_UNIT_BYTES; at += bytes)
+            wrong += !hak_is_on_grid((void *)at, facts->grid_reciprocal);
+        assert_int_equal(wrong, 0);
+    }
+}
+
 /* Whatever a class of a group can serve, the widest can: sizes, and alignments, for which an aligned request picks the class. */
 static void the_widest_serves_its_group(void **state) {
     (void)state;
@@ -100,4 +114,4 @@ static void the_widest_serves_its_group(void **state) {
 UNIT_MAIN(cmocka_unit_test(every_size_has_a_class), cmocka_unit_test(the_64_byte_class),
           cmocka_unit_test(the_1024_byte_class), cmocka_unit_test(largest_classes),
           cmocka_unit_test(slabs_of_every_class), cmocka_unit_test(block_index_is_a_division),
-          cmocka_unit_test(the_widest_serves_its_group))
+          cmocka_unit_test(blocks_begin_on_the_grid), cmocka_unit_test(the_widest_serves_its_group))

@@ -1,0 +1,19 @@
+/* The large objects that threads have freed last: one that is freed again, or used, is told from an address that never
+ * was a block. Noted by the thread that frees; read where an address is nobody's, which ends the program. */
+#ifndef HAK_POOL_FREED_H
+#define HAK_POOL_FREED_H
+
+#include "pool/heap.h"
+
+/* The thread of the heap has freed an object. `heap` may be NULL: nobody remembers it. */
+HAK_INLINE void hak_freed_note(struct hak_heap *heap, const void *start, size_t bytes) {
+    if (HAK_UNLIKELY(heap == NULL)) return;
+    struct hak_freed *place = &heap->freed[heap->freed_next++ % HAK_FREED_KNOWN];
+    hak_atomic_store(&place->start, (uintptr_t)start, relaxed);
+    hak_atomic_store(&place->bytes, bytes, relaxed);
+}
+
+/* The bytes of a freed object that began there; 0 when none is known. Any thread; a guess while others free. */
+HAK_COLD size_t hak_freed_bytes(const void *start);
+
+#endif

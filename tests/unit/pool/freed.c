@@ -1,0 +1,22 @@
+/* pool/freed.h: the last large objects that each thread freed are known, and by their start only. */
+#include "pool_fixture.h"
+
+#include "pool/freed.h"
+
+static void last_ones(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    char *objects = (char *)0x7000000;
+    assert_int_equal(hak_freed_bytes(objects), 0);
+    for (size_t i = 0; i <= HAK_FREED_KNOWN; i++) hak_freed_note(heap, objects + i * 4096, 1000 + i);
+    hak_freed_note(other, objects + (HAK_FREED_KNOWN + 1) * 4096, 77);
+    hak_freed_note(NULL, objects + (HAK_FREED_KNOWN + 2) * 4096, 77);
+    assert_int_equal(hak_freed_bytes(objects), 0); /* the oldest one is forgotten */
+    for (size_t i = 1; i <= HAK_FREED_KNOWN; i++) assert_int_equal(hak_freed_bytes(objects + i * 4096), 1000 + i);
+    assert_int_equal(hak_freed_bytes(objects + 4096 + 16), 0);
+    assert_int_equal(hak_freed_bytes(objects + (HAK_FREED_KNOWN + 1) * 4096), 77);
+    assert_int_equal(hak_freed_bytes(objects + (HAK_FREED_KNOWN + 2) * 4096), 0);
+}
+
+UNIT_MAIN(cmocka_unit_test(last_ones))
