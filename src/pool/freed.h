@@ -8,12 +8,14 @@
 /* The thread of the heap has freed an object. `heap` may be NULL: nobody remembers it. */
 HAK_INLINE void hak_freed_note(struct hak_heap *heap, const void *start, size_t bytes) {
     if (HAK_UNLIKELY(heap == NULL)) return;
-    struct hak_freed *place = &heap->freed[heap->freed_next++ % HAK_FREED_KNOWN];
+    uint32_t next = hak_atomic_load(&heap->freed_next, relaxed);
+    struct hak_freed *place = &heap->freed[next % HAK_FREED_KNOWN];
+    hak_atomic_store(&heap->freed_next, next + 1, relaxed);
     hak_atomic_store(&place->start, (uintptr_t)start, relaxed);
     hak_atomic_store(&place->bytes, bytes, relaxed);
 }
 
-/* The bytes of a freed object that began there; 0 when none is known. Any thread; a guess while others free. */
+/* The bytes of the object that began there, of a thread's last one; 0 when none is known. Any thread; a guess while others free. */
 HAK_COLD size_t hak_freed_bytes(const void *start);
 
 #endif

@@ -122,7 +122,7 @@ struct hak_heap {
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     struct hak_freed freed[HAK_FREED_KNOWN]; /* round and round, */
-    uint32_t freed_next;                     /* the next at this, modulo their number */
+    HAK_ATOMIC(uint32_t) freed_next;         /* the next at this, modulo their number */
     HAK_ATOMIC(uint32_t) thread_id;          /* relaxed: who got it last, for readers outside of the process */
     HAK_ATOMIC(uint32_t) generation;         /* G3 of region/generation.h; written before it is in use */
     bool is_inherited;                       /* its bins have slots and blocks that another thread left */

@@ -490,6 +490,12 @@ static void misuse_at_once(void **state) {
                   hak_align_up(100000, 4096));
     expect_misuse(catch_call(hak_free, mapping + 16), HAK_MISUSE_INTERIOR_POINTER, "free", mapping + 16, 16,
                   3 * HAK_MIB);
+}
+
+/* Of a large object its thread knows that it was one. */
+static void freed_large_objects(void **state) {
+    (void)state;
+    char *run = hak_malloc(100000), *mapping = hak_malloc(3 * HAK_MIB);
     hak_free(run);
     hak_free(mapping);
     static const size_t run_bytes = 102400;
@@ -639,7 +645,8 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(learns_without_releases),
           cmocka_unit_test(retries_find_others_blocks), cmocka_unit_test(refused_requests),
           cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
-          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(misuse_after_a_flush),
-          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
-          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(freed_large_objects),
+          cmocka_unit_test(misuse_after_a_flush), cmocka_unit_test(misuse_of_other_functions),
+          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_once),
+          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
+          cmocka_unit_test(misses_are_counted_and_timed))
