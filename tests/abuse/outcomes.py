@@ -8,7 +8,8 @@ otherwise than it says, and fails if there is one, or if the part of PAGE betwee
 `<!-- until here -->` isn't what the table sums up to. --write makes both anew. --behind prints the cells in which the C
 library ends the program and hakmem doesn't.
 
-The column of the C library holds for the version in its name, and is compared on no other.
+The column of the C library holds for the version in its name, at the same addresses every time (setarch -R): it is
+compared where both are to be had.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections import Counter
 from pathlib import Path
 
 GLIBC = "glibc 2.36"
+STRAYS = ("HAKMEM_", "LD_PRELOAD", "MALLOC_", "GLIBC_TUNABLES")  # of the environment, which would change outcomes
 ENVIRONMENTS = {"default": {}, "hardened": {"HAKMEM_PROFILE": "hardened"}}
 KINDS = ((r"later-\d+|at-exit", "stopped later"), ("faulted|faulted-later|hung", "crash"))
 ENDS_IT = {"named", "stopped", *(kind for _, kind in KINDS)}
@@ -31,7 +33,7 @@ Table = dict[str, dict[str, str]]  # cell -> column -> outcome
 
 
 def run(program: Path, library: Path | None, settings: dict[str, str]) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HAKMEM_", "LD_PRELOAD"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(STRAYS)}
     preload = {"LD_PRELOAD": str(library)} if library else {}
     ran = subprocess.run([program, "--all"], env={**environment, **preload, **settings}, capture_output=True, text=True)
     if ran.returncode != 0:
@@ -68,6 +70,12 @@ def differences(expected: Table, found: Table, is_comparable: bool) -> list[str]
     return lines
 
 
+def is_glibc_comparable() -> bool:
+    if os.confstr("CS_GNU_LIBC_VERSION") != GLIBC:
+        return False
+    return subprocess.run(["setarch", "-R", "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
 def kind(outcome: str) -> str:
     return next((name for pattern, name in KINDS if re.fullmatch(pattern, outcome)), outcome.replace("-", " "))
 
@@ -76,18 +84,23 @@ def is_behind(outcomes: dict[str, str]) -> bool:
     return kind(outcomes[GLIBC]) in ENDS_IT and kind(outcomes["default"]) not in ENDS_IT
 
 
+def row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def summary(table: Table) -> str:
-    """A row for each misuse: how many of its cells came to what."""
+    """A row for each misuse: how many of its cells came to what; or to what it came where each has but one."""
     groups: dict[str, list[dict[str, str]]] = {}
     for cell, outcomes in table.items():
         groups.setdefault(cell.partition("/")[0], []).append(outcomes)
-    columns = list(next(iter(table.values())))
-    lines = [f"| misuse | cells | {' | '.join(columns)} | glibc alone ends it |", "|---" * (len(columns) + 3) + "|"]
+    columns, is_sum = list(next(iter(table.values()))), len(groups) < len(table)
+    heads = ["misuse", *(["cells"] if is_sum else []), *columns, *(["glibc alone ends it"] if is_sum else [])]
+    lines = [row(heads), "|---" * len(heads) + "|"]
     for name, cells in groups.items():
         counts = [Counter(kind(outcomes[column]) for outcomes in cells).most_common() for column in columns]
         texts = [", ".join(f"{word} {n}" if len(each) > 1 else word for word, n in each) for each in counts]
-        behind = sum(map(is_behind, cells))
-        lines.append(f"| `{name}` | {len(cells)} | {' | '.join(texts)} | {behind or ''} |")
+        behind = str(sum(map(is_behind, cells)) or "")
+        lines.append(row([f"`{name}`", *([str(len(cells))] if is_sum else []), *texts, *([behind] if is_sum else [])]))
     return "\n".join(lines)
 
 
@@ -117,7 +130,7 @@ def main() -> int:
         write(options.table, found)
     page = options.page.read_text(encoding="utf-8")
     table = read(options.table)
-    lines = differences(table, found, os.confstr("CS_GNU_LIBC_VERSION") == GLIBC)
+    lines = differences(table, found, is_glibc_comparable())
     if (wanted := with_summary(page, options.table.name, table)) != page:
         if options.write:
             options.page.write_text(wanted, encoding="utf-8")
