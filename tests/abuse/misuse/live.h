@@ -42,7 +42,8 @@ static inline uint64_t *live_word(const struct live *live, int third) {
     return hidden((void *)(live->start + offset));
 }
 
-static inline uint64_t live_tag(const struct live *live) { return live->start * 0x9e3779b97f4a7c15u | 1; }
+/* Its lowest byte is none that a misuse writes. */
+static inline uint64_t live_tag(const struct live *live) { return live->start * 0x9e3779b97f4a7c15u << 8 | 0x5a; }
 
 static inline void live_check_one(const struct live *live) {
     for (int i = 0; i < 3; i++) {
@@ -93,6 +94,7 @@ static inline void *live_remove(void *block) {
 }
 
 static inline void live_free(void *block) {
+    live_check_one(&lives[live_after((uintptr_t)block) - 1]);
     outcome_count();
     free(live_remove(block));
 }

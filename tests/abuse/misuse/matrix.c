@@ -8,6 +8,7 @@
  *     same-N   N calls for the same size: two blocks are freed, then one is allocated, and so on. same-1 of a double
  *              free is thus "free A, free B, free A"
  *     other-N  N calls for other sizes: half of them allocate, then the blocks are freed
+ *     then-N   nothing; but after the misuse N blocks of the same size are freed, before all else
  *
  * After the misuse the program looks for what could be exploited. It allocates up to SEARCH_BLOCKS blocks of the same
  * size, then blocks of many sizes, and looks whether any overlaps another; then it frees all that it had before, and
@@ -15,7 +16,8 @@
  * allocations as can be come first: an allocator has found a misuse in time only if it did so before one of them. */
 #include "live.h"
 
-enum { SEARCH_BLOCKS = 2048, SEARCH_BYTES = 128 << 20, SEARCH_LEAST = 16, MANY_SIZES = 64, DELAY_BYTES = 1 << 30 };
+enum { SEARCH_BLOCKS = 2048, SEARCH_BYTES = 128 << 20, SEARCH_LEAST = 16, MANY_SIZES = 64 };
+static const size_t DELAY_BYTES = (size_t)4 << 30;
 
 /* ---- Sizes and delays -------------------------------------------------------------------------------------------- */
 
@@ -29,10 +31,18 @@ static const struct {
 
 static const struct {
     const char *name;
-    unsigned same, other;
+    unsigned same, other, then;
 } delays[] = {
-    {"0", 0, 0},       {"same-1", 1, 0},  {"same-8", 8, 0},    {"same-64", 64, 0},      {"same-1000", 1000, 0},
-    {"other-1", 0, 1}, {"other-8", 0, 8}, {"other-64", 0, 64}, {"other-1000", 0, 1000},
+    {"0", 0, 0, 0},
+    {"same-1", 1, 0, 0},
+    {"same-8", 8, 0, 0},
+    {"same-64", 64, 0, 0},
+    {"same-1000", 1000, 0, 0},
+    {"other-1", 0, 1, 0},
+    {"other-8", 0, 8, 0},
+    {"other-64", 0, 64, 0},
+    {"other-1000", 0, 1000, 0},
+    {"then-1000", 0, 0, 1000},
 };
 
 enum { SIZES = sizeof sizes / sizeof *sizes, DELAYS = sizeof delays / sizeof *delays };
@@ -57,7 +67,7 @@ static void *allocate_of(size_t bytes) {
     return live_add(malloc(bytes), bytes, 16);
 }
 
-static void *others[1024]; /* of the same size, before and after the block that is misused */
+static void *others[2048]; /* of the same size, before and after the block that is misused */
 static unsigned others_count, others_freed;
 
 static void free_other(void) { live_free(others[others_freed++]); }
@@ -232,11 +242,18 @@ static void do_delete_larger(void) { delete_sized(live_remove(target), 2 * size)
 static void do_delete_aligned(void) { delete_aligned(live_remove(target), CXX_ALIGNMENT); }
 static void do_delete_alignment(void) { delete_sized_aligned(live_remove(target), size, 16 * CXX_ALIGNMENT); }
 
-enum { SIZED = 1, DELAYED = 2, BY_AGENT = 4, CLEARED = 8 /* the search is for blocks of calloc */ };
+enum {
+    SIZED = 1,
+    DELAYED = 2, /* with what comes before the misuse */
+    THEN = 4,    /* with what comes after it */
+    BY_AGENT = 8,
+    CLEARED = 16, /* the search is for blocks of calloc */
+};
 
 #define ADDRESS(kind, begin, flags)                                                                                    \
-    {"free-" kind, begin, do_free, flags, allocate}, {"realloc-" kind, begin, do_realloc, flags, allocate},            \
-        {"usable-size-" kind, begin, do_usable_size, flags, allocate},
+    {"free-" kind, begin, do_free, flags, allocate}, {"realloc-" kind, begin, do_realloc, flags, allocate}, {          \
+        "usable-size-" kind, begin, do_usable_size, (flags) & ~THEN, allocate                                          \
+    }
 
 static const struct misuse {
     const char *name;
@@ -245,26 +262,31 @@ static const struct misuse {
     unsigned flags;
     void *(*allocate)(void); /* the block to misuse */
 } misuses[] = {
-    {"double-free", begin_free, do_free, SIZED | DELAYED, allocate},
-    {"double-free-by-thread", begin_free, do_free, SIZED | DELAYED | BY_AGENT, allocate},
-    {"double-free-reused", begin_reuse, do_free, SIZED, allocate},
-    {"realloc-freed", begin_free, do_realloc, SIZED | DELAYED, allocate},
-    {"realloc-freed-larger", begin_free, do_realloc_larger, SIZED | DELAYED, allocate},
+    {"double-free", begin_free, do_free, SIZED | DELAYED | THEN, allocate},
+    {"double-free-by-thread", begin_free, do_free, SIZED | DELAYED | THEN | BY_AGENT, allocate},
+    {"double-free-reused", begin_reuse, do_free, SIZED | THEN, allocate},
+    {"realloc-freed", begin_free, do_realloc, SIZED | DELAYED | THEN, allocate},
+    {"realloc-freed-larger", begin_free, do_realloc_larger, SIZED | DELAYED | THEN, allocate},
     {"usable-size-freed", begin_free, do_usable_size, SIZED | DELAYED, allocate},
-    {"free-after-realloc", begin_realloc, do_free, SIZED | DELAYED, allocate},
-    ADDRESS("plus-1", begin_plus_1, SIZED) ADDRESS("plus-8", begin_plus_8, SIZED)
-        ADDRESS("plus-16", begin_plus_16, SIZED) ADDRESS("middle", begin_middle, SIZED)
-            ADDRESS("minus-16", begin_minus_16, SIZED) ADDRESS("fresh", begin_fresh, SIZED)
-                ADDRESS("stack", begin_stack, 0) ADDRESS("global", begin_global, 0) ADDRESS("wild", begin_wild, 0)
-                    ADDRESS("mapping", begin_mapping, 0){"write-first", begin_free, do_write_first, SIZED | DELAYED,
-                                                         allocate},
+    {"free-after-realloc", begin_realloc, do_free, SIZED | DELAYED | THEN, allocate},
+    ADDRESS("plus-1", begin_plus_1, SIZED | THEN),
+    ADDRESS("plus-8", begin_plus_8, SIZED | THEN),
+    ADDRESS("plus-16", begin_plus_16, SIZED | THEN),
+    ADDRESS("middle", begin_middle, SIZED | THEN),
+    ADDRESS("minus-16", begin_minus_16, SIZED | THEN),
+    ADDRESS("fresh", begin_fresh, SIZED | THEN),
+    ADDRESS("stack", begin_stack, 0),
+    ADDRESS("global", begin_global, 0),
+    ADDRESS("wild", begin_wild, 0),
+    ADDRESS("mapping", begin_mapping, 0),
+    {"write-first", begin_free, do_write_first, SIZED | DELAYED, allocate},
     {"write-last", begin_free, do_write_last, SIZED | DELAYED, allocate},
     {"write-cleared", begin_free, do_write_both, SIZED | DELAYED | CLEARED, allocate},
     {"write-reused", begin_reuse, do_write_first, SIZED, allocate},
     {"read", begin_free, do_read, SIZED | DELAYED, allocate},
-    {"overflow-1", begin_end, do_overflow_1, SIZED, allocate},
-    {"overflow-16", begin_end, do_overflow_16, SIZED, allocate},
-    {"underflow-16", begin_minus_16, do_overflow_16, SIZED, allocate},
+    {"overflow-1", begin_end, do_overflow_1, SIZED | THEN, allocate},
+    {"overflow-16", begin_end, do_overflow_16, SIZED | THEN, allocate},
+    {"underflow-16", begin_minus_16, do_overflow_16, SIZED | THEN, allocate},
     {"malloc-delete", begin_nothing, do_delete, SIZED, allocate},
     {"malloc-delete-array", begin_nothing, do_delete_array, SIZED, allocate},
     {"new-free", begin_nothing, do_free_new, SIZED, allocate_new},
@@ -322,8 +344,8 @@ struct cell {
 
 static bool is_cell(struct cell cell) {
     if (cell.size > 0 && !(cell.misuse->flags & SIZED)) return false;
-    if (cell.delay > 0 && !(cell.misuse->flags & DELAYED)) return false;
-    return delays[cell.delay].same * sizes[cell.size].bytes <= (size_t)4 * DELAY_BYTES;
+    if (cell.delay > 0 && !(cell.misuse->flags & (delays[cell.delay].then ? THEN : DELAYED))) return false;
+    return (delays[cell.delay].same + delays[cell.delay].then) * sizes[cell.size].bytes <= DELAY_BYTES;
 }
 
 enum { MISUSES = sizeof misuses / sizeof *misuses, CELLS_MOST = MISUSES * SIZES * DELAYS };
@@ -341,9 +363,9 @@ static void cells_make(void) {
 static void cell_name(size_t index, char name[OUTCOME_NAME_MOST]) {
     const struct cell *cell = &cells[index];
     unsigned flags = cell->misuse->flags;
-    snprintf(name, OUTCOME_NAME_MOST, "%s%s%s%s%s", cell->misuse->name, flags & SIZED ? "/" : "",
-             flags & SIZED ? sizes[cell->size].name : "", flags & DELAYED ? "/" : "",
-             flags & DELAYED ? delays[cell->delay].name : "");
+    int length = snprintf(name, OUTCOME_NAME_MOST, "%s", cell->misuse->name);
+    if (flags & SIZED) length += snprintf(name + length, OUTCOME_NAME_MOST - length, "/%s", sizes[cell->size].name);
+    if (flags & (DELAYED | THEN)) snprintf(name + length, OUTCOME_NAME_MOST - length, "/%s", delays[cell->delay].name);
 }
 
 static void cell_run(size_t index) {
@@ -354,7 +376,7 @@ static void cell_run(size_t index) {
     size = sizes[cell->size].bytes;
     alignment = sizes[cell->size].alignment;
     if (misuse->flags & BY_AGENT) agent_begin();
-    others_count = 2 * (delays[cell->delay].same / 3) + 16;
+    others_count = 2 * (delays[cell->delay].same / 3) + delays[cell->delay].then + 16;
     for (unsigned i = 0; i < others_count; i++) {
         if (i == others_count / 2) block = misuse->allocate();
         others[i] = allocate();
@@ -366,6 +388,7 @@ static void cell_run(size_t index) {
     if (misuse->flags & BY_AGENT) agent_do(misuse->act);
     else misuse->act();
     outcome_after();
+    for (unsigned i = 0; i < delays[cell->delay].then; i++) free_other();
     search(misuse->flags & CLEARED);
 }
 
