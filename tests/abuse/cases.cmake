@@ -27,3 +27,16 @@ function(hak_cases program)
             LABELS abuse TIMEOUT ${arg_TIMEOUT} ENVIRONMENT ${arg_ENVIRONMENT} ${options})
     endforeach()
 endfunction()
+
+set(hak_outcomes_script ${CMAKE_CURRENT_LIST_DIR}/outcomes.py)
+
+# hak_outcomes(PROGRAM [options of outcomes.py...]): a program of outcome.h prints what stands in PROGRAM.tsv beside it,
+# and in docs/misuse.md. Of the library as it is shipped: checks of other builds may end a program earlier.
+function(hak_outcomes program)
+    if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+        return()
+    endif()
+    hak_add_python_test(abuse.${program} SCRIPT ${hak_outcomes_script} LABELS abuse PROCESSORS 2 TIMEOUT 300
+        ARGS ${CMAKE_CURRENT_SOURCE_DIR}/${program}.tsv --page ${PROJECT_SOURCE_DIR}/docs/misuse.md
+        --program $<TARGET_FILE:abuse_${program}> --library $<TARGET_FILE:hakmem_shared> ${ARGN})
+endfunction()
