@@ -411,8 +411,18 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     return place;
 }
 
+/* A block that its slab has, or this thread's bin. */
+static HAK_COLD bool is_free_small(const void *block, uint32_t size_class) {
+    return hak_heap_has_cached(hak_thread_heap, hak_plain_class(size_class), block) ||
+           hak_pool_has_free(block, size_class);
+}
+
 struct hak_place hak_front_place_of(const void *block, const char *function) {
-    return place_of(block, function, false);
+    struct hak_place place = place_of(block, function, false);
+    if (HAK_UNLIKELY(hak_knob(direct_free_mode) != 0) && place.kind == HAK_PLACE_SMALL &&
+        is_free_small(block, place.size_class))
+        hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
+    return place;
 }
 
 /* Into the bin. False when it can't have slots. */
@@ -444,6 +454,14 @@ static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
     hak_pool_put(NULL, size_class, &block, 1);
 }
 
+/* To its slab at once (knob direct_free_mode). `heap` may be NULL. */
+static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t size_class) {
+    if (heap != NULL && hak_heap_has_cached(heap, size_class, block))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
+    HAK_COUNT(heap, flushed_blocks, 1);
+    hak_pool_put(heap, size_class, &block, 1);
+}
+
 static void free_small(void *block, uint32_t size_class) {
     if (HAK_UNLIKELY(size_class > HAK_SMALL_CLASS_COUNT)) {
         free_sampled(block, size_class);
@@ -451,10 +469,8 @@ static void free_small(void *block, uint32_t size_class) {
     }
     struct hak_heap *heap = enter();
     if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
-    if (HAK_UNLIKELY(heap == NULL || !cache_block(heap, block, size_class))) {
-        HAK_COUNT(heap, flushed_blocks, 1);
-        hak_pool_put(heap, size_class, &block, 1);
-    }
+    if (HAK_UNLIKELY(heap == NULL || hak_knob(direct_free_mode) != 0 || !cache_block(heap, block, size_class)))
+        free_directly(heap, block, size_class);
     if (HAK_LIKELY(heap != NULL)) {
         end_sample(heap);
         if (HAK_UNLIKELY(heap->is_shrink_due)) hak_shrink_go_on(heap);

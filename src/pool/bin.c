@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/knobs.h"
 #include "pool/pool.h"
 
 void hak_heap_blank_bins(struct hak_heap *heap) {
@@ -19,6 +20,13 @@ void hak_heap_blank_bins(struct hak_heap *heap) {
     heap->slots_next = (void **)(void *)(heap + 1);
     heap->slots_bytes = 0;
     heap->is_inherited = false;
+}
+
+bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block) {
+    void **lowest = hak_heap_lowest(heap, size_class);
+    for (size_t i = hak_heap_cached(heap, size_class); i > 0; i--)
+        if (lowest[i - 1] == block) return true;
+    return false;
 }
 
 void hak_heap_close_bin(struct hak_heap *heap, uint32_t size_class) {
@@ -39,7 +47,7 @@ void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
     const struct hak_slots *slots = &heap->slots[size_class];
     hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
     hak_atomic_store(&heap->bins[size_class].base, hak_owned_get(&slots->start), relaxed);
-    hak_atomic_store(&heap->bins[size_class].limit, slots->end, relaxed);
+    hak_atomic_store(&heap->bins[size_class].limit, hak_knob(direct_free_mode) == 0 ? slots->end : NULL, relaxed);
 }
 
 void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {

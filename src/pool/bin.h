@@ -38,11 +38,14 @@ HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_cla
     return top >= lowest ? (size_t)(top - lowest) : 0;
 }
 
+/* True if the block is in the bin of its class. */
+HAK_COLD bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block);
+
 /* Takes a bin from the hit path (H10), whatever it was: its blocks go to the bottom. Every slow path that changes a
  * bin begins with it, and ends with one of the two that follow. */
 void hak_heap_close_bin(struct hak_heap *heap, uint32_t size_class);
 
-/* Malloc and free may hit a closed bin again. */
+/* Malloc and free may hit a closed bin again; only malloc, if frees go to slabs (knob direct_free_mode). */
 void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* Only frees may (H8), so that a drainer knows of no malloc on its way to the topmost block. */

@@ -1,7 +1,7 @@
 #include "pool/freed.h"
 
 /* The last one that began there. */
-static size_t find(const struct hak_heap *heap, uintptr_t start) {
+static size_t find_freed(const struct hak_heap *heap, uintptr_t start) {
     uint32_t next = hak_atomic_load(&heap->freed_next, relaxed);
     for (uint32_t i = 1; i <= HAK_FREED_KNOWN; i++) {
         const struct hak_freed *place = &heap->freed[(next - i) % HAK_FREED_KNOWN];
@@ -13,6 +13,6 @@ static size_t find(const struct hak_heap *heap, uintptr_t start) {
 size_t hak_freed_bytes(const void *start) {
     size_t bytes = 0;
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL && bytes == 0; heap = heap->next)
-        bytes = find(heap, (uintptr_t)start);
+        bytes = find_freed(heap, (uintptr_t)start);
     return bytes;
 }

@@ -629,6 +629,42 @@ static void interior_pointers_at_once(void **state) {
     }
 }
 
+/* Each free goes to the slab: others in between make no difference. */
+static void direct_frees(void **state) {
+    (void)state;
+    enum { COUNT = 100 };
+    void *blocks[COUNT];
+    uint32_t size_class = hak_routes_class_of(64);
+    hak_atomic_store(&hak_knobs.direct_free_mode, 1, relaxed);
+    for (int i = 0; i < COUNT; i++) blocks[i] = hak_malloc(64);
+    const struct hak_heap *heap = hak_thread_heap;
+    uint64_t slow_paths = hak_atomic_load(&heap->slow_paths, relaxed);
+    size_t cached = hak_heap_cached(heap, size_class);
+    assert_true(cached >= 2);
+    void *again = hak_malloc(64), *kept = hak_malloc(64); /* hits */
+    assert_int_equal(hak_atomic_load(&heap->slow_paths, relaxed), slow_paths);
+    for (int i = 0; i < COUNT; i++) hak_free(blocks[i]);
+    assert_int_equal(hak_heap_cached(heap, size_class), cached - 2);
+    assert_int_equal(hak_atomic_load(&heap->slow_paths, relaxed), slow_paths + COUNT);
+    assert_int_equal(hak_malloc_usable_size(again), 64);
+    expect_misuse(catch_call(resize, blocks[0]), HAK_MISUSE_FREED_BLOCK, "realloc", blocks[0], 0, 64);
+    expect_misuse(catch_call(ask_size, blocks[COUNT - 1]), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size",
+                  blocks[COUNT - 1], 0, 64);
+    hak_free(again);
+    hak_free(kept);
+    expect_misuse(catch_call(hak_free, again), HAK_MISUSE_DOUBLE_FREE, "free", again, 0, 64);
+}
+
+/* What malloc would hand out next. */
+static void free_of_what_is_in_the_bin(void **state) {
+    (void)state;
+    hak_atomic_store(&hak_knobs.direct_free_mode, 1, relaxed);
+    assert_non_null(hak_malloc(64));
+    void *next = hak_owned_peek(&hak_thread_heap->bins[hak_routes_class_of(64)].top)[-1];
+    expect_misuse(catch_call(resize, next), HAK_MISUSE_FREED_BLOCK, "realloc", next, 0, 64);
+    expect_misuse(catch_call(hak_free, next), HAK_MISUSE_DOUBLE_FREE, "free", next, 0, 64);
+}
+
 /* Where a slab is of several units, on its grid. */
 static void interior_pointers_at_the_flush(void **state) {
     (void)state;
@@ -647,6 +683,7 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_u
           cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
           cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(freed_large_objects),
           cmocka_unit_test(misuse_after_a_flush), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(interior_pointers_at_once),
+          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(direct_frees),
+          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
           cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
           cmocka_unit_test(misses_are_counted_and_timed))
