@@ -4,14 +4,14 @@
  * are mapped in it one after the other, from the bottom, as they are needed, and so are the tables, which lie below
  * them. Each table begins where it would if the window were full; so a place in it is found by arithmetic, and it never
  * moves. The first range is as large as the address space allows, and found by one subtraction (hit path). When it is
- * used up there are more, found by the directory. A SuperSlab is cut into 32 units. Per unit there are a byte in the
- * page map (its class) and a slab record, both out of band.
+ * used up there are more, found by the directory. A SuperSlab is cut into 32 units. Per unit there are its class
+ * in the page map and a slab record, both out of band.
  *
  *   R1  A unit is free in the SuperSlab's word (dirty: has memory; fresh: reads as zero, has none; absent: not mapped,
  *       its addresses went back to the kernel near a limit), or it belongs to whoever cleared its bits there; that one
- *       alone writes its page map byte and, but for S4 of slab.h, its slab record. Who takes an absent unit maps it, or
+ *       alone writes its class and, but for S4 of slab.h, its slab record. Who takes an absent unit maps it, or
  *       puts it back.
- *   R2  The page map byte of a unit is HAK_CLASS_NONE while the unit is free.
+ *   R2  The class of a unit in the page map is HAK_CLASS_NONE while the unit is free.
  *   R3  Ranges are never given back, nor are their tables.
  *   R4  The tables reach at least as far as super_slab_count. Who raises it has these SuperSlabs, maps them, and puts
  *       their units into circulation. Where somebody else's mapping lies already, the SuperSlab stays a hole for ever:

@@ -5,8 +5,7 @@
  * its request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while there are few of
  * them (front/meter.h). Each small class has a sampled one, with the same blocks: those that the heap profile watches
  * lie in slabs of their own, so that every free of one is a miss (observe/profile.h). Class 0 means "no block here";
- * the classes above these mark units that are no slab. One byte names any of them, so that the page map needs one byte
- * per unit.
+ * the classes above these mark units that are no slab.
  */
 #ifndef HAK_SLAB_SIZE_CLASS_H
 #define HAK_SLAB_SIZE_CLASS_H
