@@ -55,6 +55,11 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
     return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
 }
 
+/* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie at
+ * multiples of `alignment`, a power of two; HAK_CLASS_NONE when there is none. So do those of the class that may serve
+ * it (hak_widest_of_group). */
+uint32_t hak_size_class_of_aligned(size_t alignment, size_t size);
+
 /* The class that serves a size of `size_class` while its group is closed. Whatever power of two divides the block size
  * of a class of the group divides that of the widest. */
 HAK_INLINE uint32_t hak_widest_of_group(uint32_t size_class) {

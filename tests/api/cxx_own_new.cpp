@@ -85,7 +85,11 @@ const maker makers[] = {
 #ifndef OWN_ARRAYS
     [](std::size_t size) { return ::operator new(size); },
     [](std::size_t size) { return ::operator new(size, std::nothrow); },
+    [](std::size_t size) { return __alloc_token__Znwm(size, 7); },
+    [](std::size_t size) { return __alloc_token__ZnwmRKSt9nothrow_t(size, &std::nothrow, 7); },
 #endif
+    [](std::size_t size) { return __alloc_token__Znam(size, 7); },
+    [](std::size_t size) { return __alloc_token__ZnamRKSt9nothrow_t(size, &std::nothrow, 7); },
     [](std::size_t size) { return ::operator new[](size); },
     [](std::size_t size) { return ::operator new[](size, std::nothrow); },
 };
@@ -167,6 +171,29 @@ void aligned() {
 #else
     SKIP("no aligned new before C++17");
 #endif
+}
+
+// The operators that tell the size ask new: of a block of the program's own, they know no more than was asked for.
+void sized() {
+#ifdef OWN_ARRAYS
+    const bool is_own = false;
+#else
+    const bool is_own = true;
+#endif
+    for (std::size_t size : sizes) {
+        long news_before = news;
+        __sized_ptr_t made = __size_returning_new(size);
+        EXPECT(news - news_before == is_own && made.n >= size && (made.n == size || !is_own), "%zu bytes for %zu",
+               made.n, size);
+        ::operator delete(made.p);
+#ifdef __cpp_aligned_new
+        news_before = news;
+        made = __size_returning_new_aligned(size, std::size_t(ALIGN));
+        EXPECT(news - news_before == is_own && made.n >= size && (made.n == size || !is_own), "%zu bytes for %zu",
+               made.n, size);
+        ::operator delete(made.p, ALIGN);
+#endif
+    }
 }
 
 // The throwing forms pass the program's exception on, the others end it.
@@ -327,9 +354,9 @@ void strings() {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"every_form", every_form},     {"aligned", aligned},         {"throwing", throwing},
-        {"arena", arena_objects},       {"overlap", overlap},         {"zeroing", zeroing},
-        {"constructors", constructors}, {"stable_sort", stable_sort}, {"strings", strings},
+        {"every_form", every_form},   {"sized", sized},     {"aligned", aligned}, {"throwing", throwing},
+        {"arena", arena_objects},     {"overlap", overlap}, {"zeroing", zeroing}, {"constructors", constructors},
+        {"stable_sort", stable_sort}, {"strings", strings},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);
 }
