@@ -24,7 +24,7 @@ struct header {
 
 alignas(4096) char arena[1 << 20];
 std::size_t arena_used;
-bool in_arena, throws, zeroes;
+bool in_arena, throws, zeroes, is_bare;
 long news, deletes;
 
 struct no_room : std::bad_alloc {};
@@ -39,6 +39,7 @@ header *header_of(void *block) { return static_cast<header *>(block) - 1; }
 void *own_new(std::size_t size, std::size_t alignment) {
     if (throws) throw no_room();
     news++;
+    if (is_bare) return std::malloc(size);
     std::size_t whole = (size + 2 * alignment - 1) / alignment * alignment;
     char *start = arena + (arena_used + alignment - 1) / alignment * alignment;
     if (in_arena) arena_used = static_cast<std::size_t>(start - arena) + whole;
@@ -186,6 +187,11 @@ void sized() {
         EXPECT(news - news_before == is_own && made.n >= size && (made.n == size || !is_own), "%zu bytes for %zu",
                made.n, size);
         ::operator delete(made.p);
+        is_bare = true;
+        made = __size_returning_new(size);
+        is_bare = false;
+        EXPECT(made.n == size || !is_own, "%zu bytes for %zu", made.n, size);
+        std::free(made.p);
 #ifdef __cpp_aligned_new
         news_before = news;
         made = __size_returning_new_aligned(size, std::size_t(ALIGN));

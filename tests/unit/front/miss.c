@@ -622,6 +622,12 @@ static void uncached(void **state) {
     hak_front_free_uncached(low);
     assert_int_equal(hak_heap_cached(heap, c), 0);
     assert_true(hak_pool_has_free(low, c));
+    assert_ptr_equal(hak_mallocx(100, HAK_MALLOCX_TCACHE_NONE), low);
+    hak_dallocx(low, HAK_MALLOCX_TCACHE_NONE);
+    assert_true(hak_pool_has_free(low, c));
+    assert_ptr_equal(hak_mallocx(100, HAK_MALLOCX_TCACHE_NONE), low);
+    hak_sdallocx(low, 100, HAK_MALLOCX_TCACHE_NONE);
+    assert_true(hak_pool_has_free(low, c));
     assert_ptr_equal(hak_front_alloc_uncached(100, NULL), low);
     hak_front_free_uncached(NULL);
     hak_front_free_uncached(hak_malloc(100000));

@@ -102,16 +102,16 @@ static void held_slabs_stay(void **state) {
     (void)state;
     fill_slabs();
     struct hak_heap *heap = hak_heap_acquire();
-    put(0, 1, block_count);
-    put(1, 1, block_count);
-    count_all();
-    assert_true(is_named(1));
+    put(5, 1, block_count);
     void *taken = pool_take_one(heap, C);
-    assert_ptr_equal(taken, blocks[0][1]); /* now it holds the first one, and only the second is in the pool */
-    put(2, 1, block_count);
-    assert_true(is_named(2));
-    assert_false(hak_sparse_holds((uintptr_t)taken));
-    assert_false(is_named(1));
+    assert_ptr_equal(taken, blocks[5][1]); /* it holds this slab now, */
+    put(6, 1, block_count);
+    count_all();
+    assert_false(is_named(6));            /* which is no place to go to, */
+    put(2, block_count / 2, block_count); /* fuller than both */
+    count_all();
+    assert_true(is_named(6));
+    assert_false(is_named(5)); /* nor to go from */
 }
 
 /* Moving what is named leaves the slabs that the rest needs, and comes to an end. */
