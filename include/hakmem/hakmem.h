@@ -61,7 +61,7 @@ HAK_API size_t hak_malloc_good_size(size_t size);
 
 /* As hak_malloc; on success *usable is what hak_malloc_usable_size says of the block, else it is not written. `usable`
  * must not be NULL. The block may be freed with any size from `size` to *usable. */
-HAK_API void *hak_alloc_at_least(size_t size, size_t *usable) __attribute__((malloc, alloc_size(1)));
+HAK_API void *hak_alloc_at_least(size_t size, size_t *usable) __attribute__((malloc));
 
 /* Free with the size (and alignment) that was asked for. */
 HAK_API void hak_free_sized(void *block, size_t size);

@@ -1,5 +1,5 @@
-"""Runs a program that a compiler has built with a sanitizer, with hakmem preloaded: it works, or the sanitizer says in its
-own words why it doesn't, and no signal ends it.
+"""Runs a program that a compiler has built with a sanitizer, with hakmem preloaded: it works, or the sanitizer says in
+its own words why it doesn't, and no signal ends it.
 
     sanitized.py LIBRARY SOURCE FOLDER SANITIZER
 

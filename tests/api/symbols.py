@@ -1,6 +1,6 @@
 """Checks that a libhakmem.so exports the symbols of symbols.txt and no others, that hakmem.h declares no function that
-the list lacks, that the page about the interface names them all, and that the library uses none of the C library's locks,
-and writes no environment.
+the list lacks, that the page about the interface names them all, and that the library uses none of the C library's
+locks, and writes no environment.
 
     symbols.py LIBRARY SYMBOLS HEADER PAGE [--nm NM]
 
