@@ -60,7 +60,7 @@ DECLARATIONS = (
     re.compile(r"(?:\b\w+\s+|\w\s*\*+\s*)(_\w+)\s*(?=[;=,(){\[])"),
 )
 # What the C library, the C++ ABI and the compiler already named.
-GIVEN_NAMES = re.compile(r"_GNU_SOURCE|_Z\w+|__libc_\w+|__posix_memalign|__environ|__builtin_\w+|_mm\w*_\w+"
+GIVEN_NAMES = re.compile(r"_GNU_SOURCE|_Z\w+|__libc_\w+|__posix_memalign|__alloc_token_\w+|__size_returning_new\w*|__environ|__builtin_\w+|_mm\w*_\w+"
                          r"|__(?:attribute|asm|extension|typeof|thread|alignof)(?:__)?"
                          r"|_(?:Static_assert|Alignas|Alignof|Thread_local|Noreturn|Generic|Bool|Pragma|exit)")
 

@@ -53,6 +53,7 @@
 #include "pool/fork.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"
+#include "pool/sparse.c"
 
 /* observe: a view of it all. */
 #include "observe/stack.c"
@@ -88,5 +89,7 @@
 
 /* api: names and argument rules. */
 #include "api/malloc.c"
+#include "api/mallocx.c"
 #include "api/cxx.c"
+#include "api/tokens.c"
 #include "api/at_exit.c"

@@ -51,12 +51,50 @@ HAK_API void *hak_pvalloc(size_t size) __attribute__((malloc));
 /* Returns 0, EINVAL or ENOMEM; *block is written on success only, errno never. */
 HAK_API int hak_posix_memalign(void **block, size_t alignment, size_t size);
 
-/* The bytes of the block that may be used, all of them writable: at least what was asked for. 0 for NULL. */
+/* The bytes of the block that may be used, all of them writable: at least what was asked for. 0 for NULL. It stays the
+ * same until the block is resized or freed, and hak_realloc keeps all of these bytes. */
 HAK_API size_t hak_malloc_usable_size(void *block);
+
+/* The size to ask for instead of `size`: it costs nothing more, for a block of `size` bytes has so many usable ones, or
+ * more. `size` itself where no block can be so large. */
+HAK_API size_t hak_malloc_good_size(size_t size);
+
+/* As hak_malloc; on success *usable is what hak_malloc_usable_size says of the block, else it is not written. `usable`
+ * must not be NULL. The block may be freed with any size from `size` to *usable. */
+HAK_API void *hak_alloc_at_least(size_t size, size_t *usable) __attribute__((malloc));
 
 /* Free with the size (and alignment) that was asked for. */
 HAK_API void hak_free_sized(void *block, size_t size);
 HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
+
+/* jemalloc's functions with flags, of hakmem's blocks: what any function above gives, these take, and the other way
+ * round. Flags are added up; the values are jemalloc's. MALLOCX_TCACHE(n) and MALLOCX_ARENA(n) of its header are
+ * accepted, and mean nothing. */
+#define HAK_MALLOCX_LG_ALIGN(log2) ((int)(log2)) /* aligned to 2^log2 bytes; 0..63 */
+#define HAK_MALLOCX_ZERO 0x40                    /* all usable bytes that are new are zero */
+#define HAK_MALLOCX_TCACHE_NONE 0x100            /* past the thread's front cache, see hak_should_move */
+
+/* The least usable size that a block of hak_mallocx(size, flags) has; it may have more. 0 where none can be so
+ * large. */
+HAK_API size_t hak_nallocx(size_t size, int flags);
+
+/* NULL and errno = ENOMEM on failure. */
+HAK_API void *hak_mallocx(size_t size, int flags) __attribute__((malloc, alloc_size(1)));
+
+/* As hak_realloc, with the flags: the block is at a multiple of the alignment afterwards, and with HAK_MALLOCX_ZERO the
+ * bytes behind its former usable size are zero. hak_rallocx(NULL, ...) is hak_mallocx; 0 bytes are 1. */
+HAK_API void *hak_rallocx(void *block, size_t size, int flags) __attribute__((alloc_size(2)));
+
+/* Would resize the block where it is, from `size` to `size` + `extra` bytes. hakmem leaves it as it is. Returns the
+ * block's usable size. */
+HAK_API size_t hak_xallocx(void *block, size_t size, size_t extra, int flags);
+
+/* hak_malloc_usable_size. */
+HAK_API size_t hak_sallocx(const void *block, int flags);
+
+/* hak_free and hak_free_sized. `size` is from what was asked for to the usable size. */
+HAK_API void hak_dallocx(void *block, int flags);
+HAK_API void hak_sdallocx(void *block, size_t size, int flags);
 
 /* ---- Questions and requests ------------------------------------------------------------------------------------ */
 
@@ -64,6 +102,31 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
  * block was freed it may be either, and it may be 1 where somebody else has mapped memory in a place that hakmem gave
  * up. Takes no lock: a signal handler may call it. */
 HAK_API int hak_owns(const void *address);
+
+/* 1 when moving a live block would help memory to go back to the kernel, else 0. For programs that can move their
+ * blocks, as redis does when it defragments. Blocks of up to 32768 bytes lie in slabs: 64 to 256 KiB, cut into blocks
+ * of one size. The answer is 1 when, as far as can be seen at this moment,
+ *   - an eighth of the blocks of the block's slab, or more, are free;
+ *   - those in use are no more than in the mean of such slabs, and an eighth of that: of slabs with blocks of the same
+ *     size that are neither full nor empty, counted one in each call of this function, round and round;
+ *   - no thread is about to take its next blocks from the slab; and
+ *   - another slab with free blocks of that size lies at a lower address.
+ * Free blocks in the caches of threads count as in use. Move the block, with its usable size, past the thread's cache:
+ * then the new one comes from that other slab, and the old one goes back to its own. By way of the cache the next block
+ * would come to where this one was.
+ *
+ *     if (hak_should_move(block)) {
+ *         size_t size = hak_malloc_usable_size(block);
+ *         void *moved = hak_mallocx(size, HAK_MALLOCX_TCACHE_NONE);
+ *         if (moved != NULL) {
+ *             memcpy(moved, block, size);
+ *             hak_dallocx(block, HAK_MALLOCX_TCACHE_NONE);
+ *         }
+ *     }
+ *
+ * While nothing else allocates, each move goes down, and a program that asks for all its blocks again and again comes
+ * to an end. Takes no lock, and writes to no slab. 0 for NULL, and for what is no block of hakmem's. */
+HAK_API int hak_should_move(const void *block);
 
 /* Gives every free page back to the kernel, also holes inside slabs that are in use, and what other threads have in
  * their front caches, whether they run or sleep, up to one block per size. Returns the bytes given back. */

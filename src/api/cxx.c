@@ -195,6 +195,37 @@ HAK_OVERRIDE(new_aligned_nothrow, _ZnwmSt11align_val_tRKSt9nothrow_t, (size_t, s
 HAK_OVERRIDE(new_array_aligned_nothrow, _ZnamSt11align_val_tRKSt9nothrow_t, (size_t, size_t, const struct nothrow *),
              void *);
 
+/* ---- new that tells the size ------------------------------------------------------------------------------------- */
+
+/* As tcmalloc has them, and P0901 has proposed: at least the size, and how much it is. Any size from the one that was
+ * asked for to the one that was told may be passed to delete. Those of hot and cold pass a byte more, a hint, which is
+ * left where it is. */
+struct sized_block {
+    void *block;
+    size_t bytes;
+};
+
+/* Of a `new` of the program's, or a malloc, nobody knows more than what was asked for. */
+static struct sized_block tell_size(void *block, size_t size, bool is_own_new) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    return (struct sized_block){block, is_own_new && place.start == (uintptr_t)block ? place.bytes : size};
+}
+
+static struct sized_block new_sized(size_t size) {
+    HAK_WALKABLE();
+    return tell_size(public_new(size), size, IS_OWN(public_new, new_throwing));
+}
+
+static struct sized_block new_sized_aligned(size_t size, size_t alignment) {
+    HAK_WALKABLE();
+    return tell_size(public_new_aligned(size, alignment), size, IS_OWN(public_new_aligned, new_aligned_throwing));
+}
+
+HAK_OVERRIDE(new_sized, __size_returning_new, (size_t), struct sized_block);
+HAK_OVERRIDE(new_sized, __size_returning_new_hot_cold, (size_t), struct sized_block);
+HAK_OVERRIDE(new_sized_aligned, __size_returning_new_aligned, (size_t, size_t), struct sized_block);
+HAK_OVERRIDE(new_sized_aligned, __size_returning_new_aligned_hot_cold, (size_t, size_t), struct sized_block);
+
 /* ---- delete ------------------------------------------------------------------------------------------------------ */
 
 HAK_INLINE void hand_back(void *block) {

@@ -14,6 +14,7 @@
 #include "front/statistics.h"
 #include "observe/stack.h"
 #include "os/os.h"
+#include "pool/sparse.h"
 
 /* ---- malloc, free, calloc, realloc ------------------------------------------------------------------------------- */
 
@@ -118,22 +119,11 @@ void *hak_reallocarray(void *block, size_t count, size_t size) {
 
 /* ---- Alignment --------------------------------------------------------------------------------------------------- */
 
-/* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie
- * at multiples of `alignment`; HAK_CLASS_NONE when there is none. So do those of the class that may serve it
- * (hak_widest_of_group). */
-static uint32_t aligned_class(size_t alignment, size_t size) {
-    if (alignment > HAK_SMALL_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
-    uint32_t size_class = hak_size_class_of(size < alignment ? alignment : size);
-    while (size_class <= HAK_SMALL_CLASS_COUNT && (hak_size_classes[size_class].block_bytes & (alignment - 1)) != 0)
-        size_class++;
-    return size_class <= HAK_SMALL_CLASS_COUNT ? size_class : HAK_CLASS_NONE;
-}
-
 /* `alignment` is a power of two. */
 static void *alloc_aligned(size_t alignment, size_t size, const void *caller) {
     if (alignment <= HAK_ALIGNMENT) return hak_front_alloc(size, caller);
     if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
-    uint32_t size_class = aligned_class(alignment, size);
+    uint32_t size_class = hak_size_class_of_aligned(alignment, size);
     if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes, caller);
     return hak_front_alloc_large(size, alignment, false, caller);
 }
@@ -175,7 +165,22 @@ size_t hak_malloc_usable_size(void *block) {
     return block == NULL ? 0 : hak_front_place_of(block, "malloc_usable_size").bytes;
 }
 
+size_t hak_malloc_good_size(size_t size) {
+    if (!hak_process_initialize() || size > PTRDIFF_MAX) return size;
+    if (size > HAK_SMALL_MAX) return hak_align_up(size, hak_os_page_bytes());
+    return hak_size_classes[hak_size_class_of(size)].block_bytes;
+}
+
+void *hak_alloc_at_least(size_t size, size_t *usable) {
+    HAK_WALKABLE();
+    void *block = hak_front_alloc(size, HAK_CALLER());
+    if (block != NULL) *usable = hak_region_find((uintptr_t)block).bytes;
+    return block;
+}
+
 int hak_owns(const void *address) { return hak_region_covers((uintptr_t)address); }
+
+int hak_should_move(const void *block) { return hak_sparse_holds((uintptr_t)block); }
 
 size_t hak_purge(void) {
     if (!hak_process_initialize()) return 0;

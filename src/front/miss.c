@@ -393,6 +393,16 @@ void *hak_front_alloc_miss(size_t size, const void *caller) {
     return HAK_LIKELY(block != NULL) ? block : alloc_metered(size, caller);
 }
 
+void *hak_front_alloc_uncached(size_t size, const void *caller) {
+    if (!hak_process_initialize()) return out_of_memory();
+    uint32_t size_class = hak_routes_class_of(size);
+    void *block = take_one(size_class);
+    if (HAK_UNLIKELY(block == NULL)) block = take_one_at_last(size_class);
+    if (HAK_LIKELY(hak_thread_attach() != NULL)) hak_background_want(caller);
+    look_after_growth();
+    return block;
+}
+
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
 /* What is nobody's: what is known of it. */
@@ -514,6 +524,20 @@ void hak_front_free_miss(void *block) {
     take_turn();
     hak_signal_fence();
     hak_background_notice();
+}
+
+void hak_front_free_uncached(void *block) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    bool is_plain = place.kind == HAK_PLACE_SMALL && place.size_class <= HAK_SMALL_CLASS_COUNT;
+    if (HAK_UNLIKELY(!is_plain)) {
+        hak_front_free_miss(block);
+        return;
+    }
+    struct hak_heap *heap = enter();
+    HAK_COUNT(heap, flushed_blocks, 1);
+    hak_pool_put(heap, place.size_class, &block, 1); /* which tells the start of a block from what lies in it */
+    if (HAK_LIKELY(heap != NULL)) leave(heap);
+    take_turn();
 }
 
 /* ---- Purging and prewarming -------------------------------------------------------------------------------------- */

@@ -12,6 +12,12 @@ bool hak_front_refill(uint32_t size_class);
  * = ENOMEM for more than PTRDIFF_MAX bytes too. `clear` as in hak_large_alloc, `caller` as in hak_front_alloc_miss. */
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller);
 
+/* A block of up to HAK_SMALL_MAX bytes that no bin has: of the pool's partial slab with the lowest address, if there is
+ * one of its class. It is not sampled. And the way back to its slab, past the bins, for a block of any size, or
+ * NULL. */
+void *hak_front_alloc_uncached(size_t size, const void *caller);
+void hak_front_free_uncached(void *block);
+
 /* hak_large_resize; what changes its size is sampled anew. To be called where hak_front_alloc_large may be. */
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller);
 

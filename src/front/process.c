@@ -205,7 +205,8 @@ static void in_child(void) {
  * of the kernel is asked now: a sandbox that the program enters later may kill for it. */
 __attribute__((constructor(101))) static void before_main(void) {
     hak_process_initialize(); /* without memory, the first malloc tries again */
-    hak_background_begin();   /* before a setting lets its thread begin, in a thread of an earlier constructor's */
+    if (hak_thread_heap->number != 0) hak_atomic_store(&hak_thread_heap->thread_id, hak_os_thread_id(), relaxed);
+    hak_background_begin(); /* before a setting lets its thread begin, in a thread of an earlier constructor's */
     read_settings();
     hak_tight_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */

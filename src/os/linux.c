@@ -613,7 +613,14 @@ typedef int join_function(pthread_t, void **);
 static create_function *create = pthread_create;
 static join_function *join = pthread_join, *try_join = pthread_tryjoin_np;
 
-#if !defined(HAK_NO_OVERRIDE) /* sanitizers, which want to see all threads, are built without malloc's names */
+/* Not before it was found: sanitizers put one before libc's that calls a function they have yet to look for, and
+ * allocate while they look. */
+typedef int thread_clock_function(pthread_t, clockid_t *);
+static thread_clock_function *thread_clock;
+
+#if defined(HAK_NO_OVERRIDE) /* sanitizers, which want to see all threads, are built without malloc's names */
+__attribute__((constructor(101))) static void find_functions(void) { thread_clock = pthread_getcpuclockid; }
+#else
 /* `function` points to one of these pointers, which stays as it is where libc has none of that name. */
 static void find_function(const char *name, void *function) {
     void *found = hak_os_find_in_libc(name);
@@ -625,6 +632,9 @@ __attribute__((constructor(101))) static void find_functions(void) {
     find_function("pthread_create", &create);
     find_function("pthread_join", &join);
     find_function("pthread_tryjoin_np", &try_join);
+    thread_clock_function *found = pthread_getcpuclockid;
+    find_function("pthread_getcpuclockid", &found);
+    thread_clock = found;
 }
 #endif
 
@@ -1000,7 +1010,7 @@ int hak_os_process_id(void) { return (int)getpid(); }
  * kernel. */
 uint32_t hak_os_thread_id(void) {
     clockid_t clock;
-    return pthread_getcpuclockid(pthread_self(), &clock) == 0 ? (uint32_t) ~(clock >> 3) : 0;
+    return thread_clock != NULL && thread_clock(pthread_self(), &clock) == 0 ? (uint32_t) ~(clock >> 3) : 0;
 }
 
 bool hak_os_is_readable(const void *address) {

@@ -15,7 +15,8 @@ HAK_INLINE void hak_freed_note(struct hak_heap *heap, const void *start, size_t 
     hak_atomic_store(&place->bytes, bytes, relaxed);
 }
 
-/* The bytes of the object that began there, of a thread's last one; 0 when none is known. Any thread; a guess while others free. */
+/* The bytes of the object that began there, of a thread's last one; 0 when none is known. Any thread; a guess while
+ * others free. */
 HAK_COLD size_t hak_freed_bytes(const void *start);
 
 #endif

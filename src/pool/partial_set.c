@@ -54,3 +54,34 @@ bool hak_partial_set_remove(struct hak_slab *slab, uint32_t size_class) {
     uint32_t unit = hak_region_unit_of(range, slab);
     return take_bit(range, unit / HAK_UNITS_PER_SUPER_SLAB, size_class, 1u << (unit % HAK_UNITS_PER_SUPER_SLAB));
 }
+
+/* Who fills a slab puts it back before he knows that it is full. */
+static bool has_free_block(const struct hak_range *range, struct hak_slab *slab, uint32_t size_class) {
+    const HAK_ATOMIC(uint64_t) *bits = hak_region_bits_of(range, slab, size_class);
+    for (uint32_t i = 0; i * 64 < hak_size_classes[size_class].block_count; i++)
+        if (hak_atomic_load(&bits[i], relaxed) != 0) return true;
+    return false;
+}
+
+/* Among the units of a SuperSlab in `mask`. */
+static bool has_any_of(const struct hak_range *range, uint32_t super_slab, uint32_t size_class, uint32_t mask) {
+    uint32_t row = hak_atomic_load(&range->super_slabs[super_slab].partial[size_class], relaxed) & mask;
+    for (; row != 0; row &= row - 1) {
+        uint32_t unit = super_slab * HAK_UNITS_PER_SUPER_SLAB + hak_lowest_bit(row);
+        if (has_free_block(range, &range->slabs[unit], size_class)) return true;
+    }
+    return false;
+}
+
+bool hak_partial_set_has_below(const struct hak_slab *slab, uint32_t size_class) {
+    const struct hak_range *own = hak_region_range_of_record(slab);
+    uint32_t unit = hak_region_unit_of(own, slab), own_super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
+    for (uint32_t i = 0; i <= own->number; i++) {
+        const struct hak_range *range = hak_region_range(i);
+        uint32_t end = range == own ? own_super_slab : HAK_NO_SUPER_SLAB, super_slab = 0;
+        while ((super_slab = hak_hint_next(range, HAK_PARTIAL_HINT + size_class, super_slab)) < end)
+            if (has_any_of(range, super_slab++, size_class, UINT32_MAX)) return true;
+    }
+    uint32_t below = (uint32_t)hak_low_bits(unit % HAK_UNITS_PER_SUPER_SLAB);
+    return has_any_of(own, own_super_slab, size_class, below);
+}

@@ -22,4 +22,7 @@ struct hak_slab *hak_partial_set_take(uint32_t size_class);
  * not. */
 bool hak_partial_set_remove(struct hak_slab *slab, uint32_t size_class);
 
+/* Whether one that has a free block is in the set at a lower address: a guess. */
+bool hak_partial_set_has_below(const struct hak_slab *slab, uint32_t size_class);
+
 #endif

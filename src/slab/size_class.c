@@ -26,3 +26,11 @@ void hak_size_class_initialize(void) {
         hak_size_classes[hak_sampled_class(i)] = *size_class;
     }
 }
+
+uint32_t hak_size_class_of_aligned(size_t alignment, size_t size) {
+    if (alignment > HAK_SMALL_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
+    uint32_t size_class = hak_size_class_of(size < alignment ? alignment : size);
+    while (size_class <= HAK_SMALL_CLASS_COUNT && (hak_size_classes[size_class].block_bytes & (alignment - 1)) != 0)
+        size_class++;
+    return size_class <= HAK_SMALL_CLASS_COUNT ? size_class : HAK_CLASS_NONE;
+}

@@ -55,6 +55,11 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
     return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
 }
 
+/* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie at
+ * multiples of `alignment`, a power of two; HAK_CLASS_NONE when there is none. So do those of the class that may serve
+ * it (hak_widest_of_group). */
+uint32_t hak_size_class_of_aligned(size_t alignment, size_t size);
+
 /* The class that serves a size of `size_class` while its group is closed. Whatever power of two divides the block size
  * of a class of the group divides that of the widest. */
 HAK_INLINE uint32_t hak_widest_of_group(uint32_t size_class) {
@@ -80,8 +85,8 @@ HAK_INLINE uint32_t hak_block_index(uint32_t offset, uint32_t reciprocal) {
  * size where a slab is one unit, else the power of two that divides it.
  *
  * True for an address on the grid, of a unit of the class. With r = ceil(2^32 / grid) the offset n = k * grid + m has
- * n * r = k * 2^32 + m * r + e, e < n < 2^16: the lower half of that is e when m is 0, else at least r, which is 2^17 or
- * more (after Lemire, Kaser and Kurz, Faster remainder by direct computation, 2019). */
+ * n * r = k * 2^32 + m * r + e, where e < n < 2^16: the lower half of that is e when m is 0, else 2^17 at least, and no
+ * more than fits (after Lemire, Kaser and Kurz, Faster remainder by direct computation, 2019). */
 HAK_INLINE bool hak_is_on_grid(const void *block, uint32_t grid_reciprocal) {
     return (uint32_t)((uintptr_t)block % HAK_UNIT_BYTES) * grid_reciprocal < HAK_UNIT_BYTES;
 }

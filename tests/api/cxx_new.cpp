@@ -75,6 +75,53 @@ void mixed_with_malloc() {
     }
 }
 
+// tcmalloc's operators that tell the size: all of it may be used, and any size up to it given to delete.
+void sized() {
+    for (std::size_t size : sizes) {
+        for (std::size_t alignment : alignments) {
+            auto align = std::align_val_t(alignment);
+            const __sized_ptr_t made[] = {
+                __size_returning_new(size),
+                __size_returning_new_hot_cold(size, 200),
+                __size_returning_new_aligned(size, alignment),
+                __size_returning_new_aligned_hot_cold(size, alignment, 1),
+            };
+            for (std::size_t i = 0; i < COUNT_OF(made); i++) {
+                EXPECT(made[i].n >= size && made[i].n == malloc_usable_size(made[i].p), "%zu bytes for %zu", made[i].n,
+                       size);
+                used(made[i].p, made[i].n, i < 2 ? 16 : alignment);
+            }
+            ::operator delete(made[0].p, made[0].n);
+            ::operator delete(made[1].p, size + (made[1].n - size) / 2);
+            ::operator delete(made[2].p, made[2].n, align);
+            ::operator delete(made[3].p, align);
+        }
+    }
+}
+
+// clang's allocation tokens, which mean nothing: each is the function it stands for.
+void tokens() {
+    enum { TOKEN = 99 };
+    for (std::size_t size : sizes) {
+        ::operator delete(used(__alloc_token__Znwm(size, TOKEN), size, 16));
+        ::operator delete[](used(__alloc_token__Znam(size, TOKEN), size, 16), size);
+        ::operator delete(used(__alloc_token__ZnwmRKSt9nothrow_t(size, &std::nothrow, TOKEN), size, 16));
+        ::operator delete[](used(__alloc_token__ZnamRKSt9nothrow_t(size, &std::nothrow, TOKEN), size, 16));
+        std::free(used(__alloc_token_malloc(size, TOKEN), size, 16));
+        for (std::size_t alignment : alignments) {
+            auto align = std::align_val_t(alignment);
+            const void *tag = &std::nothrow;
+            ::operator delete(used(__alloc_token__ZnwmSt11align_val_t(size, alignment, TOKEN), size, alignment), align);
+            ::operator delete[](used(__alloc_token__ZnamSt11align_val_t(size, alignment, TOKEN), size, alignment),
+                                align);
+            void *one = __alloc_token__ZnwmSt11align_val_tRKSt9nothrow_t(size, alignment, tag, TOKEN);
+            void *many = __alloc_token__ZnamSt11align_val_tRKSt9nothrow_t(size, alignment, tag, TOKEN);
+            ::operator delete(used(one, size, alignment), align);
+            ::operator delete[](used(many, size, alignment), align);
+        }
+    }
+}
+
 template <class Call> bool throws_bad_alloc(Call call) {
     try {
         opaque_pointer(call());
@@ -92,6 +139,9 @@ void bad_alloc() {
             std::size_t size = opaque(given);
             EXPECT(throws_bad_alloc([=] { return ::operator new(size); }), "new of %zu bytes", size);
             EXPECT(throws_bad_alloc([=] { return ::operator new[](size); }), "new[] of %zu bytes", size);
+            EXPECT(throws_bad_alloc([=] { return __size_returning_new(size).p; }), "sized new of %zu bytes", size);
+            EXPECT(throws_bad_alloc([=] { return __size_returning_new_aligned(size, 64).p; }), "of %zu bytes", size);
+            EXPECT(throws_bad_alloc([=] { return __alloc_token__Znwm(size, 1); }), "new of %zu bytes", size);
             for (std::size_t alignment : alignments) {
                 auto align = std::align_val_t(alignment);
                 EXPECT(throws_bad_alloc([=] { return ::operator new(size, align); }), "new of %zu bytes", size);
@@ -115,6 +165,7 @@ void nothrow() {
         std::size_t size = opaque(given);
         EXPECT(!::operator new(size, std::nothrow), "nothrow new of %zu bytes", size);
         EXPECT(!::operator new[](size, std::nothrow), "nothrow new[] of %zu bytes", size);
+        EXPECT(!__alloc_token__ZnwmRKSt9nothrow_t(size, &std::nothrow, 1), "nothrow new of %zu bytes", size);
         for (std::size_t alignment : alignments) {
             auto align = std::align_val_t(alignment);
             EXPECT(!::operator new(size, align, std::nothrow), "nothrow new of %zu bytes", size);
@@ -278,6 +329,8 @@ int main(int argc, char **argv) {
         {"plain", plain},
         {"aligned", aligned},
         {"mixed_with_malloc", mixed_with_malloc},
+        {"sized", sized},
+        {"tokens", tokens},
         {"bad_alloc", bad_alloc},
         {"nothrow", nothrow},
         {"handlers", handlers},

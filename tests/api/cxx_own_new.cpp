@@ -24,7 +24,7 @@ struct header {
 
 alignas(4096) char arena[1 << 20];
 std::size_t arena_used;
-bool in_arena, throws, zeroes;
+bool in_arena, throws, zeroes, is_bare;
 long news, deletes;
 
 struct no_room : std::bad_alloc {};
@@ -39,6 +39,7 @@ header *header_of(void *block) { return static_cast<header *>(block) - 1; }
 void *own_new(std::size_t size, std::size_t alignment) {
     if (throws) throw no_room();
     news++;
+    if (is_bare) return std::malloc(size);
     std::size_t whole = (size + 2 * alignment - 1) / alignment * alignment;
     char *start = arena + (arena_used + alignment - 1) / alignment * alignment;
     if (in_arena) arena_used = static_cast<std::size_t>(start - arena) + whole;
@@ -85,7 +86,11 @@ const maker makers[] = {
 #ifndef OWN_ARRAYS
     [](std::size_t size) { return ::operator new(size); },
     [](std::size_t size) { return ::operator new(size, std::nothrow); },
+    [](std::size_t size) { return __alloc_token__Znwm(size, 7); },
+    [](std::size_t size) { return __alloc_token__ZnwmRKSt9nothrow_t(size, &std::nothrow, 7); },
 #endif
+    [](std::size_t size) { return __alloc_token__Znam(size, 7); },
+    [](std::size_t size) { return __alloc_token__ZnamRKSt9nothrow_t(size, &std::nothrow, 7); },
     [](std::size_t size) { return ::operator new[](size); },
     [](std::size_t size) { return ::operator new[](size, std::nothrow); },
 };
@@ -167,6 +172,34 @@ void aligned() {
 #else
     SKIP("no aligned new before C++17");
 #endif
+}
+
+// The operators that tell the size ask new: of a block of the program's own, they know no more than was asked for.
+void sized() {
+#ifdef OWN_ARRAYS
+    const bool is_own = false;
+#else
+    const bool is_own = true;
+#endif
+    for (std::size_t size : sizes) {
+        long news_before = news;
+        __sized_ptr_t made = __size_returning_new(size);
+        EXPECT(news - news_before == is_own && made.n >= size && (made.n == size || !is_own), "%zu bytes for %zu",
+               made.n, size);
+        ::operator delete(made.p);
+        is_bare = true;
+        made = __size_returning_new(size);
+        is_bare = false;
+        EXPECT(made.n == size || !is_own, "%zu bytes for %zu", made.n, size);
+        std::free(made.p);
+#ifdef __cpp_aligned_new
+        news_before = news;
+        made = __size_returning_new_aligned(size, std::size_t(ALIGN));
+        EXPECT(news - news_before == is_own && made.n >= size && (made.n == size || !is_own), "%zu bytes for %zu",
+               made.n, size);
+        ::operator delete(made.p, ALIGN);
+#endif
+    }
 }
 
 // The throwing forms pass the program's exception on, the others end it.
@@ -327,9 +360,9 @@ void strings() {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"every_form", every_form},     {"aligned", aligned},         {"throwing", throwing},
-        {"arena", arena_objects},       {"overlap", overlap},         {"zeroing", zeroing},
-        {"constructors", constructors}, {"stable_sort", stable_sort}, {"strings", strings},
+        {"every_form", every_form},   {"sized", sized},     {"aligned", aligned}, {"throwing", throwing},
+        {"arena", arena_objects},     {"overlap", overlap}, {"zeroing", zeroing}, {"constructors", constructors},
+        {"stable_sort", stable_sort}, {"strings", strings},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);
 }

@@ -1,4 +1,4 @@
-/* What hakmem.h has beyond the standard interface: versions, ownership, purge, prewarm, statistics.
+/* What hakmem.h has beyond the standard interface: versions, sizes, ownership, moves, purge, prewarm, statistics.
  * Compiled twice: linked to libhakmem.so, and to the core that has the hak_* names only (API_HAK). */
 #include "expect.h"
 
@@ -31,6 +31,185 @@ static void owns(void) {
         block = hak_memalign(MIB, sizes[i]);
         EXPECT(block && hak_owns(block) == 1, "hak_owns of an aligned block of %zu bytes", sizes[i]);
         hak_free(block);
+    }
+}
+
+static void good_size(void) {
+    for (size_t size = 0; size < 100 * MIB; size += size < 40000 ? 1 : size / 5) {
+        size_t good = hak_malloc_good_size(size);
+        EXPECT(good >= size && hak_malloc_good_size(good) == good, "the good size of %zu is %zu", size, good);
+        char *block = hak_malloc(size);
+        EXPECT(block && hak_malloc_usable_size(block) >= good, "%zu bytes have less than %zu", size, good);
+        hak_free(block);
+    }
+    EXPECT(hak_malloc_good_size(SIZE_MAX) == SIZE_MAX, "the good size of SIZE_MAX");
+    EXPECT(hak_malloc_good_size((size_t)PTRDIFF_MAX + 1) == (size_t)PTRDIFF_MAX + 1, "of more than can be");
+}
+
+static void at_least(void) {
+    for (size_t size = 0; size < 100 * MIB; size += size < 40000 ? 1 : size / 5) {
+        size_t usable = 0;
+        char *block = hak_alloc_at_least(size, &usable);
+        EXPECT(block && usable >= size && usable == hak_malloc_usable_size(block), "%zu bytes, usable %zu", size,
+               usable);
+        memset(block, 1, usable);
+        hak_free_sized(block, usable - (usable - size) / 2);
+    }
+    size_t usable = 12345;
+    EXPECT_REFUSED(ENOMEM, hak_alloc_at_least(opaque(SIZE_MAX), &usable));
+    EXPECT(usable == 12345, "a refused hak_alloc_at_least wrote %zu", usable);
+}
+
+static size_t slabs_now(void) {
+    struct hak_statistics stats;
+    hak_stats(&stats, sizeof(stats));
+    return stats.slabs;
+}
+
+/* Asks for all blocks, and moves those that are named; how many. */
+static size_t move_named(unsigned char **blocks, size_t count) {
+    size_t moved = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!hak_should_move(blocks[i])) continue;
+        size_t size = hak_malloc_usable_size(blocks[i]);
+        unsigned char *target = hak_mallocx(size, HAK_MALLOCX_TCACHE_NONE);
+        EXPECT(target && target < blocks[i], "block %p was named, and moved to %p", (void *)blocks[i], (void *)target);
+        memcpy(target, blocks[i], size);
+        hak_dallocx(blocks[i], HAK_MALLOCX_TCACHE_NONE);
+        blocks[i] = target;
+        moved++;
+    }
+    return moved;
+}
+
+/* A heap of blocks of one size, of which one in `keep_one_in` is left, in random order; what moving them gains. */
+static void defragment(size_t size, size_t count, size_t keep_one_in) {
+    static unsigned char *blocks[400000];
+    uint64_t random = size;
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = hak_malloc(size);
+        EXPECT(blocks[i], "hak_malloc(%zu)", size);
+        memset(blocks[i], (int)(i % 251), size);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (random_next(&random) % keep_one_in) hak_free(blocks[i]);
+        else blocks[left++] = blocks[i];
+    }
+    for (size_t i = left; i > 1; i--) {
+        size_t other = random_next(&random) % i;
+        unsigned char *swapped = blocks[i - 1];
+        blocks[i - 1] = blocks[other];
+        blocks[other] = swapped;
+    }
+    hak_purge();
+    size_t slabs = slabs_now();
+    size_t resident = resident_bytes();
+    size_t passes = 1;
+    while (move_named(blocks, left)) {
+        EXPECT(passes++ < 20, "blocks of %zu bytes are named again and again", size);
+    }
+    hak_purge();
+    size_t least = left * size / (64 * KIB);
+    EXPECT(slabs_now() < slabs / 2 && slabs_now() <= least + least / 4 + 80,
+           "slabs of %zu bytes: %zu, after %zu passes %zu; the blocks would fill %zu", size, slabs, passes, slabs_now(),
+           least);
+    EXPECT(size > 1000 || resident_bytes() + (slabs - slabs_now()) * 16 * KIB < resident,
+           "blocks of %zu bytes: resident %zu, then %zu", size, resident, resident_bytes());
+    for (size_t i = 0; i < left; i++) {
+        EXPECT(!memcmp(blocks[i], blocks[i] + 1, size - 1), "a moved block of %zu bytes changed", size);
+        hak_free(blocks[i]);
+    }
+}
+
+static void should_move(void) {
+    static char global[100];
+    EXPECT(!hak_should_move(NULL) && !hak_should_move(global) && !hak_should_move((void *)UINTPTR_MAX),
+           "what is no block was named");
+    char *large = hak_malloc(100000);
+    EXPECT(!hak_should_move(large), "a large block was named");
+    hak_free(large);
+    defragment(64, 400000, 10);
+    defragment(500, 100000, 4);
+    defragment(5000, 20000, 5);
+    defragment(20000, 4000, 4);
+}
+
+/* Blocks of a heap that is full are left where they are, but for those of the last slab. */
+static void should_stay(void) {
+    static void *blocks[20000];
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        blocks[i] = hak_malloc(200);
+    }
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+            EXPECT(!hak_should_move(blocks[i]), "block %zu of a full heap was named", i);
+        }
+    }
+    for (size_t i = 0; i < COUNT_OF(blocks); i += 20) { /* less than an eighth of each slab */
+        hak_free(blocks[i]);
+        blocks[i] = NULL;
+    }
+    hak_purge();
+    size_t named = 0;
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        named += blocks[i] && hak_should_move(blocks[i]);
+    }
+    EXPECT(named <= 64 * KIB / 200, "%zu blocks of a heap that is nearly full were named", named);
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        hak_free(blocks[i]);
+    }
+}
+
+enum { MOVERS = 4, MOVED = 20000 };
+
+/* Threads that move their own blocks while others allocate and free beside them. */
+static void *move_thread(void *seed) {
+    unsigned char **blocks = hak_calloc(MOVED, sizeof(*blocks));
+    uint64_t random = (uint64_t)(uintptr_t)seed;
+    EXPECT(blocks, "hak_calloc");
+    for (int round = 0; round < 6; round++) {
+        size_t left = 0;
+        for (size_t i = 0; i < MOVED; i++) {
+            if (!blocks[i]) {
+                blocks[i] = hak_malloc(100);
+                EXPECT(blocks[i], "hak_malloc");
+                memset(blocks[i], (int)(uintptr_t)seed, 100);
+            }
+        }
+        for (size_t i = 0; i < MOVED; i++) {
+            if (random_next(&random) % 5) hak_free(blocks[i]);
+            else blocks[left++] = blocks[i];
+        }
+        for (size_t i = 0; i < left; i++) {
+            if (!hak_should_move(blocks[i])) continue;
+            unsigned char *target = hak_mallocx(100, HAK_MALLOCX_TCACHE_NONE);
+            EXPECT(target, "hak_mallocx");
+            memcpy(target, blocks[i], 100);
+            hak_dallocx(blocks[i], HAK_MALLOCX_TCACHE_NONE);
+            blocks[i] = target;
+        }
+        for (size_t i = 0; i < left; i++) {
+            EXPECT(blocks[i][0] == (unsigned char)(uintptr_t)seed && !memcmp(blocks[i], blocks[i] + 1, 99),
+                   "a block of thread %d changed", (int)(uintptr_t)seed);
+        }
+        memset(blocks + left, 0, (MOVED - left) * sizeof(*blocks));
+    }
+    for (size_t i = 0; i < MOVED; i++) {
+        hak_free(blocks[i]);
+    }
+    hak_free(blocks);
+    return NULL;
+}
+
+static void movers(void) {
+    pthread_t threads[MOVERS];
+    for (size_t i = 0; i < MOVERS; i++) {
+        int code = pthread_create(&threads[i], NULL, move_thread, (void *)(i + 1));
+        EXPECT(code == 0, "pthread_create gave %d", code);
+    }
+    for (size_t i = 0; i < MOVERS; i++) {
+        pthread_join(threads[i], NULL);
     }
 }
 
@@ -167,8 +346,12 @@ static void one_heap(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"version", version},   {"owns", owns},   {"purge", purge},
-        {"prewarm", prewarm},   {"stats", stats}, {"stats_sizes", stats_sizes},
+        {"version", version},         {"good_size", good_size},
+        {"at_least", at_least},       {"owns", owns},
+        {"should_move", should_move}, {"should_stay", should_stay},
+        {"movers", movers},           {"purge", purge},
+        {"prewarm", prewarm},         {"stats", stats},
+        {"stats_sizes", stats_sizes},
 #ifndef API_HAK
         {"one_heap", one_heap},
 #endif

@@ -62,7 +62,27 @@ static void greedy(void) {
     free(numbers);
 }
 
+#ifdef API_LINKED
+/* All that hak_alloc_at_least tells of may be used at once. */
+static void at_least(void) {
+    for (size_t asked = 1; asked < 5 * MIB; asked += asked / 9 + 1) {
+        size_t size = 0;
+        char *block = hak_alloc_at_least(asked, &size);
+        EXPECT(block && size >= asked, "%zu bytes of %zu", size, asked);
+        memset(block, 1, size);
+        snprintf(block, size, "%s", "short");
+        hak_free_sized(block, size);
+    }
+}
+#endif
+
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {{"expand", expand}, {"greedy", greedy}};
+    static const struct test_case cases[] = {
+        {"expand", expand},
+        {"greedy", greedy},
+#ifdef API_LINKED
+        {"at_least", at_least},
+#endif
+    };
     return run_case(argc, argv, cases, COUNT_OF(cases), 20);
 }

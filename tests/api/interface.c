@@ -90,6 +90,34 @@ static void *by_libc_posix_memalign(size_t size) {
     return code ? NULL : block;
 }
 
+static void *by_mallocx(size_t size) { return mallocx(size, 0x106); } /* aligned to 64 bytes, past the thread's cache */
+
+static void *by_rallocx(size_t size) { return rallocx(malloc(1), size, 0); }
+
+enum { TOKEN = 12345 };
+
+static void *by_token_malloc(size_t size) { return __alloc_token_malloc(size, TOKEN); }
+
+static void *by_token_calloc(size_t size) { return __alloc_token_calloc(size, 1, TOKEN); }
+
+static void *by_token_realloc(size_t size) { return __alloc_token_realloc(malloc(1), size, TOKEN); }
+
+static void *by_token_reallocarray(size_t size) { return __alloc_token_reallocarray(NULL, 1, size, TOKEN); }
+
+static void *by_token_aligned_alloc(size_t size) { return __alloc_token_aligned_alloc(64, size, TOKEN); }
+
+static void *by_token_memalign(size_t size) { return __alloc_token_memalign(64, size, TOKEN); }
+
+static void *by_token_posix_memalign(size_t size) {
+    void *block = NULL;
+    int code = __alloc_token_posix_memalign(&block, 64, size, TOKEN);
+    return code ? NULL : block;
+}
+
+static void *by_token_valloc(size_t size) { return __alloc_token_valloc(size, TOKEN); }
+
+static void *by_token_pvalloc(size_t size) { return __alloc_token_pvalloc(size, TOKEN); }
+
 static void *by_strdup(size_t size) {
     static char text[MIB];
     memset(text, 'x', sizeof(text) - 1);
@@ -116,6 +144,17 @@ static const struct {
     {"__libc_valloc", __libc_valloc},
     {"__libc_pvalloc", __libc_pvalloc},
     {"__posix_memalign", by_libc_posix_memalign},
+    {"mallocx", by_mallocx},
+    {"rallocx", by_rallocx},
+    {"__alloc_token_malloc", by_token_malloc},
+    {"__alloc_token_calloc", by_token_calloc},
+    {"__alloc_token_realloc", by_token_realloc},
+    {"__alloc_token_reallocarray", by_token_reallocarray},
+    {"__alloc_token_aligned_alloc", by_token_aligned_alloc},
+    {"__alloc_token_memalign", by_token_memalign},
+    {"__alloc_token_posix_memalign", by_token_posix_memalign},
+    {"__alloc_token_valloc", by_token_valloc},
+    {"__alloc_token_pvalloc", by_token_pvalloc},
     {"strndup", by_strdup},
 };
 
@@ -146,12 +185,21 @@ static void end_by_cfree(void *block, size_t size) {
     old_cfree(block);
 }
 
+static void end_by_dallocx(void *block, size_t size) {
+    (void)size;
+    dallocx(block, 0x100);
+}
+
+static void end_by_sdallocx(void *block, size_t size) { sdallocx(block, size, 0); }
+
+static void end_by_rallocx(void *block, size_t size) { free(rallocx(block, size * 2, 0x8)); }
+
 static void end_by_sized_free(void *block, size_t size) { HAS_SIZED_FREE ? free_sized(block, size) : free(block); }
 
 static void matrix(void) {
-    static void (*const ends[])(void *, size_t) = {end_by_free,         end_by_libc_free,    end_by_realloc,
-                                                   end_by_realloc_zero, end_by_reallocarray, end_by_libc_realloc,
-                                                   end_by_cfree};
+    static void (*const ends[])(void *, size_t) = {
+        end_by_free,         end_by_libc_free, end_by_realloc, end_by_realloc_zero, end_by_reallocarray,
+        end_by_libc_realloc, end_by_cfree,     end_by_dallocx, end_by_sdallocx,     end_by_rallocx};
     static const size_t sizes[] = {1, 16, 100, 1024, 5000, 40000, 300000};
     find_old_names();
     for (int round = 0; round < 20; round++) {

@@ -77,6 +77,24 @@ void check(void *block, std::size_t alignment, std::size_t bytes) {
     std::memset(block, 1, bytes);
 }
 
+// What stands for a function calls the program's; and nobody knows more of its blocks than was asked for.
+int stand_ins() {
+    const std::size_t sizes[] = {1, 100, 5000, 100000};
+    for (std::size_t size : sizes) {
+        void *blocks[] = {__alloc_token_malloc(size, 1), __alloc_token_calloc(size, 1, 1),
+                          __alloc_token_realloc(nullptr, size, 1), __alloc_token__Znwm(size, 1)};
+        for (void *block : blocks) {
+            check(block, 1, size);
+            std::free(block);
+        }
+        __sized_ptr_t made = __size_returning_new(size);
+        check(made.p, 1, size);
+        EXPECT(made.n == size, "%zu bytes for %zu", made.n, size);
+        ::operator delete(made.p);
+    }
+    return 0;
+}
+
 int every_form() {
     const std::size_t sizes[] = {0, 1, 100, 5000, 100000}, alignments[] = {2, 8, 64, 4096};
     long news = asked, deletes = given_back, done = 0;
@@ -154,8 +172,9 @@ int main(int argc, char **argv) {
     dladdr(reinterpret_cast<void *>(own), &found);
     if (found.dli_fname == nullptr || std::strstr(found.dli_fname, "hakmem") == nullptr) return EXIT_NOT_HAKMEM;
     if (name == "every_form") return every_form();
+    if (name == "stand_ins") return stand_ins();
     if (name == "library") return library();
     if (name == "full") return full();
-    std::fprintf(stderr, "usage: own_malloc every_form | library | full\n");
+    std::fprintf(stderr, "usage: own_malloc every_form | stand_ins | library | full\n");
     return EXIT_USE;
 }

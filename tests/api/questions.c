@@ -174,6 +174,21 @@ static void info_old(void) {
     heap_free(heap);
 }
 
+/* Who asks libc by its file name, as psutil's heap_info does, learns of libc's heap, in which there is nothing. */
+static void info_of_libc(void) {
+    struct heap *heap = heap_make();
+    heap_fill(heap, 16, 8 * KIB, 16 * MIB);
+    void *libc = dlopen("libc.so.6", RTLD_LAZY);
+    struct mallinfo2 (*of_libc)(void) = libc ? (struct mallinfo2(*)(void))dlsym(libc, "mallinfo2") : NULL;
+    if (!of_libc) {
+        SKIP("this libc has no mallinfo2");
+    }
+    EXPECT(of_libc().uordblks < MIB && mallinfo2().uordblks >= 16 * MIB, "libc's heap has %zu bytes, hakmem's %zu",
+           of_libc().uordblks, mallinfo2().uordblks);
+    heap_free(heap);
+    dlclose(libc);
+}
+
 /* ---- malloc_trim ---- */
 
 /* 1 when it gave memory back, 0 when there was nothing to give. */
@@ -321,10 +336,18 @@ static void small_stack(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"small_stack", small_stack},         {"tuning", tuning},         {"tuning_taken_back", tuning_taken_back},
-        {"usual_threshold", usual_threshold}, {"info_small", info_small}, {"info_medium", info_medium},
-        {"info_large", info_large},           {"info_old", info_old},     {"trim", trim},
-        {"stats_text", stats_text},           {"info_text", info_text},
+        {"small_stack", small_stack},
+        {"tuning", tuning},
+        {"tuning_taken_back", tuning_taken_back},
+        {"usual_threshold", usual_threshold},
+        {"info_small", info_small},
+        {"info_medium", info_medium},
+        {"info_large", info_large},
+        {"info_old", info_old},
+        {"info_of_libc", info_of_libc},
+        {"trim", trim},
+        {"stats_text", stats_text},
+        {"info_text", info_text},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);
 }

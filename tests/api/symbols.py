@@ -1,7 +1,8 @@
 """Checks that a libhakmem.so exports the symbols of symbols.txt and no others, that hakmem.h declares no function that
-the list lacks, and that the library uses none of the C library's locks, and writes no environment.
+the list lacks, that the page about the interface names them all, and that the library uses none of the C library's
+locks, and writes no environment.
 
-    symbols.py LIBRARY SYMBOLS HEADER [--nm NM]
+    symbols.py LIBRARY SYMBOLS HEADER PAGE [--nm NM]
 
 Owns nothing; reads the dynamic symbol table through nm. Exit code 0 when they agree, else 1 with the difference.
 """
@@ -41,11 +42,17 @@ def declared(header: Path) -> set[str]:
     return set(re.findall(r"^HAK_API [^;(]*?\b(hak_\w+)\(", header.read_text(encoding="utf-8"), re.MULTILINE))
 
 
+def told(page: Path) -> set[str]:
+    """Names in backquotes, several of which may stand in one cell or row."""
+    return set(re.findall(r"`(\w+)`", page.read_text(encoding="utf-8")))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", type=Path)
     parser.add_argument("symbols", type=Path)
     parser.add_argument("header", type=Path)
+    parser.add_argument("page", type=Path)
     parser.add_argument("--nm", default="nm")
     options = parser.parse_args()
 
@@ -54,6 +61,7 @@ def main() -> int:
     found = dynamic(options.nm, options.library, "--defined-only")
     used = dynamic(options.nm, options.library, "--undefined-only")
     public = declared(options.header)
+    page = told(options.page)
     complaints = (
         ([] if "pthread_create" in used else ["what the library uses can't be told"])
         + [f"used, and must not be: {name}" for name in sorted(used) if UNWANTED.fullmatch(name)]
@@ -63,6 +71,9 @@ def main() -> int:
         + [f"declared in {options.header.name}, but not in the list: {name}" for name in sorted(public - names)]
         + [f"in the list, but not declared in {options.header.name}: {name}"
            for name in sorted(n for n in names if n.startswith("hak_") and n not in public)]
+        + [f"not in {options.page.name}: {name}" for name in sorted(n for n in names - page if "_Z" not in n)]
+        + [f"in {options.page.name}, but not exported: {name}"
+           for name in sorted(n for n in page - names if n.startswith("hak_"))]
     )
     for complaint in complaints:
         print(complaint, file=sys.stderr)

@@ -369,10 +369,34 @@ static void step_resize(const struct step *step) {
     end(slot);
 }
 
+/* As a program does that moves its blocks, whether this one is named or not. */
+static void move_block(struct block *block) {
+#ifdef FUZZ_OUTSIDE
+    (void)block;
+#else
+    size_t size = usable_size(block);
+    if (size > MIB) return;
+    (void)hak_should_move(block->start);
+    int flags = HAK_MALLOCX_TCACHE_NONE | HAK_MALLOCX_LG_ALIGN(__builtin_ctzl(block->alignment));
+    unsigned char *start = hak_mallocx(size, flags);
+    if (start == NULL) return;
+    EXPECT(((uintptr_t)start & (block->alignment - 1)) == 0, "mallocx gives %p for %#x", (void *)start,
+           (unsigned)flags);
+    memcpy(start, block->start, size);
+    remove_block(block);
+    hak_dallocx(block->start, HAK_MALLOCX_TCACHE_NONE);
+    block->start = start;
+    block->asked = size;
+    add_block(block);
+    oracle_check(block);
+#endif
+}
+
 static void step_usable(const struct step *step) {
     struct slot *slot = take_slot(step->slot, 1);
     if (slot == NULL) return;
     oracle_check(&slot->block);
+    if (step->variant & 1) move_block(&slot->block);
     slot->block.size = usable_size(&slot->block);
     oracle_write(&slot->block);
     end(slot);

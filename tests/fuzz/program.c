@@ -190,7 +190,10 @@ static void print_step(const struct step *step) {
     case STEP_MEMALIGN: printf("b[%u] = memalign(%#zx, %#zx);", slot, alignment, step->size); break;
     case STEP_VALLOC: printf("b[%u] = valloc(%#zx);", slot, step->size); break;
     case STEP_PVALLOC: printf("b[%u] = pvalloc(%#zx);", slot, step->size); break;
-    case STEP_USABLE: printf("memset(b[%u], pattern, malloc_usable_size(b[%u]));", slot, slot); break;
+    case STEP_USABLE:
+        printf("%smemset(b[%u], pattern, malloc_usable_size(b[%u]));", step->variant & 1 ? "move the block; " : "",
+               slot, slot);
+        break;
     case STEP_FREE_SIZED: printf("free_sized(b[%u], its size);", slot); break;
     case STEP_FREE_ALIGNED_SIZED: printf("free_aligned_sized(b[%u], its alignment, its size);", slot); break;
     case STEP_FILL:

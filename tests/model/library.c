@@ -46,6 +46,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/fork.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"
+#include "pool/sparse.c"
 
 #include "observe/probes.h"
 void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
@@ -215,6 +216,8 @@ void library_reset(void) {
     away_bytes = free_left_bytes = most_at_once_bytes = last_given_ms = seen_pages = allowance = most_free_bytes = 0;
     pinned_bytes = pinned_at_ms = pinned_at_out_bytes = most_out_bytes = 0;
     shrink_at = growths = 0;
+    memset(fills, 0, sizeof fills);
+    next_look = 0;
     hak_vain_rounds = 0;
     largest_mapping = 0;
     hak_mapping_count = hak_mapping_bytes = 0;

@@ -10,6 +10,7 @@
 #include "pool/bin.h"
 #include "pool/bin_size.h"
 #include "pool/drain.h"
+#include "pool/pool.h"
 
 struct call {
     void (*function)(void *);
@@ -546,6 +547,9 @@ static void misuse_after_a_flush(void **state) {
     }
 }
 
+static void resize_by_flags(void *block) { hak_rallocx(block, 100, HAK_MALLOCX_LG_ALIGN(6)); }
+static void ask_size_by_flags(void *block) { hak_sallocx(block, 0); }
+
 static void misuse_of_other_functions(void **state) {
     (void)state;
     char *block = hak_malloc(1024);
@@ -556,6 +560,8 @@ static void misuse_of_other_functions(void **state) {
                   1024);
     expect_misuse(catch_call(ask_size, block + 1), HAK_MISUSE_INTERIOR_POINTER, "malloc_usable_size", block + 1, 1,
                   1024);
+    expect_misuse(catch_call(resize_by_flags, foreign), HAK_MISUSE_FOREIGN_POINTER, "rallocx", foreign, 0, 0);
+    expect_misuse(catch_call(ask_size_by_flags, block + 1), HAK_MISUSE_INTERIOR_POINTER, "sallocx", block + 1, 1, 1024);
 }
 
 static void flush(void *unused) {
@@ -673,8 +679,38 @@ static void interior_pointers_at_the_flush(void **state) {
     expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 4096, 4096, 12288);
 }
 
-UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches),
-          cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
+/* Past the bins: from the pool's lowest slab, and back to the slab at once. */
+static void uncached(void **state) {
+    (void)state;
+    struct hak_heap *heap = hak_thread_attach();
+    uint32_t c = hak_size_class_of(100);
+    void *low = hak_front_alloc_uncached(100, NULL), *high = hak_front_alloc_uncached(97, NULL);
+    assert_true(low < high);
+    assert_int_equal(hak_region_find((uintptr_t)low).size_class, c);
+    assert_int_equal(hak_heap_cached(heap, c), 0);
+    hak_front_free_uncached(low);
+    assert_int_equal(hak_heap_cached(heap, c), 0);
+    assert_true(hak_pool_has_free(low, c));
+    assert_ptr_equal(hak_mallocx(100, HAK_MALLOCX_TCACHE_NONE), low);
+    hak_dallocx(low, HAK_MALLOCX_TCACHE_NONE);
+    assert_true(hak_pool_has_free(low, c));
+    assert_ptr_equal(hak_mallocx(100, HAK_MALLOCX_TCACHE_NONE), low);
+    hak_sdallocx(low, 100, HAK_MALLOCX_TCACHE_NONE);
+    assert_true(hak_pool_has_free(low, c));
+    assert_ptr_equal(hak_front_alloc_uncached(100, NULL), low);
+    hak_front_free_uncached(NULL);
+    hak_front_free_uncached(hak_malloc(100000));
+    hak_front_free_uncached(hak_malloc(100));
+    expect_misuse(catch_call(hak_front_free_uncached, (char *)low + 16), HAK_MISUSE_INTERIOR_POINTER, "free",
+                  (char *)low + 16, 16, hak_size_classes[c].block_bytes);
+    hak_front_free_uncached(high);
+    expect_misuse(catch_call(hak_front_free_uncached, high), HAK_MISUSE_DOUBLE_FREE, "free", high, 0,
+                  hak_size_classes[c].block_bytes);
+    hak_front_free_uncached(low);
+}
+
+UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(uncached), cmocka_unit_test(drained_when_asked),
+          cmocka_unit_test(batches), cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
           cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
           cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
           cmocka_unit_test(shrinks_where_nothing_is_left), cmocka_unit_test(idle_memory_is_looked_for),

@@ -18,6 +18,22 @@ static void every_size_has_a_class(void **state) {
     assert_int_equal(hak_size_class_of(0), 1);
 }
 
+static void every_alignment_has_a_class(void **state) {
+    (void)state;
+    hak_size_class_initialize();
+    for (size_t alignment = 1; alignment <= HAK_SMALL_MAX; alignment *= 2) {
+        for (size_t size = 0; size <= HAK_SMALL_MAX; size++) {
+            uint32_t size_class = hak_size_class_of_aligned(alignment, size);
+            assert_in_range(size_class, hak_size_class_of(size), HAK_SMALL_CLASS_COUNT);
+            assert_int_equal(hak_size_classes[size_class].block_bytes % alignment, 0);
+            assert_int_equal(hak_size_classes[hak_widest_of_group(size_class)].block_bytes % alignment, 0);
+        }
+    }
+    assert_int_equal(hak_size_class_of_aligned(16, HAK_SMALL_MAX + 1), HAK_CLASS_NONE);
+    assert_int_equal(hak_size_class_of_aligned(2 * HAK_SMALL_MAX, 1), HAK_CLASS_NONE);
+    assert_int_equal(hak_size_class_of_aligned(64, 65), hak_size_class_of(128));
+}
+
 static void expect_class(size_t size, size_t block_bytes) {
     uint32_t size_class = hak_size_class_of(size);
     assert_int_equal(hak_size_classes[size_class].block_bytes, block_bytes);
@@ -111,7 +127,7 @@ static void the_widest_serves_its_group(void **state) {
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(every_size_has_a_class), cmocka_unit_test(the_64_byte_class),
-          cmocka_unit_test(the_1024_byte_class), cmocka_unit_test(largest_classes),
+UNIT_MAIN(cmocka_unit_test(every_size_has_a_class), cmocka_unit_test(every_alignment_has_a_class),
+          cmocka_unit_test(the_64_byte_class), cmocka_unit_test(the_1024_byte_class), cmocka_unit_test(largest_classes),
           cmocka_unit_test(slabs_of_every_class), cmocka_unit_test(block_index_is_a_division),
           cmocka_unit_test(blocks_begin_on_the_grid), cmocka_unit_test(the_widest_serves_its_group))

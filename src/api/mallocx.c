@@ -1,0 +1,98 @@
+/* jemalloc's functions with flags, all seven: a program that gets its memory by one of them gives it back by another.
+ * What tells programs that their malloc is jemalloc (mallctl and its kin) is not here: docs/decisions/0113. */
+#include <errno.h>
+#include <string.h>
+
+#include "api/override.h"
+#include "front/front.h"
+#include "front/miss.h"
+#include "front/process.h"
+#include "observe/stack.h"
+#include "os/os.h"
+
+/* Parts of the flags: the alignment's logarithm, and which thread cache, 0 for the usual one. Above is an arena. */
+enum { LOG2_ALIGNMENT = 0x3F, TCACHE = 0xFFF00 };
+
+static size_t alignment_of(int flags) {
+    size_t alignment = (size_t)1 << (flags & LOG2_ALIGNMENT);
+    return alignment > HAK_ALIGNMENT ? alignment : HAK_ALIGNMENT;
+}
+
+static bool is_uncached(int flags) { return (flags & TCACHE) == HAK_MALLOCX_TCACHE_NONE; }
+
+static void clear_rest(void *block, size_t first) {
+    size_t bytes = hak_region_find((uintptr_t)block).bytes;
+    if (first < bytes) memset((char *)block + first, 0, bytes - first);
+}
+
+size_t hak_nallocx(size_t size, int flags) {
+    size_t alignment = alignment_of(flags);
+    if (size > PTRDIFF_MAX || alignment > PTRDIFF_MAX) return 0;
+    if (!hak_process_initialize()) return 0;
+    uint32_t size_class = hak_size_class_of_aligned(alignment, size);
+    if (size_class != HAK_CLASS_NONE) return hak_size_classes[size_class].block_bytes;
+    return size == 0 ? hak_os_page_bytes() : hak_align_up(size, hak_os_page_bytes());
+}
+
+static void *alloc_as_asked(size_t size, int flags) {
+    HAK_WALKABLE();
+    size_t alignment = alignment_of(flags), bytes = hak_nallocx(size, flags);
+    bool is_small = size <= HAK_SMALL_MAX && alignment <= HAK_SMALL_MAX, clears = (flags & HAK_MALLOCX_ZERO) != 0;
+    if (clears && !is_small && alignment == HAK_ALIGNMENT) return hak_calloc(1, bytes == 0 ? size : bytes);
+    void *block = is_small && is_uncached(flags) ? hak_front_alloc_uncached(bytes, HAK_CALLER())
+                  : alignment == HAK_ALIGNMENT   ? hak_front_alloc(size, HAK_CALLER())
+                                                 : hak_aligned_alloc(alignment, size);
+    if (block != NULL && clears) clear_rest(block, 0);
+    return block;
+}
+
+void *hak_mallocx(size_t size, int flags) {
+    bool is_plain = (flags & (LOG2_ALIGNMENT | HAK_MALLOCX_ZERO | TCACHE)) == 0;
+    return is_plain ? hak_malloc(size) : alloc_as_asked(size, flags);
+}
+
+size_t hak_sallocx(const void *block, int flags) {
+    (void)flags;
+    return block == NULL ? 0 : hak_front_place_of(block, "sallocx").bytes;
+}
+
+size_t hak_xallocx(void *block, size_t size, size_t extra, int flags) {
+    (void)size, (void)extra;
+    return hak_sallocx(block, flags);
+}
+
+void hak_dallocx(void *block, int flags) {
+    if (is_uncached(flags)) hak_front_free_uncached(block);
+    else hak_front_free(block);
+}
+
+void hak_sdallocx(void *block, size_t size, int flags) {
+    if (is_uncached(flags)) hak_front_free_uncached(block);
+    else hak_front_free_sized(block, size);
+}
+
+void *hak_rallocx(void *block, size_t size, int flags) {
+    HAK_WALKABLE();
+    if (block == NULL) return hak_mallocx(size, flags);
+    size_t had = hak_front_place_of(block, "rallocx").bytes;
+    if (alignment_of(flags) == HAK_ALIGNMENT && !is_uncached(flags)) {
+        void *resized = hak_realloc(block, size == 0 ? 1 : size); /* of 0 bytes, realloc would free it */
+        if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, had);
+        return resized;
+    }
+    void *moved = hak_mallocx(size, flags);
+    if (moved == NULL) return NULL;
+    memcpy(moved, block, size < had ? size : had);
+    hak_dallocx(block, flags);
+    return moved;
+}
+
+#ifndef HAK_NO_OVERRIDE
+HAK_OVERRIDE(hak_nallocx, nallocx, (size_t, int), size_t);
+HAK_OVERRIDE(hak_mallocx, mallocx, (size_t, int), void *);
+HAK_OVERRIDE(hak_rallocx, rallocx, (void *, size_t, int), void *);
+HAK_OVERRIDE(hak_xallocx, xallocx, (void *, size_t, size_t, int), size_t);
+HAK_OVERRIDE(hak_sallocx, sallocx, (const void *, int), size_t);
+HAK_OVERRIDE(hak_dallocx, dallocx, (void *, int), void);
+HAK_OVERRIDE(hak_sdallocx, sdallocx, (void *, size_t, int), void);
+#endif
