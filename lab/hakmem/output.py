@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from hakmem import files, ledger
 from hakmem.errors import LabError
@@ -50,7 +51,7 @@ def finish(
     not_kept: LabError | None = None
     if keep is not None:
         try:
-            path = ledger.keep(record.model_copy(update={"id": f"{record.date:%Y-%m-%d}-{keep}"}))
+            path = ledger.keep(msgspec.structs.replace(record, id=f"{record.date:%Y-%m-%d}-{keep}"))
             kept = path.stem
             print(f"hakmem: kept as {path}", file=sys.stderr)
         except LabError as error:  # what was measured is shown all the same
