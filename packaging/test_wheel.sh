@@ -13,6 +13,8 @@ after=$(du --bytes --summarize "$work" | cut -f1)
 echo "$((after - before)) bytes"
 [ $((after - before)) -le $most_bytes ]
 
+ls "$work/share/man/man1/hakmem.1" "$work/share/man/man7/hakmem.7"
+
 cd "$work"
 hakmem=$work/bin/hakmem
 "$hakmem" --version | grep -F "libhakmem $version, $work/"
