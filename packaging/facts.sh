@@ -12,3 +12,14 @@ pinned() {
     local name
     for name; do grep "^$name==" lab/requirements.txt; done
 }
+
+# fails COMMAND...: ends the script when the command succeeds.
+fails() { if "$@"; then echo "succeeded, which it should not: $*" >&2 && exit 1; fi; }
+
+# recipe LANGUAGE: the one of docs/containers.md in this language.
+recipe() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{/^\`\`\`/!p}" docs/containers.md; }
+
+# buildah, with a store of its own and containers that are no more than a chroot.
+buildah_here() {
+    BUILDAH_ISOLATION=chroot buildah --storage-driver=vfs --root "$out/container/store" --runroot "$out/container/run" "$@"
+}
