@@ -1,4 +1,4 @@
-# What `cmake --install` lays down: libraries, headers, the CMake package and the pkg-config file. All of it finds its
+# What `cmake --install` lays down: libraries, headers, the CMake package, the pkg-config file and the manual. All of it finds its
 # files relative to itself, so an installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
@@ -21,3 +21,5 @@ file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefi
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
 configure_file(cmake/hakmem.pc.in ${PROJECT_BINARY_DIR}/package/hakmem.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/hakmem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(DIRECTORY docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR})

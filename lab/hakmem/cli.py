@@ -1,8 +1,4 @@
-"""The command line: `hakmem COMMAND`. Errors become one line and an exit status.
-
-Exit status: 0 done, 1 the answer is no (a check failed, a bar was missed), 2 bad input or a missing piece,
-130 interrupted.
-"""
+"""The command line: `hakmem COMMAND`. Errors become one line and an exit status."""
 
 from __future__ import annotations
 
@@ -45,6 +41,14 @@ COMMANDS = {
     "claims": "check that a record stands behind every figure in the documents",
     "health": "run everything once, at every setting",
     "ready": "the production-readiness table",
+}
+
+# Of commands that don't say otherwise.
+EXIT_STATUS = {
+    "0": "done",
+    "1": "the answer is no: a check failed, a bar was missed",
+    "2": "bad input or a missing piece",
+    "130": "interrupted",
 }
 
 

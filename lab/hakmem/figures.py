@@ -20,10 +20,11 @@ from __future__ import annotations
 import ast
 import statistics as medians
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import msgspec
 
 from hakmem import comparison, statistics, words
 from hakmem.errors import LabError
@@ -50,49 +51,43 @@ class FigureError(LabError):
     """An expression or a table that says nothing, or asks for what its record doesn't have."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Measured(_Model):
+@dataclass(frozen=True)
+class Measured:
     """A figure of a record."""
 
-    kind: Literal["measured"] = "measured"
     record: str
     function: Literal["median", "ratio", "change"]
-    cases: tuple[str, ...] = Field(description="several: their geometric mean; *: all of the record")
+    cases: tuple[str, ...]  # several: their geometric mean; *: all of the record
     variant: str
-    rivals: tuple[str, ...] | None = Field(description="the baseline: the best of these; none named: of all others")
+    rivals: tuple[str, ...] | None  # the baseline: the best of these; none named: of all others
     metric: str
     part: Literal["estimate", "low", "high"] | None = None
 
 
-class MeasuredColumn(_Model):
-    kind: Literal["measured"] = "measured"
+@dataclass(frozen=True)
+class MeasuredColumn:
     title: str
     cells: tuple[Measured, ...]
 
 
-class ExpectedColumn(_Model):
-    kind: Literal["expected"] = "expected"
+@dataclass(frozen=True)
+class ExpectedColumn:
     title: str
     cells: tuple[Expected, ...]
 
 
-class Table(_Model):
-    rows: tuple[str, ...] = Field(min_length=1)
-    columns: tuple[Annotated[MeasuredColumn | ExpectedColumn, Field(discriminator="kind")], ...] = Field(min_length=1)
+@dataclass(frozen=True)
+class Table:
+    """Every column has a cell for each row."""
 
-    @model_validator(mode="after")
-    def _is_full(self) -> Table:
-        for column in self.columns:
-            if len(column.cells) != len(self.rows):
-                raise ValueError(f"column {column.title!r} has {len(column.cells)} cells for {len(self.rows)} rows")
-        return self
+    rows: tuple[str, ...]
+    columns: tuple[MeasuredColumn | ExpectedColumn, ...]
+
+    def measured(self) -> Iterator[Measured]:
+        return (cell for column in self.columns if isinstance(column, MeasuredColumn) for cell in column.cells)
 
     def records(self) -> list[str]:
-        cells = (cell for column in self.columns if column.kind == "measured" for cell in column.cells)
-        return list(dict.fromkeys(cell.record for cell in cells))
+        return list(dict.fromkeys(cell.record for cell in self.measured()))
 
 
 # ---- Reading what a document asks for --------------------------------------------------------------------------------
@@ -147,27 +142,26 @@ def _rivals(node: ast.expr) -> tuple[str, ...]:
     return () if name == "best" else (name,)
 
 
-class _ExpectedDefinition(_Model):
-    source: str = Field(min_length=1)
+class _ExpectedDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: Annotated[str, msgspec.Meta(min_length=1)]
     unit: str
     amounts: dict[str, float]
 
 
-class _TableDefinition(_Model):
-    rows: dict[str, str | list[str]]
-    columns: dict[str, str | float | _ExpectedDefinition]
+class _TableDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rows: Annotated[dict[str, str | list[str]], msgspec.Meta(min_length=1)]
+    columns: Annotated[dict[str, str | float | _ExpectedDefinition], msgspec.Meta(min_length=1)]
 
 
 def parse_table(record: str, text: str) -> Table:
     """A table from its definition in TOML: `rows` (title = case, or a list of cases) and `columns` (title = expression,
     or what is expected of each row: source, unit, amounts)."""
     try:
-        definition = _TableDefinition.model_validate(tomllib.loads(text))
+        definition = msgspec.convert(tomllib.loads(text), _TableDefinition)
     except tomllib.TOMLDecodeError as error:
         raise FigureError(f"the table's definition is no TOML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise FigureError(f"the table's definition: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except msgspec.ValidationError as error:
+        raise FigureError(f"the table's definition: {error}") from None
     columns: list[MeasuredColumn | ExpectedColumn] = []
     for title, column in definition.columns.items():
         if isinstance(column, _ExpectedDefinition):
@@ -177,10 +171,7 @@ def parse_table(record: str, text: str) -> Table:
             raise FigureError(f"an expected value in the measured column {title!r}: {column:g}")
         cases = [(row,) if isinstance(row, str) else tuple(row) for row in definition.rows.values()]
         columns.append(MeasuredColumn(title=title, cells=tuple(parse(column, record, row) for row in cases)))
-    try:
-        return Table(rows=tuple(definition.rows), columns=tuple(columns))
-    except ValidationError as error:
-        raise FigureError(f"the table's definition: {error.errors()[0]['msg']}") from None
+    return Table(rows=tuple(definition.rows), columns=tuple(columns))
 
 
 def _expected_column(title: str, column: _ExpectedDefinition, rows: list[str]) -> ExpectedColumn:
@@ -284,24 +275,26 @@ def _best(record: Record, figure: Measured, cases: list[str]) -> str:
 
 def markdown(table: Table, find: Find, link: Callable[[str], str]) -> str:
     """The table and, below it, where it comes from. `link`: from a record's id to where a reader finds it."""
-    titles = [column.title if column.kind == "measured" else f"{column.title} (expected)" for column in table.columns]
+    titles = [
+        f"{column.title} (expected)" if isinstance(column, ExpectedColumn) else column.title for column in table.columns
+    ]
     lines = ["| | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
     for number, row in enumerate(table.rows):
         shown = [_cell(column.cells[number], find) for column in table.columns]
         lines.append(f"| {row} | " + " | ".join(shown) + " |")
     lines += ["", *(f"{provenance(find(name))} ([record]({link(name)}))." for name in table.records())]
-    functions = {cell.function for column in table.columns if column.kind == "measured" for cell in column.cells}
+    functions = {cell.function for cell in table.measured()}
     if functions - {"median"}:
         fewest = min(find(name).rounds for name in table.records())
         lines.append(BOUNDED if fewest >= statistics.minimum_rounds() else UNBOUNDED)
     for column in table.columns:
-        if column.kind == "expected":
+        if isinstance(column, ExpectedColumn):
             lines.append(f"Nobody measured {column.title!r}: {column.cells[0].source}.")
     return "\n".join(lines)
 
 
 def _cell(cell: Measured | Expected, find: Find) -> str:
-    if cell.kind == "expected":
+    if isinstance(cell, Expected):
         return words.amount(cell.amount, cell.unit)
     if _has_failed(find(cell.record), cell):
         return "failed"

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from hakmem import extras
 from hakmem.errors import LabError
 
 
@@ -60,8 +61,15 @@ def _file(context: click.Context, option: click.Parameter, value: Path | None) -
     return value
 
 
-# An option of a command that names a file to be written.
+def _page(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None:
+        extras.expect("plots", option.opts[0])
+    return _file(context, option, value)
+
+
+# An option of a command that names a file to be written; PAGE: one with plots.
 FILE: dict[str, Any] = {"type": click.Path(dir_okay=False, path_type=Path), "callback": _file, "metavar": "FILE"}
+PAGE: dict[str, Any] = {**FILE, "callback": _page}
 
 
 def write(file: Path, text: str) -> bool:

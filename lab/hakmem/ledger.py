@@ -18,7 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+import msgspec
+from msgspec import Meta
 
 from hakmem import machine, native, process
 from hakmem.errors import LabError
@@ -26,21 +27,21 @@ from hakmem.measure import METRICS, Measurement, Variant
 
 FORMAT = "hakmem-record/1"
 ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What is read is checked; what is made here, when it is read again."""
 
 
-class VariantFacts(_Model):
+class VariantFacts(_Model, frozen=True):
     allocator: str
-    library: str | None = Field(description="file that was preloaded; None: the C library's own malloc")
-    sha256: str | None = Field(pattern=r"^[0-9a-f]{64}$")
+    library: str | None  # file that was preloaded; None: the C library's own malloc
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None
     settings: dict[str, str]
 
 
-class Series(_Model):
+class Series(_Model, frozen=True, kw_only=True):
     """Raw values of one metric, one per round, in the order of rounds."""
 
     kind: Literal["measured"] = "measured"
@@ -48,10 +49,10 @@ class Series(_Model):
     variant: str
     metric: str
     unit: str
-    values: list[Finite] = Field(min_length=1)
+    values: Annotated[list[Finite], Meta(min_length=1)]
 
 
-class Expected(_Model):
+class Expected(_Model, frozen=True, kw_only=True):
     """A value that nobody measured here: a goal, an estimate, a figure of somebody else's."""
 
     kind: Literal["expected"] = "expected"
@@ -61,38 +62,37 @@ class Expected(_Model):
     source: str
 
 
-class FailedRun(_Model):
+class FailedRun(_Model, frozen=True):
     case: str
     variant: str
     round: int
     reason: str
 
 
-class Record(_Model):
+class Record(_Model, frozen=True, kw_only=True):
     format: Literal["hakmem-record/1"] = "hakmem-record/1"
-    id: str = Field(pattern=ID)
+    id: Annotated[str, Meta(pattern=ID)]
     kind: str
-    date: AwareDatetime
-    command: str = Field(description="as it was typed")
-    commit: str | None = Field(pattern=r"^[0-9a-f]{40}$")
-    clean: bool | None = Field(description="whether the tree was the commit's; None without a repository")
-    settings: dict[str, str] = Field(description="the caller's, of hakmem and of its peers")
+    date: Annotated[datetime.datetime, Meta(tz=True)]
+    command: str  # as it was typed
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")] | None
+    clean: bool | None  # whether the tree was the commit's; None without a repository
+    settings: dict[str, str]  # the caller's, of hakmem and of its peers
     machine: machine.Machine
     load_at_end: tuple[float, float, float]
-    size: Literal["full", "sanity"] = Field(description="full: a case has >= 1 s or >= 10 M operations in every run")
-    short_cases: list[str] = Field(default=[], description="those of which a run was not of full size")
-    rounds: int = Field(ge=1)
-    warmup: int = Field(ge=0)
+    size: Literal["full", "sanity"]  # full: a case has >= 1 s or >= 10 M operations in every run
+    short_cases: list[str] = []  # those of which a run was not of full size
+    rounds: Annotated[int, Meta(ge=1)]
+    warmup: Annotated[int, Meta(ge=0)]
     interrupted: bool
-    cases: dict[str, list[str]] = Field(description="command of each case")
+    cases: dict[str, list[str]]  # command of each case
     variants: dict[str, VariantFacts]
     series: list[Series]
     expected: list[Expected] = []
     failures: list[FailedRun] = []
     notes: list[str] = []
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> Record:
+    def __post_init__(self) -> None:
         seen: set[tuple[str, str, str]] = set()
         for one in self.series:
             if (one.case, one.variant, one.metric) in seen:
@@ -104,7 +104,6 @@ class Record(_Model):
                 raise ValueError(
                     f"{one.case}, {one.variant}, {one.metric}: {len(one.values)} values in {self.rounds} rounds"
                 )
-        return self
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
         """Empty when there is no such series: the variant failed that case."""
@@ -220,7 +219,7 @@ def keep(record: Record, into: Path | None = None) -> Path:
         for number in range(1, 1000):
             name = record.id if number == 1 else f"{record.id}-{number}"
             path = ledger / f"{name}.json"
-            if _write_anew(path, dump(record.model_copy(update={"id": name}))):
+            if _write_anew(path, dump(msgspec.structs.replace(record, id=name))):
                 return path
     except OSError as error:
         raise LabError(f"can't keep the record {record.id} in {ledger}: {error.strerror}") from None
@@ -244,9 +243,9 @@ def _write_anew(path: Path, text: str) -> bool:
 
 def dump(record: Record) -> str:
     """JSON with one line per series, so that a record can be read and compared line by line."""
-    plain = record.model_dump(mode="json")
-    series = [json.dumps(one) for one in plain.pop("series")]
-    head = json.dumps(plain, indent=1)
+    plain = msgspec.to_builtins(record)
+    series = [json.dumps(one, allow_nan=False) for one in plain.pop("series")]
+    head = json.dumps(plain, indent=1, allow_nan=False)
     return head[: -len("\n}")] + ',\n "series": [\n  ' + ",\n  ".join(series) + "\n ]\n}\n"
 
 
@@ -269,11 +268,9 @@ def load(name: str | Path, ledger: Path | None = None) -> Record:
     if found != FORMAT:
         raise LabError(f"{path}: a record of format {found!r}; this version reads {FORMAT!r}")
     try:
-        record = Record.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise LabError(f"{path}: damaged record: {where}: {first['msg']}") from None
+        record = msgspec.convert(plain, Record)
+    except msgspec.ValidationError as error:
+        raise LabError(f"{path}: damaged record: {error}") from None
     if record.id != path.stem:
         raise LabError(f"{path}: the record in it is called {record.id}")
     return record

@@ -7,13 +7,11 @@ import platform
 import re
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 
-class Machine(BaseModel):
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Facts at the start of a measurement. None: the machine doesn't tell."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: str
     architecture: str

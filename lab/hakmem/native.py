@@ -14,6 +14,7 @@ from hakmem.errors import LabError
 
 PACKAGE = Path(__file__).resolve().parent
 BUNDLED = PACKAGE / "native"
+SYSTEMS = Path("/usr/lib/hakmem")  # where the system's package has this one, with links to the system's library
 
 
 def checkout() -> Path | None:
@@ -22,11 +23,16 @@ def checkout() -> Path | None:
     return root if (root / "src" / "hakmem.c").is_file() and (root / "lab").is_dir() else None
 
 
+def is_systems() -> bool:
+    """The system's package manager has installed this, not pip."""
+    return PACKAGE.is_relative_to(SYSTEMS)
+
+
 def _find(name: str, folder_in_build: str) -> Path:
     root = checkout()
     if root is None:
         path = BUNDLED / name
-        hint = "this installation is incomplete: pip install it again"
+        hint = "this installation is incomplete: install it again"
     else:
         path = root / "build" / "release" / folder_in_build / name
         hint = "./dev build"

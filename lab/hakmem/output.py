@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from hakmem import files, ledger
 from hakmem.errors import LabError
@@ -27,7 +28,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --json, --markdown, --html and --keep, as arguments json_file, markdown_file, html_file and keep."""
     for option in (
         click.option("--keep", metavar="NAME", callback=_name, help="keep the record in evidence/ as DATE-NAME.json"),
-        click.option("--html", "html_file", **files.FILE, help="one self-contained page with plots"),
+        click.option("--html", "html_file", **files.PAGE, help="one self-contained page with plots"),
         click.option("--markdown", "markdown_file", **files.FILE, help="tables; - for standard output"),
         click.option("--json", "json_file", **files.FILE, help="the record; - for standard output"),
     ):
@@ -50,7 +51,7 @@ def finish(
     not_kept: LabError | None = None
     if keep is not None:
         try:
-            path = ledger.keep(record.model_copy(update={"id": f"{record.date:%Y-%m-%d}-{keep}"}))
+            path = ledger.keep(msgspec.structs.replace(record, id=f"{record.date:%Y-%m-%d}-{keep}"))
             kept = path.stem
             print(f"hakmem: kept as {path}", file=sys.stderr)
         except LabError as error:  # what was measured is shown all the same

@@ -11,21 +11,18 @@ Fewer rounds than a confidence asks for (six for 95 %) give an interval without 
 from __future__ import annotations
 
 import math
+import statistics
+import sys
+from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from itertools import combinations
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy import special  # scipy.stats takes a second to import
-
-Array = NDArray[np.float64]
+from itertools import accumulate, combinations, combinations_with_replacement
 
 CONFIDENCE = 0.95
 THRESHOLD = 0.01  # of a decision: what is smaller is not worth a change
-EFFICIENCY = 3 / math.pi  # of the signed-rank test on normal noise, as a share of Student's rounds
 
 
 @dataclass(frozen=True)
@@ -88,21 +85,22 @@ class Effect:
 
 def summary(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Summary:
     """The interval of the median lies between two of the values: that needs no assumption about their distribution."""
-    ordered = np.sort(_array(values))
+    ordered = sorted(_finite(values))
     count = len(ordered)
+    heads = _shares([math.comb(count, number) for number in range(count + 1)])
     return Summary(
         count=count,
-        mean=float(np.mean(ordered)),
-        median=float(np.median(ordered)),
-        standard_deviation=float(np.std(ordered, ddof=1)) if count > 1 else math.nan,
-        minimum=float(ordered[0]),
-        maximum=float(ordered[-1]),
-        interval=_cut(ordered, special.bdtr(np.arange(count + 1), count, 0.5), confidence),
+        mean=statistics.fmean(ordered),
+        median=statistics.median(ordered),
+        standard_deviation=statistics.stdev(ordered) if count > 1 else math.nan,
+        minimum=ordered[0],
+        maximum=ordered[-1],
+        interval=_cut(ordered, heads, confidence),
     )
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(float(np.mean(_logarithms(values))))
+    return math.exp(statistics.fmean(_logarithms(values)))
 
 
 # ---- Ratios --------------------------------------------------------------------------------------------------------
@@ -115,11 +113,11 @@ def ratio(
     two independent measurements, and the machine's drift between these can't be told from a difference."""
     above, below = _logarithms(candidate), _logarithms(baseline)
     if not paired:
-        differences = np.sort(np.subtract.outer(above, below), axis=None)
+        differences = sorted(one - other for one in above for other in below)
         return _exponential(_cut(differences, _rank_sum_distribution(len(above), len(below)), confidence))
     if len(above) != len(below):
         raise ValueError(f"rounds of candidate and baseline differ: {len(above)} and {len(below)}")
-    return _exponential(_centre(above - below, confidence))
+    return _exponential(_centre(_differences(above, below), confidence))
 
 
 def geometric_mean_ratio(
@@ -130,8 +128,8 @@ def geometric_mean_ratio(
     rounds = {len(values) for pair in per_case.values() for values in pair}
     if len(rounds) != 1:
         raise ValueError(f"rounds of the cases differ: {sorted(rounds)}")
-    differences = [_logarithms(candidate) - _logarithms(baseline) for candidate, baseline in per_case.values()]
-    return _exponential(_centre(np.mean(differences, axis=0), confidence))
+    cases = [_differences(_logarithms(candidate), _logarithms(baseline)) for candidate, baseline in per_case.values()]
+    return _exponential(_centre([statistics.fmean(of_round) for of_round in zip(*cases, strict=True)], confidence))
 
 
 # ---- Verdicts ------------------------------------------------------------------------------------------------------
@@ -189,110 +187,88 @@ def effects(
     found = []
     for size in range(1, len(names) + 1):
         for chosen in combinations(range(len(names)), size):
-            contrast = sum(
-                (-1) ** (size - sum(key[factor] for factor in chosen)) * values for key, values in logarithms.items()
-            )
-            per_round = np.asarray(contrast) / 2 ** (len(names) - size)
+            signs = {key: (-1) ** (size - sum(key[factor] for factor in chosen)) for key in logarithms}
+            contrasts = [
+                math.fsum(signs[key] * value for key, value in zip(logarithms, of_round, strict=True))
+                for of_round in zip(*logarithms.values(), strict=True)
+            ]
+            per_round = [contrast / 2 ** (len(names) - size) for contrast in contrasts]
             interval = _exponential(_centre(per_round, confidence))
             found.append(Effect(tuple(names[factor] for factor in chosen), interval))
     return found
 
 
-# ---- Planning ------------------------------------------------------------------------------------------------------
-
-
-def power_of(rounds: int, noise: float, effect: float, *, confidence: float = CONFIDENCE) -> float:
-    """The chance that paired rounds show a difference of `effect` (0.05: 5 %), when logarithms of single runs are
-    normal with a standard deviation of `noise` (0.02: runs scatter by 2 %)."""
-    cut, tail = _cut_at(_signed_rank_distribution(rounds), confidence)
-    if cut == 0:
-        return 0.0
-    distance = abs(math.log1p(effect)) / (noise * math.sqrt(2))
-    if cut == 1:  # every round has to have the same sign
-        return float(special.ndtr(distance) ** rounds)
-    critical = special.stdtrit(rounds - 1, 1 - tail)
-    return float(1 - special.nctdtr(rounds - 1, distance * math.sqrt(rounds * EFFICIENCY), critical))
-
-
-def rounds_needed(noise: float, effect: float, power: float = 0.95, *, confidence: float = CONFIDENCE) -> int:
-    """The fewest paired rounds that have this power."""
-    if not (noise >= 0 and effect > -1 and effect != 0 and 0 < power < 1):
-        raise ValueError(f"no number of rounds for noise {noise}, effect {effect} and power {power}")
-    rounds = minimum_rounds(confidence)
-    if noise == 0:
-        return rounds
-    distance = abs(math.log1p(effect)) / (noise * math.sqrt(2))
-    normal = special.ndtri((1 + confidence) / 2) + special.ndtri(power)
-    rounds = max(rounds, int((normal / distance) ** 2))  # Student's rounds for known noise: never too many
-    while power_of(rounds, noise, effect, confidence=confidence) < power:
-        rounds += 1
-    return rounds
-
-
 # ---- Order statistics ----------------------------------------------------------------------------------------------
 
 
-def _array(values: Sequence[float]) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or not len(array) or not np.all(np.isfinite(array)):
+def _finite(values: Sequence[float]) -> Sequence[float]:
+    if not len(values) or not all(map(math.isfinite, values)):
         raise ValueError(f"expected one or more finite values, got {values!r}")
-    return array
+    return values
 
 
-def _logarithms(values: Sequence[float]) -> Array:
-    array = _array(values)
-    if np.any(array <= 0):
-        raise ValueError(f"a ratio needs values above 0, got {float(array.min()):g}")
-    return np.log(array)
+def _logarithms(values: Sequence[float]) -> list[float]:
+    if min(_finite(values)) <= 0:
+        raise ValueError(f"a ratio needs values above 0, got {min(values):g}")
+    return [math.log(value) for value in values]
+
+
+def _differences(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [one - other for one, other in zip(above, below, strict=True)]
 
 
 def _exponential(interval: Interval) -> Interval:
     return Interval(math.exp(interval.estimate), math.exp(interval.low), math.exp(interval.high))
 
 
-def _centre(differences: Array, confidence: float) -> Interval:
-    exact = np.round(differences, 12)  # sums of logarithms that cancel are 0: values without noise are common in memory
-    rows, columns = np.triu_indices(len(exact))
-    averages = np.sort((exact[rows] + exact[columns]) / 2)
+def _centre(differences: Sequence[float], confidence: float) -> Interval:
+    exact = [round(one, 12) for one in differences]  # sums that cancel are 0: values without noise are common in memory
+    averages = sorted((one + other) / 2 for one, other in combinations_with_replacement(exact, 2))
     return _cut(averages, _signed_rank_distribution(len(differences)), confidence)
 
 
-def _cut(ordered: Array, cumulative: Array, confidence: float) -> Interval:
+def _cut(ordered: Sequence[float], cumulative: Sequence[float], confidence: float) -> Interval:
     """The median of ordered values, between the outermost of them that a test leaves. `cumulative`: the chances, when
     nothing differs, that at most 0, 1, 2... of the ordered values lie on one side."""
-    estimate = float(np.median(ordered))
-    cut, _ = _cut_at(cumulative, confidence)
+    estimate = statistics.median(ordered)
+    cut = _cut_off(cumulative, confidence)
     if cut == 0:
         return Interval(estimate, -math.inf, math.inf)
-    return Interval(estimate, float(ordered[cut - 1]), float(ordered[-cut]))
+    return Interval(estimate, ordered[cut - 1], ordered[-cut])
 
 
-def _cut_at(cumulative: Array, confidence: float) -> tuple[int, float]:
-    """How many values are cut off on either side, and the chance of an error on one side."""
-    cut = int(np.searchsorted(cumulative, (1 - confidence) / 2 * (1 + 1e-9), side="right"))
-    return cut, float(cumulative[cut - 1]) if cut else 0.0
+def _cut_off(cumulative: Sequence[float], confidence: float) -> int:
+    """How many values are cut off on either side."""
+    return bisect_right(cumulative, (1 - confidence) / 2 * (1 + 1e-9))
+
+
+def _shares(ways: Sequence[int]) -> list[float]:
+    """Cumulative chances from the number of ways to each outcome."""
+    total = sum(ways)
+    return [below / total for below in accumulate(ways)]
 
 
 @lru_cache(maxsize=64)
-def _signed_rank_distribution(rounds: int) -> Array:
-    """Of the sum of the ranks whose sign is negative: each of 1..rounds with chance 1/2."""
-    chances: Array = np.ones(1)
+def _signed_rank_distribution(rounds: int) -> list[float]:
+    """Of the sum of the ranks whose sign is negative: each of 1..rounds with chance 1/2. The chances of all sums are
+    fields of 64 bits in one integer, 1 being 2^62: a thousand rounds have half a million sums, and as many steps."""
+    sums = rounds * (rounds + 1) // 2 + 1
+    halved = int.from_bytes((b"\xff" * 7 + b"\x7f") * sums, "little")  # without what a field got from the next one
+    chances = 1 << 62
     for rank in range(1, rounds + 1):
-        without, with_it = np.pad(chances, (0, rank)), np.pad(chances, (rank, 0))
-        chances = (without + with_it) / 2
-    cumulative: Array = np.cumsum(chances)
-    return cumulative
+        chances = (chances + (chances << 64 * rank)) >> 1 & halved
+    fields = array("Q", chances.to_bytes(8 * sums, sys.byteorder))
+    return [below / (1 << 62) for below in accumulate(fields)]
 
 
 @lru_cache(maxsize=64)
-def _rank_sum_distribution(first: int, second: int) -> Array:
-    """Of the number of pairs, one of each group, that are in the wrong order (Mann and Whitney)."""
-    counts = np.zeros((first + 1, first * second + 1))
-    counts[0, 0] = 1
-    for place in range(1, first + second + 1):  # the value at this place belongs to the first group, or doesn't
-        for chosen in range(min(first, place), 0, -1):
-            before = place - chosen  # how many of the second group stand before it
-            if before <= second:
-                counts[chosen, before:] += counts[chosen - 1, : counts.shape[1] - before]
-    cumulative: Array = np.cumsum(counts[first] / counts[first].sum())
-    return cumulative
+def _rank_sum_distribution(first: int, second: int) -> list[float]:
+    """Of the number of pairs, one of each group, that are in the wrong order (Mann and Whitney). The ways to have each
+    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first."""
+    ways = [1] + [0] * (first * second)
+    for i in range(1, first + 1):
+        for place in range(len(ways) - 1, second + i - 1, -1):
+            ways[place] -= ways[place - second - i]
+        for place in range(i, len(ways)):
+            ways[place] += ways[place - i]
+    return _shares(ways)

@@ -6,13 +6,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hakmem import ledger
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
-from hakmem.ledger import Expected, Series
+from hakmem.ledger import Expected, Record, Series
 from hakmem.measure import CommandCase, Failure, Measurement, Sample, Variant
-from pydantic import ValidationError
 from sample_record import MACHINE, VALUES, record
 
 ID = "2026-01-02-sample"
@@ -109,7 +109,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ({"size": "huge"}, "size"),
         ({"date": "2026-01-02T03:04:05"}, "date"),
         ({"id": "Sample"}, "id"),
-        ({"machine": {}}, "machine.cpu"),
+        ({"machine": {}}, "$.machine"),
     ],
 )
 def test_damage_is_named_in_one_line(tmp_path: Path, fields: dict[str, object], where: str) -> None:
@@ -124,8 +124,14 @@ def test_damage_is_named_in_one_line(tmp_path: Path, fields: dict[str, object], 
 def test_a_value_is_a_finite_number(tmp_path: Path, value: str) -> None:
     path = ledger.keep(record(), tmp_path)
     path.write_text(path.read_text().replace("[108000000.0,", f"[{value},"))
-    with pytest.raises(LabError, match=r"damaged record: series\.0\.values\.0"):
+    with pytest.raises(LabError, match=r"damaged record: .* at `\$\.series\[0\]\.values\[0\]`"):
         ledger.load(path)
+
+
+def test_what_is_no_number_is_not_kept(tmp_path: Path) -> None:
+    series = msgspec.structs.replace(record().series[0], values=[float("nan")] * 8)
+    with pytest.raises(ValueError, match="JSON"):
+        ledger.keep(record(series=[series]), tmp_path)
 
 
 def test_a_renamed_file_is_found_out(tmp_path: Path) -> None:
@@ -148,23 +154,25 @@ def test_load_all_names_what_is_damaged_and_gives_the_others(tmp_path: Path) -> 
 
 def test_measured_and_expected_are_not_each_other() -> None:
     expected = Expected(what="throughput", amount=1.05, unit="x", source="issue 12")
-    with pytest.raises(ValidationError):
-        Series.model_validate(expected.model_dump())
-    with pytest.raises(ValidationError):
-        Expected.model_validate(record().series[0].model_dump())
-    with pytest.raises(ValidationError):
-        record(series=[expected])
+    plain = msgspec.to_builtins(record())
+    for wrong, kind in [
+        (msgspec.to_builtins(expected), Series),
+        (plain["series"][0], Expected),
+        ({**plain, "series": [msgspec.to_builtins(expected)]}, Record),
+    ]:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(wrong, kind)
     assert record(expected=[expected]).expected == [expected]
 
 
 def test_a_series_stands_in_a_record_once() -> None:
     series = record().series
-    with pytest.raises(ValidationError, match="two series of mixed 400, hakmem, operations_per_s"):
+    with pytest.raises(ValueError, match="two series of mixed 400, hakmem, operations_per_s"):
         record(series=[*series, series[0]])
 
 
 def test_a_record_does_not_change() -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError):
         record().rounds = 9  # type: ignore[misc]
 
 

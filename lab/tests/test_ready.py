@@ -4,6 +4,7 @@ import os
 from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hakmem import cli, health, process, readiness
@@ -169,7 +170,7 @@ def test_worse_by_more_than_the_tolerance_is_a_no() -> None:
 
 
 def test_a_baseline_of_another_machine_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = MACHINE.model_copy(update={"cpu": "Another CPU"})
+    other = msgspec.structs.replace(MACHINE, cpu="Another CPU")
     monkeypatch.setattr(readiness.ledger, "load_all", lambda: ({"x": baseline(machine=other)}, []))
     monkeypatch.setattr(readiness.machine, "facts", lambda: MACHINE)
     with pytest.raises(LabError, match="is of another machine"):

@@ -6,6 +6,7 @@ import time
 
 import calibration
 import numpy as np
+import planning
 import pytest
 from hakmem import statistics
 from hakmem.statistics import Decision, Interval, Verdict
@@ -301,14 +302,14 @@ def test_planned_power_is_the_power_there_is(rounds: int, noise: float) -> None:
     random = np.random.default_rng(5)
     differences = random.normal(math.log(1.05), noise * math.sqrt(2), (2000, rounds))
     found = np.mean([statistics.ratio(*runs(row)).low > 1 for row in differences])
-    assert statistics.power_of(rounds, noise, 0.05) == pytest.approx(found, abs=0.03)
+    assert planning.power_of(rounds, noise, 0.05) == pytest.approx(found, abs=0.03)
 
 
 def test_rounds_needed() -> None:
     for noise, effect, power in [(0.02, 0.05, 0.95), (0.02, 0.01, 0.95), (0.05, 0.1, 0.8)]:
-        rounds = statistics.rounds_needed(noise, effect, power)
-        assert statistics.power_of(rounds, noise, effect) >= power > statistics.power_of(rounds - 1, noise, effect)
-    assert statistics.rounds_needed(0.0001, 0.5) == statistics.rounds_needed(0, 0.5) == 6
-    assert statistics.power_of(5, 0.0001, 0.5) == 0
+        rounds = planning.rounds_needed(noise, effect, power)
+        assert planning.power_of(rounds, noise, effect) >= power > planning.power_of(rounds - 1, noise, effect)
+    assert planning.rounds_needed(0.0001, 0.5) == planning.rounds_needed(0, 0.5) == 6
+    assert planning.power_of(5, 0.0001, 0.5) == 0
     with pytest.raises(ValueError, match="no number of rounds"):
-        statistics.rounds_needed(0.02, 0)
+        planning.rounds_needed(0.02, 0)

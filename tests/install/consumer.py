@@ -88,7 +88,7 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     tree = install(arguments.cmake, Path(arguments.build), work)
-    for name in ("hakmem.h", "hakmem.hpp", "hakmem.o", "libhakmem.so"):
+    for name in ("hakmem.h", "hakmem.hpp", "hakmem.o", "libhakmem.so", "hakmem.1", "hakmem.7"):
         find_one(tree, name)
     count = check_cmake(arguments, tree, work) + check_pkg_config(arguments, tree, work)
     print(f"{count} programs run on the installed hakmem")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--json", "json_file", **files.FILE, help="What was measured; - for standard output.")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
-@click.option("--html", "html_file", **files.FILE, help="One self-contained page with plots.")
+@click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
 @click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)
 def command(
     seconds: float | None,

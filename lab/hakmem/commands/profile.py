@@ -44,6 +44,9 @@ def command(
 
     Exit status: the command's own, 128 + N when signal N killed it; 2 when there is no profile.
     """
+    from hakmem import extras
+
+    extras.expect("profile", "hakmem profile")
     from hakmem import profile
     from hakmem.errors import LabError
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-FILE = click.Path(dir_okay=False, path_type=Path)
+from hakmem import files
 
 
 @click.command()
-@click.option("--markdown", "markdown_file", type=FILE, metavar="FILE", help="Tables; - for standard output.")
-@click.option("--html", "html_file", type=FILE, metavar="FILE", help="One self-contained page with plots.")
-@click.argument("file", type=FILE, metavar="STATISTICS")
+@click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
+@click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="STATISTICS")
 def command(markdown_file: Path | None, html_file: Path | None, file: Path) -> None:
     """Shows which knobs were turned, when, and on what evidence, and what that did to the costs.
 

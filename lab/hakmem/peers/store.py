@@ -17,22 +17,20 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
 
 from hakmem import native
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.sources import Crate, digest
 
 
-class Stamp(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Stamp(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     version: str
     source: str
     source_sha256: str
     library_sha256: str
-    flags: list[str] = Field(description="the recipe's; empty for a library that the distribution built")
+    flags: list[str]  # the recipe's; empty for a library that the distribution built
     compiler: str | None
     build_s: float
 
@@ -67,8 +65,8 @@ def building(name: str) -> Path:
 def stamp(name: str) -> Stamp | None:
     """None when there is none, or none that can be read."""
     try:
-        return Stamp.model_validate_json((root() / name / "stamp.json").read_bytes())
-    except (OSError, ValidationError):
+        return msgspec.json.decode((root() / name / "stamp.json").read_bytes(), type=Stamp)
+    except (OSError, msgspec.DecodeError):
         return None
 
 
@@ -93,7 +91,7 @@ def keep(made: Path, built: Path, description: Stamp) -> None:
     finished = made / "finished"
     finished.mkdir()
     shutil.copyfile(built, finished / library(description.name).name)
-    (finished / "stamp.json").write_text(description.model_dump_json(indent=2) + "\n")
+    (finished / "stamp.json").write_bytes(msgspec.json.format(msgspec.json.encode(description)) + b"\n")
     target = root() / description.name
     if target.exists():
         target.rename(made / "replaced")

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The Rust crate hakmem-alloc, with hakmem's C sources inside, into build/packages. Cargo builds what it has packed.
+. "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
+
+work=$out/crate
+rm -rf "$work" "$out"/*.crate
+mkdir -p "$work"
+cp -rL packaging/rust/hakmem-alloc "$work"
+sed -i "s/^version = .*/version = \"$version\"/" "$work/hakmem-alloc/Cargo.toml"
+cargo package --manifest-path "$work/hakmem-alloc/Cargo.toml" --target-dir "$work/target" --all-features
+mv "$work/target/package/hakmem-alloc-$version.crate" "$out"

@@ -1,0 +1,25 @@
+# What all recipes of packages start from. Sourced; the working directory becomes the tree's root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=$PWD/build/packages
+version=$(sed -n 's/^#define HAK_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' include/hakmem/hakmem.h | paste -sd.)
+export SOURCE_DATE_EPOCH
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # of all files in packages
+mkdir -p "$out"
+
+# pinned NAME...: these packages as requirements, at the versions that the laboratory is tested with.
+pinned() {
+    local name
+    for name; do grep "^$name==" lab/requirements.txt; done
+}
+
+# fails COMMAND...: ends the script when the command succeeds.
+fails() { if "$@"; then echo "succeeded, which it should not: $*" >&2 && exit 1; fi; }
+
+# recipe LANGUAGE: the one of docs/containers.md in this language.
+recipe() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{/^\`\`\`/!p}" docs/containers.md; }
+
+# buildah, with a store of its own and containers that are no more than a chroot.
+buildah_here() {
+    BUILDAH_ISOLATION=chroot buildah --storage-driver=vfs --root "$out/container/store" --runroot "$out/container/run" "$@"
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs the wheel of build/packages into an environment of its own, without extras, and uses it.
+. "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
+
+most_bytes=25000000 # of an installation without extras
+
+work=$out/wheel-test
+rm -rf "$work"
+python3 -m venv "$work"
+before=$(du --bytes --summarize "$work" | cut -f1)
+"$work/bin/pip" install --disable-pip-version-check "$out"/hakmem-*.whl
+after=$(du --bytes --summarize "$work" | cut -f1)
+echo "$((after - before)) bytes"
+[ $((after - before)) -le $most_bytes ]
+
+ls "$work/share/man/man1/hakmem.1" "$work/share/man/man7/hakmem.7"
+
+cd "$work"
+hakmem=$work/bin/hakmem
+"$hakmem" --version | grep -F "libhakmem $version, $work/"
+"$hakmem" run -- bin/python -c 'print(open("/proc/self/maps").read())' | grep -F hakmem/native/libhakmem.so
+"$hakmem" compare -n 2 --warmup 0 -- bin/python -c pass
+"$hakmem" explain -- bin/python -c pass
+
+# expect TEXT COMMAND...: it fails with this one line.
+expect() {
+    local status=0 text=$1 said
+    shift
+    said=$("$@" 2>&1) || status=$?
+    [ "$status" = 2 ] && [ "$said" = "hakmem: $text" ] || { echo "$said" && return 1; }
+}
+expect "--html needs jinja2 and matplotlib: pip install 'hakmem[plots]'" "$hakmem" compare --html page.html -- true
+expect "hakmem profile needs jinja2 and numpy and protobuf: pip install 'hakmem[profile]'" "$hakmem" profile -- true
+
+"$work/bin/pip" install --disable-pip-version-check "$(echo "$out"/hakmem-*.whl)[plots,profile]"
+"$hakmem" compare -n 2 --warmup 0 --html page.html -- true
+"$hakmem" profile --interval 1K -o profile -- bin/python -c 'x = [str(i) * 20 for i in range(100000)]'
+ls page.html profile.*.pb.gz
