@@ -25,6 +25,7 @@ USUAL_UNIT_BYTES = TODAY.unit_bytes
 AHEAD_AFTER = 256
 AHEAD_UNITS = EMPTY_SLABS
 FEW_DIRTY_BYTES = 1 << 20
+LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
 FEW_HEAPS, HEAPS_PER_PROCESSOR, MOST_KEPT_HEAPS = 4, 2, 8
 
@@ -88,7 +89,7 @@ class Allocator:
 
     def _leave(self, heap: Heap) -> None:
         heap.slow_paths += 1
-        if heap.slow_paths % PATHS_PER_LOOK == 0:
+        if heap.slow_paths % PATHS_PER_LOOK == 0 and not self.region.has_background:
             self.region.allowance.look()
 
     # ---- Small blocks ------------------------------------------------------------------------------------------------
@@ -100,10 +101,13 @@ class Allocator:
         block = bin.blocks.pop()
         bin.for_frees, bin.limit = False, bin.slots
         self._leave(heap)
-        self.pay()
+        self.after_growth()
         return block
 
-    def pay(self) -> None:
+    def after_growth(self) -> None:
+        """At the end of each call that may have made the heap larger."""
+        if self.heaps_in_use > 1 and len(self.region.dirty) * SUPER_SLAB_BYTES >= LEAST_BACKGROUND_BYTES:
+            self.region.has_background = True
         if self.region.owed_units:
             self.region.pay()
 
@@ -254,8 +258,8 @@ class Allocator:
         heap.slab_counts[slab.size_class] = max(0, heap.slab_counts[slab.size_class] - 1)
         region.slab_bytes -= slab.block_bytes * slab.block_count
         purged = slab.purged_pages.bit_count()
-        if purged:
-            region.slab_holes -= purged
+        region.slab_holes -= purged
+        if purged and not region.has_background:
             size = slab.units * self.policy.unit_bytes
             self.memory.purge(slab.start, size)
             region.allowance.gave(size - purged * PAGE)
@@ -413,7 +417,7 @@ class Allocator:
             large = self.region.use_units(heap.empty.pop(), 1, size)
         else:
             large = self.region.alloc_large(size, alignment)
-        self.pay()
+        self.after_growth()
         return large
 
     def free_large(self, heap: Heap, large: Run | Mapping) -> None:

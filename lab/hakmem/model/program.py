@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hakmem.calls import Call
 from hakmem.model.allocator import Allocator
 from hakmem.model.classes import ALIGNMENT, SMALL_MAX
 from hakmem.model.heap import Heap
-from hakmem.model.memory import Resident
+from hakmem.model.memory import PAGE, Resident
 from hakmem.model.policy import Policy
 from hakmem.model.region import Mapping, Run
 
@@ -22,13 +23,21 @@ class Program:
         self.heaps: dict[int, Heap] = {}  # by thread
         self.blocks: dict[int, Block] = {}
 
-    def make(self, calls: Sequence[Call]) -> Resident:
-        """Threads begin with their first call and end after their last, but for the first one."""
+    def make(self, calls: Sequence[Call], look_every: int = 0) -> Resident:
+        """Threads begin with their first call and end after their last, but for the first one. With `look_every`, the
+        peak is that of looks after so many events, of which a realloc is two, as in bench_replay."""
+        looks, event_count = 0, 0
+        memory = self.allocator.memory
         ends = {call.thread: index for index, call in enumerate(calls)}
         ends.pop(calls[0].thread)
         ending = {index: thread for thread, index in ends.items()}
         blocks = self.blocks
         for index, (thread, old, block, size, alignment) in enumerate(calls):
+            if look_every:
+                if old and block:
+                    event_count += 1
+                    looks = max(looks, len(memory.resident) if event_count % look_every == 0 else 0)
+                event_count += 1
             heap = self.heaps.get(thread)
             if heap is None:
                 heap = self.heaps[thread] = self.allocator.begin_thread()
@@ -40,7 +49,9 @@ class Program:
                 blocks[block] = self._realloc(heap, blocks.pop(old), size)
             if index in ending:
                 self.allocator.end_thread(self.heaps.pop(thread))
-        return self.allocator.memory.total()
+            if look_every and event_count % look_every == 0:
+                looks = max(looks, len(memory.resident))
+        return replace(memory.total(), peak=looks * PAGE) if look_every else memory.total()
 
     def address_of(self, block: int) -> int:
         found = self.blocks[block]
@@ -82,7 +93,7 @@ class Program:
         else:
             resized = allocator.region.resize_large(block, size, SMALL_MAX)
             if resized is not None:
-                allocator.pay()
+                allocator.after_growth()
                 allocator.memory.touch(allocator.region.start_of(resized), size)
                 return resized
         moved = self._alloc(heap, size, 1)

@@ -53,6 +53,7 @@ class Region:
         # Of slabs, in bytes and pages.
         self.slab_bytes = self.out_bytes = self.slab_holes = 0
         self.allowance = Allowance(self)
+        self.has_background = False  # a thread gives free memory back, at the end of periods
         self.owed_units = self.released_units = 0
         self.place: int | None = None  # of a round: it goes on below this SuperSlab; None: at the top
         self.round_bytes = 0
@@ -195,6 +196,8 @@ class Region:
     # ---- Decay: calls of the program give back what is beyond the allowance (src/region/decay.c) ---------------------
 
     def after_release(self, units: int) -> None:
+        if self.has_background:
+            return
         self.allowance.look()
         allowed = self.allowance.bytes // self.unit_bytes
         excess = self.dirty_units - allowed
@@ -339,7 +342,7 @@ class Allowance:
         self.pinned = self.pinned_at_out = self.most_out = 0
 
     def gave(self, given: int) -> None:
-        if given == 0:
+        if given == 0 or self.region.has_background:
             return
         if self.away == 0:
             self.reused_pages = self.most_at_once = 0

@@ -33,7 +33,7 @@ class Rounds:
         self.given = self.want = self.out_at_begin = 0
 
     def _may_shrink(self) -> bool:
-        return len(self.region.dirty) >= 2
+        return len(self.region.dirty) >= 2 and not self.region.has_background
 
     def _step_at(self, out: int) -> int:
         step = max(out >> STEP_SHIFT, LEAST_STEP_BYTES) << self.vain
