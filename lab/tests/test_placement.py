@@ -145,6 +145,64 @@ def test_pages_without_a_block_in_use_go_back() -> None:
     assert 102 <= pages_of_blocks(program) < 256
 
 
+def test_a_run_that_cannot_grow_is_moved_by_page_tables_unless_enough_lies_free() -> None:
+    made = [Call(0, 0, 1, MIB), Call(0, 0, 2, MIB)]
+    moved = after([*made, Call(0, 1, 3, 2 * MIB)])
+    assert moved.address_of(3) >= 1 << 50 and pages_of_blocks(moved) == 256
+    copied = after([*made, Call(0, 0, 3, 4 * MIB)])
+    copied.allocator.region.has_background = True  # what is freed stays
+    copied.make([Call(0, 3, 0), Call(0, 1, 4, 2 * MIB)])
+    assert copied.address_of(4) == 2 * MIB and pages_of_blocks(copied) == (1 + 1 + 4) * 256
+
+
+def test_a_heap_of_two_threads_and_8_mib_leaves_it_to_the_background() -> None:
+    many = allocs([MIB] * 8, first=2)
+    alone = after([*allocs([64]), *many, *frees(range(2, 10))])
+    assert pages_of_blocks(alone) < 64
+    program = after([Call(0, 0, 1, 64)])
+    program.heaps[1] = program.allocator.begin_thread()
+    program.make([*many, *frees(range(2, 10))])
+    assert pages_of_blocks(program) == 8 * 256 + 1
+
+
+def test_a_full_slab_is_the_pools_when_another_thread_frees_into_it() -> None:
+    blocks = [block * 32 * KIB for block in range(4)]
+    allocator, heap, size_class = heap_with_free_blocks(TODAY, 32 * KIB, 32, [])
+    other = allocator.begin_thread()
+    other.bins[size_class].blocks = blocks[:1]
+    allocator.flush_bin(other, size_class)
+    assert len(allocator.pool[size_class]) == 1 and not other.partial[size_class]
+    assert allocator.alloc_missed(other, size_class) == blocks[0]
+    assert not allocator.pool[size_class]
+
+
+def test_a_heap_of_256_slabs_takes_four_units_at_a_time() -> None:
+    """The 257th is the first unit of a new SuperSlab."""
+    for slabs, kept in ((255, 0), (258, 3)):
+        program = after(allocs([64] * (1024 * slabs - 512)))
+        assert len(program.heaps[0].empty) == kept
+
+
+def test_classes_that_are_idle_give_up_what_they_keep_before_the_heap_grows() -> None:
+    program = after([*allocs([64]), *frees([1])])
+    heap = program.heaps[0]
+    idle = heap.bins[4]
+    assert len(idle.blocks) == 3
+    idle.run = 0  # no miss since the last time
+    program.make(allocs([96] * 682 * 32, first=2))  # 32 slabs: the last one gets the unit of the class of 64 bytes
+    assert len(program.allocator.region.dirty) == 1 and idle.blocks == []
+
+
+def test_threads_that_are_many_hold_slabs_of_few_classes() -> None:
+    allocator = Allocator(TODAY)
+    heap = allocator.begin_thread()
+    allocator.heaps_in_use = allocator.few_heaps + 1
+    for size_class in range(1, 10):
+        allocator.alloc_missed(heap, size_class)
+    assert [len(slabs) for slabs in heap.partial[1:10]] == [0, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert len(allocator.pool[1]) == 1
+
+
 def test_large_objects_are_aligned() -> None:
     made = [Call(0, 0, 1, 100 * KIB), Call(0, 0, 2, 100 * KIB, 256 * KIB), Call(0, 0, 3, 3 * MIB, 512 * KIB)]
     program = after(made)
@@ -322,6 +380,9 @@ def test_the_lowest_units_are_taken_first_dirty_ones_before_fresh_ones() -> None
     assert region.dirty_units == 1
     assert region.take_span(40, 1) == 9
     assert len(region.dirty) == 2
+    assert region.take_span(1, 1) == 3 and region.take_span(1, 1) == 49
+    region.release(9, 40)
+    assert region.take_span(40, 8) == 56
 
 
 def test_what_is_used_again_may_stay() -> None:
