@@ -83,10 +83,9 @@ class Answer:
         text = f"{self.trace}: {self.call_count:,} calls, {threads}\n"
         text += table(["policy", "peak", "to today's", "at the end"], lines)
         if self.check:
-            peaks = (
-                f"{amount(self.check.measured, 'B')} replayed on hakmem, {amount(self.check.modelled, 'B')} modelled"
-            )
-            text += f"\ncheck, at the most in {LOOKS:,} looks: {peaks}: {self.check.ratio:.3f} times that"
+            measured, modelled = amount(self.check.measured, "B"), amount(self.check.modelled, "B")
+            text += f"\ncheck: at the most {measured} on hakmem in {LOOKS:,} looks, {modelled} in the model"
+            text += f" ({self.check.ratio:.3f})"
         return text
 
 
