@@ -1,6 +1,6 @@
 /* Replays a trace: what a real program asked of its allocator, asked again of this program's.
  *
- *     bench_replay TRACE REPEATS
+ *     bench_replay TRACE REPEATS [LOOK_EVERY]
  *
  * TRACE is a file in the format of trace.h that is not packed. Before the clock starts it is turned into steps for each
  * thread. Then these are gone through, REPEATS times, each recorded thread on one of its own, which begins with its
@@ -14,7 +14,9 @@
  *
  * Figures: `calls` and `turns`, how many of them one repeat has; `live_peak`, the most bytes that were alive, as they
  * were asked for; `heap_peak`, how much more memory was resident at the most than before the first step, with stacks
- * of threads in it; `heap_per_live`, their ratio.
+ * of threads in it; `heap_per_live`, their ratio. With LOOK_EVERY it looks at its memory after every so many events,
+ * which takes time: `anonymous_peak`, how much more was anonymous at such a look, at the most, than before the first
+ * step. The kernel counts that one exactly, and adds up the others later.
  */
 #include "bench.h"
 #include "bench_steps.h"
@@ -67,6 +69,19 @@ static void wait_for_turn(struct player *self, uint32_t taken_turns) {
         syscall(SYS_futex, &self->given_turns, FUTEX_WAIT_PRIVATE, taken_turns, NULL, NULL, 0);
     }
     atomic_store_explicit(&self->is_asleep, 0, memory_order_relaxed);
+}
+
+/* ---- Looks ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t anonymous_peak_kib; /* belongs to whoever has the turn */
+
+static uint64_t anonymous_kib(void) { return bench_kernel_kib("/proc/self/smaps_rollup", "\nAnonymous:"); }
+
+static void look(void) {
+    uint64_t now_kib = anonymous_kib();
+    if (now_kib > anonymous_peak_kib) {
+        anonymous_peak_kib = now_kib;
+    }
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
@@ -128,6 +143,7 @@ static void *play(void *argument) {
             free(slots[step->slot]);
             break;
         case BENCH_PASS: pass_turn(&players[step->slot]); break;
+        case BENCH_LOOK: look(); break;
         case BENCH_WAIT: wait_for_turn(self, taken_turns++); break;
         default: return NULL;
         }
@@ -167,13 +183,13 @@ static uint64_t reset_peak(void) {
 }
 
 int main(int argc, char **argv) {
-    bench_expect_arguments(argc, 2, 2, "bench_replay TRACE REPEATS");
-    uint64_t repeat_count = bench_number(argv[2], 1);
-    struct bench_steps steps = bench_steps_of(argv[1]);
+    bench_expect_arguments(argc, 2, 3, "bench_replay TRACE REPEATS [LOOK_EVERY]");
+    uint64_t repeat_count = bench_number(argv[2], 1), look_every = argc > 3 ? bench_number(argv[3], 1) : 0;
+    struct bench_steps steps = bench_steps_of(argv[1], look_every);
     players = bench_map(steps.thread_count, sizeof *players);
     slots = bench_map(steps.slot_count, sizeof *slots);
 
-    uint64_t before_kib = reset_peak();
+    uint64_t before_kib = reset_peak(), anonymous_before_kib = anonymous_peak_kib = anonymous_kib();
     double seconds = 0;
     for (uint64_t i = 0; i < repeat_count; i++) {
         seconds += replay(&steps);
@@ -191,6 +207,9 @@ int main(int argc, char **argv) {
     if (before_kib) {
         bench_figure("heap_peak", heap_bytes, "bytes");
         bench_figure("heap_per_live", heap_bytes / (double)steps.live_peak_bytes, "x");
+    }
+    if (look_every && anonymous_before_kib) {
+        bench_figure("anonymous_peak", (double)(anonymous_peak_kib - anonymous_before_kib) * 1024, "bytes");
     }
     bench_close(operation_count, seconds, bench_fold(bench_fold(steps.checksum, operation_count), damaged_count));
     return 0;

@@ -13,10 +13,11 @@
 #include <sys/stat.h>
 
 /* Kinds of steps are those of events, except TURN, and these: */
-enum { BENCH_PASS = TRACE_REALLOCATED + 1, BENCH_WAIT, BENCH_END };
+enum { BENCH_PASS = TRACE_REALLOCATED + 1, BENCH_WAIT, BENCH_LOOK, BENCH_END };
 
 /* Of a realloc, REALLOC has the old size and the next step, REALLOCATED, the new one. REALLOCATED alone is
- * realloc(NULL, bytes). FREE has the block's size. PASS gives the turn to thread `slot`, WAIT waits for it. */
+ * realloc(NULL, bytes). FREE has the block's size. PASS gives the turn to thread `slot`, WAIT waits for it. LOOK looks
+ * at the process's memory. */
 struct bench_step {
     uint64_t bytes;
     uint32_t slot; /* where the block's address is; used again when the block is gone */
@@ -345,7 +346,7 @@ static inline void bench_add_closing(struct bench_builder *builder) {
     builder->steps->operation_count = operation_count;
 }
 
-static inline void bench_build(const struct bench_trace *trace, const struct bench_turns *turns,
+static inline void bench_build(const struct bench_trace *trace, const struct bench_turns *turns, uint64_t look_every,
                                struct bench_steps *steps, size_t *step_counts) {
     struct bench_builder builder = {.steps = steps, .step_counts = step_counts, .name_limit = 2};
     while (builder.name_limit < 2 * turns->name_count) {
@@ -357,12 +358,16 @@ static inline void bench_build(const struct bench_trace *trace, const struct ben
     struct bench_reader *readers = bench_readers(trace);
     memset(step_counts, 0, (steps->thread_count + (size_t)1) * sizeof *step_counts);
     steps->operation_count = steps->turn_count = steps->slot_count = 0;
+    uint64_t event_count = 0;
     for (size_t ticket = 0; ticket < turns->ticket_limit; ticket++) {
         if (turns->owners[ticket]) {
             bench_give_turn(&builder, turns->owners[ticket] - 1);
             struct bench_reader *reader = &readers[builder.thread];
             while (bench_read_event(trace, reader) && reader->kind != TRACE_TURN) {
                 bench_add_event(&builder, reader);
+                if (look_every && ++event_count % look_every == 0) {
+                    bench_add(&builder, BENCH_LOOK, 0, 0, 0);
+                }
             }
         }
     }
@@ -377,18 +382,19 @@ static inline void bench_build(const struct bench_trace *trace, const struct ben
     bench_drop(builder.names, builder.name_limit, sizeof *builder.names);
 }
 
-static inline struct bench_steps bench_steps_of(const char *path) {
+/* With a LOOK after every so many events, or with 0 none. */
+static inline struct bench_steps bench_steps_of(const char *path, uint64_t look_every) {
     struct bench_trace trace = bench_trace_open(path);
     struct bench_steps steps = {.checksum = bench_trace_link(&trace), .thread_count = trace.thread_count};
     struct bench_turns turns = bench_turns_find(&trace);
     size_t program_count = steps.thread_count + (size_t)1;
     size_t *step_counts = bench_scratch(program_count, sizeof *step_counts);
     steps.of_thread = bench_map(program_count, sizeof *steps.of_thread);
-    bench_build(&trace, &turns, &steps, step_counts);
+    bench_build(&trace, &turns, look_every, &steps, step_counts);
     for (size_t i = 0; i < program_count; i++) {
         steps.of_thread[i] = bench_map(step_counts[i], sizeof *steps.of_thread[i]);
     }
-    bench_build(&trace, &turns, &steps, step_counts);
+    bench_build(&trace, &turns, look_every, &steps, step_counts);
     steps.closing = steps.of_thread[steps.thread_count];
     bench_drop(step_counts, program_count, sizeof *step_counts);
     bench_drop(turns.owners, turns.ticket_limit, sizeof *turns.owners);

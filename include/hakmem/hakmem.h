@@ -52,7 +52,7 @@ HAK_API void *hak_pvalloc(size_t size) __attribute__((malloc));
 HAK_API int hak_posix_memalign(void **block, size_t alignment, size_t size);
 
 /* The bytes of the block that may be used, all of them writable: at least what was asked for. 0 for NULL. It stays the
- * same until the block is resized or freed, and hak_realloc keeps all of these bytes. */
+ * same until the block is resized or freed, and hak_realloc to a larger size keeps all of these bytes. */
 HAK_API size_t hak_malloc_usable_size(void *block);
 
 /* The size to ask for instead of `size`: it costs nothing more, for a block of `size` bytes has so many usable ones, or
@@ -72,7 +72,7 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
  * accepted, and mean nothing. */
 #define HAK_MALLOCX_LG_ALIGN(log2) ((int)(log2)) /* aligned to 2^log2 bytes; 0..63 */
 #define HAK_MALLOCX_ZERO 0x40                    /* all usable bytes that are new are zero */
-#define HAK_MALLOCX_TCACHE_NONE 0x100            /* past the thread's front cache, see hak_should_move */
+#define HAK_MALLOCX_TCACHE_NONE 0x100            /* past the thread's front cache and the heap profile, see hak_should_move */
 
 /* The least usable size that a block of hak_mallocx(size, flags) has; it may have more. 0 where none can be so
  * large. */

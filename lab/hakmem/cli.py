@@ -37,6 +37,7 @@ COMMANDS = {
     "profile": "who allocates: a heap profile for pprof, and a flame graph",
     "record": "write a trace of a command's calls of malloc",
     "replay": "replay a trace under any allocator",
+    "placement": "what other placements of a trace's blocks would save",
     "peers": "fetch, build and list the allocators to compare with",
     "claims": "check that a record stands behind every figure in the documents",
     "health": "run everything once, at every setting",

@@ -85,10 +85,10 @@ class Trace:
         return heapq.merge(*map(_of_thread, by_thread.values()), key=itemgetter(0))
 
 
-def size_and_alignment(event: Event) -> tuple[int, int]:
-    if event.kind != Kind.ALIGNED:
-        return event.operand, 1
-    return event.operand >> SHIFT_BITS, 1 << (event.operand & (1 << SHIFT_BITS) - 1)
+def size_and_alignment(kind: int, operand: int) -> tuple[int, int]:
+    if kind != Kind.ALIGNED:
+        return operand, 1
+    return operand >> SHIFT_BITS, 1 << (operand & (1 << SHIFT_BITS) - 1)
 
 
 def _of_thread(chunks: Iterable[Chunk]) -> Iterator[Event]:
@@ -257,10 +257,10 @@ class _Thread:
         self._begin()
 
 
-def pack(trace: Trace) -> bytes:
-    """The same trace, before compression, with the n-th block named n. What was freed but never seen is left out; what
-    must have been freed unseen, because its address came again, is freed there."""
-    writer = Writer()
+def numbered(trace: Trace) -> Iterator[tuple[int, int, int, int]]:
+    """Thread, kind, name and operand of each event, with the n-th block named n. A REALLOC and its REALLOCATED follow
+    each other. What was freed but never seen is left out; what must have been freed unseen, because its address came
+    again, is freed there."""
     numbers: dict[int, int] = {}  # by name in `trace`
     reallocs: dict[int, tuple[int, int]] = {}  # of threads that are in one: the name and the number that it began with
     block_count = 0
@@ -268,7 +268,7 @@ def pack(trace: Trace) -> bytes:
         if kind in (Kind.FREE, Kind.REALLOC):
             number = numbers.pop(name, None)
             if number and kind == Kind.FREE:
-                writer.event(thread, Kind.FREE, number)
+                yield thread, Kind.FREE, number, 0
             elif number:
                 reallocs[thread] = name, number
             continue
@@ -278,12 +278,19 @@ def pack(trace: Trace) -> bytes:
                 numbers[before] = number
             continue
         if name in numbers:
-            writer.event(thread, Kind.FREE, numbers[name])
+            yield thread, Kind.FREE, numbers[name], 0
         if number:
-            writer.event(thread, Kind.REALLOC, number)
+            yield thread, Kind.REALLOC, number, 0
         block_count += 1
         numbers[name] = block_count
-        writer.event(thread, kind, block_count, operand)
+        yield thread, kind, block_count, operand
+
+
+def pack(trace: Trace) -> bytes:
+    """The same trace, before compression, with numbered blocks."""
+    writer = Writer()
+    for event in numbered(trace):
+        writer.event(*event)
     return writer.finish(pid=trace.pid, is_full=trace.is_full, thread_count=trace.thread_count, command=trace.command)
 
 

@@ -59,7 +59,7 @@ def told(events: Iterable[Event]) -> list[str]:
     letters: dict[int, str] = {}
     lines = []
     for event in events:
-        size, alignment = trace.size_and_alignment(event)
+        size, alignment = trace.size_and_alignment(event.kind, event.operand)
         words = [Kind(event.kind).name.lower()]
         if event.kind in BIRTHS:
             words.append(str(size))

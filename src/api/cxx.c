@@ -206,19 +206,21 @@ struct sized_block {
 };
 
 /* Of a `new` of the program's, or a malloc, nobody knows more than what was asked for. */
-static struct sized_block tell_size(void *block, size_t size, bool is_own_new) {
+static struct sized_block tell_size(void *block, size_t size, bool is_ours) {
     struct hak_place place = hak_region_find((uintptr_t)block);
-    return (struct sized_block){block, is_own_new && place.start == (uintptr_t)block ? place.bytes : size};
+    return (struct sized_block){block, is_ours && place.start == (uintptr_t)block ? place.bytes : size};
 }
 
 static struct sized_block new_sized(size_t size) {
     HAK_WALKABLE();
-    return tell_size(public_new(size), size, IS_OWN(public_new, new_throwing));
+    bool is_ours = IS_OWN(public_new, new_throwing) && IS_OWN(public_malloc, hak_malloc);
+    return tell_size(public_new(size), size, is_ours);
 }
 
 static struct sized_block new_sized_aligned(size_t size, size_t alignment) {
     HAK_WALKABLE();
-    return tell_size(public_new_aligned(size, alignment), size, IS_OWN(public_new_aligned, new_aligned_throwing));
+    bool is_ours = IS_OWN(public_new_aligned, new_aligned_throwing) && IS_OWN(public_aligned_alloc, hak_aligned_alloc);
+    return tell_size(public_new_aligned(size, alignment), size, is_ours);
 }
 
 HAK_OVERRIDE(new_sized, __size_returning_new, (size_t), struct sized_block);

@@ -27,7 +27,7 @@ static void clear_rest(void *block, size_t first) {
 
 size_t hak_nallocx(size_t size, int flags) {
     size_t alignment = alignment_of(flags);
-    if (size > PTRDIFF_MAX || alignment > PTRDIFF_MAX) return 0;
+    if (size > PTRDIFF_MAX - hak_os_page_bytes() || alignment > PTRDIFF_MAX) return 0;
     if (!hak_process_initialize()) return 0;
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
     if (size_class != HAK_CLASS_NONE) return hak_size_classes[size_class].block_bytes;
@@ -71,20 +71,35 @@ void hak_sdallocx(void *block, size_t size, int flags) {
     else hak_front_free_sized(block, size);
 }
 
-void *hak_rallocx(void *block, size_t size, int flags) {
-    HAK_WALKABLE();
-    if (block == NULL) return hak_mallocx(size, flags);
-    size_t had = hak_front_place_of(block, "rallocx").bytes;
-    if (alignment_of(flags) == HAK_ALIGNMENT && !is_uncached(flags)) {
-        void *resized = hak_realloc(block, size == 0 ? 1 : size); /* of 0 bytes, realloc would free it */
-        if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, had);
-        return resized;
-    }
+/* Whether hak_realloc does: it aligns large blocks to units, small ones to HAK_ALIGNMENT, and only these are cached. */
+static bool suits_realloc(size_t had, size_t size, int flags) {
+    bool stays_large = had > HAK_SMALL_MAX && size > HAK_SMALL_MAX;
+    return alignment_of(flags) <= (stays_large ? HAK_UNIT_BYTES : HAK_ALIGNMENT) && (stays_large || !is_uncached(flags));
+}
+
+/* The block has the alignment, and the size uses half of it. */
+static bool suits_as_it_is(const void *block, size_t had, size_t size, int flags) {
+    return size <= had && size > had / 2 && (uintptr_t)block % alignment_of(flags) == 0;
+}
+
+static void *move_as_asked(void *block, size_t had, size_t size, int flags) {
+    if (suits_as_it_is(block, had, size, flags)) return block;
     void *moved = hak_mallocx(size, flags);
-    if (moved == NULL) return NULL;
+    if (moved == NULL) return size <= had && (uintptr_t)block % alignment_of(flags) == 0 ? block : NULL;
     memcpy(moved, block, size < had ? size : had);
     hak_dallocx(block, flags);
     return moved;
+}
+
+void *hak_rallocx(void *block, size_t size, int flags) {
+    HAK_WALKABLE();
+    if (block == NULL) return hak_mallocx(size, flags);
+    size_t had = hak_front_place_of(block, "rallocx").bytes, kept = size < had ? size : had;
+    if (size == 0) size = 1; /* realloc would free the block */
+    void *resized =
+        suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, size, flags);
+    if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, resized == block ? had : kept);
+    return resized;
 }
 
 #ifndef HAK_NO_OVERRIDE

@@ -534,8 +534,7 @@ void hak_front_free_uncached(void *block) {
         return;
     }
     struct hak_heap *heap = enter();
-    HAK_COUNT(heap, flushed_blocks, 1);
-    hak_pool_put(heap, place.size_class, &block, 1); /* which tells the start of a block from what lies in it */
+    free_directly(heap, block, place.size_class); /* which tells the start of a block from what lies in it */
     if (HAK_LIKELY(heap != NULL)) leave(heap);
     take_turn();
 }

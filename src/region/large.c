@@ -102,8 +102,8 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
     void *kept = hak_mapping_cache_take(bytes, &have_bytes);
     if (kept == NULL) return map_block(bytes, HAK_GRANULE_BYTES);
     /* A mapping is too large to be written to before it is used. */
-    if (!clear || hak_os_purge(kept, bytes)) return kept;
-    if (bytes <= MOST_CLEARED_BYTES) return memset(kept, 0, bytes);
+    if (!clear || hak_os_purge(kept, have_bytes)) return kept;
+    if (have_bytes <= MOST_CLEARED_BYTES) return memset(kept, 0, have_bytes);
     free_mapping((uintptr_t)kept, have_bytes);
     return map_block(bytes, HAK_GRANULE_BYTES);
 }

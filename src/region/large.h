@@ -38,7 +38,7 @@
 #include "region/region.h"
 
 /* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. With
- * `clear` it is zero; what the kernel has given zero is not touched for that. */
+ * `clear` all its usable bytes are zero; what the kernel has given zero is not touched for that. */
 void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
 
 /* The same, but only from the kernel or a mapping that was kept. */
