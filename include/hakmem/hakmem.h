@@ -72,7 +72,7 @@ HAK_API void hak_free_aligned_sized(void *block, size_t alignment, size_t size);
  * accepted, and mean nothing. */
 #define HAK_MALLOCX_LG_ALIGN(log2) ((int)(log2)) /* aligned to 2^log2 bytes; 0..63 */
 #define HAK_MALLOCX_ZERO 0x40                    /* all usable bytes that are new are zero */
-#define HAK_MALLOCX_TCACHE_NONE 0x100            /* past the thread's front cache and the heap profile, see hak_should_move */
+#define HAK_MALLOCX_TCACHE_NONE 0x100 /* past the thread's front cache and the heap profile, see hak_should_move */
 
 /* The least usable size that a block of hak_mallocx(size, flags) has; it may have more. 0 where none can be so
  * large. */

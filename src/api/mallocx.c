@@ -74,7 +74,8 @@ void hak_sdallocx(void *block, size_t size, int flags) {
 /* Whether hak_realloc does: it aligns large blocks to units, small ones to HAK_ALIGNMENT, and only these are cached. */
 static bool suits_realloc(size_t had, size_t size, int flags) {
     bool stays_large = had > HAK_SMALL_MAX && size > HAK_SMALL_MAX;
-    return alignment_of(flags) <= (stays_large ? HAK_UNIT_BYTES : HAK_ALIGNMENT) && (stays_large || !is_uncached(flags));
+    return alignment_of(flags) <= (stays_large ? HAK_UNIT_BYTES : HAK_ALIGNMENT) &&
+           (stays_large || !is_uncached(flags));
 }
 
 /* The block has the alignment, and the size uses half of it. */
@@ -96,8 +97,7 @@ void *hak_rallocx(void *block, size_t size, int flags) {
     if (block == NULL) return hak_mallocx(size, flags);
     size_t had = hak_front_place_of(block, "rallocx").bytes, kept = size < had ? size : had;
     if (size == 0) size = 1; /* realloc would free the block */
-    void *resized =
-        suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, size, flags);
+    void *resized = suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, size, flags);
     if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, resized == block ? had : kept);
     return resized;
 }

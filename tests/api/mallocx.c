@@ -63,6 +63,59 @@ static void zeros(void) {
     }
 }
 
+/* A kept mapping is larger than what is asked for, or becomes so; what it had is not seen. */
+static void zeros_of_mappings(void) {
+    uint64_t state = 1;
+    for (int round = 0; round < 60; round++) {
+        int flags = ways[round % 2] | ZERO; /* or past the cache */
+        size_t size = 33 * MIB + random_size(&state, 0, 5 * MIB);
+        void *block = made(size, flags);
+        size_t had = M(sallocx)(block, 0);
+        unsigned char *resized = M(rallocx)(block, size + 100000, flags);
+        EXPECT(resized, "rallocx to %zu", size + 100000);
+        size_t has = M(sallocx)(resized, 0);
+        for (size_t at = had; at < has; at++) {
+            EXPECT(!resized[at], "byte %zu of %zu is not zero", at, has);
+        }
+        memset(resized, 0xA5, has);
+        M(dallocx)(resized, flags);
+    }
+}
+
+/* Of what a block got when it was made smaller, too, and larger again. */
+static void zeros_after_a_shrink(void) {
+    void *dirty[64];
+    for (size_t i = 0; i < COUNT_OF(dirty); i++) {
+        dirty[i] = made(24576, 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(dirty); i++) {
+        M(free)(dirty[i]);
+    }
+    unsigned char *block = M(mallocx)(40000, ZERO);
+    block = M(rallocx)(block, 20000, ZERO);
+    block = M(rallocx)(block, 24000, ZERO);
+    for (size_t at = 0; at < M(sallocx)(block, 0); at++) {
+        EXPECT(!block[at], "byte %zu is not zero", at);
+    }
+    M(dallocx)(block, 0);
+}
+
+/* What fits stays where it is, whatever the flags. */
+static void stays(void) {
+    static const int all[] = {0, TCACHE_NONE, LG_ALIGN(6), LG_ALIGN(12) | TCACHE_NONE, ZERO | TCACHE_NONE};
+    static const size_t those[] = {4096, 20000, 300000, 3 * MIB, 40 * MIB};
+    for (size_t f = 0; f < COUNT_OF(all); f++) {
+        for (size_t s = 0; s < COUNT_OF(those); s++) {
+            void *block = made(those[s], all[f]);
+            EXPECT(M(rallocx)(block, those[s], all[f]) == block, "rallocx of %zu to the same (%#x)", those[s],
+                   (unsigned)all[f]);
+            EXPECT(M(rallocx)(block, those[s] - those[s] / 8, all[f]) == block, "rallocx of %zu to less (%#x)",
+                   those[s], (unsigned)all[f]);
+            M(dallocx)(block, all[f]);
+        }
+    }
+}
+
 static void alignments(void) {
     for (size_t s = 0; s < COUNT_OF(sizes) - 1; s++) {
         for (int log2 = 0; log2 <= 22; log2++) {
@@ -106,7 +159,7 @@ static void resizing(void) {
 }
 
 static void too_large(void) {
-    static const size_t too_much[] = {SIZE_MAX, SIZE_MAX - 4096, (size_t)PTRDIFF_MAX + 1};
+    static const size_t too_much[] = {SIZE_MAX, SIZE_MAX - 4096, (size_t)PTRDIFF_MAX + 1, PTRDIFF_MAX};
     static const int all[] = {0, ZERO, TCACHE_NONE, LG_ALIGN(12), LG_ALIGN(12) | ZERO | TCACHE_NONE};
     for (size_t s = 0; s < COUNT_OF(too_much); s++) {
         for (size_t f = 0; f < COUNT_OF(all); f++) {
@@ -139,8 +192,15 @@ static void good_sizes(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"blocks", blocks},     {"zeros", zeros},         {"alignments", alignments},
-        {"resizing", resizing}, {"too_large", too_large}, {"good_sizes", good_sizes},
+        {"blocks", blocks},
+        {"zeros", zeros},
+        {"alignments", alignments},
+        {"resizing", resizing},
+        {"too_large", too_large},
+        {"good_sizes", good_sizes},
+        {"zeros_of_mappings", zeros_of_mappings},
+        {"zeros_after_a_shrink", zeros_after_a_shrink},
+        {"stays", stays},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 50);
 }

@@ -709,17 +709,25 @@ static void uncached(void **state) {
     hak_front_free_uncached(low);
 }
 
-UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(uncached), cmocka_unit_test(drained_when_asked),
-          cmocka_unit_test(batches), cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
-          cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
-          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
-          cmocka_unit_test(shrinks_where_nothing_is_left), cmocka_unit_test(idle_memory_is_looked_for),
-          cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(learns_without_releases),
-          cmocka_unit_test(retries_find_others_blocks), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
-          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(freed_large_objects),
-          cmocka_unit_test(misuse_after_a_flush), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(direct_frees),
-          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+static void uncached_free_of_a_free_block(void **state) {
+    (void)state;
+    void *block = hak_malloc(64), *other = hak_malloc(64);
+    hak_free(block);
+    hak_free(other);
+    expect_misuse(catch_call(hak_front_free_uncached, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
+}
+
+UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(uncached), cmocka_unit_test(uncached_free_of_a_free_block),
+          cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches), cmocka_unit_test(for_frees_only),
+          cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
+          cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses), cmocka_unit_test(with_a_busy_heap),
+          cmocka_unit_test(searched_in_vain_once), cmocka_unit_test(shrinks_where_nothing_is_left),
+          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(growth_gives_nothing_back),
+          cmocka_unit_test(learns_without_releases), cmocka_unit_test(retries_find_others_blocks),
+          cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming), cmocka_unit_test(groups_open),
+          cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
+          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
+          cmocka_unit_test(direct_frees), cmocka_unit_test(free_of_what_is_in_the_bin),
+          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))
