@@ -42,20 +42,12 @@ extern "C" void free(void *start) noexcept {
     hak_free(start);
 }
 
-extern "C" {
-struct __sized_ptr_t {
-    void *p;
-    std::size_t n;
-};
-__sized_ptr_t __size_returning_new(std::size_t size);
-__sized_ptr_t __size_returning_new_aligned(std::size_t size, std::size_t alignment);
-}
-
 // All that is told may be written.
 static void size_returning_new() {
-    for (std::size_t size : {1, 24, 100, 1000, 5000, 40000}) {
+    const std::size_t sizes[] = {1, 24, 100, 1000, 5000, 40000};
+    for (std::size_t size : sizes) {
         __sized_ptr_t made[] = {__size_returning_new(size), __size_returning_new_aligned(size, 64)};
-        for (__sized_ptr_t one : made) std::memset(one.p, 1, one.n);
+        for (const __sized_ptr_t &one : made) std::memset(one.p, 1, one.n);
         ::operator delete(made[0].p, made[0].n);
         ::operator delete(made[1].p, made[1].n, std::align_val_t(64));
     }
