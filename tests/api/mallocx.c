@@ -84,13 +84,7 @@ static void zeros_of_mappings(void) {
 
 /* Of what a block got when it was made smaller, too, and larger again. */
 static void zeros_after_a_shrink(void) {
-    void *dirty[64];
-    for (size_t i = 0; i < COUNT_OF(dirty); i++) {
-        dirty[i] = made(24576, 0);
-    }
-    for (size_t i = 0; i < COUNT_OF(dirty); i++) {
-        M(free)(dirty[i]);
-    }
+    M(free)(made(24576, 0));
     unsigned char *block = M(mallocx)(40000, ZERO);
     block = M(rallocx)(block, 20000, ZERO);
     block = M(rallocx)(block, 24000, ZERO);
