@@ -79,13 +79,25 @@ def silent(what: str, done: int = 0, total: int = 0) -> None:
     pass
 
 
+@pytest.fixture(scope="session")
+def without_cargo(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The folders of programs. One that has cargo has a folder of links to all others in its place."""
+    folders = os.environ["PATH"].split(":")
+    for i, folder in enumerate(folders):
+        if os.path.exists(f"{folder}/cargo"):
+            links = tmp_path_factory.mktemp("programs")
+            for name in set(os.listdir(folder)) - {"cargo"}:
+                (links / name).symlink_to(f"{folder}/{name}")
+            folders[i] = str(links)
+    return folders
+
+
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, without_cargo: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing installed, no cargo, and nothing in its cache."""
     monkeypatch.setattr(store, "root", lambda: tmp_path / "peers")
     monkeypatch.setenv("CARGO_HOME", str(tmp_path / "cargo"))
-    usual = [folder for folder in os.environ["PATH"].split(":") if not os.path.exists(f"{folder}/cargo")]
-    monkeypatch.setenv("PATH", ":".join([str(tmp_path / "bin"), *usual]))
+    monkeypatch.setenv("PATH", ":".join([str(tmp_path / "bin"), *without_cargo]))
     return tmp_path / "peers"
 
 
