@@ -562,12 +562,17 @@ def test_one_thread_that_sleeps(capsys: pytest.CaptureFixture[str]) -> None:
 @needs_root
 @pytest.mark.parametrize("map_files", [True, False])
 def test_a_process_that_has_changed_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_files: bool) -> None:
-    """The path of its library leads nowhere from there. Not everybody may open what it has mapped as such."""
+    """The path of its library leads nowhere from there. Not everybody may open what it has mapped as such. Its control
+    thread is there before: it begins only where it can read in /proc that no filter forbids it to."""
     if not map_files:
         opened = foreign.opened
         monkeypatch.setattr(foreign, "opened", lambda path: opened(str(path).replace("map_files", "none")))
-    with running(f"import os\nos.chroot({str(tmp_path)!r})\n" + WAIT, CTL="1") as child:
+    with running(f"import os\n{WAIT}os.chroot({str(tmp_path)!r})\n{WAIT}", CTL="1") as child:
         wait_for_thread(child.pid)
+        assert child.stdin and child.stdout
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "ready\n"
         assert ctl.ask(child.pid, "stats").startswith("hakmem ")
         assert child.pid in top.Watcher().samples()
 
