@@ -88,7 +88,8 @@ HAK_INLINE uint32_t hak_block_index(uint32_t offset, uint32_t reciprocal) {
  * n * r = k * 2^32 + m * r + e, where e < n < 2^16: the lower half of that is e when m is 0, else 2^17 at least, and no
  * more than fits (after Lemire, Kaser and Kurz, Faster remainder by direct computation, 2019). */
 HAK_INLINE bool hak_is_on_grid(const void *block, uint32_t grid_reciprocal) {
-    return (uint32_t)((uintptr_t)block % HAK_UNIT_BYTES) * grid_reciprocal < HAK_UNIT_BYTES;
+    uint32_t product = (uint32_t)((uintptr_t)block % HAK_UNIT_BYTES) * grid_reciprocal;
+    return product < HAK_UNIT_BYTES;
 }
 
 /* What the page map has of a class is a multiple of this: the offset of its bin in a heap. */
