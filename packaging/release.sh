@@ -15,4 +15,5 @@ python3 -m venv --without-pip "$environment"
 abi=hakmem.$(uname -m).abi
 abidw --no-corpus-path --no-comp-dir-path --no-show-locs --headers-dir include --drop-private-types \
     --out-file "$out/$abi" "$out/wheel/build/libhakmem.so"
+sed -i "s|path='$PWD/|path='|" "$out/$abi" # of the sources: the same wherever the tree lies
 [ "${1:-}" != --keep ] || cp "$out/$abi" packaging
