@@ -464,7 +464,7 @@ static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
     hak_pool_put(NULL, size_class, &block, 1);
 }
 
-/* To its slab at once (knob direct_free_mode). `heap` may be NULL. */
+/* To its slab, past the bin: a block that either has is freed twice. `heap` may be NULL. */
 static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t size_class) {
     if (heap != NULL && hak_heap_has_cached(heap, size_class, block))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);

@@ -4,7 +4,7 @@ enum { LAST_INDEX = HAK_SMALL_MAX / HAK_ALIGNMENT };
 
 HAK_ATOMIC(uint16_t) hak_bin_offsets[LAST_INDEX + 1];
 
-_Static_assert(HAK_CLASS_LIMIT *HAK_BIN_STRIDE <= UINT16_MAX, "bin offsets fit their table");
+_Static_assert(HAK_CLASS_LIMIT <= UINT16_MAX / HAK_BIN_STRIDE, "bin offsets fit their table");
 
 #define METERED ((uint32_t)1 << 31) /* below it, a bit for each group that is open */
 

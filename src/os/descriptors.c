@@ -25,14 +25,10 @@ static HAK_ATOMIC(uint32_t) taker, sharer; /* threads; 0: none */
 
 bool hak_descriptors_take(uint32_t thread) {
     int saved_errno = errno;
-#ifdef HAK_SANITIZED
-    /* A sanitizer writes what it finds to the standard error of the thread where it finds it. */
-    bool done = HAK_SYSTEM_CALL(SYS_close_range, STDERR_FILENO + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0 &&
-                HAK_SYSTEM_CALL(SYS_close_range, 0, STDERR_FILENO - 1, 0) == 0;
-#else
-    /* A new table without any of the descriptors, in one step. */
-    bool done = HAK_SYSTEM_CALL(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) == 0;
-#endif
+    /* A new table without any of the descriptors, in one step; a sanitizer's is left. */
+    unsigned first = HAK_DESCRIPTORS_KEEP_STDERR ? STDERR_FILENO + 1 : 0;
+    bool done = HAK_SYSTEM_CALL(SYS_close_range, first, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+    if (HAK_DESCRIPTORS_KEEP_STDERR) done = done && HAK_SYSTEM_CALL(SYS_close_range, 0, STDERR_FILENO - 1, 0) == 0;
     if (done) hak_atomic_store(&taker, thread, relaxed);
     errno = saved_errno;
     return done;

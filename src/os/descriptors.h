@@ -8,8 +8,15 @@
 
 #include "base/platform.h"
 
+/* A sanitizer writes what it finds to the standard error of the thread where it finds it. */
+#ifdef HAK_SANITIZED
+enum { HAK_DESCRIPTORS_KEEP_STDERR = 1 };
+#else
+enum { HAK_DESCRIPTORS_KEEP_STDERR = 0 };
+#endif
+
 /* Gives `thread`, which calls, and ends by hak_descriptors_leave, a table of descriptors of its own, for ever; it is
- * empty. False where the kernel can't. */
+ * empty, but for the standard error where that is kept. False where the kernel can't. */
 bool hak_descriptors_take(uint32_t thread);
 
 /* `thread`, or 0 for none, has the table of the one that took it. */

@@ -10,13 +10,6 @@
 #include "os/descriptors.h"
 #include "os/os.h"
 
-/* What a sanitizer finds in a thread that has taken a table has to be read. */
-#ifdef HAK_SANITIZED
-enum { KEEPS_STDERR = true };
-#else
-enum { KEEPS_STDERR = false };
-#endif
-
 static bool can_borrow(uint32_t thread) {
     int borrowed = hak_descriptors_borrow_stderr(thread);
     bool can = borrowed >= 0 && write(borrowed, "", 0) == 0;
@@ -31,7 +24,7 @@ static const char *wrong_in_thread(int programs) {
     if (!hak_descriptors_take(self)) return "no table";
     if (errno != EXDEV) return "errno is changed";
     if (fcntl(programs, F_GETFD) >= 0 || fcntl(STDIN_FILENO, F_GETFD) >= 0) return "it is not empty";
-    if ((fcntl(STDERR_FILENO, F_GETFD) >= 0) != KEEPS_STDERR) return "wrong standard error";
+    if ((fcntl(STDERR_FILENO, F_GETFD) >= 0) != HAK_DESCRIPTORS_KEEP_STDERR) return "wrong standard error";
     if (!can_borrow(self)) return "who has taken it can't say anything";
     if (can_borrow(self + 1)) return "another thread's standard error is borrowed";
     hak_descriptors_share(self + 1);
