@@ -168,7 +168,7 @@ __attribute__((unused)) static uint64_t random_next(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* A size between low and high, every order of magnitude as likely as the next. */
+/* A size between low, at least 1, and high, every order of magnitude as likely as the next. */
 __attribute__((unused)) static size_t random_size(uint64_t *state, size_t low, size_t high) {
     int low_bits = 63 - __builtin_clzll(low);
     int high_bits = 63 - __builtin_clzll(high);
