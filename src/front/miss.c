@@ -26,7 +26,9 @@
 /* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
 enum { SLABS_TO_OPEN = 4 };
 
-enum { MOST_BLOCKS_PER_MISS = 64 }; /* so that no single call takes long, however large a bin is */
+/* So that no single call takes long, however large a bin is. In a long run what a call has to do besides moving blocks
+ * counts for more. */
+enum { MOST_BLOCKS_PER_MISS = 64, MOST_BLOCKS_IN_A_RUN = 256 };
 
 static HAK_COLD void *out_of_memory(void) {
     errno = ENOMEM;
@@ -91,7 +93,8 @@ static bool count_miss(struct hak_heap *heap, uint32_t size_class, enum hak_miss
 static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bool is_long) {
     uint32_t all = (uint32_t)(slots->end - slots->start), left = (3 * all + 4) / 8;
     uint32_t count = is_long ? all : kind == HAK_MISS_REFILL ? left : all - left;
-    return count < MOST_BLOCKS_PER_MISS ? count : MOST_BLOCKS_PER_MISS;
+    uint32_t most = is_long ? MOST_BLOCKS_IN_A_RUN : MOST_BLOCKS_PER_MISS;
+    return count < most ? count : most;
 }
 
 /* Fills a closed bin that is empty. */

@@ -366,15 +366,16 @@ static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, u
 }
 
 /* Gathers first and frees then. Blocks that come in any order cost no branch that can't be predicted; those that were
- * handed out together often come back together, up or down, and then cost a comparison each. */
-static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+ * handed out together often come back together, up or down, and then cost a comparison each. Returns how many of
+ * `count` it has put: all, or PUT_BLOCKS and what is left of the last one's neighbours, whose word is freed at once. */
+static uint32_t put_batch(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
     struct put_group groups[PUT_BLOCKS + 1];
     uint8_t latest[PUT_BUCKETS] = {0}; /* of the groups whose keys have this hash */
-    uint32_t group_count = 0;
+    uint32_t group_count = 0, i = 0;
     groups[0].key = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (; i < count && i < PUT_BLOCKS; i++) {
         uintptr_t start, slab = (uintptr_t)slab_of(blocks[i], size_class, facts->unit_count, &start);
         uintptr_t offset = (uintptr_t)blocks[i] - start;
         uint32_t index = hak_block_index((uint32_t)offset, facts->reciprocal);
@@ -403,13 +404,15 @@ static void put_batch(struct hak_heap *heap, uint32_t size_class, void *const *b
         group->mask |= mask;
     }
     uint32_t keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number_of(heap);
-    for (uint32_t i = 1; i <= group_count; i++) put_group(heap, size_class, &groups[i], keeper);
+    for (uint32_t g = 1; g <= group_count; g++) put_group(heap, size_class, &groups[g], keeper);
+    return i;
 }
 
 static void put_all(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    for (; count > PUT_BLOCKS; blocks += PUT_BLOCKS, count -= PUT_BLOCKS)
-        put_batch(heap, size_class, blocks, PUT_BLOCKS);
-    if (count > 0) put_batch(heap, size_class, blocks, count);
+    while (count > 0) {
+        uint32_t put = put_batch(heap, size_class, blocks, count);
+        blocks += put, count -= put;
+    }
 }
 
 /* A slab that is full has memory in hand: the first block puts it into the pool. */

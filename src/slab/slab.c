@@ -40,10 +40,12 @@ uint32_t hak_slab_forget_purged_pages(struct hak_slab *slab) {
 }
 
 /* The program is about to write what it gets. Blocks that were used before may lie in the cache of the processor that
- * freed them: all of them are asked for at once. Neighbours only: others were freed at random, and are used when chance
- * will have it. */
-static void prefetch_blocks(void **top, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) hak_prefetch_for_write(top[-1 - (ptrdiff_t)i]);
+ * freed them: their first lines are asked for at once. Neighbours only: others were freed at random, and are used when
+ * chance will have it. */
+static void prefetch_blocks(uintptr_t first, size_t block_bytes, uint32_t count) {
+    enum { CACHE_LINE = 64 };
+    size_t step = block_bytes < CACHE_LINE ? CACHE_LINE : block_bytes;
+    for (uintptr_t end = first + count * block_bytes; first < end; first += step) hak_prefetch_for_write((void *)first);
 }
 
 /* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
@@ -55,7 +57,8 @@ static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **t
         got = run < want ? run : want;
         write_neighbours(top - got, word_start + (first + got - 1) * block_bytes, block_bytes, got);
         claimed &= ~(hak_low_bits(got) << first);
-        if (hak_owned_get(&slab->was_used) != 0) prefetch_blocks(top, got);
+        if (hak_owned_get(&slab->was_used) != 0)
+            prefetch_blocks(word_start + first * block_bytes, block_bytes, got);
     } else {
         for (; claimed != 0 && got < want; claimed &= claimed - 1)
             top[-1 - (ptrdiff_t)got++] = (void *)(word_start + hak_lowest_bit(claimed) * block_bytes);

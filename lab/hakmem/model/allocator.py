@@ -8,7 +8,6 @@ from hakmem.model.classes import Classes
 from hakmem.model.heap import (
     EMPTY_SLABS,
     HELD_SLABS,
-    MOST_BLOCKS_PER_MISS,
     RECENT_CLASSES,
     Bin,
     BinSizes,
@@ -27,6 +26,7 @@ AHEAD_UNITS = EMPTY_SLABS
 FEW_DIRTY_BYTES = 1 << 20
 LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
+PUT_BLOCKS = 64
 FEW_HEAPS, HEAPS_PER_PROCESSOR, MOST_KEPT_HEAPS = 4, 2, 8
 
 
@@ -203,9 +203,9 @@ class Allocator:
         return slab, (block - slab.start) // slab.block_bytes
 
     def _put(self, heap: Heap, size_class: int, blocks: list[int]) -> None:
-        for first in range(0, len(blocks), MOST_BLOCKS_PER_MISS):
+        for first in range(0, len(blocks), PUT_BLOCKS):
             groups: dict[tuple[Slab, int], int] = {}
-            for block in blocks[first : first + MOST_BLOCKS_PER_MISS]:
+            for block in blocks[first : first + PUT_BLOCKS]:
                 slab, index = self._place_of(block)
                 key = slab, index // WORD_BITS
                 groups[key] = groups.get(key, 0) | 1 << index % WORD_BITS

@@ -13,6 +13,7 @@ BYTES_PER_MISS = 4096
 FIRST_SLOTS, LEAST_SLOTS, MOST_SLOTS, SHRUNK_SLOTS = 8, 4, 512, 2
 BUDGET_SHARE, TURNING_SHARES = 8, 4
 MOST_BLOCKS_PER_MISS = 64
+MOST_BLOCKS_IN_A_RUN = 256
 EMPTY_SLABS, HELD_SLABS, RECENT_CLASSES = 4, 16, 8
 
 HEAPS = 1 << 48  # where their records lie
@@ -141,4 +142,4 @@ def batch_size(slots: int, is_refill: bool, is_long: bool) -> int:
     """How many blocks a miss moves."""
     left = (3 * slots + 4) // 8
     count = slots if is_long else left if is_refill else slots - left
-    return min(count, MOST_BLOCKS_PER_MISS)
+    return min(count, MOST_BLOCKS_IN_A_RUN if is_long else MOST_BLOCKS_PER_MISS)
