@@ -23,9 +23,8 @@
 #include "region/large.h"
 #include "region/mapping_cache.h"
 
-/* What rounding up to the widest class of a group may cost a heap before the group is opened, in slabs of that class: so
- * many more the heap has then, each of them full in part, and bins to them. */
-enum { SLABS_TO_OPEN = 3 };
+/* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
+enum { SLABS_TO_OPEN = 4 };
 
 /* So that no single call takes long, however large a bin is. In a long run what a call has to do besides moving blocks
  * counts for more. */
@@ -106,6 +105,8 @@ static bool refill(struct hak_heap *heap, uint32_t size_class) {
     uint32_t want = batch_size(&heap->slots[size_class], HAK_MISS_REFILL, is_long);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
+    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
+        hak_routes_open_group(size_class);
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + got);
     HAK_COUNT(heap, refills, 1);
@@ -273,25 +274,7 @@ HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t si
     return reclaimed(hak_front_resize_large(place, size, caller));
 }
 
-/* A size was served by a class of groups, after a miss. What rounding costs is guessed from the sizes that miss, of which
- * early ones count less. */
-static void count_rounding(struct hak_heap *heap, size_t size, uint32_t size_class) {
-    enum { MANY_MISSES = 256 };
-    if (!hak_routes_is_closed_group(size_class)) return;
-    struct hak_rounding *rounding = &heap->roundings[hak_group_of(size_class)];
-    if (rounding->misses == MANY_MISSES) {
-        rounding->misses /= 2;
-        rounding->steps /= 2;
-    }
-    rounding->misses++;
-    rounding->steps += size_class - hak_size_class_of(size);
-    uint64_t block_bytes = hak_size_classes[size_class].block_bytes,
-             step_bytes = block_bytes - hak_size_classes[size_class - 1].block_bytes;
-    if (heap->slab_counts[size_class] * step_bytes * rounding->steps > SLABS_TO_OPEN * block_bytes * rounding->misses)
-        hak_routes_open_group(size_class);
-}
-
-static void *alloc_small(struct hak_heap *heap, size_t size, uint32_t size_class) {
+static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     void *block = NULL;
     hak_heap_close_bin(heap, size_class);
@@ -301,7 +284,6 @@ static void *alloc_small(struct hak_heap *heap, size_t size, uint32_t size_class
         hak_bin_set_top(bin, top);
     }
     hak_heap_open_bin(heap, size_class);
-    if (HAK_UNLIKELY(size_class > HAK_SINGLE_CLASS_COUNT)) count_rounding(heap, size, size_class);
     return block;
 }
 
@@ -368,7 +350,7 @@ static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
         block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
     } else if (heap != NULL) {
         begin_sample(heap);
-        block = alloc_small(heap, size, size_class);
+        block = alloc_small(heap, size_class);
         end_sample(heap);
     }
     if (heap != NULL) after_alloc(heap, caller);
@@ -383,7 +365,7 @@ static HAK_COLD void *alloc_missed(size_t size, const void *caller) {
     void *block;
     if (HAK_LIKELY(heap != NULL)) {
         begin_sample(heap);
-        block = alloc_small(heap, size, size_class);
+        block = alloc_small(heap, size_class);
         end_sample(heap);
         after_alloc(heap, caller);
         if (HAK_LIKELY(block != NULL)) return block;

@@ -10,7 +10,9 @@ _Static_assert(HAK_CLASS_LIMIT <= UINT16_MAX / HAK_BIN_STRIDE, "bin offsets fit 
 
 static HAK_ATOMIC(uint32_t) facts;
 
-static uint32_t bit_of_group(uint32_t size_class) { return (uint32_t)1 << hak_group_of(size_class); }
+static uint32_t bit_of_group(uint32_t size_class) {
+    return (uint32_t)1 << ((size_class - HAK_SINGLE_CLASS_COUNT - 1) / HAK_GROUP_CLASSES);
+}
 
 static uint32_t bin_of_class(uint32_t size_class, uint32_t known) {
     bool is_closed = size_class > HAK_SINGLE_CLASS_COUNT && (known & bit_of_group(size_class)) == 0;

@@ -28,7 +28,6 @@ static void forget_thread(struct hak_heap *heap) {
     heap->acquired_count = 0;
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
     memset(heap->slab_counts, 0, sizeof heap->slab_counts);
-    memset(heap->roundings, 0, sizeof heap->roundings);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
     heap->small_bins_bytes = 0;
     heap->next_to_shrink = 0;

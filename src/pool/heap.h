@@ -80,12 +80,6 @@ struct hak_freed {
     HAK_ATOMIC(size_t) bytes;
 };
 
-/* What a group of classes was asked for while its widest class served all of it: misses, and by how many classes the
- * right one was narrower, in all. */
-struct hak_rounding {
-    uint32_t misses, steps;
-};
-
 /* In groups by who writes them. */
 struct hak_heap {
     /* Hits: the owner moves `top`; drainers raise `base`, and take `limit` away. First: a hit indexes it from the
@@ -123,9 +117,8 @@ struct hak_heap {
     uint32_t acquired_count;                        /* slabs acquired since the thread got the heap */
     bool has_acquired[HAK_SMALL_CLASS_COUNT + 1];   /* a slab of the class, since then */
     uint8_t slab_counts[HAK_SMALL_CLASS_COUNT + 1]; /* acquired less retired, 0..255; a guess: others do so, too */
-    struct hak_rounding roundings[HAK_GROUP_COUNT];
-    uint8_t recent_classes[HAK_RECENT_CLASSES]; /* H9; 0 for none. Round and round, */
-    uint32_t recent_next;                       /* the next at this, modulo their number */
+    uint8_t recent_classes[HAK_RECENT_CLASSES];     /* H9; 0 for none. Round and round, */
+    uint32_t recent_next;                           /* the next at this, modulo their number */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     struct hak_freed freed[HAK_FREED_KNOWN]; /* round and round, */

@@ -11,22 +11,11 @@ static uint32_t block_bytes_of(uint32_t size_class) {
     return (1u << magnitude) + (step % 8 + 1) * (1u << (magnitude - 3));
 }
 
-/* As few as have four blocks and leave an eighth unused at most. Larger slabs would be filled by fewer programs. */
-static uint32_t unit_count_of(uint32_t bytes) {
-    enum { LEAST_BLOCKS = 4, MOST_UNITS = 4, UNUSED_SHARE = 8 };
-    uint32_t units = 1;
-    for (; units < MOST_UNITS; units *= 2) {
-        uint32_t slab_bytes = units * (uint32_t)HAK_UNIT_BYTES;
-        if (slab_bytes / bytes >= LEAST_BLOCKS && slab_bytes % bytes <= slab_bytes / UNUSED_SHARE) break;
-    }
-    return units;
-}
-
 void hak_size_class_initialize(void) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         struct hak_size_class *size_class = &hak_size_classes[i];
         uint32_t bytes = block_bytes_of(i);
-        uint32_t units = unit_count_of(bytes);
+        uint32_t units = bytes <= 8192 ? 1 : bytes <= 16384 ? 2 : 4; /* 8 blocks at least */
         size_class->block_bytes = bytes;
         size_class->unit_count = units;
         size_class->block_count = (uint32_t)(units * HAK_UNIT_BYTES / bytes);

@@ -2,8 +2,8 @@
  *
  * Classes 1..HAK_SMALL_CLASS_COUNT are small: blocks of 16 to 32768 bytes from slabs. Sizes go in steps of 16 up to
  * 256, and in steps of 1/8 of the power of two below above, so that a block is less than 16 bytes or 12.5 % larger than
- * its request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while that costs less
- * memory than slabs for each of them (front/miss.c). Each small class has a sampled one, with the same blocks: those that the heap profile watches
+ * its request. Sizes above 1 KiB are served in groups of four classes by the widest of the group while there are few of
+ * them (front/meter.h). Each small class has a sampled one, with the same blocks: those that the heap profile watches
  * lie in slabs of their own, so that every free of one is a miss (observe/profile.h). Class 0 means "no block here";
  * the classes above these mark units that are no slab.
  */
@@ -30,7 +30,6 @@ enum {
 enum {
     HAK_SINGLE_CLASS_COUNT = HAK_FINE_CLASS_COUNT + 2 * 8, /* 16 .. 1024; the others are in groups */
     HAK_GROUP_CLASSES = 4, /* the sizes from a power of two to 1.5 times it, or from there to the next */
-    HAK_GROUP_COUNT = (HAK_SMALL_CLASS_COUNT - HAK_SINGLE_CLASS_COUNT) / HAK_GROUP_CLASSES,
 };
 
 struct hak_size_class {
@@ -60,11 +59,6 @@ HAK_INLINE uint32_t hak_size_class_of(size_t size) {
  * multiples of `alignment`, a power of two; HAK_CLASS_NONE when there is none. So do those of the class that may serve
  * it (hak_widest_of_group). */
 uint32_t hak_size_class_of_aligned(size_t alignment, size_t size);
-
-/* The number of the group of a class, from 0; the class is in one. */
-HAK_INLINE uint32_t hak_group_of(uint32_t size_class) {
-    return (size_class - HAK_SINGLE_CLASS_COUNT - 1) / HAK_GROUP_CLASSES;
-}
 
 /* The class that serves a size of `size_class` while its group is closed. Whatever power of two divides the block size
  * of a class of the group divides that of the widest. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hakmem.model.classes import ALIGNMENT, Classes
+from hakmem.model.classes import Classes
 from hakmem.model.heap import (
     EMPTY_SLABS,
     HELD_SLABS,
@@ -15,11 +15,12 @@ from hakmem.model.heap import (
     batch_size,
 )
 from hakmem.model.memory import PAGE, Memory
-from hakmem.model.policy import Flush, Policy, Refill
+from hakmem.model.policy import TODAY, Flush, Policy, Refill
 from hakmem.model.region import SUPER_SLAB_BYTES, Mapping, Region, Run
 from hakmem.model.rounds import Rounds
 from hakmem.model.slab import WORD_BITS, Slab, State
 
+USUAL_UNIT_BYTES = TODAY.unit_bytes
 AHEAD_AFTER = 256
 AHEAD_UNITS = EMPTY_SLABS
 FEW_DIRTY_BYTES = 1 << 20
@@ -93,13 +94,12 @@ class Allocator:
 
     # ---- Small blocks ------------------------------------------------------------------------------------------------
 
-    def alloc_missed(self, heap: Heap, size: int, size_class: int) -> int:
+    def alloc_missed(self, heap: Heap, size_class: int) -> int:
         bin = heap.bins[size_class]
         if not bin.blocks:
             self._refill(heap, bin, size_class)
         block = bin.blocks.pop()
         bin.for_frees, bin.limit = False, bin.slots
-        self._count_rounding(heap, size, size_class)
         self._leave(heap)
         self.after_growth()
         return block
@@ -127,22 +127,16 @@ class Allocator:
         is_long = self._count_miss(bin, 1)
         want = batch_size(bin.slots, True, is_long)
         got = self._take(heap, size_class, want)
+        if self.classes.is_closed_group(size_class) and self._is_wanted(heap, size_class):
+            self.classes.open_group(size_class)
         got.reverse()
         bin.blocks = got
         heap.touch_slots(bin)
 
-    def _count_rounding(self, heap: Heap, size: int, size_class: int) -> None:
-        """Opens a group when rounding up to its widest class costs more slabs than classes of its own would."""
-        classes = self.classes
-        if not classes.is_closed_group(size_class):
-            return
-        block_bytes = classes.block_bytes[size_class]
-        rounding = heap.roundings[size_class]
-        rounding.misses += 1
-        rounding.bytes += block_bytes - classes.block_bytes[classes.exact[-(-size // ALIGNMENT)]]
-        lost = heap.slab_counts[size_class] * rounding.bytes
-        if lost > self.policy.slabs_to_open * block_bytes * rounding.misses:
-            classes.open_group(size_class)
+    def _is_wanted(self, heap: Heap, size_class: int) -> bool:
+        """With smaller units, as many bytes."""
+        slab_bytes = self.classes.unit_count[size_class] * self.policy.unit_bytes
+        return heap.slab_counts[size_class] * slab_bytes > self.policy.slabs_to_open * max(slab_bytes, USUAL_UNIT_BYTES)
 
     def free_missed(self, heap: Heap, block: int, size_class: int) -> None:
         bin = heap.bins[size_class]

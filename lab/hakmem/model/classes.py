@@ -7,7 +7,7 @@ from hakmem.model.policy import Policy
 ALIGNMENT = 16
 SMALL_MAX = 32768
 SINGLE_MAX = 1024  # larger sizes are served in groups at first
-LEAST_BLOCKS, UNUSED_SHARE = 4, 8  # of a slab, if that takes no more units than the largest class has
+LEAST_BLOCKS = 8  # of a slab, if that takes no more units than the largest class has
 LARGEST_SLAB_BYTES = 256 << 10
 
 
@@ -79,11 +79,7 @@ def _block_sizes(steps: int) -> list[int]:
 
 
 def _units(block_bytes: int, unit_bytes: int) -> int:
-    """As few as have four blocks and leave an eighth unused at most."""
     units = 1
-    while units * unit_bytes < LARGEST_SLAB_BYTES:
-        slab_bytes = units * unit_bytes
-        if slab_bytes // block_bytes >= LEAST_BLOCKS and slab_bytes % block_bytes <= slab_bytes // UNUSED_SHARE:
-            break
+    while units * unit_bytes < min(LEAST_BLOCKS * block_bytes, LARGEST_SLAB_BYTES):
         units *= 2
     return units

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hakmem.model.classes import Classes
 from hakmem.model.memory import Memory
 from hakmem.model.policy import Policy
@@ -20,7 +18,7 @@ EMPTY_SLABS, HELD_SLABS, RECENT_CLASSES = 4, 16, 8
 
 HEAPS = 1 << 48  # where their records lie
 HEAP_STRIDE = 1 << 20
-RECORD_BYTES, SLOT_BYTES = 9728, 8
+RECORD_BYTES, SLOT_BYTES = 8256, 8
 
 
 class Bin:
@@ -34,14 +32,6 @@ class Bin:
         self.for_frees = False
         self.run = 0  # misses of one kind in a row: refills above 0, flushes below
         self.growth_misses = self.growth_turns = 0
-
-
-@dataclass
-class Rounding:
-    """What a class was asked for while it served its group: misses, and bytes between the right class and this one."""
-
-    misses: int = 0
-    bytes: int = 0
 
 
 class Heap:
@@ -63,7 +53,6 @@ class Heap:
         self.acquired_count = self.slow_paths = 0
         self.has_acquired = [False] * size
         self.slab_counts = [0] * size
-        self.roundings = [Rounding() for _ in range(size)]
         self.recent_classes: list[int] = []  # the longest there first
         self.next_to_shrink = 0
         self.small_bins_bytes = self.small_bins_put_bytes = self.growths = 0

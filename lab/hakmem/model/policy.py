@@ -29,7 +29,7 @@ class Policy:
     unit_bytes: int = 64 << 10
     class_steps: int = 8  # block sizes from one power of two to the next
     group_classes: int = 4  # above 1 KiB, so many sizes are served by the widest of them at first; 1: none are
-    slabs_to_open: int = 3  # of the widest, that rounding costs before each of them is served by its own class
+    slabs_to_open: int = 4  # of the widest, of 64 KiB at least, before each of them is served by its own class
     bin_bytes: int = 48 << 10
     bin_budget_bytes: int = 1 << 20
     long_refill: int = 5  # refills in a row, of which the last one fills the bin
@@ -52,5 +52,5 @@ POLICIES = (
     replace(TODAY, name="hasty-bins", does="bins empty at the second flush in a row", long_flush=2),
     replace(TODAY, name="fine-classes", does="half the spacing of sizes", class_steps=16, group_classes=8),
     replace(TODAY, name="no-groups", does="sizes above 1 KiB apart at once", group_classes=1),
-    replace(TODAY, name="late-groups", does="sizes above 1 KiB together for longer", slabs_to_open=12),
+    replace(TODAY, name="late-groups", does="sizes above 1 KiB together for longer", slabs_to_open=16),
 )

@@ -68,7 +68,7 @@ class Program:
         if bin.blocks and not bin.for_frees:
             block = bin.blocks.pop()
         else:
-            block = allocator.alloc_missed(heap, size, size_class)
+            block = allocator.alloc_missed(heap, size_class)
         allocator.memory.touch(block, size)
         return block, size_class
 

@@ -401,31 +401,6 @@ static void prewarming(void **state) {
     assert_true(hak_thread_prewarm(SIZE_MAX) > count);
 }
 
-/* How many blocks of sizes that take turns fit into slabs of their group's widest class before the group is opened. */
-static int count_until_open(const size_t *sizes, int size_count, size_t widest) {
-    enum { COUNT = 4000 };
-    static void *many[COUNT];
-    int count = 0;
-    while (count < COUNT && (count == 0 || hak_malloc_usable_size(many[count - 1]) == widest)) {
-        many[count] = hak_malloc(sizes[count % size_count]);
-        count++;
-    }
-    for (int i = 0; i < count; i++) hak_free(many[i]);
-    return count;
-}
-
-/* A group is opened when rounding to its widest class costs three slabs: the more is lost of a block, the earlier. */
-static void groups_open_when_rounding_costs(void **state) {
-    (void)state;
-    int slab_blocks = 65536 / 3072;
-    /* A quarter of each: twelve slabs, and no more blocks after them than the bin has of the next. */
-    assert_in_range(count_until_open((size_t[]){2100}, 1, 3072), 12 * slab_blocks, 14 * slab_blocks);
-    assert_int_equal(count_until_open((size_t[]){6144}, 1, 6144), 4000);
-    /* What was asked for long ago hardly counts. */
-    slab_blocks = 65536 / 6144;
-    assert_in_range(count_until_open((size_t[]){4097}, 1, 6144), 12 * slab_blocks, 100 * slab_blocks);
-}
-
 /* Sizes above 1 KiB share the widest class of their group, until there are many of them. */
 static void groups_open(void **state) {
     (void)state;
@@ -699,9 +674,9 @@ static void free_of_what_is_in_the_bin(void **state) {
 /* Where a slab is of several units, on its grid. */
 static void interior_pointers_at_the_flush(void **state) {
     (void)state;
-    char *block = hak_malloc(24576);
-    hak_free(block + 8192);
-    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 8192, 8192, 24576);
+    char *block = hak_malloc(12288);
+    hak_free(block + 4096);
+    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 4096, 4096, 12288);
 }
 
 /* Past the bins: from the pool's lowest slab, and back to the slab at once. */
@@ -750,10 +725,9 @@ UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(uncached), cmocka_unit_test(u
           cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(growth_gives_nothing_back),
           cmocka_unit_test(learns_without_releases), cmocka_unit_test(retries_find_others_blocks),
           cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming), cmocka_unit_test(groups_open),
-          cmocka_unit_test(groups_open_when_rounding_costs), cmocka_unit_test(kept_units), cmocka_unit_test(phases),
-          cmocka_unit_test(misuse_at_once), cmocka_unit_test(freed_large_objects),
-          cmocka_unit_test(misuse_after_a_flush), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(direct_frees),
-          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
+          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
+          cmocka_unit_test(direct_frees), cmocka_unit_test(free_of_what_is_in_the_bin),
+          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -408,7 +408,6 @@ static void places_in_further_ranges(void **state) {
     (void)state;
     assert_true(start_with_room(ONE_SUPER_SLAB_ROOM));
     check_places();
-    check_places();
     assert_non_null(hak_region_range(3));
 }
 

@@ -65,8 +65,8 @@ static void largest_classes(void **state) {
     hak_size_class_initialize();
     const struct hak_size_class *last = &hak_size_classes[HAK_SMALL_CLASS_COUNT];
     assert_int_equal(last->block_bytes, HAK_SMALL_MAX);
-    assert_int_equal(last->unit_count, 2);
-    assert_int_equal(last->block_count, 4);
+    assert_int_equal(last->unit_count, 4);
+    assert_int_equal(last->block_count, 8);
     assert_int_equal(hak_size_classes[HAK_CLASS_NONE].block_bytes, 0);
     assert_int_equal(hak_size_classes[HAK_CLASS_RUN_HEAD].block_bytes, 0);
     assert_int_equal(hak_size_classes[HAK_CLASS_RUN_BODY].block_bytes, 0);
@@ -81,11 +81,10 @@ static void slabs_of_every_class(void **state) {
         assert_int_equal(facts->block_bytes % HAK_ALIGNMENT, 0);
         assert_true(hak_is_power_of_two(facts->unit_count));
         assert_true(facts->unit_count <= 4);
-        assert_in_range(facts->block_count, 4, HAK_SLAB_MAX_BLOCKS);
+        assert_in_range(facts->block_count, 8, HAK_SLAB_MAX_BLOCKS);
         size_t slab_bytes = facts->unit_count * HAK_UNIT_BYTES;
         assert_true(facts->block_count * facts->block_bytes <= slab_bytes);
         assert_true(slab_bytes - facts->block_count * facts->block_bytes < facts->block_bytes);
-        assert_true(slab_bytes - facts->block_count * facts->block_bytes <= slab_bytes / 8);
     }
 }
 

@@ -237,7 +237,7 @@ static bool is_back(uint32_t heap, uint32_t kept_state, int freed_meanwhile) {
 static void full_slabs(void **state) {
     (void)state;
     uint32_t found, held = hak_slab_state(HAK_SLAB_HELD, HEAP);
-    make_slab(hak_size_class_of(8192));
+    make_slab(hak_size_class_of(32768));
     assert_int_equal(take(8), 8);
     assert_false(hak_slab_take_over_full(&slab, OTHER_HEAP, &found)); /* it is not full */
     assert_int_equal(found, held);
