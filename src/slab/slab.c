@@ -57,8 +57,7 @@ static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **t
         got = run < want ? run : want;
         write_neighbours(top - got, word_start + (first + got - 1) * block_bytes, block_bytes, got);
         claimed &= ~(hak_low_bits(got) << first);
-        if (hak_owned_get(&slab->was_used) != 0)
-            prefetch_blocks(word_start + first * block_bytes, block_bytes, got);
+        if (hak_owned_get(&slab->was_used) != 0) prefetch_blocks(word_start + first * block_bytes, block_bytes, got);
     } else {
         for (; claimed != 0 && got < want; claimed &= claimed - 1)
             top[-1 - (ptrdiff_t)got++] = (void *)(word_start + hak_lowest_bit(claimed) * block_bytes);

@@ -100,6 +100,29 @@ static void batches(void **state) {
     }
 }
 
+/* In a long run also a bin of many slots is filled, or emptied, by one miss; else a miss moves 64 blocks at most. */
+static void long_runs(void **state) {
+    (void)state;
+    enum { SLOTS = 256, COUNT = 8 * SLOTS };
+    static void *blocks[COUNT];
+    struct hak_heap *heap = hak_thread_attach();
+    uint32_t c = hak_size_class_of(64), count = 0;
+    const struct hak_counters *counters = &heap->counters;
+    while (count < COUNT / 2 || hak_heap_cached(heap, c) != SLOTS - 1) {
+        assert_true(count < COUNT);
+        blocks[count++] = hak_malloc(64);
+    }
+    while (count > 0) {
+        uint64_t flushes = counters->flushes, flushed = counters->flushed_blocks;
+        hak_free(blocks[--count]);
+        if (counters->flushes == flushes) continue;
+        bool is_long = hak_heap_is_for_frees(heap, c);
+        assert_int_equal(counters->flushed_blocks - flushed, is_long ? SLOTS : 64);
+        if (is_long) return;
+    }
+    fail();
+}
+
 /* A class that misses by frees alone: its bin is closed to malloc, and the next malloc opens it again. */
 static void for_frees_only(void **state) {
     (void)state;
@@ -718,16 +741,17 @@ static void uncached_free_of_a_free_block(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(uncached), cmocka_unit_test(uncached_free_of_a_free_block),
-          cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches), cmocka_unit_test(for_frees_only),
-          cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
-          cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses), cmocka_unit_test(with_a_busy_heap),
-          cmocka_unit_test(searched_in_vain_once), cmocka_unit_test(shrinks_where_nothing_is_left),
-          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(growth_gives_nothing_back),
-          cmocka_unit_test(learns_without_releases), cmocka_unit_test(retries_find_others_blocks),
-          cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming), cmocka_unit_test(groups_open),
-          cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
-          cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
-          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(direct_frees), cmocka_unit_test(free_of_what_is_in_the_bin),
-          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
-          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches), cmocka_unit_test(long_runs),
+          cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
+          cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
+          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
+          cmocka_unit_test(shrinks_where_nothing_is_left), cmocka_unit_test(idle_memory_is_looked_for),
+          cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(learns_without_releases),
+          cmocka_unit_test(retries_find_others_blocks), cmocka_unit_test(refused_requests),
+          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
+          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(freed_large_objects),
+          cmocka_unit_test(misuse_after_a_flush), cmocka_unit_test(misuse_of_other_functions),
+          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(direct_frees),
+          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
+          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
+          cmocka_unit_test(misses_are_counted_and_timed))
