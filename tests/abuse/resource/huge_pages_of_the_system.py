@@ -1,12 +1,13 @@
-"""huge_pages_always.py: where the system gives huge pages unasked, small programs stay small, and what is freed goes back.
+"""huge_pages_of_the_system.py: however the system gives huge pages, small programs stay small, and what is freed goes back.
 
-    huge_pages_always.py --lib LIBRARY --bench FOLDER
+    huge_pages_of_the_system.py --lib LIBRARY --bench FOLDER
 
-Sets transparent_hugepage/enabled to `always` for some seconds, and has the kernel look for memory to make huge pages of all
-the time; and puts back what was there, however the test ends. Without the right to do so, it is skipped. Programs of FOLDER that
-use a few MiB must have the peak RSS and the page faults that they have without huge pages, and a tenth more at most. After a
-burst of 512 MiB, or of many threads, most of it freed, no more may stay resident than without huge pages, and the system must
-have the rest available: what was given back of a huge page that the kernel keeps whole is neither resident nor available.
+Sets transparent_hugepage/enabled, and the sizes below 2 MiB that Linux 6.8 and later know, for some seconds each, and has the
+kernel look for memory to make huge pages of all the time; and puts back what was there, however the test ends. Without the
+right to do so, it is skipped. Programs of FOLDER that use a few MiB must have the peak RSS and the page faults that they have
+where huge pages are given when they are asked for, and a tenth more at most. After a burst of 512 MiB, or of many threads, most
+of it freed, no more may stay resident than there, and the system must have the rest available: what was given back of a huge
+page that the kernel keeps whole is neither resident nor available.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SKIPPED = 77
-ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-PAUSE = Path("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs")
+FOLDER = Path("/sys/kernel/mm/transparent_hugepage")
+ENABLED = FOLDER / "enabled"
+PAUSE = FOLDER / "khugepaged/scan_sleep_millisecs"
 SHORT_PAUSE = "100"
+SIZES = sorted(FOLDER.glob("hugepages-*/enabled"))  # 2 MiB among them, which goes by ENABLED
+USUAL = ("madvise", "never")  # huge pages, and those of smaller sizes
+OTHERS = (("always", "never"), ("never", "never"), ("always", "always"), ("madvise", "madvise"))
 SMALL = (
     "bench_random_mixed 1000000 400 1",
     "bench_random_mixed 1000000 8192 1",
@@ -41,14 +46,24 @@ AVAILABLE_ALLOWANCE_MIB = 64  # other processes live, too
 ATTEMPTS = 5
 
 
-def current() -> str:
-    found = re.search(r"\[(\w+)\]", ENABLED.read_text())
-    assert found
-    return found[1]
+def current(file: Path) -> str:
+    text = file.read_text()
+    found = re.search(r"\[(\S+)\]", text)
+    return found[1] if found else text.strip()
 
 
-def put_back_at_the_end(mode: str, pause: str) -> int:
-    """A process that nobody knows of sets both when this one is gone, or closes the descriptor."""
+def wanted(whole: str, small: str) -> dict[Path, str]:
+    sizes = {file: "inherit" if file.parent.name == "hugepages-2048kB" else small for file in SIZES}
+    return {ENABLED: whole, PAUSE: SHORT_PAUSE} | sizes
+
+
+def write(values: dict[Path, str]) -> None:
+    for file, value in values.items():
+        file.write_text(value)
+
+
+def put_back_at_the_end(values: dict[Path, str]) -> int:
+    """A process that nobody knows of sets all when this one is gone, or closes the descriptor."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -62,8 +77,7 @@ def put_back_at_the_end(mode: str, pause: str) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         os.read(read_end, 1)
-        ENABLED.write_text(mode)
-        PAUSE.write_text(pause)
+        write(values)
         os._exit(0)
     os.close(read_end)
     os.waitpid(child, 0)
@@ -71,16 +85,15 @@ def put_back_at_the_end(mode: str, pause: str) -> int:
 
 
 @contextlib.contextmanager
-def huge_pages(mode: str) -> Iterator[None]:
-    before, pause = current(), PAUSE.read_text()
-    descriptor = put_back_at_the_end(before, pause)
+def huge_pages(whole: str, small: str) -> Iterator[None]:
+    before = {file: current(file) for file in wanted(whole, small)}
+    descriptor = put_back_at_the_end(before)
     try:
-        ENABLED.write_text(mode)
-        PAUSE.write_text(SHORT_PAUSE)
+        write(wanted(whole, small))
+        print(f"huge pages: {whole}; smaller sizes: {small}", flush=True)
         yield
     finally:
-        ENABLED.write_text(before)
-        PAUSE.write_text(pause)
+        write(before)
         os.close(descriptor)
 
 
@@ -108,7 +121,7 @@ def small_figures(words: str, arguments: argparse.Namespace) -> tuple[float, flo
 
 def compare_small(words: str, before: tuple[float, float], after: tuple[float, float]) -> bool:
     kept = all(now <= SMALL_LIMIT * then for then, now in zip(before, after))
-    print(f"{words}: peak {after[0]:.0f} KiB, {after[1]:.0f} faults; without huge pages {before[0]:.0f} KiB, "
+    print(f"{words}: peak {after[0]:.0f} KiB, {after[1]:.0f} faults; usually {before[0]:.0f} KiB, "
           f"{before[1]:.0f} faults: {'kept' if kept else 'BROKEN'}", flush=True)
     return kept
 
@@ -146,12 +159,15 @@ def main() -> int:
         print(f"skipped: {ENABLED} can't be written by this user")
         return SKIPPED
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with huge_pages("madvise"):
+    with huge_pages(*USUAL):
         before = {words: small_figures(words, arguments) for words in SMALL}
         limits = {words: burst(words, arguments) for words in BURSTS}
-    with huge_pages("always"):
-        kept = [compare_small(words, before[words], small_figures(words, arguments)) for words in SMALL]
-        kept += [compare_bursts(words, limits[words], arguments) for words in BURSTS]
+    kept = []
+    for system in OTHERS:
+        if SIZES or system[1] == "never":
+            with huge_pages(*system):
+                kept += [compare_small(words, before[words], small_figures(words, arguments)) for words in SMALL]
+                kept += [compare_bursts(words, limits[words], arguments) for words in BURSTS]
     return 0 if all(kept) else 1
 
 
