@@ -1,6 +1,6 @@
 """A/B: the same work under two settings of one build, or under two builds, decided by rounds that take turns.
 
-A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build.
+A side is a word: `-` (nothing set), settings such as `PREFAULT=1,STATS=json:FILE`, `library=PATH` for another build.
 A matrix is every combination of several switches, because gains do not add up: its effects are those of each switch
 over all states of the others, and of switches together beyond what they do apart.
 """
@@ -57,7 +57,7 @@ def matrix(words: Sequence[str]) -> tuple[list[Variant], list[str]]:
         name, equals, values = word.partition("=")
         pair = values.split(",")
         if not equals or len(pair) != 2 or pair[0] == pair[1]:
-            raise LabError(f"{word!r}: expected a switch with its two values, such as PREWARM=0,64K")
+            raise LabError(f"{word!r}: expected a switch with its two values, such as PREFAULT=0,1")
         switches.append((name.removeprefix(settings.PREFIX), pair))
     names = [name for name, _ in switches]
     if len(set(names)) != len(names):

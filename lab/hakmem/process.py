@@ -240,11 +240,56 @@ def undisturbed() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> tuple[int, int]:
-    """Runs a command undisturbed on the caller's terminal: process id and status, or -signal. `file` is the program."""
-    with undisturbed():
+def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> Attended:
+    """Runs a command undisturbed on the caller's terminal. Who asks this process to end asks the command. `file` is the
+    program."""
+    with undisturbed() as came, _passed_on(came) as to:
         child = started(words, environment, file)
-        return child.pid, child.wait()
+        to(child)
+        return Attended(child.pid, child.wait(), came)
+
+
+@contextlib.contextmanager
+def _passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    children: list[subprocess.Popen[bytes]] = []
+
+    def take(number: int, _: object) -> None:
+        came.append(number)
+        for child in children:
+            child.send_signal(number)
+
+    def name(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in came:
+            if number in ends:
+                child.send_signal(number)
+
+    before = {number: signal.signal(number, take) for number in ends}
+    try:
+        yield name
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A command that has ended."""
+
+    pid: int
+    status: int  # exit status, or -signal
+    came: Sequence[int]  # signals that this process has had meanwhile
+
+    @property
+    def exit_status(self) -> int:
+        """What a shell would say."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+    @property
+    def how(self) -> str:
+        return f"ended with exit status {self.status}" if self.status >= 0 else f"was killed by signal {-self.status}"
 
 
 def started(words: Sequence[str], environment: Mapping[str, str], file: Path | None) -> subprocess.Popen[bytes]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,44 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path) -> None:
     (raw,) = tmp_path.glob("out.*.prof")
     assert profile.read(raw).total.samples > 100
     assert raw.with_suffix(".html").is_file() and raw.with_suffix(".pb.gz").is_file()
+
+
+GATHERS = """
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    struct sigaction before;
+    static char *blocks[1000];
+    for (int i = 0; i < 1000; i++) memset(blocks[i] = malloc(10000), 1, 10000);
+    if (sigaction(SIGINT, NULL, &before) || before.sa_handler != SIG_DFL || before.sa_flags) return 3;
+    if (signal(SIGTERM, SIG_IGN) != SIG_DFL || signal(SIGTERM, SIG_DFL) != SIG_IGN) return 4;
+    if (signal(SIGHUP, SIG_DFL) != SIG_DFL) return 5;
+    fclose(fopen(words[1], "w"));
+    for (;;) pause();
+}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_was_gathered_is_written_when_a_signal_ends_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    ready, program = tmp_path / "ready", compile_c(tmp_path / "program", GATHERS)
+    words = [sys.executable, "-m", "hakmem", "profile", "-o", str(tmp_path / "out"), "--interval", "4K", "--"]
+    call = [*words, str(program), str(ready)]
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        if number == signal.SIGINT:
+            interrupt(child.pid, ready)
+        else:  # of this process alone, which passes it on
+            while not ready.exists():
+                assert child.poll() is None
+                time.sleep(0.01)
+            child.send_signal(number)
+        _, error = child.communicate(timeout=60)
+    assert child.returncode == 128 + number, error
+    (raw,) = tmp_path.glob("out.*.prof")
+    assert profile.read(raw).total.live_bytes > 8e6 and raw.with_suffix(".html").is_file()
 
 
 @pytest.mark.slow

@@ -30,7 +30,9 @@ SHOWN = 15
     show_default=True,
     help="Bytes from sample to sample.",
 )
-@click.option("--read", "raw", type=FILE, multiple=True, help="Reads what HAKMEM_PROF wrote, in place of a command.")
+@click.option(
+    "--read", "raw", type=FILE, multiple=True, help="Reads what HAKMEM_HEAP_PROFILE wrote, in place of a command."
+)
 @click.option("--diff", nargs=2, type=FILE, metavar="BEFORE AFTER", help="Shows what AFTER has more than BEFORE.")
 @click.argument("words", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
@@ -40,7 +42,7 @@ def command(
     PREFIX.PID.pb.gz for pprof, PREFIX.PID.html with a flame graph, and PREFIX.PID.prof as hakmem wrote it.
 
     With --read or --diff it runs nothing, and writes one file of each kind. Ctrl-C is for the command to decide on;
-    what it leaves is written.
+    where it ends by it, the profile until then is written.
 
     Exit status: the command's own, 128 + N when signal N killed it; 2 when there is no profile.
     """
@@ -82,7 +84,6 @@ def _check(prefix: str) -> None:
 
 
 def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[int, list[Path]]:
-    import subprocess
     import sys
 
     from hakmem import native, process, takeover
@@ -93,21 +94,17 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[int, list
     if "%p" in str(prefix):
         raise LabError(f"-o {prefix}: %p stands for a process id there, which the names get anyhow; leave it out")
     known = _profiles(prefix)
-    settings = {"HAKMEM_PROF": f"1:{prefix}.%p.prof", "HAKMEM_PROF_INTERVAL": str(interval)}
-    file, ready = takeover.prepare(words, library, {**callers_environment(), **settings}, children=True)
-    try:
-        with process.undisturbed() as came:
-            status = subprocess.run(words, executable=file, env=ready).returncode
-    except OSError as error:
-        raise LabError(f"{words[0]}: {error.strerror}") from None
+    settings = {"HAKMEM_HEAP_PROFILE": f"1:{prefix}.%p.prof", "HAKMEM_HEAP_PROFILE_INTERVAL": str(interval)}
+    file, ready = takeover.prepare_child(words, library, {**callers_environment(), **settings})
+    command = process.attend(words, ready, file)
     written = sorted(_profiles(prefix) - known)
     if not written:
         raise LabError(
-            "no process wrote a profile: killed by a signal, ended by _exit, or without rights to write here"
+            f"no process wrote a profile: {words[0]} {command.how}, perhaps by _exit, or without rights to write here"
         )
-    if came:
+    if command.came:
         print(f"hakmem: interrupted: the profile is of what {words[0]} did until its end", file=sys.stderr)
-    return status if status >= 0 else 128 - status, written
+    return command.exit_status, written
 
 
 def _profiles(prefix: Path) -> set[Path]:
