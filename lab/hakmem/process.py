@@ -130,6 +130,16 @@ def preload_words(allocator: Allocator) -> list[str]:
     return [str(linked(library.resolve()))]
 
 
+def expect_program(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """RunError when a command can't be started, before anything is measured."""
+    if not words:
+        raise LabError("no command: expected `-- COMMAND [ARGUMENT...]`")
+    search = (os.environ if environment is None else environment).get("PATH")
+    if shutil.which(words[0], path=search) is None:
+        there = "a directory" if os.path.isdir(words[0]) else "not an executable file"
+        raise RunError(f"{words[0] or repr('')}: {there if os.path.exists(words[0]) else 'command not found'}")
+
+
 def run(
     command: Sequence[str],
     allocator: Allocator,
@@ -151,12 +161,8 @@ def run(
     Run.status.
     """
     words = [str(word) for word in command]
-    if not words:
-        raise LabError("no command: expected `-- COMMAND [ARGUMENT...]`")
     base = dict(os.environ if environment is None else environment)
-    if shutil.which(words[0], path=base.get("PATH")) is None:
-        found = "not an executable file" if os.path.exists(words[0]) else "command not found"
-        raise RunError(f"{words[0]}: {found}")
+    expect_program(words, base)
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
         given = {**base, **allocator.settings, **(settings or {})}

@@ -180,7 +180,7 @@ def test_a_signal_that_killed_it_is_told() -> None:
 def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="^no-such-command: command not found$"):
         run(["no-such-command"], glibc())
-    with pytest.raises(RunError, match="not an executable file$"):
+    with pytest.raises(RunError, match="a directory$"):
         run([str(tmp_path)], glibc())
     script = tmp_path / "script"
     script.write_text("#!/nowhere/interpreter\n")

@@ -38,7 +38,7 @@ def command(
 
     Exit status: 0 when all was compared, 1 when the command failed under some allocators only, 130 when interrupted.
     """
-    from hakmem import allocators, comparison, ledger, machine, measure, progress
+    from hakmem import allocators, comparison, ledger, machine, measure, process, progress
 
     if not words:
         raise LabError("no command: expected `hakmem compare [OPTIONS] -- COMMAND [ARGUMENT]...`")
@@ -47,6 +47,7 @@ def command(
     variants = measure.variants(allocators.resolve(names or ("hakmem,glibc",)))
     if baseline is not None and baseline not in {variant.name for variant in variants}:
         raise LabError(f"--baseline {baseline}: not among {', '.join(variant.name for variant in variants)}")
+    process.expect_program(words)
     start = machine.facts()
     case = measure.CommandCase(tuple(words), timeout)
     with progress.shown() as on_step:
