@@ -103,6 +103,7 @@ class Profile:
     elapsed_s: float
     lost_samples: int
     sites: tuple[Site, ...]
+    program: str
     is_difference: bool = False
 
     @property
@@ -126,7 +127,8 @@ def parse(text: str, name: str) -> Profile:
         raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
     head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] != "site"}
-    symbols = Symbols([mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping])
+    mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
+    symbols = Symbols(mappings)
     sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
     for line in lines[1:end]:
         if line.startswith("site "):
@@ -140,6 +142,7 @@ def parse(text: str, name: str) -> Profile:
         int(head["elapsed_ms"][0]) / 1000,
         int(head["lost_samples"][0]),
         tuple(Site(frames, figures) for frames, figures in sites.items()),
+        program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
     )
 
 
@@ -188,6 +191,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         after.elapsed_s - before.elapsed_s,
         before.lost_samples + after.lost_samples,
         tuple(Site(frames, figures) for frames, figures in sites.items()),
+        after.program,
         is_difference=True,
     )
 

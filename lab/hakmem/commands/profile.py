@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,17 @@ SHOWN = 15
     "--read", "raw", type=FILE, multiple=True, help="Reads what HAKMEM_HEAP_PROFILE wrote, in place of a command."
 )
 @click.option("--diff", nargs=2, type=FILE, metavar="BEFORE AFTER", help="Shows what AFTER has more than BEFORE.")
+@click.option("--speedscope", is_flag=True, help="Also writes PREFIX.PID.speedscope.json.")
+@click.option("--dhat", is_flag=True, help="Also writes PREFIX.PID.dhat.json, for valgrind's dh_view.html.")
 @click.argument("words", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
-    prefix: str, interval: int, raw: tuple[Path, ...], diff: tuple[Path, Path] | None, words: tuple[str, ...]
+    prefix: str,
+    interval: int,
+    raw: tuple[Path, ...],
+    diff: tuple[Path, Path] | None,
+    speedscope: bool,
+    dhat: bool,
+    words: tuple[str, ...],
 ) -> int:
     """Runs a command with the heap profile on, and writes, for each of its processes that came to its end,
     PREFIX.PID.pb.gz for pprof, PREFIX.PID.html with a flame graph, and PREFIX.PID.prof as hakmem wrote it.
@@ -55,21 +64,22 @@ def command(
     if sum(map(bool, (raw, diff, words))) != 1:
         raise LabError("expected one of: a command, --read FILE, --diff BEFORE AFTER")
     files.expect_name(prefix, "-o")
+    exports = [name for name, is_wanted in (("speedscope", speedscope), ("dhat", dhat)) if is_wanted]
     if diff:
-        _check(prefix)
-        _write(profile.difference(profile.read(diff[0]), profile.read(diff[1])), prefix)
+        _check(prefix, exports)
+        _write(profile.difference(profile.read(diff[0]), profile.read(diff[1])), prefix, exports)
         return 0
     if raw:
         prefixes = [prefix] if len(raw) == 1 else [f"{prefix}.{path.stem}" for path in raw]
         for one in prefixes:
-            _check(one)
+            _check(one, exports)
         for path, one in zip(raw, prefixes, strict=True):
-            _write(profile.read(path), one)
+            _write(profile.read(path), one, exports)
         return 0
-    _check(f"{prefix}.0")
+    _check(f"{prefix}.0", exports)
     status, written = _run(words, Path(prefix).absolute(), interval)
     for path in written:
-        _write(profile.read(path), str(path.with_suffix("")))
+        _write(profile.read(path), str(path.with_suffix("")), exports)
     return status
 
 
@@ -78,8 +88,12 @@ def _files(prefix: str) -> tuple[Path, Path]:
     return Path(f"{prefix}.pb.gz"), Path(f"{prefix}.html")
 
 
-def _check(prefix: str) -> None:
-    for file in _files(prefix):
+def _export(prefix: str, name: str) -> Path:
+    return Path(f"{prefix}.{name}.json")
+
+
+def _check(prefix: str, exports: Sequence[str]) -> None:
+    for file in (*_files(prefix), *(_export(prefix, name) for name in exports)):
         files.check(file)
 
 
@@ -111,10 +125,10 @@ def _profiles(prefix: Path) -> set[Path]:
     return set(prefix.parent.glob(f"{glob.escape(prefix.name)}.*.prof"))
 
 
-def _write(profile: Profile, prefix: str) -> None:
+def _write(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
     import sys
 
-    from hakmem import foreign, pprof
+    from hakmem import exports, foreign, pprof
     from hakmem.errors import LabError
     from hakmem.report import flame
 
@@ -124,6 +138,8 @@ def _write(profile: Profile, prefix: str) -> None:
     except OSError as error:
         raise LabError(f"can't write {graph}: {error.strerror}") from None
     files.write(page, flame.render(profile))
+    for name in wanted:
+        files.write(_export(prefix, name), getattr(exports, name)(profile))
     print(foreign.lines(text(profile)), file=sys.stderr)
     print(f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}", file=sys.stderr)
 

@@ -19,9 +19,9 @@ COLUMNS = (
     "function",
     "file",
     "live",
-    "blocks",
+    "live blocks",
     "in all",
-    "blocks",
+    "blocks in all",
     "mean size",
     "sizes",
     "mean lifetime",
@@ -35,8 +35,20 @@ def render(profile: Profile) -> str:
         for frame, found in by_function(profile)[:MOST_ROWS]
     ]
     return page.template("profile.html").render(
-        profile=profile, facts=_facts(profile), tree=tree(profile), views=VIEWS, columns=COLUMNS, rows=rows
+        profile=profile,
+        facts=_facts(profile),
+        tree=tree(profile),
+        views=VIEWS,
+        opens_on=_first_with_anything(profile),
+        columns=COLUMNS,
+        rows=rows,
     )
+
+
+def _first_with_anything(profile: Profile) -> int:
+    """The number of a view."""
+    found = (i for i, (name, _) in enumerate(VIEWS) if any(round(getattr(s.figures, name)) for s in profile.sites))
+    return next(found, 0)
 
 
 def _facts(profile: Profile) -> list[tuple[str, str]]:
@@ -72,10 +84,17 @@ def _row(name: str, module: str, found: Figures) -> tuple[str, ...]:
         signed(found.total_bytes),
         f"{found.total_count:,.0f}",
         amount(found.mean_size, "B") if found.mean_size > 0 else "-",
-        f"{found.least_size:,}-{found.largest_size:,} B" if found.largest_size else "-",
+        _sizes(found),
         "-" if lifetime is None else f"{figures(lifetime)} s" if lifetime >= 0.01 else "< 0.01 s",
         f"{sum(found.lifetimes[:3]) / freed:.0%}" if freed > 0 else "-",
     )
+
+
+def _sizes(found: Figures) -> str:
+    if not found.largest_size:
+        return "-"
+    least = "" if found.least_size == found.largest_size else f"{found.least_size:,}-"
+    return f"{least}{found.largest_size:,} B"
 
 
 def tree(profile: Profile) -> dict[str, Any]:
