@@ -91,12 +91,4 @@ def _progress() -> Iterator[Callable[[Peer], Say]]:
 
             yield moving
     else:
-
-        def printed(peer: Peer) -> Say:
-            def say(what: str, done: int = 0, total: int = 0) -> None:
-                if not total:
-                    print(f"hakmem: {peer.name}: {what}", file=sys.stderr, flush=True)
-
-            return say
-
-        yield printed
+        yield installing.told
