@@ -15,6 +15,7 @@ SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
 VIEWS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
     ("live bytes", "bytes", lambda found: found.live_bytes),
     ("all bytes", "bytes", lambda found: found.total_bytes),
+    ("bytes at the peak", "bytes", lambda found: found.peak_bytes),
     ("live blocks", "none", lambda found: found.live_count),
     ("all blocks", "none", lambda found: found.total_count),
 )
@@ -48,19 +49,34 @@ def speedscope(profile: Profile) -> str:
 
 
 def dhat(profile: Profile) -> str:
-    """The profile knows no peak: what DHAT calls t-gmax, and the maximum of a program point, is the profile's end."""
+    """The profile knows of no site when it had most itself: its maximum is that at the peak of all, or at the end."""
     numbers = _Numbers()
     points = []
     for site in profile.sites:
         found = site.figures
         live = (round(max(found.live_bytes, 0)), round(max(found.live_count, 0)))
+        peak = (round(max(found.peak_bytes, 0)), round(max(found.peak_count, 0)))
+        most = max(live, peak)
         points.append({
             "tb": round(found.total_bytes), "tbk": round(found.total_count), "tl": round(found.freed_ms),
-            "mb": live[0], "mbk": live[1], "gb": live[0], "gbk": live[1], "eb": live[0], "ebk": live[1],
+            "mb": most[0], "mbk": most[1], "gb": peak[0], "gbk": peak[1], "eb": live[0], "ebk": live[1],
             "fs": [1 + numbers.frame(frame) for frame in site.frames],
         })  # fmt: skip
     end = round(profile.elapsed_s * 1000)
-    plain = {"dhatFileVersion": 2, "mode": "heap", "verb": "Allocated", "bklt": True, "bkacc": False,
-             "tu": "ms", "Mtu": "s", "tuth": 10, "cmd": profile.program, "pid": profile.process, "te": end, "tg": end,
-             "pps": points, "ftbl": ["[root]", *(f"{name} (in {module})" for name, module in numbers.of)]}  # fmt: skip
+    plain = {
+        "dhatFileVersion": 2,
+        "mode": "heap",
+        "verb": "Allocated",
+        "bklt": True,
+        "bkacc": False,
+        "tu": "ms",
+        "Mtu": "s",
+        "tuth": 10,
+        "cmd": profile.program,
+        "pid": profile.process,
+        "te": end,
+        "tg": round(profile.peak_s * 1000),
+        "pps": points,
+        "ftbl": ["[root]", *(f"{name} (in {module})" for name, module in numbers.of)],
+    }
     return json.dumps(plain) + "\n"

@@ -50,6 +50,8 @@ class Figures:
     largest_size: int = 0
     freed_ms: float = 0  # of lifetimes, in sum
     lifetimes: tuple[float, ...] = (0,) * len(LIFETIMES)
+    peak_bytes: float = 0  # live when all sites together had most
+    peak_count: float = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -64,6 +66,8 @@ class Figures:
             max(self.largest_size, other.largest_size),
             self.freed_ms + other.freed_ms,
             tuple(a + b for a, b in zip(self.lifetimes, other.lifetimes, strict=True)),
+            self.peak_bytes + other.peak_bytes,
+            self.peak_count + other.peak_count,
         )
 
     def minus(self, other: Figures) -> Figures:
@@ -76,6 +80,8 @@ class Figures:
             self.samples + other.samples,
             self.live_samples + other.live_samples,
             *((self.least_size, self.largest_size) if self.largest_size else (other.least_size, other.largest_size)),
+            peak_bytes=self.peak_bytes - other.peak_bytes,
+            peak_count=self.peak_count - other.peak_count,
         )
 
     @property
@@ -104,6 +110,7 @@ class Profile:
     lost_samples: int
     sites: tuple[Site, ...]
     program: str
+    peak_s: float = 0  # when the heap was largest
     is_difference: bool = False
 
     @property
@@ -142,6 +149,7 @@ def parse(text: str, name: str) -> Profile:
         int(head["elapsed_ms"][0]) / 1000,
         int(head["lost_samples"][0]),
         tuple(Site(frames, figures) for frames, figures in sites.items()),
+        peak_s=int(head.get("peak_ms", ["0"])[0]) / 1000,
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
     )
 
@@ -159,6 +167,8 @@ def _figures(raw: dict[str, int]) -> Figures:
         raw["largest_size"],
         raw["freed_ms"] / WEIGHT_ONE,
         tuple(raw[f"freed_{name}"] / WEIGHT_ONE for name in LIFETIMES),
+        raw.get("peak_bytes", 0),
+        raw.get("peak_weight", 0) / WEIGHT_ONE,
     )
 
 

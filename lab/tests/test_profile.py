@@ -114,6 +114,36 @@ def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
     assert sums["drops"].mean_lifetime_s is not None
 
 
+BURST = """
+#include <stdlib.h>
+static char *blocks[30000];
+__attribute__((noinline)) char *early(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) char *burst(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) char *late(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+int main(void) {
+    for (int i = 0; i < 5000; i++) early(1000);
+    for (int i = 0; i < 30000; i++) blocks[i] = burst(1000);
+    for (int i = 0; i < 30000; i++) free(blocks[i]);
+    for (int i = 0; i < 10000; i++) late(1000);
+    return 0;
+}
+"""
+
+
+def test_what_was_live_at_the_peak(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", BURST, *FRAMES)
+    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
+    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--", program, env=exact)
+    assert done.returncode == 0 and " at the peak 3" in done.stderr, done.stderr
+    (raw,) = tmp_path.glob("out.*.prof")
+    found = profile.read(raw)
+    sums = {frame.name if frame else "": one for frame, one in profile.by_function(found)}
+    for name, peak, live in (("early", 5e6, 5e6), ("burst", 3e7, 0), ("late", 0, 1e7)):
+        assert sums[name].peak_bytes == pytest.approx(peak, rel=0.06, abs=1e5)
+        assert sums[name].live_bytes == pytest.approx(live, rel=0.05, abs=1e5)
+    assert sums["burst"].peak_count == pytest.approx(30000, rel=0.06) and 0 <= found.peak_s <= found.elapsed_s
+
+
 def hakmem(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", "profile", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]

@@ -152,7 +152,8 @@ def text(profile: Profile) -> str:
     total = profile.total
     lines = [
         f"{profile.name}: live {signed(total.live_bytes)} in {total.live_count:,.0f} blocks,"
-        f" in all {signed(total.total_bytes)} in {total.total_count:,.0f}; {total.samples:,} samples"
+        f" at the peak {signed(total.peak_bytes)}, in all {signed(total.total_bytes)} in {total.total_count:,.0f};"
+        f" {total.samples:,} samples"
     ]
     if profile.lost_samples:
         lines.append(

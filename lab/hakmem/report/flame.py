@@ -14,6 +14,8 @@ VIEWS = (
     ("live_count", "live blocks"),
     ("total_bytes", "all bytes"),
     ("total_count", "all blocks"),
+    ("peak_bytes", "bytes at the peak"),
+    ("peak_count", "blocks at the peak"),
 )
 COLUMNS = (
     "function",
@@ -22,6 +24,7 @@ COLUMNS = (
     "live blocks",
     "in all",
     "blocks in all",
+    "at the peak",
     "mean size",
     "sizes",
     "mean lifetime",
@@ -59,6 +62,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
             "live" if not profile.is_difference else "live, change",
             f"{signed(total.live_bytes)} in {total.live_count:,.0f} blocks",
         ),
+        ("at the peak", f"{signed(total.peak_bytes)} in {total.peak_count:,.0f} blocks{_when(profile)}"),
         ("in all", f"{signed(total.total_bytes)} in {total.total_count:,.0f} blocks"),
         (
             "samples",
@@ -67,6 +71,10 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
         *lost,
     ]
+
+
+def _when(profile: Profile) -> str:
+    return "" if profile.is_difference else f", after {figures(profile.peak_s)} s"
 
 
 def signed(bytes_: float) -> str:
@@ -83,6 +91,7 @@ def _row(name: str, module: str, found: Figures) -> tuple[str, ...]:
         f"{found.live_count:,.0f}",
         signed(found.total_bytes),
         f"{found.total_count:,.0f}",
+        signed(found.peak_bytes),
         amount(found.mean_size, "B") if found.mean_size > 0 else "-",
         _sizes(found),
         "-" if lifetime is None else f"{figures(lifetime)} s" if lifetime >= 0.01 else "< 0.01 s",
