@@ -166,8 +166,8 @@ HAK_API int hak_stats(struct hak_statistics *stats, size_t size);
 
 /* ---- Heap profile ---------------------------------------------------------------------------------------------- */
 
-/* Switches the heap profile on (HAKMEM_PROF does so at the start): from now on allocations are sampled, one every
- * `interval` bytes on average; 524288 is a good choice. What was recorded before stays. Returns 0, EINVAL for an
+/* Switches the heap profile on (HAKMEM_HEAP_PROFILE does so at the start): from now on allocations are sampled, one
+ * every `interval` bytes on average; 524288 is a good choice. What was recorded before stays. Returns 0, EINVAL for an
  * interval of 0, or ENOMEM. */
 HAK_API int hak_profile_start(size_t interval);
 

@@ -1,6 +1,6 @@
 """A/B: the same work under two settings of one build, or under two builds, decided by rounds that take turns.
 
-A side is a word: `-` (nothing set), settings such as `PREWARM=64K,STATS=json:FILE`, `library=PATH` for another build.
+A side is a word: `-` (nothing set), settings such as `PREFAULT=1,STATS=json:FILE`, `library=PATH` for another build.
 A matrix is every combination of several switches, because gains do not add up: its effects are those of each switch
 over all states of the others, and of switches together beyond what they do apart.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hakmem import catalogue, comparison, settings, statistics, suite, words
+from hakmem import catalogue, comparison, process, settings, statistics, suite, words
 from hakmem.allocators import OWN, Allocator, hakmem
 from hakmem.errors import LabError
 from hakmem.ledger import Record, VariantFacts
@@ -26,6 +26,7 @@ FEWEST_COUNTED = 6  # of instructions, which vary little; an interval needs six
 OTHERS = ("cpu_s", "minor_faults")  # shown, without a decision
 MEMORY = "peak_rss_bytes"
 COUNT = "instructions"
+OPERATION = Metric("operation_s", "time per operation", "s")
 
 
 # ---- What is compared ------------------------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ def matrix(words: Sequence[str]) -> tuple[list[Variant], list[str]]:
         name, equals, values = word.partition("=")
         pair = values.split(",")
         if not equals or len(pair) != 2 or pair[0] == pair[1]:
-            raise LabError(f"{word!r}: expected a switch with its two values, such as PREWARM=0,64K")
+            raise LabError(f"{word!r}: expected a switch with its two values, such as PREFAULT=0,1")
         switches.append((name.removeprefix(settings.PREFIX), pair))
     names = [name for name, _ in switches]
     if len(set(names)) != len(names):
@@ -78,6 +79,7 @@ def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
         raise LabError("nothing to run: expected `-- COMMAND [ARGUMENT...]` or the name of a benchmark")
     if words[0].startswith("-"):
         raise LabError(f"{words[0]}: expected a command; options stand before it")
+    process.expect_program(words)
     return [CommandCase(tuple(words))]
 
 
@@ -85,12 +87,23 @@ def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
 
 
 def time_of(record: Record, case: str) -> str:
-    """The metric that tells how fast a case was: instructions where they were counted, throughput where it counts its
-    operations, else wall time."""
+    """The metric that tells how fast a case was: instructions where they were counted, time per operation where it
+    counts its operations, else wall time."""
     if all(record.values(case, variant, COUNT) for variant in record.variants):
         return COUNT
     counted = all(record.values(case, variant, "operations_per_s") for variant in record.variants)
-    return "operations_per_s" if counted else "wall_s"
+    return OPERATION.name if counted else "wall_s"
+
+
+def _metric(record: Record, name: str) -> Metric:
+    return OPERATION if name == OPERATION.name else comparison.metric(record, name)
+
+
+def _figures(record: Record, case: str, variant: str, of: Metric) -> Sequence[float]:
+    """Less is better in all of them, so that every ratio reads the same way."""
+    if of is OPERATION:
+        return [1 / value for value in record.values(case, variant, "operations_per_s")]
+    return record.values(case, variant, of.name)
 
 
 def fewest_rounds(record: Record, case: str) -> int:
@@ -115,14 +128,14 @@ def decide(record: Record, threshold: float) -> list[Decided]:
     for case in record.cases:
         time, fewest = time_of(record, case), fewest_rounds(record, case)
         for name in (time, MEMORY, *OTHERS):
-            values_a, values_b = record.values(case, a, name), record.values(case, b, name)
+            metric = _metric(record, name)
+            values_a, values_b = (_figures(record, case, variant, metric) for variant in (a, b))
             if not values_a or not values_b:
                 continue
-            metric = comparison.metric(record, name)
             ratio = comparison.compare(values_b, values_a)
             decision = None
             if ratio is not None and name in (time, MEMORY):
-                decision = statistics.decision(ratio, threshold, metric.less_is_better)
+                decision = statistics.decision(ratio, threshold)
                 decision = decision if record.rounds >= fewest else Decision.UNDECIDED
             found.append(Decided(case, metric, ratio, decision))
     return found
@@ -132,9 +145,7 @@ def effects(record: Record, case: str, metric: Metric, switches: Sequence[str]) 
     """Of a matrix: the variants of the record are its combinations, in the order of matrix(). The intervals hold all
     together. None where a value is missing or 0."""
     keys = itertools.product((0, 1), repeat=len(switches))
-    levels = {
-        key: record.values(case, variant, metric.name) for key, variant in zip(keys, record.variants, strict=True)
-    }
+    levels = {key: _figures(record, case, variant, metric) for key, variant in zip(keys, record.variants, strict=True)}
     if not all(values and min(values) > 0 for values in levels.values()):
         return []
     return statistics.effects(levels, switches, confidence=statistics.family_confidence(len(levels) - 1))
@@ -149,16 +160,17 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
     summary: list[str] = []
     decided = [] if switches else decide(record, threshold)
     for case in record.cases:
-        names = [name for name in (time_of(record, case), MEMORY) if name in record.metrics()]
-        metrics = [comparison.metric(record, name) for name in names]
+        metrics = [_metric(record, name) for name in (time_of(record, case), MEMORY)]
+        metrics = [one for one in metrics if any(_figures(record, case, name, one) for name in record.variants)]
         if switches:
             sections += [_effects_table(record, case, metric, switches) for metric in metrics]
         else:
             mine = [one for one in decided if one.case == case]
-            few = f"{Decision.UNDECIDED.value}: {record.rounds} of at least {fewest_rounds(record, case)}"
+            few = words.few_rounds(record.rounds, fewest_rounds(record, case))
             said = {decision: decision.value for decision in Decision} | {Decision.UNDECIDED: few, None: ""}
             rows = tuple((one.metric.title, _ratio(one.ratio), said[one.decision]) for one in mine)
-            sections.append(Table(f"{case}: b / a", ("", "ratio (95 %)", f"at +-{threshold:.1%}"), rows))
+            head = ("", "ratio (95 %)", f"at +-{threshold:.1%}")
+            sections.append(Table(f"{case}: b / a", head, rows, ("Ratios below 1: b takes less.",)))
             summary += [f"{case}, {one.metric.title}: {said[one.decision]}" for one in mine if one.decision]
         sections += [_values_table(record, case, metric) for metric in metrics]
     title = "matrix of " + ", ".join(switches) if switches else "A/B"
@@ -177,7 +189,7 @@ def _effects_table(record: Record, case: str, metric: Metric, switches: Sequence
 def _values_table(record: Record, case: str, metric: Metric) -> Table:
     rows: list[tuple[str, ...]] = []
     for variant in record.variants:
-        if values := record.values(case, variant, metric.name):
+        if values := _figures(record, case, variant, metric):
             found = statistics.summary(values)
             shown = [words.amount(value, metric.unit) for value in (found.mean, found.median)]
             deviation = words.amount(found.standard_deviation, metric.unit) if len(values) > 1 else "-"

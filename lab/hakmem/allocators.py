@@ -1,12 +1,14 @@
 """Names of allocators, and the libraries behind them.
 
 `hakmem` is this project's library, `glibc` the C library's own malloc (whatever the C library is), any other name a
-peer that `hakmem peers install` built, and NAME=PATH a library of the user's.
+peer that `hakmem peers install` built, and NAME=PATH a library of the user's. `packaged` are peers as the distribution
+built them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from hakmem.errors import LabError
 
 SYSTEM = "glibc"
 OWN = "hakmem"
+PACKAGED = "packaged"
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,25 @@ def installed() -> list[Allocator]:
 
 
 def resolve(words: Iterable[str]) -> list[Allocator]:
-    """Each word a name, NAME=PATH, `all`, or several of these with commas between, in the order given. The same
-    allocator may stand there twice: compared with itself, it shows the noise."""
+    """Each word a name, NAME=PATH, `all`, `packaged`, or several of these with commas between, in the order given. The
+    same allocator may stand there twice: compared with itself, it shows the noise."""
     found: list[Allocator] = []
     for word in (part.strip() for some in words for part in some.split(",")):
-        found += installed() if word == "all" else [_resolve_one(word)]
+        found += installed() if word == "all" else _packaged() if word == PACKAGED else [_resolve_one(word)]
+    return found
+
+
+def _packaged() -> list[Allocator]:
+    """Those that the distribution has built: fetched where they aren't yet. LabError when none can be had."""
+    from hakmem.peers import catalogue, installing
+
+    outcomes = list(installing.install(installing.resolve(catalogue.PACKAGED), 1, installing.told))
+    for outcome in outcomes:
+        if outcome.error is not None:
+            print(f"hakmem: left out: {outcome.peer.name}: {outcome.error}", file=sys.stderr)
+    found = [_resolve_one(outcome.peer.name) for outcome in outcomes if outcome.error is None]
+    if not found:
+        raise LabError(f"{PACKAGED}: the distribution has none of {', '.join(catalogue.PACKAGED)} for this machine")
     return found
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -49,6 +51,7 @@ EXIT_STATUS = {
     "0": "done",
     "1": "the answer is no: a check failed, a bar was missed",
     "2": "bad input or a missing piece",
+    "70": "an error of these commands themselves",
     "130": "interrupted",
 }
 
@@ -112,30 +115,61 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print("hakmem: standard output is closed", file=sys.stderr)
             sys.exit(2)
         sys.stdout = _nowhere()
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")  # names that are no text
     try:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="hakmem", standalone_mode=False
         )
         sys.stdout.flush()
-    except LabError as error:
-        print(f"hakmem: {foreign.line(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_status)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(2)
-    except click.ClickException as error:
-        print(f"hakmem: {error.format_message()}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE):
-            what = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-            print(f"hakmem: {foreign.line(what)}", file=sys.stderr)
-            sys.exit(2)
-        if error.errno != errno.EPIPE:
-            print(f"hakmem: can't write the output: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends
-        sys.exit(1)
+        status = 2
     except (KeyboardInterrupt, click.Abort):
         print("hakmem: interrupted", file=sys.stderr)
-        sys.exit(130)
+        status = 130
+    except Exception as error:
+        line, status = _told(error)
+        if line:
+            print(f"hakmem: {foreign.line(line)}", file=sys.stderr)
+    _drop_output()
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """The line that tells of it, and the exit status."""
+    if isinstance(error, LabError):
+        return str(error), error.exit_status
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    if isinstance(error, OSError):
+        why = error.strerror or str(error)
+        if error.filename is not None:
+            return f"{error.filename}: {why}", 2
+        if error.errno == errno.EPIPE:
+            return "", 1  # who has read the output has enough of it
+        if error.errno in (errno.ENOSPC, errno.EIO):
+            return f"can't write the output: {why}", 1
+        return ("the working directory is gone" if _is_nowhere() else why), 2
+    if isinstance(error, MemoryError):
+        return "there is not enough memory", 2
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno}"
+    return f"an error of its own, please report it: {type(error).__name__} at {where}: {error}", 70
+
+
+def _is_nowhere() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Python writes what is left of it at its end, and would complain of what can't be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -155,7 +155,7 @@ def _answer(primary: Comparison) -> tuple[str, ...]:
         for entry in case.entries:
             if entry.ratio is None or entry.verdict is None:
                 continue
-            said = words.SAYS[entry.verdict]
+            said = words.verdict(entry.verdict, primary.rounds)
             comparing = f"{entry.name} against {primary.baseline}, {primary.title}"
             found.append(f"{where}{comparing}: {said}, ratio {words.ratio(entry.ratio)}")
     return tuple(found)
@@ -231,5 +231,6 @@ def suite_report(
             for entry in one.mean.entries:
                 if entry.ratio and entry.verdict:
                     of_all = f"{entry.name} against {chosen}, geometric mean of {one.title.partition(':')[0]}"
-                    answers.append(f"{of_all}: {words.SAYS[entry.verdict]}, ratio {words.ratio(entry.ratio)}")
+                    said = words.verdict(entry.verdict, one.rounds)
+                    answers.append(f"{of_all}: {said}, ratio {words.ratio(entry.ratio)}")
     return _report(record, title, sections, tuple(answers), kept)

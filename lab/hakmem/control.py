@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,40 @@ def fingerprint(text: str) -> int:
     return value
 
 
-def policy(statistics: Statistics, *, any_program: bool = False) -> str:
-    """The text that HAKMEM_POLICY takes: where the controller has left the knobs, and what it kept them for.
+@dataclass(frozen=True)
+class Learned:
+    """What the controller has turned, and left there. What was on trial when the program ended was not kept."""
 
-    Knobs that have settings of their own are left to these. What was on trial when the program ended was not kept."""
+    knobs: Mapping[str, int]
+    slots: Mapping[int, int]  # of bins of blocks of so many bytes
+
+    def __bool__(self) -> bool:
+        return bool(self.knobs or self.slots)
+
+
+def learned(statistics: Statistics) -> Learned:
     control = statistics["control"]
+    chosen = {(row["knob"], row["block_bytes"]): row["chosen"] for row in control["tried"]}
+    knobs = {name: chosen.get((name, 0), control["knobs"][name]) for name in control["at_start"]}
+    slots = {row["block_bytes"]: row["slots"] for row in control["class_slots"]}
+    slots |= {block_bytes: value for (name, block_bytes), value in chosen.items() if name == "class_slots"}
+    return Learned(
+        {name: value for name, value in knobs.items() if value != control["at_start"][name]},
+        {block_bytes: count for block_bytes, count in sorted(slots.items()) if count},
+    )
+
+
+def policy(statistics: Statistics, *, any_program: bool = False) -> str:
+    """The text that HAKMEM_POLICY takes: what was learned, and the evidence for it."""
+    control, found = statistics["control"], learned(statistics)
     program = "any" if any_program else control["program"]
     if not program:
         raise LabError(
             "the program has no build id to know it by (ld --build-id); --any-program makes a policy for all"
         )
     lines = ["hakmem policy 1", f"version {statistics['hakmem']}", f"program {program}"]
-    chosen = {(row["knob"], row["block_bytes"]): row["chosen"] for row in control["tried"]}
-    knobs = {name: chosen.get((name, 0), value) for name, value in control["knobs"].items()}
-    slots = {row["block_bytes"]: row["slots"] for row in control["class_slots"]}
-    slots |= {block_bytes: value for (name, block_bytes), value in chosen.items() if name == "class_slots"}
-    lines += [f"knob {name} {value}" for name, value in knobs.items() if not name.endswith("_mode")]
-    lines += [f"class {block_bytes} {count}" for block_bytes, count in sorted(slots.items()) if count]
+    lines += [f"knob {name} {value}" for name, value in found.knobs.items()]
+    lines += [f"class {block_bytes} {count}" for block_bytes, count in found.slots.items()]
     lines += [f"evidence {_sentence(event)}" for event in control["events"] if event["why"] in ("keep", "roll back")]
     text = "\n".join(lines) + "\n"
     return f"{text}end {fingerprint(text):016x}\n"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,22 @@ def _page(context: click.Context, option: click.Parameter, value: Path | None) -
 # An option of a command that names a file to be written; PAGE: one with plots.
 FILE: dict[str, Any] = {"type": click.Path(dir_okay=False, path_type=Path), "callback": _file, "metavar": "FILE"}
 PAGE: dict[str, Any] = {**FILE, "callback": _page}
+
+
+def json_option(of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds --json, as argument json_file: where `of` is written."""
+    return click.option("--json", "json_file", **FILE, help=f"{of}; - for standard output")
+
+
+def takes_output(json_file: Path | None) -> bool:
+    """Whether standard output is for JSON, and for nothing else."""
+    return json_file is not None and str(json_file) == "-"
+
+
+def write_json(json_file: Path | None, plain: Any) -> None:
+    """Where it is asked for."""
+    if json_file is not None:
+        write(json_file, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 
 def write(file: Path, text: str) -> bool:

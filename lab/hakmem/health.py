@@ -49,7 +49,7 @@ class Profile:
 # Of the settings that the library may have, those under which everything has to work as well.
 ROWS = (
     Profile("default"),
-    Profile("prewarm", {"HAKMEM_PREWARM": "64K"}),
+    Profile("lazy purge", {"HAKMEM_LAZY_PURGE": "1"}),
     Profile("no controller", {"HAKMEM_ACE_ENABLED": "0"}),
     Profile("statistics", {"HAKMEM_STATS": "json:/dev/null"}),
 )

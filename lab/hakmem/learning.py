@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hakmem.errors import LabError
 
 @dataclass(frozen=True)
 class Learned:
-    status: int  # of the command, or -signal
+    command: process.Attended
     text: str
     statistics: control.Statistics
 
@@ -23,14 +24,14 @@ def learn(words: Sequence[str], library: Path, environment: Mapping[str, str]) -
     with tempfile.TemporaryDirectory(prefix="hakmem-learn-") as folder:
         settings = {
             "HAKMEM_STATS": f"json:{folder}/%p",
+            "HAKMEM_STATS_SIGNAL": str(signal.SIGRTMAX),  # sent by ending.so
             "HAKMEM_ACE_ENABLED": "1",
             "HAKMEM_BACKGROUND": "1",
         }
-        file, ready = takeover.prepare(words, library, {**environment, **settings}, children=True)
-        del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
+        file, ready = takeover.prepare_child(words, library, {**environment, **settings})
         ready.pop("HAKMEM_POLICY", None)
-        pid, status = process.attend(words, ready, file)
-        written = Path(folder) / str(pid)
+        command = process.attend(words, ready, file)
+        written = Path(folder) / str(command.pid)
         if not written.is_file():
-            raise LabError(f"{words[0]} ended with {status} and left no statistics: nothing was learned")
-        return Learned(status, written.read_text(), control.read(written))
+            raise LabError(f"{words[0]} {command.how} and left no statistics: nothing was learned")
+        return Learned(command, written.read_text(), control.read(written))

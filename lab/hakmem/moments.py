@@ -60,7 +60,7 @@ def cases() -> list[ExplainedCase]:
 
 
 def variants() -> list[Variant]:
-    return [Variant("hakmem", hakmem()), Variant("profiled", hakmem(), {"HAKMEM_PROF": "1:/dev/null"})]
+    return [Variant("hakmem", hakmem()), Variant("profiled", hakmem(), {"HAKMEM_HEAP_PROFILE": "1:/dev/null"})]
 
 
 def explanations(name: str, variant: Variant) -> list[Explanation]:

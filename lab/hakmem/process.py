@@ -130,6 +130,16 @@ def preload_words(allocator: Allocator) -> list[str]:
     return [str(linked(library.resolve()))]
 
 
+def expect_program(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """RunError when a command can't be started, before anything is measured."""
+    if not words:
+        raise LabError("no command: expected `-- COMMAND [ARGUMENT...]`")
+    search = (os.environ if environment is None else environment).get("PATH")
+    if shutil.which(words[0], path=search) is None:
+        there = "a directory" if os.path.isdir(words[0]) else "not an executable file"
+        raise RunError(f"{words[0] or repr('')}: {there if os.path.exists(words[0]) else 'command not found'}")
+
+
 def run(
     command: Sequence[str],
     allocator: Allocator,
@@ -151,12 +161,8 @@ def run(
     Run.status.
     """
     words = [str(word) for word in command]
-    if not words:
-        raise LabError("no command: expected `-- COMMAND [ARGUMENT...]`")
     base = dict(os.environ if environment is None else environment)
-    if shutil.which(words[0], path=base.get("PATH")) is None:
-        found = "not an executable file" if os.path.exists(words[0]) else "command not found"
-        raise RunError(f"{words[0]}: {found}")
+    expect_program(words, base)
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
         given = {**base, **allocator.settings, **(settings or {})}
@@ -240,11 +246,56 @@ def undisturbed() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> tuple[int, int]:
-    """Runs a command undisturbed on the caller's terminal: process id and status, or -signal. `file` is the program."""
-    with undisturbed():
+def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> Attended:
+    """Runs a command undisturbed on the caller's terminal. Who asks this process to end asks the command. `file` is the
+    program."""
+    with undisturbed() as came, _passed_on(came) as to:
         child = started(words, environment, file)
-        return child.pid, child.wait()
+        to(child)
+        return Attended(child.pid, child.wait(), came)
+
+
+@contextlib.contextmanager
+def _passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    children: list[subprocess.Popen[bytes]] = []
+
+    def take(number: int, _: object) -> None:
+        came.append(number)
+        for child in children:
+            child.send_signal(number)
+
+    def name(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in came:
+            if number in ends:
+                child.send_signal(number)
+
+    before = {number: signal.signal(number, take) for number in ends}
+    try:
+        yield name
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A command that has ended."""
+
+    pid: int
+    status: int  # exit status, or -signal
+    came: Sequence[int]  # signals that this process has had meanwhile
+
+    @property
+    def exit_status(self) -> int:
+        """What a shell would say."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+    @property
+    def how(self) -> str:
+        return f"ended with exit status {self.status}" if self.status >= 0 else f"was killed by signal {-self.status}"
 
 
 def started(words: Sequence[str], environment: Mapping[str, str], file: Path | None) -> subprocess.Popen[bytes]:

@@ -50,6 +50,8 @@ class Figures:
     largest_size: int = 0
     freed_ms: float = 0  # of lifetimes, in sum
     lifetimes: tuple[float, ...] = (0,) * len(LIFETIMES)
+    peak_bytes: float = 0  # live when all sites together had most
+    peak_count: float = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -64,6 +66,8 @@ class Figures:
             max(self.largest_size, other.largest_size),
             self.freed_ms + other.freed_ms,
             tuple(a + b for a, b in zip(self.lifetimes, other.lifetimes, strict=True)),
+            self.peak_bytes + other.peak_bytes,
+            self.peak_count + other.peak_count,
         )
 
     def minus(self, other: Figures) -> Figures:
@@ -76,6 +80,8 @@ class Figures:
             self.samples + other.samples,
             self.live_samples + other.live_samples,
             *((self.least_size, self.largest_size) if self.largest_size else (other.least_size, other.largest_size)),
+            peak_bytes=self.peak_bytes - other.peak_bytes,
+            peak_count=self.peak_count - other.peak_count,
         )
 
     @property
@@ -103,6 +109,8 @@ class Profile:
     elapsed_s: float
     lost_samples: int
     sites: tuple[Site, ...]
+    program: str
+    peak_s: float = 0  # when the heap was largest
     is_difference: bool = False
 
     @property
@@ -126,7 +134,8 @@ def parse(text: str, name: str) -> Profile:
         raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
     head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] != "site"}
-    symbols = Symbols([mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping])
+    mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
+    symbols = Symbols(mappings)
     sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
     for line in lines[1:end]:
         if line.startswith("site "):
@@ -140,6 +149,8 @@ def parse(text: str, name: str) -> Profile:
         int(head["elapsed_ms"][0]) / 1000,
         int(head["lost_samples"][0]),
         tuple(Site(frames, figures) for frames, figures in sites.items()),
+        peak_s=int(head.get("peak_ms", ["0"])[0]) / 1000,
+        program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
     )
 
 
@@ -156,6 +167,8 @@ def _figures(raw: dict[str, int]) -> Figures:
         raw["largest_size"],
         raw["freed_ms"] / WEIGHT_ONE,
         tuple(raw[f"freed_{name}"] / WEIGHT_ONE for name in LIFETIMES),
+        raw.get("peak_bytes", 0),
+        raw.get("peak_weight", 0) / WEIGHT_ONE,
     )
 
 
@@ -188,6 +201,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         after.elapsed_s - before.elapsed_s,
         before.lost_samples + after.lost_samples,
         tuple(Site(frames, figures) for frames, figures in sites.items()),
+        after.program,
         is_difference=True,
     )
 

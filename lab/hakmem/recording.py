@@ -16,7 +16,7 @@ from hakmem.trace import Trace
 
 @dataclass(frozen=True)
 class Recording:
-    status: int  # the command's exit status, or -signal
+    exit_status: int  # of the command, as a shell would say
     traces: dict[Path, Trace]
 
 
@@ -35,17 +35,17 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
         raise LabError(f"can't write {output}: {error.strerror}") from None
     environment["HAK_RECORD"] = f"{0 if children else os.getpid()}:{limit_bytes}:{folder}"
     try:
-        pid, status = process.attend(words, environment, takeover.find(words[0], environment))
+        command = process.attend(words, environment, takeover.find(words[0], environment))
         folder = folder.rename(folder.with_suffix(".recorded"))  # what outlives the command begins no more files
         has_begun = any(folder.iterdir())
-        traces = dict(_collect(folder, pid, output, children))
+        traces = dict(_collect(folder, command.pid, output, children))
     except OSError as error:
         raise LabError(f"{error.filename or words[0]}: {error.strerror}; what was recorded is in {folder}") from None
     shutil.rmtree(folder, ignore_errors=True)
     if not traces:
         why = "asked its allocator for nothing" if has_begun else "could not be recorded"
-        raise LabError(f"{words[0]} ended with {status} and {why}: no trace")
-    return Recording(status, traces)
+        raise LabError(f"{words[0]} {command.how} and {why}: no trace")
+    return Recording(command.exit_status, traces)
 
 
 def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:

@@ -91,7 +91,7 @@ def markdown(library: Path) -> str:
 
 
 def parse(words: Iterable[str], library: Path) -> dict[str, str]:
-    """Environment variables from words like PREWARM=64K. The library must know the name and take the value."""
+    """Environment variables from words like PREFAULT=1. The library must know the name and take the value."""
     pairs = [word.partition("=") for word in words]
     if not pairs:
         return {}

@@ -144,12 +144,13 @@ def verdict(interval: Interval, less_is_better: bool = True) -> Verdict:
     return Verdict.FASTER if (interval.high < 1) == less_is_better else Verdict.SLOWER
 
 
-def decision(interval: Interval, threshold: float = THRESHOLD, less_is_better: bool = True) -> Decision:
-    """GO when a change is shown to be better (the whole interval is) and estimated to be better by the threshold or
-    more; NO_GO when it is shown to be worse and estimated to be worse by the threshold or more; NEUTRAL when it is
-    shown to be neither by more than the threshold (the whole interval is within it); else UNKNOWN. Memory is decided
-    the same way, by itself: a change is worth taking when no figure that counts says NO_GO."""
-    found = verdict(interval, less_is_better)
+def decision(interval: Interval, threshold: float = THRESHOLD) -> Decision:
+    """Of a figure of which less is better. GO when a change is shown to be better (the whole interval is) and estimated
+    to be better by the threshold or more; NO_GO when it is shown to be worse and estimated to be worse by the threshold
+    or more; NEUTRAL when it is shown to be neither by more than the threshold (the whole interval is within it); else
+    UNKNOWN. Memory is decided the same way, by itself: a change is worth taking when no figure that counts says
+    NO_GO."""
+    found = verdict(interval)
     if found is Verdict.UNDECIDED:
         return Decision.UNDECIDED
     if 1 - threshold <= interval.low and interval.high <= 1 + threshold:

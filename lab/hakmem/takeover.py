@@ -227,3 +227,12 @@ def prepare(
         raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
     ready["ALLOCATOR_REQUIRED"] = f"{os.getpid()}:{preload[0]}:{'' if children else last.file}"
     return find(words[0], environment), ready
+
+
+def prepare_child(words: Sequence[str], library: Path, environment: Mapping[str, str]) -> tuple[Path, dict[str, str]]:
+    """The same for a command that this process starts. What hakmem gathers in it is written also where a signal ends it
+    (lab/native/ending.c)."""
+    ending = preloadable(native.helper("ending.so"))
+    file, ready = prepare(words, library, with_preload(environment, [ending]), children=True)
+    del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
+    return file, ready

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from hakmem import ctl, foreign, words
 from hakmem.errors import LabError
 
 ANSWER_S = 1.0
-MOST_CLASSES, MOST_THREADS = 16, 16
 MISSES = ("refills", "flushes", "large_allocs", "large_frees")
 
 # What is shown of the statistics (docs/statistics.schema.json): numbers, and lists of rows with numbers.
@@ -124,105 +120,163 @@ def _name(pid: int) -> str:
 # ---- To be shown -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Screen:
+    """Room for lines; where output is no terminal, for all of them."""
+
+    columns: int = 1000
+    lines: int = 1000
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    key: str  # that sorts by it
+    value: Callable[[Sample, Sample | None], float | None]  # None: not known
+    show: Callable[[float], str]
+
+
 def _size(value: float) -> str:
-    return words.amount(value, "B")
-
-
-def _rate(now: Mapping[str, Any], before: Mapping[str, Any] | None, names: tuple[str, ...], seconds: float) -> float:
-    """By how much a sum of figures grows in a second."""
-    if before is None or seconds <= 0:
-        return 0.0
-    return float(sum(now[name] - before[name] for name in names)) / seconds
+    """Three figures, and K, M, G of 1024."""
+    for shift, unit in ((40, "T"), (30, "G"), (20, "M"), (10, "K")):
+        if value >= 1 << shift:
+            return f"{words.figures(value / (1 << shift))}{unit}"
+    return f"{value:.0f}"
 
 
 def _signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{_size(abs(value))}/s" if abs(value) >= 1 else "0"
 
 
-def _columns(table: Table, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    for name in left:
-        table.add_column(name, no_wrap=True)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _seconds(now: Sample, before: Sample | None) -> float:
+    return now.at - before.at if before else 0.0
 
 
-def processes(now: Mapping[int, Sample], before: Mapping[int, Sample]) -> RenderableType:
-    """One row each, the largest first."""
-    table = _columns(
-        Table(box=None, pad_edge=False),
-        ("PID", "process"),
-        ("RSS", "growth", "live", "free", "front caches", "given back", "misses", "threads"),
-    )
-    silent: list[str] = []
-    for one in sorted(now.values(), key=lambda one: -one.resident):
-        old = before.get(one.pid)
-        seconds = one.at - old.at if old else 0.0
-        growth = _signed((one.resident - old.resident) / seconds) if old and seconds > 0 else ""
-        if not one.stats:
-            table.add_row(str(one.pid), Text(one.name), _size(one.resident), growth)
-            silent.append(f"{one.pid} {one.why}")
-            continue
-        stats, old_stats = one.stats, old.stats if old and old.stats else None
-        table.add_row(
-            str(one.pid),
-            Text(one.name),
-            _size(one.resident),
-            growth,
-            *(_size(stats[name]) for name in ("live_bytes", "free_bytes", "cached_bytes")),
-            _size(_rate(stats, old_stats, ("purged_bytes",), seconds)) + "/s",
-            f"{_rate(stats, old_stats, MISSES, seconds):,.0f}/s",
-            str(len(stats["threads"]) + stats["threads_left_out"]),
-        )
+def _stat(name: str) -> Callable[[Sample, Sample | None], float | None]:
+    return lambda now, before: now.stats.get(name)
+
+
+def _growth(now: Sample, before: Sample | None) -> float | None:
+    seconds = _seconds(now, before)
+    return (now.resident - before.resident) / seconds if before and seconds > 0 else None
+
+
+def _rate(now: Mapping[str, Any], before: Mapping[str, Any] | None, names: Iterable[str], seconds: float) -> float:
+    """By how much a sum of figures grows in a second."""
+    if not before or seconds <= 0:
+        return 0.0
+    return float(sum(now[name] - before[name] for name in names)) / seconds
+
+
+def _rate_of(*names: str) -> Callable[[Sample, Sample | None], float | None]:
+    def value(now: Sample, before: Sample | None) -> float | None:
+        return _rate(now.stats, before.stats if before else None, names, _seconds(now, before)) if now.stats else None
+
+    return value
+
+
+def _thread_count(now: Sample, before: Sample | None) -> float | None:
+    return len(now.stats["threads"]) + int(now.stats["threads_left_out"]) if now.stats else None
+
+
+# The first four fit everywhere; the last are left out where there is no room.
+COLUMNS = (
+    Column("PID", "p", lambda now, before: now.pid, lambda value: f"{value:.0f}"),
+    Column("RSS", "r", lambda now, before: now.resident, _size),
+    Column("growth", "g", _growth, _signed),
+    Column("live", "l", _stat("live_bytes"), _size),
+    Column("free", "f", _stat("free_bytes"), _size),
+    Column("caches", "c", _stat("cached_bytes"), _size),
+    Column("misses", "m", _rate_of(*MISSES), lambda value: f"{value:,.0f}/s"),
+    Column("threads", "t", _thread_count, lambda value: f"{value:.0f}"),
+    Column("given back", "b", _rate_of("purged_bytes"), lambda value: f"{_size(value)}/s"),
+)
+SORTED = "r"  # unless told
+PID, NAME = 7, 15  # columns that they have: the kernel's longest
+KNOWN_OF_ALL = 3  # columns that need no answer
+
+
+def processes(
+    now: Mapping[int, Sample], before: Mapping[int, Sample], key: str = SORTED, screen: Screen | None = None
+) -> list[str]:
+    """A line each, under a head: the largest first, but for process ids."""
+    screen = screen or Screen()
     if not now:
-        return Text("No process of yours is on hakmem.")
-    return Group(table, Text("\n".join(["", *silent]))) if silent else table
+        return ["No process of yours is on hakmem."]
+    by = next(column for column in COLUMNS if column.key == key)
+
+    def place(one: Sample) -> float:
+        value = by.value(one, before.get(one.pid))
+        return math.inf if value is None else value if by.title == "PID" else -value
+
+    rows = sorted(now.values(), key=place)
+    cells = {one.pid: _cells(one, before.get(one.pid)) for one in rows}
+    widths = [PID]
+    for number, column in enumerate(COLUMNS[1:], 1):
+        widths.append(max(len(column.title), *(len(line[number]) for line in cells.values())))
+    while len(widths) > KNOWN_OF_ALL and NAME + sum(widths) + len(widths) > screen.columns:
+        widths.pop()
+    head = _line([column.title for column in COLUMNS], "process", widths)
+    lines = [_line(cells[one.pid], one.name, widths, one.why) for one in rows]
+    return _cut([head, *lines], screen)
 
 
-def process(now: Sample, before: Sample | None) -> RenderableType:
+def _cells(now: Sample, before: Sample | None) -> list[str]:
+    values = [(column, column.value(now, before)) for column in COLUMNS]
+    return ["" if value is None else column.show(value) for column, value in values]
+
+
+def _line(cells: Sequence[str], name: str, widths: Sequence[int], why: str = "") -> str:
+    """`why` stands in place of what isn't known."""
+    if why:
+        cells = cells[:KNOWN_OF_ALL]
+    shown = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=False)]
+    return " ".join([cells[0].rjust(PID), name[:NAME].ljust(NAME), *shown, *([f" {why}"] if why else [])]).rstrip()
+
+
+def _cut(lines: Sequence[str], screen: Screen) -> list[str]:
+    """To the screen; the last line then says how many are not shown."""
+    if len(lines) > screen.lines:
+        left = max(screen.lines - 1, 0)
+        lines = [*lines[:left], f"and {len(lines) - left} more"]
+    return [
+        line if len(line) <= screen.columns else f"{line[: screen.columns - 1]}\N{HORIZONTAL ELLIPSIS}"
+        for line in lines
+    ]
+
+
+def process(now: Sample, before: Sample | None, screen: Screen | None = None) -> list[str]:
     """Totals, classes and threads on one page."""
-    seconds = now.at - before.at if before else 0.0
-    old = before.stats if before else None
-    return Group(
-        processes({now.pid: now}, {now.pid: before} if before else {}),
-        Text(),
-        _classes(now.stats),
-        Text(),
-        _threads(now.stats, old, seconds),
-    )
+    screen = screen or Screen()
+    total = processes({now.pid: now}, {now.pid: before} if before else {}, screen=screen)
+    classes = _classes(now.stats)
+    threads = _threads(now.stats, before.stats if before else None, _seconds(now, before))
+    room = screen.lines - len(total) - 2
+    most = max(room // 2, room - len(threads))
+    classes = _cut(classes, Screen(screen.columns, most))
+    return [*total, "", *classes, "", *_cut(threads, Screen(screen.columns, room - len(classes)))]
 
 
-def _classes(stats: Mapping[str, Any]) -> RenderableType:
-    table = _columns(
-        Table(box=None, pad_edge=False), (), ("blocks of", "slabs", "live", "free", "front caches", "live")
-    )
-    rows = sorted(stats["classes"], key=lambda row: -row["live"] * row["block_bytes"])
-    for row in rows[:MOST_CLASSES]:
-        table.add_row(
-            _size(row["block_bytes"]),
-            *(f"{row[name]:,}" for name in ("slabs", "live", "free", "cached")),
-            _size(row["live"] * row["block_bytes"]),
-        )
-    large = f"{stats['large_blocks']:,}"
-    table.add_row("large", "", large, "", "", _size(stats["large_bytes"]))
-    return table
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return words.table(head, rows).splitlines()
 
 
-def _threads(stats: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float) -> RenderableType:
-    table = _columns(
-        Table(box=None, pad_edge=False),
-        ("thread", "name"),
-        ("front cache", "refills", "flushes", "remote frees", "large"),
-    )
+def _classes(stats: Mapping[str, Any]) -> list[str]:
+    """Those with the most live bytes first."""
+    rows = [["large", "", f"{stats['large_blocks']:,}", "", "", _size(stats["large_bytes"])]]
+    for row in sorted(stats["classes"], key=lambda row: -row["live"] * row["block_bytes"]):
+        counts = (f"{row[name]:,}" for name in ("slabs", "live", "free", "cached"))
+        rows.append([_size(row["block_bytes"]), *counts, _size(row["live"] * row["block_bytes"])])
+    return _table(["blocks of", "slabs", "live", "free", "caches", "live bytes"], rows)
+
+
+def _threads(stats: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float) -> list[str]:
+    """Those with the largest caches first."""
     old = {row["heap"]: row for row in before["threads"]} if before else {}
-    rows = sorted(stats["threads"], key=lambda row: -row["cached_bytes"])
-    for row in rows[:MOST_THREADS]:
+    rows = []
+    for row in sorted(stats["threads"], key=lambda row: -row["cached_bytes"]):
         rates = (("refills",), ("flushes",), ("remote_frees",), ("large_allocs", "large_frees"))
-        table.add_row(
-            str(row["id"]),
-            Text(foreign.line(row["name"])),
-            _size(row["cached_bytes"]),
-            *(f"{_rate(row, old.get(row['heap']), names, seconds):,.0f}/s" for names in rates),
-        )
-    more = len(rows) - MOST_THREADS + int(stats["threads_left_out"])
-    return Group(table, Text(f"and {more} threads more")) if more > 0 else table
+        shown = (f"{_rate(row, old.get(row['heap']), names, seconds):,.0f}/s" for names in rates)
+        rows.append([f"{row['id']} {foreign.line(row['name'])}", _size(row["cached_bytes"]), *shown])
+    lines = _table(["thread", "cache", "refills", "flushes", "remote frees", "large"], rows)
+    return [*lines, *([f"and {stats['threads_left_out']} more"] if stats["threads_left_out"] else [])]

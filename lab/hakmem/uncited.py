@@ -44,7 +44,7 @@ def _shown(record: Record) -> list[str]:
         for name in (time, "peak_rss_bytes"):
             ratios = _ratios(record, other, base, name)
             if ratios:
-                found.append(f"{other} to {base}, {_summed_up(ratios, comparison.metric(record, name))}")
+                found.append(f"{other} to {base}, {_summed_up(ratios, comparison.metric(record, name), record.rounds)}")
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
     return found or ["one side only"]
@@ -58,11 +58,11 @@ def _ratios(record: Record, other: str, base: str, metric: str) -> dict[str, Int
     return {case: interval for case, interval in pairs.items() if interval is not None}
 
 
-def _summed_up(ratios: dict[str, Interval], metric: Metric) -> str:
+def _summed_up(ratios: dict[str, Interval], metric: Metric, rounds: int) -> str:
     verdicts = {case: statistics.verdict(one, metric.less_is_better) for case, one in ratios.items()}
     if len(ratios) == 1:
         ((case, interval),) = ratios.items()
-        return f"{metric.title}: {words.SAYS[verdicts[case]]}, {words.ratio(interval)}"
+        return f"{metric.title}: {words.verdict(verdicts[case], rounds)}, {words.ratio(interval)}"
     worse = sorted(
         (case for case in ratios if verdicts[case] is Verdict.SLOWER),
         key=lambda case: ratios[case].estimate,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hakmem.machine import Machine
-from hakmem.statistics import Interval, Verdict
+from hakmem.statistics import Interval, Verdict, minimum_rounds
 
 SAYS = {
     Verdict.FASTER: "better",
     Verdict.SLOWER: "worse",
     Verdict.NO_DIFFERENCE: "no difference",
-    Verdict.UNDECIDED: "too few rounds",
 }
+
+
+def verdict(found: Verdict, rounds: int) -> str:
+    """As measured in so many rounds."""
+    return few_rounds(rounds, minimum_rounds()) if found is Verdict.UNDECIDED else SAYS[found]
+
+
+def few_rounds(rounds: int, least: int) -> str:
+    return f"too few rounds: {rounds} of at least {least}"
 
 
 def amount(value: float, unit: str) -> str:
@@ -64,3 +72,17 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
         return "  ".join([line[0].ljust(widths[0]), *cells]).rstrip()
 
     return "\n".join(row(line) for line in every)
+
+
+def grouped_table(first: str, groups: Iterable[str], columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Of figures that several groups have alike: the names of the groups stand above their columns."""
+    names = list(groups)
+    every = [column for _ in names for column in columns]
+    text = table([first, *every], lines).splitlines()
+    head, width = text[0], len(columns)
+    widths = [max(len(line[i]) for line in [[first, *every], *lines]) for i in range(len(lines[0]))]
+    above = " " * widths[0]
+    for number, name in enumerate(names):
+        own = widths[1 + number * width : 1 + (number + 1) * width]
+        above += "  " + name.center(sum(own) + 2 * (width - 1), "-")
+    return "\n".join([above, head, *text[1:]])

@@ -19,7 +19,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "libhakmem.so"
     path.write_bytes(b"a library")
     monkeypatch.setattr(native, "library", lambda: path)
-    monkeypatch.setattr(settings, "known", lambda library: ["PREWARM", "STATS", "OTHER"])
+    monkeypatch.setattr(settings, "known", lambda library: ["PREFAULT", "STATS", "OTHER"])
     monkeypatch.setattr(settings, "_said", lambda library, settings: "")
     return path
 
@@ -28,14 +28,14 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_side_is_settings_with_or_without_the_prefix(library: Path) -> None:
-    side = ab.side("b", "PREWARM=64K,HAKMEM_STATS=json:FILE")
+    side = ab.side("b", "PREFAULT=1,HAKMEM_STATS=json:FILE")
     assert (side.name, side.allocator.library) == ("b", library)
-    assert side.settings == {"HAKMEM_PREWARM": "64K", "HAKMEM_STATS": "json:FILE"}
+    assert side.settings == {"HAKMEM_PREFAULT": "1", "HAKMEM_STATS": "json:FILE"}
     assert ab.side("a", "-").settings == {}
 
 
 def test_a_value_may_have_commas() -> None:
-    assert ab.side("a", "STATS=text:a,b,PREWARM=1").settings == {"HAKMEM_STATS": "text:a,b", "HAKMEM_PREWARM": "1"}
+    assert ab.side("a", "STATS=text:a,b,PREFAULT=1").settings == {"HAKMEM_STATS": "text:a,b", "HAKMEM_PREFAULT": "1"}
 
 
 def test_a_side_may_be_another_build_with_settings_of_its_own(tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_a_side_may_be_another_build_with_settings_of_its_own(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("PREWARM", "'PREWARM': expected `-`, or NAME=VALUE and library=PATH with commas between"),
+        ("PREFAULT", "'PREFAULT': expected `-`, or NAME=VALUE and library=PATH with commas between"),
         ("", "'': expected `-`"),
-        ("UNKNOWN=1", "no setting 'UNKNOWN'; known are PREWARM, STATS, OTHER"),
+        ("UNKNOWN=1", "no setting 'UNKNOWN'; known are PREFAULT, STATS, OTHER"),
         ("library=/nowhere.so", "library=/nowhere.so: there is no such file"),
     ],
 )
@@ -61,18 +61,18 @@ def test_a_side_that_says_nothing_is_refused(word: str, expected: str) -> None:
 
 
 def test_a_matrix_is_every_combination_the_last_switch_changing_first() -> None:
-    variants, names = ab.matrix(["PREWARM=0,64K", "HAKMEM_OTHER=0,1"])
-    assert names == ["PREWARM", "OTHER"]
+    variants, names = ab.matrix(["PREFAULT=0,1", "HAKMEM_OTHER=0,1"])
+    assert names == ["PREFAULT", "OTHER"]
     assert [variant.name for variant in variants] == [
-        "PREWARM=0 OTHER=0",
-        "PREWARM=0 OTHER=1",
-        "PREWARM=64K OTHER=0",
-        "PREWARM=64K OTHER=1",
+        "PREFAULT=0 OTHER=0",
+        "PREFAULT=0 OTHER=1",
+        "PREFAULT=1 OTHER=0",
+        "PREFAULT=1 OTHER=1",
     ]
-    assert variants[2].settings == {"HAKMEM_PREWARM": "64K", "HAKMEM_OTHER": "0"}
+    assert variants[2].settings == {"HAKMEM_PREFAULT": "1", "HAKMEM_OTHER": "0"}
 
 
-@pytest.mark.parametrize("words", [["PREWARM"], ["PREWARM=1"], ["PREWARM=1,1"], ["PREWARM=1,2,3"]])
+@pytest.mark.parametrize("words", [["PREFAULT"], ["PREFAULT=1"], ["PREFAULT=1,1"], ["PREFAULT=1,2,3"]])
 def test_a_switch_has_two_values(words: list[str]) -> None:
     with pytest.raises(LabError, match="expected a switch with its two values"):
         ab.matrix(words)
@@ -80,7 +80,7 @@ def test_a_switch_has_two_values(words: list[str]) -> None:
 
 def test_a_switch_stands_in_a_matrix_once() -> None:
     with pytest.raises(LabError, match="a switch stands twice"):
-        ab.matrix(["PREWARM=0,1", "HAKMEM_PREWARM=0,2"])
+        ab.matrix(["PREFAULT=0,1", "HAKMEM_PREFAULT=0,2"])
 
 
 def test_what_is_run_is_a_benchmark_by_name_or_a_command() -> None:
@@ -159,7 +159,9 @@ def test_more_throughput_is_better() -> None:
         ("hot", "a", "wall_s"): [1.0] * 10,
         ("hot", "b", "wall_s"): [1.0] * 10,
     }
-    assert decisions(record(values)) == {"operations_per_s": Decision.GO}
+    (found,) = [one for one in ab.decide(record(values), 0.01) if one.decision]
+    assert found.metric.title == "time per operation" and found.decision is Decision.GO
+    assert found.ratio is not None and found.ratio.estimate == pytest.approx(1 / 1.1), "below 1: b takes less"
 
 
 def test_zeros_have_no_ratio_and_no_decision() -> None:
@@ -212,27 +214,30 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_the_command_prints_decisions_statistics_and_raw_values(ran: Run) -> None:
-    said = invoke("--a", "-", "--b", "OTHER=1", "--", "work", "-x")
-    assert ran.commands == [("work", "-x")] * 22
-    assert "work -x, wall time: NO-GO" in said and "work -x, peak RSS: NEUTRAL" in said
+    said = invoke("--a", "-", "--b", "OTHER=1", "--", "true", "-x")
+    assert ran.commands == [("true", "-x")] * 22
+    assert "true -x, wall time: NO-GO" in said and "true -x, peak RSS: NEUTRAL" in said
     for word in ("mean", "median", "standard deviation", "2.20s", "b: ", "HAKMEM_OTHER=1"):
         assert word in said
 
 
 def test_a_matrix_takes_its_switches_as_one_option_each_or_in_a_row(ran: Run) -> None:
-    for words in (["--matrix", "PREWARM=0,1", "--matrix", "OTHER=0,1"], ["--matrix", "PREWARM=0,1", "OTHER=0,1", "--"]):
-        said = invoke(*words, "work")
-        assert "effects on wall time" in said and "PREWARM x OTHER" in said
-    assert ran.commands == [("work",)] * 4 * 11 * 2
+    for words in (
+        ["--matrix", "PREFAULT=0,1", "--matrix", "OTHER=0,1"],
+        ["--matrix", "PREFAULT=0,1", "OTHER=0,1", "--"],
+    ):
+        said = invoke(*words, "true")
+        assert "effects on wall time" in said and "PREFAULT x OTHER" in said
+    assert ran.commands == [("true",)] * 4 * 11 * 2
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--", "work"], "expected --a SIDE and --b SIDE, or --matrix"),
-        (["--a", "-", "--matrix", "OTHER=0,1", "--", "work"], "expected --a SIDE and --b SIDE, or --matrix"),
-        (["--a", "-", "--b", "-", "--", "work"], "A and B are the same"),
-        (["--b", "WRONG=1", "--", "work"], "no setting 'WRONG'"),
+        (["--", "true"], "expected --a SIDE and --b SIDE, or --matrix"),
+        (["--a", "-", "--matrix", "OTHER=0,1", "--", "true"], "expected --a SIDE and --b SIDE, or --matrix"),
+        (["--a", "-", "--b", "-", "--", "true"], "A and B are the same"),
+        (["--b", "WRONG=1", "--", "true"], "no setting 'WRONG'"),
     ],
 )
 def test_what_can_not_be_decided_is_refused(ran: Run, words: list[str], expected: str) -> None:

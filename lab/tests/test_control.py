@@ -69,7 +69,8 @@ def sample() -> dict[str, Any]:
             "kept": 1,
             "rolled_back": 1,
             "program": "01ff",
-            "knobs": {"decay_ms": 4000, "huge_page_mode": 1},
+            "knobs": {"decay_ms": 4000, "held_slabs": 16, "huge_page_mode": 1},
+            "at_start": {"decay_ms": 1000, "held_slabs": 16},
             "class_slots": [{"block_bytes": 2048, "slots": 64}],
             "tried": [],
             "strategies": [
@@ -100,7 +101,8 @@ def test_a_policy_says_what_was_learned() -> None:
 @pytest.mark.parametrize(
     ("tried", "line"),
     [
-        ({"knob": "decay_ms", "block_bytes": 0, "chosen": 1000}, "knob decay_ms 1000\nclass 2048 64\n"),
+        ({"knob": "decay_ms", "block_bytes": 0, "chosen": 250}, "knob decay_ms 250\nclass 2048 64\n"),
+        ({"knob": "decay_ms", "block_bytes": 0, "chosen": 1000}, "program 01ff\nclass 2048 64\n"),
         ({"knob": "class_slots", "block_bytes": 2048, "chosen": 16}, "knob decay_ms 4000\nclass 2048 16\n"),
         ({"knob": "class_slots", "block_bytes": 2048, "chosen": 0}, "knob decay_ms 4000\nevidence"),
         ({"knob": "class_slots", "block_bytes": 64, "chosen": 99}, "class 64 99\nclass 2048 64\n"),
@@ -110,6 +112,13 @@ def test_a_policy_has_nothing_that_is_on_trial(tried: dict[str, Any], line: str)
     statistics = sample()
     statistics["control"]["tried"] = [tried]
     assert line in control.policy(statistics)
+
+
+def test_what_nobody_learned_is_nothing() -> None:
+    statistics = sample()
+    assert control.learned(statistics)
+    statistics["control"].update(knobs=statistics["control"]["at_start"], class_slots=[])
+    assert not control.learned(statistics)
 
 
 def test_the_fingerprint_is_fnv_1a() -> None:
@@ -156,40 +165,56 @@ def start(policy: Path | str, tmp_path: Path) -> tuple[dict[str, Any], str]:
     return json.loads(written.read_text()), done.stderr
 
 
-def test_learn_and_start_from_it(tmp_path: Path) -> None:
-    compile_c(tmp_path / "busy", BUSY, "-pthread", "-Wl,--build-id")
-    policy, written = tmp_path / "busy.policy", tmp_path / "learned.json"
-    words = [
-        "learn",
-        "-o",
-        str(policy),
-        "--statistics",
-        str(written),
-        "--set",
-        "ACE_FAST_MS=334",
-        "--",
-        str(tmp_path / "busy"),
-    ]
+def learn(program: Path, folder: Path, *options: str) -> tuple[int, str, Path, Path]:
+    """Exit status, what was said, the policy, the statistics."""
+    policy, written = folder / "of.policy", folder / "learned.json"
+    words = ["learn", "-o", str(policy), "--statistics", str(written), *options, "--", str(program)]
     done = subprocess.run([*HAKMEM, *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    learned = json.loads(written.read_text())["control"]
-    assert learned["course"], "the background thread has measured"
+    return done.returncode, done.stderr, policy, written
 
+
+def test_learn_writes_what_was_learned_or_nothing(tmp_path: Path) -> None:
+    compile_c(tmp_path / "busy", BUSY, "-pthread", "-Wl,--build-id")
+    status, said, policy, written = learn(tmp_path / "busy", tmp_path, "--set", "ACE_FAST_MS=334")
+    statistics = control.read(written)
+    assert statistics["control"]["course"], "the background thread has measured"
+    if control.learned(statistics):
+        assert status == 0 and policy.read_text() == control.policy(statistics)
+    else:
+        assert status == 2 and not policy.exists() and "hakmem: nothing was learned, no policy written: " in said
+    page = tmp_path / "page.html"
+    subprocess.run([*HAKMEM, "tune-log", "--html", str(page), str(written)], check=True, timeout=60)
+    assert "What hakmem" in page.read_text()
+
+
+def test_a_program_too_short_to_learn_from(tmp_path: Path) -> None:
+    status, said, policy, written = learn(Path("/bin/true"), tmp_path)
+    assert status == 2 and not policy.exists() and written.exists()
+    assert said == (
+        "hakmem: nothing was learned, no policy written: /bin/true ended with exit status 0, "
+        "0 changes kept, 0 rolled back\n"
+    )
+
+
+def test_start_from_a_policy(tmp_path: Path) -> None:
+    compile_c(tmp_path / "busy", BUSY.replace("+ 6", ""), "-pthread", "-Wl,--build-id")
+    _, _, _, written = learn(tmp_path / "busy", tmp_path)
+    statistics = json.loads(written.read_text())
+    statistics["control"]["knobs"]["decay_ms"] = 4000
+    statistics["control"]["class_slots"] = [{"block_bytes": 2048, "slots": 64}]
+    policy = tmp_path / "busy.policy"
+    policy.write_text(control.policy(statistics))
     started, said = start(policy, tmp_path)
     assert said == ""
-    assert started["control"]["state"] == "pinned"
-    on_trial = {row["knob"]: row["chosen"] for row in learned["tried"]}
-    assert started["control"]["knobs"] == learned["knobs"] | {k: v for k, v in on_trial.items() if k != "class_slots"}
-    slots = {row["block_bytes"]: row["slots"] for row in learned["class_slots"]}
-    slots |= {row["block_bytes"]: row["chosen"] for row in learned["tried"] if row["knob"] == "class_slots"}
-    found = {row["block_bytes"]: row["slots"] for row in started["control"]["class_slots"]}
-    assert found == {block_bytes: count for block_bytes, count in slots.items() if count}
-    assert started["control"]["switches"] == 0
+    found = started["control"]
+    assert found["state"] == "pinned" and found["switches"] == 0
+    assert found["knobs"] == {**found["knobs"], **found["at_start"], "decay_ms": 4000}
+    assert found["class_slots"] == [{"block_bytes": 2048, "slots": 64}]
 
     text = policy.read_text()
     for damaged, problem in (
         (text.replace("knob decay_ms ", "knob decay_ms 1"), "damaged"),
-        (text[: len(text) // 2], "damaged"),
+        (text[:-20], "damaged"),
         (text.replace("program ", "program 00"), "made for another program"),
         ("", "not a policy"),
     ):
@@ -198,6 +223,3 @@ def test_learn_and_start_from_it(tmp_path: Path) -> None:
         assert said == f"hakmem: setting HAKMEM_POLICY={policy} ignored: {problem}\n"
         assert started["control"]["state"] != "pinned"
     assert "can't be read" in start(tmp_path / "absent", tmp_path)[1]
-    page = tmp_path / "page.html"
-    subprocess.run([*HAKMEM, "tune-log", "--html", str(page), str(written)], check=True, timeout=60)
-    assert "What hakmem" in page.read_text()

@@ -9,10 +9,13 @@ import json
 import mmap
 import os
 import platform
+import pty
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -453,7 +456,7 @@ def test_answers_that_are_none(capsys: pytest.CaptureFixture[str], body: str) ->
     with answering_with(body) as child:
         assert "answers with something else than statistics" in refuses(capsys, "top", child.pid)
         status, out, error = says(capsys, "top", "--interval", "0.1")
-        assert (status, error) == (0, "") and f"{child.pid} answers with something else than statistics" in out
+        assert (status, error) == (0, "") and "  answers with something else than statistics\n" in out
 
 
 @pytest.mark.parametrize("name", ["[/x]", "[async] x", "[red]io", "[b"])
@@ -681,13 +684,13 @@ def test_top_lists_processes_once(capsys: pytest.CaptureFixture[str]) -> None:
         assert (status, error) == (0, "")
         rows: dict[str, list[str]] = {}
         for line in out.splitlines():
-            rows.setdefault(line.partition(" ")[0], []).append(line)
+            rows.setdefault(line.split()[0], []).append(line)
         (row,) = rows[str(child.pid)]
-        assert "MiB" in row and "/s" in row
-        row, why = rows[str(small.pid)]
-        assert "MiB" in row
+        assert "M " in row and "/s" in row
+        (row,) = rows[str(small.pid)]
+        assert "M " in row
         # The latter where the test itself is under a filter.
-        assert "has one thread, or is small" in why or "has no control thread: its system calls are filtered" in why
+        assert "has one thread, or is small" in row or "has no control thread: its system calls are filtered" in row
 
 
 # The kernel cuts a name after 15 bytes, also within a character.
@@ -710,7 +713,7 @@ def test_names_that_are_no_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_top_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     with answering_program("blocks = [bytes(1000) for _ in range(10000)]\n" + WAIT) as child:
         status, out, _ = says(capsys, "top", child.pid, "--interval", "0.2")
-        assert status == 0 and "blocks of" in out and "thread" in out and "1.12 KiB" in out
+        assert status == 0 and "blocks of" in out and "thread" in out and "1.12K" in out
     assert "there is no process" in refuses(capsys, "top", child.pid)
 
 
@@ -724,9 +727,56 @@ def test_rates_are_of_the_time_between() -> None:
     figures = dict.fromkeys(("live_bytes", "free_bytes", "cached_bytes", "purged_bytes", *top.MISSES), 0)
     first = top.Sample(1, "x", 10.0, 1 << 20, {**row, **figures})
     second = top.Sample(1, "x", 12.0, 3 << 20, {**row, **figures, "purged_bytes": 4 << 20, "refills": 500})
-    from rich.console import Console
+    shown = "\n".join(top.processes({1: second}, {1: first}))
+    assert "+1.00M/s" in shown and " 2.00M/s" in shown and " 250/s" in shown
 
-    console = Console(width=160)
-    with console.capture() as shown:
-        console.print(top.processes({1: second}, {1: first}))
-    assert "+1.00 MiB/s" in shown.get() and "2.00 MiB/s" in shown.get() and "250/s" in shown.get()
+
+def crowd(count: int) -> dict[int, top.Sample]:
+    numbers = {name: 1 << 40 for name in (*top.TOTALS, *top.MISSES)}
+    row = {"classes": [dict.fromkeys(top.ROWS["classes"], 1 << 20)] * 40, "threads_left_out": 3}
+    threads = [{"name": "x" * 15, **dict.fromkeys(top.ROWS["threads"], 1 << 20)}] * 40
+    stats = {**row, **numbers, "threads": threads}
+    every = {
+        (1 << 22) - i: top.Sample((1 << 22) - i, f"{i} of a crowd of", 2.0, i << 30, {**stats, "live_bytes": -i}, "")
+        for i in range(1, count)
+    }
+    return {**every, 7: top.Sample(7, "silent", 2.0, 5, {}, "is on hakmem, but has no control thread: " + "why " * 30)}
+
+
+@pytest.mark.parametrize("count", [2, 10, 100])
+def test_a_screen_of_80_columns_has_a_line_for_each(count: int) -> None:
+    before = {pid: top.Sample(pid, one.name, 1.0, 0, one.stats) for pid, one in crowd(count).items()}
+    lines = top.processes(crowd(count), before, screen=top.Screen(80, 22))
+    assert len(lines) == min(count + 1, 22) and all(len(line) <= 80 for line in lines)
+    assert lines[0].split()[:7] == ["PID", "process", "RSS", "growth", "live", "free", "caches"]
+    assert count < 22 or lines[-1] == f"and {count - 20} more"
+    assert lines[1].split()[0] == str((1 << 22) - count + 1), "the largest first, its number whole"
+    for view in (crowd(count)[7], crowd(count)[(1 << 22) - 1]):
+        if view.stats:
+            page = top.process(view, None, top.Screen(80, 22))
+            assert len(page) <= 22 and all(len(line) <= 80 for line in page)
+            assert any(line.startswith("blocks of") for line in page) and any("remote frees" in line for line in page)
+
+
+@pytest.mark.parametrize(("key", "first"), [("p", 7), ("r", (1 << 22) - 9), ("l", (1 << 22) - 1), ("g", (1 << 22) - 9)])
+def test_keys_sort(key: str, first: int) -> None:
+    before = {pid: top.Sample(pid, one.name, 1.0, 0, one.stats) for pid, one in crowd(10).items()}
+    assert top.processes(crowd(10), before, key)[1].split()[0] == str(first)
+
+
+def test_top_on_a_terminal_sorts_and_ends_at_a_key() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with answering() as child:
+        words = [sys.executable, "-m", "hakmem", "top", "--interval", "30"]
+        shown = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+        text = b""
+        for key, expected in ((b"", b"by RSS now"), (b"l", b"by live now"), (b"q", b"")):
+            os.write(ours, key)
+            while expected not in text:
+                text += os.read(ours, 1 << 16)
+        shown.wait(20)
+        assert shown.returncode == 0 and shown.stderr is not None and shown.stderr.read() == b""
+        assert str(child.pid).encode() in text
+    os.close(ours)
+    os.close(theirs)

@@ -346,7 +346,7 @@ def test_a_process_that_runs_on_hakmem() -> None:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin and child.stdout
         assert child.stdout.readline() == "started\n"
-        done = hakmem("doctor", "--pid", str(child.pid), "--json")
+        done = hakmem("doctor", "--pid", str(child.pid), "--json", "-")
         child.stdin.write("\n")
     found = json.loads(done.stdout)
     assert (done.returncode, found["works"]) == (0, True), done
@@ -370,7 +370,7 @@ def test_the_verdict_is_the_exit_status(tmp_path: Path) -> None:
     bad = hakmem("doctor", str(program))
     assert (bad.returncode, bad.stderr) == (1, "")
     assert bad.stdout.endswith(f"\n{program}: 1 problem stands against hakmem\n")
-    plain = json.loads(hakmem("doctor", "--json", str(program)).stdout)
+    plain = json.loads(hakmem("doctor", "--json", "-", str(program)).stdout)
     assert plain["works"] is False
     assert set(plain["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
 

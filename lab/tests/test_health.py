@@ -158,8 +158,8 @@ def library_with(monkeypatch: pytest.MonkeyPatch, names: list[str], profiles: tu
 
 
 def test_profiles_are_those_whose_settings_the_library_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    library_with(monkeypatch, ["HELP", "PREWARM"])
-    assert [profile.name for profile in health.profiles(Path("lib"))] == ["default", "prewarm"]
+    library_with(monkeypatch, ["HELP", "LAZY_PURGE"])
+    assert [profile.name for profile in health.profiles(Path("lib"))] == ["default", "lazy purge"]
 
 
 def test_named_profiles_are_asked_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,7 @@ def test_perf_live(tmp_path: Path) -> None:
     if refusal:
         pytest.skip(f"perf does not work here: {refusal}")
     program = compile_c(tmp_path / "busy", BUSY)
-    done = hakmem("--tool", "perf", "--json", "--", program, 20_000_000)
+    done = hakmem("--tool", "perf", "--json", "-", "--", program, 20_000_000)
     assert done.returncode == 0, done.stderr
     profile = json.loads(done.stdout)
     assert (profile["tool"], profile["unit"], profile["allocator"]) == ("perf", "samples", "hakmem")
@@ -344,7 +344,7 @@ def test_callgrind_live(tmp_path: Path) -> None:
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is not installed")
     program = compile_c(tmp_path / "busy", BUSY)
-    done = hakmem("--tool", "callgrind", "--json", "--", "sh", "-c", f"{program} 20000; {program} 20000")
+    done = hakmem("--tool", "callgrind", "--json", "-", "--", "sh", "-c", f"{program} 20000; {program} 20000")
     assert done.returncode == 0, done.stderr
     profile = json.loads(done.stdout)
     assert (profile["tool"], profile["unit"]) == ("callgrind", "instructions")
@@ -443,7 +443,7 @@ def test_huge_pages_are_denied_to_what_is_started_and_to_nothing_else() -> None:
 
 
 def test_pages_live() -> None:
-    done = hakmem("--pages", "--rounds", 1, "--json", "--", "true")
+    done = hakmem("--pages", "--rounds", 1, "--json", "-", "--", "true")
     assert done.returncode == 0, done.stderr
     plain = json.loads(done.stdout)
     assert plain["rounds"] == 1

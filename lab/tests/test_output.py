@@ -153,7 +153,7 @@ def test_completion(words: str, expected: str) -> None:
     ("words", "line"),
     [
         (["compare"], "hakmem: no command: expected `hakmem compare"),
-        (["compare", "--", "no-such-command"], "hakmem: no-such-command under "),
+        (["compare", "--", "no-such-command"], "hakmem: no-such-command: command not found"),
         (["compare", "--with", "nosuch", "--", "true"], "hakmem: no allocator 'nosuch'; known are hakmem, glibc"),
         (["compare", "--with", "x=/no/file", "--", "true"], "hakmem: x=/no/file: expected NAME=PATH"),
         (["compare", "--by", "speed", "--", "true"], "hakmem: --by speed: expected one of wall_s"),

@@ -89,7 +89,7 @@ def test_where_no_link_can_be_named_there_is_a_line(tmp_path: Path, monkeypatch:
     [
         (("compare", "-n", "1", "--warmup", "0", "--", "true"), False),
         (("demo", "--check", "--only", "python3"), False),
-        (("run", "--set", "PREWARM=64K", "--", "touch", "ran"), True),
+        (("run", "--set", "PREFAULT=1", "--", "touch", "ran"), True),
         (("record", "--", "touch", "ran"), True),
         (("profile", "--", "touch", "ran"), True),
         (("learn", "--", "touch", "ran"), True),
@@ -166,10 +166,10 @@ def test_the_callers_preload_does_not_reach_the_program(monkeypatch: pytest.Monk
 
 
 def test_settings_are_added_to_the_environment() -> None:
-    show = python("import os; print(os.environ.get('HAKMEM_PREWARM'), os.environ.get('MINE'))")
+    show = python("import os; print(os.environ.get('HAKMEM_PREFAULT'), os.environ.get('MINE'))")
     environment = {"PATH": os.environ["PATH"], "MINE": "1"}
-    done = run(show, hakmem(), {"HAKMEM_PREWARM": "64K"}, environment=environment)
-    assert done.stdout == b"64K 1\n"
+    done = run(show, hakmem(), {"HAKMEM_PREFAULT": "1"}, environment=environment)
+    assert done.stdout == b"1 1\n"
 
 
 def test_a_signal_that_killed_it_is_told() -> None:
@@ -180,7 +180,7 @@ def test_a_signal_that_killed_it_is_told() -> None:
 def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="^no-such-command: command not found$"):
         run(["no-such-command"], glibc())
-    with pytest.raises(RunError, match="not an executable file$"):
+    with pytest.raises(RunError, match="a directory$"):
         run([str(tmp_path)], glibc())
     script = tmp_path / "script"
     script.write_text("#!/nowhere/interpreter\n")
@@ -211,16 +211,25 @@ SENDS = "kill -INT $$ $PPID; exit 7"
 def test_what_a_terminal_sends_is_the_command_s() -> None:
     before = signal.getsignal(signal.SIGINT)
     with process.undisturbed() as came:
-        pid, status = process.attend(["sh", "-c", "trap : INT; " + SENDS], os.environ)
-        assert pid > 0 and status == 7
+        command = process.attend(["sh", "-c", "trap : INT; " + SENDS], os.environ)
+        assert command.pid > 0 and command.status == 7 and command.came == [signal.SIGINT]
         os.kill(os.getpid(), signal.SIGINT)
     assert came == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    command = process.attend(
+        ["sh", "-c", f"trap 'exit 5' {number.value}; kill -{number.value} $PPID; sleep 60"], os.environ
+    )
+    assert command.status == 5 and command.came == [number] and signal.getsignal(number) is before
 
 
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert process.attend(["sh", "-c", "kill -INT $$; exit 7"], os.environ)[1] == 7
+        assert process.attend(["sh", "-c", "kill -INT $$; exit 7"], os.environ).status == 7
     finally:
         signal.signal(signal.SIGINT, before)
 

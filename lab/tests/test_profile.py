@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import html as escapes
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from compiled import compile_c, interrupt
-from hakmem import pprof, profile
+from hakmem import exports, pprof, profile
 from hakmem.errors import LabError
 from hakmem.report import flame
 
@@ -109,6 +114,36 @@ def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
     assert sums["drops"].mean_lifetime_s is not None
 
 
+BURST = """
+#include <stdlib.h>
+static char *blocks[30000];
+__attribute__((noinline)) char *early(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) char *burst(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) char *late(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+int main(void) {
+    for (int i = 0; i < 5000; i++) early(1000);
+    for (int i = 0; i < 30000; i++) blocks[i] = burst(1000);
+    for (int i = 0; i < 30000; i++) free(blocks[i]);
+    for (int i = 0; i < 10000; i++) late(1000);
+    return 0;
+}
+"""
+
+
+def test_what_was_live_at_the_peak(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", BURST, *FRAMES)
+    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
+    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--", program, env=exact)
+    assert done.returncode == 0 and " at the peak 3" in done.stderr, done.stderr
+    (raw,) = tmp_path.glob("out.*.prof")
+    found = profile.read(raw)
+    sums = {frame.name if frame else "": one for frame, one in profile.by_function(found)}
+    for name, peak, live in (("early", 5e6, 5e6), ("burst", 3e7, 0), ("late", 0, 1e7)):
+        assert sums[name].peak_bytes == pytest.approx(peak, rel=0.06, abs=1e5)
+        assert sums[name].live_bytes == pytest.approx(live, rel=0.05, abs=1e5)
+    assert sums["burst"].peak_count == pytest.approx(30000, rel=0.06) and 0 <= found.peak_s <= found.elapsed_s
+
+
 def hakmem(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", "profile", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
@@ -184,6 +219,44 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path) -> None:
     assert raw.with_suffix(".html").is_file() and raw.with_suffix(".pb.gz").is_file()
 
 
+GATHERS = """
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    struct sigaction before;
+    static char *blocks[1000];
+    for (int i = 0; i < 1000; i++) memset(blocks[i] = malloc(10000), 1, 10000);
+    if (sigaction(SIGINT, NULL, &before) || before.sa_handler != SIG_DFL || before.sa_flags) return 3;
+    if (signal(SIGTERM, SIG_IGN) != SIG_DFL || signal(SIGTERM, SIG_DFL) != SIG_IGN) return 4;
+    if (signal(SIGHUP, SIG_DFL) != SIG_DFL) return 5;
+    fclose(fopen(words[1], "w"));
+    for (;;) pause();
+}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_was_gathered_is_written_when_a_signal_ends_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    ready, program = tmp_path / "ready", compile_c(tmp_path / "program", GATHERS)
+    words = [sys.executable, "-m", "hakmem", "profile", "-o", str(tmp_path / "out"), "--interval", "4K", "--"]
+    call = [*words, str(program), str(ready)]
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        if number == signal.SIGINT:
+            interrupt(child.pid, ready)
+        else:  # of this process alone, which passes it on
+            while not ready.exists():
+                assert child.poll() is None
+                time.sleep(0.01)
+            child.send_signal(number)
+        _, error = child.communicate(timeout=60)
+    assert child.returncode == 128 + number, error
+    (raw,) = tmp_path.glob("out.*.prof")
+    assert profile.read(raw).total.live_bytes > 8e6 and raw.with_suffix(".html").is_file()
+
+
 @pytest.mark.slow
 def test_pprof_itself_reads_it(tmp_path: Path) -> None:
     if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
@@ -197,17 +270,92 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
         assert f"{live} total" in top.stdout and "program+0x100" in top.stdout
 
 
-def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
+def test_exports() -> None:
+    found = profile.parse(TEXT, "some.prof")
+    for_speedscope = json.loads(exports.speedscope(found))
+    names = [frame["name"] for frame in for_speedscope["shared"]["frames"]]
+    view = for_speedscope["profiles"][0]
+    assert for_speedscope["name"] == "program" and view["name"] == "live bytes" and view["unit"] == "bytes"
+    assert view["endValue"] == sum(view["weights"]) == 1400
+    assert sorted([names[i] for i in stack] for stack in view["samples"]) == [
+        ["program+0x200", "program+0x100"],
+        ["program+0x300", "program+0x100"],
+    ]
+    for_dhat = json.loads(exports.dhat(found))
+    assert for_dhat["dhatFileVersion"] == 2 and for_dhat["ftbl"][0] == "[root]" and for_dhat["te"] == 1500
+    assert sum(point["tb"] for point in for_dhat["pps"]) == 2400 and sum(p["eb"] for p in for_dhat["pps"]) == 1400
+    assert {for_dhat["ftbl"][point["fs"][0]] for point in for_dhat["pps"]} == {"program+0x100 (in program)"}
+
+
+def test_exports_are_written_where_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "some.prof").write_text(TEXT)
+    assert hakmem("--read", "some.prof", "-o", "x", "--speedscope", "--dhat", cwd=tmp_path).returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "some.prof", "x.html", "x.pb.gz", "x.speedscope.json", "x.dhat.json",
+    }  # fmt: skip
+    (tmp_path / "y.dhat.json").mkdir()
+    done = hakmem("--read", "some.prof", "-o", "y", "--dhat", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr == "hakmem: can't write y.dhat.json: Is a directory\n"
+
+
+def test_the_page_has_the_program_s_name_and_opens_on_what_is_there() -> None:
+    assert "<title>program: heap profile</title>" in flame.render(profile.parse(TEXT, "some.prof"))
+    assert "let view = 0," in flame.render(profile.parse(TEXT, "some.prof"))
+    everything_freed = TEXT.replace("site 2 1 20480 10240 2000 1000", "site 2 2 20480 20480 2000 2000").replace(
+        "site 1 0 5120 0 400 0", "site 1 1 5120 5120 400 400"
+    )
+    assert "let view = 2," in flame.render(profile.parse(everything_freed, "some.prof"))
+
+
+# In a frame as narrow as is asked for: a window can't be. Says how it looks, and what keys do.
+FRAME = """<iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>
+<script>onmessage = event => {{ document.documentElement.dataset.answer = event.data; }};</script>"""
+MEASURES = """<script>
+const key = name => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
+const focused = () => document.activeElement.textContent || document.activeElement.title.split("\\n")[0];
+flame.firstChild.focus();
+const pressed = ["ArrowDown", "ArrowRight", "ArrowDown", "ArrowUp", "Enter", "Escape"];
+const keys = pressed.map(name => { key(name); return focused(); });
+const shown = [...document.querySelectorAll(innerWidth > 640 ? "td,th" : "td,tbody th")];
+const cut = shown.filter(e => e.getBoundingClientRect().right > innerWidth).length;
+parent.postMessage(JSON.stringify({keys, cut, width: document.documentElement.scrollWidth,
+  legend: document.getElementById("legend").textContent}), "*");
+</script></body>"""
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_the_page_has_room_in_a_narrow_window_and_keys(tmp_path: Path, width: int) -> None:
+    (tmp_path / "page.html").write_text(flame.render(profile.parse(TEXT, "some.prof")).replace("</body>", MEASURES))
+    (tmp_path / "outer.html").write_text(FRAME.format(width=width))
+    dom = dump(tmp_path / "outer.html", "--virtual-time-budget=3000")
+    answer = json.loads(escapes.unescape(re.search(r'data-answer="([^"]*)"', dom)[1]))  # type: ignore[index]
+    assert answer["cut"] == 0 and answer["width"] <= width, answer
+    assert answer["legend"] == "Colours are files: program"
+    assert answer["keys"] == [
+        "program+0x200",
+        "program+0x300",
+        "program+0x100",
+        "program+0x300",
+        "program+0x300",
+        "all",
+    ]
+
+
+def dump(page: Path, *options: str) -> str:
+    """What a browser makes of it."""
     chromium = shutil.which("chromium")
     if chromium is None or subprocess.run([chromium, "--version"], capture_output=True).returncode != 0:
         pytest.skip("no Chromium here: Debian's package chromium")
-    (tmp_path / "page.html").write_text(flame.render(profile.parse(TEXT, "some.prof")))
     command = [
         chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        f"--user-data-dir={tmp_path / 'browser'}", "--window-size=1200,900", "--dump-dom",
-        (tmp_path / "page.html").as_uri(),
+        f"--user-data-dir={page.parent / 'browser'}", "--window-size=1200,900", *options, "--dump-dom", page.as_uri(),
     ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(flame.render(profile.parse(TEXT, "some.prof")))
+    dom = dump(tmp_path / "page.html")
     graph = dom[dom.index('id="flame"') : dom.index('id="status"')]
     assert graph.count("<div") == 5  # all; two callers, and the function that both call
     assert ">program+0x200<" in graph and "1.37 KiB" in graph

@@ -37,7 +37,7 @@ def test_every_row_has_a_limit_and_the_quick_ones_come_first() -> None:
 @pytest.mark.parametrize("passed", [True, False])
 def test_the_command_ends_with_one_when_an_answer_is_no(monkeypatch: pytest.MonkeyPatch, passed: bool) -> None:
     monkeypatch.setattr(readiness, "answers", lambda rows: iter([Answer("Is it?", passed, "because", 0.1)]))
-    for words in (["ready"], ["ready", "--json"], ["ready", "--quick"]):
+    for words in (["ready"], ["ready", "--json", "-"], ["ready", "--quick"]):
         done = CliRunner().invoke(cli.cli, words, standalone_mode=False)
         assert done.return_value == (0 if passed else 1)
         assert "because" in done.output

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,33 @@ def test_the_page_fits_its_window(look: Callable[[str, str, int], Look], width: 
     """Wide tables and plots scroll by themselves."""
     answer, _ = look("suite", "dark", width)
     assert answer["width"] <= width
+
+
+# A window can't be that narrow: a frame can.
+NARROW = """<iframe src="page.html" style="width:400px;height:900px;border:0"></iframe>
+<script>onmessage = event => { document.documentElement.dataset.answer = event.data; };</script>"""
+FITS = """<script>
+const out = [...document.querySelectorAll("td,th,p,li,dd,h1,h2")].filter(e => e.getClientRects().length)
+  .filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest("thead")).map(e => e.textContent);
+parent.postMessage(JSON.stringify({out, width: document.documentElement.scrollWidth}), "*");
+</script></body>"""
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_phone_has_cards_in_place_of_wide_tables(name: str, tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    (tmp_path / "page.html").write_text(html.render(REPORTS[name]).replace("</body>", FITS))
+    (tmp_path / "outer.html").write_text(NARROW)
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
+        (tmp_path / "outer.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    answer = re.search(r'data-answer="([^"]*)"', done.stdout)
+    assert answer is not None
+    found = json.loads(escapes.unescape(answer[1]))
+    assert found["out"] == [] and found["width"] <= 400
 
 
 def test_light_is_light_and_dark_is_dark(look: Callable[[str, str], Look]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 
@@ -27,6 +29,20 @@ def test_the_page_of_settings_is_what_the_library_says() -> None:
     assert root is not None
     page = (root / "docs" / "settings.md").read_text()
     assert settings.markdown(native.library()) in page, "hakmem settings --markdown has what is to stand there"
+
+
+def test_the_page_of_settings_says_what_became_of_former_ones() -> None:
+    root = native.checkout()
+    assert root is not None
+    table = (root / "docs" / "settings.md").read_text().partition("## Settings of former versions")[2]
+    rows = dict(re.findall(r"^\| `(HAKMEM_\w+)` \| (.*) \|$", table, re.MULTILINE))
+    given = {**os.environ, **dict.fromkeys(rows, "0"), "LD_PRELOAD": str(native.library())}
+    said = subprocess.run(["true"], env=given, capture_output=True, text=True).stderr
+    assert said == ""
+    said = subprocess.run(["true"], env={**given, "HAKMEM_HELP": "1"}, capture_output=True, text=True).stderr
+    assert re.findall(r"^hakmem: (\w+) is of a former version; its work is done by (.*)$", said, re.MULTILINE) == [
+        *rows.items()
+    ]
 
 
 @pytest.mark.parametrize("words", [[], ["--markdown"]])

@@ -213,22 +213,21 @@ def test_verdict(low: float, high: float, of_less: Verdict, of_more: Verdict) ->
 
 
 @pytest.mark.parametrize(
-    ("estimate", "low", "high", "of_less", "of_more"),
+    ("estimate", "low", "high", "expected"),
     [
-        (0.95, 0.93, 0.97, Decision.GO, Decision.NO_GO),
-        (1.05, 1.03, 1.07, Decision.NO_GO, Decision.GO),
-        (0.989, 0.98, 0.999, Decision.GO, Decision.NO_GO),
-        (0.992, 0.99, 0.994, Decision.NEUTRAL, Decision.NEUTRAL),  # shown, but too small to matter
-        (1.0, 0.99, 1.01, Decision.NEUTRAL, Decision.NEUTRAL),  # shown to be no more than that
-        (0.992, 0.98, 0.999, Decision.UNKNOWN, Decision.UNKNOWN),  # shown, but it may be too small to matter
-        (0.95, 0.89, 1.01, Decision.UNKNOWN, Decision.UNKNOWN),  # large, but not shown
-        (1.0, 0.9, 1.1, Decision.UNKNOWN, Decision.UNKNOWN),  # it could be anything
+        (0.95, 0.93, 0.97, Decision.GO),
+        (1.05, 1.03, 1.07, Decision.NO_GO),
+        (0.989, 0.98, 0.999, Decision.GO),
+        (0.992, 0.99, 0.994, Decision.NEUTRAL),  # shown, but too small to matter
+        (1.0, 0.99, 1.01, Decision.NEUTRAL),  # shown to be no more than that
+        (0.992, 0.98, 0.999, Decision.UNKNOWN),  # shown, but it may be too small to matter
+        (0.95, 0.89, 1.01, Decision.UNKNOWN),  # large, but not shown
+        (1.0, 0.9, 1.1, Decision.UNKNOWN),  # it could be anything
     ],
 )
-def test_decision(estimate: float, low: float, high: float, of_less: Decision, of_more: Decision) -> None:
+def test_decision(estimate: float, low: float, high: float, expected: Decision) -> None:
     interval = Interval(estimate, low, high)
-    assert statistics.decision(interval) is of_less
-    assert statistics.decision(interval, less_is_better=False) is of_more
+    assert statistics.decision(interval) is expected
 
 
 def test_decision_at_another_threshold() -> None:

@@ -134,7 +134,7 @@ def test_each_of_many_threads_is_told(program: Path) -> None:
 
 def test_a_program_that_is_killed_leaves_all_it_did(program: Path) -> None:
     done = record(program, "killed")
-    assert done.status == -signal.SIGKILL
+    assert done.exit_status == 128 + signal.SIGKILL
     (found,) = done.traces.values()
     sizes = [event.operand for event in found.events() if event.kind == Kind.MALLOC]
     assert sizes[-10001:] == [*(16 + i % 100 for i in range(10000)), MARK]
@@ -143,7 +143,7 @@ def test_a_program_that_is_killed_leaves_all_it_did(program: Path) -> None:
 
 def test_a_program_that_leaves_at_once(program: Path) -> None:
     done = record(program, "leaves_at_once")
-    assert done.status == 3
+    assert done.exit_status == 3
     (found,) = done.traces.values()
     assert marks(found) == [0]
 
@@ -195,7 +195,7 @@ def test_programs_that_a_process_was_are_kept_with_the_children(program: Path) -
 def test_at_its_limit_the_recording_ends_for_all_threads_and_the_program_goes_on(program: Path) -> None:
     limit = 1280 << 10
     done = record(program, "many_blocks", limit=limit)
-    assert done.status == 0
+    assert done.exit_status == 0
     ((path, found),) = done.traces.items()
     assert found.is_full
     assert path.stat().st_size == limit
@@ -260,7 +260,7 @@ def test_a_full_disk_is_told(program: Path, free_kib: int, tmp_path: Path) -> No
     if free_kib == 64:
         recorder, error = done.stderr.splitlines()
         assert re.fullmatch(r"hakmem: can't record process \d+: no room for .*: No space left on device", recorder)
-        assert error == f"hakmem: {program} ended with 0 and could not be recorded: no trace"
+        assert error == f"hakmem: {program} ended with exit status 0 and could not be recorded: no trace"
     else:
         error, kept = done.stderr.splitlines()
         assert error == f"hakmem: x.trace: No space left on device; what was recorded is in {small}/{kept}"
@@ -270,7 +270,7 @@ def test_a_program_that_asks_for_nothing_is_told(tmp_path: Path) -> None:
     compile_c(tmp_path / "asks", "int main(void) { return 0; }\n")
     done = subprocess.run([*RECORD, "--", "./asks"], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "hakmem: ./asks ended with 0 and asked its allocator for nothing: no trace\n"
+    assert done.stderr == "hakmem: ./asks ended with exit status 0 and asked its allocator for nothing: no trace\n"
 
 
 @pytest.mark.parametrize(

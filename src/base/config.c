@@ -22,6 +22,20 @@ static const struct option option_table[] = {
 
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
+static const struct {
+    const char *name;
+    const char *now; /* the setting that takes its value; NULL: none */
+    const char *text;
+} former_table[] = {
+#define HAK_FORMER(name, now, text) {name, now, text},
+#include "base/former.def"
+#undef HAK_FORMER
+};
+
+enum { FORMER_COUNT = sizeof former_table / sizeof former_table[0] };
+
+_Static_assert(FORMER_COUNT <= 64, "a bit for each");
+
 static const char *const kind_expected[] = {"0 or 1",
                                             "a number of bytes, such as 4096 or 64K",
                                             "off, auto or on",
@@ -207,14 +221,30 @@ static const struct option *find_option(const char *name, size_t length) {
     return NULL;
 }
 
+/* The row of former.def; FORMER_COUNT when there is none. */
+static size_t find_former(const char *name, size_t length) {
+    size_t i = 0;
+    while (i < FORMER_COUNT &&
+           (strlen(former_table[i].name) != length || memcmp(former_table[i].name, name, length) != 0))
+        i++;
+    return i;
+}
+
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages) {
-    struct hak_config config = {.stats_file = NULL, .heap_profile_file = NULL};
+    struct hak_config config = {.former = 0};
     for (size_t i = 0; i < OPTION_COUNT; i++) *field_of(&config, &option_table[i]) = option_table[i].fallback;
     for (; environment != NULL && *environment != NULL; environment++) {
         const char *variable = *environment;
         if (strncmp(variable, "HAKMEM_", 7) != 0) continue;
         size_t length = strcspn(variable, "=");
         const struct option *option = find_option(variable, length);
+        size_t former = option == NULL ? find_former(variable, length) : FORMER_COUNT;
+        if (former < FORMER_COUNT) {
+            const char *now = former_table[former].now;
+            config.former |= UINT64_C(1) << former;
+            if (now == NULL) continue;
+            option = find_option(now, strlen(now));
+        }
         if (option != NULL && variable[length] == '=' && variable[length + 1] == '\0')
             continue; /* as if it weren't set */
         if (option == NULL) {
@@ -258,7 +288,7 @@ void hak_config_help(const struct hak_config *config, struct hak_text *out) {
     hak_text_add(out, "hakmem: settings (value, default, meaning)\n");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         const struct option *option = &option_table[i];
-        hak_text_add(out, "  %-20s = ", option->name);
+        hak_text_add(out, "  %-28s = ", option->name);
         add_value(out, option, *(const uint64_t *)(const void *)((const char *)config + option->offset),
                   file_of(config, option));
         hak_text_add(out, " (default ");
@@ -272,4 +302,8 @@ void hak_config_help(const struct hak_config *config, struct hak_text *out) {
         hak_text_add(out, "  %-19s = %lu (default %lu, %lu to %lu): %s\n", row->name, (unsigned long)value,
                      (unsigned long)row->initial, (unsigned long)row->lowest, (unsigned long)row->highest, row->text);
     }
+    for (size_t i = 0; i < FORMER_COUNT; i++)
+        if (config->former >> i & 1)
+            hak_text_add(out, "hakmem: %s is of a former version; its work is done by %s\n", former_table[i].name,
+                         former_table[i].text);
 }

@@ -36,12 +36,13 @@ struct hak_config {
 #include "base/config.def"
 #undef HAK_OPTION
     uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
+    uint64_t former;                      /* bit i: row i of former.def was given */
     const char *stats_file;               /* points into the environment; NULL for standard error */
     const char *heap_profile_file;        /* the same; NULL for hakmem.PID.prof */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps
- * its default. `environment` may be NULL: all defaults. */
+ * its default; one of a former version does not. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
 
 /* The value of a setting that is the name of a file, which lies in the environment; NULL for none. */
@@ -53,7 +54,8 @@ bool hak_config_parse_number(const char *value, uint64_t *out);
 /* The name of a file in a setting, with %p replaced by the process id. */
 void hak_config_add_path(struct hak_text *path, const char *pattern, int process_id);
 
-/* One line per setting, and per knob: name, value, default, help. */
+/* One line per setting, and per knob: name, value, default, help. Then one per setting of a former version that was
+ * given: what does its work. */
 void hak_config_help(const struct hak_config *config, struct hak_text *out);
 
 #endif

@@ -513,6 +513,13 @@ void hak_ace_configure(const struct hak_ace_settings *given) {
 
 static bool is_acting(void) { return configured.is_enabled && !configured.is_pinned; }
 
+const char *hak_ace_refusal(enum hak_knob_number knob) {
+    if (!configured.is_enabled) return "the controller is off: HAKMEM_ACE_ENABLED=0";
+    if (configured.is_pinned)
+        return "a policy says where the knobs stand, and the controller turns none: HAKMEM_POLICY";
+    return hak_knob_is_given(knob) ? "it was given its value by hand, and the controller leaves it at that" : NULL;
+}
+
 uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]) {
     for (uint32_t i = CLASS_DIMENSIONS; is_acting() && i < COUNT; i++) {
         if (knob_dimensions[i - CLASS_DIMENSIONS].knob != knob) continue;
@@ -669,6 +676,14 @@ static void write_json_settings(struct hak_text *out) {
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
         hak_text_add(out, "%s\"%s\": %lu", i == 0 ? "" : ", ", hak_knob_table[i].name,
                      (unsigned long)hak_knob_get((enum hak_knob_number)i));
+    hak_text_add(out, "},\n  \"at_start\": {");
+    const char *comma = "";
+    for (uint32_t i = 0; i < KNOBS; i++) {
+        if (hak_knob_is_given(knob_dimensions[i].knob)) continue;
+        hak_text_add(out, "%s\"%s\": %lu", comma, hak_knob_table[knob_dimensions[i].knob].name,
+                     (unsigned long)first_values[i]);
+        comma = ", ";
+    }
     hak_text_add(out, "},\n  \"class_slots\": [");
     const char *separator = "";
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {

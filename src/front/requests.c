@@ -111,14 +111,22 @@ static void try_knob(const char *assignment, struct hak_answer *answer) {
     uint64_t value, arms[HAK_ACE_ARMS];
     enum hak_knob_number knob = take_assignment(assignment, &value, answer);
     if (knob == HAK_KNOB_COUNT) return;
+    const char *name = hak_knob_table[knob].name, *refusal = hak_ace_refusal(knob);
+    if (refusal != NULL) {
+        hak_text_add(&answer->text, "error: %s is not tried: %s\n", name, refusal);
+        return;
+    }
+    if (value == hak_knob_get(knob)) {
+        hak_text_add(&answer->text, "error: %s is %lu already\n", name, (unsigned long)value);
+        return;
+    }
     if (hak_ace_try(knob, value)) {
         say_ok(answer);
         hak_text_add(&answer->text, "`control` tells what comes of it\n");
         return;
     }
     uint32_t count = hak_ace_arms(knob, arms);
-    hak_text_add(&answer->text, "error: the controller gives %s %s", hak_knob_table[knob].name,
-                 count == 0 ? "no value" : "one of");
+    hak_text_add(&answer->text, "error: the controller gives %s %s", name, count == 0 ? "no value" : "one of");
     for (uint32_t i = 0; i < count; i++) hak_text_add(&answer->text, " %lu", (unsigned long)arms[i]);
     hak_text_add(&answer->text, "\n");
 }

@@ -128,7 +128,6 @@ static HAK_COLD struct hak_heap *give_heap(void) {
         return NULL;
     }
     if (hak_process_config()->crash) hak_crash_enter_thread(heap);
-    if (hak_process_config()->prewarm_bytes != 0) hak_front_prewarm(hak_process_config()->prewarm_bytes);
     return heap;
 }
 

@@ -64,6 +64,25 @@ static struct hak_address describe_large(const struct hak_place *place, uintptr_
                                 .bytes = place->bytes};
 }
 
+/* The block that a slab had at an address of a free unit, if the records tell of one still: they are never cleared, and
+ * a slab of several units has its record in the first. */
+static struct hak_address find_former_block(const struct hak_range *range, uint32_t unit, uintptr_t address) {
+    struct hak_address found = {.kind = HAK_ADDRESS_EMPTY};
+    for (uint32_t units = 1; units < HAK_UNITS_PER_SUPER_SLAB; units *= 2) {
+        const struct hak_slab *slab = &range->slabs[unit & ~(units - 1)];
+        uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed);
+        if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) continue;
+        const struct hak_size_class *facts = &hak_size_classes[size_class];
+        uint32_t offset = (uint32_t)(address - hak_region_start_of(range, slab));
+        uint32_t index = hak_block_index(offset, facts->reciprocal);
+        if (facts->unit_count != units || index >= facts->block_count) continue;
+        found.start = address - offset + (uintptr_t)index * facts->block_bytes;
+        found.bytes = facts->block_bytes;
+        return found;
+    }
+    return found;
+}
+
 /* In a range, and in no block. */
 static struct hak_address find_between(const struct hak_range *range, uintptr_t address) {
     uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
@@ -71,7 +90,9 @@ static struct hak_address find_between(const struct hak_range *range, uintptr_t 
     uint32_t size_class = hak_page_map_class(range, unit);
     if (size_class == HAK_CLASS_NONE || size_class > HAK_SLAB_CLASS_COUNT) {
         uint64_t free_units = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
-        return (struct hak_address){.kind = HAK_ADDRESS_EMPTY, .is_purged = (free_units >> (32 + bit) & 1) != 0};
+        struct hak_address found = find_former_block(range, unit, address);
+        found.is_purged = (free_units >> (32 + bit) & 1) != 0;
+        return found;
     }
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     uintptr_t slab_start = hak_region_start_of(range, &range->slabs[unit & ~(facts->unit_count - 1)]);
@@ -137,7 +158,10 @@ void hak_address_describe(const struct hak_address *found, uintptr_t address, st
         break;
     case HAK_ADDRESS_BEHIND: describe_behind(found, address, out); break;
     case HAK_ADDRESS_KEPT: describe_block(found, address, "free ", out); break;
-    case HAK_ADDRESS_EMPTY: hak_text_add(out, "free memory of the heap, in no block"); break;
+    case HAK_ADDRESS_EMPTY:
+        hak_text_add(out, "free memory of the heap, in no block%s", found->start == 0 ? "" : "; ");
+        if (found->start != 0) describe_block(found, address, "former ", out);
+        break;
     case HAK_ADDRESS_METADATA: hak_text_add(out, "in hakmem's tables"); break;
     case HAK_ADDRESS_HEAP: hak_text_add(out, "in hakmem's record of heap %u", found->heap); break;
     }

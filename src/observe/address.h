@@ -18,7 +18,7 @@ struct hak_address {
         HAK_ADDRESS_FREE,     /* in a free block of a slab */
         HAK_ADDRESS_BEHIND,   /* in a slab or page run, behind the last block, which `start` and `bytes` tell */
         HAK_ADDRESS_KEPT,     /* in the mapping of a large object that was freed, kept for the next */
-        HAK_ADDRESS_EMPTY,    /* in a unit that no slab or page run has */
+        HAK_ADDRESS_EMPTY,    /* in a unit that no slab or page run has; the block is one of a slab that had it */
         HAK_ADDRESS_METADATA, /* in hakmem's tables */
         HAK_ADDRESS_HEAP,     /* in the record of heap number `heap`, or the slots of its bins */
     } kind;

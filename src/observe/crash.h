@@ -9,8 +9,8 @@
  *     hakmem: 0x7f3c5a400040 was allocated and freed, 60 bytes, from:
  *     hakmem:     0x55d0c0de1270 /usr/bin/program+0x1270
  *
- * The last part is there for blocks that the heap profile has sampled: all of them, with HAKMEM_PROF=1 and
- * HAKMEM_PROF_INTERVAL=1.
+ * The last part is there for blocks that the heap profile has sampled: all of them, with HAKMEM_HEAP_PROFILE=1 and
+ * HAKMEM_HEAP_PROFILE_INTERVAL=1.
  *
  * The lines go to standard error part by part, so that if finding out more fails, the first is there. Then the crash
  * happens again as if hakmem had never seen it (os/signals.h, G1). A process makes one report: a thread that crashes

@@ -16,11 +16,12 @@ enum {
     SAMPLE_SLOTS = 1 << 15,
     SAMPLE_PROBES = 32,
     WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
+    PEAK_SHARE = 32,   /* a peak is noted when it is higher by this part of itself */
 };
 
 /* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of
  * those freed again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of
- * lifetimes. */
+ * lifetimes; the last two are of what was live at the peak (P5). */
 #define FIGURES(FIGURE)                                                                                                \
     FIGURE(samples)                                                                                                    \
     FIGURE(freed_samples)                                                                                              \
@@ -38,7 +39,9 @@ enum {
     FIGURE(freed_below_1s)                                                                                             \
     FIGURE(freed_below_10s)                                                                                            \
     FIGURE(freed_below_100s)                                                                                           \
-    FIGURE(freed_later)
+    FIGURE(freed_later)                                                                                                \
+    FIGURE(peak_weight)                                                                                                \
+    FIGURE(peak_bytes)
 
 struct site {
 #define FIGURE(name) HAK_ATOMIC(uint64_t) name; /* relaxed */
@@ -67,6 +70,9 @@ struct hak_profile_tables {
     HAK_ATOMIC(uint32_t) words_used;
     HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
     HAK_ATOMIC(uint64_t) lost_samples;
+    HAK_ATOMIC(uint64_t) live_bytes;          /* of all sites */
+    HAK_ATOMIC(uint64_t) peak_bytes, peak_ms; /* when the peak was noted last (P5) */
+    HAK_ATOMIC(uint32_t) noting;              /* process that notes it; 0, or one that forked meanwhile: nobody does */
     uint64_t began_ms;
     uint64_t words[SITE_WORDS]; /* sites, one after the other */
 };
@@ -239,6 +245,28 @@ static void add_size(struct site *site, uint64_t size) {
     }
 }
 
+static uint64_t live_of(uint64_t all, uint64_t freed) { return freed < all ? all - freed : 0; }
+
+/* What all sites have live now is the peak, if it is higher than the last one by `rise` (P5). */
+static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
+    uint64_t live = hak_atomic_load(&known->live_bytes, relaxed);
+    if (live <= hak_atomic_load(&known->peak_bytes, relaxed) + rise) return;
+    uint32_t process = (uint32_t)hak_os_process_id(), other = hak_atomic_load(&known->noting, relaxed);
+    /* Acquire pairs with the release at the end: what was noted before is written. */
+    if (other == process || !hak_atomic_cas(&known->noting, &other, process, acquire, relaxed)) return;
+    hak_atomic_store(&known->peak_bytes, live, relaxed);
+    hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
+    /* Acquire pairs with add_to_list. */
+    for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
+        struct site *site = site_at(known, where);
+        uint64_t bytes = hak_atomic_load(&site->bytes, relaxed), weight = hak_atomic_load(&site->weight, relaxed);
+        hak_atomic_store(&site->peak_bytes, live_of(bytes, hak_atomic_load(&site->freed_bytes, relaxed)), relaxed);
+        hak_atomic_store(&site->peak_weight, live_of(weight, hak_atomic_load(&site->freed_weight, relaxed)), relaxed);
+    }
+    /* Release pairs with the acquire above: the next one notes after this one. */
+    hak_atomic_store(&known->noting, 0, release);
+}
+
 /* `amount` for each allocation that the sample counts for. */
 static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / WEIGHT_ONE; }
 
@@ -260,6 +288,8 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
     add(&site->bytes, weighted(sample->weight, size));
     add(&site->block_bytes, weighted(sample->weight, block_bytes));
     add_size(site, size);
+    add(&known->live_bytes, weighted(sample->weight, size));
+    note_peak(known, hak_atomic_load(&known->peak_bytes, relaxed) / PEAK_SHARE);
     hak_probe_alloc(block, size, weighted(weight, size));
 }
 
@@ -280,6 +310,7 @@ static void count_freed(struct hak_profile_tables *known, const struct hak_profi
     add(&site->freed_weight, weight);
     add(&site->freed_bytes, times * weighted(sample->weight, sample->size));
     add(&site->freed_block_bytes, times * weighted(sample->weight, sample->block_bytes));
+    add(&known->live_bytes, -times * weighted(sample->weight, sample->size));
     add(&site->freed_ms, times * weighted(sample->weight, lifetime_ms));
     add(lifetime_figure(site, lifetime_ms), weight);
 }
@@ -383,11 +414,14 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
+    note_peak(known, 0);
     hak_text_add(&text,
-                 "hakmem heap profile 1\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\nfigures",
+                 "hakmem heap profile 1\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
+                 "%lu\nfigures",
                  hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
                  (unsigned long)(hak_os_clock_ms() - known->began_ms),
-                 (unsigned long)hak_atomic_load(&known->lost_samples, relaxed));
+                 (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
+                 (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
 #define FIGURE(name) hak_text_add(&text, " " #name);
     FIGURES(FIGURE)
 #undef FIGURE

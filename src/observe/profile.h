@@ -10,6 +10,9 @@
  *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its
  *       figures. It is not removed: live = recorded - freed, and both can be read at any time.
  *
+ *   P5  What each site had live when all of them had most, is noted again whenever that is a 32nd more than at the last
+ *       note, and when the profile is written: the peak is missed by less than that, if at all.
+ *
  * All of it lies in tables of a fixed size, which are mapped when the profile is first switched on; what they have no
  * room for is counted as lost. Lock-free; allocates nothing; a child after fork goes on with what its parent had.
  */

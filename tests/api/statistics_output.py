@@ -358,7 +358,7 @@ def daemon(library: Path, schema: Json, folder: Path) -> None:
 
 def cancelled(library: Path, schema: Json, folder: Path) -> None:
     """What is written at the end is no cancellation point."""
-    for settings in ({}, {"STATS": f"text:{folder}/stats"}, {"PROF": f"1:{folder}/profile"}):
+    for settings in ({}, {"STATS": f"text:{folder}/stats"}, {"HEAP_PROFILE": f"1:{folder}/profile"}):
         done = run(library, [sys.executable, "-S", "-c", CANCELLED], **settings)
         expect(done.returncode == 3, f"{settings}: {done}")
 
@@ -366,7 +366,7 @@ def cancelled(library: Path, schema: Json, folder: Path) -> None:
 def limits(library: Path, schema: Json, folder: Path) -> None:
     """Limits of files' sizes and of descriptors."""
     none_larger = ("prlimit", "--fsize=0", "--core=0")
-    for settings in ({"STATS": f"text:{folder}/stats"}, {"PROF": f"1:{folder}/profile"}):
+    for settings in ({"STATS": f"text:{folder}/stats"}, {"HEAP_PROFILE": f"1:{folder}/profile"}):
         done = run(library, ["true"], none_larger, **settings)
         expect(done.returncode == 0, f"{settings}: {done}")
     for most in (100, 20):

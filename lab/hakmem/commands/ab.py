@@ -32,13 +32,13 @@ def command(
     what: tuple[str, ...],
     **files: str | None,
 ) -> int:
-    """Decides between A and B: the same work under two settings (--a - --b PREWARM=64K) or under two builds (--b
+    """Decides between A and B: the same work under two settings (--a - --b PREFAULT=1) or under two builds (--b
     library=PATH), run in turns.
 
     GO: B is shown to be better, by the threshold or more. NO-GO: worse. NEUTRAL: neither by more than that. DON'T KNOW:
     it takes more rounds to tell. Time and peak memory are decided apart.
 
-    --matrix PREWARM=0,64K OTHER=0,1 tells what each switch does, and what they do together.
+    --matrix PREFAULT=0,1 OTHER=0,1 tells what each switch does, and what they do together.
 
     Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
     """

@@ -69,8 +69,9 @@ def excursion(assignment: str, given: tuple[str, ...], rounds: int, words: tuple
 
     Exit status: 0 when it was rolled back in every run, 1 when one failed, 130 when interrupted.
     """
-    from hakmem import adapt, ledger, machine, measure, native, progress, settings
+    from hakmem import adapt, ledger, machine, measure, native, process, progress, settings
 
+    process.expect_program(words)
     case = adapt.ExcursionCase(words, assignment=assignment)
     variants = adapt.excursion_variants(settings.parse(given, native.library()))
     start = machine.facts()

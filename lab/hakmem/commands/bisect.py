@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from pathlib import Path
 from typing import Any
 
 import click
 
-from hakmem import ab, native, progress, words
+from hakmem import ab, files, native, progress, words
 from hakmem.bisect import Bisection, Line, Report, builds, commits
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
@@ -20,9 +20,11 @@ from hakmem.finite import FiniteRange
 @click.option("--metric", help="What to compare: peak_rss_bytes, minor_faults, ... instead of the time.")
 @click.option("--threshold", default=2.0, show_default=True, metavar="PERCENT", type=FiniteRange(0, 1000),
               help="By how much the bad commit has to be worse at least.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@files.json_option("What was found")
 @click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | BENCHMARK", type=click.UNPROCESSED)
-def command(good: str, bad: str, metric: str | None, threshold: float, as_json: bool, what: tuple[str, ...]) -> None:
+def command(
+    good: str, bad: str, metric: str | None, threshold: float, json_file: Path | None, what: tuple[str, ...]
+) -> None:
     """Finds the first bad commit between two: builds each in a worktree of its own, runs the benchmark or the command
     on its library and on the good one's in turns, and takes more runs where the noise hides the answer.
 
@@ -36,16 +38,16 @@ def command(good: str, bad: str, metric: str | None, threshold: float, as_json: 
     if len(cases) != 1:
         raise LabError(f"one benchmark at a time; these are {', '.join(case.name for case in cases)}")
     start, after = commits(repository, good, bad)
-    if not as_json:
+    is_told = not files.takes_output(json_file)
+    if is_told:
         print(f"{len(after)} commits after the good one, {start[:10]}; {cases[0].name}", flush=True)
     with builds(repository) as made, progress.shown() as on_step:
         bisection = Bisection(
-            made, cases[0], metric=metric, on_step=on_step, on_line=lambda line: _tell(line) if not as_json else None
+            made, cases[0], metric=metric, on_step=on_step, on_line=lambda line: _tell(line) if is_told else None
         )
         report = bisection.run(start, after, threshold / 100)
-    if as_json:
-        print(json.dumps(_plain(report), indent=1, allow_nan=False))
-    else:
+    files.write_json(json_file, _plain(report))
+    if is_told:
         _print(report)
 
 

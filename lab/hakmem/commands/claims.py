@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import click
 
+from hakmem import files
 from hakmem.errors import LabError
 
 
 @click.command()
 @click.option("--write", is_flag=True, help="put what the records say between the markers")
-@click.option("--json", "as_json", is_flag=True, help="print the findings as JSON")
-def command(write: bool, as_json: bool) -> int:
+@files.json_option("the findings")
+def command(write: bool, json_file: Path | None) -> int:
     """Checks that a record of evidence/ stands behind every figure in the Markdown files, and that it says the same.
 
     One line for each finding, FILE:LINE: what is wrong. docs/claims.md tells how figures are written.
@@ -27,10 +28,8 @@ def command(write: bool, as_json: bool) -> int:
     for name in claims.write(root) if write else []:
         click.echo(f"hakmem: wrote {name}", err=True)
     findings = claims.audit(root)
-    if as_json:
-        plain = [{"file": one.path, "line": one.line, "message": one.message} for one in findings]
-        print(json.dumps(plain, indent=1))
-    else:
+    files.write_json(json_file, [{"file": one.path, "line": one.line, "message": one.message} for one in findings])
+    if not files.takes_output(json_file):
         for finding in findings:
             print(finding)
     return 1 if findings else 0

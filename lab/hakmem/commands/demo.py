@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
-from hakmem import allocators, ledger, machine, measure, native, programs, progress, statistics, words
+from hakmem import allocators, files, ledger, machine, measure, native, programs, progress, statistics, words
 
-METRICS = {"wall": "wall_s", "CPU": "cpu_s", "peak RSS": "peak_rss_bytes", "faults": "minor_faults"}
+METRICS = {"wall time": "wall_s", "CPU time": "cpu_s", "peak RSS": "peak_rss_bytes", "page faults": "minor_faults"}
 USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
 
 
@@ -16,8 +17,9 @@ USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
 @click.option("--all", "every", is_flag=True, help="also servers and other languages; says which packages are missing")
 @click.option("--only", multiple=True, metavar="NAME", help="one program, as often as wanted")
 @click.option("-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="timed rounds")
+@files.json_option("the record")
 @click.option("--check", is_flag=True, help="one untimed run of each: outputs and takeover, no figures")
-def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int:
+def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | None, check: bool) -> int:
     """Programs you know on glibc and on hakmem: equal outputs, proof of takeover, one table.
 
     Every run must prove whose malloc it ran on, and print what the runs on glibc print. Ratios below 1 mean that
@@ -29,20 +31,23 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
     else:
         wanted = [row for row in programs.PROGRAMS if (row.group == programs.GROUP if every else row.name in USUAL)]
     cases, missing = programs.cases(wanted)
+    said = sys.stderr if files.takes_output(json_file) else sys.stdout
     for program in missing:
-        print(f"{program.name}: skipped, it is not installed (Debian's package {program.package})")
+        print(f"{program.name}: skipped, it is not installed (Debian's package {program.package})", file=said)
     if not cases:
         return 77
     start = machine.facts()
     version = native.version(native.library())
     how = "outputs only" if check else f"{rounds} rounds, interleaved, after a warm-up"
-    print(f"hakmem {version} and {start.libc}, {how}\n{words.machine(start)}\n", flush=True)
+    print(f"hakmem {version} and {start.libc}, {how}\n{words.machine(start)}\n", file=said, flush=True)
     variants = measure.variants([allocators.glibc(), allocators.hakmem()])
     with progress.shown() as on_step:
         done = measure.measure(cases, variants, 1 if check else rounds, warmup=0 if check else 1, on_step=on_step)
+    record = ledger.from_measurement(done, "demo", start=start, warmup=0 if check else 1)
+    if json_file:
+        files.write(json_file, ledger.dump(record))
     if not check:
-        record = ledger.from_measurement(done, "demo", start=start)
-        print(_table(record) + "\n")
+        print(_table(record) + "\n", file=said)
     failed = {failure.case for failure in done.failures}
     for failure in done.failures:
         print(f"FAILED: {failure.case} on {failure.variant}: {failure.reason}", file=sys.stderr)
@@ -50,12 +55,14 @@ def command(every: bool, only: tuple[str, ...], rounds: int, check: bool) -> int
     if done.interrupted:
         print("interrupted: what finished stands above", file=sys.stderr)
         return 130
-    print(f"proved: {passed} of {len(cases)} programs ran on hakmem, with the outputs of their runs on glibc")
+    print(
+        f"proved: {passed} of {len(cases)} programs ran on hakmem, with the outputs of their runs on glibc", file=said
+    )
     return 1 if failed else 0
 
 
 def _table(record: ledger.Record) -> str:
-    """A line per program: medians of both, and hakmem over glibc."""
+    """A line per program: medians of both, and hakmem's over glibc's."""
     lines: list[list[str]] = []
     ratios: dict[str, list[float]] = {name: [] for name in METRICS.values()}
     for case in record.cases:
@@ -73,4 +80,4 @@ def _table(record: ledger.Record) -> str:
     if all(ratios.values()):
         means = (["", "", f"{statistics.geometric_mean(found):.2f}"] for found in ratios.values())
         lines.append(["geometric mean", *(word for mean in means for word in mean)])
-    return words.table(["program", *(word for title in METRICS for word in (title, "hakmem", "ratio"))], lines)
+    return words.grouped_table("program", METRICS, ("glibc", "hakmem", "ratio"), lines)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+
+from hakmem import files
 
 MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--pid", type=click.IntRange(min=1), help="Look at a running process.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@files.json_option("The findings")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
-def command(pid: int | None, as_json: bool, words: tuple[str, ...]) -> int:
+def command(pid: int | None, json_file: Path | None, words: tuple[str, ...]) -> int:
     """Says what would stop or hurt hakmem on this machine, for a command, or in a running process.
 
     Nothing is started but the library in a program of its own. Exit status 0 when hakmem would work, 1 when not.
     """
     import dataclasses
-    import json
     import os
 
     from hakmem import doctor, foreign, native
@@ -27,9 +30,9 @@ def command(pid: int | None, as_json: bool, words: tuple[str, ...]) -> int:
         raise click.UsageError("expected --pid or a command, not both")
     findings = doctor.examine(Host(), native.library(), words, pid, dict(os.environ))
     problems = sum(finding.level == "problem" for finding in findings)
-    if as_json:
-        plain = {"works": problems == 0, "findings": [dataclasses.asdict(finding) for finding in findings]}
-        print(json.dumps(plain, indent=1))
+    plain = {"works": problems == 0, "findings": [dataclasses.asdict(finding) for finding in findings]}
+    files.write_json(json_file, plain)
+    if files.takes_output(json_file):
         return 1 if problems else 0
     width = max(len(finding.topic) for finding in findings)
     for finding in findings:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--after", "seconds", type=FiniteRange(min=0), help="Explain the command so many seconds after.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
-@click.option("--json", "json_file", **files.FILE, help="What was measured; - for standard output.")
+@files.json_option("What was measured")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
 @click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
 @click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
+from pathlib import Path
 
 import click
 
+from hakmem import files
 from hakmem.health import Check
 
 
 @click.command()
 @click.option("--profile", "names", multiple=True, metavar="NAME", help="this one only, as often as wanted")
-@click.option("--json", "as_json", is_flag=True, help="print every check as JSON")
-def command(names: tuple[str, ...], as_json: bool) -> int:
+@files.json_option("every check")
+def command(names: tuple[str, ...], json_file: Path | None) -> int:
     """Runs every benchmark once at sanity size and at 1 to 64 threads, and programs that print little, under every
     profile, and compares with the C library: exit status, checksum, every byte printed; and what fragmentation leaves.
 
@@ -30,18 +31,18 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         if name not in {profile.name for profile in known}:
             raise LabError(f"no profile {name!r}; there are {', '.join(profile.name for profile in known)}")
     wanted = [profile for profile in known if not names or profile.name in names]
+    is_told = not files.takes_output(json_file)
     checks: list[Check] = []
     for check in health.Examination(own).run(wanted):
         checks.append(check)
-        if not check.passed and not as_json:
+        if not check.passed and is_told:
             print(f"FAILED: {check.profile}: {check.name}: {check.wrong}", flush=True)
         elif sys.stderr.isatty():
             print(f"\r\033[K{check.profile}: {check.name}", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
-    if as_json:
-        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
-    else:
+    files.write_json(json_file, [dataclasses.asdict(check) for check in checks])
+    if is_told:
         groups = list(dict.fromkeys(check.group for check in checks))
         lines = [[profile.name, *(_count(checks, profile.name, group) for group in groups)] for profile in wanted]
         print(words.table(["profile", *groups], lines))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from hakmem import files
 
 if TYPE_CHECKING:
     from hakmem.hot import Profile
@@ -19,15 +22,16 @@ if TYPE_CHECKING:
 )
 @click.option("--pages", "show_pages", is_flag=True, help="Compare with and without huge pages and prefault instead.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds of --pages.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@files.json_option("The report")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
-def command(name: str, tool: str | None, show_pages: bool, rounds: int, as_json: bool, words: tuple[str, ...]) -> None:
+def command(
+    name: str, tool: str | None, show_pages: bool, rounds: int, json_file: Path | None, words: tuple[str, ...]
+) -> None:
     """Shows where a command's time goes: hot functions by layer, kernel and user mode, page faults, cache misses.
 
     Runs the command twice, with empty standard input; with --pages once per row and round, and once to warm up.
     """
     import dataclasses
-    import json
 
     from hakmem import allocators, hot, pages, progress
     from hakmem.errors import LabError
@@ -37,12 +41,16 @@ def command(name: str, tool: str | None, show_pages: bool, rounds: int, as_json:
         raise LabError(f"--allocator {name}: expected one allocator")
     if not show_pages:
         profile = hot.profile(words, found[0], tool)
-        print(json.dumps(dataclasses.asdict(profile), indent=1) if as_json else text(profile))
+        files.write_json(json_file, dataclasses.asdict(profile))
+        if not files.takes_output(json_file):
+            print(text(profile))
         return
     matrix = pages.matrix(found[0])
     with progress.shown() as on_step:
         measurement = pages.run(words, matrix, rounds, on_step)
-    print(json.dumps(_pages_plain(measurement, matrix), indent=1) if as_json else _pages_text(measurement, matrix))
+    files.write_json(json_file, _pages_plain(measurement, matrix))
+    if not files.takes_output(json_file):
+        print(_pages_text(measurement, matrix))
 
 
 def text(profile: Profile) -> str:

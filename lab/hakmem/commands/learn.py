@@ -25,13 +25,17 @@ def command(
     """Runs a command on hakmem to its end, and writes down where the controller has left the knobs.
 
     HAKMEM_POLICY=FILE starts from there and leaves it at that. A policy is of one version of hakmem and, by its build
-    id, of one program. Exit status: the command's own, 128 + N when signal N killed it; 2 when nothing was learned.
+    id, of one program; it has the knobs that the controller has turned. Where Ctrl-C ends the command, what was learned
+    until then is written.
+
+    Exit status: the command's own, 128 + N when signal N killed it; 2, and no policy, when nothing was learned.
     """
     import sys
 
     from hakmem import control, learning, native
     from hakmem import settings as known_settings
     from hakmem.commands.run import callers_environment
+    from hakmem.errors import LabError
 
     if policy_file:
         files.expect_name(str(policy_file), "-o")
@@ -40,9 +44,12 @@ def command(
     path = policy_file or Path(f"{Path(words[0]).name}.policy")
     files.check(path)
     done = learning.learn(words, library, environment)
-    files.write(path, control.policy(done.statistics, any_program=any_program))
     if statistics_file:
         files.write(statistics_file, done.text)
     made = done.statistics["control"]
-    print(f"hakmem: {path}: {made['kept']} changes kept, {made['rolled_back']} rolled back", file=sys.stderr)
-    return done.status if done.status >= 0 else 128 - done.status
+    tried = f"{made['kept']} changes kept, {made['rolled_back']} rolled back"
+    if not control.learned(done.statistics):
+        raise LabError(f"nothing was learned, no policy written: {words[0]} {done.command.how}, {tried}")
+    files.write(path, control.policy(done.statistics, any_program=any_program))
+    print(f"hakmem: {path}: {tried}", file=sys.stderr)
+    return done.command.exit_status

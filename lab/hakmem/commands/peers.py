@@ -7,9 +7,11 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
+from hakmem import files
 from hakmem.peers import installing, store
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.workshop import Say
@@ -24,14 +26,19 @@ def command(context: click.Context) -> None:
 
 
 @command.command("list")
-def list_peers() -> None:
+@files.json_option("the list")
+def list_peers(json_file: Path | None) -> None:
     """Shows every peer: name, version, source, state and path."""
+    names = ("name", "version", "source", "state", "path")
     rows = [("glibc", platform.libc_ver()[1] or "unknown", "the system's C library", "built in", "")]
     for peer in PEERS.values():
         stamp, state = store.stamp(peer.name), store.state(peer)
         version, source = (stamp.version, stamp.source) if stamp else (peer.version, peer.source.label)
         path = str(store.library(peer.name)) if state is store.State.INSTALLED else ""
         rows.append((peer.name, version, source, state.value, path))
+    files.write_json(json_file, [dict(zip(names, row, strict=True)) for row in rows])
+    if files.takes_output(json_file):
+        return
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         words = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
@@ -84,12 +91,4 @@ def _progress() -> Iterator[Callable[[Peer], Say]]:
 
             yield moving
     else:
-
-        def printed(peer: Peer) -> Say:
-            def say(what: str, done: int = 0, total: int = 0) -> None:
-                if not total:
-                    print(f"hakmem: {peer.name}: {what}", file=sys.stderr, flush=True)
-
-            return say
-
-        yield printed
+        yield installing.told

@@ -49,4 +49,4 @@ def command(output: Path | None, limit: int, children: bool, words: tuple[str, .
         print(f"hakmem: {path}: {trace.event_count:,} events of {threads}, {size}", file=sys.stderr)
         if trace.is_full:
             print(f"hakmem: {path}: reached its limit; --limit allows more than {amount(limit, 'B')}", file=sys.stderr)
-    return done.status if done.status >= 0 else 128 - done.status
+    return done.exit_status

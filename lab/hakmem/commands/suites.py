@@ -22,7 +22,7 @@ def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Call
         for option in (
             click.option("--list", "only_list", is_flag=True, help=of_list),
             click.option("--sanity", is_flag=True, help=of_sanity),
-            click.option("--baseline", metavar="NAME", help="what ratios are to  [default: hakmem]"),
+            click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]"),
             click.option(
                 "--with", "names", multiple=True, metavar="NAMES", help="allocators; `all`: every one that is installed"
             ),
@@ -59,10 +59,9 @@ def compare(
         done = measure.measure(cases, variants, rounds, warmup=warmup, on_step=on_step)
     done.notes += notes
     record = ledger.from_measurement(done, title, warmup=warmup, start=start)
-    base = baseline or ("hakmem" if "hakmem" in record.variants else None)
     output.finish(
         record,
-        lambda kept: comparison.suite_report(record, title, baseline=base, figures=figures, kept=kept),
+        lambda kept: comparison.suite_report(record, title, baseline=baseline, figures=figures, kept=kept),
         **files,
     )
     return 130 if done.interrupted else 1 if done.failures else 0

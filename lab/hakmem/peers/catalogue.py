@@ -156,6 +156,20 @@ PEERS: dict[str, Peer] = {
             Take("libtcmalloc_minimal.so.4.*"),
             "tc_version",
         ),
+        Peer(
+            "jemalloc-apt",
+            "5.3.0",
+            DistributionPackage(("libjemalloc2",)),
+            Take("libjemalloc.so.2"),
+            "mallctl",
+        ),
+        Peer(
+            "mimalloc-apt",
+            "2.0.9",
+            DistributionPackage(("libmimalloc2.0", "libmimalloc3", "libmimalloc2.1")),
+            Take("libmimalloc.so.*"),
+            "mi_version",
+        ),
         Peer("rpmalloc", "1.4.3+b097fd0", RPMALLOC, _RPMALLOC, "rpmalloc_initialize"),
         Peer(
             "scudo",
@@ -167,3 +181,6 @@ PEERS: dict[str, Peer] = {
         Peer("hardened_malloc", "16.0.2026071503", HARDENED_MALLOC, _HARDENED_MALLOC, "malloc_object_size_fast"),
     )
 }
+
+# There in seconds, for a first comparison: nothing is built.
+PACKAGED = ("jemalloc-apt", "mimalloc-apt", "gperftools")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,16 @@ class Outcome:
     seconds: float = 0.0
     was_there: bool = False
     error: str | None = None
+
+
+def told(peer: Peer) -> Say:
+    """A line per step."""
+
+    def say(what: str, done: int = 0, total: int = 0) -> None:
+        if not total:
+            print(f"hakmem: {peer.name}: {what}", file=sys.stderr, flush=True)
+
+    return say
 
 
 def resolve(names: Iterable[str]) -> list[Peer]:

@@ -90,7 +90,8 @@ def version(marker: str) -> str | None:
     """What those say that can be asked: mimalloc, jemalloc, gperftools."""
     if marker == "mi_version":
         number = int(PROCESS.mi_version())
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        base = 100 if number >= 10000 else 10  # a digit each until 2.2
+        return f"{number // base**2}.{number // base % base}.{number % base}"
     text = ctypes.c_char_p()
     if marker == "mallctl":
         size = ctypes.c_size_t(ctypes.sizeof(text))

@@ -134,9 +134,9 @@ def _update_lists(package: str, workshop: Workshop) -> None:
 
 
 def upstream(version: str) -> str:
-    """The upstream part of a Debian version: 19.1.7 of 1:19.1.7-3~deb12u1."""
+    """The upstream part of a Debian version: 19.1.7 of 1:19.1.7-3~deb12u1, 2.0.9 of 2.0.9+ds-2."""
     without_epoch = version.partition(":")[2] or version
-    return without_epoch.rpartition("-")[0] or without_epoch
+    return (without_epoch.rpartition("-")[0] or without_epoch).partition("+")[0]
 
 
 def digest(path: Path) -> str | None:

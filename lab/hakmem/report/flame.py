@@ -14,14 +14,17 @@ VIEWS = (
     ("live_count", "live blocks"),
     ("total_bytes", "all bytes"),
     ("total_count", "all blocks"),
+    ("peak_bytes", "bytes at the peak"),
+    ("peak_count", "blocks at the peak"),
 )
 COLUMNS = (
     "function",
     "file",
     "live",
-    "blocks",
+    "live blocks",
     "in all",
-    "blocks",
+    "blocks in all",
+    "at the peak",
     "mean size",
     "sizes",
     "mean lifetime",
@@ -35,8 +38,20 @@ def render(profile: Profile) -> str:
         for frame, found in by_function(profile)[:MOST_ROWS]
     ]
     return page.template("profile.html").render(
-        profile=profile, facts=_facts(profile), tree=tree(profile), views=VIEWS, columns=COLUMNS, rows=rows
+        profile=profile,
+        facts=_facts(profile),
+        tree=tree(profile),
+        views=VIEWS,
+        opens_on=_first_with_anything(profile),
+        columns=COLUMNS,
+        rows=rows,
     )
+
+
+def _first_with_anything(profile: Profile) -> int:
+    """The number of a view."""
+    found = (i for i, (name, _) in enumerate(VIEWS) if any(round(getattr(s.figures, name)) for s in profile.sites))
+    return next(found, 0)
 
 
 def _facts(profile: Profile) -> list[tuple[str, str]]:
@@ -47,6 +62,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
             "live" if not profile.is_difference else "live, change",
             f"{signed(total.live_bytes)} in {total.live_count:,.0f} blocks",
         ),
+        ("at the peak", f"{signed(total.peak_bytes)} in {total.peak_count:,.0f} blocks{_when(profile)}"),
         ("in all", f"{signed(total.total_bytes)} in {total.total_count:,.0f} blocks"),
         (
             "samples",
@@ -55,6 +71,10 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
         *lost,
     ]
+
+
+def _when(profile: Profile) -> str:
+    return "" if profile.is_difference else f", after {figures(profile.peak_s)} s"
 
 
 def signed(bytes_: float) -> str:
@@ -71,11 +91,19 @@ def _row(name: str, module: str, found: Figures) -> tuple[str, ...]:
         f"{found.live_count:,.0f}",
         signed(found.total_bytes),
         f"{found.total_count:,.0f}",
+        signed(found.peak_bytes),
         amount(found.mean_size, "B") if found.mean_size > 0 else "-",
-        f"{found.least_size:,}-{found.largest_size:,} B" if found.largest_size else "-",
+        _sizes(found),
         "-" if lifetime is None else f"{figures(lifetime)} s" if lifetime >= 0.01 else "< 0.01 s",
         f"{sum(found.lifetimes[:3]) / freed:.0%}" if freed > 0 else "-",
     )
+
+
+def _sizes(found: Figures) -> str:
+    if not found.largest_size:
+        return "-"
+    least = "" if found.least_size == found.largest_size else f"{found.least_size:,}-"
+    return f"{least}{found.largest_size:,} B"
 
 
 def tree(profile: Profile) -> dict[str, Any]:

@@ -104,12 +104,12 @@ def _scatter(entry: Entry) -> Cell:
     return Cell(f"{100 * statistics.stdev(entry.values) / statistics.mean(entry.values):.1f} %")
 
 
-def _standing(entry: Entry, nothing: str = NOTHING) -> tuple[Cell, Cell, Cell]:
+def _standing(entry: Entry, rounds: int, nothing: str = NOTHING) -> tuple[Cell, Cell, Cell]:
     """Ratio, interval and verdict."""
     if entry.ratio is None:
         return Cell(nothing), Cell(""), Cell("")
     ratio, verdict = entry.ratio, entry.verdict
-    said = Cell(words.SAYS[verdict] if verdict else "", verdict, strength(ratio, verdict))
+    said = Cell(words.verdict(verdict, rounds) if verdict else "", verdict, strength(ratio, verdict))
     return Cell(ratio_text(ratio, verdict)), Cell(interval_text(ratio, verdict)), said
 
 
@@ -118,7 +118,7 @@ def _by_allocator(comparison: Comparison) -> Grid:
     rows = []
     for name in comparison.names:
         entry = case.entry(name)
-        standing = _standing(entry, BASELINE if name == comparison.baseline else NOTHING)
+        standing = _standing(entry, comparison.rounds, BASELINE if name == comparison.baseline else NOTHING)
         rows.append((Cell(name), _median(entry, comparison.unit), _scatter(entry), *standing))
     return Grid(("allocator", "median", "scatter", "ratio", "interval", "verdict"), tuple(rows))
 
@@ -128,11 +128,11 @@ def _pair(comparison: Comparison) -> Grid:
 
     def row(case: Case) -> tuple[Cell, ...]:
         medians = (_median(case.entry(name), comparison.unit) for name in comparison.names)
-        return (Cell(case.name), *medians, *_standing(case.entry(candidate)))
+        return (Cell(case.name), *medians, *_standing(case.entry(candidate), comparison.rounds))
 
     mean = None
     if comparison.mean is not None:
-        mean = (Cell(MEAN), Cell(""), Cell(""), *_standing(comparison.mean.entry(candidate)))
+        mean = (Cell(MEAN), Cell(""), Cell(""), *_standing(comparison.mean.entry(candidate), comparison.rounds))
     columns = ("", baseline, candidate, "ratio", "interval", "verdict")
     return Grid(columns, tuple(row(case) for case in comparison.cases), mean=mean)
 
@@ -155,7 +155,9 @@ def every_interval(comparison: Comparison) -> Grid:
     for case in [*comparison.cases, *([comparison.mean] if comparison.mean else [])]:
         for name in comparison.names[1:]:
             entry = case.entry(name)
-            rows.append((Cell(case.name), Cell(name), _median(entry, comparison.unit), *_standing(entry)))
+            rows.append(
+                (Cell(case.name), Cell(name), _median(entry, comparison.unit), *_standing(entry, comparison.rounds))
+            )
     return Grid(("", "allocator", "median", "ratio", "interval", "verdict"), tuple(rows), words=2)
 
 

@@ -74,7 +74,7 @@ def ratios(comparison: Comparison, name: str) -> str:
         axes.annotate(
             f"{sides[1]} \N{RIGHTWARDS ARROW}", (1, 1), (0, 8), "axes fraction", "offset points", ha="right", **MUTED
         )
-        spoken = (f"{case}, {entry.name}: {_spoken(entry)}" for case, entry in found)
+        spoken = (f"{case}, {entry.name}: {_spoken(entry, comparison.rounds)}" for case, entry in found)
         return canvas.svg(figure, name, f"{comparison.title}, ratios to {comparison.baseline}", "; ".join(spoken))
 
 
@@ -96,8 +96,8 @@ def _figures(entry: Entry) -> str:
     return f"{grid.ratio_text(entry.ratio, entry.verdict)}  ({interval})"
 
 
-def _spoken(entry: Entry) -> str:
-    return _figures(entry) + (f", {words.SAYS[entry.verdict]}" if entry.verdict else "")
+def _spoken(entry: Entry, rounds: int) -> str:
+    return _figures(entry) + (f", {words.verdict(entry.verdict, rounds)}" if entry.verdict else "")
 
 
 def _ratio_scale(axes: Axes, ratios: Sequence[Interval]) -> None:

@@ -117,6 +117,12 @@ static void victim_place(const char *place) {
         malloc_trim(0);
         access_at(small + 16);
     }
+    if (!strcmp(place, "alone")) {
+        free(small);
+        malloc_trim(0);
+        forbid(small, SIZE);
+        access_at(small + 16);
+    }
     if (!strcmp(place, "large")) {
         forbid(large, LARGE);
         access_at(large + 70000);
@@ -161,6 +167,7 @@ static void run_places(void) {
         {"live", "16 bytes into a live block of 64 bytes at 0x"},
         {"cached", "16 bytes into a free block of 64 bytes at 0x"},
         {"freed", "16 bytes into a free block of 64 bytes at 0x"},
+        {"alone", "free memory of the heap, in no block; 16 bytes into a former block of 64 bytes at 0x"},
         {"large", "70000 bytes into a live large block of "},
         {"large-freed", "free memory of the heap, in no block"},
         {"kept", "70000 bytes into a free large block of 41943040 bytes at 0x"},

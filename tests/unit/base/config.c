@@ -40,19 +40,19 @@ static void accepted(void **state) {
         const char *text;
         uint64_t bytes;
     } numbers[] = {
-        {"HAKMEM_PREWARM=0", 0},
-        {"HAKMEM_PREWARM=1", 1},
-        {"HAKMEM_PREWARM=007", 7},
-        {"HAKMEM_PREWARM=64K", 65536},
-        {"HAKMEM_PREWARM=3M", 3 << 20},
-        {"HAKMEM_PREWARM=2G", (uint64_t)2 << 30},
-        {"HAKMEM_PREWARM=17179869183G", UINT64_C(17179869183) << 30},
-        {"HAKMEM_PREWARM=18446744073709551600", UINT64_C(18446744073709551600)},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=0", 0},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=1", 1},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=007", 7},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=64K", 65536},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=3M", 3 << 20},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=2G", (uint64_t)2 << 30},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=17179869183G", UINT64_C(17179869183) << 30},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=18446744073709551600", UINT64_C(18446744073709551600)},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         struct hak_config config = parse(numbers[i].text, NULL);
         assert_string_equal(messages.start, "");
-        assert_true(config.prewarm_bytes == numbers[i].bytes);
+        assert_true(config.heap_profile_interval_bytes == numbers[i].bytes);
     }
     assert_int_equal(parse("HAKMEM_HELP=1", NULL).help, 1);
     assert_int_equal(parse("HAKMEM_HELP=0", NULL).help, 0);
@@ -83,10 +83,10 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_PROFILE=balanced", NULL).profile, 0);
     assert_int_equal(parse("HAKMEM_PROFILE=speed", NULL).profile, 1);
     assert_string_equal(hak_config_file(parse("HAKMEM_POLICY=/a", NULL).policy), "/a");
-    assert_int_equal(parse("HAKMEM_PROF=1", NULL).heap_profile, 1);
-    assert_int_equal(parse("HAKMEM_PROF=0", NULL).heap_profile, 0);
-    assert_int_equal(parse("HAKMEM_PROF_INTERVAL=64K", NULL).heap_profile_interval_bytes, 65536);
-    assert_string_equal(parse("HAKMEM_PROF=1:a%p", NULL).heap_profile_file, "a%p");
+    assert_int_equal(parse("HAKMEM_HEAP_PROFILE=1", NULL).heap_profile, 1);
+    assert_int_equal(parse("HAKMEM_HEAP_PROFILE=0", NULL).heap_profile, 0);
+    assert_int_equal(parse("HAKMEM_HEAP_PROFILE_INTERVAL=64K", NULL).heap_profile_interval_bytes, 65536);
+    assert_string_equal(parse("HAKMEM_HEAP_PROFILE=1:a%p", NULL).heap_profile_file, "a%p");
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
     assert_int_equal(config.stats, HAK_STATS_JSON);
@@ -102,12 +102,41 @@ static void names_of_former_times(void **state) {
     assert_int_equal(parse("HAKMEM_PROFILE=C6_HEAVY_LEGACY_POOLV1", NULL).profile,
                      parse("HAKMEM_PROFILE=mid-heavy", NULL).profile);
     assert_string_equal(messages.start, "");
+    assert_int_equal(parse("HAKMEM_PROF=1", "HAKMEM_PROF_INTERVAL=64K").heap_profile, 1);
+    assert_int_equal(parse("HAKMEM_PROF=1", "HAKMEM_PROF_INTERVAL=64K").heap_profile_interval_bytes, 65536);
+    assert_string_equal(messages.start, "");
+    parse("HAKMEM_PROF=2", NULL);
+    assert_string_equal(messages.start, "hakmem: setting HAKMEM_PROF=2 ignored: expected 0, 1 or 1:FILE\n");
+}
+
+/* Help tells of those that are set, and nothing else does. */
+static void settings_of_former_times(void **state) {
+    (void)state;
+    static const char *const all[] = {
+#define HAK_FORMER(name, now, text) name "=0",
+#include "base/former.def"
+#undef HAK_FORMER
+        NULL};
+    messages = hak_text_in(buffer, sizeof buffer);
+    struct hak_config config = hak_config_parse((char *const *)(uintptr_t)all, &messages);
+    assert_string_equal(messages.start, "");
+    hak_config_help(&config, &messages);
+#define HAK_FORMER(name, now, text)                                                                                    \
+    assert_non_null(strstr(messages.start, "hakmem: " name " is of a former version; its work is done by " text "\n"));
+#include "base/former.def"
+#undef HAK_FORMER
+    config = parse("HAKMEM_HELP=1", "HAKMEM_SS_PREFAULT=1");
+    hak_config_help(&config, &messages);
+    assert_non_null(strstr(messages.start, "hakmem: HAKMEM_SS_PREFAULT is of a former version; "));
+    assert_null(strstr(messages.start, "HAKMEM_PREWARM"));
 }
 
 static void last_one_counts(void **state) {
     (void)state;
-    assert_int_equal(parse("HAKMEM_PREWARM=1", "HAKMEM_PREWARM=2").prewarm_bytes, 2);
-    assert_int_equal(parse("HAKMEM_PREWARM=1", "HAKMEM_PREWARM=x").prewarm_bytes, 1);
+    assert_int_equal(
+        parse("HAKMEM_HEAP_PROFILE_INTERVAL=1", "HAKMEM_HEAP_PROFILE_INTERVAL=2").heap_profile_interval_bytes, 2);
+    assert_int_equal(
+        parse("HAKMEM_HEAP_PROFILE_INTERVAL=1", "HAKMEM_HEAP_PROFILE_INTERVAL=x").heap_profile_interval_bytes, 1);
     assert_null(parse("HAKMEM_STATS=json:file", "HAKMEM_STATS=json").stats_file);
     struct hak_config config = parse("HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=decay_ms=60:held_slabs=0");
     assert_int_equal(config.knobs, 1 << HAK_KNOB_decay_ms);
@@ -118,11 +147,16 @@ static void last_one_counts(void **state) {
 static void nothing(void **state) {
     (void)state;
     static const char *const values[][2] = {
-        {"HAKMEM_STATS=json:file", "HAKMEM_STATS=off"},    {"HAKMEM_STATS_SIGNAL=USR1", "HAKMEM_STATS_SIGNAL=none"},
-        {"HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=none"}, {"HAKMEM_METRICS_FILE=file", "HAKMEM_METRICS_FILE=none"},
-        {"HAKMEM_POLICY=file", "HAKMEM_POLICY=none"},      {"HAKMEM_CTL=", "HAKMEM_STATS="},
-        {"HAKMEM_KNOBS=", "HAKMEM_METRICS_FILE="},         {"HAKMEM_PROF=", "HAKMEM_PROFILE="},
-        {"HAKMEM_PREWARM=", "HAKMEM_STATS_SIGNAL="},       {"HAKMEM_THP=", "HAKMEM_HELP="},
+        {"HAKMEM_STATS=json:file", "HAKMEM_STATS=off"},
+        {"HAKMEM_STATS_SIGNAL=USR1", "HAKMEM_STATS_SIGNAL=none"},
+        {"HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=none"},
+        {"HAKMEM_METRICS_FILE=file", "HAKMEM_METRICS_FILE=none"},
+        {"HAKMEM_POLICY=file", "HAKMEM_POLICY=none"},
+        {"HAKMEM_CTL=", "HAKMEM_STATS="},
+        {"HAKMEM_KNOBS=", "HAKMEM_METRICS_FILE="},
+        {"HAKMEM_HEAP_PROFILE=", "HAKMEM_PROFILE="},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=", "HAKMEM_STATS_SIGNAL="},
+        {"HAKMEM_THP=", "HAKMEM_HELP="},
     };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         struct hak_config config = parse(values[i][0], values[i][1]);
@@ -144,19 +178,19 @@ static void refused(void **state) {
         {"HAKMEM_THP", "off, auto or on"},
         {"HAKMEM_THP=1", "off, auto or on"},
         {"HAKMEM_THP=offs", "off, auto or on"},
-        {"HAKMEM_PREWARM", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=K", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=-1", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=+1", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM= 1", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=1 ", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=0x10", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=1.5K", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=64k", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=64KB", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=17179869184G", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=18446744073709551616", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_PREWARM=99999999999999999999999", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=K", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=-1", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=+1", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL= 1", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=1 ", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=0x10", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=1.5K", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=64k", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=64KB", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=17179869184G", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=18446744073709551616", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=99999999999999999999999", "a number of bytes, such as 4096 or 64K"},
         {"HAKMEM_STATS", "off, text or json[:FILE]"},
         {"HAKMEM_STATS=1", "off, text or json[:FILE]"},
         {"HAKMEM_STATS=JSON", "off, text or json[:FILE]"},
@@ -192,11 +226,11 @@ static void refused(void **state) {
         {"HAKMEM_ACE_SLOW_MS=1K", "a number of milliseconds, 10 to 3600000"},
         {"HAKMEM_GOAL=fast", "profile, balanced, speed, memory or latency"},
         {"HAKMEM_PROFILE=mid_heavy", "balanced, speed, lean, mid-heavy, hardened"},
-        {"HAKMEM_PROF", "0, 1 or 1:FILE"},
-        {"HAKMEM_PROF=2", "0, 1 or 1:FILE"},
-        {"HAKMEM_PROF=10", "0, 1 or 1:FILE"},
-        {"HAKMEM_PROF=1:", "0, 1 or 1:FILE"},
-        {"HAKMEM_PROF=0:file", "0, 1 or 1:FILE"},
+        {"HAKMEM_HEAP_PROFILE", "0, 1 or 1:FILE"},
+        {"HAKMEM_HEAP_PROFILE=2", "0, 1 or 1:FILE"},
+        {"HAKMEM_HEAP_PROFILE=10", "0, 1 or 1:FILE"},
+        {"HAKMEM_HEAP_PROFILE=1:", "0, 1 or 1:FILE"},
+        {"HAKMEM_HEAP_PROFILE=0:file", "0, 1 or 1:FILE"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[256];
@@ -249,15 +283,15 @@ static void help_lists_all(void **state) {
 #undef HAK_KNOB
     for (size_t i = 0; i < messages.length; i++) lines -= messages.start[i] == '\n';
     assert_int_equal(lines, 0);
-    assert_non_null(strstr(messages.start, "HAKMEM_PREWARM       = 0 (default 0): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_KNOBS         = as below (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_HEAP_PROFILE_INTERVAL = 524288 (default 524288): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_KNOBS                 = as below (default none): "));
     assert_non_null(strstr(messages.start, "decay_ms            = 50 (default 1000, 10 to 3600000): "));
     assert_non_null(strstr(messages.start, "held_slabs          = 16 (default 16, 1 to 4096): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL  = none (default none): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_STATS         = json:out.json (default off): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_CTL           = auto (default auto): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_METRICS_FILE  = none (default none): "));
-    assert_non_null(strstr(messages.start, "HAKMEM_HELP          = 0 (default 0): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_STATS_SIGNAL          = none (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_STATS                 = json:out.json (default off): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_CTL                   = auto (default auto): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_METRICS_FILE          = none (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_HELP                  = 0 (default 0): "));
 }
 
 static void paths(void **state) {
@@ -268,6 +302,6 @@ static void paths(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
-          cmocka_unit_test(names_of_former_times), cmocka_unit_test(last_one_counts), cmocka_unit_test(nothing),
-          cmocka_unit_test(refused), cmocka_unit_test(unknown), cmocka_unit_test(one_line_each),
-          cmocka_unit_test(help_lists_all))
+          cmocka_unit_test(names_of_former_times), cmocka_unit_test(settings_of_former_times),
+          cmocka_unit_test(last_one_counts), cmocka_unit_test(nothing), cmocka_unit_test(refused),
+          cmocka_unit_test(unknown), cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))

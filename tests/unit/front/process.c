@@ -35,7 +35,7 @@ static void expect_settings(char *const *variables, const char *expected) {
 
 static int print_settings(void) {
     const struct hak_config *config = hak_process_config();
-    printf("%d %d %s %s", (int)config->stats, (int)config->prewarm_bytes,
+    printf("%d %d %s %s", (int)config->stats, (int)config->heap_profile_interval_bytes,
            config->stats_file == NULL ? "-" : config->stats_file, fake_os.output);
     return 0;
 }
@@ -45,22 +45,23 @@ static int print_settings(void) {
 
 static void settings(void **state) {
     (void)state;
-    char path[] = "PATH=/bin", warm[] = "HAKMEM_PREWARM=4K", stats[] = "HAKMEM_STATS=json:a%p",
+    char path[] = "PATH=/bin", interval[] = "HAKMEM_HEAP_PROFILE_INTERVAL=4K", stats[] = "HAKMEM_STATS=json:a%p",
          bad[] = "HAKMEM_STATS=x", unknown[] = "HAKMEM_X=1", privileged[] = "FAKE_OS_PRIVILEGED=1";
-    expect_settings(VARIABLES(path), "0 0 - ");
-    expect_settings(VARIABLES(path, warm, stats), "2 4096 a%p ");
-    expect_settings(VARIABLES(bad, warm, unknown),
+    expect_settings(VARIABLES(path), "0 524288 - ");
+    expect_settings(VARIABLES(path, interval, stats), "2 4096 a%p ");
+    expect_settings(VARIABLES(bad, interval, unknown),
                     "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected off, text or json[:FILE]\n"
                     "hakmem: unknown setting HAKMEM_X=1 ignored (HAKMEM_HELP=1 lists all)\n");
     char names[400][48], *many[401] = {NULL}, *all = malloc(20000);
     for (int i = 0; i < 400; i++) many[i] = (snprintf(names[i], sizeof names[i], "HAKMEM_%0*d=", 20, i), names[i]);
-    strcpy(all, "0 0 - ");
+    strcpy(all, "0 524288 - ");
     for (int i = 0; strlen(all) < 6 + 8192 - 90 - 17; i++)
         strcat(strcat(strcat(all, "hakmem: unknown setting "), names[i]), " ignored (HAKMEM_HELP=1 lists all)\n");
     strcat(all, "hakmem: and more\n"); /* whole lines, as many as there is room for */
     expect_settings(many, all);
     free(all);
-    expect_settings(VARIABLES(privileged, warm, stats, unknown), "0 0 - "); /* silently: it may not even say so */
+    expect_settings(VARIABLES(privileged, interval, stats, unknown),
+                    "0 524288 - "); /* silently: it may not even say so */
 }
 
 /* ---- Start ---------------------------------------------------------------------------------------------------------- */

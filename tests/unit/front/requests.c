@@ -121,13 +121,19 @@ static void knobs(void **state) {
 static void trials(void **state) {
     (void)state;
     hak_ace_configure(&(struct hak_ace_settings){.is_enabled = false});
-    assert_string_equal(ask("try decay_ms=4000"), "error: the controller gives decay_ms no value\nend\n");
+    assert_string_equal(ask("try decay_ms=4000"),
+                        "error: decay_ms is not tried: the controller is off: HAKMEM_ACE_ENABLED=0\nend\n");
+    hak_ace_configure(&(struct hak_ace_settings){.is_enabled = true, .is_pinned = true});
+    assert_non_null(strstr(ask("try decay_ms=4000"), "error: decay_ms is not tried: a policy says where the knobs"));
     hak_ace_configure(&(struct hak_ace_settings){.is_enabled = true, .fast_ms = 500, .slow_ms = 30000});
     assert_string_equal(ask("try decay_ms=4000"), "ok\n`control` tells what comes of it\nend\n");
     assert_string_equal(ask("try decay_ms=4001"),
                         "error: the controller gives decay_ms one of 250 1000 4000 16000\nend\n");
     assert_string_equal(ask("try bin_bytes=1536"), "error: the controller gives bin_bytes no value\nend\n");
     assert_int_equal(hak_knob(decay_ms), 1000); /* the background thread does it */
+    assert_string_equal(ask("try decay_ms=1000"), "error: decay_ms is 1000 already\nend\n");
+    hak_knob_give(HAK_KNOB_decay_ms, 250);
+    assert_non_null(strstr(ask("try decay_ms=4000"), "error: decay_ms is not tried: it was given its value by hand"));
 }
 
 static void profile(void **state) {

@@ -133,6 +133,23 @@ static void beyond_the_first_range(void **state) {
     assert_int_equal(find(hak_region_range(1)).kind, HAK_ADDRESS_METADATA);
 }
 
+static void alone_in_its_slab(void **state) {
+    (void)state;
+    static const size_t sizes[] = {48, 4000, 30000};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char *block = hak_malloc(sizes[i]);
+        size_t usable = hak_malloc_usable_size(block);
+        hak_free(block);
+        hak_purge();
+        expect_text(
+            block + 5,
+            "free memory of the heap, in no block; 5 bytes into a former block of %zu bytes at %p, given back to "
+            "the kernel or not used yet",
+            usable, (void *)block);
+        assert_int_equal(find(block + 5).kind, HAK_ADDRESS_EMPTY);
+    }
+}
+
 /* Every address of the first SuperSlabs of a heap in disorder is something, and what it is agrees with the statistics. */
 static void agrees_with_statistics(void **state) {
     (void)state;
@@ -166,4 +183,5 @@ static void agrees_with_statistics(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(before_the_first_block), cmocka_unit_test(small_blocks), cmocka_unit_test(claimed_blocks),
           cmocka_unit_test(purged_pages), cmocka_unit_test(large_objects), cmocka_unit_test(what_is_no_block),
-          cmocka_unit_test(beyond_the_first_range), cmocka_unit_test(agrees_with_statistics))
+          cmocka_unit_test(beyond_the_first_range), cmocka_unit_test(alone_in_its_slab),
+          cmocka_unit_test(agrees_with_statistics))

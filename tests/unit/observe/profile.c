@@ -15,23 +15,28 @@ static struct hak_snapshot snapshot;
 
 struct figures {
     uint64_t samples, freed_samples, weight, freed_weight, bytes, freed_bytes, block_bytes, freed_block_bytes;
+    uint64_t peak_weight, peak_bytes;
 };
+
+enum { FIGURES = 19 };
 
 /* Sums of the sites whose allocations asked for `least` to `largest` bytes. */
 static struct figures figures_of(uint64_t least, uint64_t largest) {
-    struct figures sum = {0, 0, 0, 0, 0, 0, 0, 0};
+    struct figures sum = {.samples = 0};
     fake_os_forget();
     assert_int_equal(hak_profile_write(1), 0);
     assert_true(fake_os.output_length < FAKE_OUTPUT_BYTES - 1);
     for (char *line = strtok(fake_os.output, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        uint64_t figure[17];
+        uint64_t figure[FIGURES];
         if (strncmp(line, "site ", 5) != 0) continue;
         char *at = line + 5;
-        for (int i = 0; i < 17; i++) figure[i] = strtoull(at, &at, 10);
+        for (int i = 0; i < FIGURES; i++) figure[i] = strtoull(at, &at, 10);
         assert_memory_equal(at, " :", 2);
         if (figure[8] < least || figure[9] > largest) continue;
         uint64_t *sums = (uint64_t *)(void *)&sum;
         for (int i = 0; i < 8; i++) sums[i] += figure[i];
+        sum.peak_weight += figure[FIGURES - 2];
+        sum.peak_bytes += figure[FIGURES - 1];
     }
     return sum;
 }
@@ -371,8 +376,31 @@ static void origins(void **state) {
     for (int i = 0; i < COUNT; i++) assert_true(hak_profile_find(live[i], &origin) && origin.is_freed);
 }
 
-UNIT_MAIN(cmocka_unit_test(draws), cmocka_unit_test(origins), cmocka_unit_test(live_among_pairs),
-          cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects),
-          cmocka_unit_test(every_block), cmocka_unit_test(refused_moves), cmocka_unit_test(misuse),
-          cmocka_unit_test(on_and_off), cmocka_unit_test(full_table), cmocka_unit_test(no_memory),
-          cmocka_unit_test(walks), cmocka_unit_test(unreadable))
+/* What was live when most was (P5): neither what is now, nor what came afterwards. */
+static void peak(void **state) {
+    (void)state;
+    enum { BLOCKS = 2000 };
+    static void *blocks[BLOCKS];
+    start(16, 7);
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = hak_malloc(1000);
+    struct figures now = figures_of(1000, 1000);
+    assert_int_equal(now.peak_bytes, now.bytes); /* when it is written, the peak is noted to the byte */
+    for (int i = 0; i < BLOCKS; i++) hak_free(blocks[i]);
+    for (int i = 0; i < BLOCKS / 4; i++) blocks[i] = hak_malloc(3000);
+    struct figures gone = figures_of(1000, 1000), later = figures_of(3000, 3000);
+    assert_int_equal(gone.peak_bytes, now.bytes);
+    assert_int_equal(gone.peak_weight, now.weight);
+    assert_int_equal(gone.freed_bytes, gone.bytes);
+    assert_int_equal(later.peak_bytes, 0);
+    for (int i = BLOCKS / 4; i < BLOCKS; i++) blocks[i] = hak_malloc(3000);
+    later = figures_of(3000, 3000);
+    assert_int_equal(later.peak_bytes, later.bytes);
+    assert_int_equal(figures_of(1000, 1000).peak_bytes, 0);
+    for (int i = 0; i < BLOCKS; i++) hak_free(blocks[i]);
+}
+
+UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(draws), cmocka_unit_test(origins),
+          cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time),
+          cmocka_unit_test(large_objects), cmocka_unit_test(every_block), cmocka_unit_test(refused_moves),
+          cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
+          cmocka_unit_test(no_memory), cmocka_unit_test(walks), cmocka_unit_test(unreadable))

@@ -1,0 +1,271 @@
+"""What a user does wrong, or what goes wrong under a command: a line that names it and an exit status, for every
+command. The commands are taken from the command line itself, and so are their options that name files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hakmem import cli, native
+
+# Arguments with which a command has something to do: as little as can be. {pid} is a process on hakmem.
+CALLS = {
+    "run": "-- true",
+    "settings": "",
+    "doctor": "",
+    "compare": "-n 1 --warmup 0 --with glibc -- true",
+    "bench": "--sanity -n 1 --with glibc hot",
+    "demo": "--check --only python3",
+    "ab": "-n 1 --a - --b PREFAULT=1 -- true",
+    "baseline": "--sanity",
+    "bisect": "--good HEAD~1 -- true",
+    "hot": "-- true",
+    "explain": "-- true",
+    "moments": "-n 1",
+    "ctl": "{pid} stats",
+    "top": "--interval 0.1",
+    "learn": "-- true",
+    "sweep": "--random 0 --knob decay_ms -n 1 -- true",
+    "adapt switching": "--seconds 0.01 --visits 1 -n 1",
+    "adapt excursion": "--try decay_ms=4000 -n 1 -- true",
+    "adapt policy": "--seconds 0.01 --visits 3 -n 1 idle",
+    "tune-log": "{statistics}",
+    "profile": "-- true",
+    "record": "-- true",
+    "replay": "-n 1 --with glibc --sanity {trace}",
+    "placement": "{trace}",
+    "peers list": "",
+    "peers install": "glibc",
+    "claims": "",
+    "health": "--profile default",
+    "ready": "--quick",
+}
+NO_RESULT = {"run", "ctl", "learn", "profile", "record", "peers install"}  # on standard output as a table
+
+LONGEST_S = 1.0  # then Ctrl-C
+HAKMEM = [sys.executable, "-m", "hakmem"]
+NOBODY = 65534
+
+
+def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+COMMANDS = dict(leaves(cli.cli))
+
+
+def files_of(name: str, is_written: bool) -> list[str]:
+    """Options that name a file that is written, or read."""
+    return [
+        option.opts[0]
+        for option in COMMANDS[name].params
+        if isinstance(option, click.Option) and isinstance(option.type, click.Path) and option.type.exists != is_written
+    ]
+
+
+@pytest.fixture(scope="module")
+def words_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """By command, with files and a process that are good."""
+    folder = tmp_path_factory.mktemp("good")
+    statistics, trace = folder / "statistics.json", folder / "some.trace"
+    settings = {"LD_PRELOAD": str(native.library()), "HAKMEM_STATS": f"json:{statistics}"}
+    subprocess.run(["true"], env={**os.environ, **settings}, check=True)
+    subprocess.run([*HAKMEM, "record", "-o", trace, "--", "sh", "-c", ":"], check=True, capture_output=True)
+    given = {"LD_PRELOAD": str(native.library()), "HAKMEM_CTL": "1"}
+    with subprocess.Popen(["sleep", "1000"], env={**os.environ, **given}) as child:
+        places = {"pid": child.pid, "statistics": statistics, "trace": trace}
+        yield {name: [*name.split(), *call.format(**places).split()] for name, call in CALLS.items()}
+        child.kill()
+
+
+class Ended:
+    def __init__(self, status: int, error: str, interrupted: bool) -> None:
+        self.status, self.error, self.interrupted = status, error, interrupted
+
+    def __repr__(self) -> str:
+        return f"{self.status}, {self.error!r}, interrupted: {self.interrupted}"
+
+    def expect_no_traceback(self) -> None:
+        """And that what went wrong has the last line."""
+        assert "Traceback" not in self.error and "Exception ignored" not in self.error, self
+        assert "an error of its own" not in self.error, self
+        assert self.status in (0, 1, 2, 77, 130), self
+        assert self.status in (0, 1, 77) or self.error.splitlines()[-1].startswith("hakmem: "), self
+
+    def expect_refusal(self, *names: str) -> None:
+        """In one line that has one of these, and before anything was done."""
+        assert self.status == 2 and not self.interrupted and self.error.count("\n") == 1, self
+        assert self.error.startswith("hakmem: ") and any(name in self.error for name in names), self
+
+
+def ends(words: list[str], folder: Path, shell: str = 'exec "$@"', after_s: float = LONGEST_S, **options: Any) -> Ended:
+    """In a folder, by way of a shell that prepares something; with Ctrl-C when it goes on for long."""
+    call = ["sh", "-c", shell, "sh", *HAKMEM, *words]
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "errors": "replace", **options}
+    with subprocess.Popen(call, cwd=folder, stderr=subprocess.PIPE, start_new_session=True, **given) as child:
+        interrupted = False
+        try:
+            error = child.communicate(timeout=after_s)[1]
+        except subprocess.TimeoutExpired:
+            interrupted = True
+            os.killpg(child.pid, signal.SIGINT)
+            try:
+                error = child.communicate(timeout=60)[1]
+            finally:
+                child.kill()
+    return Ended(child.returncode, error, interrupted)
+
+
+every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def test_no_command_is_forgotten() -> None:
+    assert COMMANDS.keys() == CALLS.keys()
+
+
+@every_command
+def test_its_result_can_be_had_as_json(name: str) -> None:
+    assert ("--json" in files_of(name, is_written=True)) == (name not in NO_RESULT)
+
+
+@every_command
+def test_standard_output_is_closed(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    if name != "run":
+        ends(words_of[name], tmp_path, shell='exec "$@" >&-').expect_refusal("standard output is closed")
+
+
+@every_command
+def test_the_device_is_full(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    done = ends(words_of[name], tmp_path, shell='exec "$@" >/dev/full')
+    done.expect_no_traceback()
+
+
+@every_command
+def test_nobody_reads(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as out:
+        ends(words_of[name], tmp_path, stdout=out).expect_no_traceback()
+
+
+@every_command
+def test_the_working_directory_is_gone(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    ends(words_of[name], tmp_path / "gone", shell='rmdir "$PWD"; exec "$@"').expect_no_traceback()
+
+
+@every_command
+def test_there_is_no_place_for_temporary_files(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    given = {**os.environ, "TMPDIR": "/proc"}
+    ends(words_of[name], tmp_path, env=given).expect_no_traceback()
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.4])
+@every_command
+def test_ctrl_c(name: str, after_s: float, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    done = ends(words_of[name], tmp_path, after_s=after_s)
+    if done.status == -signal.SIGINT:  # while Python itself begins, or of what `run` became
+        assert "/hakmem/" not in done.error, done
+    else:
+        done.expect_no_traceback()
+
+
+@every_command
+def test_what_it_is_to_write_can_t_be_written(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    first, *rest = words_of[name][: name.count(" ") + 1], words_of[name][name.count(" ") + 1 :]
+    (tmp_path / "folder").mkdir()
+    for option in files_of(name, is_written=True):
+        for bad in ("no/file", "folder", "/proc/self/none"):
+            done = ends([*first, option, bad, *rest[0]], tmp_path)
+            done.expect_refusal(f"can't write {bad}", f"{bad}' is a directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@contextlib.contextmanager
+def strangers() -> Iterator[int]:
+    """A process on hakmem of another user's."""
+    given = {**os.environ, "LD_PRELOAD": str(native.library()), "HAKMEM_CTL": "1"}
+    with subprocess.Popen(["sleep", "1000"], env=given, user=NOBODY, group=NOBODY, extra_groups=[]) as child:
+        try:
+            yield child.pid
+        finally:
+            child.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="takes another user's files")
+@every_command
+def test_who_has_no_rights(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    """In a folder that can neither be read nor written, and of processes of somebody else."""
+    closed = tmp_path / "closed"
+    closed.mkdir(0o711)
+    os.chown(closed, NOBODY, NOBODY)
+    powerless = 'exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+    words, own = words_of[name], words_of[name][: name.count(" ") + 1]
+    ends(words, closed, shell=powerless).expect_no_traceback()
+    for option in files_of(name, is_written=True):
+        done = ends([*own, option, "file", *words[len(own) :]], closed, shell=powerless)
+        done.expect_refusal("can't write file: Permission denied")
+    if name in ("ctl", "explain", "top"):
+        with strangers() as pid:
+            ends([*own, str(pid)], closed, shell=powerless).expect_refusal("belongs to nobody", "another user's")
+
+
+BAD_FILES = ("none", "folder", "garbage", "empty", "unreadable\udcff")
+
+
+@every_command
+def test_what_it_is_to_read_is_nothing_of_the_kind(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    for garbage in ("garbage", "unreadable\udcff"):
+        (tmp_path / garbage).write_bytes(os.urandom(10000))
+        (tmp_path / garbage).chmod(0o755)
+    words = words_of[name]
+    first = words[: name.count(" ") + 1]
+    calls = [[*first, *option] for option in ([one] for one in files_of(name, is_written=False))]
+    if "--" in words:
+        calls.append(words[: words.index("--") + 1])
+    elif CALLS[name].endswith("}"):
+        calls.append(words[:-1])
+    for call in calls:
+        for bad in BAD_FILES:
+            many = 2 if call[-1] == "--diff" else 1
+            path = os.path.join(".", bad) if call[-1] == "--" else bad
+            done = ends([*call, *[path] * many], tmp_path)
+            if bad in BAD_FILES[:2]:
+                done.expect_refusal(bad)
+            else:  # a shell would take it for a script
+                done.expect_no_traceback()
+                assert done.status != 0, done
+
+
+@every_command
+def test_garbage_on_its_command_line(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    first = name.split()
+    for garbage in (["--\udcff\x1b[2J"], ["--nosuch=\udcff"], ["\udcff" * 3], ["-1"], ["9" * 5000], ["\x1b[2J"], [""]):
+        done = ends([*first, *garbage], tmp_path, after_s=LONGEST_S)
+        done.expect_no_traceback()
+        assert "\x1b" not in done.error
+
+
+@pytest.mark.parametrize(
+    "words", [["nosuch"], ["--nosuch"], ["\udcff"], [""], ["adapt", "nosuch"], ["peers", "nosuch"]]
+)
+def test_garbage_in_place_of_a_command(words: list[str], tmp_path: Path) -> None:
+    ends(words, tmp_path).expect_refusal("nosuch", "No such command")
