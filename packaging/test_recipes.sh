@@ -24,11 +24,11 @@ shellcheck --shell=bash --exclude=SC2034,SC2154,SC2164 "$recipes/arch/PKGBUILD" 
 mkdir "$work/arch"
 cp "$recipes/arch/PKGBUILD" "$work/arch"
 user=()
-if [ "$(id -u)" = 0 ]; then # makepkg refuses root
+if [ "$(id -u)" = 0 ]; then # makepkg refuses root, and wants a pacman
     user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
     chown 65534:65534 "$work/arch"
 fi
-is "$(cd "$work/arch" && "${user[@]}" makepkg --printsrcinfo | sed -n 's/^\tpkgver = //p')"
+is "$(cd "$work/arch" && "${user[@]}" env PACMAN=true makepkg --printsrcinfo | sed -n 's/^\tpkgver = //p')"
 
 echo "== Alpine"
 shellcheck --shell=dash --exclude=SC2034,SC2154 "$recipes/alpine/APKBUILD"

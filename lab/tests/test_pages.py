@@ -130,3 +130,26 @@ def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path)
     command = [sys.executable, "-m", "hakmem", "compare", "-n", "2", "--warmup", "0", "--", sys.executable, "load.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "peak RSS: less is better" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "said", "source", "code"),
+    [
+        (
+            "README.md",
+            "proved: 4 of 4 programs ran on hakmem, with the outputs",
+            "commands/demo.py",
+            "proved: {passed} of",
+        ),
+        (
+            "docs/measure-a-service.md",
+            "`nothing stands against hakmem`",
+            "commands/doctor.py",
+            "nothing stands against",
+        ),
+        ("docs/measure-a-service.md", "peak RSS: less is better; medians of 10 rounds", "report/markdown.py", "medians of"),
+    ],
+)
+def test_what_a_page_shows_of_an_output_is_what_the_command_says(page: str, said: str, source: str, code: str) -> None:
+    assert said in (ROOT / page).read_text(encoding="utf-8")
+    assert code in (ROOT / "lab" / "hakmem" / source).read_text(encoding="utf-8")
