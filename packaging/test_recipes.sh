@@ -54,7 +54,7 @@ cmake -DPORT="$recipes/vcpkg/portfile.cmake" -DVERSION="$version" -DCURRENT_PACK
 
 echo "== Conan"
 python3 -m venv "$work/conan"
-"$work/conan/bin/pip" install --quiet --disable-pip-version-check conan==2.32.1
+"$work/conan/bin/pip" install --quiet --disable-pip-version-check conan==2.34.0
 export CONAN_HOME=$work/conan/home
 "$work/conan/bin/conan" profile detect
 "$work/conan/bin/conan" create "$recipes/conan" --format=json --test-folder= >"$work/conan.json"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -147,9 +149,32 @@ def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path)
             "commands/doctor.py",
             "nothing stands against",
         ),
-        ("docs/measure-a-service.md", "peak RSS: less is better; medians of 10 rounds", "report/markdown.py", "medians of"),
+        (
+            "docs/measure-a-service.md",
+            "peak RSS: less is better; medians of 10 rounds",
+            "report/markdown.py",
+            "medians of",
+        ),
     ],
 )
 def test_what_a_page_shows_of_an_output_is_what_the_command_says(page: str, said: str, source: str, code: str) -> None:
     assert said in (ROOT / page).read_text(encoding="utf-8")
     assert code in (ROOT / "lab" / "hakmem" / source).read_text(encoding="utf-8")
+
+
+SHOWN = [
+    ("python3", ["-c", "print('libhakmem' in open('/proc/self/maps').read())"], "True"),
+    ("node", ["-p", 'require("fs").readFileSync("/proc/self/maps", "utf8").includes("libhakmem")'], "true"),
+    ("ruby", ["-e", 'p File.read("/proc/self/maps").include?("libhakmem")'], "true"),
+]
+
+
+@pytest.mark.parametrize(("program", "words", "answer"), SHOWN)
+def test_what_shows_that_a_language_is_on_hakmem_does(program: str, words: list[str], answer: str) -> None:
+    page = (ROOT / "docs" / "languages.md").read_text(encoding="utf-8")
+    assert words[1] in page
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    environment = {**os.environ, "LD_PRELOAD": str(native.library())}
+    done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == answer
