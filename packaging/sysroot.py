@@ -51,7 +51,7 @@ def make(processor: str, glibc: str, folder: Path) -> None:
     names = (f"{processor}-linux-gnu", "generic-glibc", f"{family}-linux-any", "any-linux-any")
     folders = [said(f"{prefix}gcc", "-print-file-name=include").strip(), *(HEADERS / name for name in names)]
     compiled = " ".join(["-nostdinc", *(f"-isystem {path}" for path in folders)])
-    compiled += f" -D__GLIBC_MINOR__={glibc.partition('.')[2]}"
+    compiled += f" -D__GLIBC_MINOR__={glibc.partition('.')[2]} -DHAK_MALLINFO2"
     (folder / "toolchain.cmake").write_text(f"""set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR {processor})
 set(CMAKE_C_COMPILER {prefix}gcc)
