@@ -5,6 +5,8 @@ out=$PWD/build/packages
 version=$(sed -n 's/^#define HAK_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' include/hakmem/hakmem.h | paste -sd.)
 export SOURCE_DATE_EPOCH
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # of all files in packages
+processors=("$(uname -m)") # that wheels are made for
+[ "${processors[0]}" != x86_64 ] || processors+=(aarch64)
 mkdir -p "$out"
 
 # pinned NAME...: these packages as requirements, at the versions that the laboratory is tested with.
@@ -12,6 +14,9 @@ pinned() {
     local name
     for name; do grep "^$name==" lab/requirements.txt; done
 }
+
+# wheel PROCESSOR: the one of build/packages for this processor.
+wheel() { echo "$out"/hakmem-*_"$1".whl; }
 
 # fails COMMAND...: ends the script when the command succeeds.
 fails() { if "$@"; then echo "succeeded, which it should not: $*" >&2 && exit 1; fi; }

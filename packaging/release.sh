@@ -8,12 +8,12 @@ environment=$out/release/environment
 rm -rf "$out/release"
 python3 -m venv --without-pip "$environment"
 .venv/bin/pip --python "$environment/bin/python" install --disable-pip-version-check \
-    "$(echo "$out"/hakmem-*.whl)[plots,profile]"
+    "$(wheel "$(uname -m)")[plots,profile]"
 .venv/bin/cyclonedx-py environment "$environment/bin/python" --output-reproducible --validate \
     -o "$out/hakmem-$version.cdx.json"
 
 abi=hakmem.$(uname -m).abi
 abidw --no-corpus-path --no-comp-dir-path --no-show-locs --headers-dir include --drop-private-types \
-    --out-file "$out/$abi" "$out/wheel/build/libhakmem.so"
+    --out-file "$out/$abi" "$out/wheel/$(uname -m)/build/libhakmem.so"
 sed -i "s|path='$PWD/|path='|" "$out/$abi" # of the sources: the same wherever the tree lies
 [ "${1:-}" != --keep ] || cp "$out/$abi" packaging

@@ -22,7 +22,7 @@ assert wanted <= {name.lower() for name in names}, names
 END
 
 # The header is the only place with the version; what is built reads it there.
-LD_PRELOAD=$out/wheel/build/libhakmem.so HAKMEM_STATS=text /usr/bin/python3 -c pass 2>&1 |
+LD_PRELOAD=$out/wheel/$(uname -m)/build/libhakmem.so HAKMEM_STATS=text /usr/bin/python3 -c pass 2>&1 |
     grep -qx "hakmem $version statistics"
 fails git grep -nF "$version" -- pyproject.toml CMakeLists.txt cmake lab/hakmem packaging \
     ':!packaging/*.txt' ':!packaging/*.abi'

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Installs the wheel of build/packages into an environment of its own, without extras, and uses it.
+# Installs the wheel of build/packages into an environment of its own, without extras, and uses it. That of another
+# processor is unpacked, and a program runs on its library under qemu.
 . "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
 
+newest_glibc=28 # 2.28; of any wheel
 most_bytes=25000000 # of an installation without extras
 
 work=$out/wheel-test
 rm -rf "$work"
 python3 -m venv "$work"
 before=$(du --bytes --summarize "$work" | cut -f1)
-"$work/bin/pip" install --disable-pip-version-check "$out"/hakmem-*.whl
+"$work/bin/pip" install --disable-pip-version-check "$(wheel "$(uname -m)")"
 after=$(du --bytes --summarize "$work" | cut -f1)
 echo "$((after - before)) bytes"
 [ $((after - before)) -le $most_bytes ]
@@ -32,7 +34,22 @@ expect() {
 expect "--html needs jinja2 and matplotlib: pip install 'hakmem[plots]'" "$hakmem" compare --html page.html -- true
 expect "hakmem profile needs jinja2 and numpy and protobuf: pip install 'hakmem[profile]'" "$hakmem" profile -- true
 
-"$work/bin/pip" install --disable-pip-version-check "$(echo "$out"/hakmem-*.whl)[plots,profile]"
+"$work/bin/pip" install --disable-pip-version-check "$(wheel "$(uname -m)")[plots,profile]"
 "$hakmem" compare -n 2 --warmup 0 --html page.html -- true
 "$hakmem" profile --interval 1K -o profile -- bin/python -c 'x = [str(i) * 20 for i in range(100000)]'
 ls page.html profile.*.pb.gz
+
+for processor in "${processors[@]}"; do
+    made=$(wheel "$processor")
+    minor=$(sed -nE 's/.*-manylinux_2_([0-9]+)_[^-]*$/\1/p' <<<"$made")
+    [ "$minor" -le $newest_glibc ]
+    [ "$processor" != "$(uname -m)" ] || continue
+    python3 -m zipfile -e "$made" "$work/$processor"
+    native=$work/$processor/hakmem/native
+    for file in "$native"/libhakmem.so "$native"/launch "$native"/*.so; do file "$file" | grep -i "$processor"; done
+    echo '#include <stdlib.h>
+int main(void) { for (int i = 0; i < 100000; i++) free(malloc(i)); return malloc(1) == 0; }' >program.c
+    "$processor-linux-gnu-gcc" -fno-builtin program.c -o program
+    "qemu-$processor" -L "/usr/$processor-linux-gnu" -E LD_PRELOAD="$native/libhakmem.so" -E HAKMEM_STATS=text ./program \
+        2>&1 | grep -x "hakmem $version statistics"
+done

@@ -1,6 +1,6 @@
 """Draws docs/scale.svg, and writes the tables of docs/scale.md: what tests/scale counts, simulated for many cores.
 
-    scale.py build/release/tests/scale/scale
+    .venv/bin/python scripts/scale.py build/release/tests/scale/scale
 
 The simulation is a closed network of queues with one customer for each core (exact mean value analysis). An operation
 takes ACCESS_NS for each of the library's accesses, and TRANSFER_NS more for each line that has to come from another
@@ -15,22 +15,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hakmem.report.chart import Axis, Panel, picture
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WORKLOADS = ["private", "small", "handing", "runs", "births"]
 INTERLEAVINGS = ["operations", "steps"]
 CORES = [1, 2, 4, 8, 16, 32, 64]
 IN_TABLES = [1, 8, 64, 512]
 ACCESS_NS, TRANSFER_NS = 1.0, 100.0
-WIDTH, HEIGHT, LEFT, TOP, GAP = 150, 130, 30, 24, 22
-HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"
-aria-labelledby="title text">
-<title id="title">Throughput on 1 to 64 cores by a simulation, in multiples of one core's</title>
-<desc id="text">For each workload: with threads that interleave by operations (solid), by steps (dashed), and if nothing
-were shared (grey).</desc>
-<style>
-text {{ font: 10px sans-serif; fill: #666 }} path {{ fill: none; stroke-width: 1.6; stroke: #2a6fbb }}
-.steps {{ stroke-dasharray: 4 3 }} .ideal {{ stroke: #999 }} .axis {{ stroke: #bbb; stroke-width: 1 }}
-</style>"""
+TITLE = "Throughput on 1 to 64 cores by a simulation, in multiples of one core's"
+TEXT = "One plot for each workload, with threads that interleave by operations, by steps, and if nothing were shared."
 
 
 @dataclass(frozen=True)
@@ -79,26 +73,22 @@ def replace(text: str, name: str, made: str) -> str:
     return text
 
 
-def line(points: list[tuple[float, float]], kind: str) -> str:
-    return f'<path class="{kind}" d="M{" L".join(f"{x:.1f} {y:.1f}" for x, y in points)}"/>'
-
-
 def draw(gains: dict[tuple[str, str], list[float]]) -> str:
-    lines = [HEAD.format(width=LEFT + len(WORKLOADS) * (WIDTH + GAP), height=TOP + HEIGHT + 30)]
-    for number, workload in enumerate(WORKLOADS):
-        left, bottom = LEFT + number * (WIDTH + GAP), TOP + HEIGHT
-
-        def place(cores: float, gain: float, left: int = left, bottom: int = bottom) -> tuple[float, float]:
-            return left + WIDTH * cores / CORES[-1], bottom - HEIGHT * gain / CORES[-1]
-
-        lines.append(f'<text x="{left}" y="{TOP - 10}">{workload}</text>')
-        lines.append(line([(left, TOP), (left, bottom), (left + WIDTH, bottom)], "axis"))
-        lines.append(f'<text x="{left - 4}" y="{TOP + 8}" text-anchor="end">{CORES[-1]}</text>')
-        lines.append(f'<text x="{left + WIDTH}" y="{bottom + 14}" text-anchor="end">{CORES[-1]} cores</text>')
-        lines.append(line([place(0, 0), place(CORES[-1], CORES[-1])], "ideal"))
-        for kind in INTERLEAVINGS:
-            lines.append(line([place(*point) for point in zip(CORES, gains[workload, kind])], kind))
-    return "\n".join([*lines, "</svg>\n"])
+    x = Axis("cores", 0, CORES[-1], [1, 16, 32, 48, 64])
+    y = Axis("throughput, one core = 1", 0, CORES[-1], [1, 16, 32, 48, 64])
+    panels = []
+    for workload in WORKLOADS:
+        panel = Panel(workload, x, y, 150, 150)
+        panel.line([(0, 0), (CORES[-1], CORES[-1])], "third")
+        for kind, series in zip(INTERLEAVINGS, ["first", "second"]):
+            panel.line(zip(CORES, gains[workload, kind]), series)
+        panels.append(panel)
+    legend = [
+        ("first", "interleaved by operations", False),
+        ("second", "interleaved by steps", False),
+        ("third", "if nothing were shared", False),
+    ]
+    return picture(TITLE, TEXT, panels, legend)
 
 
 def main() -> None:

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hakmem import figures, ledger, uncited
+from hakmem import figures, ledger, pictures, uncited
 from hakmem.errors import LabError
 from hakmem.ledger import Record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FEWEST_ROUNDS = 3
 SKIPPED_FOLDERS = {"build", "node_modules"}  # and all whose name begins with a dot
@@ -66,7 +72,7 @@ ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
-TABLES = ("table", "uncited")  # these stand in a block of their own
+TABLES = ("table", "picture", "uncited")  # these stand in a block of their own
 KINDS = (*TABLES, "figure", "expected", "not measured")
 MARKER = re.compile(rf"<!--\s*({'|'.join(KINDS)}):(.*?)-->(.*?)<!--\s*end\s*-->", re.DOTALL)
 OPENING = re.compile(rf"<!--\s*({'|'.join(KINDS)}|end)\b.*?-->", re.DOTALL)
@@ -221,6 +227,43 @@ def documents(root: Path) -> list[Document]:
     return found
 
 
+class Definitions:
+    """What the tables and pictures of each page consist of: docs/tables/PAGE.toml, with a table of TOML for each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root, root / "docs" / "tables"
+
+    def of(self, document: Document) -> dict[str, object]:
+        path = self.folder / f"{Path(document.path).stem}.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except tomllib.TOMLDecodeError as error:
+            raise LabError(f"{path.relative_to(self.root)} is no TOML: {error}") from None
+
+    def find(self, document: Document, name: str) -> object:
+        found = self.of(document)
+        if name not in found:
+            path = self.folder.relative_to(self.root) / f"{Path(document.path).stem}.toml"
+            raise LabError(f"{path} has no [{name}]")
+        return found[name]
+
+    def unused(self, documents: list[Document]) -> Iterator[Finding]:
+        used = {
+            (Path(one.path).stem, marker.words)
+            for one in documents
+            for marker in one.markers
+            if marker.kind in ("table", "picture")
+        }
+        for path in sorted(self.folder.glob("*.toml")):
+            try:
+                names = tomllib.loads(path.read_text(encoding="utf-8"))
+            except tomllib.TOMLDecodeError:
+                continue  # the page that asks for it says so
+            for name in names:
+                if (path.stem, name) not in used:
+                    yield Finding(path.relative_to(self.root).as_posix(), 1, f"no page has [{name}]")
+
+
 class Ledger:
     """The records that documents may cite."""
 
@@ -270,7 +313,7 @@ def audit(root: Path, evidence: Path | None = None) -> list[Finding]:
     every = documents(root)
     for document in every:
         findings += check(document, root, records, every)
-    return sorted(set(findings))
+    return sorted({*findings, *Definitions(root).unused(every)})
 
 
 def write(root: Path, evidence: Path | None = None) -> list[str]:
@@ -285,6 +328,8 @@ def write(root: Path, evidence: Path | None = None) -> list[str]:
                 body = generated(document, marker, root, records, every)
             except LabError:
                 continue
+            if marker.kind == "picture":
+                changed += _draw(document, marker, root, records)
             if body is not None:
                 text = text[: marker.body_start] + body + text[marker.body_start + len(marker.body) :]
         if text != document.text:
@@ -295,18 +340,39 @@ def write(root: Path, evidence: Path | None = None) -> list[str]:
 
 def generated(document: Document, marker: Marker, root: Path, records: Ledger, every: list[Document]) -> str | None:
     """What has to stand between the markers; None where that is the writer's own."""
-    name, _, rest = marker.words.partition("\n" if marker.kind == "table" else " ")
+    name, _, rest = marker.words.partition(" ")
 
     def link(record: str) -> str:
         return os.path.relpath(records.folder / f"{record}.json", (root / document.path).parent)
 
     if marker.kind == "table":
-        return f"\n{figures.markdown(figures.parse_table(name.strip(), rest), records.find, link)}\n"
+        table = figures.parse_table(Definitions(root).find(document, marker.words))
+        return f"\n{figures.markdown(table, records.find, link)}\n"
+    if marker.kind == "picture":
+        definition = pictures.parse(Definitions(root).find(document, marker.words))
+        file = os.path.relpath(_picture(root, marker), (root / document.path).parent)
+        return f"\n{pictures.markdown(definition, records.find, file, link)}\n"
     if marker.kind == "figure":
         return figures.text(figures.parse(rest, name), records.find)
     if marker.kind == "uncited":
         return f"\n{uncited.listing(records.uncited(every), link)}\n"
     return None
+
+
+def _picture(root: Path, marker: Marker) -> Path:
+    return root / "docs" / f"{marker.words}.svg"
+
+
+def _drawn(document: Document, marker: Marker, root: Path, records: Ledger) -> str:
+    return pictures.svg(pictures.parse(Definitions(root).find(document, marker.words)), records.find)
+
+
+def _draw(document: Document, marker: Marker, root: Path, records: Ledger) -> Iterator[str]:
+    """Writes the picture's file, and names it if that changed it."""
+    path, drawn = _picture(root, marker), _drawn(document, marker, root, records)
+    if not path.is_file() or path.read_text(encoding="utf-8") != drawn:
+        path.write_text(drawn, encoding="utf-8")
+        yield path.relative_to(root).as_posix()
 
 
 def check(document: Document, root: Path, records: Ledger, every: list[Document]) -> Iterator[Finding]:
@@ -345,9 +411,14 @@ def _check_marker(document: Document, marker: Marker, root: Path, records: Ledge
         return None if marker.words else "not measured, but what is it? <!-- not measured: WHAT -->"
     body = generated(document, marker, root, records, every)
     if body != marker.body:
-        what = "this table is" if marker.kind in TABLES else f"{_one_line(marker.body)!r} is"
+        thing = "picture" if marker.kind == "picture" else "table"
+        what = f"this {thing} is" if marker.kind in TABLES else f"{_one_line(marker.body)!r} is"
         says = "" if marker.kind in TABLES else f", which says {body}"
         return f"{what} not what the record gives{says} (hakmem claims --write)"
+    if marker.kind == "picture":
+        path = _picture(root, marker)
+        if not path.is_file() or path.read_text(encoding="utf-8") != _drawn(document, marker, root, records):
+            return f"{path.relative_to(root)} is not what the record gives (hakmem claims --write)"
     name = marker.words.split()[0]
     link = re.compile(rf"\]\([^)]*{re.escape(name)}\.json\)")
     if marker.kind == "figure" and not link.search(document.paragraph(marker.start)):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ast
 import statistics as medians
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -31,11 +30,6 @@ from hakmem.errors import LabError
 from hakmem.ledger import Expected, Record
 from hakmem.measure import CEILING
 from hakmem.statistics import Interval, Verdict
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ARGUMENTS = {
     "median": ("CASE", "VARIANT", "METRIC"),
@@ -149,17 +143,16 @@ class _ExpectedDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class _TableDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    record: str
     rows: Annotated[dict[str, str | list[str]], msgspec.Meta(min_length=1)]
     columns: Annotated[dict[str, str | float | _ExpectedDefinition], msgspec.Meta(min_length=1)]
 
 
-def parse_table(record: str, text: str) -> Table:
-    """A table from its definition in TOML: `rows` (title = case, or a list of cases) and `columns` (title = expression,
-    or what is expected of each row: source, unit, amounts)."""
+def parse_table(definition: object) -> Table:
+    """A table from its definition: `record`, `rows` (title = case, or a list of cases) and `columns` (title =
+    expression, or what is expected of each row: source, unit, amounts)."""
     try:
-        definition = msgspec.convert(tomllib.loads(text), _TableDefinition)
-    except tomllib.TOMLDecodeError as error:
-        raise FigureError(f"the table's definition is no TOML: {error}") from None
+        definition = msgspec.convert(definition, _TableDefinition)
     except msgspec.ValidationError as error:
         raise FigureError(f"the table's definition: {error}") from None
     columns: list[MeasuredColumn | ExpectedColumn] = []
@@ -170,7 +163,7 @@ def parse_table(record: str, text: str) -> Table:
         if isinstance(column, float):
             raise FigureError(f"an expected value in the measured column {title!r}: {column:g}")
         cases = [(row,) if isinstance(row, str) else tuple(row) for row in definition.rows.values()]
-        columns.append(MeasuredColumn(title=title, cells=tuple(parse(column, record, row) for row in cases)))
+        columns.append(MeasuredColumn(title=title, cells=tuple(parse(column, definition.record, row) for row in cases)))
     return Table(rows=tuple(definition.rows), columns=tuple(columns))
 
 
@@ -196,7 +189,7 @@ def text(figure: Measured, find: Find) -> str:
             raise FigureError("median() is of one case, and has no .estimate, .low or .high")
         values = _values(record, figure.cases[0], figure.variant, figure.metric)
         return words.amount(medians.median(values), comparison.metric(record, figure.metric).unit)
-    interval = _interval(record, figure)
+    interval = ratio_of(record, figure)
     is_change = figure.function == "change"
     if figure.part:
         number: float = getattr(interval, figure.part)
@@ -241,7 +234,7 @@ def _pairs(record: Record, figure: Measured) -> Pairs:
     return {case: (own[case], theirs[case]) for case in cases}
 
 
-def _interval(record: Record, figure: Measured) -> Interval:
+def ratio_of(record: Record, figure: Measured) -> Interval:
     return statistics.geometric_mean_ratio(_pairs(record, figure))
 
 

@@ -1,23 +1,26 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from hakmem import claims, ledger, uncited
+from hakmem import claims, ledger, pictures, uncited
+from hakmem.report import chart
 from sample_record import VALUES, record
 
 ID = "2026-01-02-sample"
 RATIO = 'ratio("mixed 400", hakmem, glibc, operations_per_s)'
 LINK = f"([record](evidence/{ID}.json))"
-TABLE = f"""<!-- table: {ID}
-[rows]
+TABLE = "<!-- table: sample -->\n<!-- end -->\n"
+DEFINITION = f"""[sample]
+record = "{ID}"
+[sample.rows]
 "random" = "mixed 400"
-[columns]
+[sample.columns]
 "throughput" = "ratio(case, hakmem, best, operations_per_s)"
 "peak RSS" = "median(case, hakmem, peak_rss_bytes)"
--->
-<!-- end -->
 """
 
 
@@ -32,6 +35,12 @@ def findings(tree: Path, text: str, name: str = "README.md") -> list[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return [str(finding) for finding in claims.audit(tree)]
+
+
+def define(tree: Path, definition: str, page: str = "README") -> None:
+    path = tree / "docs" / "tables" / f"{page}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(definition)
 
 
 # ---- What counts as a figure -----------------------------------------------------------------------------------------
@@ -131,6 +140,7 @@ def test_every_markdown_file_is_read_but_what_is_built_or_hidden(tree: Path) -> 
 
 
 def test_write_fills_in_what_the_record_says_and_then_the_audit_passes(tree: Path) -> None:
+    define(tree, DEFINITION)
     text = f"Faster: x <!-- figure: {ID} {RATIO} -->?<!-- end --> {LINK}.\n\n{TABLE}"
     assert len(findings(tree, text)) == 2
     assert claims.write(tree) == ["README.md"]
@@ -144,8 +154,9 @@ def test_write_fills_in_what_the_record_says_and_then_the_audit_passes(tree: Pat
 
 
 def test_a_mean_over_all_cases_and_what_is_worse(tree: Path) -> None:
-    table = TABLE.replace("[columns]", '"mean" = "*"\n[columns]')
-    findings(tree, table.replace("median(case, hakmem,", "ratio(case, hakmem, best,"))
+    definition = DEFINITION.replace("[sample.columns]", '"mean" = "*"\n[sample.columns]')
+    define(tree, definition.replace("median(case, hakmem,", "ratio(case, hakmem, best,"))
+    findings(tree, TABLE)
     claims.write(tree)
     written = (tree / "README.md").read_text()
     assert "| random | 1.100 (1.099-1.101) | **2.000 (2.000-2.000)** |" in written
@@ -156,7 +167,8 @@ def test_where_there_is_no_interval_what_every_round_says_is_worse(tmp_path: Pat
     times = {"hakmem": [1.2, 1.3, 1.1], "quick": [1.0, 1.0, 1.0], "same": [1.25, 1.25, 1.25]}
     ledger.keep(record({("hot", name, "wall_s"): of for name, of in times.items()}), tmp_path / "evidence")
     columns = "".join(f'"{name}" = "ratio(case, hakmem, {name}, wall_s)"\n' for name in ("quick", "same"))
-    findings(tmp_path, f'<!-- table: {ID}\n[rows]\n"hot" = "hot"\n[columns]\n{columns}-->\n<!-- end -->\n')
+    define(tmp_path, f'[sample]\nrecord = "{ID}"\nrows = {{ hot = "hot" }}\n[sample.columns]\n{columns}')
+    findings(tmp_path, TABLE)
     claims.write(tmp_path)
     written = (tmp_path / "README.md").read_text()
     assert "| hot | **1.198** | 0.958 |" in written
@@ -168,9 +180,10 @@ def test_a_cell_of_a_case_that_failed_says_so(tmp_path: Path) -> None:
     values |= {("hot", "frail", "wall_s"): [2.0] * 8}
     failure = ledger.FailedRun(case="cold", variant="frail", round=1, reason="out of memory")
     ledger.keep(record(values, failures=[failure]), tmp_path / "evidence")
-    rows = '"hot" = "hot"\n"cold" = "cold"\n'
-    table = f'[rows]\n{rows}[columns]\n"frail" = "ratio(case, hakmem, frail, wall_s)"\n'
-    findings(tmp_path, f"<!-- table: {ID}\n{table}-->\n<!-- end -->\n")
+    rows = 'rows = { hot = "hot", cold = "cold" }'
+    columns = 'columns = { frail = "ratio(case, hakmem, frail, wall_s)" }'
+    define(tmp_path, f'[sample]\nrecord = "{ID}"\n{rows}\n{columns}\n')
+    findings(tmp_path, TABLE)
     claims.write(tmp_path)
     written = (tmp_path / "README.md").read_text()
     assert "| hot | 0.500 (0.500-0.500) |" in written and "| cold | failed |" in written
@@ -222,6 +235,7 @@ def test_too_few_rounds_have_no_interval(tmp_path: Path) -> None:
 
 
 def test_links_are_as_seen_from_the_document(tree: Path) -> None:
+    define(tree, DEFINITION, "one")
     findings(tree, TABLE, "docs/decisions/one.md")
     claims.write(tree)
     assert f"([record](../../evidence/{ID}.json))" in (tree / "docs/decisions/one.md").read_text()
@@ -229,6 +243,7 @@ def test_links_are_as_seen_from_the_document(tree: Path) -> None:
 
 
 def test_a_figure_or_a_table_edited_by_hand_is_found(tree: Path) -> None:
+    define(tree, DEFINITION)
     findings(tree, f"Faster: x <!-- figure: {ID} {RATIO} -->?<!-- end --> {LINK}.\n\n{TABLE}")
     claims.write(tree)
     good = (tree / "README.md").read_text()
@@ -272,15 +287,17 @@ def test_a_record_that_proves_nothing_may_not_be_cited(
     values = {key: some[: int(str(changes.get("rounds", 8)))] for key, some in VALUES.items()}
     ledger.keep(record(values, **changes), tmp_path / "evidence")
     assert findings(tmp_path, f"x <!-- figure: {ID} {RATIO} -->1.1<!-- end -->") == [f"README.md:1: {expected}"]
-    assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
     assert findings(tmp_path, LINK) == [f"README.md:1: {expected}"]
+    define(tmp_path, DEFINITION)
+    assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
 
 
 def test_a_short_case_of_a_full_record_may_not_be_cited(tmp_path: Path) -> None:
     ledger.keep(record(short_cases=["mixed 400"]), tmp_path / "evidence")
     expected = f"'mixed 400' is of sanity size in {ID}: it proves that it ran, nothing else"
-    assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
     assert findings(tmp_path, f"See {LINK}") == []
+    define(tmp_path, DEFINITION)
+    assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
 
 
 def test_a_damaged_record_is_found_whether_or_not_it_is_cited(tree: Path) -> None:
@@ -356,11 +373,12 @@ def test_a_marker_does_not_begin_a_line_of_a_paragraph(tree: Path) -> None:
 # ---- Tables: measured and expected never share a column --------------------------------------------------------------
 
 
-EXPECTED_COLUMN = '"goal" = { source = "issue 4", unit = "x", amounts = { "random" = 1.05 } }\n-->'
+EXPECTED_COLUMN = '"goal" = { source = "issue 4", unit = "x", amounts = { "random" = 1.05 } }\n'
 
 
 def test_a_column_of_expected_values_says_so(tree: Path) -> None:
-    findings(tree, TABLE.replace("-->", EXPECTED_COLUMN, 1))
+    define(tree, DEFINITION + EXPECTED_COLUMN)
+    findings(tree, TABLE)
     claims.write(tree)
     written = (tree / "README.md").read_text()
     assert "| | throughput | peak RSS | goal (expected) |" in written
@@ -378,14 +396,107 @@ MEASURED = '"ratio(case, hakmem, best, operations_per_s)"'
         (MEASURED, "1.05", "an expected value in the measured column 'throughput': 1.05"),
         (MEASURED, '"1.05"', "a value that no record backs, in a place for measured figures: 1.05"),
         (MEASURED, '{ source = "", unit = "x", amounts = {} }', "the table's definition: "),
-        ("-->", EXPECTED_COLUMN.replace('"random"', '"other"'), "the expected column 'goal' needs one amount for each"),
-        ("[rows]", "[rows", "the table's definition is no TOML"),
+        ("[sample.rows]", "[sample.rows", "docs/tables/README.toml is no TOML"),
+        ('record = "2', 'records = "2', "the table's definition: "),
+        (ID, "../secret", "'../secret' is no record's id"),
+        (
+            '"peak RSS"',
+            EXPECTED_COLUMN.replace('"random"', '"other"') + '"peak RSS"',
+            "the expected column 'goal' needs one amount for each",
+        ),
         ('"mixed 400"', '"warm"', f"{ID} has no case 'warm'"),
     ],
 )
 def test_a_table_definition_that_says_nothing_is_refused(tree: Path, old: str, new: str, expected: str) -> None:
-    (found,) = findings(tree, TABLE.replace(old, new, 1))
+    define(tree, DEFINITION.replace(old, new, 1))
+    (found,) = findings(tree, TABLE)
     assert found.startswith(f"README.md:1: {expected}")
+
+
+def test_each_page_has_the_tables_that_are_defined_for_it(tree: Path) -> None:
+    assert findings(tree, TABLE) == ["README.md:1: docs/tables/README.toml has no [sample]"]
+    define(tree, DEFINITION, "other")
+    assert findings(tree, "# Title\n") == ["docs/tables/other.toml:1: no page has [sample]"]
+
+
+# ---- Pictures --------------------------------------------------------------------------------------------------------
+
+PICTURE = "<!-- picture: sample -->\n<!-- end -->\n"
+POINTS = f"""[sample]
+title = "Time and memory"
+baseline = "glibc"
+time = "operations_per_s"
+memory = "peak_rss_bytes"
+panels = [{{ title = "one thread", record = "{ID}", cases = ["mixed 400", "hot"] }}]
+"""
+
+
+def test_a_picture_is_drawn_from_its_record_and_told_in_words(tree: Path) -> None:
+    define(tree, POINTS)
+    assert findings(tree, PICTURE) == ["README.md:1: this picture is not what the record gives (hakmem claims --write)"]
+    assert claims.write(tree) == ["docs/sample.svg", "README.md"]
+    assert claims.audit(tree) == [] and claims.write(tree) == []
+    written = (tree / "README.md").read_text()
+    assert "glibc = 1. one thread: hakmem 0.67 and 1.41.](docs/sample.svg)" in written
+    assert f"([record](evidence/{ID}.json))" in written
+    drawn = ElementTree.parse(tree / "docs" / "sample.svg").getroot()
+    said = [text for element in drawn.iter() for text in [element.text] if text and element.tag.endswith("text")]
+    assert {"peak memory, glibc = 1; less is better", "time per operation, glibc = 1; less is better"} <= set(said)
+    assert {"one thread", "hakmem", "glibc", "others", "95 % interval"} <= set(said)
+
+
+def test_a_picture_that_was_edited_or_is_gone_is_found(tree: Path) -> None:
+    define(tree, POINTS)
+    findings(tree, PICTURE)
+    claims.write(tree)
+    picture = tree / "docs" / "sample.svg"
+    picture.write_text(picture.read_text().replace("cx=", "cx =", 1))
+    found = ["README.md:1: docs/sample.svg is not what the record gives (hakmem claims --write)"]
+    assert [str(one) for one in claims.audit(tree)] == found
+    picture.unlink()
+    assert [str(one) for one in claims.audit(tree)] == found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"glibc"', '"none"', f"{ID} has no variant 'none'"),
+        ('time = "operations_per_s"', 'time = "peak_rss_bytes"', "more of peak_rss_bytes is not better"),
+        ("baseline", "base", "the picture's definition: "),
+    ],
+)
+def test_a_picture_that_its_record_cannot_give_is_refused(tree: Path, old: str, new: str, expected: str) -> None:
+    define(tree, POINTS.replace(old, new, 1))
+    (found,) = findings(tree, PICTURE)
+    assert found.startswith(f"README.md:1: {expected}")
+
+
+def test_names_of_points_that_lie_close_do_not_cover_each_other() -> None:
+    marks = {f"name{number}": (100.0 + number * 3, 100.0 + number) for number in range(6)}
+    found = pictures._labels(marks, [])
+    boxes = []
+    for name, (x, y, anchor) in found.items():
+        wide = len(name) * pictures.LETTER
+        left = x - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
+        boxes.append((left, y - pictures.LINE + 3, left + wide, y + 3))
+    assert not any(pictures._overlap(one, other) for one, other in combinations(boxes, 2))
+
+
+@pytest.mark.parametrize("colours", [chart.LIGHT, chart.DARK])
+def test_letters_and_lines_stand_out_from_the_background(colours: dict[str, str]) -> None:
+    """As WCAG 2 asks: 4.5 to 1 for text, 3 to 1 for what else carries meaning."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(name: str) -> float:
+        low, high = sorted((luminance(colours[name]), luminance(colours["surface"])))
+        return (high + 0.05) / (low + 0.05)
+
+    assert min(contrast(name) for name in ("ink", "muted")) >= 4.5
+    assert min(contrast(name) for name in chart.DASHES) >= 3
 
 
 def test_columns_of_a_table_typed_by_hand_do_not_mix_either(tree: Path) -> None:

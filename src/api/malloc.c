@@ -355,7 +355,8 @@ HAK_API struct mallinfo mallinfo(void) {
     return info;
 }
 
-#if __GLIBC_PREREQ(2, 33)
+/* Programs call it that were built with glibc 2.33 or later. HAK_MALLINFO2: older headers that have the struct. */
+#if __GLIBC_PREREQ(2, 33) || defined(HAK_MALLINFO2)
 HAK_API struct mallinfo2 mallinfo2(void) {
     struct mallinfo2 info = {0};
     FILL_MALLINFO(info, size_t);

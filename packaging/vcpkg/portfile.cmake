@@ -1,0 +1,8 @@
+vcpkg_download_distfile(archive URLS "@SOURCE@" FILENAME "hakmem-${VERSION}.tar.xz" SHA512 @SHA512@)
+vcpkg_extract_source_archive(SOURCE_PATH ARCHIVE "${archive}")
+vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}" OPTIONS -DHAK_TESTS=OFF)
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/hakmem)
+vcpkg_fixup_pkgconfig()
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
