@@ -29,6 +29,7 @@ COMMANDS = {
     "bisect": "find the commit that made a benchmark slower",
     "hot": "where a command's time goes: functions, kernel, faults",
     "explain": "where a process's resident memory is: causes that add up",
+    "pins": "whose blocks hold the pages that can't go back",
     "moments": "real programs explained at work: how much stays unknown",
     "ctl": "ask and steer a running process: statistics, purge, knobs",
     "top": "a live view of processes on hakmem",

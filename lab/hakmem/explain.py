@@ -91,32 +91,39 @@ class Explanation:
 
 
 def of_process(pid: int) -> Explanation:
-    """Of a running process, which isn't stopped for it. A terminal's Ctrl-C does not reach the helper."""
-    done = subprocess.run([native.helper("explain"), str(pid)], capture_output=True, start_new_session=True)
+    return explanation(look(pid))
+
+
+def look(pid: int, *options: str) -> Plain:
+    """Of a running process, which isn't stopped for it: what the native program says with these options, which
+    `explanation` reads. A terminal's Ctrl-C does not reach the helper."""
+    done = subprocess.run([native.helper("explain"), *options, str(pid)], capture_output=True, start_new_session=True)
     _check(done.returncode, done.stderr)
-    return explanation(_parsed(done.stdout))
+    return _parsed(done.stdout)
 
 
-def at_end(file: Path, words: Sequence[str], environment: Mapping[str, str]) -> Explanation:
-    """Runs a program, and explains it when it is about to end. Its input, output and errors are the caller's."""
+def look_at_end(file: Path, words: Sequence[str], environment: Mapping[str, str], *options: str) -> Plain:
+    """Runs a program, and looks at it when it is about to end. Its input, output and errors are the caller's."""
     ready = dict(environment)
     preload = ready.pop("LD_PRELOAD", "")
     with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
         result, complaint = Path(folder, "result"), Path(folder, "complaint")
         complaint.touch()
-        options = ["--at-end", str(result), str(complaint), preload, str(file)]
-        done = subprocess.run([str(native.helper("explain")), *options, *words], env=ready)
+        places = ["--at-end", str(result), str(complaint), preload, str(file)]
+        done = subprocess.run([str(native.helper("explain")), *options, *places, *words], env=ready)
         _check(done.returncode, complaint.read_bytes())
-        return explanation(_parsed(result.read_bytes()))
+        return _parsed(result.read_bytes())
 
 
-def after(seconds: float, file: Path, words: Sequence[str], environment: Mapping[str, str]) -> Explanation:
-    """Starts a program, explains it after a while, and lets it go on to its end."""
+def look_after(
+    seconds: float, file: Path, words: Sequence[str], environment: Mapping[str, str], *options: str
+) -> Plain:
+    """Starts a program, looks at it after a while, and lets it go on to its end."""
     with process.started(words, environment, file) as child:
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
-            return of_process(child.pid)
+            return look(child.pid, *options)
     raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -122,21 +124,43 @@ SAMPLE_TYPES = (
 )
 
 
+@dataclass(frozen=True)
+class Row:
+    """A sample: its stack, the innermost frame first, a value of each type, and the mean size of its blocks."""
+
+    frames: tuple[Frame, ...]
+    values: tuple[float, ...]
+    size: float
+
+
 def encode(profile: Profile) -> bytes:
+    rows = [
+        Row(
+            site.frames,
+            (figures.total_count, figures.total_bytes, figures.live_count, figures.live_bytes),
+            figures.mean_size,
+        )
+        for site in sorted(profile.sites, key=lambda site: -abs(site.figures.live_bytes))
+        for figures in (site.figures,)
+    ]
+    return encode_rows(rows, SAMPLE_TYPES, "inuse_space", profile.interval_bytes, profile.elapsed_s)
+
+
+def encode_rows(
+    rows: Iterable[Row], types: Iterable[tuple[str, str]], default: str, interval_bytes: int, elapsed_s: float
+) -> bytes:
+    """`types` are names and units of the values, of which `default` is shown first."""
     builder = _Builder()
     message = builder.message
-    for name, unit in SAMPLE_TYPES:
+    for name, unit in types:
         message.sample_type.add(type=builder.string(name), unit=builder.string(unit))
-    message.default_sample_type = builder.string("inuse_space")
+    message.default_sample_type = builder.string(default)
     message.period_type.type, message.period_type.unit = builder.string("space"), builder.string("bytes")
-    message.period = profile.interval_bytes
-    message.duration_nanos = int(profile.elapsed_s * 1e9)
-    for site in sorted(profile.sites, key=lambda site: -abs(site.figures.live_bytes)):
-        figures = site.figures
+    message.period = interval_bytes
+    message.duration_nanos = int(elapsed_s * 1e9)
+    for row in rows:
         sample = message.sample.add()
-        sample.location_id.extend(builder.location(frame) for frame in site.frames)
-        sample.value.extend(
-            round(value) for value in (figures.total_count, figures.total_bytes, figures.live_count, figures.live_bytes)
-        )
-        sample.label.add(key=builder.string("bytes"), num=round(figures.mean_size), num_unit=builder.string("bytes"))
+        sample.location_id.extend(builder.location(frame) for frame in row.frames)
+        sample.value.extend(map(round, row.values))
+        sample.label.add(key=builder.string("bytes"), num=round(row.size), num_unit=builder.string("bytes"))
     return gzip.compress(message.SerializeToString(), mtime=0)

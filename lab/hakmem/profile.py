@@ -141,7 +141,7 @@ def parse(text: str, name: str) -> Profile:
         if line.startswith("site "):
             numbers, _, addresses = line[5:].partition(":")
             raw = dict(zip(head["figures"], map(int, numbers.split()), strict=True))
-            sites[_frames(symbols, [int(word, 16) for word in addresses.split()])] += _figures(raw)
+            sites[frames_of(symbols, [int(word, 16) for word in addresses.split()])] += _figures(raw)
     return Profile(
         name,
         int(head["process"][0]),
@@ -172,7 +172,7 @@ def _figures(raw: dict[str, int]) -> Figures:
     )
 
 
-def _frames(symbols: Symbols, addresses: Iterable[int]) -> tuple[Frame, ...]:
+def frames_of(symbols: Symbols, addresses: Iterable[int]) -> tuple[Frame, ...]:
     """Without the allocator's own, and up to the first address that is no code: there the chain led astray."""
     frames: list[Frame] = []
     for returns_to in addresses:

@@ -1,7 +1,7 @@
 /* explain: what the resident memory of a process on hakmem is there for, seen from outside, as JSON.
  *
- *     explain PID
- *     explain --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]
+ *     explain [--pins] PID
+ *     explain [--pins] --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]
  *     explain --version
  *
  * The first form writes to standard output. The second runs FILE as COMMAND with PRELOAD as its LD_PRELOAD, waits for its end, and
@@ -10,7 +10,7 @@
  *
  * Its output has what was measured and no more: resident bytes by cause, by class of blocks, by heap; threads with names and
  * stack pointers; and the mappings, each with those of its resident bytes that are not hakmem's. lab/hakmem/explain.py puts
- * it into words. The sum is not made to fit: what is missing in it was not found. */
+ * it into words. With --pins, also the samples of the heap profile, and the pages on which they lie: lab/hakmem/pins.py. The sum is not made to fit: what is missing in it was not found. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +27,10 @@
 #include "base/version.h"
 #include "exec.h"
 #include "explain_heap.h"
+#include "explain_profile.h"
 
 static const char version[] = HAK_VERSION_TEXT;
+static bool with_pins;
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------- */
 
@@ -120,10 +122,11 @@ static void write_mappings(FILE *out, const struct heap_view *view) {
         const struct mapping *mapping = &view->process->mappings[i];
         uint64_t foreign = foreign_bytes(view, mapping, &first);
         fprintf(out,
-                "%s\n  {\"start\": %" PRIu64 ", \"end\": %" PRIu64 ", \"permissions\": \"%s\", \"inode\": %" PRIu64
-                ", \"resident\": %" PRIu64 ", \"foreign\": %" PRIu64 ", \"name\": ",
-                separator, mapping->start, mapping->end, mapping->permissions, mapping->inode, mapping->resident_bytes,
-                foreign);
+                "%s\n  {\"start\": %" PRIu64 ", \"end\": %" PRIu64 ", \"offset\": %" PRIu64
+                ", \"permissions\": \"%s\", \"inode\": %" PRIu64 ", \"resident\": %" PRIu64 ", \"foreign\": %" PRIu64
+                ", \"name\": ",
+                separator, mapping->start, mapping->end, mapping->offset, mapping->permissions, mapping->inode,
+                mapping->resident_bytes, foreign);
         write_text(out, mapping->name);
         fputc('}', out);
         separator = ",";
@@ -157,9 +160,21 @@ static void write_classes(FILE *out, const struct heap_view *view) {
         }
         fprintf(out,
                 "%s\n  {\"block_bytes\": %" PRIu32 ", \"slabs\": %" PRIu64 ", \"live_blocks\": %" PRIu64
-                ", \"live\": %" PRIu64 ", \"free\": %" PRIu64 ", \"cached\": %" PRIu64 "}",
+                ", \"live\": %" PRIu64 ", \"free\": %" PRIu64 ", \"cached\": %" PRIu64 ", \"held\": %" PRIu64 "}",
                 separator, hak_size_classes[i].block_bytes, tally->slabs, tally->live_blocks, tally->live, tally->free,
-                tally->cached);
+                tally->cached, tally->held);
+        separator = ",";
+    }
+    fprintf(out, "]");
+}
+
+static void write_held(FILE *out, const struct heap_view *view) {
+    const char *separator = "";
+    fprintf(out, ",\n \"held\": [");
+    for (size_t i = 0; i < view->held_count; i++) {
+        const struct held_page *page = &view->held[i];
+        fprintf(out, "%s\n  {\"address\": %" PRIu64 ", \"block_bytes\": %" PRIu64 ", \"live_blocks\": %" PRIu64 "}",
+                separator, page->address, page->block_bytes, page->live_blocks);
         separator = ",";
     }
     fprintf(out, "]");
@@ -204,6 +219,10 @@ static void explain(pid_t id, FILE *out) {
     write_heaps(out, &view);
     write_threads(out, &process);
     write_mappings(out, &view);
+    if (with_pins) {
+        write_held(out, &view);
+        profile_write(out, &view);
+    }
     fprintf(out, "}\n");
     if (fflush(out) != 0 || ferror(out)) {
         process_fail("the result can't be written: %s", strerror(errno));
@@ -300,6 +319,11 @@ static int explain_at_end(const char *result, const char *complaint, const char 
 }
 
 int main(int count, char **arguments) {
+    if (count >= 2 && strcmp(arguments[1], "--pins") == 0) {
+        with_pins = true;
+        count--;
+        arguments++;
+    }
     if (count >= 7 && strcmp(arguments[1], "--at-end") == 0) {
         return explain_at_end(arguments[2], arguments[3], arguments[4], arguments[5], arguments + 6);
     }
@@ -310,7 +334,8 @@ int main(int count, char **arguments) {
     char *end;
     long id = count == 2 ? strtol(arguments[1], &end, 10) : 0;
     if (count != 2 || *end != '\0') {
-        process_fail("usage: explain PID | explain --at-end RESULT COMPLAINT PRELOAD FILE COMMAND [ARGUMENT...]");
+        process_fail("usage: explain [--pins] PID | explain [--pins] --at-end RESULT COMPLAINT PRELOAD FILE COMMAND "
+                     "[ARGUMENT...]");
     }
     if (id <= 0 || id > INT32_MAX) {
         process_fail("there is no process %s", arguments[1]);

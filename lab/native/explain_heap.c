@@ -180,6 +180,7 @@ static void own_profile(struct heap_view *view, const struct hak_landmarks *land
     uint64_t tables = 0, bytes = 0;
     if (process_read_anyway(view->process, address_of(landmarks->profile), &tables, sizeof tables) && tables != 0 &&
         process_read(view->process, tables, &bytes, sizeof bytes) && bytes < ADDRESS_END - tables) {
+        view->profile = tables;
         add_owned(view, tables, tables + bytes, OWNED_METADATA);
     }
 }
@@ -326,6 +327,28 @@ static void mark_cached(const struct heap_view *view, struct slab_view *slab) {
     }
 }
 
+/* Pieces that blocks in use keep, and how many of these lie on each. */
+static void count_held(struct heap_view *view, const struct slab_view *slab, uint32_t size_class) {
+    uint64_t live[MOST_PIECES] = {0};
+    for (uint32_t i = 0; i < slab->facts->block_count; i++) {
+        uint64_t start = (uint64_t)i * slab->facts->block_bytes, last = start + slab->facts->block_bytes - 1;
+        for (uint64_t piece = start / slab->piece_bytes; piece <= last / slab->piece_bytes; piece++) {
+            live[piece] += slab->blocks[i] == BLOCK_LIVE;
+        }
+    }
+    for (uint64_t i = 0; i < slab->bytes / slab->piece_bytes; i++) {
+        if (live[i] == 0 || !slab->is_counted[i]) {
+            continue;
+        }
+        view->classes[size_class].held += slab->piece_bytes;
+        if (size_class > HAK_SMALL_CLASS_COUNT) {
+            view->held = ROOM_FOR_ONE(view->held, view->held_count);
+            view->held[view->held_count++] =
+                (struct held_page){slab->start + i * slab->piece_bytes, slab->facts->block_bytes, live[i]};
+        }
+    }
+}
+
 /* Says of each piece whether it counts for its blocks. One without a block in use or in a bin may be there for another reason. */
 static void judge_pieces(struct heap_view *view, struct slab_view *slab, const struct hak_slab *record) {
     uint32_t count = (uint32_t)(slab->bytes / slab->piece_bytes);
@@ -402,6 +425,7 @@ static void explain_slab(struct heap_view *view, uint64_t start, uint32_t size_c
     read_blocks(&slab, record, words);
     mark_cached(view, &slab);
     judge_pieces(view, &slab, record);
+    count_held(view, &slab, size_class);
     count_slab(view, &slab, size_class);
 }
 

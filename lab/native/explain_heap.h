@@ -29,6 +29,7 @@ struct causes {
 
 struct class_tally {
     uint64_t slabs, live_blocks, live, free, cached; /* bytes, but for the first two */
+    uint64_t held;                                   /* bytes of the pages on which live ones lie */
 };
 
 struct heap_tally {
@@ -50,6 +51,11 @@ struct kept {
     bool is_unit;
 };
 
+/* A page of a slab of a sampled class on which blocks in use lie. */
+struct held_page {
+    uint64_t address, block_bytes, live_blocks;
+};
+
 struct heap_view {
     const struct process *process;
     char version[HAK_VERSION_BYTES];
@@ -65,6 +71,10 @@ struct heap_view {
     size_t owned_count;
     struct kept *kept; /* in order of addresses */
     size_t kept_count;
+    struct held_page *held;
+    size_t held_count;
+    uint64_t
+        profile; /* the address of the tables of the heap profile (observe/profile_tables.h), of the last copy; or 0 */
 };
 
 /* Explains all heaps in the process. Fails when it has none, or those of another version. */

@@ -419,8 +419,8 @@ class Structures:
         self.memory = open(f"/proc/{pid}/mem", "r+b", buffering=0)
         found = [ctl.landmarks_of(self.memory, base) for base in ctl.library_bases(pid)]
         at = next(address for address in found if address is not None) + ctl.WISH_AT
-        layout = struct.unpack("=25I", self.read(at + 8, 100))
-        ranges, heaps, directory, kept = (self.word(at + 112 + 8 * i) for i in range(4))
+        layout = struct.unpack("=29I", self.read(at + 8, 116))
+        ranges, heaps, directory, kept = (self.word(at + 128 + 8 * i) for i in range(4))
         first, heap = self.word(ranges), self.word(heaps)
         start = self.word(first)  # of the heap; the tables lie below it
         maps = Path(f"/proc/{pid}/maps").read_text()
@@ -430,6 +430,9 @@ class Structures:
         self.others = [(heap, heap + layout[HEAP_BYTES_IN_LAYOUT])]
         leaves, places = self.word(directory), self.word(kept)
         self.others += [(leaves, leaves + 4096), (places, places + 64 * 8)]
+        profile = self.word(self.word(at + 160))
+        parts = range(profile, profile + (16 << 20), MOST_SPOILED) if profile else ()
+        self.others += [(low, low + MOST_SPOILED) for low in parts]
 
     def read(self, address: int, size: int) -> bytes:
         self.memory.seek(address)

@@ -58,13 +58,19 @@ static void meter_all_the_time(void) {
     hak_routes_meter(true);
 }
 
-bool hak_meter_start(uint64_t interval_bytes) {
-    if (!hak_process_initialize() || !hak_profile_begin(interval_bytes == 0 ? 1 : interval_bytes)) return false;
+static bool start_metering(uint64_t interval_bytes, bool in_runs) {
+    if (!hak_process_initialize()) return false;
+    hak_atomic_store(&hak_profile_in_runs, in_runs, relaxed);
+    if (!hak_profile_begin(interval_bytes == 0 ? 1 : interval_bytes)) return false;
     hak_atomic_fetch_add(&starts, 1, relaxed);
     meter_all_the_time();
     hak_background_nudge();
     return true;
 }
+
+bool hak_meter_start(uint64_t interval_bytes) { return start_metering(interval_bytes, false); }
+
+bool hak_meter_start_runs(uint64_t interval_bytes) { return start_metering(interval_bytes, true); }
 
 void hak_meter_stop(void) {
     hak_profile_end();

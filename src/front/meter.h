@@ -37,6 +37,9 @@ HAK_INLINE uint64_t hak_meter_interval(void) {
  * of times. False when there is no memory for it. hak_profile_write writes it (observe/profile.h). */
 bool hak_meter_start(uint64_t interval_bytes);
 
+/* The same, with samples in runs, one per interval (P6): for which call sites hold pages. */
+bool hak_meter_start_runs(uint64_t interval_bytes);
+
 /* Switches it off. */
 void hak_meter_stop(void);
 

@@ -307,18 +307,40 @@ static void after_alloc(struct hak_heap *heap, const void *caller) {
     look_after_growth();
 }
 
+#define NOT_DRAWN (INT64_MIN / 2)
+
+/* Bytes to the next sample of a class, or in a run, less than 0: into it. What was drawn from another interval is drawn
+ * anew when it is first asked for. */
+static int64_t unsampled_bytes(struct hak_heap *heap, uint32_t size_class, uint64_t interval,
+                               const struct hak_profile_runs *runs) {
+    if (heap->sample_interval_bytes != interval || heap->samples_in_runs != runs->are_on) {
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_owned_set(&heap->unsampled_bytes[i], NOT_DRAWN);
+        heap->sample_interval_bytes = interval;
+        heap->samples_in_runs = runs->are_on;
+    }
+    int64_t unsampled = hak_owned_get(&heap->unsampled_bytes[size_class]);
+    if (unsampled != NOT_DRAWN) return unsampled;
+    if (!runs->are_on) return hak_profile_draw(interval);
+    return hak_profile_begin_runs(runs, &heap->run_slots[size_class]);
+}
+
 /* What the allocation of `bytes` counts for; 0 when it is not to be sampled. */
-static uint64_t weigh(struct hak_heap *heap, int64_t bytes) {
-    uint64_t interval = hak_meter_interval();
+static uint64_t weigh(struct hak_heap *heap, uint32_t size_class, int64_t bytes) {
+    struct hak_profile_runs runs = hak_profile_runs_of(hak_size_classes[size_class].block_bytes);
+    uint64_t interval = runs.are_on ? runs.interval_bytes : hak_meter_interval();
     uint32_t rarity = hak_atomic_load(&hak_meter_rarity, relaxed);
     if (interval == 0) return 0; /* switched off just now */
-    uint64_t weight = hak_profile_weight((uint64_t)bytes, interval, rarity);
-    if (heap == NULL) return hak_profile_draw(interval) <= bytes ? weight : 0;
-    int64_t unsampled =
-        heap->sample_interval_bytes == interval ? hak_owned_get(&heap->unsampled_bytes) : hak_profile_draw(interval);
-    heap->sample_interval_bytes = interval;
-    bool is_due = unsampled <= bytes;
-    hak_owned_set(&heap->unsampled_bytes, is_due ? hak_profile_draw(interval) : unsampled - bytes);
+    uint64_t weight =
+        runs.are_on ? hak_profile_run_weight(&runs, rarity) : hak_profile_weight((uint64_t)bytes, interval, rarity);
+    if (heap == NULL) {
+        bool is_due = runs.are_on ? hak_profile_random() % runs.slot_count == 0 : hak_profile_draw(interval) <= bytes;
+        return is_due ? weight : 0;
+    }
+    int64_t unsampled = unsampled_bytes(heap, size_class, interval, &runs), left = unsampled - bytes;
+    bool is_due = runs.are_on ? unsampled <= 0 : left <= 0;
+    if (runs.are_on) left = hak_profile_next_run(&runs, left, &heap->run_slots[size_class]);
+    else if (is_due) left = hak_profile_draw(interval);
+    hak_owned_set(&heap->unsampled_bytes[size_class], left);
     hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
     return is_due ? weight : 0;
 }
@@ -344,7 +366,7 @@ static void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_cla
 static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
     uint32_t size_class = hak_routes_class_of(size);
     struct hak_heap *heap = enter();
-    uint64_t weight = weigh(heap, metered_bytes(size));
+    uint64_t weight = weigh(heap, size_class, metered_bytes(size));
     void *block = NULL;
     if (weight != 0) {
         block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
@@ -378,12 +400,13 @@ static HAK_COLD void *alloc_missed(size_t size, const void *caller) {
 static inline void *take_metered(size_t size, uint32_t offset) {
     struct hak_heap *heap = hak_thread_heap;
     struct hak_bin *bin = hak_bin_at(heap, offset) - HAK_SMALL_CLASS_COUNT;
-    int64_t unsampled = hak_owned_get(&heap->unsampled_bytes) - metered_bytes(size);
+    HAK_OWNED(int64_t) *to_sample = &heap->unsampled_bytes[offset / HAK_BIN_STRIDE - HAK_SMALL_CLASS_COUNT];
+    int64_t unsampled = hak_owned_get(to_sample) - metered_bytes(size);
     void **top = hak_owned_get(&bin->top);
     if (HAK_UNLIKELY(unsampled <= 0) || HAK_UNLIKELY(!hak_relaxed_below(&bin->base, top))) return NULL;
     void *block = top[-1];
     hak_bin_set_top(bin, top - 1);
-    hak_owned_set(&heap->unsampled_bytes, unsampled);
+    hak_owned_set(to_sample, unsampled);
     hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
     return block;
 }

@@ -113,7 +113,9 @@ static void read_settings(void) {
     settings.metrics_file =
         (uintptr_t)keep_name(hak_config_file(settings.metrics_file), metrics_file, sizeof metrics_file);
     check_metrics_file(&messages);
-    if (settings.heap_profile != 0 && !hak_meter_start(settings.heap_profile_interval_bytes))
+    uint64_t interval = settings.heap_profile_interval_bytes;
+    if ((settings.pins && !hak_meter_start_runs(interval)) ||
+        (!settings.pins && settings.heap_profile != 0 && !hak_meter_start(interval)))
         hak_text_add(&messages, "hakmem: no memory for the heap profile\n");
     if (messages.truncated) end_early(&messages);
     if (messages.length != 0) hak_os_write_quietly(STDERR_FILENO, messages.start, messages.length);

@@ -137,21 +137,39 @@ static void add_part(const char *text, void *answer) {
     if (hak_answer_make_room(answer, strlen(text))) hak_text_add(&((struct hak_answer *)answer)->text, "%s", text);
 }
 
-static void start_profile(const char *interval, struct hak_answer *answer) {
+static void start_profile(const char *interval, bool in_runs, struct hak_answer *answer) {
     uint64_t bytes = hak_process_config()->heap_profile_interval_bytes;
     if (interval[0] != '\0' && (!hak_config_parse_number(interval, &bytes) || bytes == 0)) {
         hak_text_add(&answer->text, "error: %s: expected a number of bytes, such as 64K or 1M\n", interval);
-    } else if (!hak_meter_start(bytes)) {
+    } else if (!(in_runs ? hak_meter_start_runs : hak_meter_start)(bytes)) {
         hak_text_add(&answer->text, "error: there is no memory for a profile\n");
     } else {
         say_ok(answer);
-        hak_text_add(&answer->text, "one sample per %lu bytes\n", (unsigned long)bytes);
+        hak_text_add(&answer->text, "one %s per %lu bytes\n", in_runs ? "run of samples" : "sample",
+                     (unsigned long)bytes);
+    }
+}
+
+/* What follows `on`; NULL when it isn't that. */
+static const char *after_on(const char *what) {
+    if (strncmp(what, "on", 2) != 0 || (what[2] != '\0' && what[2] != ' ')) return NULL;
+    return what[2] == '\0' ? what + 2 : what + 3;
+}
+
+static void steer_pins(const char *what, struct hak_answer *answer) {
+    if (after_on(what) != NULL) {
+        start_profile(after_on(what), true, answer);
+    } else if (strcmp(what, "off") == 0) {
+        hak_meter_stop();
+        say_ok(answer);
+    } else {
+        hak_text_add(&answer->text, "error: pins takes on, on BYTES or off, not %s\n", what);
     }
 }
 
 static void steer_profile(const char *what, struct hak_answer *answer) {
-    if (strncmp(what, "on", 2) == 0 && (what[2] == '\0' || what[2] == ' ')) {
-        start_profile(what[2] == '\0' ? what + 2 : what + 3, answer);
+    if (after_on(what) != NULL) {
+        start_profile(after_on(what), false, answer);
     } else if (strcmp(what, "off") == 0) {
         hak_meter_stop();
         say_ok(answer);
@@ -184,6 +202,8 @@ static const struct request_kind {
     {"try", "KNOB=VALUE", try_knob, "have the controller try a value, and keep it if it is shown to be better"},
     {"profile", "on [BYTES]|off|dump", steer_profile,
      "the heap profile: begin, with so many bytes from sample to sample; stop; show"},
+    {"pins", "on [BYTES]|off", steer_pins,
+     "samples in runs, one per so many bytes, from which hakmem pins tells whose blocks hold pages: begin; stop"},
     {"help", "", tell_requests, "this list"},
 };
 

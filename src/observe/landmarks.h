@@ -11,9 +11,10 @@
 #ifndef HAK_OBSERVE_LANDMARKS_H
 #define HAK_OBSERVE_LANDMARKS_H
 
+#include "observe/profile_tables.h"
 #include "pool/heap.h"
 
-enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT = 25 };
+enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT = 29 };
 
 /* Sizes, offsets and constants that a reader relies on, as they were compiled. */
 #define HAK_LAYOUT                                                                                                     \
@@ -26,7 +27,9 @@ enum { HAK_LANDMARKS_NOTE = 0x68616b31, HAK_VERSION_BYTES = 24, HAK_LAYOUT_COUNT
             offsetof(struct hak_heap, number), offsetof(struct hak_heap, empty_slabs),                                 \
             offsetof(struct hak_heap, in_use), offsetof(struct hak_heap, thread_id), offsetof(struct hak_heap, next),  \
             HAK_HEAP_BYTES, HAK_CLASS_LIMIT, HAK_SMALL_CLASS_COUNT, HAK_RANGE_LIMIT, HAK_UNIT_SHIFT,                   \
-            HAK_DIRECTORY_LEAF_SHIFT, HAK_KEPT_MAPPINGS                                                                \
+            HAK_DIRECTORY_LEAF_SHIFT, HAK_KEPT_MAPPINGS, sizeof(struct hak_profile_tables),                            \
+            offsetof(struct hak_profile_tables, samples), offsetof(struct hak_profile_tables, words),                  \
+            offsetof(struct hak_profile_site, addresses)                                                               \
     }
 
 struct hak_landmarks {

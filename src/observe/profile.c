@@ -6,75 +6,14 @@
 #include "base/bits.h"
 #include "base/format.h"
 #include "observe/probes.h"
+#include "observe/profile_tables.h"
 #include "observe/stack.h"
 #include "os/os.h"
 
 enum {
-    SITE_SLOTS = 1 << 15,
-    SITE_WORDS = 1 << 19, /* 4 MiB: some 10,000 sites of usual depth */
     SITE_PROBES = 64,
-    SAMPLE_SLOTS = 1 << 15,
     SAMPLE_PROBES = 32,
-    WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
-    PEAK_SHARE = 32,   /* a peak is noted when it is higher by this part of itself */
-};
-
-/* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of
- * those freed again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of
- * lifetimes; the last two are of what was live at the peak (P5). */
-#define FIGURES(FIGURE)                                                                                                \
-    FIGURE(samples)                                                                                                    \
-    FIGURE(freed_samples)                                                                                              \
-    FIGURE(weight)                                                                                                     \
-    FIGURE(freed_weight)                                                                                               \
-    FIGURE(bytes)                                                                                                      \
-    FIGURE(freed_bytes)                                                                                                \
-    FIGURE(block_bytes)                                                                                                \
-    FIGURE(freed_block_bytes)                                                                                          \
-    FIGURE(least_size)                                                                                                 \
-    FIGURE(largest_size)                                                                                               \
-    FIGURE(freed_ms)                                                                                                   \
-    FIGURE(freed_below_10ms)                                                                                           \
-    FIGURE(freed_below_100ms)                                                                                          \
-    FIGURE(freed_below_1s)                                                                                             \
-    FIGURE(freed_below_10s)                                                                                            \
-    FIGURE(freed_below_100s)                                                                                           \
-    FIGURE(freed_later)                                                                                                \
-    FIGURE(peak_weight)                                                                                                \
-    FIGURE(peak_bytes)
-
-struct site {
-#define FIGURE(name) HAK_ATOMIC(uint64_t) name; /* relaxed */
-    FIGURES(FIGURE)
-#undef FIGURE
-    uint32_t next; /* const from here on (P4): the site in `words` that was new before this one; 0 for none */
-    uint64_t hash;
-    uint64_t depth;
-    uintptr_t addresses[]; /* the innermost first */
-};
-
-/* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
- * The address is 0 while the rest is being written. */
-struct origin {
-    HAK_ATOMIC(uintptr_t) block;
-    HAK_ATOMIC(uint64_t) size;
-    HAK_ATOMIC(uint32_t) site;
-};
-
-struct hak_profile_tables {
-    uint64_t bytes;                                 /* const: of all this, as it is mapped */
-    HAK_ATOMIC(uint32_t) sites[SITE_SLOTS];         /* where in `words`; 0 for none (P4) */
-    HAK_ATOMIC(uintptr_t) blocks[SAMPLE_SLOTS];     /* addresses of sampled blocks; 0 for none (P3) */
-    struct hak_profile_entry samples[SAMPLE_SLOTS]; /* of who sets the address, and then of who removes it */
-    struct origin origins[SAMPLE_SLOTS];
-    HAK_ATOMIC(uint32_t) words_used;
-    HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
-    HAK_ATOMIC(uint64_t) lost_samples;
-    HAK_ATOMIC(uint64_t) live_bytes;          /* of all sites */
-    HAK_ATOMIC(uint64_t) peak_bytes, peak_ms; /* when the peak was noted last (P5) */
-    HAK_ATOMIC(uint32_t) noting;              /* process that notes it; 0, or one that forked meanwhile: nobody does */
-    uint64_t began_ms;
-    uint64_t words[SITE_WORDS]; /* sites, one after the other */
+    PEAK_SHARE = 32 /* a peak is noted when it is higher by this part of itself */
 };
 
 HAK_ATOMIC(uint64_t) hak_profile_interval;
@@ -134,8 +73,41 @@ static double chance_of(double x) {
 }
 
 uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
-    double weight = (double)rarity * WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes);
+    double weight =
+        (double)rarity * HAK_PROFILE_WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes);
     return weight < 0x1p63 ? (uint64_t)(weight + 0.5) : (uint64_t)1 << 63;
+}
+
+/* A few pages, each filled by what was asked for one after the other. */
+enum { RUN_BYTES = 16 << 10, MOST_SLOTS = UINT16_MAX };
+
+HAK_ATOMIC(bool) hak_profile_in_runs;
+
+struct hak_profile_runs hak_profile_runs_of(uint64_t block_bytes) {
+    uint64_t interval_bytes = hak_atomic_load(&hak_profile_interval, relaxed), slots = interval_bytes / RUN_BYTES;
+    return (struct hak_profile_runs){.are_on = hak_atomic_load(&hak_profile_in_runs, relaxed),
+                                     .interval_bytes = interval_bytes,
+                                     .run_bytes = block_bytes > RUN_BYTES ? block_bytes : RUN_BYTES,
+                                     .slot_count = slots == 0           ? 1
+                                                   : slots < MOST_SLOTS ? slots
+                                                                        : MOST_SLOTS};
+}
+
+int64_t hak_profile_begin_runs(const struct hak_profile_runs *runs, uint16_t *slot) {
+    *slot = (uint16_t)(hak_profile_random() % runs->slot_count);
+    return (int64_t)(*slot * runs->run_bytes);
+}
+
+int64_t hak_profile_next_run(const struct hak_profile_runs *runs, int64_t to_run, uint16_t *slot) {
+    while (to_run <= -(int64_t)runs->run_bytes) {
+        to_run += (int64_t)((runs->slot_count - *slot) * runs->run_bytes);
+        to_run += hak_profile_begin_runs(runs, slot);
+    }
+    return to_run;
+}
+
+uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t rarity) {
+    return runs->slot_count * rarity * HAK_PROFILE_WEIGHT_ONE / HAK_RARITY_ONE;
 }
 
 /* ---- Sites ------------------------------------------------------------------------------------------------------- */
@@ -149,11 +121,11 @@ static uint64_t hash_of(const uintptr_t *addresses, uint32_t depth) {
     return hash;
 }
 
-static struct site *site_at(struct hak_profile_tables *known, uint32_t where) {
-    return (struct site *)(void *)&known->words[where];
+static struct hak_profile_site *site_at(struct hak_profile_tables *known, uint32_t where) {
+    return (struct hak_profile_site *)(void *)&known->words[where];
 }
 
-static bool is_of(const struct site *site, uint64_t hash, const uintptr_t *addresses, uint32_t depth) {
+static bool is_of(const struct hak_profile_site *site, uint64_t hash, const uintptr_t *addresses, uint32_t depth) {
     if (site->hash != hash || site->depth != depth) return false;
     for (uint32_t i = 0; i < depth; i++)
         if (site->addresses[i] != addresses[i]) return false;
@@ -162,12 +134,12 @@ static bool is_of(const struct site *site, uint64_t hash, const uintptr_t *addre
 
 /* Where a new site is; 0 when there is no room. */
 static uint32_t make_site(struct hak_profile_tables *known, uint64_t hash, const uintptr_t *addresses, uint32_t depth) {
-    uint32_t need = (uint32_t)(sizeof(struct site) / sizeof(uint64_t)) + depth;
+    uint32_t need = (uint32_t)(sizeof(struct hak_profile_site) / sizeof(uint64_t)) + depth;
     uint32_t where = hak_atomic_load(&known->words_used, relaxed);
     do {
-        if (where + need > SITE_WORDS) return 0;
+        if (where + need > HAK_PROFILE_SITE_WORDS) return 0;
     } while (!hak_atomic_cas(&known->words_used, &where, where + need, relaxed, relaxed));
-    struct site *site = site_at(known, where);
+    struct hak_profile_site *site = site_at(known, where);
     site->hash = hash;
     site->depth = depth;
     for (uint32_t i = 0; i < depth; i++) site->addresses[i] = addresses[i];
@@ -176,7 +148,7 @@ static uint32_t make_site(struct hak_profile_tables *known, uint64_t hash, const
 
 /* Returns where the site is. */
 static uint32_t add_to_list(struct hak_profile_tables *known, uint32_t where) {
-    struct site *site = site_at(known, where);
+    struct hak_profile_site *site = site_at(known, where);
     uint32_t newest = hak_atomic_load(&known->newest, relaxed);
     do {
         site->next = newest;
@@ -190,7 +162,7 @@ static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *add
     uint64_t hash = hash_of(addresses, depth);
     uint32_t made = 0;
     for (uint32_t i = 0; i < SITE_PROBES; i++) {
-        HAK_ATOMIC(uint32_t) *slot = &known->sites[(hash + i) % SITE_SLOTS];
+        HAK_ATOMIC(uint32_t) *slot = &known->sites[(hash + i) % HAK_PROFILE_SITE_SLOTS];
         /* Acquire pairs with the release below: the site can be read. */
         uint32_t where = hak_atomic_load(slot, acquire);
         if (where == 0) {
@@ -207,10 +179,19 @@ static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *add
 
 /* ---- Samples ----------------------------------------------------------------------------------------------------- */
 
-/* A multiplication spreads addresses that differ in few bits. */
-static uint32_t first_slot(uintptr_t block) { return (uint32_t)((block * UINT64_C(0x9E3779B97F4A7C15)) >> 40); }
+/* Where a block may be, one place after the other: first among single samples, then among those in runs. A
+ * multiplication spreads addresses that differ in few bits. */
+static uint32_t sample_slot(uintptr_t block, uint32_t probe) {
+    uint32_t at = (uint32_t)((block * UINT64_C(0x9E3779B97F4A7C15)) >> 40) + probe % SAMPLE_PROBES;
+    return probe < SAMPLE_PROBES ? at % HAK_PROFILE_SINGLE_SLOTS
+                                 : HAK_PROFILE_SINGLE_SLOTS + at % HAK_PROFILE_RUN_SLOTS;
+}
 
-static void set_origin(struct origin *origin, uintptr_t block, uint64_t size, uint32_t site) {
+static uint32_t probes_of(const struct hak_profile_tables *known) {
+    return hak_atomic_load(&known->had_runs, relaxed) ? 2 * SAMPLE_PROBES : SAMPLE_PROBES;
+}
+
+static void set_origin(struct hak_profile_last *origin, uintptr_t block, uint64_t size, uint32_t site) {
     hak_atomic_store(&origin->block, 0, relaxed);
     /* Releases pair with find_origin: who sees one of these sees that the address is gone; */
     hak_atomic_store(&origin->size, size, release);
@@ -222,8 +203,9 @@ static void set_origin(struct origin *origin, uintptr_t block, uint64_t size, ui
 /* Takes a slot for a block that has none. */
 static struct hak_profile_entry *add_sample(struct hak_profile_tables *known, uintptr_t block, uint64_t size,
                                             uint32_t site) {
-    for (uint32_t i = 0, first = first_slot(block); i < SAMPLE_PROBES; i++) {
-        uint32_t slot = (first + i) % SAMPLE_SLOTS;
+    uint32_t first = hak_atomic_load(&hak_profile_in_runs, relaxed) ? SAMPLE_PROBES : 0;
+    for (uint32_t i = 0; i < SAMPLE_PROBES; i++) {
+        uint32_t slot = sample_slot(block, first + i);
         uintptr_t none = 0;
         if (hak_atomic_load(&known->blocks[slot], relaxed) != 0) continue;
         /* Acquire pairs with hak_profile_forget: who had the slot has read all of it. */
@@ -236,7 +218,7 @@ static struct hak_profile_entry *add_sample(struct hak_profile_tables *known, ui
 
 static void add(HAK_ATOMIC(uint64_t) *figure, uint64_t amount) { hak_atomic_fetch_add(figure, amount, relaxed); }
 
-static void add_size(struct site *site, uint64_t size) {
+static void add_size(struct hak_profile_site *site, uint64_t size) {
     uint64_t least = hak_atomic_load(&site->least_size, relaxed),
              largest = hak_atomic_load(&site->largest_size, relaxed);
     while ((least == 0 || size < least) && !hak_atomic_cas(&site->least_size, &least, size, relaxed, relaxed)) {
@@ -258,7 +240,7 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
     hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
     /* Acquire pairs with add_to_list. */
     for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
-        struct site *site = site_at(known, where);
+        struct hak_profile_site *site = site_at(known, where);
         uint64_t bytes = hak_atomic_load(&site->bytes, relaxed), weight = hak_atomic_load(&site->weight, relaxed);
         hak_atomic_store(&site->peak_bytes, live_of(bytes, hak_atomic_load(&site->freed_bytes, relaxed)), relaxed);
         hak_atomic_store(&site->peak_weight, live_of(weight, hak_atomic_load(&site->freed_weight, relaxed)), relaxed);
@@ -268,7 +250,7 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
 }
 
 /* `amount` for each allocation that the sample counts for. */
-static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / WEIGHT_ONE; }
+static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / HAK_PROFILE_WEIGHT_ONE; }
 
 void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, const uintptr_t *addresses,
                         uint32_t depth) {
@@ -282,7 +264,7 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
     }
     *sample = (struct hak_profile_entry){
         .site = where, .size = size, .block_bytes = block_bytes, .born_ms = hak_os_clock_ms(), .weight = weight};
-    struct site *site = site_at(known, where);
+    struct hak_profile_site *site = site_at(known, where);
     add(&site->samples, 1);
     add(&site->weight, sample->weight);
     add(&site->bytes, weighted(sample->weight, size));
@@ -293,7 +275,7 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
     hak_probe_alloc(block, size, weighted(weight, size));
 }
 
-static HAK_ATOMIC(uint64_t) *lifetime_figure(struct site *site, uint64_t lifetime_ms) {
+static HAK_ATOMIC(uint64_t) *lifetime_figure(struct hak_profile_site *site, uint64_t lifetime_ms) {
     if (lifetime_ms < 10) return &site->freed_below_10ms;
     if (lifetime_ms < 100) return &site->freed_below_100ms;
     if (lifetime_ms < 1000) return &site->freed_below_1s;
@@ -304,7 +286,7 @@ static HAK_ATOMIC(uint64_t) *lifetime_figure(struct site *site, uint64_t lifetim
 
 /* Once more, or with ~0, once less. */
 static void count_freed(struct hak_profile_tables *known, const struct hak_profile_entry *sample, uint64_t times) {
-    struct site *site = site_at(known, sample->site);
+    struct hak_profile_site *site = site_at(known, sample->site);
     uint64_t lifetime_ms = sample->freed_ms - sample->born_ms, weight = times * sample->weight;
     add(&site->freed_samples, times);
     add(&site->freed_weight, weight);
@@ -319,8 +301,8 @@ struct hak_profile_entry hak_profile_forget(const void *block) {
     static const struct hak_profile_entry none;
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return none;
-    for (uint32_t i = 0, first = first_slot((uintptr_t)block); i < SAMPLE_PROBES; i++) {
-        uint32_t slot = (first + i) % SAMPLE_SLOTS;
+    for (uint32_t i = 0, count = probes_of(known); i < count; i++) {
+        uint32_t slot = sample_slot((uintptr_t)block, i);
         uintptr_t expected = (uintptr_t)block;
         if (hak_atomic_load(&known->blocks[slot], relaxed) != expected) continue;
         struct hak_profile_entry sample = known->samples[slot];
@@ -346,14 +328,14 @@ void hak_profile_take_back(const void *block, const struct hak_profile_entry *en
 
 static bool find_origin(struct hak_profile_tables *known, uint32_t slot, uintptr_t block,
                         struct hak_profile_origin *found) {
-    const struct origin *origin = &known->origins[slot];
+    const struct hak_profile_last *origin = &known->origins[slot];
     /* Acquire pairs with set_origin: what belongs to the address can be read. */
     if (hak_atomic_load(&origin->block, acquire) != block) return false;
     /* Acquire pairs with set_origin: if they are another block's, the address is gone. */
     uint64_t size = hak_atomic_load(&origin->size, acquire);
     uint32_t where = hak_atomic_load(&origin->site, acquire);
     if (hak_atomic_load(&origin->block, relaxed) != block) return false;
-    const struct site *site = site_at(known, where);
+    const struct hak_profile_site *site = site_at(known, where);
     *found = (struct hak_profile_origin){.size = size,
                                          .is_freed = hak_atomic_load(&known->blocks[slot], relaxed) != block,
                                          .depth = site->depth,
@@ -366,8 +348,8 @@ bool hak_profile_find(const void *block, struct hak_profile_origin *origin) {
     bool is_known = false;
     if (known == NULL || block == NULL) return false;
     origin->is_freed = true;
-    for (uint32_t i = 0, first = first_slot((uintptr_t)block); i < SAMPLE_PROBES && origin->is_freed; i++)
-        is_known |= find_origin(known, (first + i) % SAMPLE_SLOTS, (uintptr_t)block, origin);
+    for (uint32_t i = 0, count = probes_of(known); i < count && origin->is_freed; i++)
+        is_known |= find_origin(known, sample_slot((uintptr_t)block, i), (uintptr_t)block, origin);
     return is_known;
 }
 
@@ -391,18 +373,29 @@ bool hak_profile_begin(uint64_t interval_bytes) {
     if (!make_tables()) return false;
     if (hak_atomic_load(&random_state, relaxed) == 0)
         hak_profile_seed(hak_os_clock_ns() ^ (uint64_t)hak_os_process_id() << 32);
+    struct hak_profile_tables *known = known_tables();
+    bool in_runs = hak_atomic_load(&hak_profile_in_runs, relaxed);
+    if (in_runs) hak_atomic_store(&known->had_runs, true, relaxed);
+    if (!in_runs) hak_atomic_store(&known->runs_since_ms, 0, relaxed);
+    else if (hak_atomic_load(&known->runs_since_ms, relaxed) == 0)
+        hak_atomic_store(&known->runs_since_ms, hak_os_clock_ms(), relaxed);
+    hak_atomic_store(&known->interval_bytes, interval_bytes, relaxed);
     hak_atomic_store(&hak_profile_interval, interval_bytes, relaxed);
     return true;
 }
 
-void hak_profile_end(void) { hak_atomic_store(&hak_profile_interval, 0, relaxed); }
+void hak_profile_end(void) {
+    struct hak_profile_tables *known = known_tables();
+    hak_atomic_store(&hak_profile_interval, 0, relaxed);
+    if (known != NULL) hak_atomic_store(&known->interval_bytes, 0, relaxed);
+}
 
 /* ---- Writing it -------------------------------------------------------------------------------------------------- */
 
-static void write_site(struct hak_text *text, struct site *site) {
+static void write_site(struct hak_text *text, struct hak_profile_site *site) {
     hak_text_add(text, "site");
 #define FIGURE(name) hak_text_add(text, " %lu", (unsigned long)hak_atomic_load(&site->name, relaxed));
-    FIGURES(FIGURE)
+    HAK_PROFILE_FIGURES(FIGURE)
 #undef FIGURE
     hak_text_add(text, " :");
     for (uint64_t i = 0; i < site->depth; i++) hak_text_add(text, " %lx", (unsigned long)site->addresses[i]);
@@ -423,7 +416,7 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
                  (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
                  (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
 #define FIGURE(name) hak_text_add(&text, " " #name);
-    FIGURES(FIGURE)
+    HAK_PROFILE_FIGURES(FIGURE)
 #undef FIGURE
     hak_text_add(&text, "\n");
     /* Acquire pairs with add_to_list. */

@@ -9,9 +9,13 @@
  *       removes the entry first. A small block that is sampled is of a sampled class, and so no free of it is a hit.
  *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its
  *       figures. It is not removed: live = recorded - freed, and both can be read at any time.
- *
  *   P5  What each site had live when all of them had most, is noted again whenever that is a 32nd more than at the last
  *       note, and when the profile is written: the peak is missed by less than that, if at all.
+ *   P6  In runs (hak_profile_in_runs), each thread's allocations of a class lie along a line, by their bytes, which is
+ *       divided into slots of a run, and strata of as many slots as an interval has. One slot of each stratum is drawn,
+ *       and what begins in it is sampled, and counts for as many as the stratum has slots. So sampled slabs are filled
+ *       as others are, with what a thread asks for one after the other: a model of the heap on a smaller scale, in
+ *       which it is known of each block whose it is. Which blocks keep a page is read from that.
  *
  * All of it lies in tables of a fixed size, which are mapped when the profile is first switched on; what they have no
  * room for is counted as lost. Lock-free; allocates nothing; a child after fork goes on with what its parent had.
@@ -45,6 +49,27 @@ int64_t hak_profile_draw(uint64_t interval_bytes);
  * interval, at a time when malloc was metered one part in `rarity` of the time, in 1024ths. */
 enum { HAK_RARITY_ONE = 1024 };
 uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity);
+
+/* Samples come in runs (P6), not single (P1). Set before the profile is switched on. */
+extern HAK_ATOMIC(bool) hak_profile_in_runs;
+
+/* The runs of a class of blocks. */
+struct hak_profile_runs {
+    bool are_on;
+    uint64_t interval_bytes; /* of the profile: 0 while it is off */
+    uint64_t run_bytes;      /* a block at least */
+    uint64_t slot_count;     /* of a stratum */
+};
+struct hak_profile_runs hak_profile_runs_of(uint64_t block_bytes);
+
+/* How many bytes from here to the first run, 0 and up. */
+int64_t hak_profile_begin_runs(const struct hak_profile_runs *runs, uint16_t *slot);
+
+/* The same from where a class has come to: `to_run` is up to 0 in a run, and as far below as it lasts. */
+int64_t hak_profile_next_run(const struct hak_profile_runs *runs, int64_t to_run, uint16_t *slot);
+
+/* What a sample of a run counts for, as with hak_profile_weight. */
+uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t rarity);
 
 /* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from
  * hak_stack_walk. */

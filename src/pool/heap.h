@@ -134,11 +134,15 @@ struct hak_heap {
     void **slots_next;            /* memory for slots not yet given to a bin */
     int64_t out_bytes;            /* that slabs have handed out to it, less what they got back, and not told yet */
     uint64_t slots_bytes;         /* sum over the bins of slots times block size */
-    HAK_OWNED(int64_t) unsampled_bytes; /* to the next sample, while malloc is metered; */
-    uint64_t sample_interval_bytes;     /* that this was drawn from; 0 before the first draw */
-    HAK_OWNED(uint64_t) metered_count;  /* calls of malloc that were counted so far, */
-    HAK_OWNED(uint64_t) sampling_ns;    /* and time that samples of them have taken */
-    void *signal_stack;                 /* made when first asked for, and kept; observe/crash.h */
+    HAK_OWNED(int64_t) unsampled_bytes[HAK_SMALL_CLASS_COUNT + 1]; /* to the next sample of a class, while malloc is
+                                                                    * metered; */
+    uint16_t
+        run_slots[HAK_SMALL_CLASS_COUNT + 1]; /* the slot that was drawn of its stratum (P6 in observe/profile.h) */
+    uint64_t sample_interval_bytes;           /* that these were drawn from; 0 before the first draw, */
+    bool samples_in_runs;                     /* and whether they came in runs; */
+    HAK_OWNED(uint64_t) metered_count;        /* calls of malloc that were counted so far, */
+    HAK_OWNED(uint64_t) sampling_ns;          /* and time that samples of them have taken */
+    void *signal_stack;                       /* made when first asked for, and kept; observe/crash.h */
     struct hak_counters counters;
 
     /* The background thread, at its looks at all heaps. */

@@ -12,7 +12,7 @@
 
 enum {
     GRANULES = 12,
-    SMALL_BYTES = 8 << 20,
+    SMALL_BYTES = 32 << 20,
     WINDOWS = 3,
     WINDOW_GRANULES = 66 + (int)(HAK_PAGE_MAP_BYTES / HAK_GRANULE_BYTES),
     MOST_PARTS = 64,

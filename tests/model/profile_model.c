@@ -111,7 +111,7 @@ MODEL_HARNESS(routes_change_back, setup_metered_routes, check_not_metered, stop_
 static void setup_heap(void) {
     library_start(1, 1, 3, 1);
     struct hak_heap *heap = library_heaps[0];
-    hak_owned_set(&heap->unsampled_bytes, (int64_t)1 << 60);
+    hak_owned_set(&heap->unsampled_bytes[MANY], (int64_t)1 << 60);
     hak_thread_heap = heap;
     hak_front_refill(MANY);
     hak_front_refill(MANY);

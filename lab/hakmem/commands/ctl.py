@@ -18,6 +18,8 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     stats [text|json]   statistics of this moment
     metrics             the same as OpenMetrics text
     explain             where its resident memory is, as hakmem explain
+    pins                whose blocks hold its pages, as hakmem pins
+    pins on|off         the sampler for that: begin (with BYTES from run to run), stop
     purge               give all free memory back to the kernel
     knobs               numbers that can be set, with their bounds
     set KNOB=VALUE      set one
@@ -40,6 +42,15 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
         from hakmem.report import text
 
         text.write(explain.report(explain.of_process(pid), f"hakmem explain {pid}"), sys.stdout)
+        return
+    if words == ("pins",):
+        from hakmem import explain, extras
+
+        extras.expect("profile", "hakmem pins")
+        from hakmem import pins
+        from hakmem.report import text
+
+        text.write(pins.report(pins.pins(explain.look(pid, "--pins")), f"hakmem pins {pid}"), sys.stdout)
         return
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")

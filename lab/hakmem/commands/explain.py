@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from hakmem import files
 from hakmem.finite import FiniteRange
-
-if TYPE_CHECKING:
-    from hakmem.explain import Explanation
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -43,15 +40,15 @@ def command(
     if len(words) == 1 and words[0].isdecimal():
         if seconds is not None or settings:
             raise LabError("--after and --set are for commands, not for a running process")
-        found = explain.of_process(_number(words[0]))
+        found = explain.of_process(number(words[0]))
     else:
-        found = _of_command(words, seconds, settings)
+        found = explain.explanation(look_at_command(words, seconds, settings))
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
     shown = explain.report(found, f"hakmem {shlex.join(['explain', *words])}", date)
     output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))
 
 
-def _number(word: str) -> int:
+def number(word: str) -> int:
     from hakmem.errors import LabError
 
     try:
@@ -60,7 +57,10 @@ def _number(word: str) -> int:
         raise LabError(f"there is no process {word}") from None
 
 
-def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...]) -> Explanation:
+def look_at_command(
+    words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...], *options: str
+) -> dict[str, Any]:
+    """Runs a command on hakmem, and looks at it at its end, or after so many seconds."""
     import sys
 
     from hakmem import explain, native, process, takeover
@@ -73,9 +73,9 @@ def _of_command(words: tuple[str, ...], seconds: float | None, settings: tuple[s
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
     with process.undisturbed() as came:
         if seconds is None:
-            found = explain.at_end(file, words, ready)
+            found = explain.look_at_end(file, words, ready, *options)
         else:
-            found = explain.after(seconds, file, words, ready)
+            found = explain.look_after(seconds, file, words, ready, *options)
     if came and seconds is None:
         print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
     return found

@@ -85,6 +85,7 @@ static void accepted(void **state) {
     assert_string_equal(hak_config_file(parse("HAKMEM_POLICY=/a", NULL).policy), "/a");
     assert_int_equal(parse("HAKMEM_HEAP_PROFILE=1", NULL).heap_profile, 1);
     assert_int_equal(parse("HAKMEM_HEAP_PROFILE=0", NULL).heap_profile, 0);
+    assert_int_equal(parse("HAKMEM_PINS=1", NULL).pins, 1);
     assert_int_equal(parse("HAKMEM_HEAP_PROFILE_INTERVAL=64K", NULL).heap_profile_interval_bytes, 65536);
     assert_string_equal(parse("HAKMEM_HEAP_PROFILE=1:a%p", NULL).heap_profile_file, "a%p");
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");

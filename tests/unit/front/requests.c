@@ -71,6 +71,9 @@ static void refused(void **state) {
                                            "profile on 0",
                                            "profile on 1 2",
                                            "profile dump",
+                                           "pins",
+                                           "pins on 0",
+                                           "pins once",
                                            "STATS"};
     struct hak_knobs before = hak_knobs;
     for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
@@ -155,6 +158,17 @@ static void profile(void **state) {
     assert_true(answer.is_lost);
 }
 
+static void pins(void **state) {
+    (void)state;
+    assert_string_equal(ask("pins on 1K"), "ok\none run of samples per 1024 bytes\nend\n");
+    assert_true(hak_profile_is_on() && hak_profile_runs_of(16).are_on);
+    assert_string_equal(ask("pins off"), "ok\nend\n");
+    assert_false(hak_profile_is_on());
+    assert_string_equal(ask("profile on 1K"), "ok\none sample per 1024 bytes\nend\n");
+    assert_false(hak_profile_runs_of(16).are_on);
+    hak_meter_stop();
+}
+
 /* Whatever the knobs are, at every moment. */
 static void any_knobs(void **state) {
     (void)state;
@@ -231,5 +245,5 @@ static void nobody_listens(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(refused), cmocka_unit_test(statistics), cmocka_unit_test(purging), cmocka_unit_test(knobs),
-          cmocka_unit_test(trials), cmocka_unit_test(profile), cmocka_unit_test(any_knobs),
+          cmocka_unit_test(trials), cmocka_unit_test(profile), cmocka_unit_test(pins), cmocka_unit_test(any_knobs),
           cmocka_unit_test(help_lists_all), cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))

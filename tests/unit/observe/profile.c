@@ -276,6 +276,86 @@ static void on_and_off(void **state) {
     assert_int_equal(snapshot.total.live_blocks, 0);
 }
 
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+/* Of each stratum one slot, which may be any: each block is sampled with the same probability, wherever it lies. */
+static void slots_of_strata(void **state) {
+    (void)state;
+    enum { SLOTS = 8, RUN = 1000, STRATA = 40, PROGRAMS = 4000 };
+    struct hak_profile_runs runs = {true, SLOTS * RUN, RUN, SLOTS};
+    static uint32_t sampled[SLOTS * STRATA];
+    memset(sampled, 0, sizeof sampled);
+    hak_profile_seed(1);
+    for (int program = 0; program < PROGRAMS; program++) {
+        uint16_t slot;
+        int64_t to_run = hak_profile_begin_runs(&runs, &slot);
+        uint32_t in_stratum = 0;
+        for (uint32_t i = 0; i < SLOTS * STRATA; i++) {
+            bool is_due = to_run <= 0;
+            sampled[i] += is_due;
+            in_stratum += is_due;
+            if (i % SLOTS == SLOTS - 1) {
+                assert_int_equal(in_stratum, 1);
+                in_stratum = 0;
+            }
+            to_run = hak_profile_next_run(&runs, to_run - RUN, &slot);
+        }
+    }
+    double expected = (double)PROGRAMS / SLOTS, deviation = sqrt(expected * (1 - 1.0 / SLOTS));
+    for (uint32_t i = 0; i < SLOTS * STRATA; i++) assert_true(fabs(sampled[i] - expected) < 4.5 * deviation);
+}
+
+static void start_runs(uint64_t interval_bytes, uint64_t seed) {
+    hak_profile_seed(seed);
+    assert_true(hak_meter_start_runs(interval_bytes));
+}
+
+/* Live blocks of each size are estimated right; samples lie side by side, without a gap between those of a run. */
+static void runs_of_samples(void **state) {
+    (void)state;
+    enum { INTERVAL = 128 << 10, RUN = 16 << 10, COUNT = 40000 };
+    static const size_t sizes[] = {16, 100, 1000, 20000};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        size_t size = sizes[i], count = size == 20000 ? COUNT / 20 : COUNT, neighbours = 0, sampled = 0;
+        start_runs(INTERVAL, 1 + i);
+        struct figures before = figures_of(0, SIZE_MAX);
+        uintptr_t last = 0;
+        for (size_t n = 0; n < count; n++) {
+            struct hak_profile_origin origin;
+            live[n] = at_one_site(size);
+            if (!hak_profile_find(live[n], &origin) || origin.is_freed) continue;
+            sampled++;
+            neighbours += (uintptr_t)live[n] - last == hak_malloc_usable_size(live[n]);
+            last = (uintptr_t)live[n];
+        }
+        struct figures now = figures_of(0, SIZE_MAX);
+        expect_share((double)(now.weight - now.freed_weight) / 1024, (double)count, 0.2);
+        expect_share((double)(now.bytes - before.bytes), (double)(count * size), 0.2);
+        assert_true(size == 20000 || neighbours > sampled * 9 / 10);
+        while (count > 0) hak_free(live[--count]);
+        now = figures_of(0, SIZE_MAX);
+        assert_int_equal(now.samples, now.freed_samples);
+        hak_meter_stop();
+    }
+    check_equations(&snapshot);
+}
+
+/* Single samples and runs share the tables: each block is found where its kind is, before and after the change. */
+static void single_then_runs(void **state) {
+    (void)state;
+    start(1, 1);
+    void *single = at_one_site(100);
+    start_runs(1, 1);
+    void *in_run = at_one_site(100);
+    start(1, 1);
+    struct figures now = figures_of(100, 100);
+    assert_true(now.samples == 2 && now.freed_samples == 0);
+    hak_free(in_run);
+    hak_free(single);
+    now = figures_of(100, 100);
+    assert_true(now.samples == 2 && now.freed_samples == 2);
+}
+
 /* More live samples than there is room for: they are lost, and said to be. */
 static void full_table(void **state) {
     (void)state;
@@ -403,4 +483,5 @@ UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(draws), cmocka_unit_test(orig
           cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time),
           cmocka_unit_test(large_objects), cmocka_unit_test(every_block), cmocka_unit_test(refused_moves),
           cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
+          cmocka_unit_test(slots_of_strata), cmocka_unit_test(runs_of_samples), cmocka_unit_test(single_then_runs),
           cmocka_unit_test(no_memory), cmocka_unit_test(walks), cmocka_unit_test(unreadable))

@@ -1,0 +1,67 @@
+"""hakmem pins: whose blocks hold the pages that a process can't give back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hakmem import files
+from hakmem.finite import FiniteRange, byte_range
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--after", "seconds", type=FiniteRange(min=0), help="Look at the command so many seconds after.")
+@click.option(
+    "--interval",
+    callback=byte_range("1", "1024G"),
+    metavar="SIZE",
+    default="512K",
+    show_default=True,
+    help="Bytes from run to run of samples, of a command.",
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@click.option("--json", "json_file", **files.FILE, help="What was found; - for standard output.")
+@click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
+@click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
+@click.option("--pprof", "pprof_file", **files.FILE, help="For pprof: the sample type pinned_space, and others.")
+@click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)
+def command(
+    seconds: float | None,
+    interval: int,
+    settings: tuple[str, ...],
+    json_file: Path | None,
+    markdown_file: Path | None,
+    html_file: Path | None,
+    pprof_file: Path | None,
+    words: tuple[str, ...],
+) -> None:
+    """Splits the memory that a process can't give back by the call sites of the blocks that hold it.
+
+    A page stays as long as a block on it is in use. How much memory is pinned that way is known of every process on
+    hakmem; by whom, of one that is sampled: a command that this runs is, and another process since `hakmem ctl PID pins
+    on`. A running process is only read, not stopped; a command is looked at when it ends, or after a while.
+    """
+    import datetime
+    import json
+    import shlex
+
+    from hakmem import explain, extras, output
+    from hakmem.commands.explain import look_at_command, number
+    from hakmem.errors import LabError
+
+    extras.expect("profile", "hakmem pins")
+    from hakmem import pins
+
+    if len(words) == 1 and words[0].isdecimal():
+        if seconds is not None or settings:
+            raise LabError("--after and --set are for commands, not for a running process")
+        found = pins.pins(explain.look(number(words[0]), "--pins"))
+    else:
+        own = ("PINS=1", f"HEAP_PROFILE_INTERVAL={interval}")
+        found = pins.pins(look_at_command(words, seconds, (*own, *settings), "--pins"))
+    if pprof_file:
+        files.put(pprof_file, pins.encode(found))
+    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+    shown = pins.report(found, f"hakmem {shlex.join(['pins', *words])}", date)
+    output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))

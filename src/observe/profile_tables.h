@@ -1,0 +1,80 @@
+/* The tables of the heap profile, as they lie in memory: for observe/profile.c, and for a reader outside of the process
+ * (observe/landmarks.h). observe/profile.h has the rules.
+ */
+#ifndef HAK_OBSERVE_PROFILE_TABLES_H
+#define HAK_OBSERVE_PROFILE_TABLES_H
+
+#include "observe/profile.h"
+
+enum {
+    HAK_PROFILE_SITE_SLOTS = 1 << 15,
+    HAK_PROFILE_SITE_WORDS = 1 << 19, /* 4 MiB: some 10,000 sites of usual depth */
+    HAK_PROFILE_SINGLE_SLOTS = 1 << 15,
+    HAK_PROFILE_RUN_SLOTS = 1 << 17, /* behind these: a sample in a run stands for less */
+    HAK_PROFILE_SAMPLE_SLOTS = HAK_PROFILE_SINGLE_SLOTS + HAK_PROFILE_RUN_SLOTS,
+    HAK_PROFILE_WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
+};
+
+/* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of
+ * those freed again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of
+ * lifetimes; the last two are of what was live at the peak (P5). */
+#define HAK_PROFILE_FIGURES(FIGURE)                                                                                    \
+    FIGURE(samples)                                                                                                    \
+    FIGURE(freed_samples)                                                                                              \
+    FIGURE(weight)                                                                                                     \
+    FIGURE(freed_weight)                                                                                               \
+    FIGURE(bytes)                                                                                                      \
+    FIGURE(freed_bytes)                                                                                                \
+    FIGURE(block_bytes)                                                                                                \
+    FIGURE(freed_block_bytes)                                                                                          \
+    FIGURE(least_size)                                                                                                 \
+    FIGURE(largest_size)                                                                                               \
+    FIGURE(freed_ms)                                                                                                   \
+    FIGURE(freed_below_10ms)                                                                                           \
+    FIGURE(freed_below_100ms)                                                                                          \
+    FIGURE(freed_below_1s)                                                                                             \
+    FIGURE(freed_below_10s)                                                                                            \
+    FIGURE(freed_below_100s)                                                                                           \
+    FIGURE(freed_later)                                                                                                \
+    FIGURE(peak_weight)                                                                                                \
+    FIGURE(peak_bytes)
+
+struct hak_profile_site {
+#define FIGURE(name) HAK_ATOMIC(uint64_t) name; /* relaxed */
+    HAK_PROFILE_FIGURES(FIGURE)
+#undef FIGURE
+    uint32_t next; /* const from here on (P4): the site in `words` that was new before this one; 0 for none */
+    uint64_t hash;
+    uint64_t depth;
+    uintptr_t addresses[]; /* the innermost first */
+};
+
+/* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
+ * The address is 0 while the rest is being written. */
+struct hak_profile_last {
+    HAK_ATOMIC(uintptr_t) block;
+    HAK_ATOMIC(uint64_t) size;
+    HAK_ATOMIC(uint32_t) site;
+};
+
+struct hak_profile_tables {
+    uint64_t bytes;                                         /* const: of all this, as it is mapped */
+    HAK_ATOMIC(uint32_t) sites[HAK_PROFILE_SITE_SLOTS];     /* where in `words`; 0 for none (P4) */
+    HAK_ATOMIC(uintptr_t) blocks[HAK_PROFILE_SAMPLE_SLOTS]; /* addresses of sampled blocks; 0 for none (P3) */
+    struct hak_profile_entry
+        samples[HAK_PROFILE_SAMPLE_SLOTS]; /* of who sets the address, and then of who removes it */
+    struct hak_profile_last origins[HAK_PROFILE_SAMPLE_SLOTS];
+    HAK_ATOMIC(uint32_t) words_used;
+    HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
+    HAK_ATOMIC(uint64_t) lost_samples;
+    HAK_ATOMIC(uint64_t) live_bytes;          /* of all sites */
+    HAK_ATOMIC(uint64_t) peak_bytes, peak_ms; /* when the peak was noted last (P5) */
+    HAK_ATOMIC(uint32_t) noting;              /* process that notes it; 0, or one that forked meanwhile: nobody does */
+    uint64_t began_ms;
+    HAK_ATOMIC(uint64_t) interval_bytes;    /* as of hak_profile_begin; 0 while it is off */
+    HAK_ATOMIC(bool) had_runs;              /* samples in runs may be in their slots */
+    HAK_ATOMIC(uint64_t) runs_since_ms;     /* samples have come in runs since then (P6); 0: they don't */
+    uint64_t words[HAK_PROFILE_SITE_WORDS]; /* sites, one after the other */
+};
+
+#endif
