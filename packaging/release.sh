@@ -8,7 +8,7 @@ environment=$out/release/environment
 rm -rf "$out/release"
 python3 -m venv --without-pip "$environment"
 .venv/bin/pip --python "$environment/bin/python" install --disable-pip-version-check \
-    "$(wheel "$(uname -m)")[plots,profile]"
+    "$(wheel "$(uname -m)")[plots,profile,serve]"
 .venv/bin/cyclonedx-py environment "$environment/bin/python" --output-reproducible --validate \
     -o "$out/hakmem-$version.cdx.json"
 

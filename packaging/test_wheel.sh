@@ -34,7 +34,7 @@ expect() {
 expect "--html needs jinja2 and matplotlib: pip install 'hakmem[plots]'" "$hakmem" compare --html page.html -- true
 expect "hakmem profile needs jinja2 and numpy and protobuf: pip install 'hakmem[profile]'" "$hakmem" profile -- true
 
-"$work/bin/pip" install --disable-pip-version-check "$(wheel "$(uname -m)")[plots,profile]"
+"$work/bin/pip" install --disable-pip-version-check "$(wheel "$(uname -m)")[plots,profile,serve]"
 "$hakmem" compare -n 2 --warmup 0 --html page.html -- true
 "$hakmem" profile --interval 1K -o profile -- bin/python -c 'x = [str(i) * 20 for i in range(100000)]'
 ls page.html profile.*.pb.gz

@@ -32,6 +32,7 @@ COMMANDS = {
     "pins": "whose blocks hold the pages that can't go back",
     "moments": "real programs explained at work: how much stays unknown",
     "ctl": "ask and steer a running process: statistics, purge, knobs",
+    "serve": "statistics and profiles of processes, for tools that pull",
     "top": "a live view of processes on hakmem",
     "learn": "run a command, and write down what the controller has learned",
     "sweep": "find the best fixed setting of the knobs for a program",

@@ -8,7 +8,8 @@ from hakmem import native
 from hakmem.errors import LabError
 
 # As pyproject.toml has them.
-EXTRAS = {"plots": ("jinja2", "matplotlib"), "profile": ("jinja2", "numpy", "protobuf")}
+PROFILE = ("jinja2", "numpy", "protobuf")
+EXTRAS = {"plots": ("jinja2", "matplotlib"), "profile": PROFILE, "serve": (*PROFILE, "waitress")}
 
 
 def expect(extra: str, purpose: str) -> None:

@@ -397,6 +397,10 @@ def _notes(of: Pins) -> tuple[str, ...]:
 
 def encode(of: Pins) -> bytes:
     """For pprof."""
+    return pprof.encode_rows(rows_of(of), PPROF_TYPES, "pinned_space", of.interval_bytes, of.elapsed_s)
+
+
+def rows_of(of: Pins) -> list[pprof.Row]:
     rows = [
         pprof.Row(
             stack,
@@ -405,5 +409,4 @@ def encode(of: Pins) -> bytes:
         )
         for stack, one in sorted(of.stacks.items(), key=lambda item: -item[1].pinned)
     ]
-    unknown = pprof.Row((UNKNOWN,), (of.unknown_pinned, of.unknown_held, 0, 0), 0)
-    return pprof.encode_rows([*rows, unknown], PPROF_TYPES, "pinned_space", of.interval_bytes, of.elapsed_s)
+    return [*rows, pprof.Row((UNKNOWN,), (of.unknown_pinned, of.unknown_held, 0, 0), 0)]

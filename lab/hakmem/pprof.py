@@ -126,15 +126,20 @@ SAMPLE_TYPES = (
 
 @dataclass(frozen=True)
 class Row:
-    """A sample: its stack, the innermost frame first, a value of each type, and the mean size of its blocks."""
+    """A sample: its stack, the innermost frame first, a value of each type, the mean size of its blocks; and labels."""
 
     frames: tuple[Frame, ...]
     values: tuple[float, ...]
     size: float
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 def encode(profile: Profile) -> bytes:
-    rows = [
+    return encode_rows(rows_of(profile), SAMPLE_TYPES, "inuse_space", profile.interval_bytes, profile.elapsed_s)
+
+
+def rows_of(profile: Profile) -> list[Row]:
+    return [
         Row(
             site.frames,
             (figures.total_count, figures.total_bytes, figures.live_count, figures.live_bytes),
@@ -143,7 +148,6 @@ def encode(profile: Profile) -> bytes:
         for site in sorted(profile.sites, key=lambda site: -abs(site.figures.live_bytes))
         for figures in (site.figures,)
     ]
-    return encode_rows(rows, SAMPLE_TYPES, "inuse_space", profile.interval_bytes, profile.elapsed_s)
 
 
 def encode_rows(
@@ -163,4 +167,6 @@ def encode_rows(
         sample.location_id.extend(builder.location(frame) for frame in row.frames)
         sample.value.extend(map(round, row.values))
         sample.label.add(key=builder.string("bytes"), num=round(row.size), num_unit=builder.string("bytes"))
+        for key, text in row.labels:
+            sample.label.add(key=builder.string(key), str=builder.string(text))
     return gzip.compress(message.SerializeToString(), mtime=0)

@@ -40,13 +40,13 @@ class Sample:
 
 def sample(pid: int) -> Sample:
     """LabError when there is no such process, or it is none that can be asked."""
-    resident = _resident(pid)
+    resident = resident_of(pid)
     if resident is None:
         raise LabError(f"there is no process {pid}")
     stats = _parsed(ctl.ask(pid, "stats json", ANSWER_S))
     if stats is None:
         raise LabError(f"{ctl.title(pid)} answers with something else than statistics")
-    return Sample(pid, _name(pid), time.monotonic(), resident, stats)
+    return Sample(pid, name_of(pid), time.monotonic(), resident, stats)
 
 
 def _parsed(text: str) -> Mapping[str, Any] | None:
@@ -77,17 +77,17 @@ class Watcher:
 
     def samples(self) -> dict[int, Sample]:
         found = {}
-        for pid in self._pids():
+        for pid in self.pids():
             try:
                 found[pid] = sample(pid)
             except LabError as error:
-                resident = _resident(pid)
+                resident = resident_of(pid)
                 if resident is not None:
                     why = str(error).removeprefix(ctl.title(pid)).strip()
-                    found[pid] = Sample(pid, _name(pid), time.monotonic(), resident, {}, why)
+                    found[pid] = Sample(pid, name_of(pid), time.monotonic(), resident, {}, why)
         return found
 
-    def _pids(self) -> Iterator[int]:
+    def pids(self) -> Iterator[int]:
         seen = {}
         for folder in Path("/proc").iterdir():
             if not folder.name.isdecimal():
@@ -104,14 +104,14 @@ class Watcher:
         self._known = seen
 
 
-def _resident(pid: int) -> int | None:
+def resident_of(pid: int) -> int | None:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return None
 
 
-def _name(pid: int) -> str:
+def name_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return foreign.line(Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip())
     return "?"

@@ -1,0 +1,175 @@
+"""Answers to stock tools that pull: Prometheus, Parca, Pyroscope, Alloy, `go tool pprof`. A WSGI application that asks
+the caller's processes on hakmem when it is asked itself, and keeps nothing.
+
+    /metrics            statistics of all processes
+    /debug/pprof/heap   their heap profiles; with ?pid=N that of one
+    /debug/pprof/pins   whose blocks hold their pages; the same
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs
+
+from hakmem import ctl, explain, exposition, pins, pprof, profile
+from hakmem.errors import LabError
+from hakmem.top import Watcher, name_of, resident_of
+
+ANSWER_S = 2.0  # of a process
+LEAST_TOKEN = 16  # letters
+
+Environment: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[[str, list[tuple[str, str]]], object]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: str
+    kind: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def _said(status: str, text: str, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
+
+
+def token_of(file: Path | None) -> tuple[str, bool]:
+    """The first line of the file, or one made now; and whether it was."""
+    if file is None:
+        return secrets.token_urlsafe(24), True
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{file}: {getattr(error, 'strerror', None) or 'no text'}") from None
+    token = lines[0].strip() if lines else ""
+    if len(token) < LEAST_TOKEN:
+        raise LabError(f"{file}: expected a token of {LEAST_TOKEN} letters at least in its first line")
+    return token, False
+
+
+class Application:
+    """Without a token it answers everybody who reaches it: the owner of a socket that nobody else may open."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token
+        self._watcher = Watcher()
+        self._turn = threading.Lock()  # one question at a time is enough for processes that are to do something else
+        self._pages = {"/": self._index, "/metrics": self._metrics}
+        self._pages |= {"/debug/pprof/heap": self._heap, "/debug/pprof/pins": self._pins}
+
+    def __call__(self, environment: Environment, start: StartResponse) -> Iterable[bytes]:
+        answer = self._answer(environment)
+        headers = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *answer.headers]
+        start(answer.status, [*headers, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")])
+        return [] if environment["REQUEST_METHOD"] == "HEAD" else [answer.body]
+
+    def _answer(self, environment: Environment) -> Answer:
+        if self._token is not None and not _knows(self._token, environment.get("HTTP_AUTHORIZATION", "")):
+            return _said("401 Unauthorized", "a token is needed", ("WWW-Authenticate", 'Basic realm="hakmem"'))
+        page = self._pages.get(environment.get("PATH_INFO", ""))
+        if page is None:
+            return _said("404 Not Found", f"there are {', '.join(self._pages)}")
+        if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _said("405 Method Not Allowed", "GET, please", ("Allow", "GET, HEAD"))
+        try:
+            with self._turn:
+                return page(environment)
+        except LabError as error:
+            return _said("503 Service Unavailable", str(error))
+
+    def _processes(self, environment: Environment) -> Iterator[int]:
+        """All, or the one that was asked for."""
+        wanted = parse_qs(environment.get("QUERY_STRING", "")).get("pid")
+        found = sorted(self._watcher.pids())
+        if wanted is None:
+            yield from found
+        elif wanted[-1].isdecimal() and len(wanted[-1]) < 10 and int(wanted[-1]) in found:
+            yield int(wanted[-1])
+        else:
+            raise LabError("there is no such process of yours on hakmem")
+
+    def _index(self, environment: Environment) -> Answer:
+        lines = [f"{pid} {name_of(pid)}" for pid in self._processes(environment)]
+        return _said("200 OK", "\n".join(["processes on hakmem:", *lines, "", *self._pages]))
+
+    def _metrics(self, environment: Environment) -> Answer:
+        answers: dict[str, str | None] = {}
+        resident = []
+        for pid in self._processes(environment):
+            own = exposition.labels(pid, name_of(pid))
+            pages = resident_of(pid)
+            try:
+                answers[own] = ctl.ask(pid, "metrics", ANSWER_S)
+            except LabError:
+                answers[own] = None
+            if pages is not None:
+                resident.append((own, pages))
+        metrics = exposition.merged((own, text) for own, text in answers.items() if text is not None)
+        exposition.add(metrics, "hakmem_process_resident_bytes", "resident memory, as the kernel counts it", resident)
+        answering = ((own, int(text is not None)) for own, text in answers.items())
+        exposition.add(metrics, "hakmem_process_answers", "1 if the process told its statistics", answering)
+        is_open = "application/openmetrics-text" in environment.get("HTTP_ACCEPT", "")
+        kind = exposition.OPEN if is_open else exposition.PLAIN
+        return Answer("200 OK", kind, exposition.render(metrics, is_open).encode())
+
+    def _heap(self, environment: Environment) -> Answer:
+        def rows(pid: int) -> tuple[list[pprof.Row], int, float]:
+            found = profile.parse(ctl.ask(pid, "profile dump", ANSWER_S) + ctl.memory_map(pid), str(pid))
+            return pprof.rows_of(found), found.interval_bytes, found.elapsed_s
+
+        return self._profile(environment, rows, pprof.SAMPLE_TYPES, "inuse_space", "profile on")
+
+    def _pins(self, environment: Environment) -> Answer:
+        def rows(pid: int) -> tuple[list[pprof.Row], int, float]:
+            found = pins.pins(explain.look(pid, "--pins"))
+            if not found.stacks:
+                raise LabError("is not sampled")
+            return pins.rows_of(found), found.interval_bytes, found.elapsed_s
+
+        return self._profile(environment, rows, pins.PPROF_TYPES, "pinned_space", "pins on")
+
+    def _profile(
+        self,
+        environment: Environment,
+        look: Callable[[int], tuple[list[pprof.Row], int, float]],
+        types: Iterable[tuple[str, str]],
+        default: str,
+        request: str,
+    ) -> Answer:
+        """Of all processes that have one, with labels that tell them apart."""
+        rows: list[pprof.Row] = []
+        interval, elapsed_s = 0, 0.0
+        for pid in self._processes(environment):
+            try:
+                found, interval, seconds = look(pid)
+            except (LabError, ValueError, KeyError, IndexError):  # not sampled, ended, or answers with something else
+                continue
+            labels = (("pid", str(pid)), ("program", name_of(pid)))
+            rows += [replace(row, labels=labels) for row in found]
+            elapsed_s = max(elapsed_s, seconds)
+        if not rows:
+            raise LabError(f"no such process is sampled; `hakmem ctl PID {request}` begins")
+        body = pprof.encode_rows(rows, types, default, interval, elapsed_s)
+        return Answer("200 OK", "application/octet-stream", body)
+
+
+def _knows(token: str, authorization: str) -> bool:
+    """As `Bearer TOKEN`, or as the password of whatever user, which is what a URL may hold."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(given.strip().encode(), token.encode())
