@@ -240,6 +240,7 @@ static void run_background(void) {
         waited_ms += wait_ms;
         if (waited_ms < period_ms()) continue;
         waited_ms = 0;
+        hak_meter_notice_tracer();
         if (end_period()) continue;
         hak_ace_rest();
         hak_meter_rest();

@@ -27,6 +27,9 @@ enum { CALL_NS = 7, MOST_SAMPLING_SHARE = 50 };
 HAK_ATOMIC(uint32_t) hak_meter_rarity = HAK_RARITY_ONE;
 HAK_ATOMIC(uint32_t) hak_meter_density = 1;
 
+HAK_ATOMIC(bool) hak_meter_is_traced;
+static HAK_ATOMIC(bool) is_for_tracer; /* the profile was switched on because there is one */
+
 static HAK_ATOMIC(uint32_t) starts; /* who steps begins anew when this has changed */
 
 enum stage { ALL_THE_TIME, BEFORE_WINDOW, IN_WINDOW, AFTER_WINDOW };
@@ -68,13 +71,36 @@ static bool start_metering(uint64_t interval_bytes, bool in_runs) {
     return true;
 }
 
-bool hak_meter_start(uint64_t interval_bytes) { return start_metering(interval_bytes, false); }
+bool hak_meter_start(uint64_t interval_bytes) {
+    hak_atomic_store(&is_for_tracer, false, relaxed);
+    return start_metering(interval_bytes, false);
+}
 
-bool hak_meter_start_runs(uint64_t interval_bytes) { return start_metering(interval_bytes, true); }
+bool hak_meter_start_runs(uint64_t interval_bytes) {
+    hak_atomic_store(&is_for_tracer, false, relaxed);
+    return start_metering(interval_bytes, true);
+}
 
-void hak_meter_stop(void) {
+static void stop_metering(void) {
     hak_profile_end();
     if (hak_process_initialize()) hak_routes_meter(false);
+}
+
+void hak_meter_stop(void) {
+    stop_metering();
+    hak_atomic_store(&hak_meter_is_traced, false, relaxed); /* if there is a tracer, the next look begins anew */
+}
+
+void hak_meter_follow_tracer(void) {
+    bool is_watched = hak_probes_are_watched(), was_watched = !is_watched;
+    if (!hak_atomic_cas(&hak_meter_is_traced, &was_watched, is_watched, relaxed, relaxed)) return;
+    if (is_watched && !hak_profile_is_on()) {
+        hak_atomic_store(&is_for_tracer, true, relaxed);
+        start_metering(hak_process_config()->heap_profile_interval_bytes, false);
+    } else if (!is_watched && hak_atomic_load(&is_for_tracer, relaxed)) {
+        hak_atomic_store(&is_for_tracer, false, relaxed);
+        stop_metering();
+    }
 }
 
 /* As many calls as make a program busy at the first look. */

@@ -12,12 +12,16 @@
  *       doesn't count. It is measured: where processors are busy, the background thread's own wake-ups decide when the
  *       others run.
  *
+ * A tracer that attaches to the probe `otel_memory:alloc` (observe/probes.h) switches the profile on, and off again when
+ * it detaches, unless somebody else has switched it on. Slow paths look at the probe's semaphore when they end.
+ *
  * Without a background thread malloc is metered all the time. So it is in a child after fork, until its own thread
  * looks, and while that thread sleeps.
  */
 #ifndef HAK_FRONT_METER_H
 #define HAK_FRONT_METER_H
 
+#include "observe/probes.h"
 #include "observe/profile.h"
 
 /* Malloc is metered one part in so many of the time, in 1024ths: HAK_RARITY_ONE is all the time. */
@@ -42,6 +46,17 @@ bool hak_meter_start_runs(uint64_t interval_bytes);
 
 /* Switches it off. */
 void hak_meter_stop(void);
+
+/* Whether a tracer was attached at the last look. */
+extern HAK_ATOMIC(bool) hak_meter_is_traced;
+
+/* A tracer has attached, or detached, since. */
+HAK_COLD void hak_meter_follow_tracer(void);
+
+HAK_INLINE void hak_meter_notice_tracer(void) {
+    if (HAK_UNLIKELY(hak_probes_are_watched() != hak_atomic_load(&hak_meter_is_traced, relaxed)))
+        hak_meter_follow_tracer();
+}
 
 /* The background thread's part, at `now_us`: opens and closes windows. Returns when to call it again, in us from now;
  * UINT64_MAX while the profile is off. */

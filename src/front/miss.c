@@ -236,6 +236,7 @@ static void look_after_growth(void) {
     if (HAK_UNLIKELY(hak_in_hand_own != 0)) return;
     hak_tight_notice();
     hak_decay_notice();
+    hak_meter_notice_tracer();
 }
 
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller) {

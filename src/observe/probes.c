@@ -1,12 +1,11 @@
 #include "observe/probes.h"
 
-#include "base/atomic.h"
+/* Tracers write to these, and find them by the notes only. */
+#define SEMAPHORE __attribute__((used, section(".probes"))) HAK_ATOMIC(uint16_t)
+SEMAPHORE hak_probe_alloc_semaphore;
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
-/* Tracers write to these, and they are found by the notes only. */
-#define SEMAPHORE __attribute__((used, section(".probes"))) HAK_ATOMIC(uint16_t)
-SEMAPHORE hak_probe_alloc_semaphore;
 SEMAPHORE hak_probe_free_semaphore;
 
 /* Length of the owner's name, length of what follows it, type; owner; addresses of the probe, of the base, of the

@@ -49,6 +49,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/sparse.c"
 
 #include "observe/probes.h"
+HAK_ATOMIC(uint16_t) hak_probe_alloc_semaphore;
 void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
 void hak_probe_free(const void *block) { (void)block; }
 #include "observe/stack.c"

@@ -296,8 +296,38 @@ static void many_threads(void **state) {
     assert_in_range(many, few * 32, few * 80);
 }
 
+/* A tracer attaches and detaches: the profile goes with it, but for one that somebody has switched on. */
+static void tracers(void **state) {
+    (void)state;
+    static void *blocks[4000];
+    hak_free(hak_malloc(16));
+    for (int round = 0; round < 6; round++) {
+        bool has_tracer = round % 2 == 0, is_asked = round >= 2;
+        if (round == 3) hak_atomic_store(&hak_probe_alloc_semaphore, 2, relaxed); /* one of two leaves */
+        hak_atomic_store(&hak_probe_alloc_semaphore, has_tracer, relaxed);
+        if (round == 2) assert_true(hak_meter_start(4096));
+        for (int i = 0; i < 4000; i++) blocks[i] = hak_malloc(100);
+        for (int i = 0; i < 4000; i++) hak_free(blocks[i]);
+        assert_int_equal(hak_profile_is_on(), has_tracer || is_asked);
+        assert_int_equal(is_metered(), has_tracer || is_asked);
+        if (round == 5) hak_meter_stop();
+    }
+    assert_false(hak_profile_is_on());
+    hak_atomic_store(&hak_probe_alloc_semaphore, 1, relaxed);
+    for (int i = 0; i < 4000; i++) blocks[i] = hak_malloc(100);
+    assert_true(hak_profile_is_on());
+    hak_meter_stop(); /* the tracer is still there */
+    for (int i = 0; i < 4000; i++) hak_free(blocks[i]);
+    for (int i = 0; i < 4000; i++) blocks[i] = hak_malloc(100);
+    assert_true(hak_profile_is_on());
+    hak_atomic_store(&hak_probe_alloc_semaphore, 0, relaxed);
+    for (int i = 0; i < 4000; i++) hak_free(blocks[i]);
+    hak_free(hak_malloc(1 << 20)); /* a large one looks as well */
+    assert_false(hak_profile_is_on());
+}
+
 UNIT_MAIN(cmocka_unit_test(many_threads), cmocka_unit_test(all_the_time_while_calm),
           cmocka_unit_test(windows_while_busy), cmocka_unit_test(each_moment_has_its_chance),
           cmocka_unit_test(late_wake_ups), cmocka_unit_test(pushed_aside), cmocka_unit_test(metering_takes_time),
           cmocka_unit_test(stopped), cmocka_unit_test(on_and_off), cmocka_unit_test(starts_the_thread),
-          cmocka_unit_test(live_bytes_by_windows))
+          cmocka_unit_test(live_bytes_by_windows), cmocka_unit_test(tracers))

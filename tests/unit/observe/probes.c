@@ -5,7 +5,7 @@
 #include "observe/probes.h"
 
 #if defined(__x86_64__) || defined(__aarch64__)
-extern HAK_ATOMIC(uint16_t) hak_probe_alloc_semaphore, hak_probe_free_semaphore;
+extern HAK_ATOMIC(uint16_t) hak_probe_free_semaphore;
 
 static void trace(uint16_t tracers) {
     hak_atomic_store(&hak_probe_alloc_semaphore, tracers, relaxed);
