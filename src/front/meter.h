@@ -12,8 +12,8 @@
  *       doesn't count. It is measured: where processors are busy, the background thread's own wake-ups decide when the
  *       others run.
  *
- * A tracer that attaches to the probe `otel_memory:alloc` (observe/probes.h) switches the profile on, and off again when
- * it detaches, unless somebody else has switched it on. Slow paths look at the probe's semaphore when they end.
+ * A tracer that attaches to the probe `otel_memory:alloc` (observe/probes.h) switches the profile on, and off again
+ * when it detaches, unless somebody else has switched it on. Slow paths look at the probe's semaphore when they end.
  *
  * Without a background thread malloc is metered all the time. So it is in a child after fork, until its own thread
  * looks, and while that thread sleeps.
