@@ -177,7 +177,7 @@ def memory_of(pid: int) -> int:
 
 
 def test_a_server_gives_back_what_is_said(tmp_path: Path) -> None:
-    """Redis keeps one key in twenty, then none. All that its own functions allocate is for keys, but for a little. It is
+    """Redis keeps one key in twenty, then none. All but a little of what its own functions allocate is for keys. It is
     looked at in windows, as it calls malloc very often, and so within three tenths."""
     if not (shutil.which("redis-server") and shutil.which("redis-cli")):
         pytest.skip("redis is not installed")
