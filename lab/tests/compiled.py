@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hakmem import ctl
 
 PRINTS = """
 #include <stdio.h>
@@ -45,6 +46,15 @@ def compile_c(output: Path, source: str, *options: str, compiler: str = "cc") ->
         pytest.skip(f"{compiler} {' '.join(options)} does not work here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     return output
+
+
+def wait_for_control(pid: int) -> None:
+    """Until a process that was started with HAKMEM_CTL=1 has its control thread."""
+    for _ in range(500):
+        if ctl.find_channel(pid):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"process {pid} has no control thread")
 
 
 def interrupt(group: int, ready: Path, number: int = signal.SIGINT) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compiled import compile_c
+from compiled import compile_c, wait_for_control
 from hakmem import exposition, native, pprof
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_metrics
@@ -57,6 +57,7 @@ def program(folder: Path, name: str = "pinned", **settings: str) -> Iterator[int
     with subprocess.Popen([path], env=environment, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout and child.stdout.readline() == "ready\n"
+            wait_for_control(child.pid)
             yield child.pid
         finally:
             child.kill()

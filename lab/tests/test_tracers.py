@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compiled import compile_c
+from compiled import compile_c, wait_for_control
 from elftools.elf.elffile import ELFFile
 from hakmem import ctl, native
 from hakmem.errors import LabError
@@ -70,6 +70,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     ) as child:
         try:
             assert child.stdout and child.stdout.readline() == b"done\n"
+            wait_for_control(child.pid)
             yield child
         finally:
             child.kill()
