@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 from compiled import compile_c
-from hakmem import ctl, explain, native, pins, pprof
+from hakmem import explain, native, pins, pprof
 from hakmem.pins import Pins
 from test_explain import Structures
 
@@ -169,22 +169,14 @@ def test_freeing_the_named_sites_gives_back_what_is_said(
             assert returned(found, *functions) == pytest.approx(gone, rel=0.1), (functions, found.plain())
 
 
-def memory_of(pid: int) -> int:
-    """Resident bytes when all free memory is back."""
-    ctl.ask(pid, "purge")
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-
-
 def test_a_server_gives_back_what_is_said(tmp_path: Path) -> None:
-    """Redis keeps one key in twenty, then none. All but a little of what its own functions allocate is for keys. It is
-    looked at in windows, as it calls malloc very often, and so within three tenths."""
+    """Redis keeps one key in twenty, then none. All but a little of what its own functions allocate is for keys."""
     if not (shutil.which("redis-server") and shutil.which("redis-cli")):
         pytest.skip("redis is not installed")
     place = str(tmp_path / "socket")
     words = ["redis-server", "--port", "0", "--unixsocket", place, "--save", "", "--enable-debug-command", "yes"]
-    environment = {**os.environ, **QUIET, **SAMPLED, "HAKMEM_BACKGROUND": "auto", "HAKMEM_CTL": "1"}
-    environment |= {"LD_PRELOAD": str(native.library()), "HAKMEM_PROF_INTERVAL": "32K"}
+    environment = {**os.environ, **QUIET, **SAMPLED, "LD_PRELOAD": str(native.library())}
+    environment["HAKMEM_PROF_INTERVAL"] = "256K"
 
     def ask(*request: str) -> str:
         return subprocess.run(["redis-cli", "-s", place, *request], capture_output=True, text=True).stdout.strip()
@@ -201,15 +193,14 @@ def test_a_server_gives_back_what_is_said(tmp_path: Path) -> None:
             for part in range(4):
                 ask("eval", most, "1", f"key{part}")
             assert ask("dbsize") == "20000"
-            before = memory_of(child.pid)
             found = pins.pins(explain.look(child.pid, "--pins"))
             ask("flushall", "sync")
-            gone = before - memory_of(child.pid)
+            gone = found.held - pins.pins(explain.look(child.pid, "--pins")).held
         finally:
             child.kill()
     keys = {site.key[0][1] for site in found.sites() if site.key and site.key[0][1].startswith("z")}
     assert gone > 40 * MIB
-    assert returned(found, *keys) == pytest.approx(gone, rel=0.3), found.plain()
+    assert returned(found, *keys) == pytest.approx(gone, rel=0.1), found.plain()
 
 
 def test_sites_that_pin_nothing_are_told_from_those_that_do(tmp_path: Path) -> None:
