@@ -176,7 +176,7 @@ def test_a_server_gives_back_what_is_said(tmp_path: Path) -> None:
     place = str(tmp_path / "socket")
     words = ["redis-server", "--port", "0", "--unixsocket", place, "--save", "", "--enable-debug-command", "yes"]
     environment = {**os.environ, **QUIET, **SAMPLED, "LD_PRELOAD": str(native.library())}
-    environment["HAKMEM_PROF_INTERVAL"] = "256K"
+    environment["HAKMEM_HEAP_PROFILE_INTERVAL"] = "256K"
 
     def ask(*request: str) -> str:
         return subprocess.run(["redis-cli", "-s", place, *request], capture_output=True, text=True).stdout.strip()

@@ -186,7 +186,7 @@ def samples_of(body: bytes) -> tuple[list[str], list[tuple[list[str], list[int],
 
 
 def test_profiles_of_those_that_are_sampled(tmp_path: Path) -> None:
-    sampled = {"HAKMEM_PINS": "1", "HAKMEM_PROF_INTERVAL": "64K"}
+    sampled = {"HAKMEM_PINS": "1", "HAKMEM_HEAP_PROFILE_INTERVAL": "64K"}
     with program(tmp_path, "plain") as plain, program(tmp_path, **sampled) as pid, serving(tmp_path) as url:
         for path, kind in (("heap", "alloc_objects"), ("pins", "pinned_space")):
             status, _, body = pull(f"{url}/debug/pprof/{path}?pid={pid}")
@@ -206,7 +206,7 @@ def test_pprof_of_go_reads_them(tmp_path: Path) -> None:
         or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode == 127
     ):
         pytest.skip("go is not installed")
-    sampled = {"HAKMEM_PINS": "1", "HAKMEM_PROF_INTERVAL": "64K"}
+    sampled = {"HAKMEM_PINS": "1", "HAKMEM_HEAP_PROFILE_INTERVAL": "64K"}
     with program(tmp_path, **sampled) as pid, serving(tmp_path) as url:
         source = url.replace("http://", f"http://hakmem:{TOKEN}@")
         environment = {**os.environ, "PPROF_TMPDIR": str(tmp_path), "GOTOOLCHAIN": "local"}
