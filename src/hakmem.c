@@ -25,6 +25,7 @@
 
 /* region: which addresses are ours. */
 #include "region/directory.c"
+#include "region/guard.c"
 #include "region/in_hand.c"
 #include "region/generation.c"
 #include "region/allowance.c"
@@ -46,6 +47,7 @@
 #include "pool/bin_size.c"
 #include "pool/freed.c"
 #include "pool/held.c"
+#include "pool/quarantine.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"

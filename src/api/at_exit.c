@@ -18,6 +18,7 @@
 
 /* After the settings have been read, and before all else that may crash. */
 __attribute__((constructor(102))) static void catch_crashes(void) {
+    if (hak_process_config()->guard != 0) hak_crash_install_for_guards();
     if (!hak_process_config()->crash) return;
     struct hak_heap *heap = hak_process_initialize() ? hak_thread_attach() : NULL;
     if (heap != NULL) hak_crash_enter_thread(heap);

@@ -272,14 +272,14 @@ static void delete_array_aligned(void *block, size_t alignment) { public_delete_
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
     else if (is_from_others()) public_free(block);
-    else hak_front_free_sized(block, size);
+    else hak_front_free_aligned_sized(block, alignment, size);
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
     else if (is_from_others()) public_free(block);
-    else hak_front_free_sized(block, size);
+    else hak_front_free_aligned_sized(block, alignment, size);
 }
 
 /* Called where a constructor has thrown, and hardly ever. */

@@ -31,8 +31,7 @@ HAK_HIT void hak_free(void *block) { hak_front_free(block); }
 void hak_free_sized(void *block, size_t size) { hak_front_free_sized(block, size); }
 
 void hak_free_aligned_sized(void *block, size_t alignment, size_t size) {
-    (void)alignment;
-    hak_front_free_sized(block, size);
+    hak_front_free_aligned_sized(block, alignment, size);
 }
 
 static HAK_COLD void *fail(int error) {
@@ -69,7 +68,7 @@ static HAK_COLD void *move_missed(const struct hak_place *place, size_t size, co
     if (size > place->bytes) return NULL;
     /* A smaller one can't be had: it is large enough, and made as small as it can be where it is. */
     size_t least = place->bytes > HAK_SMALL_MAX ? HAK_SMALL_MAX + 1 : place->bytes;
-    if (place->kind != HAK_PLACE_SMALL) moved = hak_front_resize_large(place, least, caller);
+    if (hak_place_is_large(place)) moved = hak_front_resize_large(place, least, caller);
     errno = saved_errno;
     return moved != NULL ? moved : (void *)place->start;
 }
@@ -100,7 +99,7 @@ void *hak_realloc(void *block, size_t size) {
         return NULL;
     }
     HAK_WALKABLE();
-    if (place.kind != HAK_PLACE_SMALL) return resize_large(&place, size, HAK_CALLER());
+    if (hak_place_is_large(&place)) return resize_large(&place, size, HAK_CALLER());
     /* In place while it fits and at most half of it would be wasted. */
     bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
     return stays ? block : move_block(&place, size, HAK_CALLER());

@@ -68,7 +68,7 @@ void hak_dallocx(void *block, int flags) {
 
 void hak_sdallocx(void *block, size_t size, int flags) {
     if (is_uncached(flags)) hak_front_free_uncached(block);
-    else hak_front_free_sized(block, size);
+    else hak_front_free_aligned_sized(block, alignment_of(flags), size);
 }
 
 /* Whether hak_realloc does: it aligns large blocks to units, small ones to HAK_ALIGNMENT, and only these are cached. */

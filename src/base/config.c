@@ -47,7 +47,8 @@ static const char *const kind_expected[] = {"0 or 1",
                                             HAK_PROFILE_NAMES,
                                             "0, 1 or auto",
                                             "none, or the name of a file",
-                                            "0, 1 or 1:FILE"};
+                                            "0, 1 or 1:FILE",
+                                            "0, 1, or 1/N with N from 1 to 1000000000"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -180,6 +181,20 @@ static bool parse_heap_profile(const char *value, uint64_t *out, const char **fi
     return true;
 }
 
+enum { USUAL_GUARD_SHARE = 5000 };
+
+static bool parse_guard(const char *value, uint64_t *out) {
+    const struct hak_knob_row *row = &hak_knob_table[HAK_KNOB_guard_share];
+    uint64_t number = value[0] == '0' ? 0 : USUAL_GUARD_SHARE;
+    if (value[0] == '1' && value[1] == '/') {
+        if (!hak_config_parse_number(value + 2, &number) || number == 0 || number > row->highest) return false;
+    } else if ((value[0] != '0' && value[0] != '1') || value[1] != '\0') {
+        return false;
+    }
+    *out = number;
+    return true;
+}
+
 static bool parse_value(struct hak_config *config, const struct option *option, const char *value) {
     uint64_t *field = field_of(config, option);
     switch (option->kind) {
@@ -198,6 +213,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         return parse_word(value, hak_profile_names, field) || parse_word(value, hak_profile_aliases, field);
     case HAK_OPTION_CHOICE: return parse_choice(value, field);
     case HAK_OPTION_FILE: *field = strcmp(value, "none") == 0 ? 0 : (uintptr_t)value; return true;
+    case HAK_OPTION_GUARD: return parse_guard(value, field);
     case HAK_OPTION_HEAP_PROFILE: return parse_heap_profile(value, field, &config->heap_profile_file);
     }
     return false;
@@ -267,6 +283,10 @@ static void add_value(struct hak_text *out, const struct option *option, uint64_
     case HAK_OPTION_STATS: hak_text_add(out, "%s", formats[value]); break;
     case HAK_OPTION_FILE: hak_text_add(out, "%s", value == 0 ? "none" : hak_config_file(value)); break;
     case HAK_OPTION_KNOBS: hak_text_add(out, "%s", value == 0 ? "none" : "as below"); break;
+    case HAK_OPTION_GUARD:
+        if (value == 0) hak_text_add(out, "0");
+        else hak_text_add(out, "1/%lu", (unsigned long)value);
+        break;
     case HAK_OPTION_CHOICE:
         if (value == HAK_CHOICE_AUTO) hak_text_add(out, "auto");
         else hak_text_add(out, "%lu", (unsigned long)value);

@@ -22,6 +22,7 @@ enum hak_option_kind {
     HAK_OPTION_CHOICE,       /* 0, 1, auto */
     HAK_OPTION_FILE,         /* the name of a file, for hak_config_file */
     HAK_OPTION_HEAP_PROFILE, /* 0, 1, or 1:FILE */
+    HAK_OPTION_GUARD,        /* 0, 1, or 1/N: the value is N */
 };
 
 enum { HAK_CHOICE_AUTO = 2 };

@@ -63,6 +63,11 @@ void model_yield(void);
 #endif
 
 /* Amount of self-checking: 0 misuse and corruption only, 1 also invariants in O(1), 2 also walks over structures. */
+/* The secure build, libhakmem-secure.so: what finds and prevents misuse on the hit path, too. */
+#ifndef HAK_SECURE
+#define HAK_SECURE 0
+#endif
+
 #ifndef HAK_CHECK_LEVEL
 #define HAK_CHECK_LEVEL 0
 #endif

@@ -11,6 +11,8 @@
  *
  * Another thread may drain the bin at any moment, from below (pool/drain.h). Therefore a hit compares by order, and
  * touches no slot but the topmost one and the one above it.
+ *
+ * In the secure build (HAK_SECURE) no free is a hit.
  */
 #ifndef HAK_FRONT_FRONT_H
 #define HAK_FRONT_FRONT_H
@@ -28,6 +30,10 @@ extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
  * the code that wants it (front/background.h). */
 HAK_COLD void *hak_front_alloc_miss(size_t size, const void *caller);
 HAK_COLD void hak_front_free_miss(void *block);
+
+/* Ends the program when a block of this alignment and size can't be the one. Of the secure build: the others trust what
+ * a sized delete is told. */
+void hak_front_check_size(const void *block, size_t alignment, size_t size);
 
 /* A block of at least `size` bytes, or NULL: then it is a miss. */
 HAK_INLINE void *hak_front_take(size_t size) {
@@ -66,6 +72,10 @@ HAK_INLINE bool hak_front_put(struct hak_bin *bin, void *block) {
 }
 
 HAK_INLINE void hak_front_free(void *block) {
+    if (HAK_SECURE) {
+        hak_front_free_miss(block);
+        return;
+    }
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_page_map_reaches(unit))) {
         HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
@@ -79,6 +89,11 @@ HAK_INLINE void hak_front_free(void *block) {
 /* The same when the size asked for is known: the bin is found from it, and the page map only has to agree, so that no
  * load waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
 HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
+    if (HAK_SECURE) {
+        hak_front_check_size(block, HAK_ALIGNMENT, size);
+        hak_front_free_miss(block);
+        return;
+    }
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_page_map_reaches(unit) && size <= HAK_SMALL_MAX)) {
         HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
@@ -87,6 +102,16 @@ HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
         if (HAK_LIKELY(agrees && hak_front_put(hak_bin_at(hak_thread_heap, offset), block))) return;
     }
     hak_front_free(block);
+}
+
+/* The same when an alignment was asked for, too. */
+HAK_INLINE void hak_front_free_aligned_sized(void *block, size_t alignment, size_t size) {
+    if (HAK_SECURE) {
+        hak_front_check_size(block, alignment, size);
+        hak_front_free_miss(block);
+        return;
+    }
+    hak_front_free_sized(block, size);
 }
 
 #endif

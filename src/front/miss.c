@@ -10,6 +10,7 @@
 #include "front/routes.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "observe/crash.h"
 #include "observe/stack.h"
 #include "os/os.h"
 #include "pool/bin.h"
@@ -18,8 +19,10 @@
 #include "pool/held.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "pool/quarantine.h"
 #include "pool/shrink.h"
 #include "region/decay.h"
+#include "region/guard.h"
 #include "region/large.h"
 #include "region/mapping_cache.h"
 
@@ -97,14 +100,22 @@ static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bo
     return count < most ? count : most;
 }
 
+/* What a refill may take while blocks are put between guards: no more than there are before the next one, so that the
+ * miss that follows is its. What a bin hands out again without a miss isn't counted. */
+static HAK_COLD uint32_t up_to_guarded(const struct hak_heap *heap, uint32_t want) {
+    return heap->unguarded_count > 0 && want > heap->unguarded_count ? (uint32_t)heap->unguarded_count : want;
+}
+
 /* Fills a closed bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
     bool is_long = count_miss(heap, size_class, HAK_MISS_REFILL);
     void **base = heap->slots[size_class].start;
     uint32_t want = batch_size(&heap->slots[size_class], HAK_MISS_REFILL, is_long);
+    if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) want = up_to_guarded(heap, want);
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
+    heap->unguarded_count -= got;
     if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
         hak_routes_open_group(size_class);
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
@@ -149,6 +160,7 @@ static HAK_COLD void reclaim(size_t want_bytes) {
     uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
     bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
+    if (HAK_SECURE) hak_quarantine_empty(heap);
     hak_purge_reclaim(heap, drains, want_bytes);
     if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
@@ -346,6 +358,26 @@ static uint64_t weigh(struct hak_heap *heap, uint32_t size_class, int64_t bytes)
     return is_due ? weight : 0;
 }
 
+/* A block between guards, when one is due; the stack begins with the caller's frame. NULL: it is as others are. */
+static HAK_COLD void *take_guarded(size_t size, const void *frame) {
+    uintptr_t addresses[HAK_STACK_MOST];
+    struct hak_heap *heap = hak_thread_heap;
+    uint64_t interval = hak_knob(guard_share);
+    if (heap->number == 0 || interval == 0 || size > hak_os_page_bytes()) return NULL;
+    bool is_first = heap->guard_share != interval;
+    if (!is_first && heap->unguarded_count > 0) return NULL;
+    hak_profile_seed_once();
+    heap->guard_share = interval;
+    heap->unguarded_count = hak_profile_draw(interval) - 1; /* this one is counted */
+    if (is_first && heap->unguarded_count > 0) return NULL;
+    if (hak_guard_begin()) hak_crash_install_for_guards();
+    void *block = hak_guard_alloc(size, addresses, hak_stack_walk(frame, addresses));
+    if (block == NULL) return NULL;
+    HAK_COUNT(heap, large_allocs, 1);
+    HAK_COUNT(heap, guarded_allocs, 1);
+    return block;
+}
+
 static int64_t metered_bytes(size_t size) { return size == 0 ? 1 : (int64_t)size; }
 
 /* A block that is sampled, by a caller with this frame; NULL when there is no memory. */
@@ -371,7 +403,7 @@ static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
     void *block = NULL;
     if (weight != 0) {
         block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
-    } else if (heap != NULL) {
+    } else if (heap != NULL && (block = take_guarded(size, __builtin_frame_address(0))) == NULL) {
         begin_sample(heap);
         block = alloc_small(heap, size_class);
         end_sample(heap);
@@ -382,6 +414,10 @@ static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
 }
 
 static HAK_COLD void *alloc_missed(size_t size, const void *caller) {
+    if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) {
+        void *guarded = take_guarded(size, __builtin_frame_address(0));
+        if (guarded != NULL) return guarded;
+    }
     struct hak_heap *heap = enter();
     if (HAK_UNLIKELY(heap == NULL) && !hak_process_initialize()) return out_of_memory();
     uint32_t size_class = hak_routes_class_of(size);
@@ -434,7 +470,8 @@ void *hak_front_alloc_uncached(size_t size, const void *caller) {
 
 /* What is nobody's: what is known of it. */
 static HAK_COLD _Noreturn void misuse_of_nobodys(const void *block, const char *function, bool is_freeing) {
-    size_t bytes = hak_freed_bytes(block);
+    size_t bytes = hak_guard_freed_bytes((uintptr_t)block);
+    if (bytes == 0) bytes = hak_freed_bytes(block);
     if (bytes == 0) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, function, block, 0, 0);
     hak_misuse(is_freeing ? HAK_MISUSE_DOUBLE_FREE : HAK_MISUSE_FREED_BLOCK, function, block, 0, bytes);
 }
@@ -448,16 +485,16 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     return place;
 }
 
-/* A block that its slab has, or this thread's bin. */
+/* A block that its slab has, this thread's bin, or the quarantine. */
 static HAK_COLD bool is_free_small(const void *block, uint32_t size_class) {
+    if (HAK_SECURE && size_class <= HAK_SMALL_CLASS_COUNT && hak_quarantine_has(block, size_class)) return true;
     return hak_heap_has_cached(hak_thread_heap, hak_plain_class(size_class), block) ||
            hak_pool_has_free(block, size_class);
 }
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
     struct hak_place place = place_of(block, function, false);
-    if (HAK_UNLIKELY(hak_knob(direct_free_mode) != 0) && place.kind == HAK_PLACE_SMALL &&
-        is_free_small(block, place.size_class))
+    if (HAK_UNLIKELY(hak_frees_directly()) && place.kind == HAK_PLACE_SMALL && is_free_small(block, place.size_class))
         hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
     return place;
 }
@@ -491,9 +528,36 @@ static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
     hak_pool_put(NULL, size_class, &block, 1);
 }
 
+/* A freed block is zero, but where it was written to. */
+static void expect_zero(const void *block, size_t bytes) {
+    const uint64_t *words = block;
+    uint64_t found = 0;
+    for (size_t i = 0; i < bytes / sizeof *words; i++) found |= words[i];
+    if (HAK_LIKELY(found == 0)) return;
+    size_t at = 0;
+    while (((const unsigned char *)block)[at] == 0) at++;
+    hak_misuse(HAK_MISUSE_FREED_WRITE, "free", block, at, bytes);
+}
+
+/* The block waits, and another one may go to its slab: returns that, or NULL. */
+static void *exchange_in_quarantine(struct hak_heap *heap, void *block, uint32_t size_class) {
+    size_t bytes = hak_size_classes[size_class].block_bytes;
+    if (hak_pool_has_free(block, size_class) || (heap != NULL && (hak_heap_has_cached(heap, size_class, block) ||
+                                                                  hak_pool_has_claimed(heap, block, size_class))))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, bytes);
+    if (!hak_quarantine_has(block, size_class)) memset(block, 0, bytes); /* what was written since is to be seen */
+    const void *twice;
+    uint64_t turn = hak_atomic_load(&hak_thread_heap->slow_paths, relaxed);
+    void *other = hak_quarantine_exchange(block, size_class, turn, &twice);
+    if (twice != NULL) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", twice, 0, bytes);
+    if (other != NULL) expect_zero(other, bytes);
+    return other;
+}
+
 /* To its slab, past the bin: a block that either has is freed twice. `heap` may be NULL. */
 static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t size_class) {
-    if (heap != NULL && hak_heap_has_cached(heap, size_class, block))
+    if (HAK_SECURE && (block = exchange_in_quarantine(heap, block, size_class)) == NULL) return;
+    if (!HAK_SECURE && heap != NULL && hak_heap_has_cached(heap, size_class, block))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
     HAK_COUNT(heap, flushed_blocks, 1);
     hak_pool_put(heap, size_class, &block, 1);
@@ -506,7 +570,7 @@ static void free_small(void *block, uint32_t size_class) {
     }
     struct hak_heap *heap = enter();
     if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
-    if (HAK_UNLIKELY(heap == NULL || hak_knob(direct_free_mode) != 0 || !cache_block(heap, block, size_class)))
+    if (HAK_UNLIKELY(heap == NULL || hak_frees_directly() || !cache_block(heap, block, size_class)))
         free_directly(heap, block, size_class);
     if (HAK_LIKELY(heap != NULL)) {
         end_sample(heap);
@@ -527,6 +591,18 @@ static bool free_large(const struct hak_place *place) {
     return is_kept || hak_large_free(place);
 }
 
+/* A block between guards; the stack begins with the caller's frame. */
+static HAK_COLD void free_guarded(void *block, size_t bytes, const void *frame) {
+    uintptr_t addresses[HAK_STACK_MOST];
+    ptrdiff_t offset;
+    enum hak_guard_outcome outcome = hak_guard_free(block, addresses, hak_stack_walk(frame, addresses), &offset);
+    if (outcome == HAK_GUARD_WAS_FREE) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, bytes);
+    if (outcome == HAK_GUARD_SPOILED && offset < 0)
+        hak_misuse(HAK_MISUSE_UNDERFLOW, "free", block, (size_t)-offset, bytes);
+    if (outcome == HAK_GUARD_SPOILED) hak_misuse(HAK_MISUSE_OVERFLOW, "free", block, (size_t)offset - bytes, bytes);
+    HAK_COUNT(hak_thread_attach(), large_frees, 1);
+}
+
 /* At the end of a call that frees: a turn of one kind. None in the middle of one: whoever has wrapped the kernel's
  * calls may free in them. */
 static void take_turn(void) {
@@ -543,6 +619,11 @@ void hak_front_free_miss(void *block) {
         take_turn();
         return;
     }
+    if (HAK_UNLIKELY(place.kind == HAK_PLACE_GUARDED)) {
+        HAK_WALKABLE();
+        free_guarded(block, place.bytes, __builtin_frame_address(0));
+        return;
+    }
     hak_profile_forget(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
@@ -553,7 +634,27 @@ void hak_front_free_miss(void *block) {
     hak_background_notice();
 }
 
+/* Whether `bytes` are what a block has that was made for `size`, or that realloc has left there. */
+static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
+    if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
+    if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
+    uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
+    if (size_class == HAK_CLASS_NONE) return false;
+    size_t least = hak_size_classes[size_class].block_bytes;
+    return least <= place->bytes && (least > place->bytes / 2 || place->bytes <= (size_t)4 * HAK_ALIGNMENT);
+}
+
+void hak_front_check_size(const void *block, size_t alignment, size_t size) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    if (block == NULL || place.start != (uintptr_t)block || is_right_size(&place, alignment, size)) return;
+    hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, place.bytes);
+}
+
 void hak_front_free_uncached(void *block) {
+    if (HAK_SECURE) { /* as all frees */
+        hak_front_free_miss(block);
+        return;
+    }
     struct hak_place place = hak_region_find((uintptr_t)block);
     bool is_plain = place.kind == HAK_PLACE_SMALL && place.size_class <= HAK_SMALL_CLASS_COUNT;
     if (HAK_UNLIKELY(!is_plain)) {
@@ -570,6 +671,7 @@ void hak_front_free_uncached(void *block) {
 
 size_t hak_front_purge(void) {
     struct hak_heap *heap = enter();
+    if (HAK_SECURE) hak_quarantine_empty(heap);
     size_t purged_bytes = hak_purge_all(heap);
     hak_purge_unmap();
     if (heap != NULL) leave(heap);

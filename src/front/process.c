@@ -13,10 +13,12 @@
 #include "front/service.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "observe/profile.h"
 #include "hakmem/hakmem.h"
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
+#include "pool/quarantine.h"
 #include "region/generation.h"
 #include "region/heap_count.h"
 #include "region/in_hand.h"
@@ -78,6 +80,7 @@ static void set_knobs(struct hak_text *messages) {
         .fast_ms = settings.ace_fast_ms,
         .slow_ms = settings.ace_slow_ms,
     });
+    if (settings.guard != 0) hak_knob_give(HAK_KNOB_guard_share, settings.guard);
     /* Last: by hand, whatever a policy says. */
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
         if (settings.knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, settings.knob_values[i]);
@@ -102,11 +105,17 @@ static void check_metrics_file(struct hak_text *messages) {
     hak_text_add(messages, "hakmem: can't write metrics to %s\n", path.start);
 }
 
+static void use_seed(void) {
+    hak_profile_seed(settings.seed);
+    if (HAK_SECURE && hak_process_initialize()) hak_quarantine_seed(settings.seed);
+}
+
 static void read_settings(void) {
     char buffer[8192];
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
     set_knobs(&messages);
+    if (settings.seed != 0) use_seed();
     if (settings.help) hak_config_help(&settings, &messages);
     settings.stats_file = keep_name(settings.stats_file, stats_file, sizeof stats_file);
     settings.heap_profile_file = keep_name(settings.heap_profile_file, heap_profile_file, sizeof heap_profile_file);
@@ -125,6 +134,7 @@ static bool start(void) {
     hak_size_class_initialize();
     if (!hak_region_initialize()) return false;
     hak_heap_count_initialize();
+    if (HAK_SECURE) hak_quarantine_begin();
     hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;
 }

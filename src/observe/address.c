@@ -3,6 +3,8 @@
 #include "observe/profile.h"
 #include "os/os.h"
 #include "pool/bin.h"
+#include "pool/quarantine.h"
+#include "region/guard.h"
 #include "region/mapping_cache.h"
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
@@ -43,6 +45,11 @@ static struct hak_address find_small(const struct hak_range *range, const struct
     struct hak_address found = {.kind = HAK_ADDRESS_LIVE, .start = place->start, .bytes = place->bytes};
     uint32_t offset = (uint32_t)(address - hak_region_start_of(range, place->slab));
     uint32_t index = hak_block_index(offset, hak_size_classes[place->size_class].reciprocal);
+    if (HAK_SECURE && place->size_class <= HAK_SMALL_CLASS_COUNT &&
+        hak_quarantine_has((const void *)place->start, place->size_class)) {
+        found.kind = HAK_ADDRESS_FREE;
+        return found;
+    }
     if (is_free_block(range, place, index)) {
         uint64_t purged = hak_atomic_load(&place->slab->purged_pages, relaxed);
         found.kind = HAK_ADDRESS_FREE;
@@ -116,13 +123,25 @@ static struct hak_address find_outside(uintptr_t address) {
     return found;
 }
 
+static struct hak_address find_guarded(uintptr_t address) {
+    struct hak_address found = {.kind = HAK_ADDRESS_GUARDED};
+    const struct hak_guard *guard = hak_guard_near(address);
+    if (guard == NULL) return found;
+    found.start = hak_atomic_load(&guard->start, relaxed);
+    found.bytes = hak_atomic_load(&guard->bytes, relaxed);
+    found.is_freed = hak_atomic_load(&guard->state, relaxed) != HAK_GUARD_LIVE;
+    return found;
+}
+
 struct hak_address hak_address_find(uintptr_t address) {
+    if (hak_guard_covers(address)) return find_guarded(address);
     const struct hak_range *range = hak_region_range_of(address);
     struct hak_place place = hak_region_find(address);
     switch (place.kind) {
     case HAK_PLACE_SMALL: return find_small(range, &place, address);
     case HAK_PLACE_RUN:
     case HAK_PLACE_MAPPING: return describe_large(&place, address);
+    case HAK_PLACE_GUARDED:
     case HAK_PLACE_FOREIGN: break;
     }
     return range == NULL ? find_outside(address) : find_between(range, address);
@@ -147,6 +166,23 @@ static void describe_behind(const struct hak_address *found, uintptr_t address, 
     else hak_text_add(out, "in no block: behind the last one of a slab of blocks of %zu bytes", found->bytes);
 }
 
+static void describe_guarded(const struct hak_address *found, uintptr_t address, struct hak_text *out) {
+    const char *state = found->is_freed ? "freed" : "live";
+    size_t end = found->start + found->bytes;
+    if (found->start == 0) hak_text_add(out, "among hakmem's guards, beside no block");
+    else if (address == found->start)
+        hak_text_add(out, "the start of a %s guarded block of %zu bytes", state, found->bytes);
+    else if (address < found->start)
+        hak_text_add(out, "%zu bytes before a %s guarded block of %zu bytes at %p", (size_t)(found->start - address),
+                     state, found->bytes, (void *)found->start);
+    else if (address < end)
+        hak_text_add(out, "%zu bytes into a %s guarded block of %zu bytes at %p", (size_t)(address - found->start),
+                     state, found->bytes, (void *)found->start);
+    else
+        hak_text_add(out, "%zu bytes behind the end of a %s guarded block of %zu bytes at %p", (size_t)(address - end),
+                     state, found->bytes, (void *)found->start);
+}
+
 void hak_address_describe(const struct hak_address *found, uintptr_t address, struct hak_text *out) {
     switch (found->kind) {
     case HAK_ADDRESS_FOREIGN: hak_text_add(out, "not hakmem's"); break;
@@ -163,6 +199,7 @@ void hak_address_describe(const struct hak_address *found, uintptr_t address, st
         if (found->start != 0) describe_block(found, address, "former ", out);
         break;
     case HAK_ADDRESS_METADATA: hak_text_add(out, "in hakmem's tables"); break;
+    case HAK_ADDRESS_GUARDED: describe_guarded(found, address, out); break;
     case HAK_ADDRESS_HEAP: hak_text_add(out, "in hakmem's record of heap %u", found->heap); break;
     }
     if (found->is_purged) hak_text_add(out, ", given back to the kernel or not used yet");

@@ -20,8 +20,10 @@ struct hak_address {
         HAK_ADDRESS_KEPT,     /* in the mapping of a large object that was freed, kept for the next */
         HAK_ADDRESS_EMPTY,    /* in a unit that no slab or page run has; the block is one of a slab that had it */
         HAK_ADDRESS_METADATA, /* in hakmem's tables */
+        HAK_ADDRESS_GUARDED,  /* in or beside a block between guards, or a guard beside none: `start` is 0 */
         HAK_ADDRESS_HEAP,     /* in the record of heap number `heap`, or the slots of its bins */
     } kind;
+    bool is_freed;  /* between guards, and not used again yet */
     bool is_large;  /* the block is a page run or mapping */
     bool is_purged; /* free, and without memory as far as is known: it has gone back, or was never touched */
     uint32_t heap;

@@ -8,6 +8,7 @@
 #include "os/inspect.h"
 #include "os/os.h"
 #include "os/signals.h"
+#include "region/guard.h"
 
 enum {
     MOST_FRAMES = 32,
@@ -288,6 +289,111 @@ static void say_origins(void) {
     }
 }
 
+/* ---- Blocks between guards --------------------------------------------------------------------------------------- */
+
+static bool crash_reports_all; /* set before signals are caught, or by the thread that reads the settings */
+
+/* What happened, for programs that read it. */
+static const char *name_guard_error(const struct hak_guard *guard) {
+    uintptr_t start = hak_atomic_load(&guard->start, relaxed);
+    if (crash.arrived->cause != HAK_SIGNAL_ACCESS) {
+        static const char *const names[] = {
+            [HAK_MISUSE_DOUBLE_FREE] = "double-free",      [HAK_MISUSE_FOREIGN_POINTER] = "invalid-free",
+            [HAK_MISUSE_FREED_BLOCK] = "use-after-free",   [HAK_MISUSE_INTERIOR_POINTER] = "invalid-free",
+            [HAK_MISUSE_FREED_WRITE] = "use-after-free",   [HAK_MISUSE_WRONG_SIZE] = "wrong-size",
+            [HAK_MISUSE_OVERFLOW] = "overflow-found-late", [HAK_MISUSE_UNDERFLOW] = "underflow-found-late",
+        };
+        return names[hak_os_complaint_kind()];
+    }
+    if (crash.subject < start) return "underflow";
+    if (crash.subject - start >= hak_atomic_load(&guard->bytes, relaxed)) return "overflow";
+    return "use-after-free";
+}
+
+static void load_trace(const struct hak_guard_trace *trace) {
+    uint32_t depth = hak_atomic_load(&trace->depth, relaxed);
+    crash.frame_count = crash.guess_count = 0;
+    for (uint32_t i = 0; i < depth && i < HAK_GUARD_FRAMES; i++) {
+        uintptr_t address = hak_atomic_load(&trace->addresses[i], relaxed);
+        if (crash.knows_mappings && !is_code(address)) break;
+        add_frame(address, false);
+    }
+}
+
+static void say_trace(const struct hak_guard *guard, const struct hak_guard_trace *trace, const char *what) {
+    struct hak_text text = begin_text();
+    hak_text_add(&text, "hakmem: %p was %s by thread %u, from:\n", (void *)hak_atomic_load(&guard->start, relaxed),
+                 what, hak_atomic_load(&trace->thread_id, relaxed));
+    load_trace(trace);
+    add_frames(&text);
+    end_text(&text);
+}
+
+/* A name of the file system's, in a string of JSON. */
+static void add_plain(struct hak_text *text, const char *name) {
+    for (; *name != '\0'; name++) hak_text_add(text, "%c", *name < ' ' || *name == '"' || *name == '\\' ? '?' : *name);
+}
+
+static void say_json_frames(const char *before) {
+    struct hak_text text = begin_text();
+    struct module_start module = {.base = 0, .name = ""};
+    const char *separator = "";
+    hak_os_for_each_mapping(name_frames, &module);
+    hak_text_add(&text, "%s[", before);
+    for (uint32_t i = 0; i < crash.frame_count; i++) {
+        const struct stack_frame *frame = &crash.frames[i];
+        if (frame->is_guess) continue;
+        hak_text_add(&text, "%s\"%p", separator, (void *)frame->address);
+        if (frame->module[0] != '\0') {
+            hak_text_add(&text, " ");
+            add_plain(&text, frame->module);
+            hak_text_add(&text, "+0x%lx", (unsigned long)(frame->address - frame->base));
+        }
+        hak_text_add(&text, "\"");
+        separator = ", ";
+    }
+    hak_text_add(&text, "]");
+    end_text(&text);
+}
+
+static void say_json_trace(const char *name, const struct hak_guard_trace *trace) {
+    char before[80];
+    struct hak_text text = hak_text_in(before, sizeof before);
+    hak_text_add(&text, ", \"%s\": {\"thread\": %u, \"stack\": ", name, hak_atomic_load(&trace->thread_id, relaxed));
+    load_trace(trace);
+    say_json_frames(text.start);
+    hak_os_write(STDERR_FILENO, "}", 1);
+}
+
+/* One line, written in parts. */
+static void say_guard_json(const struct hak_guard *guard, bool is_freed) {
+    uintptr_t start = hak_atomic_load(&guard->start, relaxed);
+    struct hak_text text = begin_text();
+    hak_text_add(&text,
+                 "{\"hakmem\": \"guard\", \"error\": \"%s\", \"process\": %d, \"thread\": %u, \"address\": \"%p\", "
+                 "\"block\": \"%p\", \"size\": %u, \"offset\": %s%lu, \"is_freed\": %s, \"stack\": ",
+                 name_guard_error(guard), hak_os_process_id(), hak_os_thread_id(), (void *)crash.subject, (void *)start,
+                 hak_atomic_load(&guard->bytes, relaxed), crash.subject < start ? "-" : "",
+                 (unsigned long)(crash.subject < start ? start - crash.subject : crash.subject - start),
+                 is_freed ? "true" : "false");
+    crash.frame_count = crash.guess_count = 0;
+    collect_frames();
+    end_text(&text);
+    say_json_frames("");
+    say_json_trace("allocated", &guard->allocated);
+    if (is_freed) say_json_trace("freed", &guard->freed);
+    hak_os_write(STDERR_FILENO, "}\n", 2);
+}
+
+static void say_guard(void) {
+    const struct hak_guard *guard = hak_guard_near(crash.subject);
+    if (guard == NULL) return;
+    bool is_freed = hak_atomic_load(&guard->state, relaxed) != HAK_GUARD_LIVE;
+    say_trace(guard, &guard->allocated, "allocated");
+    if (is_freed) say_trace(guard, &guard->freed, "freed");
+    say_guard_json(guard, is_freed);
+}
+
 /* ---- One report a process ---------------------------------------------------------------------------------------- */
 
 /* True for the thread that is to make the report. Others wait until it is made, or the wait is too long. */
@@ -301,16 +407,29 @@ static bool begin_report(uint32_t process) {
 
 static void report(const struct hak_os_signal *arrived) {
     uint32_t process = (uint32_t)hak_os_process_id();
+    uintptr_t subject = arrived->cause == HAK_SIGNAL_ACCESS ? arrived->address : hak_os_complaint();
+    if (!crash_reports_all && !hak_guard_covers(subject)) return;
     if (!begin_report(process)) return;
     crash.arrived = arrived;
     say_signal();
     say_addresses();
     say_stack();
     say_origins();
+    say_guard();
     hak_atomic_store(&reported, process, relaxed);
 }
 
-void hak_crash_install(void) { hak_os_catch_crashes(report); }
+static void catch_once(void) {
+    static HAK_ATOMIC(bool) is_caught;
+    if (!hak_atomic_exchange(&is_caught, true, relaxed)) hak_os_catch_crashes(report);
+}
+
+void hak_crash_install(void) {
+    crash_reports_all = true;
+    catch_once();
+}
+
+void hak_crash_install_for_guards(void) { catch_once(); }
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 

@@ -12,6 +12,9 @@
  * The last part is there for blocks that the heap profile has sampled: all of them, with HAKMEM_HEAP_PROFILE=1 and
  * HAKMEM_HEAP_PROFILE_INTERVAL=1.
  *
+ * Of a block between guards (HAKMEM_GUARD, region/guard.h) the report says where it was allocated and freed, and ends
+ * with all of that as an object of JSON in one line. Without HAKMEM_CRASH=1 there are such reports only.
+ *
  * The lines go to standard error part by part, so that if finding out more fails, the first is there. Then the crash
  * happens again as if hakmem had never seen it (os/signals.h, G1). A process makes one report: a thread that crashes
  * during it waits until it is written; a later crash, of a program whose handler went on, makes none. After a message
@@ -28,8 +31,10 @@
 
 #include "pool/heap.h"
 
-/* From now on, in this process and its children until they execute something else. */
+/* From now on, in this process and its children until they execute something else. The second asks for reports of what
+ * has hit a guard (region/guard.h) alone; both may be called. */
 void hak_crash_install(void);
+void hak_crash_install_for_guards(void);
 
 /* Gives the calling thread an alternate stack for its signals, unless it has one: without it, the overflow of a stack
  * can't be reported. It belongs to the heap, and is kept for the next thread that has it. */

@@ -35,6 +35,11 @@ bool hak_profile_is_metadata(uintptr_t address) {
 
 void hak_profile_seed(uint64_t seed) { hak_atomic_store(&random_state, seed, relaxed); }
 
+void hak_profile_seed_once(void) {
+    if (hak_atomic_load(&random_state, relaxed) == 0)
+        hak_profile_seed(hak_os_clock_ns() ^ (uint64_t)hak_os_process_id() << 32);
+}
+
 /* SplitMix64: any thread takes the next number. */
 uint64_t hak_profile_random(void) {
     uint64_t mixed = hak_atomic_fetch_add(&random_state, UINT64_C(0x9E3779B97F4A7C15), relaxed);
@@ -371,8 +376,7 @@ static bool make_tables(void) {
 
 bool hak_profile_begin(uint64_t interval_bytes) {
     if (!make_tables()) return false;
-    if (hak_atomic_load(&random_state, relaxed) == 0)
-        hak_profile_seed(hak_os_clock_ns() ^ (uint64_t)hak_os_process_id() << 32);
+    hak_profile_seed_once();
     struct hak_profile_tables *known = known_tables();
     bool in_runs = hak_atomic_load(&hak_profile_in_runs, relaxed);
     if (in_runs) hak_atomic_store(&known->had_runs, true, relaxed);

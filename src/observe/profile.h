@@ -37,8 +37,9 @@ bool hak_profile_begin(uint64_t interval_bytes);
 /* Switches sampling off. Sampled blocks that are live stay known. */
 void hak_profile_end(void);
 
-/* Begins the sequence of random numbers; at the start it is begun by the clock. */
+/* Begins the sequence of random numbers. The second does so by the clock, unless it has begun: for who draws first. */
 void hak_profile_seed(uint64_t seed);
+void hak_profile_seed_once(void);
 uint64_t hak_profile_random(void);
 
 /* How many bytes from here to the next sample, 1 at least, drawn at random (P1): the allocation that reaches it is

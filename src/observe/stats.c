@@ -6,7 +6,9 @@
 #include "os/inspect.h"
 #include "os/os.h"
 #include "pool/bin.h"
+#include "pool/quarantine.h"
 #include "region/directory.h"
+#include "region/guard.h"
 #include "region/mapping_cache.h"
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
@@ -74,11 +76,15 @@ static void count(struct counted *counted) {
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
             add_to_class(counted, i, 0, 0, hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i)));
     }
+    for (uint32_t i = 1; HAK_SECURE && i <= HAK_SMALL_CLASS_COUNT; i++)
+        add_to_class(counted, i, 0, 0, hak_quarantine_count(i));
     struct hak_region_sums region = hak_region_sums();
     total->super_slabs = region.super_slabs;
     total->committed_bytes = region.committed_bytes + hak_mapping_cache_bytes();
     total->metadata_bytes = region.metadata_bytes + total->heaps * HAK_HEAP_BYTES;
     hak_directory_for_each_mapping(add_mapping, total);
+    total->large_blocks += hak_atomic_load(&hak_guard_live_blocks, relaxed);
+    total->large_bytes += hak_atomic_load(&hak_guard_live_bytes, relaxed);
     total->live_blocks = total->large_blocks;
     total->live_bytes = total->large_bytes;
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {

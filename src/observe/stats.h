@@ -3,7 +3,7 @@
  * At rest (no thread allocating or freeing):
  *   T1  per class: live + cached + free = slabs * blocks per slab
  *   T2  refilled_blocks - flushed_blocks = live + cached blocks of small classes
- *   T3  large_allocs - large_frees = live page runs and mappings
+ *   T3  large_allocs - large_frees = live page runs and mappings, and blocks between guards
  *   T4  super_slabs * 2 MiB = committed bytes, apart from mappings in use and kept
  */
 #ifndef HAK_OBSERVE_STATS_H

@@ -175,6 +175,14 @@ bool hak_os_commit(void *start, size_t bytes) {
     return done;
 }
 
+bool hak_os_forbid(void *start, size_t bytes) {
+    int saved_errno = errno;
+    count_call();
+    bool done = DIRECTLY(mprotect, start, bytes, PROT_NONE) == 0;
+    errno = saved_errno;
+    return done;
+}
+
 /* The address is a hint: the mapping lies elsewhere if something is in its place. MAP_FIXED_NOREPLACE would say so
  * without mapping, but filters of system calls know the flags of their time, and kill for others. */
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
@@ -1042,11 +1050,16 @@ static _Noreturn void die(struct hak_text *message) {
 }
 
 static HAK_ATOMIC(uintptr_t) complaint;
+static HAK_ATOMIC(uint32_t) complaint_kind;
 
 uintptr_t hak_os_complaint(void) { return hak_atomic_load(&complaint, relaxed); }
+enum hak_misuse_kind hak_os_complaint_kind(void) {
+    return (enum hak_misuse_kind)hak_atomic_load(&complaint_kind, relaxed);
+}
 
 void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *address, size_t offset, size_t size) {
     hak_atomic_store(&complaint, (uintptr_t)address, relaxed);
+    hak_atomic_store(&complaint_kind, kind, relaxed);
     char buffer[256];
     struct hak_text message = hak_text_in(buffer, sizeof buffer);
     hak_text_add(&message, "hakmem: %s(%p): ", function, (void *)(uintptr_t)address);
@@ -1056,6 +1069,19 @@ void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *add
     case HAK_MISUSE_FREED_BLOCK: hak_text_add(&message, "invalid pointer: a freed block of %zu bytes\n", size); break;
     case HAK_MISUSE_INTERIOR_POINTER:
         hak_text_add(&message, "invalid pointer: %zu bytes into a block of %zu bytes\n", offset, size);
+        break;
+    case HAK_MISUSE_FREED_WRITE:
+        hak_text_add(&message, "write after free: %zu bytes into a freed block of %zu bytes\n", offset, size);
+        break;
+    case HAK_MISUSE_WRONG_SIZE:
+        hak_text_add(&message, "wrong size: %zu bytes for a block of %zu bytes\n", offset, size);
+        break;
+    case HAK_MISUSE_OVERFLOW:
+        hak_text_add(&message, "overflow: %zu bytes behind the end of a block of %zu bytes were written\n", offset,
+                     size);
+        break;
+    case HAK_MISUSE_UNDERFLOW:
+        hak_text_add(&message, "underflow: %zu bytes before a block of %zu bytes were written\n", offset, size);
         break;
     }
     die(&message);

@@ -39,6 +39,10 @@ void *hak_os_map_wiped(void);
 /* Makes a part of what hak_os_reserve gave readable and writable. Doing it twice does no harm. False on refusal. */
 bool hak_os_commit(void *start, size_t bytes);
 
+/* Takes access away from such a part: whatever touches it faults, until it is committed again. Its memory stays. False
+ * on refusal. */
+bool hak_os_forbid(void *start, size_t bytes);
+
 /* Addresses where the process has nothing, most likely, and gets nothing unless it asks for just these: `bytes` of
  * them, from a multiple of `alignment` (a power of two) on. Other ones for each `attempt`, and in each process. Nothing
  * is reserved. 0 when the address space is too small. */
@@ -218,6 +222,7 @@ uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts; no syst
 
 /* The address of the misuse that this process has reported and is to be aborted for; 0 for none. */
 uintptr_t hak_os_complaint(void);
+enum hak_misuse_kind hak_os_complaint_kind(void); /* where there is one */
 
 /* True when the word at a multiple of 8 can be read. Signal handlers may call it. */
 bool hak_os_is_readable(const void *address);

@@ -47,7 +47,7 @@ void hak_heap_open_bin(struct hak_heap *heap, uint32_t size_class) {
     const struct hak_slots *slots = &heap->slots[size_class];
     hak_signal_fence(); /* a handler that hits finds the bin closed, or whole */
     hak_atomic_store(&heap->bins[size_class].base, hak_owned_get(&slots->start), relaxed);
-    hak_atomic_store(&heap->bins[size_class].limit, hak_knob(direct_free_mode) == 0 ? slots->end : NULL, relaxed);
+    hak_atomic_store(&heap->bins[size_class].limit, hak_frees_directly() ? NULL : slots->end, relaxed);
 }
 
 void hak_heap_keep_for_frees(struct hak_heap *heap, uint32_t size_class) {

@@ -142,6 +142,8 @@ struct hak_heap {
     bool samples_in_runs;                     /* and whether they came in runs; */
     HAK_OWNED(uint64_t) metered_count;        /* calls of malloc that were counted so far, */
     HAK_OWNED(uint64_t) sampling_ns;          /* and time that samples of them have taken */
+    int64_t unguarded_count;                  /* allocations to the next one between guards, and how many there were */
+    uint64_t guard_share;                     /* on average when that was drawn; 0 before the first draw */
     void *signal_stack;                       /* made when first asked for, and kept; observe/crash.h */
     struct hak_counters counters;
 

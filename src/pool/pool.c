@@ -338,6 +338,15 @@ bool hak_pool_has_free(const void *block, uint32_t size_class) {
     return index < facts->block_count && (hak_atomic_load(&slab->bits[index / 64], relaxed) >> index % 64 & 1) != 0;
 }
 
+bool hak_pool_has_claimed(const struct hak_heap *heap, const void *block, uint32_t size_class) {
+    const struct hak_size_class *facts = &hak_size_classes[size_class];
+    uintptr_t start;
+    const struct hak_slab *slab = slab_of(block, size_class, facts->unit_count, &start);
+    uint32_t index = hak_block_index((uint32_t)((uintptr_t)block - start), facts->reciprocal);
+    if (hak_atomic_load(&slab->state, relaxed) != hak_slab_state(HAK_SLAB_HELD, heap->number)) return false;
+    return (hak_slab_claimed_in(slab, facts->block_count, index / 64) >> index % 64 & 1) != 0;
+}
+
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
     uint32_t count = 0;

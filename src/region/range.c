@@ -2,6 +2,7 @@
 #include "os/os.h"
 #include "region/directory.h"
 #include "region/generation.h"
+#include "region/guard.h"
 #include "region/in_hand.h"
 #include "region/page_policy.h"
 #include "region/region.h"
@@ -472,6 +473,7 @@ struct hak_place hak_region_find(uintptr_t address) {
     if (size_class == HAK_CLASS_NONE) {
         /* A mapping may lie where units are absent, and somebody be about to try whether they can be mapped again. */
         if (hak_directory_find_mapping(address, &place.start, &place.bytes)) place.kind = HAK_PLACE_MAPPING;
+        else if (hak_guard_find(address, &place.start, &place.bytes)) place.kind = HAK_PLACE_GUARDED;
         return place;
     }
     if (size_class <= HAK_SLAB_CLASS_COUNT) {
@@ -498,7 +500,8 @@ struct hak_place hak_region_find(uintptr_t address) {
 bool hak_region_covers(uintptr_t address) {
     uintptr_t start;
     size_t bytes;
-    return hak_region_range_of(address) != NULL || hak_directory_find_mapping(address, &start, &bytes);
+    return hak_region_range_of(address) != NULL || hak_directory_find_mapping(address, &start, &bytes) ||
+           hak_guard_covers(address);
 }
 
 bool hak_region_is_metadata(uintptr_t address) {

@@ -215,6 +215,7 @@ struct hak_place {
         HAK_PLACE_SMALL,   /* in a slab */
         HAK_PLACE_RUN,     /* in a page run */
         HAK_PLACE_MAPPING, /* in a large object's own mapping */
+        HAK_PLACE_GUARDED, /* between guards (region/guard.h) */
     } kind;
     uint32_t size_class;   /* of a slab */
     struct hak_slab *slab; /* of a slab or a page run */
@@ -224,7 +225,12 @@ struct hak_place {
 
 struct hak_place hak_region_find(uintptr_t address);
 
-/* True when the address lies in a SuperSlab or mapping of ours. */
+/* A page run or mapping. */
+HAK_INLINE bool hak_place_is_large(const struct hak_place *place) {
+    return place->kind == HAK_PLACE_RUN || place->kind == HAK_PLACE_MAPPING;
+}
+
+/* True when the address lies in a SuperSlab or mapping of ours, or among guards. */
 bool hak_region_covers(uintptr_t address);
 
 /* True when it lies in the tables of a range, the directory among them. */

@@ -48,12 +48,34 @@ static void prefetch_blocks(uintptr_t first, size_t block_bytes, uint32_t count)
     for (uintptr_t end = first + count * block_bytes; first < end; first += step) hak_prefetch_for_write((void *)first);
 }
 
+HAK_ATOMIC(uint64_t) hak_secret = 1;
+
+/* A set bit, in an order that nobody foresees. */
+static uint32_t pick_bit(uint64_t bits, uintptr_t word_start) {
+    uint64_t mixed = (bits ^ word_start % HAK_MIB) * hak_atomic_load(&hak_secret, relaxed);
+    uint32_t turn = (uint32_t)((mixed ^ mixed >> 32) * UINT64_C(0x9E3779B97F4A7C15) >> 58);
+    uint64_t turned = turn == 0 ? bits : bits >> turn | bits << (64 - turn);
+    return (hak_lowest_bit(turned) + turn) % 64;
+}
+
+static uint32_t take_by_chance(uint64_t *claimed, uintptr_t word_start, size_t block_bytes, void **top, uint32_t want) {
+    uint32_t got = 0;
+    while (*claimed != 0 && got < want) {
+        uint32_t bit = pick_bit(*claimed, word_start);
+        top[-1 - (ptrdiff_t)got++] = (void *)(word_start + bit * block_bytes);
+        *claimed &= ~((uint64_t)1 << bit);
+    }
+    return got;
+}
+
 /* Takes up to `want` of the claimed blocks and writes them below `top`, the lowest last. Returns how many. */
 static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **top, uint32_t want) {
     uint64_t claimed = hak_owned_get(&slab->claimed);
     uintptr_t word_start = slab->start + (size_t)hak_owned_get(&slab->claimed_word) * 64 * block_bytes;
     uint32_t first = hak_lowest_bit(claimed), run = hak_trailing_ones(claimed >> first), got = 0;
-    if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
+    if (HAK_SECURE) {
+        got = take_by_chance(&claimed, word_start, block_bytes, top, want);
+    } else if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
         got = run < want ? run : want;
         write_neighbours(top - got, word_start + (first + got - 1) * block_bytes, block_bytes, got);
         claimed &= ~(hak_low_bits(got) << first);

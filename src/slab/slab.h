@@ -86,8 +86,12 @@ HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state);
 
+/* Of the secure build: by what free blocks are picked that nobody is to foresee. Odd; another one in each process. */
+extern HAK_ATOMIC(uint64_t) hak_secret;
+
 /* Takes up to `want` free blocks, and writes them below `top`: top[-1] has the first, which within a word is the
- * lowest. Returns how many. The caller has the slab. Fewer than `want` means that none was left. */
+ * lowest, or in the secure build any. Returns how many. The caller has the slab. Fewer than `want` means that none was
+ * left. */
 uint32_t hak_slab_take(struct hak_slab *slab, void **top, uint32_t want);
 
 /* Tells that the holder has freed blocks of word `index`: the next claim looks there first, so that what was touched is

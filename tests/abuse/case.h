@@ -233,7 +233,7 @@ static inline void case_expect_success(pid_t child, unsigned seconds) {
 struct case_end {
     int status; /* as from waitpid; -1 when it had to be killed */
     char output[512];
-    char error[2048];
+    char error[16384];
 };
 
 static inline struct case_end case_watch(const char *argument) {

@@ -38,5 +38,6 @@ function(hak_outcomes program)
     endif()
     hak_add_python_test(abuse.${program} SCRIPT ${hak_outcomes_script} LABELS abuse PROCESSORS 2 TIMEOUT 300
         ARGS ${CMAKE_CURRENT_SOURCE_DIR}/${program}.tsv --page ${PROJECT_SOURCE_DIR}/docs/misuse.md
-        --program $<TARGET_FILE:abuse_${program}> --library $<TARGET_FILE:hakmem_shared> ${ARGN})
+        --program $<TARGET_FILE:abuse_${program}> --library $<TARGET_FILE:hakmem_shared>
+            --secure $<TARGET_FILE:hakmem_secure> ${ARGN})
 endfunction()

@@ -1,8 +1,8 @@
 """What becomes of misuse: a program of outcome.h, the table of what to expect of it, and a page that sums that up.
 
-    outcomes.py TABLE --page PAGE --program P --library L [--toy Q] [--write | --behind]
+    outcomes.py TABLE --page PAGE --program P --library L --secure S [--toy Q] [--write | --behind]
 
-Runs P on the C library's malloc, with hakmem preloaded, and so with HAKMEM_PROFILE=hardened; and Q, the same program
+Runs P on the C library's malloc, with hakmem preloaded, so with HAKMEM_PROFILE=hardened, and on the secure build; and Q, the same program
 with a malloc of its own. TABLE has a row for each cell and a column for each run. Prints each cell that came out
 otherwise than it says, and fails if there is one, or if the part of PAGE between `<!-- outcomes: NAME OF TABLE -->` and
 `<!-- until here -->` isn't what the table sums up to. --write makes both anew. --behind prints the cells in which the C
@@ -26,6 +26,7 @@ from pathlib import Path
 GLIBC = "glibc 2.36"
 STRAYS = ("HAKMEM_", "LD_PRELOAD", "MALLOC_", "GLIBC_TUNABLES")  # of the environment, which would change outcomes
 ENVIRONMENTS = {"default": {}, "hardened": {"HAKMEM_PROFILE": "hardened"}}
+SECURE = {"HAKMEM_SEED": "1"}  # the same choice each time
 KINDS = ((r"later-\d+|at-exit", "stopped later"), ("faulted|faulted-later|hung", "crash"))
 ENDS_IT = {"named", "stopped", *(kind for _, kind in KINDS)}
 
@@ -45,6 +46,7 @@ def run_all(options: argparse.Namespace) -> Table:
     columns = {"toy": run(options.toy, None, {})} if options.toy else {}
     columns[GLIBC] = run(options.program, None, {})
     columns |= {name: run(options.program, options.library, settings) for name, settings in ENVIRONMENTS.items()}
+    columns["secure"] = run(options.program, options.secure, SECURE)
     return {cell: {name: outcomes[cell] for name, outcomes in columns.items()} for cell in columns[GLIBC]}
 
 
@@ -117,6 +119,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--secure", type=Path, required=True)
     parser.add_argument("--toy", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--behind", action="store_true")

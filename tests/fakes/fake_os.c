@@ -251,6 +251,13 @@ bool hak_os_commit(void *start, size_t bytes) {
     return record(FAKE_COMMIT, start, bytes, true);
 }
 
+bool hak_os_forbid(void *start, size_t bytes) {
+    area_of(start, bytes);
+    if (!is_granted(FAKE_FORBID)) return record(FAKE_FORBID, start, bytes, false);
+    if (mprotect(start, bytes, PROT_NONE) != 0) stop("mprotect failed");
+    return record(FAKE_FORBID, start, bytes, true);
+}
+
 bool hak_os_unmap(void *start, size_t bytes) {
     struct area *area = area_of(start, bytes);
     if (!is_granted(FAKE_UNMAP)) return record(FAKE_UNMAP, start, bytes, false);
@@ -514,6 +521,7 @@ uint32_t hak_os_thread_id(void) {
     return fake_os.thread_id != 0 ? fake_os.thread_id : (uint32_t)gettid();
 }
 uintptr_t hak_os_complaint(void) { return 0; }
+enum hak_misuse_kind hak_os_complaint_kind(void) { return HAK_MISUSE_DOUBLE_FREE; }
 bool hak_os_has_thread_pointer(void) { return true; }
 
 /* ---- os/channel.h ------------------------------------------------------------------------------------------------ */

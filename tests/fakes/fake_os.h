@@ -20,6 +20,7 @@ enum fake_call_kind {
     FAKE_RESERVE,
     FAKE_MAP,
     FAKE_COMMIT,
+    FAKE_FORBID,
     FAKE_MAP_AT,
     FAKE_UNMAP,
     FAKE_PURGE,

@@ -41,7 +41,7 @@ static HAK_ATOMIC(uint32_t) calls;    /* that change them: other threads run bet
 
 void fake_os_reset(void) {
     fake_os = (struct fake_os){4096, SIZE_MAX, -1,   -1,    -1,    false, false, false, NULL, 0,
-                               0,    0,        NULL, false, false, false, false, false, 0};
+                               0,    0,        NULL, false, false, false, false, false, 0,    false};
     granules_used = small_used = part_count = room_bytes = 0;
     interrupts = fake_os_service = calls = 0;
 }
@@ -149,9 +149,12 @@ void *hak_os_map(size_t bytes, size_t alignment) {
 }
 
 bool hak_os_commit(void *start, size_t bytes) {
+    if (fake_os.refuses_commit) return false;
     model_area(start, bytes, MODEL_COMMIT);
     return true;
 }
+
+bool hak_os_forbid(void *start, size_t bytes) { return (void)start, (void)bytes, true; }
 
 bool hak_os_unmap(void *start, size_t bytes) {
     hak_atomic_fetch_add(&calls, 1, relaxed);

@@ -14,6 +14,7 @@
 #include "front/thread.h"
 #include "pool/drain.h"
 #include "pool/partial_set.h"
+#include "region/guard.h"
 #include "region/in_hand.h"
 
 enum { MOST = 160, UNITS = 14, ZERO_UNITS = 16, RUN_BYTES = 2 * HAK_UNIT_BYTES - 4096, MAPPING_BYTES = 4 << 20 };
@@ -333,6 +334,18 @@ static void sampling(void) {
     hak_profile_begin(1);
     library_change_routes(0, true, 0, 8);
 }
+static void unguarded(void) {
+    usual();
+    fake_os.reserves_left = 1;
+}
+static void quarantined(void) {
+    usual();
+    fake_os.maps_left = 1;
+    hak_quarantine_begin();
+    hak_thread_heap = library_heaps[1];
+    alloc(PAIR);
+    hak_thread_abandon_heap();
+}
 static void for_frees(void) {
     usual();
     hak_heap_keep_for_frees(library_heaps[0], PAIR);
@@ -511,6 +524,23 @@ static void sample(void) {
     uint32_t block = alloc(PAIR), large = alloc_large(HAK_UNIT_BYTES, HAK_ALIGNMENT);
     give(block), give(large);
 }
+static void use_guards(void) {
+    static const uintptr_t stack[] = {0x1000};
+    be(1), hak_guard_begin();
+    give(own(hak_guard_alloc(16, stack, 1))), own(hak_guard_alloc(32, stack, 1));
+}
+static void exchange_in_quarantine(void) {
+    be(1), hak_heap_begin_slow_path(library_heaps[1]);
+    for (uint32_t i = 0; i < 3 && i < had_count; i++) {
+        void *block = had[i], *other;
+        const void *twice;
+        had[i] = NULL;
+        other = hak_quarantine_exchange(block, PAIR, i, &twice);
+        if (other != NULL) hak_pool_put(library_heaps[1], PAIR, &other, 1);
+    }
+    hak_quarantine_empty(library_heaps[1]);
+    hak_heap_end_slow_path(library_heaps[1]);
+}
 static void begin_and_end_profile(void) { be(1), hak_profile_begin(1), hak_profile_end(); }
 static void alloc_many_more(void) { be(1), alloc(MANY), hak_front_refill(MANY); }
 static void alloc_till_used_up(void) {
@@ -637,6 +667,8 @@ FORK_AT(start_new, kept, come_twice, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(start_and_exit, kept, come_and_leave, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(kept_apart, kept, take_apart, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(sample, sampling, sample, HEAP_BLOCKS, HEAP_UNITS);
+FORK_AT(guards, unguarded, use_guards, 0, 0);
+FORK_AT(quarantine, quarantined, exchange_in_quarantine, 2 + HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(profile, usual, begin_and_end_profile, 0, 0);
 FORK_AT(many_heaps, many_heaps, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(many_heaps_free, many_heaps, free_flush, HEAP_BLOCKS, HEAP_UNITS);

@@ -11,6 +11,7 @@
 #include "slab/slab.c"
 
 #include "region/directory.c"
+#include "region/guard.c"
 #include "region/in_hand.c"
 #include "region/generation.c"
 #include "region/allowance.c"
@@ -39,6 +40,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/bin_size.c"
 #include "pool/freed.c"
 #include "pool/held.c"
+#include "pool/quarantine.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
@@ -52,6 +54,8 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 HAK_ATOMIC(uint16_t) hak_probe_alloc_semaphore;
 void hak_probe_alloc(const void *block, size_t size, uint64_t weight) { (void)block, (void)size, (void)weight; }
 void hak_probe_free(const void *block) { (void)block; }
+#include "observe/crash.h"
+void hak_crash_install_for_guards(void) {}
 #include "observe/stack.c"
 #include "observe/profile.c"
 
@@ -143,6 +147,7 @@ void library_change_routes(uint32_t size_class, bool is_metered, size_t first, s
 void *library_take_metered(uint32_t size_class) {
     return take_metered(1, (uint32_t)(hak_sampled_class(size_class) * HAK_BIN_STRIDE));
 }
+void library_skip_guard_turns(uint64_t count) { hak_atomic_fetch_add(&guard_turns, count, relaxed); }
 void library_background_sleep(void) { sleep_until_miss(); }
 void library_background_period(void) { end_period(); }
 void library_background_start(void) {
@@ -236,6 +241,10 @@ void library_reset(void) {
     service_state = SERVICE_NONE;
     service_thread = 0;
     service.line_length = 0;
+    guard_pool = guard_turns = hak_guard_live_blocks = hak_guard_live_bytes = 0;
+    guard_is_refused = false;
+    quarantine = NULL;
+    quarantine_most = quarantine_group = 2;
     hak_profile_tables = NULL;
     hak_profile_interval = random_state = facts = starts = 0;
     hak_meter_rarity = HAK_RARITY_ONE;

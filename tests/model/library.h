@@ -25,6 +25,7 @@
 #include "pool/partial_set.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
+#include "pool/quarantine.h"
 #include "region/decay.h"
 #include "region/directory.h"
 #include "region/heap_count.h"
@@ -56,6 +57,7 @@ struct fake_os {
     bool grows_in_place; /* mappings, as far as there are addresses */
     bool refuses_moves;  /* and unmaps their targets first */
     unsigned map_count;
+    bool refuses_commit;
 };
 extern struct fake_os fake_os;
 extern HAK_ATOMIC(uint32_t) fake_os_service; /* 1 from its start on; 0 again when it has ended */
@@ -101,6 +103,9 @@ void library_in_child(void);
 void library_fill_routes(size_t first, size_t last);
 void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last);
 void *library_take_metered(uint32_t size_class);
+
+/* So many slots of region/guard.h were tried. */
+void library_skip_guard_turns(uint64_t count);
 
 /* What is static in front/background.c. */
 void library_background_sleep(void);

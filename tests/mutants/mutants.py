@@ -99,8 +99,8 @@ class Workshop:
 
     def make(self, test: str) -> bool:
         """The test's program, and the library that it may preload."""
-        program = Path(self.tests[test][0])
-        targets = [program.name, "hakmem_shared"] if program.is_relative_to(self.build) else ["hakmem_shared"]
+        program, library = Path(self.tests[test][0]), "hakmem_secure" if "secure" in test else "hakmem_shared"
+        targets = [program.name, library] if program.is_relative_to(self.build) else [library]
         built = subprocess.run(["cmake", "--build", self.build, "--target", *targets], capture_output=True, text=True)
         if built.returncode != 0:
             print(built.stdout[-2000:])

@@ -88,6 +88,10 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_PINS=1", NULL).pins, 1);
     assert_int_equal(parse("HAKMEM_HEAP_PROFILE_INTERVAL=64K", NULL).heap_profile_interval_bytes, 65536);
     assert_string_equal(parse("HAKMEM_HEAP_PROFILE=1:a%p", NULL).heap_profile_file, "a%p");
+    assert_int_equal(parse("HAKMEM_GUARD=0", NULL).guard, 0);
+    assert_int_equal(parse("HAKMEM_GUARD=1", NULL).guard, 5000);
+    assert_int_equal(parse("HAKMEM_GUARD=1/1", NULL).guard, 1);
+    assert_int_equal(parse("HAKMEM_GUARD=1/20000", NULL).guard, 20000);
     struct hak_config config = parse("HAKMEM_STATS=json:/a:b%p", "HAKMEM_HELP=1");
     assert_string_equal(messages.start, "");
     assert_int_equal(config.stats, HAK_STATS_JSON);
@@ -172,6 +176,11 @@ static void refused(void **state) {
     static const struct {
         const char *text, *expected;
     } cases[] = {
+        {"HAKMEM_GUARD=2", "0, 1, or 1/N with N from 1 to 1000000000"},
+        {"HAKMEM_GUARD=0/5", "0, 1, or 1/N with N from 1 to 1000000000"},
+        {"HAKMEM_GUARD=1/", "0, 1, or 1/N with N from 1 to 1000000000"},
+        {"HAKMEM_GUARD=1/0", "0, 1, or 1/N with N from 1 to 1000000000"},
+        {"HAKMEM_GUARD=1/1000000001", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_HELP", "0 or 1"},
         {"HAKMEM_HELP=2", "0 or 1"},
         {"HAKMEM_HELP=10", "0 or 1"},

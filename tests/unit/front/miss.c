@@ -6,6 +6,7 @@
 #include "front/miss.h"
 #include "front/routes.h"
 #include "front/thread.h"
+#include "observe/profile.h"
 #include "region/owed.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
@@ -740,18 +741,39 @@ static void uncached_free_of_a_free_block(void **state) {
     expect_misuse(catch_call(hak_front_free_uncached, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
 }
 
-UNIT_MAIN(cmocka_unit_test(bins), cmocka_unit_test(uncached), cmocka_unit_test(uncached_free_of_a_free_block),
-          cmocka_unit_test(drained_when_asked), cmocka_unit_test(batches), cmocka_unit_test(long_runs),
-          cmocka_unit_test(for_frees_only), cmocka_unit_test(bins_grow_within_their_limits),
-          cmocka_unit_test(without_a_heap), cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses),
-          cmocka_unit_test(with_a_busy_heap), cmocka_unit_test(searched_in_vain_once),
-          cmocka_unit_test(shrinks_where_nothing_is_left), cmocka_unit_test(idle_memory_is_looked_for),
-          cmocka_unit_test(growth_gives_nothing_back), cmocka_unit_test(learns_without_releases),
-          cmocka_unit_test(retries_find_others_blocks), cmocka_unit_test(refused_requests),
-          cmocka_unit_test(prewarming), cmocka_unit_test(groups_open), cmocka_unit_test(kept_units),
-          cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once), cmocka_unit_test(freed_large_objects),
-          cmocka_unit_test(misuse_after_a_flush), cmocka_unit_test(misuse_of_other_functions),
-          cmocka_unit_test(misuse_at_the_flush), cmocka_unit_test(direct_frees),
-          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+/* One in a hundred of what is allocated, wherever refills begin and end. */
+static void guarded_by_chance(void **state) {
+    (void)state;
+    enum { COUNT = 20000, ROUNDS = 5, IN = 100 };
+    static void *made[COUNT];
+    hak_profile_seed(3);
+    hak_atomic_store(&hak_knobs.guard_share, IN, relaxed);
+    size_t guarded = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            made[i] = hak_malloc(100);
+            guarded += hak_region_find((uintptr_t)made[i]).kind == HAK_PLACE_GUARDED;
+        }
+        for (int i = 0; i < COUNT; i++) hak_free(made[i]);
+    }
+    assert_in_range(guarded, ROUNDS * COUNT / IN * 88 / 100, ROUNDS * COUNT / IN * 110 / 100);
+    hak_atomic_store(&hak_knobs.guard_share, 0, relaxed);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_not_equal(hak_region_find((uintptr_t)hak_malloc(100)).kind, HAK_PLACE_GUARDED);
+}
+
+UNIT_MAIN(cmocka_unit_test(guarded_by_chance), cmocka_unit_test(bins), cmocka_unit_test(uncached),
+          cmocka_unit_test(uncached_free_of_a_free_block), cmocka_unit_test(drained_when_asked),
+          cmocka_unit_test(batches), cmocka_unit_test(long_runs), cmocka_unit_test(for_frees_only),
+          cmocka_unit_test(bins_grow_within_their_limits), cmocka_unit_test(without_a_heap),
+          cmocka_unit_test(what_is_kept_serves_where_the_kernel_refuses), cmocka_unit_test(with_a_busy_heap),
+          cmocka_unit_test(searched_in_vain_once), cmocka_unit_test(shrinks_where_nothing_is_left),
+          cmocka_unit_test(idle_memory_is_looked_for), cmocka_unit_test(growth_gives_nothing_back),
+          cmocka_unit_test(learns_without_releases), cmocka_unit_test(retries_find_others_blocks),
+          cmocka_unit_test(refused_requests), cmocka_unit_test(prewarming), cmocka_unit_test(groups_open),
+          cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
+          cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
+          cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
+          cmocka_unit_test(direct_frees), cmocka_unit_test(free_of_what_is_in_the_bin),
+          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

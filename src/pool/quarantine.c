@@ -1,0 +1,95 @@
+#include "pool/quarantine.h"
+
+#include "os/os.h"
+#include "pool/pool.h"
+
+typedef HAK_ATOMIC(void *) quarantine_place;
+
+static quarantine_place *quarantine; /* const after the start; NULL without memory */
+static uint32_t quarantine_group = HAK_QUARANTINE_GROUP, quarantine_most = HAK_QUARANTINE_MOST; /* powers of two; the
+                                                                                            model checker has fewer */
+
+void hak_quarantine_begin(void) {
+    size_t bytes = (HAK_SMALL_CLASS_COUNT + 1) * HAK_QUARANTINE_MOST * sizeof(quarantine_place);
+    if (quarantine != NULL) return;
+    quarantine = hak_os_map(hak_align_up(bytes, hak_os_page_bytes()), hak_os_page_bytes());
+    hak_atomic_store(&hak_secret, (hak_os_clock_ns() ^ (uintptr_t)quarantine) * UINT64_C(0x9E3779B97F4A7C15) | 1,
+                     relaxed);
+}
+
+void hak_quarantine_seed(uint64_t seed) {
+    hak_quarantine_empty(NULL);
+    hak_atomic_store(&hak_secret, seed * UINT64_C(0x9E3779B97F4A7C15) | 1, relaxed);
+}
+
+/* A power of two. None before size classes are known. */
+static uint32_t count_places(uint32_t size_class) {
+    uint32_t block_bytes = hak_size_classes[size_class].block_bytes;
+    if (quarantine == NULL || block_bytes == 0) return 0;
+    uint32_t count = 1u << hak_highest_bit(HAK_QUARANTINE_BYTES / block_bytes);
+    if (count < quarantine_group) return quarantine_group;
+    return count < quarantine_most ? count : quarantine_most;
+}
+
+static uint64_t mix_key(const void *block) {
+    uint64_t mixed = ((uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed)) / HAK_ALIGNMENT;
+    mixed *= hak_atomic_load(&hak_secret, relaxed);
+    return (mixed ^ mixed >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static quarantine_place *group_of_block(uint32_t size_class, uint64_t mixed) {
+    uint32_t index = (uint32_t)(mixed >> 32) & (count_places(size_class) - 1) & ~(quarantine_group - 1);
+    return &quarantine[size_class * HAK_QUARANTINE_MOST + index];
+}
+
+static bool is_in_group(quarantine_place *group, const void *block) {
+    for (uint32_t i = 0; i < quarantine_group; i++)
+        if (hak_atomic_load(&group[i], relaxed) == block) return true;
+    return false;
+}
+
+/* An empty place, or one by chance. */
+static quarantine_place *pick_place(quarantine_place *group, uint64_t chance) {
+    for (uint32_t i = 0; i < quarantine_group; i++)
+        if (hak_atomic_load(&group[i], relaxed) == NULL) return &group[i];
+    return &group[(chance * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (quarantine_group - 1)];
+}
+
+/* Release, and acquire for the block that comes out: who frees a block is done with it. */
+static void *exchange_place(quarantine_place *place, void *block) { return hak_atomic_exchange(place, block, acq_rel); }
+
+void *hak_quarantine_exchange(void *block, uint32_t size_class, uint64_t turn, const void **twice) {
+    *twice = NULL;
+    if (quarantine == NULL) return NULL;
+    uint64_t mixed = mix_key(block);
+    quarantine_place *group = group_of_block(size_class, mixed);
+    if (is_in_group(group, block)) *twice = block;
+    if (*twice != NULL) return NULL;
+    void *other = exchange_place(pick_place(group, mixed + turn), block);
+    if (other != NULL && is_in_group(group, other)) *twice = other;
+    return other;
+}
+
+bool hak_quarantine_has(const void *block, uint32_t size_class) {
+    return quarantine != NULL && is_in_group(group_of_block(size_class, mix_key(block)), block);
+}
+
+uint32_t hak_quarantine_count(uint32_t size_class) {
+    uint32_t blocks = 0;
+    for (uint32_t at = count_places(size_class); at-- > 0;)
+        blocks += hak_atomic_load(&quarantine[size_class * HAK_QUARANTINE_MOST + at], relaxed) != NULL;
+    return blocks;
+}
+
+static void empty_place(struct hak_heap *heap, quarantine_place *place, uint32_t size_class) {
+    if (hak_atomic_load(place, relaxed) == NULL) return;
+    void *block = exchange_place(place, NULL);
+    if (block == NULL) return;
+    HAK_COUNT(heap, flushed_blocks, 1);
+    hak_pool_put(heap, size_class, &block, 1);
+}
+
+void hak_quarantine_empty(struct hak_heap *heap) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        for (uint32_t at = count_places(i); at-- > 0;) empty_place(heap, &quarantine[i * HAK_QUARANTINE_MOST + at], i);
+}

@@ -1,0 +1,210 @@
+/* The secure build: freed blocks wait, are zero, and are looked at when they come out; what a sized delete is told is
+ * compared. Frees are chosen so many that a block that waits has come out, but for a chance that no run will meet. */
+#include <malloc.h>
+
+#include "case.h"
+
+enum { SIZE = 64, PLACES = 2048 /* of this size, 128 KiB */, LONG = 40 * PLACES };
+
+static void free_many(int count, size_t size) {
+    for (int i = 0; i < count; i++) free(hidden(malloc(size)));
+}
+
+/* With more live ones than wait: all that wait come out. */
+static void free_old_ones(void) {
+    enum { LIVE = 8 * PLACES };
+    static void *live[LIVE];
+    for (int i = 0; i < LONG; i++) {
+        free(live[i % LIVE]);
+        live[i % LIVE] = malloc(SIZE);
+    }
+}
+
+/* More live ones than a cache has, so that later ones lie elsewhere. */
+static char *block_of(size_t size) {
+    for (int i = 0; i < 100; i++) expect(hidden(malloc(size)) != NULL, "no block");
+    char *block = malloc(size);
+    memset(block, 'a', size);
+    return block;
+}
+
+static void *free_in_thread(void *block) {
+    free(block);
+    return NULL;
+}
+
+static void by_thread(void *block) {
+    pthread_t thread;
+    expect(pthread_create(&thread, NULL, free_in_thread, block) == 0, "no thread");
+    pthread_join(thread, NULL);
+}
+
+static void free_sized_as(void *block, size_t size) {
+    void (*sized)(void *, size_t) = NULL;
+    *(void **)&sized = dlsym(RTLD_DEFAULT, "free_sized");
+    expect(sized != NULL, "there is no free_sized");
+    sized(block, size);
+}
+
+static void victim(const char *what) {
+    char *block = block_of(SIZE);
+    case_print(1, "%#lx", (unsigned long)(uintptr_t)block);
+    if (!strcmp(what, "smaller")) free_sized_as(hidden(malloc(1000)), 100);
+    if (!strcmp(what, "larger")) free_sized_as(block, SIZE + 1);
+    if (!strcmp(what, "inside-uncached")) {
+        void (*free_past_cache)(void *, int) = NULL;
+        *(void **)&free_past_cache = dlsym(RTLD_DEFAULT, "dallocx");
+        free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
+    }
+    if (!strcmp(what, "large")) free_sized_as(hidden(malloc(100000)), 200000);
+    if (!strcmp(what, "none")) free_sized_as(hidden(malloc(100)), 100000);
+    free(block);
+    if (!strcmp(what, "twice")) free(hidden(block));
+    if (!strcmp(what, "twice-later")) {
+        free_many(500, SIZE + 100);
+        free_many(200, SIZE);
+        free(hidden(block));
+    }
+    if (!strcmp(what, "twice-by-thread")) by_thread(hidden(block));
+    if (!strcmp(what, "realloc")) free(hidden(realloc(hidden(block), 2 * SIZE)));
+    if (!strcmp(what, "usable-size")) case_print(1, "%zu", malloc_usable_size(hidden(block)));
+    if (!strcmp(what, "written")) {
+        *(volatile char *)(block + 24) = 1;
+        free_old_ones();
+    }
+    if (!strcmp(what, "written-at-end")) {
+        *(volatile char *)(block + SIZE - 1) = 1;
+        free_old_ones();
+    }
+}
+
+static void expect_end(const char *argument, const char *words) {
+    char line[200];
+    struct case_end end = case_watch(argument);
+    expect(end.status != -1 && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT,
+           "%s: wait status %#x: %.300s", argument, (unsigned)end.status, end.error);
+    snprintf(line, sizeof line, "(%.*s): %s\n", (int)strcspn(end.output, "\n"), end.output, words);
+    const char *wanted = strchr(words, '*') == NULL ? line : words + 1;
+    expect(strstr(end.error, wanted), "%s: it does not say \"%s\": %.300s", argument, wanted, end.error);
+}
+
+static void run_twice(void) {
+    expect_end("twice", "double free of a block of 64 bytes");
+    expect_end("twice-later", "double free of a block of 64 bytes");
+    expect_end("twice-by-thread", "double free of a block of 64 bytes");
+    expect_end("realloc", "invalid pointer: a freed block of 64 bytes");
+    expect_end("usable-size", "invalid pointer: a freed block of 64 bytes");
+}
+
+static void run_inside(void) { expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 64 bytes\n"); }
+
+static void run_written(void) {
+    expect_end("written", "write after free: 24 bytes into a freed block of 64 bytes");
+    expect_end("written-at-end", "write after free: 63 bytes into a freed block of 64 bytes");
+}
+
+static void run_sizes(void) {
+    expect_end("smaller", "*wrong size: 100 bytes for a block of 1024 bytes\n");
+    expect_end("larger", "wrong size: 65 bytes for a block of 64 bytes");
+    expect_end("large", "*wrong size: 200000 bytes for a block of 102400 bytes\n");
+    expect_end("none", "*wrong size: 100000 bytes for a block of 112 bytes\n");
+}
+
+/* Sizes that are right, of blocks that realloc has left where they were, too. */
+static void run_right_sizes(void) {
+    for (size_t size = 0; size < 70000; size += size < 5000 ? 1 : 997) {
+        free_sized_as(hidden(malloc(size)), size);
+        if (size == 0) continue;
+        free_sized_as(hidden(realloc(hidden(malloc(size)), size * 2 / 3 + 1)), size * 2 / 3 + 1);
+    }
+}
+
+/* What was freed is zero, and is not handed out soon. */
+static void run_waits(void) {
+    static uintptr_t freed[PLACES];
+    static char *made[PLACES];
+    unsigned soon = 0;
+    for (int i = 0; i < PLACES; i++) made[i] = block_of(SIZE);
+    for (int i = 0; i < PLACES; i++) {
+        freed[i] = (uintptr_t)made[i];
+        free(made[i]);
+        void *next = malloc(SIZE);
+        soon += (uintptr_t)next == freed[i];
+        expect(next != NULL, "no block");
+    }
+    expect(soon <= 3, "%u of %u blocks were handed out at once", soon, PLACES);
+    unsigned zeros = 0;
+    for (int i = 0; i < PLACES; i++) {
+        const volatile char *block = (const volatile char *)freed[i];
+        zeros += block[0] == 0 && block[SIZE - 1] == 0;
+    }
+    expect(zeros > PLACES * 9 / 10, "%u are zero", zeros);
+}
+
+/* Of fresh memory, too. */
+static void run_order(void) {
+    enum { COUNT = 4000 };
+    static char *blocks[COUNT];
+    unsigned neighbours = 0, up = 0;
+    for (int i = 0; i < COUNT; i++) blocks[i] = malloc(SIZE);
+    for (int i = 1; i < COUNT; i++) {
+        neighbours += blocks[i] - blocks[i - 1] == SIZE || blocks[i - 1] - blocks[i] == SIZE;
+        up += blocks[i] > blocks[i - 1];
+    }
+    expect(neighbours < COUNT / 8, "%u of %u are neighbours of the one before", neighbours, COUNT);
+    expect(up > COUNT / 3 && up < COUNT * 2 / 3, "%u of %u lie above the one before", up, COUNT);
+}
+
+/* Trimming ends the wait. */
+static void run_trimmed(void) {
+    enum { COUNT = 100000 };
+    static void *blocks[COUNT];
+    struct hak_statistics before, after;
+    expect(case_stats(&before), "no statistics");
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(SIZE), 1, SIZE);
+    for (int i = 0; i < COUNT; i++) free(blocks[i]);
+    size_t waiting = case_rss_bytes();
+    expect(case_stats(&after) && after.cached_blocks >= PLACES / 2 && after.live_blocks <= before.live_blocks + 5,
+           "%lu cached, %lu live", (unsigned long)after.cached_blocks, (unsigned long)after.live_blocks);
+    malloc_trim(0);
+    expect(case_stats(&after) && after.cached_blocks < PLACES / 2, "%lu are cached",
+           (unsigned long)after.cached_blocks);
+    expect(case_rss_bytes() < waiting, "no memory came back");
+}
+
+static void *churn(void *number) {
+    void *blocks[64] = {NULL};
+    uint64_t seed = (uintptr_t)number + 1;
+    for (int i = 0; i < 100000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = seed >> 58, size = 1 + (seed >> 40) % 600;
+        free(blocks[at]);
+        blocks[at] = malloc(size);
+        memset(blocks[at], (int)size, size);
+    }
+    for (int i = 0; i < 64; i++) free(blocks[i]);
+    return NULL;
+}
+
+static void run_threads(void) {
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++) expect(pthread_create(&threads[i], NULL, churn, (void *)i) == 0, "no thread");
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        churn(NULL);
+        _exit(0);
+    }
+    case_expect_success(child, 60);
+}
+
+#define CASE(name_, run_, victim_)                                                                                     \
+    { .name = name_, .run = run_, .seconds = 120, .memory_mib = 512, .victim = victim_ }
+
+static const struct hak_case cases[] = {
+    CASE("twice", run_twice, victim),   CASE("written", run_written, victim),       CASE("sizes", run_sizes, victim),
+    CASE("inside", run_inside, victim), CASE("right-sizes", run_right_sizes, NULL), CASE("order", run_order, NULL),
+    CASE("waits", run_waits, NULL),     CASE("trimmed", run_trimmed, NULL),         CASE("threads", run_threads, NULL),
+};
+
+CASE_MAIN(cases)
