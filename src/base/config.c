@@ -246,7 +246,18 @@ static size_t find_former(const char *name, size_t length) {
     return i;
 }
 
+/* True if the environment sets the variable to something. */
+static bool is_set(char *const *environment, const char *name) {
+    size_t length = strlen(name);
+    for (; *environment != NULL; environment++)
+        if (strncmp(*environment, name, length) == 0 && (*environment)[length] == '=' &&
+            (*environment)[length + 1] != '\0')
+            return true;
+    return false;
+}
+
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages) {
+    char *const *const all = environment;
     struct hak_config config = {.former = 0};
     for (size_t i = 0; i < OPTION_COUNT; i++) *field_of(&config, &option_table[i]) = option_table[i].fallback;
     for (; environment != NULL && *environment != NULL; environment++) {
@@ -258,7 +269,7 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
         if (former < FORMER_COUNT) {
             const char *now = former_table[former].now;
             config.former |= UINT64_C(1) << former;
-            if (now == NULL) continue;
+            if (now == NULL || is_set(all, now)) continue;
             option = find_option(now, strlen(now));
         }
         if (option != NULL && variable[length] == '=' && variable[length + 1] == '\0')

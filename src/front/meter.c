@@ -92,11 +92,13 @@ void hak_meter_stop(void) {
 }
 
 void hak_meter_follow_tracer(void) {
+    uint64_t interval_bytes = hak_process_config()->heap_profile_interval_bytes;
+    if (interval_bytes == 0) return; /* settings are not read yet */
     bool is_watched = hak_probes_are_watched(), was_watched = !is_watched;
     if (!hak_atomic_cas(&hak_meter_is_traced, &was_watched, is_watched, relaxed, relaxed)) return;
     if (is_watched && !hak_profile_is_on()) {
         hak_atomic_store(&is_for_tracer, true, relaxed);
-        start_metering(hak_process_config()->heap_profile_interval_bytes, false);
+        start_metering(interval_bytes, false);
     } else if (!is_watched && hak_atomic_load(&is_for_tracer, relaxed)) {
         hak_atomic_store(&is_for_tracer, false, relaxed);
         stop_metering();

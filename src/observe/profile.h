@@ -10,7 +10,8 @@
  *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its
  *       figures. It is not removed: live = recorded - freed, and both can be read at any time.
  *   P5  What each site had live when all of them had most, is noted again whenever that is a 32nd more than at the last
- *       note, and when the profile is written: the peak is missed by less than that, if at all.
+ *       note, and when the profile is written: the peak is missed by less than that, if at all. Where malloc is
+ *       looked at in windows (front/meter.h), it is the highest of estimates that vary, and so much too high.
  *   P6  In runs (hak_profile_in_runs), each thread's allocations of a class lie along a line, by their bytes, which is
  *       divided into slots of a run, and strata of as many slots as an interval has. One slot of each stratum is drawn,
  *       and what begins in it is sampled, and counts for as many as the stratum has slots. So sampled slabs are filled

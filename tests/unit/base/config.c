@@ -109,6 +109,10 @@ static void names_of_former_times(void **state) {
     assert_string_equal(messages.start, "");
     assert_int_equal(parse("HAKMEM_PROF=1", "HAKMEM_PROF_INTERVAL=64K").heap_profile, 1);
     assert_int_equal(parse("HAKMEM_PROF=1", "HAKMEM_PROF_INTERVAL=64K").heap_profile_interval_bytes, 65536);
+    /* The name of today wins, whatever comes first; if it is set to something. */
+    assert_int_equal(parse("HAKMEM_PROF=1", "HAKMEM_HEAP_PROFILE=0").heap_profile, 0);
+    assert_int_equal(parse("HAKMEM_HEAP_PROFILE=0", "HAKMEM_PROF=1").heap_profile, 0);
+    assert_int_equal(parse("HAKMEM_HEAP_PROFILE=", "HAKMEM_PROF=1").heap_profile, 1);
     assert_string_equal(messages.start, "");
     parse("HAKMEM_PROF=2", NULL);
     assert_string_equal(messages.start, "hakmem: setting HAKMEM_PROF=2 ignored: expected 0, 1 or 1:FILE\n");
