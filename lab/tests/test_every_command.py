@@ -48,8 +48,10 @@ CALLS = {
     "claims": "",
     "health": "--profile default",
     "ready": "--quick",
+    "pins": "-- true",
+    "serve": "",
 }
-NO_RESULT = {"run", "ctl", "learn", "profile", "record", "peers install"}  # on standard output as a table
+NO_RESULT = {"run", "ctl", "learn", "profile", "record", "peers install", "serve"}  # on standard output as a table
 
 LONGEST_S = 1.0  # then Ctrl-C
 HAKMEM = [sys.executable, "-m", "hakmem"]

@@ -239,8 +239,8 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
     uint64_t live = hak_atomic_load(&known->live_bytes, relaxed);
     if (live <= hak_atomic_load(&known->peak_bytes, relaxed) + rise) return;
     uint32_t process = (uint32_t)hak_os_process_id(), other = hak_atomic_load(&known->noting, relaxed);
-    /* Acquire pairs with the release at the end: what was noted before is written. */
-    if (other == process || !hak_atomic_cas(&known->noting, &other, process, acquire, relaxed)) return;
+    /* Relaxed: of two notes one after the other a late figure of the first may stay, as estimates may. */
+    if (other == process || !hak_atomic_cas(&known->noting, &other, process, relaxed, relaxed)) return;
     hak_atomic_store(&known->peak_bytes, live, relaxed);
     hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
     /* Acquire pairs with add_to_list. */
@@ -250,8 +250,7 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
         hak_atomic_store(&site->peak_bytes, live_of(bytes, hak_atomic_load(&site->freed_bytes, relaxed)), relaxed);
         hak_atomic_store(&site->peak_weight, live_of(weight, hak_atomic_load(&site->freed_weight, relaxed)), relaxed);
     }
-    /* Release pairs with the acquire above: the next one notes after this one. */
-    hak_atomic_store(&known->noting, 0, release);
+    hak_atomic_store(&known->noting, 0, relaxed);
 }
 
 /* `amount` for each allocation that the sample counts for. */

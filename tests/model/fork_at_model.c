@@ -338,6 +338,10 @@ static void unguarded(void) {
     usual();
     fake_os.reserves_left = 1;
 }
+static void guards_refused(void) {
+    usual();
+    fake_os.reserves_left = 0;
+}
 static void quarantined(void) {
     usual();
     fake_os.maps_left = 1;
@@ -345,6 +349,13 @@ static void quarantined(void) {
     hak_thread_heap = library_heaps[1];
     alloc(PAIR);
     hak_thread_abandon_heap();
+}
+static void quarantined_blocks(void) {
+    const void *twice;
+    quarantined();
+    void *block = had[had_count - 1];
+    had[had_count - 1] = NULL;
+    hak_quarantine_exchange(block, PAIR, 0, &twice);
 }
 static void for_frees(void) {
     usual();
@@ -529,6 +540,22 @@ static void use_guards(void) {
     be(1), hak_guard_begin();
     give(own(hak_guard_alloc(16, stack, 1))), own(hak_guard_alloc(32, stack, 1));
 }
+static void begin_guards(void) { be(1), hak_guard_begin(); }
+/* A page that is refused, and a block that was written beyond. */
+static void fail_guards(void) {
+    static const uintptr_t stack[] = {0x1000};
+    be(1), hak_guard_begin();
+    fake_os.refuses_commit = true;
+    hak_guard_alloc(16, stack, 1);
+    fake_os.refuses_commit = false;
+    char *block = hak_guard_alloc(32, stack, 1);
+    ptrdiff_t offset;
+    if (block == NULL) return;
+    block[32] ^= 1;
+    hak_guard_free(block, stack, 1, &offset);
+    block[32] ^= 1;
+}
+static void empty_quarantine_for_nobody(void) { be_nobody(), hak_quarantine_empty(NULL); }
 static void exchange_in_quarantine(void) {
     be(1), hak_heap_begin_slow_path(library_heaps[1]);
     for (uint32_t i = 0; i < 3 && i < had_count; i++) {
@@ -668,7 +695,10 @@ FORK_AT(start_and_exit, kept, come_and_leave, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(kept_apart, kept, take_apart, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(sample, sampling, sample, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(guards, unguarded, use_guards, 0, 0);
+FORK_AT(guards_refused, guards_refused, begin_guards, 0, 0);
+FORK_AT(guards_failed, unguarded, fail_guards, 0, 0);
 FORK_AT(quarantine, quarantined, exchange_in_quarantine, 2 + HEAP_BLOCKS, HEAP_UNITS);
+FORK_AT(quarantine_of_nobody, quarantined_blocks, empty_quarantine_for_nobody, 2 + HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(profile, usual, begin_and_end_profile, 0, 0);
 FORK_AT(many_heaps, many_heaps, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(many_heaps_free, many_heaps, free_flush, HEAP_BLOCKS, HEAP_UNITS);
