@@ -55,7 +55,8 @@ def command(address: str | None, socket: Path | None, token_file: Path | None) -
     try:
         server = waitress.create_server(serve.Application(token), threads=4, ident="hakmem", **options)
     except (OSError, ValueError) as error:
-        raise LabError(f"{address or socket}: {getattr(error, 'strerror', None) or error}") from None
+        what = address or f"can't write {socket}"
+        raise LabError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
     if address is not None:
         host, port = server.socket.getsockname()[:2]
         print(f"hakmem: serving at http://{LOOPBACK[1] if ':' in host else host}:{port}", file=sys.stderr)
