@@ -31,6 +31,15 @@ def _bytes_of(text: str) -> int | None:
     return int(found[1]) * FACTORS[found[2]] if found else None
 
 
+# A sampler's option: bytes from sample to sample.
+INTERVAL: dict[str, Any] = {
+    "callback": byte_range("1", "1024G"),
+    "metavar": "SIZE",
+    "default": "512K",
+    "show_default": True,
+}
+
+
 class FiniteRange(click.FloatRange):
     """A number within bounds, of seconds where no other upper one is named; not "nan", which is within all of them."""
 

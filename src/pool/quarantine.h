@@ -3,8 +3,8 @@
  *
  *   Q1  Each class has as many places as make HAK_QUARANTINE_BYTES, within bounds, in groups of HAK_QUARANTINE_GROUP:
  *       a cache line. A secret number and its address tell the group of a block. In there it takes an empty place, or
- *       else one picked by chance, whose block comes out: so a block waits for as many frees as there are places, on
- *       average, and nobody can tell for how many.
+ *       else one picked by chance, whose block comes out: so in full groups a block waits for as many frees as there
+ *       are places, on average, and nobody can tell for how many. In a group that gets no more blocks it stays.
  *   Q2  A block in its group is free: who finds the very block there that he frees, frees it twice. Two threads that do
  *       so at once may both put it in. Who takes out one of the two finds the other one, and knows: nobody can have
  *       put it in since, for it is not handed out yet.

@@ -7,19 +7,12 @@ from pathlib import Path
 import click
 
 from hakmem import files
-from hakmem.finite import FiniteRange, byte_range
+from hakmem.finite import INTERVAL, FiniteRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--after", "seconds", type=FiniteRange(min=0), help="Look at the command so many seconds after.")
-@click.option(
-    "--interval",
-    callback=byte_range("1", "1024G"),
-    metavar="SIZE",
-    default="512K",
-    show_default=True,
-    help="Bytes from run to run of samples, of a command.",
-)
+@click.option("--interval", **INTERVAL, help="Bytes from run to run of samples, of a command.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--json", "json_file", **files.FILE, help="What was found; - for standard output.")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")

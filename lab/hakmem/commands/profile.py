@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hakmem import files
-from hakmem.finite import byte_range
+from hakmem.finite import INTERVAL
 
 if TYPE_CHECKING:
     from hakmem.profile import Profile
@@ -23,14 +23,7 @@ SHOWN = 15
 @click.option(
     "-o", "prefix", metavar="PREFIX", default="profile", show_default=True, help="Begins the names of the files."
 )
-@click.option(
-    "--interval",
-    callback=byte_range("1", "1024G"),
-    metavar="SIZE",
-    default="512K",
-    show_default=True,
-    help="Bytes from sample to sample.",
-)
+@click.option("--interval", **INTERVAL, help="Bytes from sample to sample.")
 @click.option(
     "--read", "raw", type=FILE, multiple=True, help="Reads what HAKMEM_HEAP_PROFILE wrote, in place of a command."
 )
