@@ -10,7 +10,7 @@ static uint32_t quarantine_group = HAK_QUARANTINE_GROUP, quarantine_most = HAK_Q
                                                                                             model checker has fewer */
 
 void hak_quarantine_begin(void) {
-    size_t bytes = (HAK_SMALL_CLASS_COUNT + 1) * HAK_QUARANTINE_MOST * sizeof(quarantine_place);
+    size_t bytes = sizeof(quarantine_place) * (HAK_SMALL_CLASS_COUNT + 1) * HAK_QUARANTINE_MOST;
     if (quarantine != NULL) return;
     quarantine = hak_os_map(hak_align_up(bytes, hak_os_page_bytes()), hak_os_page_bytes());
     hak_atomic_store(&hak_secret, (hak_os_clock_ns() ^ (uintptr_t)quarantine) * UINT64_C(0x9E3779B97F4A7C15) | 1,

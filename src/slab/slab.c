@@ -72,10 +72,13 @@ static uint32_t take_by_chance(uint64_t *claimed, uintptr_t word_start, size_t b
 static uint32_t take_claimed(struct hak_slab *slab, size_t block_bytes, void **top, uint32_t want) {
     uint64_t claimed = hak_owned_get(&slab->claimed);
     uintptr_t word_start = slab->start + (size_t)hak_owned_get(&slab->claimed_word) * 64 * block_bytes;
-    uint32_t first = hak_lowest_bit(claimed), run = hak_trailing_ones(claimed >> first), got = 0;
     if (HAK_SECURE) {
-        got = take_by_chance(&claimed, word_start, block_bytes, top, want);
-    } else if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
+        uint32_t got = take_by_chance(&claimed, word_start, block_bytes, top, want);
+        hak_owned_set(&slab->claimed, claimed);
+        return got;
+    }
+    uint32_t first = hak_lowest_bit(claimed), run = hak_trailing_ones(claimed >> first), got = 0;
+    if (run >= want || claimed >> first == hak_low_bits(run)) { /* neighbours: no look at the bits */
         got = run < want ? run : want;
         write_neighbours(top - got, word_start + (first + got - 1) * block_bytes, block_bytes, got);
         claimed &= ~(hak_low_bits(got) << first);
