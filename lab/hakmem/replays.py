@@ -18,6 +18,8 @@ SUFFIX = f".trace{trace.PACKED}"
 FULL_EVENTS = 20_000_000  # at least 10 M operations: a realloc is one, of two events
 OF_THE_TRACE = frozenset({"calls", "turns", "live_peak", "tables"})  # figures that no allocator changes
 FIGURES = ("heap_per_live",)  # that a report compares; a record has the others too
+LIFETIMES_OPERATIONS = {"full": 100_000_000, "sanity": 1_000_000}
+LIFETIMES_FIGURES = ("rss_early", "rss_late", "rss_peak", "over_packed_late")
 
 
 def shipped() -> dict[str, Path]:
@@ -47,29 +49,31 @@ def _work() -> Path:
 
 @dataclass(frozen=True)
 class ReplayCase:
-    """A trace, gone through so many times by bench_replay."""
+    """A trace, gone through by a program of the suite."""
 
     name: str
     file: Path  # not packed
-    repeats: int
+    program: str
+    arguments: tuple[str, ...]  # after the trace's
     same_output: bool = True
 
     @property
     def command(self) -> tuple[str, ...]:
-        return ("bench_replay", self.name, str(self.repeats))
+        return (self.program, self.name, *self.arguments)
 
     def supports(self, variant: Variant) -> bool:
         return True
 
     def run(self, variant: Variant) -> Sample:
-        sample = suite.BenchCase(self.name, ("bench_replay", str(self.file), str(self.repeats))).run(variant)
+        sample = suite.BenchCase(self.name, (self.program, str(self.file), *self.arguments)).run(variant)
         values = {name: of for name, of in sample.values.items() if name not in OF_THE_TRACE}
         values["peak_rss_bytes"] -= sample.values["tables"]  # a trace's are as large as the heap
         return replace(sample, values=values)
 
 
-def cases(names: Iterable[str], size: str = "full") -> list[ReplayCase]:
-    """Each name is a shipped trace's, or else a file's. A file that is no sound trace is an error."""
+def cases(names: Iterable[str], size: str = "full", *, lifetimes: bool = False) -> list[ReplayCase]:
+    """Each name is a shipped trace's, or else a file's. A file that is no sound trace is an error. With `lifetimes`,
+    bench_lifetimes makes a long run of the trace's blocks."""
     known = shipped()
     found: list[ReplayCase] = []
     for number, name in enumerate(dict.fromkeys(names)):
@@ -82,6 +86,9 @@ def cases(names: Iterable[str], size: str = "full") -> list[ReplayCase]:
         if path.suffix == trace.PACKED:
             file = _work() / f"{number}.trace"
             file.write_bytes(data)
+        if lifetimes:
+            found.append(ReplayCase(name, file, "bench_lifetimes", (str(LIFETIMES_OPERATIONS[size]), "1")))
+            continue
         repeats = -(-FULL_EVENTS // max(1, event_count)) if size == "full" else 1
-        found.append(ReplayCase(name, file, repeats))
+        found.append(ReplayCase(name, file, "bench_replay", (str(repeats),)))
     return found

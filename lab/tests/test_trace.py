@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_c
-from hakmem import allocators, cli, measure, native, recording, replays, trace
+from hakmem import allocators, cli, measure, native, recording, replays, suite, trace
 from hakmem.errors import LabError
 from hakmem.trace import Event, Kind, Trace, TraceError
 
@@ -553,4 +553,29 @@ def test_a_shipped_trace_has_equal_checksums_under_every_allocator() -> None:
 def test_a_replay_at_full_size_makes_ten_million_calls() -> None:
     (case,) = replays.cases(["lua"])
     facts = json.loads(replays.shipped()["lua"].with_name("lua.json").read_text())
-    assert case.repeats * facts["calls"] >= 10_000_000
+    assert int(case.arguments[0]) * facts["calls"] >= 10_000_000
+
+
+def test_a_long_run_of_a_trace_is_the_same_under_every_allocator() -> None:
+    cases = replays.cases(["git"], size="sanity", lifetimes=True)
+    done = measure.measure(cases, measure.variants(allocators.resolve(["hakmem,glibc"])), 1, warmup=0)
+    assert done.failures == []
+    assert {*replays.LIFETIMES_FIGURES, "over_packed_early", "operations_per_s"} <= set(done.metrics())
+
+
+def test_blocks_of_a_long_run_are_as_large_and_live_as_long_as_those_of_the_trace(tmp_path: Path) -> None:
+    """Of ten alive at a time, so that four times as many are, with those that live longer; each of half a page."""
+    made = trace.Writer()
+    for block in range(1, 2001):
+        made.event(0, Kind.MALLOC, block, 2048)
+        if block > 10:
+            made.event(0, Kind.FREE, block - 10)
+    for block in range(1991, 2001):
+        made.event(0, Kind.FREE, block)
+    file = tmp_path / "ten.trace"
+    file.write_bytes(made.finish(thread_count=1))
+    words = [str(native.program("bench_lifetimes")), str(file), "20000000", "1"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    figures = {found["name"]: float(found["value"]) for found in suite.FIGURE.finditer(printed)}
+    blocks = figures["rss_late"] / figures["over_packed_late"] / 2048
+    assert 30 < blocks < 50
