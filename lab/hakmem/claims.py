@@ -22,7 +22,7 @@ from hakmem import figures, ledger, pictures, remarks, uncited
 from hakmem.errors import LabError
 from hakmem.history import EXCEPTIONS, History
 from hakmem.ledger import Record
-from hakmem.performance import AMOUNT, ANY_NUMBER, CLAIM, FIGURE, PERFORMANCE
+from hakmem.performance import AMOUNT, ANY_NUMBER, CLAIM, FIGURE, PERFORMANCE, is_about_performance
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -488,7 +488,7 @@ def _figures_in(piece: Piece) -> Iterator[re.Match[str]]:
         yield from list(pattern(piece.text))[:1]
         return
     taken = [match for match in FIGURE.finditer(piece.text)]
-    if PERFORMANCE.search(f"{piece.context} {piece.text}"):
+    if is_about_performance(f"{piece.context} {piece.text}"):
         taken += [
             match
             for match in AMOUNT.finditer(piece.text)

@@ -1,7 +1,7 @@
 """What reads as a figure of performance.
 
 CLAIM is the core, and what counts everywhere, in comments and commit messages too: a rate, a cost in time, or a
-comparison of speed or memory. In prose FIGURE counts as well, and AMOUNT in a sentence that has a word of PERFORMANCE.
+comparison of speed or memory. In prose FIGURE counts as well, and AMOUNT in a sentence that is about performance.
 Sizes, capacities and other constants of the design are none of these.
 """
 
@@ -74,4 +74,10 @@ PERFORMANCE = re.compile(
     r"|medians?|means?|average|ratios?|rss|resident|footprint|peaks?|measured|benchmarks?|ops)\b",
     re.IGNORECASE,
 )
+_ALLOCATOR = re.compile(r"\b(?:hakmem|glibc|jemalloc|mimalloc|tcmalloc|snmalloc|rpmalloc|hoard)\b", re.IGNORECASE)
 ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
+
+
+def is_about_performance(text: str) -> bool:
+    """It has a word of performance, or names two allocators, and so compares them."""
+    return bool(PERFORMANCE.search(text)) or len({name.lower() for name in _ALLOCATOR.findall(text)}) > 1

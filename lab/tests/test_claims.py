@@ -89,6 +89,7 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "with a third of the peak",
         "two thirds of their page faults",
         "a thousand requests per second",
+        "hakmem needs 35 MiB where glibc needs more.",
         "40 requests/s",
         "It writes 3 GiB/s.",
         "ten times faster than before",
@@ -134,6 +135,7 @@ def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
         "the last one is tried twice",
         "two slow paths in a row, and twice as many slots",
         "It ends after ten hours.",
+        "glibc maps objects from 128 KiB on.",
     ],
 )
 def test_what_is_no_figure_needs_no_marker(tree: Path, text: str) -> None:
