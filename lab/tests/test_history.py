@@ -153,3 +153,12 @@ def test_messages_from_before_the_rule_and_of_released_commits_are_left_alone(cl
     commit(clone, "Four times faster")
     (one,) = found(clone)
     assert one.endswith("names no record: Four times faster")
+
+
+def test_a_record_that_was_just_kept_is_no_change_of_the_tree(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several are kept in a row."""
+    monkeypatch.setattr(native, "checkout", lambda: clone)
+    ledger.keep(record(command="another"), clone / "evidence")
+    assert ledger.checked_out() == (git(clone, "rev-parse", "HEAD"), True)
+    (clone / "a.c").touch()
+    assert ledger.checked_out()[1] is False
