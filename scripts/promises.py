@@ -22,7 +22,7 @@ from pathlib import Path
 TABLE = "docs/promises.md"
 PAGES = ("README.md", "docs/*.md", "docs/questions/*.md")
 
-PROMISE = re.compile(r"\b(?:never|always)\b|^(?:no|none|nothing|nobody|there (?:is|are) no)\b", re.IGNORECASE)
+PROMISE = re.compile(r"(?<!-)\b(?:never|always)\b|^(?:no|none|nothing|nobody|there (?:is|are) no)\b", re.IGNORECASE)
 BLOCKS = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*] |\||#|\d+\. ))")
 SENTENCES = re.compile(r"(?<=[.;!?])\s+|(?<=\.\*\*)\s+")
 HEADING = re.compile(r"^## \[([^\]]+)\]", re.MULTILINE)

@@ -1,12 +1,15 @@
 """The claims audit: no figure of performance in the documentation that no record backs.
 
 Reads every Markdown file of the repository. What looks like a figure of performance has to stand between markers, and
-what stands between the markers of a measured figure is exactly what its record says. docs/claims.md tells writers how.
-A finding is one line: FILE:LINE: what is wrong.
+what stands between the markers of a measured figure is exactly what its record says. Comments of sources, other text
+and messages of commits have no figures of performance; a message may, if it names a record. Records are as they were
+kept, by their digests and by git's history. docs/claims.md tells writers how. A finding is one line: FILE:LINE: what is
+wrong.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -15,9 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hakmem import figures, ledger, pictures, uncited
+from hakmem import figures, ledger, pictures, remarks, uncited
 from hakmem.errors import LabError
+from hakmem.history import EXCEPTIONS, History
 from hakmem.ledger import Record
+from hakmem.performance import AMOUNT, ANY_NUMBER, CLAIM, FIGURE, PERFORMANCE, is_about_performance
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,50 +30,8 @@ else:
     import tomli as tomllib
 
 FEWEST_ROUNDS = 3
+WIDEST = 80  # letters of a phrase that is no measured figure
 SKIPPED_FOLDERS = {"build", "node_modules"}  # and all whose name begins with a dot
-
-# ---- What is a figure of performance ---------------------------------------------------------------------------------
-
-_NUMBER = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?"
-_WORD_NUMBER = r"\b(?:two|three|four|five|six|seven|eight|nine|ten|a hundred|a thousand)"
-_SCALE = r"(?:[kMG]|thousand|million|billion)?"
-_COUNTED = r"(?:ops?|operations|allocations|frees|mallocs|calls|requests|queries|transactions)"
-_SHARE = r"(?:twice|thrice|doubled?|tripled?|half|halved|(?:a|one|two|three) (?:third|quarter|fifth|tenth)s?)"
-_GOOD = r"(?:throughput|rate|speed|time|memory|peak|rss|footprint|latenc\w+|cost|faults|instructions|operations)"
-
-# Always one, whatever stands around it.
-FIGURE = re.compile(
-    rf"{_NUMBER}\s*{_SCALE}\s*{_COUNTED}?\s*(?:/\s?s\b|/sec\b|per second\b)"  # 22.6 M ops/s
-    rf"|{_NUMBER}\s*{_SCALE}\s*{_COUNTED}\s+(?:a|each|every)\s+second\b"  # 25.1 million operations a second
-    rf"|\b{_SHARE}\s+(?:of\s+)?(?:the|its|their|\w+'s)\s+(?:[\w-]+\s+)?{_GOOD}\b"  # twice the throughput
-    rf"|{_NUMBER}\s?[kMG]?(?:ops|rps|qps|tps)\b"
-    rf"|{_NUMBER}\s?[x×](?!\w|\s*\d)|×\s?\d[\d.,]*"  # 1.5 x
-    rf"|(?:{_NUMBER}|{_WORD_NUMBER}|\btwice|\bhalf)[\s-]*(?:times\s)?(?:as\s)?(?:fast|slow|quick)(?:er)?\b"
-    rf"|(?:{_NUMBER}|{_WORD_NUMBER})[\s-]?(?:times (?:as|less|more|fewer|better|worse|the)\b|fold\b)"
-    rf"|{_NUMBER}\s?(?:%|percent\b)"
-    rf"|{_NUMBER}\s?(?:ns|us|µs|μs)\b"
-    rf"|{_NUMBER}\s?(?-i:M)\b"
-    rf"|{_NUMBER}\s+(?:(?:page|minor|major) )*faults?\b"
-    rf"|{_NUMBER}\s+(?:instructions|cycles)\b"
-    rf"|{_NUMBER}\s*\(\s*{_NUMBER}\s*(?:-|–|to)\s*{_NUMBER}\s*\)",  # 1.05 (1.01-1.09)
-    re.IGNORECASE,
-)
-# A constant of the design or a parameter, unless the sentence speaks of performance.
-_NAMES = ("version", "python", "cmake", "clang", "gcc", "glibc", "ubuntu", "debian", "kernel", "gperftools")
-_NO_VERSION = "".join(f"(?<!{name} )" for name in _NAMES)
-AMOUNT = re.compile(
-    rf"{_NUMBER}\s?(?:ms|s|seconds|min|minutes)\b"
-    rf"|{_NUMBER}\s?[KMGT]i?B\b"
-    rf"|{_NO_VERSION}(?<![\w.,])\d+\.\d+(?!\w|\.\d)",
-    re.IGNORECASE,
-)
-PERFORMANCE = re.compile(
-    r"\b(?:throughput|fast(?:er|est)|slow(?:er|est|s)?|speed\w*|latenc\w+|wall|cpu time"
-    r"|took|costs?|gain(?:s|ed)?|los(?:es|t)|saves?|saved|overhead|regress\w*|improve\w*"
-    r"|medians?|means?|average|ratios?|rss|resident|footprint|peaks?|measured|benchmarks?|ops)\b",
-    re.IGNORECASE,
-)
-ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
@@ -79,6 +42,7 @@ OPENING = re.compile(rf"<!--\s*({'|'.join(KINDS)}|end)\b.*?-->", re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"^(?P<fence> {0,3}(?:```+|~~~+)).*?(?:^(?P=fence)|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"\d{4}-\d\d-\d\d-[a-z0-9-]*[a-z0-9]")  # a record, in text
 SENTENCE_END = re.compile(r"[.!?][*_)\"']*\s+")
 
 
@@ -216,15 +180,18 @@ def _sentences(text: str) -> Iterator[str]:
 # ---- The audit -------------------------------------------------------------------------------------------------------
 
 
-def documents(root: Path) -> list[Document]:
-    found: list[Document] = []
+def _files(root: Path) -> Iterator[Path]:
     for folder, children, files in os.walk(root):
         children[:] = sorted(name for name in children if name not in SKIPPED_FOLDERS and not name.startswith("."))
-        for name in sorted(files):
-            if name.endswith(".md"):
-                path = Path(folder) / name
-                found.append(Document(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")))
-    return found
+        yield from (Path(folder) / name for name in sorted(files))
+
+
+def documents(root: Path) -> list[Document]:
+    return [
+        Document(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+        for path in _files(root)
+        if path.suffix == ".md"
+    ]
 
 
 class Definitions:
@@ -269,6 +236,7 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._sums = ledger.unsigned_sums(folder)
         self._found: dict[str, Record] = {}  # tables ask for the same record in every cell
 
     def find(self, name: str) -> Record:
@@ -280,13 +248,26 @@ class Ledger:
         if not re.match(ledger.ID, name):
             raise LabError(f"{name!r} is no record's id")
         try:
-            record = ledger.load(name, self.folder)
+            record = self._signed(name)
         except LabError as error:
             raise LabError(str(error).replace(f"{self.folder.parent}/", "")) from None
+        if not record.clean:
+            raise LabError(f"the record {name} is of a tree with changes: nobody can measure that again")
         if record.size != "full":
             raise LabError(f"the record {name} is of {record.size} size: it proves that something ran, nothing else")
         if record.rounds < FEWEST_ROUNDS:
             raise LabError(f"the record {name} has {record.rounds} runs of each; a figure needs {FEWEST_ROUNDS}")
+        return record
+
+    def _signed(self, name: str) -> Record:
+        """One that is as it was kept."""
+        record = ledger.load(name, self.folder)
+        if record.digest is None:
+            path = self.folder / f"{name}.json"
+            if name not in self._sums:
+                raise LabError(f"{path}: not signed, and not in {ledger.SUMS}")
+            if hashlib.sha256(path.read_bytes()).hexdigest() != self._sums[name]:
+                raise LabError(f"{path}: edited: {ledger.SUMS} has another digest of it")
         return record
 
     def uncited(self, documents: list[Document]) -> list[Record]:
@@ -295,15 +276,18 @@ class Ledger:
             _blank(one.text, [(marker.start, marker.end) for marker in one.markers if marker.kind == "uncited"])
             for one in documents
         )
-        words = set(re.findall(r"\d{4}-\d\d-\d\d-[a-z0-9-]+", named))
+        words = set(NAMED.findall(named))
         return [record for name, record in ledger.load_all(self.folder)[0].items() if name not in words]
 
     def damaged(self) -> Iterator[Finding]:
         for path in sorted(self.folder.glob("*.json")):
             try:
-                ledger.load(path)
+                self._signed(path.stem) if re.match(ledger.ID, path.stem) else ledger.load(path)
             except LabError as error:
                 yield Finding(f"{self.folder.name}/{path.name}", 1, str(error).removeprefix(f"{path}: "))
+        for number, name in enumerate(self._sums, start=1):
+            if not (self.folder / f"{name}.json").is_file():
+                yield Finding(f"{self.folder.name}/{ledger.SUMS}", number, f"there is no record {name}")
 
 
 def audit(root: Path, evidence: Path | None = None) -> list[Finding]:
@@ -313,7 +297,47 @@ def audit(root: Path, evidence: Path | None = None) -> list[Finding]:
     every = documents(root)
     for document in every:
         findings += check(document, root, records, every)
+    findings += _in_other_files(root)
+    history = history_of(root, evidence)
+    if not history.missing():
+        try:
+            findings += _of_history(history, records)
+        except LabError as error:
+            findings.append(Finding(f"{records.folder.name}/{EXCEPTIONS}", 1, str(error)))
     return sorted({*findings, *Definitions(root).unused(every)})
+
+
+def history_of(root: Path, evidence: Path | None = None) -> History:
+    return History(root, evidence or root / "evidence")
+
+
+def _in_other_files(root: Path) -> Iterator[Finding]:
+    for path in _files(root):
+        name = path.relative_to(root).as_posix()
+        try:
+            text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        except UnicodeDecodeError:
+            continue  # no text
+        for line, said in remarks.claims(name, text):
+            yield Finding(name, line, f"a figure of performance where no record can back it: {said}")
+
+
+def _of_history(history: History, records: Ledger) -> Iterator[Finding]:
+    yield from (Finding(path, 1, message) for path, message in history.changes())
+    for message in history.messages():
+        if any(_is_citable(name, records) for name in NAMED.findall(message.text)):
+            continue
+        for match in CLAIM.finditer(message.text):
+            line = message.text.count("\n", 0, match.start()) + 1
+            said = f"a figure, and the message names no record: {_one_line(match[0])}"
+            yield Finding(f"commit {message.commit[:9]}", line, said)
+
+
+def _is_citable(name: str, records: Ledger) -> bool:
+    try:
+        return records.find(name) is not None
+    except LabError:
+        return False
 
 
 def write(root: Path, evidence: Path | None = None) -> list[str]:
@@ -405,10 +429,8 @@ def check(document: Document, root: Path, records: Ledger, every: list[Document]
 def _check_marker(document: Document, marker: Marker, root: Path, records: Ledger, every: list[Document]) -> str | None:
     if marker.kind not in TABLES and "\n" not in marker.body and document.begins_a_line(marker.start):
         return "a line that begins with a marker ends the paragraph: put a word before it"
-    if marker.kind == "expected":
-        return None if marker.words else "an expected value without a source: <!-- expected: SOURCE -->"
-    if marker.kind == "not measured":
-        return None if marker.words else "not measured, but what is it? <!-- not measured: WHAT -->"
+    if marker.kind in ("expected", "not measured"):
+        return _check_unmeasured(document, marker)
     body = generated(document, marker, root, records, every)
     if body != marker.body:
         thing = "picture" if marker.kind == "picture" else "table"
@@ -424,6 +446,26 @@ def _check_marker(document: Document, marker: Marker, root: Path, records: Ledge
     if marker.kind == "figure" and not link.search(document.paragraph(marker.start)):
         return f"no link to the record {name} in this paragraph"
     return None
+
+
+def _check_unmeasured(document: Document, marker: Marker) -> str | None:
+    """Such a marker is as wide as what it is for: a phrase, a table or a block of code. A comparison or a rate is
+    measured or expected, whatever it stands in, but for code, which may show a program's output."""
+    if not marker.words:
+        if marker.kind == "expected":
+            return "an expected value without a source: <!-- expected: SOURCE -->"
+        return "not measured, but what is it? <!-- not measured: WHAT -->"
+    body = marker.body.strip()
+    if document.begins_a_line(marker.start):
+        lines = [line for line in marker.body.splitlines() if line]
+        if CODE.sub("", body).strip() == "" or all(line.startswith("    ") for line in lines):
+            return None
+        if not all(line.startswith("|") for line in lines):
+            return f"a marker around more than a table or a block of code: {_one_line(body)[:40]}..."
+    elif len(_one_line(body)) > WIDEST or SENTENCE_END.search(body):
+        return f"a marker wider than a phrase: {_one_line(body)[:40]}..."
+    found = CLAIM.search(body) if marker.kind == "not measured" else None
+    return f"a rate or a comparison is measured, or expected: {_one_line(found[0])}" if found else None
 
 
 def _mixed_columns(document: Document) -> Iterator[tuple[int, str]]:
@@ -446,7 +488,7 @@ def _figures_in(piece: Piece) -> Iterator[re.Match[str]]:
         yield from list(pattern(piece.text))[:1]
         return
     taken = [match for match in FIGURE.finditer(piece.text)]
-    if PERFORMANCE.search(f"{piece.context} {piece.text}"):
+    if is_about_performance(f"{piece.context} {piece.text}"):
         taken += [
             match
             for match in AMOUNT.finditer(piece.text)

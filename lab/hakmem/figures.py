@@ -2,7 +2,7 @@
 
 A figure is an expression over one record:
 
-    median(CASE, VARIANT, METRIC)                 107 M/s
+    median(CASE, VARIANT, METRIC)                 45.6 MiB
     ratio(CASE, CANDIDATE, BASELINE, METRIC)      1.065 (1.012-1.090): paired by round, with its 95 % interval
     change(CASE, CANDIDATE, BASELINE, METRIC)     the same ratio as +6.5 % (+1.2 to +9.0 %)
 
@@ -304,9 +304,8 @@ def _has_failed(record: Record, cell: Measured) -> bool:
 
 def provenance(record: Record) -> str:
     machine = record.machine
-    tree = "" if record.clean else ", from a tree with changes" if record.clean is False else ""
     return (
-        f"{record.rounds} interleaved rounds on {record.date:%Y-%m-%d}{tree}; {machine.cpu}, {machine.cores} cores, "
+        f"{record.rounds} interleaved rounds on {record.date:%Y-%m-%d}; {machine.cpu}, {machine.cores} cores, "
         f"kernel {machine.kernel}"
     )
 

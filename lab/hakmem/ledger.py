@@ -2,11 +2,16 @@
 
 A record holds raw values and all that a reader needs to repeat them. What was measured (Series) and what somebody
 expects (Expected) are different types with different fields; neither can be read as the other.
+
+A record is signed by its content: it holds the SHA-256 of everything else in it, and its id ends with the beginning of
+that. So a record that was edited is none, and two records never share an id. Records of before are unsigned; SHA256SUMS
+beside them has the digests of their files.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -25,7 +30,10 @@ from hakmem import machine, native, process
 from hakmem.errors import LabError
 from hakmem.measure import METRICS, Measurement, Variant
 
-FORMAT = "hakmem-record/1"
+UNSIGNED = "hakmem-record/1"
+SIGNED = "hakmem-record/2"
+SUMS = "SHA256SUMS"  # of unsigned records, in the form that sha256sum checks
+SHOWN_DIGITS = 8  # of the digest, in the id
 ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
@@ -70,8 +78,9 @@ class FailedRun(_Model, frozen=True):
 
 
 class Record(_Model, frozen=True, kw_only=True):
-    format: Literal["hakmem-record/1"] = "hakmem-record/1"
+    format: Literal["hakmem-record/1", "hakmem-record/2"] = "hakmem-record/2"
     id: Annotated[str, Meta(pattern=ID)]
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the rest; None: not signed
     kind: str
     date: Annotated[datetime.datetime, Meta(tz=True)]
     command: str  # as it was typed
@@ -201,7 +210,8 @@ def checked_out() -> tuple[str | None, bool | None]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    head, status = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    # Records that were kept since then change nothing that is measured.
+    head, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":/", ":(top,exclude)evidence")
     return head, None if status is None else status == ""
 
 
@@ -211,19 +221,33 @@ def folder() -> Path:
 
 
 def keep(record: Record, into: Path | None = None) -> Path:
-    """Writes the record into the ledger under its id, with a number behind it when the id is taken. Never overwrites,
-    and leaves no part of a record behind."""
+    """Signs the record and writes it into the ledger. Never overwrites, and leaves no part of a record behind."""
     ledger = into or folder()
+    signed = sign(record)
+    path = ledger / f"{signed.id}.json"
     try:
         ledger.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 1000):
-            name = record.id if number == 1 else f"{record.id}-{number}"
-            path = ledger / f"{name}.json"
-            if _write_anew(path, dump(msgspec.structs.replace(record, id=name))):
-                return path
+        written = _write_anew(path, dump(signed))
     except OSError as error:
-        raise LabError(f"can't keep the record {record.id} in {ledger}: {error.strerror}") from None
-    raise LabError(f"{ledger} has a thousand records called {record.id}; give this one another name")
+        raise LabError(f"can't keep the record {signed.id} in {ledger}: {error.strerror}") from None
+    if not written:
+        raise LabError(f"{path} is there already")
+    return path
+
+
+def sign(record: Record) -> Record:
+    """The record with its digest, and with the beginning of that behind its id."""
+    named = msgspec.structs.replace(record, format=SIGNED, digest=None)
+    found = _digest(json.loads(dump(named)), named.id)
+    return msgspec.structs.replace(named, id=f"{named.id}-{found[:SHOWN_DIGITS]}", digest=found)
+
+
+def _digest(plain: dict[str, object], name: str) -> str:
+    """Of what a file holds: JSON without spaces, its keys sorted, without the digest and with the id's first part."""
+    content = {**plain, "id": name}
+    content.pop("digest", None)
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write_anew(path: Path, text: str) -> bool:
@@ -244,6 +268,8 @@ def _write_anew(path: Path, text: str) -> bool:
 def dump(record: Record) -> str:
     """JSON with one line per series, so that a record can be read and compared line by line."""
     plain = msgspec.to_builtins(record)
+    if record.digest is None:
+        plain.pop("digest")
     series = [json.dumps(one, allow_nan=False) for one in plain.pop("series")]
     head = json.dumps(plain, indent=1, allow_nan=False)
     return head[: -len("\n}")] + ',\n "series": [\n  ' + ",\n  ".join(series) + "\n ]\n}\n"
@@ -265,15 +291,34 @@ def load(name: str | Path, ledger: Path | None = None) -> Record:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise LabError(f"{path}: not a record: {error}") from None
     found = plain.get("format") if isinstance(plain, dict) else None
-    if found != FORMAT:
-        raise LabError(f"{path}: a record of format {found!r}; this version reads {FORMAT!r}")
+    if found not in (UNSIGNED, SIGNED):
+        raise LabError(f"{path}: a record of format {found!r}; this version reads {UNSIGNED!r} and {SIGNED!r}")
     try:
         record = msgspec.convert(plain, Record)
     except msgspec.ValidationError as error:
         raise LabError(f"{path}: damaged record: {error}") from None
     if record.id != path.stem:
         raise LabError(f"{path}: the record in it is called {record.id}")
+    if record.digest is not None or found == SIGNED:
+        _check(plain, record, path)
     return record
+
+
+def _check(plain: dict[str, object], record: Record, path: Path) -> None:
+    name, _, shown = record.id.rpartition("-")
+    expected = _digest(plain, name)
+    if record.digest != expected or shown != expected[:SHOWN_DIGITS]:
+        raise LabError(f"{path}: edited: what it holds does not give its digest")
+
+
+def unsigned_sums(ledger: Path) -> dict[str, str]:
+    """The digests of the files of unsigned records, by id."""
+    try:
+        lines = (ledger / SUMS).read_text().splitlines()
+    except FileNotFoundError:
+        return {}
+    pairs = (line.split(maxsplit=1) for line in lines if line)
+    return {name.removesuffix(".json"): found for found, name in pairs}
 
 
 def load_all(ledger: Path | None = None) -> tuple[dict[str, Record], list[str]]:

@@ -27,7 +27,7 @@ def _name(context: click.Context, option: click.Parameter, value: str | None) ->
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --json, --markdown, --html and --keep, as arguments json_file, markdown_file, html_file and keep."""
     for option in (
-        click.option("--keep", metavar="NAME", callback=_name, help="keep the record in evidence/ as DATE-NAME.json"),
+        click.option("--keep", metavar="NAME", callback=_name, help="keep the record: evidence/DATE-NAME-DIGEST.json"),
         click.option("--html", "html_file", **files.PAGE, help="one self-contained page with plots"),
         click.option("--markdown", "markdown_file", **files.FILE, help="tables; - for standard output"),
         click.option("--json", "json_file", **files.FILE, help="the record; - for standard output"),

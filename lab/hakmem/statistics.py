@@ -58,6 +58,7 @@ class Verdict(Enum):
     FASTER = "faster"
     SLOWER = "slower"
     NO_DIFFERENCE = "no difference"
+    UNKNOWN = "don't know"
     UNDECIDED = "too few rounds"
 
 
@@ -136,11 +137,12 @@ def geometric_mean_ratio(
 
 
 def verdict(interval: Interval, less_is_better: bool = True) -> Verdict:
-    """No difference when the interval of the ratio holds 1."""
+    """No difference when the interval of the ratio holds 1 and nothing that is worth a change; UNKNOWN when it holds 1
+    and more."""
     if not interval.is_bounded:
         return Verdict.UNDECIDED
     if interval.holds(1):
-        return Verdict.NO_DIFFERENCE
+        return Verdict.NO_DIFFERENCE if _is_within(interval, THRESHOLD) else Verdict.UNKNOWN
     return Verdict.FASTER if (interval.high < 1) == less_is_better else Verdict.SLOWER
 
 
@@ -153,11 +155,15 @@ def decision(interval: Interval, threshold: float = THRESHOLD) -> Decision:
     found = verdict(interval)
     if found is Verdict.UNDECIDED:
         return Decision.UNDECIDED
-    if 1 - threshold <= interval.low and interval.high <= 1 + threshold:
+    if _is_within(interval, threshold):
         return Decision.NEUTRAL
-    if found is Verdict.NO_DIFFERENCE or 1 - threshold < interval.estimate < 1 + threshold:
+    if interval.holds(1) or 1 - threshold < interval.estimate < 1 + threshold:
         return Decision.UNKNOWN
     return Decision.GO if found is Verdict.FASTER else Decision.NO_GO
+
+
+def _is_within(interval: Interval, threshold: float) -> bool:
+    return 1 - threshold <= interval.low and interval.high <= 1 + threshold
 
 
 def family_confidence(count: int, confidence: float = CONFIDENCE) -> float:

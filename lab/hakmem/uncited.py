@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from hakmem import comparison, statistics, words
 from hakmem.ledger import Record
 from hakmem.measure import Metric
-from hakmem.statistics import Interval, Verdict
+from hakmem.statistics import Verdict
 
 TIMES = ("instructions", "operations_per_s", "cost_ns", "wall_s")  # the first that there is
 BASELINES = ("a", "glibc", "default", "left alone", "ceiling")
@@ -18,9 +18,9 @@ def listing(records: Iterable[Record], link: Callable[[str], str]) -> str:
     """A table in Markdown, a row for each record."""
     rows = ["| record | what it is | what it shows |", "|---|---|---|"]
     for record in records:
-        few = "" if record.rounds > 1 else ", one round"
-        what = f"{record.kind}: {', '.join(record.cases)}{few}{', short' if record.size != 'full' else ''}"
-        rows.append(f"| [{record.id}]({link(record.id)}) | {_cell(what)} | {_cell('; '.join(_shown(record)))} |")
+        flaws = {"one round": record.rounds == 1, "short": record.size != "full", "changed tree": not record.clean}
+        what = ", ".join([f"{record.kind}: {', '.join(record.cases)}", *(flaw for flaw, has in flaws.items() if has)])
+        rows.append(f"| [`{record.id}`]({link(record.id)}) | {_cell(what)} | {_cell('; '.join(_shown(record)))} |")
     return "\n".join(rows)
 
 
@@ -42,27 +42,32 @@ def _shown(record: Record) -> list[str]:
     found: list[str] = []
     for other in others[:MOST_NAMED]:
         for name in (time, "peak_rss_bytes"):
-            ratios = _ratios(record, other, base, name)
-            if ratios:
-                found.append(f"{other} to {base}, {_summed_up(ratios, comparison.metric(record, name), record.rounds)}")
+            pairs = _pairs(record, other, base, name)
+            if pairs:
+                found.append(f"{other} to {base}, {_summed_up(pairs, comparison.metric(record, name), record.rounds)}")
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
     return found or ["one side only"]
 
 
-def _ratios(record: Record, other: str, base: str, metric: str) -> dict[str, Interval]:
-    pairs = {
-        case: comparison.compare(record.values(case, other, metric), record.values(case, base, metric))
-        for case in record.cases
-    }
-    return {case: interval for case, interval in pairs.items() if interval is not None}
+Pairs = dict[str, tuple[list[float], list[float]]]  # per case: values of a side and of the baseline
 
 
-def _summed_up(ratios: dict[str, Interval], metric: Metric, rounds: int) -> str:
+def _pairs(record: Record, other: str, base: str, metric: str) -> Pairs:
+    """Of the cases in which there is a ratio."""
+    every = {case: (record.values(case, other, metric), record.values(case, base, metric)) for case in record.cases}
+    return {case: pair for case, pair in every.items() if comparison.compare(*pair) is not None}
+
+
+def _summed_up(pairs: Pairs, metric: Metric, rounds: int) -> str:
+    """Verdict, direction and interval: of the geometric mean, and of the cases that were shown to be worse."""
+    mean = statistics.geometric_mean_ratio(pairs)
+    said = words.verdict(statistics.verdict(mean, metric.less_is_better), rounds)
+    summed = f"{metric.title} ({'less' if metric.less_is_better else 'more'} is better): {said}, {words.ratio(mean)}"
+    if len(pairs) == 1:
+        return summed
+    ratios = {case: statistics.ratio(*pair) for case, pair in pairs.items()}
     verdicts = {case: statistics.verdict(one, metric.less_is_better) for case, one in ratios.items()}
-    if len(ratios) == 1:
-        ((case, interval),) = ratios.items()
-        return f"{metric.title}: {words.verdict(verdicts[case], rounds)}, {words.ratio(interval)}"
     worse = sorted(
         (case for case in ratios if verdicts[case] is Verdict.SLOWER),
         key=lambda case: ratios[case].estimate,
@@ -70,6 +75,5 @@ def _summed_up(ratios: dict[str, Interval], metric: Metric, rounds: int) -> str:
     )
     better = sum(one is Verdict.FASTER for one in verdicts.values())
     named = ", ".join(f"{case} {words.ratio(ratios[case])}" for case in worse[:MOST_NAMED])
-    return f"{metric.title}: of {len(ratios)} cases better in {better}, worse in {len(worse)}" + (
-        f" ({named})" if worse else ""
-    )
+    counted = f"; of {len(pairs)} cases better in {better}, worse in {len(worse)}"
+    return summed + counted + (f" ({named})" if worse else "")

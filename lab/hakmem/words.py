@@ -11,6 +11,7 @@ SAYS = {
     Verdict.FASTER: "better",
     Verdict.SLOWER: "worse",
     Verdict.NO_DIFFERENCE: "no difference",
+    Verdict.UNKNOWN: "don't know",
 }
 
 
@@ -24,7 +25,7 @@ def few_rounds(rounds: int, least: int) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A value with its unit, three figures or so: 1.23 s, 45.6 ms, 12.3 MiB, 4,567 faults, 72.1 M/s."""
+    """A value with its unit, three figures or so: 1.23 s, 45.6 ms, 12.3 MiB, 4,567 faults."""
     if unit == "s":
         for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
             if value * factor >= 1:

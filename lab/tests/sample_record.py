@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from hakmem import machine
+from hakmem import ledger, machine
 from hakmem.ledger import Record, Series, VariantFacts
 from hakmem.measure import METRICS
 
@@ -42,6 +44,7 @@ def record(values: Values = VALUES, **changes: Any) -> Record:
     cases = {case: ["program", case] for case, _, _ in values}
     variants = {name: VariantFacts(allocator=name, library=None, sha256=None, settings={}) for _, name, _ in values}
     facts: dict[str, Any] = {
+        "format": ledger.UNSIGNED,
         "id": "2026-01-02-sample",
         "kind": "bench",
         "date": datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc),
@@ -63,3 +66,13 @@ def record(values: Values = VALUES, **changes: Any) -> Record:
         ],
     }
     return Record(**{**facts, **changes})
+
+
+def keep_unsigned(of: Record, folder: Path) -> Path:
+    """As records were kept before they were signed: under the id that is asked for, which tests can know."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{of.id}.json"
+    path.write_text(ledger.dump(of))
+    with open(folder / ledger.SUMS, "a") as sums:
+        sums.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
+    return path

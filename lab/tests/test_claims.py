@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from hakmem import claims, ledger, pictures, uncited
 from hakmem.report import chart
-from sample_record import VALUES, record
+from sample_record import VALUES, keep_unsigned, record
 
 ID = "2026-01-02-sample"
 RATIO = 'ratio("mixed 400", hakmem, glibc, operations_per_s)'
@@ -26,7 +26,7 @@ record = "{ID}"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    ledger.keep(record(), tmp_path / "evidence")
+    keep_unsigned(record(), tmp_path / "evidence")
     return tmp_path
 
 
@@ -88,6 +88,26 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "It takes half of glibc's time.",
         "with a third of the peak",
         "two thirds of their page faults",
+        "a thousand requests per second",
+        "hakmem needs 35 MiB where glibc needs more.",
+        "40 requests/s",
+        "It writes 3 GiB/s.",
+        "ten times faster than before",
+        "several times as slow",
+        "twenty percent of it",
+        "half as much memory",
+        "It halves peak memory.",
+        "It doubles the throughput.",
+        "an order of magnitude",
+        "3 times glibc's peak",
+        "half of jemalloc",
+        "12 % fewer page faults",
+        "a refill of five microseconds",
+        "5 nanoseconds",
+        "1.2 million page faults",
+        "It saves 5 percent.",
+        "It costs 12 milliseconds.",
+        "Its peak is 35 megabytes.",
     ],
 )
 def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
@@ -113,6 +133,9 @@ def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
         "A matrix of 2 x 2 settings.",
         "half of the block, and a third of a page",
         "the last one is tried twice",
+        "two slow paths in a row, and twice as many slots",
+        "It ends after ten hours.",
+        "glibc maps objects from 128 KiB on.",
     ],
 )
 def test_what_is_no_figure_needs_no_marker(tree: Path, text: str) -> None:
@@ -134,6 +157,61 @@ def test_every_markdown_file_is_read_but_what_is_built_or_hidden(tree: Path) -> 
         path.write_text("5 ns\n")
     found = {str(finding).partition(":")[0] for finding in claims.audit(tree)}
     assert found == {"docs/decisions/1.md", "CHANGELOG.md", "bench/README.md"}
+
+
+# ---- What is no document ---------------------------------------------------------------------------------------------
+
+SAID = ": a figure of performance where no record can back it: "
+PLACES = {
+    "src/a.c": "int x; /* one\n * {} */\n",
+    "src/a.h": "// one\n// {}\nint x;\n",
+    "lab/a.py": '"""One.\n\n{}\n"""\n',
+    "lab/b.py": 'def f() -> None:\n    """{}"""\n',
+    "lab/c.py": "x = 1  # {}\n",
+    "pyproject.toml": 'description = "{}"\n',
+    "notes.txt": "{}\n",
+    "CMakeLists.txt": "# {}\n",
+    "scripts/a.sh": "# {}\n",
+    "dev": "# {}\n",
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    "said",
+    ["25.1 million operations a second", "ten times faster", "twice the throughput", "5 % slower", "takes about 5 ns"],
+)
+def test_a_claim_outside_of_documents_is_found(tree: Path, name: str, said: str) -> None:
+    text = PLACES[name].format(f"It has {said}.")
+    line = next(number for number, one in enumerate(text.splitlines(), start=1) if said in one)
+    assert findings(tree, text, name) == [f"{name}:{line}{SAID}{said}"]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_claim_over_the_end_of_a_line_is_found(tree: Path, name: str) -> None:
+    gap = {"a.h": "\n// ", "a.c": "\n * ", "a.py": "\n", "b.py": "\n    "}.get(name.rpartition("/")[2], " ")
+    (found,) = findings(tree, PLACES[name].format(f"Twice{gap}the throughput."), name)
+    assert found.endswith("Twice the throughput")
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "A slab is 64 KiB, kept for 1000 ms; 12.5 % of it is free.",
+        "Twice as many slots, in ten steps.",
+        "It ends within two slow periods, half of the time.",
+        "Sixteen instructions; 16 instructions.",
+    ],
+)
+def test_constants_of_the_design_are_no_claims(tree: Path, name: str, said: str) -> None:
+    assert findings(tree, PLACES[name].format(said), name) == []
+
+
+def test_what_a_program_prints_or_looks_for_is_no_remark(tree: Path) -> None:
+    assert findings(tree, 'char *s = "ten times faster"; // "quoted\nchar c = \'"\';\n', "src/a.c") == []
+    assert findings(tree, 'PATTERN = "ten times faster"\nNOTE = """5 ns, 3 M ops/s"""\n', "lab/a.py") == []
+    assert findings(tree, "a = b'\\xff'\n", "bench/data.json") == []
 
 
 # ---- Figures and tables from records ---------------------------------------------------------------------------------
@@ -165,7 +243,7 @@ def test_a_mean_over_all_cases_and_what_is_worse(tree: Path) -> None:
 
 def test_where_there_is_no_interval_what_every_round_says_is_worse(tmp_path: Path) -> None:
     times = {"hakmem": [1.2, 1.3, 1.1], "quick": [1.0, 1.0, 1.0], "same": [1.25, 1.25, 1.25]}
-    ledger.keep(record({("hot", name, "wall_s"): of for name, of in times.items()}), tmp_path / "evidence")
+    keep_unsigned(record({("hot", name, "wall_s"): of for name, of in times.items()}), tmp_path / "evidence")
     columns = "".join(f'"{name}" = "ratio(case, hakmem, {name}, wall_s)"\n' for name in ("quick", "same"))
     define(tmp_path, f'[sample]\nrecord = "{ID}"\nrows = {{ hot = "hot" }}\n[sample.columns]\n{columns}')
     findings(tmp_path, TABLE)
@@ -179,7 +257,7 @@ def test_a_cell_of_a_case_that_failed_says_so(tmp_path: Path) -> None:
     values = {("hot", "hakmem", "wall_s"): [1.0] * 8, ("cold", "hakmem", "wall_s"): [1.0] * 8}
     values |= {("hot", "frail", "wall_s"): [2.0] * 8}
     failure = ledger.FailedRun(case="cold", variant="frail", round=1, reason="out of memory")
-    ledger.keep(record(values, failures=[failure]), tmp_path / "evidence")
+    keep_unsigned(record(values, failures=[failure]), tmp_path / "evidence")
     rows = 'rows = { hot = "hot", cold = "cold" }'
     columns = 'columns = { frail = "ratio(case, hakmem, frail, wall_s)" }'
     define(tmp_path, f'[sample]\nrecord = "{ID}"\n{rows}\n{columns}\n')
@@ -191,7 +269,7 @@ def test_a_cell_of_a_case_that_failed_says_so(tmp_path: Path) -> None:
 
 def test_the_best_rival_is_no_ceiling(tmp_path: Path) -> None:
     times = {"hakmem": 2.0, "quick": 1.0, "ceiling": 0.5}
-    ledger.keep(record({("hot", name, "wall_s"): [of] * 8 for name, of in times.items()}), tmp_path / "evidence")
+    keep_unsigned(record({("hot", name, "wall_s"): [of] * 8 for name, of in times.items()}), tmp_path / "evidence")
     text = f"x <!-- figure: {ID} ratio(hot, hakmem, best, wall_s) -->2.000 (2.000-2.000)<!-- end --> {LINK}"
     assert findings(tmp_path, text) == []
 
@@ -202,7 +280,7 @@ def test_the_best_rival_is_that_of_the_metric(tmp_path: Path) -> None:
         for name, fast, lean in (("hakmem", 3.0, 3.0), ("quick", 4.0, 6.0), ("small", 2.0, 1.5))
         for metric, factor in (("operations_per_s", fast), ("peak_rss_bytes", lean))
     }
-    ledger.keep(record(values), tmp_path / "evidence")
+    keep_unsigned(record(values), tmp_path / "evidence")
     rivals = {
         "best, operations_per_s": "0.750 (0.750-0.750)",
         "best, peak_rss_bytes": "2.000 (2.000-2.000)",
@@ -228,7 +306,7 @@ def test_parts_changes_and_medians(tree: Path) -> None:
 
 
 def test_too_few_rounds_have_no_interval(tmp_path: Path) -> None:
-    ledger.keep(record({key: values[:4] for key, values in VALUES.items()}), tmp_path / "evidence")
+    keep_unsigned(record({key: values[:4] for key, values in VALUES.items()}), tmp_path / "evidence")
     assert findings(tmp_path, f"x <!-- figure: {ID} {RATIO} -->1.100<!-- end --> {LINK}") == []
     (found,) = findings(tmp_path, f"x <!-- figure: {ID} {RATIO}.low -->1.100<!-- end --> {LINK}")
     assert found == f"README.md:1: {ID}: 4 rounds are too few for an interval"
@@ -279,21 +357,73 @@ def test_a_figure_may_not_cite_a_record_that_does_not_exist(tree: Path) -> None:
     [
         ({"size": "sanity"}, f"the record {ID} is of sanity size: it proves that something ran, nothing else"),
         ({"rounds": 2}, f"the record {ID} has 2 runs of each; a figure needs 3"),
+        ({"clean": False}, f"the record {ID} is of a tree with changes: nobody can measure that again"),
+        ({"clean": None}, f"the record {ID} is of a tree with changes: nobody can measure that again"),
     ],
 )
 def test_a_record_that_proves_nothing_may_not_be_cited(
     tmp_path: Path, changes: dict[str, object], expected: str
 ) -> None:
     values = {key: some[: int(str(changes.get("rounds", 8)))] for key, some in VALUES.items()}
-    ledger.keep(record(values, **changes), tmp_path / "evidence")
+    keep_unsigned(record(values, **changes), tmp_path / "evidence")
     assert findings(tmp_path, f"x <!-- figure: {ID} {RATIO} -->1.1<!-- end -->") == [f"README.md:1: {expected}"]
     assert findings(tmp_path, LINK) == [f"README.md:1: {expected}"]
     define(tmp_path, DEFINITION)
     assert findings(tmp_path, TABLE) == [f"README.md:1: {expected}"]
 
 
+def test_an_edited_record_is_refused_and_writing_does_not_make_it_true(tree: Path) -> None:
+    """Of an unsigned record the sum tells, of a signed one its digest."""
+    signed = ledger.keep(record(command="another"), tree / "evidence")
+    unsigned = tree / "evidence" / f"{ID}.json"
+    for path, said in ((unsigned, "SHA256SUMS has another"), (signed, "does not give its digest")):
+        text = f"Faster: x <!-- figure: {path.stem} {RATIO} -->?<!-- end --> ([record](evidence/{path.name})).\n"
+        findings(tree, text)
+        claims.write(tree)
+        assert claims.audit(tree) == []
+        good = path.read_text()
+        path.write_text(good.replace("[108000000.0,", "[208000000.0,"))
+        edited = path.read_text()
+        assert edited != good
+        before = [str(one) for one in claims.audit(tree)]
+        assert len(before) == 2 and all(said in one for one in before)  # the record, and the line that cites it
+        assert claims.write(tree) == [] and path.read_text() == edited
+        assert [str(one) for one in claims.audit(tree)] == before
+        path.write_text(good)
+
+
+def test_an_unsigned_record_that_is_not_in_the_list_is_refused(tree: Path) -> None:
+    path = tree / "evidence" / f"{ID}.json"
+    other = path.with_name("2026-01-03-other.json")
+    other.write_text(path.read_text().replace(ID, other.stem))
+    assert findings(tree, "Nothing.") == [f"evidence/{other.name}:1: not signed, and not in SHA256SUMS"]
+    other.unlink()
+    path.unlink()
+    assert findings(tree, "Nothing.") == [f"evidence/SHA256SUMS:1: there is no record {ID}"]
+
+
+def test_a_change_of_figures_in_documents_alone_fails(tree: Path) -> None:
+    """Whichever figure is edited, in a marker or out of one, and whatever is put around it."""
+    define(tree, DEFINITION)
+    findings(tree, f"Faster: x <!-- figure: {ID} {RATIO} -->?<!-- end --> {LINK}.\n\n{TABLE}\nIt has 64 KiB slabs.\n")
+    claims.write(tree)
+    good = (tree / "README.md").read_text()
+    assert claims.audit(tree) == []
+    edits = [
+        ("1.100 (1.099-1.101)<!-- end -->", "1.300 (1.299-1.301)<!-- end -->"),
+        ("| random | 1.100", "| random | 1.300"),
+        ("2.00 MiB", "1.00 MiB"),
+        ("It has", "It is 1.3 x as fast, and has"),
+        ("It has", "It has twice the throughput and"),
+        (f"<!-- figure: {ID} {RATIO} -->1.100", "<!-- not measured: x -->1.300 times faster, 1.300"),
+    ]
+    for old, new in edits:
+        assert good.replace(old, new) != good
+        assert findings(tree, good.replace(old, new)) != []
+
+
 def test_a_short_case_of_a_full_record_may_not_be_cited(tmp_path: Path) -> None:
-    ledger.keep(record(short_cases=["mixed 400"]), tmp_path / "evidence")
+    keep_unsigned(record(short_cases=["mixed 400"]), tmp_path / "evidence")
     expected = f"'mixed 400' is of sanity size in {ID}: it proves that it ran, nothing else"
     assert findings(tmp_path, f"See {LINK}") == []
     define(tmp_path, DEFINITION)
@@ -368,6 +498,29 @@ def test_a_marker_does_not_begin_a_line_of_a_paragraph(tree: Path) -> None:
     assert findings(tree, text) == [
         "README.md:2: a line that begins with a marker ends the paragraph: put a word before it"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x <!-- not measured: spacing -->12.5 %. It is 3 % for others<!-- end -->", "a marker wider than a phrase: "),
+        (f"x <!-- expected: issue 4 -->{'long ' * 17}1.5 x<!-- end -->", "a marker wider than a phrase: "),
+        ("<!-- not measured: spacing -->\nIt is 12.5 %.\n<!-- end -->", "a marker around more than a table or a block"),
+        ("<!-- not measured: x -->\n```\n5 ns\n```\nIt is 5 ns.\n<!-- end -->", "a marker around more than a table"),
+        ("x <!-- not measured: luck -->25 M ops/s<!-- end -->", "a rate or a comparison is measured, or expected: 25"),
+        ("x <!-- not measured: luck -->ten times faster<!-- end -->", "a rate or a comparison is measured"),
+        ("<!-- not measured: luck -->\n| a |\n|---|\n| 5 % slower |\n<!-- end -->", "a rate or a comparison is"),
+    ],
+)
+def test_a_marker_is_as_wide_as_its_purpose(tree: Path, text: str, expected: str) -> None:
+    (found,) = findings(tree, text)
+    assert found.startswith(f"README.md:1: {expected}")
+
+
+def test_a_table_and_an_example_in_code_may_stand_in_a_marker(tree: Path) -> None:
+    for body in ("| a | 5 % |\n|---|---|\n| b | 7 % |", "```\nhot  105 M/s\n```", "    hot  105 M/s\n    cold  9 M/s"):
+        assert findings(tree, f"<!-- not measured: an example -->\n{body}\n<!-- end -->\n") == []
+        assert findings(tree, f"<!-- not measured: an example -->\n\n{body}\n\n<!-- end -->\n") == []
 
 
 # ---- Tables: measured and expected never share a column --------------------------------------------------------------
@@ -523,7 +676,9 @@ def test_a_record_that_no_document_cites_is_listed_with_what_it_shows(tree: Path
     assert "docs/records.md:3: this table is not what the record gives" in str(claims.audit(tree)[0])
     assert claims.write(tree) == ["docs/records.md"] and claims.audit(tree) == []
     (row,) = [line for line in path.read_text().splitlines() if ID in line]
-    assert row.startswith(f"| [{ID}](../evidence/{ID}.json) | ") and "hakmem to glibc, throughput: " in row
+    assert row.startswith(f"| [`{ID}`](../evidence/{ID}.json) | ")
+    assert "hakmem to glibc, throughput (more is better): better, " in row
+    assert "peak RSS (less is better): worse, 1.414 (1.414-1.414); of 2 cases better in 0, worse in 1 (mixed 400" in row
 
 
 def test_a_record_that_is_cited_is_not_listed(tree: Path) -> None:
@@ -542,6 +697,7 @@ def test_what_was_shown_to_be_worse_is_named() -> None:
         values[case, "a", "wall_s"] = [2.0 + i / 1000 for i in range(10)]
         values[case, "b", "wall_s"] = [(2.0 + (9 - i) / 1000) * factor for i in range(10)]
     told = uncited.listing([record(values, kind="ab")], lambda name: f"{name}.json")
-    assert "b to a, wall time: of 4 cases better in 1, worse in 2 (worst 2.0" in told and "bad 1.5" in told
+    assert "b to a, wall time (less is better): worse, 1.107 (1.104-1.109); of 4 cases better in 1, " in told
+    assert "worse in 2 (worst 2.0" in told and "bad 1.5" in told
     few = {("case", "a", "wall_s"): [1.0], ("case", "b", "wall_s"): [2.0]}
     assert "one round" in uncited.listing([record(few, kind="ab")], str)

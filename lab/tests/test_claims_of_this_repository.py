@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hakmem import claims, native
 
 
@@ -15,3 +17,22 @@ def test_records_that_no_page_cites_are_listed() -> None:
     root = native.checkout()
     assert root is not None
     assert "<!-- uncited: records -->" in (root / "docs" / "records.md").read_text()
+
+
+def test_a_figure_that_is_edited_is_found_on_every_page() -> None:
+    root = native.checkout()
+    assert root is not None
+    records, every = claims.Ledger(root / "evidence"), claims.documents(root)
+    edited = 0
+    for document in every:
+        for kind in ("figure", "table"):
+            marker = next((one for one in document.markers if one.kind == kind), None)
+            if marker is None:
+                continue
+            body = re.sub(r"(?<=\d\.)\d", lambda digit: str(9 - int(digit[0])), marker.body, count=1)
+            assert body != marker.body
+            text = document.text[: marker.body_start] + body + document.text[marker.body_start + len(marker.body) :]
+            found = list(claims.check(claims.Document(document.path, text), root, records, every))
+            assert any("not what the record gives" in one.message for one in found), document.path
+            edited += 1
+    assert edited > 10

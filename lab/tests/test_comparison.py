@@ -39,8 +39,13 @@ def test_primary_metric_is_answered_in_a_sentence() -> None:
 
 
 def test_same_values_are_no_difference() -> None:
-    report = comparison.report(command_record(list(reversed(WALL))), "sort")
+    report = comparison.report(command_record(list(WALL)), "sort")
     assert "no difference" in report.summary[0]
+
+
+def test_an_interval_that_is_too_wide_is_no_answer() -> None:
+    report = comparison.report(command_record(list(reversed(WALL))), "sort")
+    assert report.summary == ("hakmem against glibc, wall time: don't know, ratio 1.000 (0.980-1.020)",)
 
 
 def test_secondary_metrics_have_wider_intervals() -> None:

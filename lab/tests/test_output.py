@@ -73,7 +73,8 @@ def test_all_files_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
     finish(json_file=tmp_path / "r.json", markdown_file=tmp_path / "r.md", html_file=tmp_path / "r.html", keep="suite")
     assert "| " in (tmp_path / "r.md").read_text() and "<svg" in (tmp_path / "r.html").read_text()
-    assert ledger.load(tmp_path / "evidence" / "2026-01-02-suite.json").id == "2026-01-02-suite"
+    (kept,) = (tmp_path / "evidence").iterdir()
+    assert kept.name.startswith("2026-01-02-suite-") and ledger.load(kept).series == SAMPLE.series
     assert "record 2026-01-02-suite" in capsys.readouterr().out
 
 

@@ -115,8 +115,8 @@ def test_a_missing_red_or_old_log_is_a_no(tree: Path) -> None:
 
 
 def test_a_failed_check_and_an_expired_limit_are_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = health.Check("default", "suite", "hot", None, 0.1)
-    bad = health.Check("speed", "suite", "larson 4", "killed by signal 11", 0.1)
+    good = health.Check("default", "suite", "hot", None, None, 0.1)
+    bad = health.Check("speed", "suite", "larson 4", "killed by signal 11", None, 0.1)
     found = [good, bad, bad]
     monkeypatch.setattr(health, "profiles", lambda library: [health.Profile("default")])
     monkeypatch.setattr(health.Examination, "run", lambda self, profiles, groups: iter(found))

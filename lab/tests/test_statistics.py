@@ -47,7 +47,7 @@ def test_false_alarms_are_exact_whatever_the_noise() -> None:
     rounds = one - other
     signs = itertools.product((-1, 1), repeat=len(rounds))
     verdicts = [statistics.verdict(statistics.ratio(*runs(rounds * np.array(some)))) for some in signs]
-    alarms = sum(verdict is not Verdict.NO_DIFFERENCE for verdict in verdicts)
+    alarms = sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
     assert alarms == 50  # of 1024: 4.9 %
 
 
@@ -203,6 +203,9 @@ def test_geometric_mean() -> None:
         (1.05, 1.10, Verdict.SLOWER, Verdict.FASTER),
         (0.99, 1.01, Verdict.NO_DIFFERENCE, Verdict.NO_DIFFERENCE),
         (1.00, 1.01, Verdict.NO_DIFFERENCE, Verdict.NO_DIFFERENCE),
+        (0.98, 1.01, Verdict.UNKNOWN, Verdict.UNKNOWN),  # it could be better by more than what is worth a change
+        (0.99, 1.02, Verdict.UNKNOWN, Verdict.UNKNOWN),
+        (0.50, 2.00, Verdict.UNKNOWN, Verdict.UNKNOWN),
         (0.00, math.inf, Verdict.UNDECIDED, Verdict.UNDECIDED),
     ],
 )

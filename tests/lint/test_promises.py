@@ -36,7 +36,7 @@ class Sentences(unittest.TestCase):
 
     def test_what_is_none(self) -> None:
         for text in ("It has no lock.\n", "Nonetheless it works.\n", "x\n\n    it never fails\n\n    nothing\n",
-                     "```\nalways\n```\n", "<!-- never -->\n", "Nothingness.\n"):
+                     "```\nalways\n```\n", "<!-- never -->\n", "Nothingness.\n", "[huge-pages-always](x.json)\n"):
             with self.subTest(text):
                 self.assertEqual(promises.promises(text), [])
 

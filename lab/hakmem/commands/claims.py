@@ -14,9 +14,11 @@ from hakmem.errors import LabError
 @click.option("--write", is_flag=True, help="put what the records say between the markers")
 @files.json_option("the findings")
 def command(write: bool, json_file: Path | None) -> int:
-    """Checks that a record of evidence/ stands behind every figure in the Markdown files, and that it says the same.
+    """Checks that a record of evidence/ stands behind every figure in the Markdown files, and that it says the same;
+    that comments, other text and messages of commits have none; and that records are as they were kept.
 
-    One line for each finding, FILE:LINE: what is wrong. docs/claims.md tells how figures are written.
+    One line for each finding, FILE:LINE: what is wrong. docs/claims.md tells how figures are written. What git's
+    history says is looked at in a clone that has it.
 
     Exit status: 0 without findings, 1 with some.
     """
@@ -27,6 +29,9 @@ def command(write: bool, json_file: Path | None) -> int:
         raise LabError("claims checks the documents of a checkout of hakmem, and this is an installed package")
     for name in claims.write(root) if write else []:
         click.echo(f"hakmem: wrote {name}", err=True)
+    missing = claims.history_of(root).missing()
+    if missing:
+        click.echo(f"hakmem: git's history was not looked at: {missing}", err=True)
     findings = claims.audit(root)
     files.write_json(json_file, [{"file": one.path, "line": one.line, "message": one.message} for one in findings])
     if not files.takes_output(json_file):

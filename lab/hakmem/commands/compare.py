@@ -40,8 +40,9 @@ def command(
     distribution has built them, in seconds; `hakmem peers install` builds more.
 
     Every run proves whose malloc it ran on. Compared are wall time, CPU time, peak memory and page faults; the verdict
-    rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults), and says "no difference" when the 95 % interval
-    of the ratio holds 1. Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
+    rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults). "No difference": the 95 % interval of the ratio
+    holds 1, and nothing that is 1 % from it. "Don't know": it holds 1 and more, so that it takes more rounds to tell.
+    Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
 
     Exit status: 0 when all was compared, 1 when the command failed under some allocators only, 130 when interrupted.
     """

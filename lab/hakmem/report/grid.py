@@ -18,8 +18,10 @@ from hakmem.statistics import Interval, Verdict
 NOTHING = "-"
 BASELINE = "baseline"
 MEAN = "geometric mean"
-SIGNS = {Verdict.FASTER: " +", Verdict.SLOWER: " -"}  # in a matrix, where there is no room for a word
-LEGEND = "Ratios to {baseline}; + is better, - is worse, without a sign no difference is shown."
+SHOWN = (Verdict.FASTER, Verdict.SLOWER)
+# In a matrix, where there is no room for a word.
+SIGNS = {Verdict.FASTER: " +", Verdict.SLOWER: " -", Verdict.UNKNOWN: " ?"}
+LEGEND = "Ratios to {baseline}; + is better, - is worse, ? could be either, without a sign there is no difference."
 
 SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"), (1e-9, "ns")),
@@ -69,7 +71,7 @@ def interval_text(ratio: Interval, verdict: Verdict | None = None) -> str:
 
 
 def strength(ratio: Interval, verdict: Verdict | None) -> int:
-    if verdict not in SIGNS:
+    if verdict not in SHOWN:
         return 0
     change = abs(math.log(ratio.estimate))
     return 1 + sum(change >= math.log(bound) for bound in (1.05, 1.15, 1.5))
@@ -84,7 +86,7 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
 
 def _places(value: float, verdict: Verdict | None, least: int) -> int:
     """So many that a value that is shown to differ from 1 doesn't look like 1."""
-    if verdict not in SIGNS:
+    if verdict not in SHOWN:
         return least
     return next((places for places in range(least, 6) if round(value, places) != 1), 6)
 

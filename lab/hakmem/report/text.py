@@ -21,6 +21,7 @@ from hakmem.statistics import Verdict
 STYLES: dict[Verdict | None, str] = {
     Verdict.FASTER: "bold blue",
     Verdict.SLOWER: "bold yellow",
+    Verdict.UNKNOWN: "dim",
     Verdict.UNDECIDED: "dim",
 }
 GAP = 2

@@ -95,7 +95,7 @@ static void threads(void) {
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
     /* Threads are not equally fast all the time: in a long run, and where they wait for processors, the heap may grow once
-     * more, and what lies free through a whole period goes back: ten calls a second at the most. */
+     * more, and what lies free through a whole period goes back: at most one call in a hundred milliseconds. */
     bool is_even = amount < 100000000 && longest_wait_ns < LONGEST_WAIT_MS * 1000000u;
     uint64_t most = is_even ? 0 : (now_ns() - start_ns) / 100000000u + 10;
     EXPECT(count_memory_calls("random mixed in two threads") <= most, "more than %llu calls", (unsigned long long)most);

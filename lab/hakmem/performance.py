@@ -1,0 +1,83 @@
+"""What reads as a figure of performance.
+
+CLAIM is the core, and what counts everywhere, in comments and commit messages too: a rate, a cost in time, or a
+comparison of speed or memory. In prose FIGURE counts as well, and AMOUNT in a sentence that is about performance.
+Sizes, capacities and other constants of the design are none of these.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DIGITS = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?"
+_TENS = r"twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
+_ONES = r"two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen"
+_WORD = rf"\b(?:{_ONES}|{_TENS}|several|a (?:dozen|hundred|thousand))"
+_NUMBER = rf"(?:{_DIGITS}|{_WORD})"
+_SCALE = r"(?:[kMG]|thousand|million|billion)?"
+_BYTES = r"(?:[KMGT]i?B|kilobytes|megabytes|gigabytes)"
+_COUNTED = rf"(?:ops?|operations|allocations|frees|mallocs|calls|requests|queries|transactions|{_BYTES})"
+_MULTIPLE = r"(?:twice|thrice|half|one and a half times)"
+_PART = r"(?:a|one|two|three) (?:third|quarter|fifth|tenth)s?"
+_SHARE = rf"(?:{_MULTIPLE}|double[sd]?|tripled?|triples|halve[sd]|{_PART})"
+_GOOD = r"(?:throughput|rate|speed|memory|peak|rss|footprint|latenc\w+|faults)"
+_SPENT = r"(?:time|cost|instructions|operations)"
+_OTHER = r"(?:glibc|jemalloc|mimalloc|tcmalloc|snmalloc|rpmalloc|hoard|musl|the c library|other allocators)"
+_FASTER = r"(?:as\s(?:fast|slow|quick)|(?:fast|slow|quick)er)"
+_MORE = r"(?:less|more|fewer|better|worse|lower|higher|leaner|smaller|larger)"
+_OF = r"(?:\s(?:x|×|times|%|percent|per cent)|\s?[x×%]|[\s-]?fold)?"
+
+_RATE = (
+    rf"{_NUMBER}\s*{_SCALE}\s*{_COUNTED}?\s*(?:/\s?s\b|/sec\b|per second\b)"
+    rf"|{_NUMBER}\s*{_SCALE}\s*{_COUNTED}\s+(?:a|each|every)\s+second\b"
+    rf"|{_NUMBER}\s?[kMG]?(?:ops|rps|qps|tps)\b"
+)
+_COMPARISON = (
+    rf"(?:{_NUMBER}{_OF}|\b{_MULTIPLE})[\s-]{_FASTER}\b"
+    rf"|(?:\bby\s+)?(?:an?|{_WORD}|\d+)\s+orders?\s+of\s+magnitude\b"
+    rf"|\b{_SHARE}\s+(?:of\s+)?(?:(?:the|its|their|\w+'s)\s+)?(?:[\w-]+\s+)?{_GOOD}\b"
+    rf"|\b{_SHARE}\s+(?:of\s+)?{_OTHER}(?:'s)?\b"
+    rf"|{_NUMBER}{_OF}\s(?:as\s(?:much|many)\s|{_MORE}\s)(?:[\w-]+\s)?{_GOOD}\b"
+    rf"|\b{_MULTIPLE}\sas\s(?:much|many)\s(?:[\w-]+\s)?{_GOOD}\b"
+    rf"|{_NUMBER}\s?(?:x|×|times)\s(?:the\s(?:\w+\s)?{_GOOD}\b|(?:that\sof\s)?{_OTHER}\b)"
+)
+_COST = (
+    r"\b(?:costs?|takes?|took|saves?|saved|gains?|gained|loses?|lost)\s(?:\w+\s){0,2}"
+    rf"{_NUMBER}\s?(?:ns|us|µs|μs|nanoseconds?|microseconds?|%|percent)(?!\w)"
+)
+CLAIM = re.compile(f"{_RATE}|{_COMPARISON}|{_COST}", re.IGNORECASE)
+
+FIGURE = re.compile(
+    CLAIM.pattern + rf"|\b{_SHARE}\s+(?:of\s+)?(?:the|its|their|\w+'s)\s+(?:[\w-]+\s+)?{_SPENT}\b"
+    rf"|{_DIGITS}\s?[x×](?!\w|\s*\d)|×\s?\d[\d.,]*"
+    rf"|{_NUMBER}[\s-]?(?:times (?:as|less|more|fewer|better|worse|the)\b|fold\b)"
+    rf"|{_NUMBER}\s?(?:%|per\s?cent\b)"
+    rf"|{_NUMBER}\s?(?:ns|us|µs|μs|nanoseconds?|microseconds?)\b"
+    rf"|{_DIGITS}\s?(?-i:M)\b"
+    rf"|{_DIGITS}\s+(?:thousand\s+|million\s+)?(?:(?:page|minor|major) )*faults?\b"
+    rf"|{_DIGITS}\s+(?:thousand\s+|million\s+)?(?:instructions|cycles)\b"
+    rf"|{_DIGITS}\s*\(\s*{_DIGITS}\s*(?:-|–|to)\s*{_DIGITS}\s*\)",
+    re.IGNORECASE,
+)
+# A constant of the design or a parameter, unless the sentence speaks of performance.
+_NAMES = ("version", "python", "cmake", "clang", "gcc", "glibc", "ubuntu", "debian", "kernel", "gperftools")
+_NO_VERSION = "".join(f"(?<!{name} )" for name in _NAMES)
+AMOUNT = re.compile(
+    rf"{_DIGITS}\s?(?:ms|s|milliseconds|seconds|min|minutes|hours)\b"
+    rf"|{_DIGITS}\s?{_BYTES}\b"
+    rf"|{_NO_VERSION}(?<![\w.,])\d+\.\d+(?!\w|\.\d)",
+    re.IGNORECASE,
+)
+PERFORMANCE = re.compile(
+    r"\b(?:throughput|fast(?:er|est)|slow(?:er|est|s)?|speed\w*|latenc\w+|wall|cpu time"
+    r"|took|costs?|gain(?:s|ed)?|los(?:es|t)|saves?|saved|overhead|regress\w*|improve\w*"
+    r"|medians?|means?|average|ratios?|rss|resident|footprint|peaks?|measured|benchmarks?|ops)\b",
+    re.IGNORECASE,
+)
+_ALLOCATOR = re.compile(r"\b(?:hakmem|glibc|jemalloc|mimalloc|tcmalloc|snmalloc|rpmalloc|hoard)\b", re.IGNORECASE)
+ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
+
+
+def is_about_performance(text: str) -> bool:
+    """It has a word of performance, or names two allocators, and so compares them."""
+    return bool(PERFORMANCE.search(text)) or len({name.lower() for name in _ALLOCATOR.findall(text)}) > 1
