@@ -11,7 +11,11 @@ def main() -> None:
         from hakmem import cli
 
         cli.main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        from hakmem.errors import is_interrupt
+
+        if not is_interrupt(error):
+            raise
         print("hakmem: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:

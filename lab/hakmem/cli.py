@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from hakmem import foreign
-from hakmem.errors import LabError
+from hakmem.errors import LabError, is_interrupt
 
 # What the help text says, in its order. Each is a module of hakmem.commands that has a click.Command called `command`.
 COMMANDS = {
@@ -128,10 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         status = 2
-    except (KeyboardInterrupt, click.Abort):
-        print("hakmem: interrupted", file=sys.stderr)
-        status = 130
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
         line, status = _told(error)
         if line:
             print(f"hakmem: {foreign.line(line)}", file=sys.stderr)
@@ -139,8 +136,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _told(error: Exception) -> tuple[str, int]:
+def _told(error: BaseException) -> tuple[str, int]:
     """The line that tells of it, and the exit status."""
+    if isinstance(error, click.Abort) or is_interrupt(error):
+        return "interrupted", 130
     if isinstance(error, LabError):
         return str(error), error.exit_status
     if isinstance(error, click.ClickException):

@@ -188,6 +188,22 @@ def test_ctrl_c(name: str, after_s: float, words_of: dict[str, list[str]], tmp_p
         done.expect_no_traceback()
 
 
+def test_ctrl_c_while_a_module_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an interrupt in __set_name__ Python 3.11 makes a RuntimeError."""
+
+    def read(name: str) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("Error calling __set_name__") from interrupt
+
+    monkeypatch.setattr(cli.importlib, "import_module", read)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["moments"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "hakmem: interrupted\n"
+
+
 @every_command
 def test_what_it_is_to_write_can_t_be_written(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     first, *rest = words_of[name][: name.count(" ") + 1], words_of[name][name.count(" ") + 1 :]
