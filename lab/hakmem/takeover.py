@@ -225,7 +225,8 @@ def prepare(
         why = f"without its children: {last.file} does nothing but start them; name the program that is meant"
     if why:
         raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
-    ready["ALLOCATOR_REQUIRED"] = f"{os.getpid()}:{preload[0]}:{'' if children else last.file}"
+    # As long for each pid: the size of the environment says where the stack begins.
+    ready["ALLOCATOR_REQUIRED"] = f"{os.getpid():010d}:{preload[0]}:{'' if children else last.file}"
     return find(words[0], environment), ready
 
 

@@ -257,7 +257,7 @@ def test_the_caller_s_preload_comes_after() -> None:
     mine = str(native.helper("witness.so"))
     _, ready = takeover.prepare(["cat"], native.library(), {**PATH, "LD_PRELOAD": mine}, children=True)
     assert ready["LD_PRELOAD"] == f"{native.library()}:{native.helper('guard.so')}:{mine}"
-    assert ready["ALLOCATOR_REQUIRED"] == f"{os.getpid()}:{native.library()}:"
+    assert ready["ALLOCATOR_REQUIRED"] == f"{os.getpid():010d}:{native.library()}:"
 
 
 def test_without_children_the_last_program_is_named(tmp_path: Path) -> None:

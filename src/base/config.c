@@ -283,6 +283,15 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
     return config;
 }
 
+uint64_t hak_config_seed(char *const *environment) {
+    static const char name[] = "HAKMEM_SEED=";
+    uint64_t seed = 0;
+    for (; environment != NULL && *environment != NULL; environment++)
+        if (strncmp(*environment, name, sizeof name - 1) == 0)
+            hak_config_parse_number(*environment + sizeof name - 1, &seed);
+    return seed;
+}
+
 /* `file` is what is said behind a colon, or NULL. */
 static void add_value(struct hak_text *out, const struct option *option, uint64_t value, const char *file) {
     static const char *const formats[] = {"off", "text", "json"};

@@ -46,6 +46,9 @@ struct hak_config {
  * its default; one of a former version does not. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
 
+/* HAKMEM_SEED alone, for what is picked before there is a place for messages; 0 where it is not set, or malformed. */
+uint64_t hak_config_seed(char *const *environment);
+
 /* The value of a setting that is the name of a file, which lies in the environment; NULL for none. */
 HAK_INLINE const char *hak_config_file(uint64_t value) { return (const char *)(uintptr_t)value; }
 

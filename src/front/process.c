@@ -132,6 +132,7 @@ static void read_settings(void) {
 
 static bool start(void) {
     hak_size_class_initialize();
+    hak_os_seed_addresses(hak_config_seed(hak_os_is_privileged() ? NULL : environ));
     if (!hak_region_initialize()) return false;
     hak_heap_count_initialize();
     if (HAK_SECURE) hak_quarantine_begin();

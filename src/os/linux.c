@@ -210,12 +210,16 @@ static uintptr_t address_space_bytes(void) {
     return (uintptr_t)1 << (hak_highest_bit(high) + 1);
 }
 
-/* A number that can't be guessed, and tells nothing of what else is made of the kernel's random bytes. The steps are
- * those of splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t address_seed; /* const once addresses are picked; 0: none */
+
+void hak_os_seed_addresses(uint64_t seed) { address_seed = seed; }
+
+/* A number that can't be guessed where there is no seed, and tells nothing of what else is made of the kernel's random
+ * bytes. The steps are those of splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t random_number(uint32_t attempt) {
-    uint64_t bytes[2] = {0, 0}, sum = attempt;
+    uint64_t bytes[2] = {address_seed, 0}, sum = attempt;
     const void *given = (const void *)getauxval(AT_RANDOM);
-    if (given != NULL) memcpy(bytes, given, sizeof bytes);
+    if (address_seed == 0 && given != NULL) memcpy(bytes, given, sizeof bytes);
     for (int i = 0; i < 2; i++) {
         sum = (sum ^ bytes[i]) + UINT64_C(0x9e3779b97f4a7c15);
         sum = (sum ^ sum >> 30) * UINT64_C(0xbf58476d1ce4e5b9);

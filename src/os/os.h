@@ -48,6 +48,10 @@ bool hak_os_forbid(void *start, size_t bytes);
  * is reserved. 0 when the address space is too small. */
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt);
 
+/* From now on these are the same in each process that is given the same number; 0: they differ again. One thread at a
+ * time, which nobody picks beside. */
+void hak_os_seed_addresses(uint64_t seed);
+
 /* The same as hak_os_map at these addresses, and nowhere else. OCCUPIED: something is mapped there already; REFUSED:
  * the kernel gives none. */
 enum hak_os_mapped { HAK_OS_REFUSED, HAK_OS_OCCUPIED, HAK_OS_MAPPED };

@@ -222,6 +222,8 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
     return hak_align_up((uintptr_t)got, alignment);
 }
 
+void hak_os_seed_addresses(uint64_t seed) { (void)seed; }
+
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     check_pages((uintptr_t)start, bytes);
     if (fake_os.at_map_at != NULL) fake_os.at_map_at();

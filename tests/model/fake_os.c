@@ -90,6 +90,8 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
                                                                                           : 0;
 }
 
+void hak_os_seed_addresses(uint64_t seed) { (void)seed; }
+
 static bool is_mapped(const char *start, const char *end) {
     for (size_t i = 0; i < part_count; i++)
         if (start < parts[i].end && parts[i].start < end) return true;

@@ -13,22 +13,34 @@ import click
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--profile", metavar="NAME", help="Where the knobs stand: short for --set PROFILE=NAME.")
 @click.option("--children/--no-children", default=True, help="Whether the programs it starts run on hakmem too.")
+@click.option("--repeatable", is_flag=True, help="Two runs of a deterministic program do the same, to the page.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
-def command(settings: tuple[str, ...], profile: str | None, children: bool, words: tuple[str, ...]) -> NoReturn:
+def command(
+    settings: tuple[str, ...], profile: str | None, children: bool, repeatable: bool, words: tuple[str, ...]
+) -> NoReturn:
     """Runs a command on hakmem, in place of this process: its terminal, signals and exit status are its own.
 
     Refuses with one line and exit status 2 when the command's malloc would not be hakmem's. Scripts are followed to
     their interpreters. With --no-children a wrapper such as nice counts as the program.
+
+    --repeatable is for benchmarks whose figures flip: addresses and seeds are fixed, hakmem has neither threads nor
+    samples, and no clock decides.
     """
     from hakmem import native, takeover
+    from hakmem import repeatable as fixed
     from hakmem import settings as known_settings
     from hakmem.errors import LabError
 
     library = native.library()
     if profile is not None:
         settings = (*settings, f"PROFILE={profile}")
-    environment = {**callers_environment(), **known_settings.parse(settings, library)}
+    environment = callers_environment()
+    if repeatable:
+        settings, environment = fixed.settings(settings, environment), {**fixed.SEEDS, **environment}
+    environment |= known_settings.parse(settings, library)
     file, ready = takeover.prepare(words, library, environment, children=children)
+    if repeatable:
+        fixed.fix_layout()
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)
     try:

@@ -1,7 +1,7 @@
 /* The addresses that hakmem takes: as many as it uses. Each case compares with the C library's own heap, which the program itself
  * runs on: it starts a copy of itself with hakmem preloaded, and one without.
  *
- *     address_space virt|limit_as|limit_data|again|shrunk|child|one|grown|parts|refused|too_much|anonymous|random|random_without_aslr LIBRARY [BYTES]
+ *     address_space virt|limit_as|limit_data|again|shrunk|child|one|grown|parts|refused|too_much|anonymous|random|random_without_aslr|same_by_seed LIBRARY [BYTES]
  *
  * The blocks of limit_as, limit_data, again and shrunk have so many BYTES. A copy is `address_space CASE "" BYTES`. */
 #include <dlfcn.h>
@@ -314,6 +314,19 @@ static void is_random(void) {
     EXPECT(lower > 2 && lower < PROCESSES - 2, "case %s", name_of_case);
 }
 
+static uint64_t where_with_seed(const char *seed) {
+    setenv("HAKMEM_SEED", seed, 1);
+    return ask_copy("where", true);
+}
+
+/* HAKMEM_SEED says where the heap lies, and another number says another place. */
+static void is_same_by_seed(void) {
+    uint64_t first = where_with_seed("1");
+    EXPECT(where_with_seed("1") == first, "the same seed");
+    EXPECT(where_with_seed("2") != first, "another seed");
+    EXPECT(where_with_seed("0") != where_with_seed("0"), "no seed");
+}
+
 int main(int argc, char **argv) {
     name_of_case = argc > 1 ? argv[1] : "";
     if (argc < 3 || argc > 4) {
@@ -354,6 +367,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "random_without_aslr")) {
         if (personality(ADDR_NO_RANDOMIZE) == -1) SKIP("no personality: errno %d", errno);
         is_random();
-    } else return EXIT_USE;
+    } else if (!strcmp(argv[1], "same_by_seed")) is_same_by_seed();
+    else return EXIT_USE;
     return 0;
 }

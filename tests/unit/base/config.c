@@ -308,6 +308,23 @@ static void help_lists_all(void **state) {
     assert_non_null(strstr(messages.start, "HAKMEM_HELP                  = 0 (default 0): "));
 }
 
+static uint64_t seed_of(const char *first, const char *second) {
+    char *environment[] = {(char *)(uintptr_t)first, (char *)(uintptr_t)second, NULL};
+    return hak_config_seed(environment);
+}
+
+/* The seed is found alone, as it is among all settings. */
+static void seed_alone(void **state) {
+    (void)state;
+    static const char *const values[] = {"HAKMEM_SEED=7", "HAKMEM_SEED=2K", "HAKMEM_SEED=0", "HAKMEM_SEED=",
+                                         "HAKMEM_SEED=x", "HAKMEM_SEEDS=7", "HAKMEM_SEED",   "SEED=7"};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        assert_true(seed_of("PATH=/bin", values[i]) == parse("PATH=/bin", values[i]).seed);
+    assert_true(seed_of("HAKMEM_SEED=7", "HAKMEM_SEED=8") == parse("HAKMEM_SEED=7", "HAKMEM_SEED=8").seed);
+    assert_true(seed_of("HAKMEM_SEED=7", "HAKMEM_SEED=x") == 7);
+    assert_true(hak_config_seed(NULL) == 0);
+}
+
 static void paths(void **state) {
     (void)state;
     struct hak_text path = hak_text_in(buffer, sizeof buffer);
@@ -315,7 +332,7 @@ static void paths(void **state) {
     assert_string_equal(path.start, "12/a12b%12%");
 }
 
-UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
+UNIT_MAIN(cmocka_unit_test(paths), cmocka_unit_test(seed_alone), cmocka_unit_test(defaults), cmocka_unit_test(accepted),
           cmocka_unit_test(names_of_former_times), cmocka_unit_test(settings_of_former_times),
           cmocka_unit_test(last_one_counts), cmocka_unit_test(nothing), cmocka_unit_test(refused),
           cmocka_unit_test(unknown), cmocka_unit_test(one_line_each), cmocka_unit_test(help_lists_all))

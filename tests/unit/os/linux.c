@@ -320,6 +320,23 @@ static void picked_addresses(void **state) {
     assert_int_equal(hak_os_pick_addresses(SIZE_MAX / 2, 2 * HAK_MIB, 0), 0);
 }
 
+/* A seed says which: each has its own, and without one they are those of before. */
+static void seeded_addresses(void **state) {
+    (void)state;
+    uintptr_t unseeded = hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0);
+    hak_os_seed_addresses(1);
+    uintptr_t first = hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0);
+    assert_int_equal(hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0), first);
+    hak_os_seed_addresses(2);
+    uintptr_t second = hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0);
+    hak_os_seed_addresses(0);
+    assert_int_equal(hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0), unseeded);
+    /* Where the kernel picks (a sanitizer has most addresses) attempts do not differ either. */
+    if (unseeded == hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 1)) return;
+    assert_int_not_equal(first, unseeded);
+    assert_int_not_equal(first, second);
+}
+
 static void refused_addresses(void **state) {
     (void)state;
 #ifdef __SANITIZE_ADDRESS__
@@ -573,8 +590,9 @@ UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
           cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap),
-          cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses), cmocka_unit_test(refused_addresses),
-          cmocka_unit_test(usage), cmocka_unit_test(clock_moves), cmocka_unit_test(files),
-          cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids),
-          cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(one_processor),
-          cmocka_unit_test(messages), cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files))
+          cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses), cmocka_unit_test(seeded_addresses),
+          cmocka_unit_test(refused_addresses), cmocka_unit_test(usage), cmocka_unit_test(clock_moves),
+          cmocka_unit_test(files), cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes),
+          cmocka_unit_test(thread_ids), cmocka_unit_test(facts), cmocka_unit_test(processors),
+          cmocka_unit_test(one_processor), cmocka_unit_test(messages), cmocka_unit_test(wakes_all),
+          cmocka_unit_test(replaced_files))
