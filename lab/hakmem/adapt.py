@@ -129,7 +129,7 @@ class ExcursionCase(CommandCase):
         found: dict[str, float] = {}
         problem: list[LabError] = []
 
-        def drive() -> None:
+        def drive(_: int) -> None:
             if variant.name != TRIED:
                 return
             try:

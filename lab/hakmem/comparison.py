@@ -104,25 +104,28 @@ def report(
     baseline: str | None = None,
     primary: str = "wall_s",
     metrics: Iterable[str] = COMPARED,
+    confidence: float | None = None,
     kept: str | None = None,
 ) -> Report:
-    """The primary metric first, with the sentence that answers the question; then the others."""
+    """The primary metric first, with the sentence that answers the question; then the others. `confidence` is that of
+    each interval where somebody else has said how many there are."""
     chosen = choose_baseline(record, baseline)
     present = record.metrics()
     if primary not in present:
         raise LabError(f"no figure {primary!r} to compare by; there are {', '.join(present)}")
     others = [name for name in dict.fromkeys(metrics) if name != primary and name in present]
-    wider = _each_of(len(others) * (len(record.variants) - 1) * len(record.cases), record.rounds)
+    wider = confidence or _each_of(len(others) * (len(record.variants) - 1) * len(record.cases), record.rounds)
     several = len(record.cases) > 1
     sections: list[Section] = []
     for name in [primary, *others]:
-        confidence, notes = (CONFIDENCE, ()) if name == primary else (wider, (_holding(wider),))
+        alone = name == primary and confidence is None
+        each, notes = (CONFIDENCE, ()) if alone else (wider, (_holding(wider),))
         found = section(
             record,
             metric(record, name),
             _series(record, name),
             chosen,
-            confidence=confidence,
+            confidence=each,
             mean=several,
             notes=notes,
         )

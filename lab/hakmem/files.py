@@ -74,6 +74,20 @@ FILE: dict[str, Any] = {"type": click.Path(dir_okay=False, path_type=Path), "cal
 PAGE: dict[str, Any] = {**FILE, "callback": _page}
 
 
+def _folder(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None:
+        if value.is_dir():
+            raise LabError(f"can't write {value}: it is a directory already; expected the name of a new one")
+        if value.exists() or value.is_symlink():
+            raise LabError(f"can't write {value}: {os.strerror(errno.EEXIST)}")
+        check(value)
+    return value
+
+
+# An option that names a folder to be made, with what the command writes in it.
+FOLDER: dict[str, Any] = {"type": click.Path(path_type=Path), "callback": _folder, "metavar": "DIR"}
+
+
 def json_option(of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds --json, as argument json_file: where `of` is written."""
     return click.option("--json", "json_file", **FILE, help=f"{of}; - for standard output")

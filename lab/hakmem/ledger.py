@@ -158,14 +158,14 @@ def from_measurement(
         warmup=warmup,
         interrupted=measurement.interrupted,
         cases={case.name: [_relative(word) for word in case.command] for case in measurement.cases},
-        variants={variant.name: _facts(variant) for variant in measurement.variants},
+        variants={variant.name: facts_of(variant) for variant in measurement.variants},
         series=list(_series(measurement)),
         failures=[FailedRun(**vars(failure)) for failure in measurement.failures],
         notes=measurement.notes,
     )
 
 
-def _facts(variant: Variant) -> VariantFacts:
+def facts_of(variant: Variant) -> VariantFacts:
     allocator = variant.allocator
     return VariantFacts(
         allocator=allocator.name,

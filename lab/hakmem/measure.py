@@ -38,10 +38,16 @@ METRICS = {
         Metric("system_s", "CPU time in the kernel", "s"),
         Metric("peak_rss_bytes", "peak RSS", "B"),
         Metric("end_rss_bytes", "RSS at the end", "B"),
+        Metric("idle_bytes", "memory after idling (PSS of all processes)", "B"),
+        Metric("trimmed_rss_bytes", "RSS after a trim at the end", "B"),
         Metric("minor_faults", "page faults", "faults"),
         Metric("major_faults", "major page faults", "faults"),
         Metric("operations_per_s", "throughput", "1/s", less_is_better=False),
         Metric("instructions", "instructions in user mode", "instructions"),
+        Metric("p99_s", "99th percentile of the latency", "s"),
+        Metric("cold_s", "time from a cold start", "s"),
+        Metric("threads", "threads at the end", "threads"),
+        Metric("system_calls", "system calls", "calls"),
         Metric("measured_s", "time of the measured part", "s"),
         Metric("cost_ns", "CPU time of an operation", "ns"),
         Metric("cost_again_ns", "CPU time of an operation from the second visit on", "ns"),
@@ -197,9 +203,7 @@ class CommandCase:
 
     def expect_success(self, run: process.Run) -> None:
         if run.status != 0:
-            how = f"was killed by signal {-run.status}" if run.status < 0 else f"failed with exit status {run.status}"
-            said = run.stderr.decode(errors="replace").strip().splitlines()
-            raise LabError(f"{self.command[0]} {how}" + (f": {said[-1]}" if said else ""))
+            raise LabError(run.how_it_ended(self.command[0]))
 
 
 def order_of(turn: int, count: int) -> list[int]:

@@ -50,6 +50,8 @@ class Process:
     malloc: str  # the file that malloc is resolved to
     peak_rss_bytes: int | None  # None: it did not exit in an orderly way
     end_rss_bytes: int | None
+    threads: int | None = None  # alive at the end
+    trimmed_rss_bytes: int | None = None  # None also: nobody asked for it, or the allocator can't be asked
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,12 @@ class Run:
         """The program that was started, the last one where it replaced itself by another."""
         own = [process for process in self.processes if process.pid == self.pid]
         return own[-1] if own else None
+
+    def how_it_ended(self, name: str) -> str:
+        """The command, what became of it, and the last that it said."""
+        how = f"was killed by signal {-self.status}" if self.status < 0 else f"failed with exit status {self.status}"
+        said = self.stderr.decode(errors="replace").strip().splitlines()
+        return f"{name} {how}" + (f": {said[-1]}" if said else "")
 
     def digest(self) -> str:
         return hashlib.sha256(self.stdout + b"\0" + self.stderr).hexdigest()[:16]
@@ -148,13 +156,13 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     cwd: Path | None = None,
-    drive: Callable[[], None] | None = None,
+    drive: Callable[[int], None] | None = None,
     prove: bool = True,
     tool: Sequence[str] = (),
 ) -> Run:
     """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is
-    called while it runs: it talks to a server until the server ends. `tool` is a command that runs all of it, such as
-    a profiler, and is not on the allocator itself. Standard input is empty.
+    called while it runs, with the number of its session: it talks to a server until the server ends. `tool` is a
+    command that runs all of it, such as a profiler, and is not on the allocator itself. Standard input is empty.
 
     Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something
     else. A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in
@@ -178,7 +186,7 @@ def _run_in(
     environment: dict[str, str],
     timeout_s: float | None,
     cwd: Path | None,
-    drive: Callable[[], None] | None,
+    drive: Callable[[int], None] | None,
     prove: bool,
     tool: Sequence[str],
 ) -> Run:
@@ -203,7 +211,7 @@ def _run_in(
         )
         try:
             if drive is not None:
-                drive()
+                drive(child.pid)
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
@@ -306,6 +314,46 @@ def started(words: Sequence[str], environment: Mapping[str, str], file: Path | N
         raise LabError(f"{words[0]}: {error.strerror}") from None
 
 
+# ---- Processes of a run ----------------------------------------------------------------------------------------------
+
+
+def command_in(session: int) -> int | None:
+    """The process that launch has started in a session; None while it has not."""
+    found = _processes()
+    for pid, one in found.items():
+        parent = found.get(one.parent)
+        if one.session == session and parent is not None and parent.name == "launch" and one.name != "launch":
+            return pid
+    return None
+
+
+def tree(pid: int) -> list[int]:
+    """A process and what it has started, and so on."""
+    pids, found = [pid], _processes()
+    for one in pids:
+        pids += [child for child, its in found.items() if its.parent == one]
+    return pids
+
+
+@dataclass(frozen=True)
+class _Known:
+    name: str
+    parent: int
+    session: int
+
+
+def _processes() -> dict[int, _Known]:
+    found: dict[int, _Known] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, rest = path.read_text(errors="replace").rpartition(")")
+        except OSError:
+            continue  # it has ended meanwhile
+        words = rest.split()
+        found[int(path.parent.name)] = _Known(head.partition("(")[2], int(words[1]), int(words[3]))
+    return found
+
+
 def _end_group(child: subprocess.Popen[bytes]) -> None:
     """Ends what is left of the session that a run had to itself: the whole of it if it failed, stragglers if not."""
     try:
@@ -324,14 +372,17 @@ def read_witnesses(folder: Path) -> list[Process]:
         files = {facts.get(name, "unknown") for name in ("malloc", "calloc", "realloc", "free")}
         malloc = files.pop() if len(files) == 1 and facts.get("owned") != "no" else "mixed"
         end = start.with_suffix(".end")
-        kib = dict(re.findall(r"^(\w+) (\d+) KiB$", end.read_text(), re.MULTILINE)) if end.is_file() else {}
+        said = dict(re.findall(r"^(\w+) (\d+)(?: KiB)?$", end.read_text(), re.MULTILINE)) if end.is_file() else {}
+        kib = {name: int(number) * 1024 for name, number in said.items()}
         found.append(
             Process(
                 pid=int(start.stem.split(".")[0]),
                 program=facts.get("program", "unknown"),
                 malloc=malloc,
-                peak_rss_bytes=int(kib["peak"]) * 1024 if "peak" in kib else None,
-                end_rss_bytes=int(kib["rss"]) * 1024 if "rss" in kib else None,
+                peak_rss_bytes=kib.get("peak"),
+                end_rss_bytes=kib.get("rss"),
+                threads=int(said["threads"]) if "threads" in said else None,
+                trimmed_rss_bytes=kib.get("trimmed"),
             )
         )
     return found

@@ -132,7 +132,7 @@ class ProgramCase:
             environment=environment(cwd),
             timeout_s=TIMEOUT_S,
             cwd=cwd,
-            drive=(lambda: answers.append(drive(values))) if drive else None,
+            drive=(lambda _: answers.append(drive(values))) if drive else None,
         )
         if run.status != 0:
             said = (run.stderr or run.stdout).decode(errors="replace").strip().splitlines()

@@ -6,7 +6,9 @@
  *     PID.N.start    lines `malloc PATH`, `calloc PATH`, `realloc PATH`, `free PATH`: the file that the dynamic linker
  *                    resolves each to; `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
  *                    `program PATH`
- *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end): written when the process exits in an orderly way
+ *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
+ *                    exits in an orderly way. With ALLOCATOR_WITNESS_TRIM in the environment also `trimmed N KiB`:
+ *                    resident after the allocator was asked to give back what is free, where it can be asked
  *
  * A file that is missing is no proof: the laboratory then refuses the run. Nothing is printed, no descriptor stays
  * open, and the program's malloc is asked for one block and given it back. Needs Linux and a dynamic linker. */
@@ -43,9 +45,49 @@ static const char *owned(void) {
     return is_owned ? "owned yes\n" : "owned no\n";
 }
 
-static unsigned long status_kib(const char *status, const char *name) {
+/* The number behind a name in a text as /proc/PID/status. */
+static unsigned long number_of(const char *status, const char *name) {
     const char *line = strstr(status, name);
     return line ? strtoul(line + strlen(name), NULL, 10) : 0;
+}
+
+static void read_status(char *status, size_t capacity) {
+    int source = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    ssize_t length = source < 0 ? 0 : read(source, status, capacity - 1);
+    if (source >= 0) {
+        close(source);
+    }
+    status[length > 0 ? length : 0] = '\0';
+}
+
+/* A function of the allocator's own; NULL where the name is another library's, as malloc_trim is glibc's under most. */
+static void *own_function(const char *name) {
+    void *found = dlsym(RTLD_DEFAULT, name);
+    return found && strcmp(file_of(name), file_of("malloc")) == 0 ? found : NULL;
+}
+
+/* Has the allocator give back what is free: by malloc_trim of hakmem and glibc, mi_collect of mimalloc, mallctl of jemalloc, or
+ * the extensions of both tcmallocs. False when it has none of these. */
+static bool trim(void) {
+    int (*trim_all)(size_t);
+    void (*collect)(bool);
+    int (*control)(const char *, void *, size_t *, void *, size_t);
+    void (*release)(void), (*release_bytes)(size_t);
+    if ((*(void **)&trim_all = own_function("malloc_trim"))) {
+        trim_all(0);
+    } else if ((*(void **)&collect = own_function("mi_collect"))) {
+        collect(true);
+    } else if ((*(void **)&control = own_function("mallctl"))) {
+        control("thread.tcache.flush", NULL, NULL, NULL, 0);
+        return control("arena.4096.purge", NULL, NULL, NULL, 0) == 0; /* MALLCTL_ARENAS_ALL */
+    } else if ((*(void **)&release = own_function("MallocExtension_ReleaseFreeMemory"))) {
+        release();
+    } else if ((*(void **)&release_bytes = own_function("MallocExtension_Internal_ReleaseMemoryToSystem"))) {
+        release_bytes((size_t)-1);
+    } else {
+        return false;
+    }
+    return true;
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -78,15 +120,16 @@ __attribute__((destructor)) static void end(void) {
         return;
     }
     char status[4096];
-    int source = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-    ssize_t length = source < 0 ? 0 : read(source, status, sizeof status - 1);
-    if (source >= 0) {
-        close(source);
-    }
-    status[length > 0 ? length : 0] = '\0';
+    read_status(status, sizeof status);
     int file = create("end");
-    if (file >= 0) {
-        dprintf(file, "peak %lu KiB\nrss %lu KiB\n", status_kib(status, "VmHWM:"), status_kib(status, "VmRSS:"));
-        close(file);
+    if (file < 0) {
+        return;
     }
+    dprintf(file, "peak %lu KiB\nrss %lu KiB\nthreads %lu\n", number_of(status, "VmHWM:"), number_of(status, "VmRSS:"),
+            number_of(status, "\nThreads:"));
+    if (getenv("ALLOCATOR_WITNESS_TRIM") && trim()) {
+        read_status(status, sizeof status);
+        dprintf(file, "trimmed %lu KiB\n", number_of(status, "VmRSS:"));
+    }
+    close(file);
 }

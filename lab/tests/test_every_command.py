@@ -51,6 +51,11 @@ CALLS = {
     "pins": "-- true",
     "serve": "",
 }
+# Commands that do something else with an option: in the tests that need no more than words.
+MODES = {
+    "run --repeatable": "-- true",
+    "compare --dossier=new": "-n 1 --warmup 0 --with hakmem,hakmem -- true",
+}
 NO_RESULT = {"run", "ctl", "learn", "profile", "record", "peers install", "serve"}  # on standard output as a table
 
 LONGEST_S = 1.0  # then Ctrl-C
@@ -92,7 +97,7 @@ def words_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
     given = {"LD_PRELOAD": str(native.library()), "HAKMEM_CTL": "1"}
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, **given}) as child:
         places = {"pid": child.pid, "statistics": statistics, "trace": trace}
-        yield {name: [*name.split(), *call.format(**places).split()] for name, call in CALLS.items()}
+        yield {name: [*name.split(), *call.format(**places).split()] for name, call in (CALLS | MODES).items()}
         child.kill()
 
 
@@ -135,6 +140,7 @@ def ends(words: list[str], folder: Path, shell: str = 'exec "$@"', after_s: floa
 
 
 every_command = pytest.mark.parametrize("name", COMMANDS)
+every_call = pytest.mark.parametrize("name", [*COMMANDS, *MODES])
 
 
 def test_no_command_is_forgotten() -> None:
@@ -146,19 +152,19 @@ def test_its_result_can_be_had_as_json(name: str) -> None:
     assert ("--json" in files_of(name, is_written=True)) == (name not in NO_RESULT)
 
 
-@every_command
+@every_call
 def test_standard_output_is_closed(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
-    if name != "run":
+    if name.split()[0] != "run":
         ends(words_of[name], tmp_path, shell='exec "$@" >&-').expect_refusal("standard output is closed")
 
 
-@every_command
+@every_call
 def test_the_device_is_full(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     done = ends(words_of[name], tmp_path, shell='exec "$@" >/dev/full')
     done.expect_no_traceback()
 
 
-@every_command
+@every_call
 def test_nobody_reads(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -166,20 +172,20 @@ def test_nobody_reads(name: str, words_of: dict[str, list[str]], tmp_path: Path)
         ends(words_of[name], tmp_path, stdout=out).expect_no_traceback()
 
 
-@every_command
+@every_call
 def test_the_working_directory_is_gone(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     ends(words_of[name], tmp_path / "gone", shell='rmdir "$PWD"; exec "$@"').expect_no_traceback()
 
 
-@every_command
+@every_call
 def test_there_is_no_place_for_temporary_files(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     given = {**os.environ, "TMPDIR": "/proc"}
     ends(words_of[name], tmp_path, env=given).expect_no_traceback()
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.4])
-@every_command
+@every_call
 def test_ctrl_c(name: str, after_s: float, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     done = ends(words_of[name], tmp_path, after_s=after_s)
     if done.status == -signal.SIGINT:  # while Python itself begins, or of what `run` became
@@ -273,7 +279,7 @@ def test_what_it_is_to_read_is_nothing_of_the_kind(name: str, words_of: dict[str
                 assert done.status != 0, done
 
 
-@every_command
+@every_call
 def test_garbage_on_its_command_line(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     first = name.split()
     for garbage in (["--\udcff\x1b[2J"], ["--nosuch=\udcff"], ["\udcff" * 3], ["-1"], ["9" * 5000], ["\x1b[2J"], [""]):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from hakmem import output
+from hakmem import files, output
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
 
+ROUNDS = 10
+OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parameters that mean nothing without one
+
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="counted runs of each")
+@click.option(
+    "-n",
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="counted runs of each  [default: 10; in a dossier more, if it takes more]",
+)
 @click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="runs of each before them")
 @click.option(
     "--with",
@@ -20,19 +30,66 @@ from hakmem.finite import FiniteRange
     help="allocators with commas between, NAME=PATH, all, packaged",
 )
 @click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]")
-@click.option("--by", "primary", default="wall_s", show_default=True, metavar="METRIC", help="what the verdict is on")
+@click.option(
+    "--by",
+    "primary",
+    metavar="METRIC",
+    help="what the verdict is on  [default: wall_s; of a service in a dossier: p99_s]",
+)
 @click.option("--timeout", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
+@click.option("--dossier", **files.FOLDER, help="what to know before a switch, with a rule fixed before; a new folder")
+@click.option("--also", multiple=True, metavar="COMMAND", help="in a dossier: another size of the work, as one word")
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="in a dossier: what each run writes; compared like standard output",
+)
+@click.option("--client", metavar="COMMAND", help="in a dossier: loads COMMAND, a service, and ends; as one word")
+@click.option(
+    "--idle",
+    "idle_s",
+    type=FiniteRange(min=0),
+    metavar="SECONDS",
+    default=300,
+    show_default=True,
+    help="in a dossier: how long a service idles, each time, until its memory is looked at",
+)
+@click.option(
+    "--gain",
+    type=FiniteRange(min=0, max=100, min_open=True),
+    metavar="PERCENT",
+    default=5,
+    show_default=True,
+    help="in a dossier: from which on it is worth a switch",
+)
+@click.option(
+    "--loss",
+    type=FiniteRange(min=0, max=100),
+    metavar="PERCENT",
+    default=2,
+    show_default=True,
+    help="in a dossier: above which a loss forbids it",
+)
 @output.options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
 def command(
-    rounds: int,
+    rounds: int | None,
     warmup: int,
     names: tuple[str, ...],
     baseline: str | None,
-    primary: str,
+    primary: str | None,
     timeout: float | None,
+    dossier: Path | None,
+    also: tuple[str, ...],
+    outputs: tuple[str, ...],
+    client: str | None,
+    idle_s: float,
+    gain: float,
+    loss: float,
     words: tuple[str, ...],
-    **files: str | None,
+    **results: str | None,
 ) -> int:
     """Runs COMMAND under several allocators, interleaved, and says which is better, and how sure that is.
 
@@ -44,6 +101,9 @@ def command(
     holds 1, and nothing that is 1 % from it. "Don't know": it holds 1 and more, so that it takes more rounds to tell.
     Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
 
+    --dossier DIR runs each command three times a round, also cold and under strace, and has all installed allocators
+    take part. Its answer is "switch", "don't switch" or "don't know".
+
     Exit status: 0 when all was compared, 1 when the command failed under some allocators only, 130 when interrupted.
     """
     import shutil
@@ -52,8 +112,28 @@ def command(
 
     if not words:
         raise LabError("no command: expected `hakmem compare [OPTIONS] -- COMMAND [ARGUMENT]...`")
-    if primary not in measure.METRICS:
+    if primary is not None and primary not in measure.METRICS:
         raise LabError(f"--by {primary}: expected one of {', '.join(comparison.COMPARED)}")
+    if dossier is not None:
+        from hakmem.dossier import making
+
+        default = "p99_s" if client is not None else "wall_s"
+        plan = making.Plan(
+            folder=dossier,
+            commands=(words, *(making.words_of(text, "--also") for text in also)),
+            outputs=tuple(map(Path, outputs)),
+            client=making.words_of(client, "--client") if client is not None else (),
+            idle_s=idle_s,
+            rounds=rounds,
+            warmup=warmup,
+            timeout_s=timeout,
+            time=primary or default,
+            gain=gain / 100,
+            loss=loss / 100,
+        )
+        return making.run(plan, names, baseline, results)  # type: ignore[arg-type]
+    _expect_none_of_a_dossier(click.get_current_context())
+    primary, rounds = primary or "wall_s", rounds or ROUNDS
     variants = measure.variants(allocators.resolve(names or ("hakmem,glibc",)))
     if baseline is not None and baseline not in {variant.name for variant in variants}:
         raise LabError(f"--baseline {baseline}: not among {', '.join(variant.name for variant in variants)}")
@@ -66,10 +146,17 @@ def command(
     output.finish(
         record,
         lambda kept: comparison.report(record, case.name, baseline=baseline, primary=primary, kept=kept),
-        **files,  # type: ignore[arg-type]
+        **results,  # type: ignore[arg-type]
     )
     if not names and not peers.installed() and shutil.which("apt-get"):
         click.echo(
             "hakmem: --with hakmem,glibc,packaged takes in the distribution's jemalloc, mimalloc, tcmalloc", err=True
         )
     return 130 if done.interrupted else 1 if done.failures else 0
+
+
+def _expect_none_of_a_dossier(context: click.Context) -> None:
+    for option in context.command.params:
+        is_given = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
+        if option.name in OF_A_DOSSIER and is_given:
+            raise LabError(f"{option.opts[0]} is for a dossier: expected --dossier DIR too")

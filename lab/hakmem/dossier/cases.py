@@ -1,0 +1,244 @@
+"""What is run for a dossier: a command to its end, or a service with a client that loads it.
+
+A round runs it three times under each contestant. The first run is observed: strace counts its system calls, and the
+allocator is asked to give back what is free when it ends. The second starts cold: the files it begins with have been
+dropped from the page cache. The third is the one whose time, memory and output are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hakmem import process
+from hakmem.errors import LabError
+from hakmem.measure import Sample, Variant, values_of
+
+TRIM = {"ALLOCATOR_WITNESS_TRIM": "1"}
+FEWEST_LATENCIES = 100  # of which one is the hundredth part
+START_S = 10  # until a service's process is there
+END_S = 30  # until it has ended, once it was asked to
+ENDED_BY = (0, -signal.SIGTERM, 128 + signal.SIGTERM)  # statuses of a service that was asked to end
+
+
+def strace_refusal() -> str | None:
+    """Why system calls can't be counted here; None when they can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    done = subprocess.run(["strace", "-f", "-c", "-o", os.devnull, "true"], capture_output=True, text=True)
+    said = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else f"strace does not work here: {said[-1] if said else done.returncode}"
+
+
+def counted_calls(summary: str) -> float | None:
+    """The sum that `strace -c` prints."""
+    found = re.search(r"^100\.00 +\S+ +(?:\S+ +)?(\d+) +(?:\d+ +)?total$", summary, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def drop_from_cache(paths: Sequence[Path]) -> None:
+    """What other processes have mapped stays."""
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            pass  # a file system without a cache
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class DossierCase:
+    """A command, or a service where there is a client."""
+
+    command: tuple[str, ...]
+    outputs: tuple[Path, ...] = ()
+    client: tuple[str, ...] = ()
+    idle_s: float = 0
+    timeout_s: float | None = None
+    counts_calls: bool = True
+    same_output: bool = False  # rule.py compares digests itself: a program may print something else each time
+
+    @property
+    def name(self) -> str:
+        return shlex.join(self.command)
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        observed, found = self._observed(variant)
+        drop_from_cache(self._first_files(variant))
+        cold = self._run(variant)
+        warm = self._run(variant, idle_s=self.idle_s)
+        cold_s = cold.values.get("measured_s", cold.run.wall_s)
+        values = {**values_of(warm.run), "cold_s": cold_s, **found, **warm.values}
+        root = warm.run.root()
+        if root is not None and root.threads is not None:
+            values["threads"] = root.threads
+        if self.client:
+            del values["wall_s"]  # it idled
+        digests = dict.fromkeys((observed.digest, cold.digest, warm.digest))
+        return Sample(values, " ".join(digests), full_size=values.get("measured_s", warm.run.wall_s) >= 1)
+
+    def _observed(self, variant: Variant) -> tuple[_Ran, dict[str, float]]:
+        """A run that is not timed, and what it was for."""
+        values: dict[str, float] = {}
+        with tempfile.TemporaryDirectory(prefix="hakmem-observed-") as folder:
+            summary = Path(folder, "calls")
+            tool = ["strace", "-f", "-c", "-o", str(summary)] if self.counts_calls else []
+            ran = self._run(variant, settings=TRIM, tool=tool)
+            calls = counted_calls(summary.read_text()) if self.counts_calls else None
+        root = ran.run.root()
+        if calls is not None:
+            values["system_calls"] = calls
+        if root is not None and root.trimmed_rss_bytes is not None:
+            values["trimmed_rss_bytes"] = root.trimmed_rss_bytes
+        return ran, values
+
+    def _first_files(self, variant: Variant) -> list[Path]:
+        program = shutil.which(self.command[0])
+        words = [*([program] if program else []), *self.command[1:]]
+        library = variant.allocator.library
+        return [*(Path(word) for word in words if os.path.isfile(word)), *([library] if library else [])]
+
+    def _run(
+        self,
+        variant: Variant,
+        *,
+        idle_s: float = 0,
+        settings: dict[str, str] | None = None,
+        tool: Sequence[str] = (),
+    ) -> _Ran:
+        told = _Told()
+        drive: Callable[[int], None] | None = None
+        if self.client:
+            drive = lambda session: self._talk(session, idle_s, told)  # noqa: E731
+        began = time.time()
+        run = process.run(
+            self.command,
+            variant.allocator,
+            {**variant.settings, **(settings or {})},
+            timeout_s=self.timeout_s,
+            drive=drive,
+            tool=tool,
+        )
+        if run.status not in (ENDED_BY if self.client else (0,)):
+            raise LabError(run.how_it_ended(self.command[0]))
+        process.prove_takeover(run, self.command[0], variant.allocator)
+        parts = [told.answers] if self.client else [run.stdout]
+        parts += [_written(path, began) for path in self.outputs]
+        digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+        return _Ran(run, told.values, digest)
+
+    def _talk(self, session: int, idle_s: float, told: _Told) -> None:
+        """Loads the service, lets it idle, looks at its memory, and asks it to end."""
+        server = _server_in(session)
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                self.client, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            raise LabError(f"the client {self.client[0]} did not end within {self.timeout_s:g} s") from None
+        told.values["measured_s"] = time.monotonic() - start
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise LabError(f"the client {self.client[0]} failed: {said[-1] if said else done.returncode}")
+        latencies, told.answers = read_latencies(done.stdout)
+        if len(latencies) >= FEWEST_LATENCIES:
+            told.values["p99_s"] = percentile(latencies, 0.99)
+        time.sleep(idle_s)
+        if idle_s:
+            told.values["idle_bytes"] = _proportional_bytes(process.tree(server))
+        os.kill(server, signal.SIGTERM)
+        _expect_end(server)
+
+
+@dataclass
+class _Told:
+    values: dict[str, float]
+    answers: bytes
+
+    def __init__(self) -> None:
+        self.values, self.answers = {}, b""
+
+
+@dataclass(frozen=True)
+class _Ran:
+    run: process.Run
+    values: dict[str, float]
+    digest: str
+
+
+def read_latencies(printed: bytes) -> tuple[list[float], bytes]:
+    """A line that is a number is the latency of a request, in seconds; the others are what the service answered."""
+    latencies: list[float] = []
+    answers: list[bytes] = []
+    for line in printed.splitlines(keepends=True):
+        if re.fullmatch(rb"\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*", line):
+            latencies.append(float(line))
+        else:
+            answers.append(line)
+    return latencies, b"".join(answers)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least value that this share of them is not above (nearest rank)."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def _server_in(session: int) -> int:
+    deadline = time.monotonic() + START_S
+    while (server := process.command_in(session)) is None:
+        if time.monotonic() > deadline:
+            raise LabError(f"the service has not started within {START_S} s")
+        time.sleep(0.01)
+    return server
+
+
+def _expect_end(server: int) -> None:
+    deadline = time.monotonic() + END_S
+    while os.path.exists(f"/proc/{server}"):
+        if time.monotonic() > deadline:
+            raise LabError(f"the service did not end within {END_S} s after SIGTERM")
+        time.sleep(0.01)
+
+
+def _proportional_bytes(pids: Sequence[int]) -> float:
+    """Resident memory; what several processes share counts once."""
+    kib = 0
+    for pid in pids:
+        try:
+            found = re.search(r"^Pss: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        except OSError:
+            continue  # it has ended, or doesn't let itself be looked at
+        kib += int(found[1]) if found else 0
+    if not kib:
+        raise LabError("the service was gone after it had idled, or its memory can't be read")
+    return kib * 1024.0
+
+
+def _written(path: Path, began: float) -> bytes:
+    try:
+        if path.stat().st_mtime < began - 1:  # some file systems have coarse times
+            raise LabError(f"--output {path}: the run has not written it")
+        return path.read_bytes()
+    except OSError as error:
+        raise LabError(f"--output {path}: {error.strerror} after the run") from None
