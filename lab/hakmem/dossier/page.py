@@ -52,7 +52,7 @@ def report(record: Record, rule: Rule, digest: str, kept: str | None) -> Report:
         title=f"Another allocator for {rule.commands[0]}?",
         command=record.command,
         sections=(*tables, *figures.sections),
-        summary=(answer, *(f"{one.name}: {one.answer.value}: {one.why}" for one in judgements)),
+        summary=(answer,),
         failures=figures.failures,
         notes=figures.notes,
         date=figures.date,
@@ -69,8 +69,8 @@ def _verdicts(judgements: Sequence[Judgement]) -> Table:
 
 
 def _rule(rule: Rule, digest: str) -> Table:
-    lines = tuple((line,) for line in prose(rule))
-    return Table("The rule, fixed before the first run", ("it says",), lines, (f"SHA-256 of rule.json: {digest}",))
+    notes = (f"Written on {rule.date}; SHA-256 of rule.json: {digest}",)
+    return Table("The rule, fixed before the first run", ("", "is"), prose(rule), notes, words=2)
 
 
 def _takeover(record: Record, rule: Rule) -> Table:
@@ -111,7 +111,7 @@ def _added(record: Record, rule: Rule) -> Table | None:
 
 def _more(record: Record, case: str, name: str, incumbent: str, metric: str) -> str:
     values, base = record.values(case, name, metric), record.values(case, incumbent, metric)
-    return f"{medians.median(values) - medians.median(base):+,.0f}" if values and base else "-"
+    return f"{round(medians.median(values) - medians.median(base)):+,}" if values and base else "-"
 
 
 def _not_measured(record: Record, rule: Rule) -> Iterator[tuple[str, str]]:

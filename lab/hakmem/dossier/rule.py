@@ -86,23 +86,29 @@ class Judgement:
 # ---- Before the first run --------------------------------------------------------------------------------------------
 
 
-def prose(rule: Rule) -> tuple[str, ...]:
-    """The rule as sentences."""
+def prose(rule: Rule) -> tuple[tuple[str, str], ...]:
+    """The rule in words: of what, and what."""
     time, memory = METRICS[rule.time].title, METRICS[rule.memory].title
-    lines = [
-        f"Contestants: {', '.join(rule.contestants)}. The incumbent is {rule.incumbent}.",
-        f"{rule.rounds} interleaved rounds of each, after {rule.warmup} uncounted ones.",
-        f"Time is the {time}; memory is the {memory}. Ratios are to {rule.incumbent}'s.",
-        f"A gain is worth a change from {rule.gain:.1%} on, in time or in memory of one command.",
-        f"A loss of more than {rule.loss:.1%}, in time or in memory of any command, forbids it.",
-        f"All intervals hold together with {rule.confidence:.0%}: each with {rule.each:.2%}.",
-        "switch: the whole intervals show no forbidden loss anywhere, and one shows a gain that is worth it. Of "
-        "several such contestants, the one with the lowest time as geometric mean over the commands.",
-        "don't switch: a contestant failed, printed something else, is shown to lose what is forbidden, or is shown to "
-        "gain less than what is worth it everywhere. If that is so of all, the answer is this.",
-        "don't know: anything else; also if fewer rounds were run than planned.",
-    ]
-    return tuple(lines)
+    switch = Answer.SWITCH.value, (
+        "the whole intervals show no forbidden loss anywhere, and one shows a gain that is worth it; of several such "
+        "contestants, the one with the lowest time as geometric mean over the commands"
+    )
+    stay = Answer.STAY.value, (
+        "a contestant failed, printed something else, is shown to lose what is forbidden, or is shown to gain less "
+        "than what is worth it everywhere; so if that is so of all"
+    )
+    return (
+        ("contestants", f"{', '.join(rule.contestants)}; the incumbent is {rule.incumbent}"),
+        ("rounds", f"{rule.rounds} interleaved ones, after {rule.warmup} uncounted"),
+        ("time", f"the {time}, as a ratio to the incumbent's"),
+        ("memory", f"the {memory}, as a ratio to the incumbent's"),
+        ("a gain that is worth it", f"from {rule.gain:.1%} on, in time or in memory of one command"),
+        ("a loss that forbids it", f"more than {rule.loss:.1%}, in time or in memory of any command"),
+        ("intervals", f"all hold together with {rule.confidence:.0%}: each with {rule.each:.2%}"),
+        switch,
+        stay,
+        (Answer.UNKNOWN.value, "anything else; also if fewer rounds were run than planned"),
+    )
 
 
 def write(rule: Rule, folder: Path) -> str:
@@ -110,7 +116,7 @@ def write(rule: Rule, folder: Path) -> str:
     text = msgspec.json.format(msgspec.json.encode(rule)).decode() + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     commands = "\n".join(f"    {command}" for command in rule.commands)
-    lines = "\n".join(f"- {line}" for line in prose(rule))
+    lines = "\n".join(f"- *{what}*: {said}" for what, said in prose(rule))
     try:
         folder.mkdir()
     except OSError as error:
@@ -191,7 +197,7 @@ def _mean_time(rule: Rule, record: Record, name: str) -> Interval | None:
     }
     if not all(values and base and min(*values, *base) > 0 for values, base in pairs.values()):
         return None
-    return statistics.geometric_mean_ratio(pairs)
+    return statistics.geometric_mean_ratio(pairs, confidence=rule.each)
 
 
 def conclude(judgements: list[Judgement]) -> tuple[Answer, str]:
