@@ -99,6 +99,25 @@ def test_two_runs_touch_the_same_pages_at_the_same_addresses() -> None:
     assert len({succeeded(run(*words)) for _ in range(2)}) == 2
 
 
+# What is taken again and again stays with the program; after a rest in which nobody took it, a part goes back.
+PAUSES = """
+import os, time
+for turn in range(60):
+    blocks = [bytearray(40000) for _ in range(300)]
+    del blocks
+for _ in range(4):
+    time.sleep(float(os.environ["PAUSE"]))
+    few = [bytearray(40000) for _ in range(6)]
+    del few
+"""
+
+
+def test_time_that_passes_changes_nothing() -> None:
+    words = ["--", PYTHON, "-c", PAUSES + SAYS_PAGES]
+    fast, slow = (succeeded(run("--repeatable", *words, PAUSE=pause)) for pause in ("0.000", "1.100"))
+    assert fast == slow
+
+
 FAULTS = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
