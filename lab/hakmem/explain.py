@@ -94,10 +94,14 @@ def of_process(pid: int) -> Explanation:
     return explanation(look(pid))
 
 
-def look(pid: int, *options: str) -> Plain:
+def look(pid: int, *options: str, timeout_s: float | None = None) -> Plain:
     """Of a running process, which isn't stopped for it: what the native program says with these options, which
     `explanation` reads. A terminal's Ctrl-C does not reach the helper."""
-    done = subprocess.run([native.helper("explain"), *options, str(pid)], capture_output=True, start_new_session=True)
+    call = [native.helper("explain"), *options, str(pid)]
+    try:
+        done = subprocess.run(call, capture_output=True, start_new_session=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"process {pid} can't be looked at within {timeout_s:g} s") from None
     _check(done.returncode, done.stderr)
     return _parsed(done.stdout)
 
