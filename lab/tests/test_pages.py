@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -119,7 +120,7 @@ def test_every_setting_and_knob_that_is_named_exists() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["service.py", "holder.py", "load.py"])
+@pytest.mark.parametrize("name", ["service.py", "holder.py", "load.py", "rows.py"])
 def test_the_programs_of_the_guides_are_programs(name: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in GUIDES]
     (body,) = [body for text in texts for _, own, body in FENCE.findall(text) if own == name]
@@ -135,6 +136,21 @@ def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path)
     command = [sys.executable, "-m", "hakmem", "compare", "-n", "2", "--warmup", "0", "--", sys.executable, "load.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "peak RSS: less is better" in done.stdout, done.stderr
+
+
+def test_the_example_of_pins_is_one(tmp_path: Path) -> None:
+    """As it stands there: the program still runs when it is looked at, and most is known."""
+    text = (ROOT / "docs" / "pins.md").read_text(encoding="utf-8")
+    for _, name, body in FENCE.findall(text):
+        (tmp_path / name).write_text(body)
+    (line,) = re.findall(r"^    \$ hakmem (pins .* rows\.py)$", text, re.MULTILINE)
+    words = [sys.executable if word == "python3" else word for word in shlex.split(line)]
+    command = [sys.executable, "-m", "hakmem", words[0], "--json", "-", *words[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["pinned"] > found["held"] / 2 > 4 << 20
+    assert found["unknown_pinned"] < found["pinned"] / 2
 
 
 @pytest.mark.parametrize(
