@@ -23,7 +23,7 @@ GUIDES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "questions").glob("*.md")),
 ]
-FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r'^```(\w*)(?: title="(\S+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 EXTERNAL = re.compile(r"[a-z]+:")
 TYPED = re.compile(r"(?:^|[;&|`$]\s*|\. )(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(hakmem|\./dev) ([^`#|;&>]*)")
 
@@ -55,6 +55,13 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT / "docs") for path in GUIDES[1:] if path.name != "README.md"]
     assert [str(page) for page in pages if f"]({page})" not in index] == []
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    """What no entry names is for developers there."""
+    site = (ROOT / "packaging" / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [path.relative_to(ROOT) for path in GUIDES if path.parent.name != "questions"]
+    assert [str(page) for page in pages if f"- {page}\n" not in site and page.name != "README.md"] == []
 
 
 def typed() -> Iterator[tuple[str, list[str]]]:
