@@ -28,6 +28,9 @@ ANSWER_S = 2.0  # of a process
 LOOK_S = 30.0  # at the pages of a process
 LEAST_TOKEN = 16  # letters
 
+# Of waitress. Any user of the machine may open connections and send nothing: those make room soon.
+SERVER = {"threads": 4, "ident": "hakmem", "connection_limit": 500, "channel_timeout": 5, "cleanup_interval": 2}
+
 Environment: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[[str, list[tuple[str, str]]], object]
 

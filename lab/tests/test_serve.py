@@ -117,6 +117,16 @@ def test_tokens_are_bytes(tmp_path: Path) -> None:
             assert pull(f"{url}/metrics", right)[0] == 200
 
 
+def test_who_sends_nothing_keeps_nobody_out(tmp_path: Path) -> None:
+    with serving(tmp_path) as url, contextlib.ExitStack() as idle:
+        where = urllib.parse.urlsplit(url)
+        for _ in range(600):
+            idle.enter_context(socket.create_connection((where.hostname, where.port), timeout=30))
+        start = time.monotonic()
+        assert pull(f"{url}/metrics")[0] == 200
+        assert time.monotonic() - start < 20
+
+
 def test_a_server_keeps_its_socket(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with serving(tmp_path, "--socket", str(path)):

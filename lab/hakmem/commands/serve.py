@@ -56,7 +56,7 @@ def command(address: str | None, socket: Path | None, token_file: Path | None) -
     os.umask(0o077)
     options = {"listen": address} if address is not None else {"unix_socket": str(socket), "unix_socket_perms": "600"}
     try:
-        server = waitress.create_server(serve.Application(token), threads=4, ident="hakmem", **options)
+        server = waitress.create_server(serve.Application(token), **serve.SERVER, **options)
     except (OSError, ValueError) as error:
         what = address or f"can't write {socket}"
         raise LabError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
