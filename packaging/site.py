@@ -18,6 +18,7 @@ import pathspec
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LIST_AFTER_PARAGRAPH = re.compile(r"^((?![-*+] |[|#>\s]|\d+\. ).*)\n(?=[-*+] |1\. )", re.MULTILINE)
 
 
 def pages(root: Path) -> list[Path]:
@@ -32,6 +33,15 @@ def targets(root: Path, page: Path) -> Iterator[Path]:
         target = (root / page.parent / match[2]).resolve()
         if target.is_relative_to(root) and target.exists():
             yield target.relative_to(root)
+
+
+def with_lists_apart(text: str) -> str:
+    """With an empty line between a paragraph and its list, which the site's Markdown wants and forges don't."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [LIST_AFTER_PARAGRAPH.sub(r"\1\n\n", text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, LIST_AFTER_PARAGRAPH.sub(r"\1\n\n", text[end:])])
 
 
 def listing(root: Path, folder: Path) -> str:
@@ -64,7 +74,7 @@ def lay_out(root: Path, target: Path) -> list[Path]:
             to = (root / page.parent / match[2]).resolve()
             return f"{match[1]}{match[2].rstrip('/')}/index.md)" if to.is_dir() else match[0]
 
-        (target / page).write_text(LINK.sub(pointed, text), encoding="utf-8")
+        (target / page).write_text(with_lists_apart(LINK.sub(pointed, text)), encoding="utf-8")
     return [*found, *(folder / "index.md" for folder in sorted(folders))]
 
 

@@ -15,6 +15,9 @@ assert any("decay_ms" in one["text"] for one in found), "no settings in the inde
 for page in site.rglob("*.html"):
     fetched = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="?(https?:[^" >]+)', page.read_text())
     assert not fetched, f"{page}: {fetched}"
+    prose = re.sub(r"<code.*?</code>", "", page.read_text(), flags=re.DOTALL)
+    assert "```" not in prose, f"{page}: code that is shown as prose"
+    assert not re.search(r"<p>(?:(?!</p>).)*\n(?:- |1\. |\|)", prose, re.DOTALL), f"{page}: a list that is shown as prose"
 END
 
 work=$out/site-test

@@ -184,11 +184,13 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
         yield problem("command", why, BUILD_OTHERWISE)
         return
     yield ok("command", f"{path} takes hakmem")
-    yield from _private_allocators(programs[-1].file)
+    yield from _private_allocators(programs[-1].file, environment)
 
 
-def _private_allocators(program: Path) -> Iterator[Finding]:
+def _private_allocators(program: Path, environment: dict[str, str]) -> Iterator[Finding]:
     for name in elf.read(program).private_allocators:
+        if name == elf.PYTHONS_POOLS and environment.get("PYTHONMALLOC") in ("malloc", "malloc_debug"):
+            continue
         fact = f"it has {name} beside malloc: what it takes from there is not on hakmem"
         yield note("own allocator", fact, "build or set it so that it uses malloc, if that is wanted")
 
@@ -221,7 +223,7 @@ def _running_program(process: HostProcess, program: str, library: Path) -> Itera
         yield problem("program", why.replace(own, ""), BUILD_OTHERWISE)
         return
     yield ok("program", program)
-    yield from _private_allocators(file)
+    yield from _private_allocators(file, process.environment())
     malloc = malloc_of(process, program)
     if malloc is None:
         yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)

@@ -36,13 +36,15 @@ SANITIZERS = {
 }
 SANITIZER_LIBRARY = re.compile(r"^(lib|libclang_rt\.)(asan|hwasan|lsan|msan|tsan)\b")
 
+PYTHONS_POOLS = "Python's own pools (PYTHONMALLOC=malloc turns them off)"
+
 # A function of an allocator that a program may have beside malloc: preloading another malloc doesn't reach it.
 PRIVATE_ALLOCATORS = {
     "_rjem_malloc": "jemalloc",
     "je_malloc": "jemalloc",
     "mi_malloc": "mimalloc",
     "tc_malloc": "tcmalloc",
-    "PyObject_Malloc": "Python's own pools (PYTHONMALLOC=malloc turns them off)",
+    "PyObject_Malloc": PYTHONS_POOLS,
 }
 NAMES = frozenset({"malloc", *SANITIZERS, *PRIVATE_ALLOCATORS})
 

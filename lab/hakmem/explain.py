@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from hakmem import foreign, native, process
 from hakmem.errors import LabError
@@ -94,32 +94,44 @@ def of_process(pid: int) -> Explanation:
     return explanation(look(pid))
 
 
-def look(pid: int, *options: str) -> Plain:
+def look(pid: int, *options: str, timeout_s: float | None = None) -> Plain:
     """Of a running process, which isn't stopped for it: what the native program says with these options, which
     `explanation` reads. A terminal's Ctrl-C does not reach the helper."""
-    done = subprocess.run([native.helper("explain"), *options, str(pid)], capture_output=True, start_new_session=True)
+    call = [str(native.helper("explain")), *options, str(pid)]
+    try:
+        done = subprocess.run(call, capture_output=True, start_new_session=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"process {pid} can't be looked at within {timeout_s:g} s") from None
     _check(done.returncode, done.stderr)
     return _parsed(done.stdout)
 
 
-def look_at_end(file: Path, words: Sequence[str], environment: Mapping[str, str], *options: str) -> Plain:
-    """Runs a program, and looks at it when it is about to end. Its input, output and errors are the caller's."""
+def look_at_end(
+    file: Path, words: Sequence[str], environment: Mapping[str, str], out: TextIO | None, *options: str
+) -> Plain:
+    """Runs a program, and looks at it when it is about to end. Its input and errors are the caller's, and its output,
+    unless that goes to `out`."""
     ready = dict(environment)
     preload = ready.pop("LD_PRELOAD", "")
     with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
         result, complaint = Path(folder, "result"), Path(folder, "complaint")
         complaint.touch()
         places = ["--at-end", str(result), str(complaint), preload, str(file)]
-        done = subprocess.run([str(native.helper("explain")), *options, *places, *words], env=ready)
+        done = subprocess.run([str(native.helper("explain")), *options, *places, *words], env=ready, stdout=out)
         _check(done.returncode, complaint.read_bytes())
         return _parsed(result.read_bytes())
 
 
 def look_after(
-    seconds: float, file: Path, words: Sequence[str], environment: Mapping[str, str], *options: str
+    seconds: float,
+    file: Path,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    out: TextIO | None,
+    *options: str,
 ) -> Plain:
     """Starts a program, looks at it after a while, and lets it go on to its end."""
-    with process.started(words, environment, file) as child:
+    with process.started(words, environment, file, out) as child:
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -6,6 +6,7 @@ What a process says is its own text, and may be anything: lines that are no metr
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,9 +15,13 @@ OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus's own, older
 MOST_SAMPLES = 10_000  # of a process
 
-_ABOUT = re.compile(r"# (TYPE|HELP) (hakmem_\w+) ([ -\[\]-~]*)")
-_LABEL = r'\w+="[ !#-\[\]-~]*"'
-_SAMPLE = re.compile(rf"(hakmem_\w+)(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)", re.ASCII)
+OWN_LABELS = ("pid", "program")
+
+_ABOUT = re.compile(r"# (TYPE|HELP) (hakmem_\w+) ([ -\[\]-~]*)", re.ASCII)
+_LABEL = rf'(?!(?:{"|".join(OWN_LABELS)})=)[a-z]\w*="[ !#-\[\]-~]*"'
+_LABEL_NAME = re.compile(r'(\w+)="[^"]*"')
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
+_SAMPLE = re.compile(rf"(hakmem_\w+)(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? ({_NUMBER})", re.ASCII)
 _KINDS = ("gauge", "counter", "info")
 _ENDINGS = {"counter": "_total", "info": "_info", "gauge": ""}
 
@@ -52,8 +57,14 @@ def _add(metrics: dict[str, Metric], own: str, lines: Iterable[str]) -> None:
             metrics.setdefault(name, Metric(about[3]))
         elif about and about[1] == "HELP" and about[2] == name:
             metrics[name].help = about[3]
-        elif sample and name and sample[1] == name + _ENDINGS[metrics[name].kind]:
+        elif sample and name and sample[1] == name + _ENDINGS[metrics[name].kind] and _is_sound(sample):
             metrics[name].samples.append((f"{own},{sample[2]}" if sample[2] else own, sample[3]))
+
+
+def _is_sound(sample: re.Match[str]) -> bool:
+    """A reader refuses the whole answer for a number beyond 64 bits, or for a label that is there twice."""
+    names = _LABEL_NAME.findall(sample[2] or "")
+    return math.isfinite(float(sample[3])) and len(names) == len(set(names))
 
 
 def add(metrics: dict[str, Metric], name: str, help: str, samples: Iterable[tuple[str, int]]) -> None:

@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -59,6 +59,8 @@ def _allow(path: Path, rights: int) -> None:
 
 def _file(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
     if value is not None:
+        if takes_output(value) and any(isinstance(one, Path) and takes_output(one) for one in context.params.values()):
+            raise LabError(f"{option.opts[0]} -: standard output is another option's already")
         check(value)
     return value
 
@@ -93,9 +95,14 @@ def json_option(of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--json", "json_file", **FILE, help=f"{of}; - for standard output")
 
 
-def takes_output(json_file: Path | None) -> bool:
-    """Whether standard output is for JSON, and for nothing else."""
-    return json_file is not None and str(json_file) == "-"
+def takes_output(file: Path | None) -> bool:
+    """Whether standard output is for what this option writes, and for nothing else."""
+    return file is not None and str(file) == "-"
+
+
+def output_of_command(*written: Path | None) -> TextIO | None:
+    """Where a command writes that is run meanwhile: standard error, if standard output is for one of these."""
+    return sys.stderr if any(map(takes_output, written)) else None
 
 
 def write_json(json_file: Path | None, plain: Any) -> None:

@@ -385,9 +385,14 @@ def _notes(of: Pins) -> tuple[str, ...]:
         )
     state = f"one run per {amount(of.interval_bytes, 'B')}" if of.interval_bytes else "now off"
     notes = [
-        f"Sampled for {amount(of.elapsed_s, 's')} ({state}); blocks from before are unknown. {of.pages:,} pages and"
-        " large objects are known as to whose they are."
+        f"Sampled for {amount(of.elapsed_s, 's')} ({state}); blocks from before are unknown. Pages and large objects of"
+        f" which it is known whose they are: {of.pages:,}."
     ]
+    if of.unknown_pinned > of.pinned / 2:
+        notes.append(
+            "Most is unknown. A program that calls malloc very often is looked at in short windows only;"
+            " with HAKMEM_BACKGROUND=0 (`--set BACKGROUND=0`) it is looked at all the time."
+        )
     if of.lost_samples:
         notes.append(
             f"{of.lost_samples:,} samples were lost, and count as unknown: a larger interval has room for all."

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from hakmem import native
 from hakmem.allocators import Allocator
@@ -306,10 +307,12 @@ class Attended:
         return f"ended with exit status {self.status}" if self.status >= 0 else f"was killed by signal {-self.status}"
 
 
-def started(words: Sequence[str], environment: Mapping[str, str], file: Path | None) -> subprocess.Popen[bytes]:
-    """On the caller's terminal. LabError when it can't be."""
+def started(
+    words: Sequence[str], environment: Mapping[str, str], file: Path | None, out: TextIO | None = None
+) -> subprocess.Popen[bytes]:
+    """On the caller's terminal, its output to `out` if that is given. LabError when it can't be."""
     try:
-        return subprocess.Popen(words, executable=file, env=dict(environment))
+        return subprocess.Popen(words, executable=file, env=dict(environment), stdout=out)
     except OSError as error:
         raise LabError(f"{words[0]}: {error.strerror}") from None
 

@@ -12,6 +12,7 @@ import base64
 import binascii
 import hmac
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +25,11 @@ from hakmem.errors import LabError
 from hakmem.top import Watcher, name_of, resident_of
 
 ANSWER_S = 2.0  # of a process
+LOOK_S = 30.0  # at the pages of a process
 LEAST_TOKEN = 16  # letters
+
+# Of waitress. Any user of the machine may open connections and send nothing: those make room soon.
+SERVER = {"threads": 4, "ident": "hakmem", "connection_limit": 500, "channel_timeout": 5, "cleanup_interval": 2}
 
 Environment: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[[str, list[tuple[str, str]]], object]
@@ -54,6 +59,16 @@ def token_of(file: Path | None) -> tuple[str, bool]:
     if len(token) < LEAST_TOKEN:
         raise LabError(f"{file}: expected a token of {LEAST_TOKEN} letters at least in its first line")
     return token, False
+
+
+def expect_unserved(path: Path) -> None:
+    """LabError where a server answers on this unix socket: it would lose its place to another one."""
+    with socket.socket(socket.AF_UNIX) as end:
+        try:
+            end.connect(str(path))
+        except OSError:  # nobody is there, or who wants to serve there finds out why that can't be
+            return
+    raise LabError(f"{path}: another server answers there")
 
 
 class Application:
@@ -130,7 +145,7 @@ class Application:
 
     def _pins(self, environment: Environment) -> Answer:
         def rows(pid: int) -> tuple[list[pprof.Row], int, float]:
-            found = pins.pins(explain.look(pid, "--pins"))
+            found = pins.pins(explain.look(pid, "--pins", timeout_s=LOOK_S))
             if not found.stacks:
                 raise LabError("is not sampled")
             return pins.rows_of(found), found.interval_bytes, found.elapsed_s
@@ -163,13 +178,14 @@ class Application:
 
 
 def _knows(token: str, authorization: str) -> bool:
-    """As `Bearer TOKEN`, or as the password of whatever user, which is what a URL may hold."""
-    scheme, _, given = authorization.partition(" ")
-    if scheme.lower() == "basic":
+    """As `Bearer TOKEN`, or as the password of whatever user, which is what a URL may hold. A header is bytes, which
+    WSGI shows as Latin-1."""
+    scheme, _, given = authorization.encode("latin-1").partition(b" ")
+    if scheme.lower() == b"basic":
         try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
+            given = base64.b64decode(given, validate=True).partition(b":")[2]
+        except binascii.Error:
             return False
-    elif scheme.lower() != "bearer":
+    elif scheme.lower() != b"bearer":
         return False
-    return hmac.compare_digest(given.strip().encode(), token.encode())
+    return hmac.compare_digest(given.strip(), token.encode())

@@ -302,6 +302,11 @@ def test_a_request_that_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
         assert "knows no " + "x" * 200 in refuses(capsys, "ctl", child.pid, "x" * 200)  # the process's own answer
 
 
+@pytest.mark.parametrize("words", [("explain", "--json", "-"), ("pins", "--pprof", "x"), ("stats", "--timeout", "1")])
+def test_options_of_other_commands(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert "options stand before PID" in refuses(capsys, "ctl", os.getpid(), *words)
+
+
 def test_not_hakmems(capsys: pytest.CaptureFixture[str]) -> None:
     with running(preload=False) as child:
         assert "is not on hakmem" in refuses(capsys, "ctl", child.pid, "stats")

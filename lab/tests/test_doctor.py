@@ -253,6 +253,14 @@ def test_commands(tmp_path: Path) -> None:
         levels("no-such-command")
 
 
+@pytest.mark.parametrize(("value", "has_pools"), [(None, True), ("pymalloc", True), ("malloc", False)])
+def test_python_without_its_pools(value: str | None, has_pools: bool, tmp_path: Path) -> None:
+    python = compile_c(tmp_path / "python", PRINTS + "void *PyObject_Malloc(size_t n) { return malloc(n); }\n")
+    environment = {**os.environ, **({"PYTHONMALLOC": value} if value else {})}
+    found = doctor.of_command([str(python)], native.library(), environment)
+    assert ("own allocator" in {finding.topic for finding in found}) == has_pools
+
+
 # ---- A running process -----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ command. The commands are taken from the command line itself, and so are their o
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -150,6 +151,30 @@ def test_no_command_is_forgotten() -> None:
 @every_command
 def test_its_result_can_be_had_as_json(name: str) -> None:
     assert ("--json" in files_of(name, is_written=True)) == (name not in NO_RESULT)
+
+
+SPEAKING = [name for name, call in CALLS.items() if call.endswith("-- true") and name not in NO_RESULT | {"bisect"}]
+
+
+@pytest.mark.parametrize("name", [*SPEAKING, "explain --after 0", "pins --after 0"])
+def test_json_on_standard_output_is_alone_there(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    """Whatever the command that is run says."""
+    command, *after = name.split(maxsplit=1) if "--" in name else (name,)
+    *words, _ = words_of[command]
+    own = len(command.split())
+    call = [*words[:own], "--json", "-", *" ".join(after).split(), *words[own:], "sh", "-c", "echo hello; sleep 0.2"]
+    done = subprocess.run([*HAKMEM, *call], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 1), done.stderr
+    assert isinstance(json.loads(done.stdout), (dict, list))
+
+
+@every_command
+def test_standard_output_is_for_one_result(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    first, *rest = words_of[name][: name.count(" ") + 1], words_of[name][name.count(" ") + 1 :]
+    written = [option for option in files_of(name, is_written=True) if option in ("--json", "--markdown")]
+    if len(written) == 2:
+        call = [*first, *(word for option in written for word in (option, "-")), *rest[0]]
+        ends(call, tmp_path).expect_refusal("standard output is another option's already")
 
 
 @every_call

@@ -88,6 +88,16 @@ def test_ledger_that_cannot_be_written_loses_nothing(
     assert "geometric mean" in capsys.readouterr().out
 
 
+def test_a_page_needs_no_home(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hakmem", "explain", "--html", str(tmp_path / "page.html"), "--", "true"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
+    done = subprocess.run(
+        command, env={**environment, "HOME": "/proc/none"}, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "<svg" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("full", [True, False])
 def test_output_that_cannot_be_written(full: bool) -> None:
     words = [sys.executable, "-c", "from hakmem import cli; cli.main(['--help'])"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -22,7 +23,7 @@ GUIDES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "questions").glob("*.md")),
 ]
-FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r'^```(\w*)(?: title="(\S+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 EXTERNAL = re.compile(r"[a-z]+:")
 TYPED = re.compile(r"(?:^|[;&|`$]\s*|\. )(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(hakmem|\./dev) ([^`#|;&>]*)")
 
@@ -54,6 +55,13 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT / "docs") for path in GUIDES[1:] if path.name != "README.md"]
     assert [str(page) for page in pages if f"]({page})" not in index] == []
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    """What no entry names is for developers there."""
+    site = (ROOT / "packaging" / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [path.relative_to(ROOT) for path in GUIDES if path.parent.name != "questions"]
+    assert [str(page) for page in pages if f"- {page}\n" not in site and page.name != "README.md"] == []
 
 
 def typed() -> Iterator[tuple[str, list[str]]]:
@@ -119,7 +127,7 @@ def test_every_setting_and_knob_that_is_named_exists() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["service.py", "holder.py", "load.py"])
+@pytest.mark.parametrize("name", ["service.py", "holder.py", "load.py", "rows.py"])
 def test_the_programs_of_the_guides_are_programs(name: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in GUIDES]
     (body,) = [body for text in texts for _, own, body in FENCE.findall(text) if own == name]
@@ -135,6 +143,21 @@ def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path)
     command = [sys.executable, "-m", "hakmem", "compare", "-n", "2", "--warmup", "0", "--", sys.executable, "load.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "peak RSS: less is better" in done.stdout, done.stderr
+
+
+def test_the_example_of_pins_is_one(tmp_path: Path) -> None:
+    """As it stands there: the program still runs when it is looked at, and most is known."""
+    text = (ROOT / "docs" / "pins.md").read_text(encoding="utf-8")
+    for _, name, body in FENCE.findall(text):
+        (tmp_path / name).write_text(body)
+    (line,) = re.findall(r"^    \$ hakmem (pins .* rows\.py)$", text, re.MULTILINE)
+    words = [sys.executable if word == "python3" else word for word in shlex.split(line)]
+    command = [sys.executable, "-m", "hakmem", words[0], "--json", "-", *words[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["pinned"] > found["held"] / 2 > 4 << 20
+    assert found["unknown_pinned"] < found["pinned"] / 2
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,15 @@ def test_another_recipe_or_version_is_outdated_and_replaced(tiny: Peer) -> None:
     assert store.state(other) is State.INSTALLED
 
 
+def test_a_place_that_cant_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "checkout", lambda: None)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(LabError, match="can't write .*/file/hakmem/peers: Not a directory; XDG_CACHE_HOME="):
+        with store.locked():
+            pass
+
+
 def test_an_installed_package_keeps_peers_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "checkout", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

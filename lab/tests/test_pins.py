@@ -236,6 +236,7 @@ def test_blocks_from_before_are_unknown(tmp_path: Path) -> None:
             [sys.executable, "-m", "hakmem", "ctl", str(program.child.pid), "pins"], capture_output=True, text=True
         )
         assert "blocks from before are unknown" in shown.stdout and shown.returncode == 0, shown
+        assert "Most is unknown." in shown.stdout and "HAKMEM_BACKGROUND=0" in shown.stdout
 
 
 @pytest.mark.parametrize("sparse", [2, 200])
@@ -264,6 +265,12 @@ def test_trimming_is_foretold(tmp_path: Path) -> None:
         assert found.resident - run.step() == pytest.approx(found.trimmed, rel=0.1)
 
 
+def test_a_profile_is_no_text_for_standard_output() -> None:
+    command = [sys.executable, "-m", "hakmem", "pins", "--pprof", "-", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "hakmem: --pprof -: expected the name of a file\n")
+
+
 def test_a_command_is_looked_at_when_it_ends(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "program", SCATTERED, *FRAMES)
     files = {name: tmp_path / name for name in ("found.json", "found.html", "found.md", "found.pb.gz")}
@@ -280,6 +287,7 @@ def test_a_command_is_looked_at_when_it_ends(tmp_path: Path) -> None:
     found = json.loads(files["found.json"].read_text())
     assert {site["functions"][0] for site in found["sites"][:2]} == {"make_entry", "make_name"}
     assert all("make_entry" in files[name].read_text() for name in ("found.html", "found.md"))
+    assert "Most is unknown" not in files["found.md"].read_text()
     message = pprof.profile_class()()
     message.ParseFromString(gzip.decompress(files["found.pb.gz"].read_bytes()))
     kinds = [message.string_table[kind.type] for kind in message.sample_type]

@@ -105,6 +105,38 @@ def test_who_does_not_know_the_token_learns_nothing(tmp_path: Path) -> None:
         assert pull(f"{url}/metrics", method="HEAD")[::2] == (200, b"")
 
 
+def test_tokens_are_bytes(tmp_path: Path) -> None:
+    """What comes before the token is known may be anything: it is a refusal, not an error of the server's."""
+    word = "a-t\u00f6ken-that-is-long-enough"
+    (tmp_path / "own").write_text(f"{word}\n", encoding="utf-8")
+    with serving(tmp_path, "--addr", "127.0.0.1:0", "--token-file", str(tmp_path / "own")) as url:
+        no_text = "Basic " + b64encode(b"\xff:\xfe").decode()
+        for wrong in ("Basic \u00ff\u00fe", "Bearer \u00ff\u00fe", no_text, "\u00ff"):
+            assert pull(f"{url}/metrics", wrong)[::2] == (401, b"a token is needed\n")
+        for right in (f"Bearer {word}".encode().decode("latin-1"), "Basic " + b64encode(f"x:{word}".encode()).decode()):
+            assert pull(f"{url}/metrics", right)[0] == 200
+
+
+def test_who_sends_nothing_keeps_nobody_out(tmp_path: Path) -> None:
+    with serving(tmp_path) as url, contextlib.ExitStack() as idle:
+        where = urllib.parse.urlsplit(url)
+        for _ in range(600):
+            idle.enter_context(socket.create_connection((where.hostname, where.port), timeout=30))
+        start = time.monotonic()
+        assert pull(f"{url}/metrics")[0] == 200
+        assert time.monotonic() - start < 20
+
+
+def test_a_server_keeps_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with serving(tmp_path, "--socket", str(path)):
+        command = [sys.executable, "-m", "hakmem", "serve", "--socket", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (2, f"hakmem: {path}: another server answers there\n")
+    with serving(tmp_path, "--socket", str(path)):  # that one was killed, and has left its socket
+        pass
+
+
 def test_a_socket_is_the_callers_alone(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with serving(tmp_path, "--socket", str(path)) as said:
@@ -125,6 +157,8 @@ def test_a_socket_is_the_callers_alone(tmp_path: Path) -> None:
         ("--addr", "127.0.0.1"),
         ("--addr", "127.0.0.1:1", "--socket", "x"),
         ("--addr", "127.0.0.1:99999"),
+        ("--addr", "localhost:1"),  # may be two addresses
+        ("--socket", "-"),
     ],
 )
 def test_other_places_are_refused(words: tuple[str, ...]) -> None:
@@ -166,6 +200,28 @@ def test_what_is_no_metric_is_left_out() -> None:
         'hakmem_d_total{pid="7"} 8',
         "# EOF",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# TYPE hakmem_\u00e9 gauge\n# HELP hakmem_\u00e9 it",
+        "hakmem_a 1.2.3",
+        "hakmem_a ...",
+        "hakmem_a 1e999",
+        f"hakmem_a {'9' * 400}",
+        'hakmem_a{pid="1"} 1',
+        'hakmem_a{x="1",program="mine"} 1',
+        'hakmem_a{x="1",x="2"} 1',
+        'hakmem_a{1x="1"} 1',
+        'hakmem_a{\u00e9="1"} 1',
+    ],
+)
+def test_a_line_for_which_readers_refuse_all_is_left_out(line: str) -> None:
+    good = '# TYPE hakmem_a gauge\n# HELP hakmem_a it\nhakmem_a{x="1",process="2"} 1.5\n'
+    expected = exposition.render(exposition.merged([('pid="7"', good)]), False)
+    assert 'hakmem_a{pid="7",x="1",process="2"} 1.5\n' in expected
+    assert exposition.render(exposition.merged([('pid="7"', f"{good}{line}\n")]), False) == expected
 
 
 def samples_of(body: bytes) -> tuple[list[str], list[tuple[list[str], list[int], set[str]]]]:

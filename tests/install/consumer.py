@@ -90,6 +90,9 @@ def main() -> None:
     tree = install(arguments.cmake, Path(arguments.build), work)
     for name in ("hakmem.h", "hakmem.hpp", "hakmem.o", "libhakmem.so", "hakmem.1", "hakmem.7"):
         find_one(tree, name)
+    secure = str(find_one(tree, "libhakmem-secure.so"))
+    if secure.rpartition("/")[2] not in run("grep", "-o", "libhakmem-secure[.]so", "/proc/self/maps", LD_PRELOAD=secure):
+        sys.exit(f"{secure} can't be preloaded")
     count = check_cmake(arguments, tree, work) + check_pkg_config(arguments, tree, work)
     print(f"{count} programs run on the installed hakmem")
 

@@ -52,6 +52,8 @@ def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
 
         text.write(pins.report(pins.pins(explain.look(pid, "--pins")), f"hakmem pins {pid}"), sys.stdout)
         return
+    if any(word.startswith("-") for word in words):
+        raise click.UsageError("options stand before PID; `hakmem explain PID` and `hakmem pins PID` have more of them")
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")
     answer = ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True))

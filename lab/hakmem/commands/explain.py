@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -29,6 +29,7 @@ def command(
     """Splits the resident memory of a process on hakmem into causes that add up.
 
     A running process is only read, not stopped; a command is run on hakmem and explained at its end, or after a while.
+    What it writes goes to standard error where JSON or markdown takes standard output.
     """
     import datetime
     import json
@@ -42,7 +43,8 @@ def command(
             raise LabError("--after and --set are for commands, not for a running process")
         found = explain.of_process(number(words[0]))
     else:
-        found = explain.explanation(look_at_command(words, seconds, settings))
+        out = files.output_of_command(json_file, markdown_file)
+        found = explain.explanation(look_at_command(words, seconds, settings, out))
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
     shown = explain.report(found, f"hakmem {shlex.join(['explain', *words])}", date)
     output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))
@@ -58,9 +60,10 @@ def number(word: str) -> int:
 
 
 def look_at_command(
-    words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...], *options: str
+    words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...], out: TextIO | None, *options: str
 ) -> dict[str, Any]:
-    """Runs a command on hakmem, and looks at it at its end, or after so many seconds."""
+    """Runs a command on hakmem, and looks at it at its end, or after so many seconds. It writes to `out`, or where the
+    caller does."""
     import sys
 
     from hakmem import explain, native, process, takeover
@@ -73,9 +76,9 @@ def look_at_command(
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
     with process.undisturbed() as came:
         if seconds is None:
-            found = explain.look_at_end(file, words, ready, *options)
+            found = explain.look_at_end(file, words, ready, out, *options)
         else:
-            found = explain.look_after(seconds, file, words, ready, *options)
+            found = explain.look_after(seconds, file, words, ready, out, *options)
     if came and seconds is None:
         print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
     return found

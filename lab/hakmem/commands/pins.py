@@ -33,7 +33,8 @@ def command(
 
     A page stays as long as a block on it is in use. How much memory is pinned that way is known of every process on
     hakmem; by whom, of one that is sampled: a command that this runs is, and another process since `hakmem ctl PID pins
-    on`. A running process is only read, not stopped; a command is looked at when it ends, or after a while.
+    on`. A running process is only read, not stopped; a command is looked at when it ends, or after a while. What it
+    writes goes to standard error where JSON or markdown takes standard output.
     """
     import datetime
     import json
@@ -44,6 +45,8 @@ def command(
     from hakmem.errors import LabError
 
     extras.expect("profile", "hakmem pins")
+    if pprof_file:
+        files.expect_name(str(pprof_file), "--pprof")
     from hakmem import pins
 
     if len(words) == 1 and words[0].isdecimal():
@@ -52,7 +55,8 @@ def command(
         found = pins.pins(explain.look(number(words[0]), "--pins"))
     else:
         own = ("PINS=1", f"HEAP_PROFILE_INTERVAL={interval}")
-        found = pins.pins(look_at_command(words, seconds, (*own, *settings), "--pins"))
+        out = files.output_of_command(json_file, markdown_file)
+        found = pins.pins(look_at_command(words, seconds, (*own, *settings), out, "--pins"))
     if pprof_file:
         files.put(pprof_file, pins.encode(found))
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"

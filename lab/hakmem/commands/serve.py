@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
+LOOPBACK = ("127.0.0.1", "[::1]")
 
 
 @click.command()
@@ -32,7 +32,7 @@ def command(address: str | None, socket: Path | None, token_file: Path | None) -
     import os
     import sys
 
-    from hakmem import extras
+    from hakmem import extras, files
     from hakmem.errors import LabError
 
     if (address is None) == (socket is None):
@@ -50,10 +50,13 @@ def command(address: str | None, socket: Path | None, token_file: Path | None) -
         token, is_made = serve.token_of(token_file)
     elif token_file is not None:
         token, is_made = serve.token_of(token_file)
+    if socket is not None:
+        files.expect_name(str(socket), "--socket")
+        serve.expect_unserved(socket)
     os.umask(0o077)
     options = {"listen": address} if address is not None else {"unix_socket": str(socket), "unix_socket_perms": "600"}
     try:
-        server = waitress.create_server(serve.Application(token), threads=4, ident="hakmem", **options)
+        server = waitress.create_server(serve.Application(token), **serve.SERVER, **options)
     except (OSError, ValueError) as error:
         what = address or f"can't write {socket}"
         raise LabError(f"{what}: {getattr(error, 'strerror', None) or error}") from None

@@ -1,8 +1,10 @@
 """What is installed: one folder per peer, with its library and a stamp. What has no good stamp is not there.
 
-    NAME/libNAME.so     the library NAME/stamp.json     what it is and how it came to be; the last file written into
-    the folder logs/NAME.log       every command of the last attempt, with its output sources/            archives, as
-    downloaded .building/          where a peer is made; moved to NAME/ as a whole when it is done and proved
+    NAME/libNAME.so   the library
+    NAME/stamp.json   what it is and how it came to be; the last file written into the folder
+    logs/NAME.log     every command of the last attempt, with its output
+    sources/          archives, as downloaded
+    .building/        where a peer is made; moved to NAME/ as a whole when it is done and proved
 
 The root is .peers/ in a checkout, which git ignores, and hakmem/peers in the user's cache for an installed package.
 """
@@ -20,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from hakmem import native
+from hakmem.errors import LabError
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.sources import Crate, digest
 
@@ -101,7 +104,12 @@ def keep(made: Path, built: Path, description: Stamp) -> None:
 @contextmanager
 def locked() -> Iterator[None]:
     """One installation at a time; a second one waits."""
-    root().mkdir(parents=True, exist_ok=True)
-    with (root() / "lock").open("w") as file:
+    try:
+        root().mkdir(parents=True, exist_ok=True)
+        file = (root() / "lock").open("w")
+    except OSError as error:
+        hint = "" if native.checkout() else "; XDG_CACHE_HOME=FOLDER keeps peers elsewhere"
+        raise LabError(f"can't write {root()}: {error.strerror}{hint}") from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
