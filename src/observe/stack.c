@@ -61,7 +61,7 @@ static bool read_word(struct walk *walk, uintptr_t at, uintptr_t *word) {
  * address. */
 static bool step_by_record(struct walk *walk) {
     uintptr_t at = walk->place.frame, frame, code;
-    if (at < walk->place.stack || at - walk->place.stack > largest_record_bytes) return false;
+    if (at - walk->place.stack > largest_record_bytes) return false; /* nor below it */
     if (!read_word(walk, at, &frame) || !read_word(walk, at + sizeof at, &code)) return false;
     walk->place = (struct hak_stack_place){code & address_mask, at + 2 * sizeof at, frame};
 #if defined(__aarch64__)

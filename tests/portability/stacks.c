@@ -67,8 +67,9 @@ ALONE static int aligned(int more) {
 }
 
 ALONE static int in_a_large_frame(int more) {
-    volatile char room[300000];
+    volatile char room[300000], *more_room = alloca(some_bytes);
     ENTER();
+    more_room[0] = 0;
     room[0] = 0;
     int sum = aligned(more);
     caller_count--;

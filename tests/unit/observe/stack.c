@@ -69,8 +69,8 @@ ALONE static int aligned_of_any_size(int more) {
 }
 
 ALONE static int in_a_large_frame(int more) {
-    volatile char room[300000];
-    touch(room, sizeof room);
+    volatile char *room = alloca(1000 * some_bytes);
+    touch(room, some_bytes);
     return aligned_of_any_size(more) + room[0];
 }
 

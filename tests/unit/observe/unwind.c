@@ -272,7 +272,8 @@ static void damaged(void **state) {
     /* What the module is said to have, and the kernel does not let be read. */
     MAKE(0);
     memcpy((void *)head(), tables, tables_bytes);
-    struct hak_os_module module = {(uintptr_t)pages, (uintptr_t)pages + 2 * PAGE, (uintptr_t)pages + PAGE - 6};
+    struct hak_os_module module = {(uintptr_t)pages, (uintptr_t)pages + 2 * PAGE, (uintptr_t)pages + PAGE - 10};
+    memcpy((void *)module.frame_table, tables, 4);
     assert_int_equal(hak_unwind_rule_in(&module, module.frame_table + FIRST).kind, HAK_UNWIND_UNKNOWN);
     module.frame_table = (uintptr_t)pages + PAGE;
     assert_int_equal(hak_unwind_rule_in(&module, module.frame_table + FIRST).kind, HAK_UNWIND_UNKNOWN);
