@@ -15,6 +15,7 @@
 #include "os/descriptors.c"
 #include "os/linux.c"
 #include "os/inspect.c"
+#include "os/modules.c"
 #include "os/signals.c"
 #include "os/channel.c"
 #include "os/memory_limit.c"
@@ -58,6 +59,7 @@
 #include "pool/sparse.c"
 
 /* observe: a view of it all. */
+#include "observe/unwind.c"
 #include "observe/stack.c"
 #include "observe/profile.c"
 #include "observe/stats.c"

@@ -23,7 +23,17 @@ OWN_NAMES = frozenset(
     "malloc calloc realloc reallocarray aligned_alloc memalign posix_memalign valloc pvalloc __libc_malloc"
     " __libc_calloc __libc_realloc __libc_memalign".split()
 )
-OWN_PREFIXES = ("hak_", "operator new", "new_", "alloc_profiled", "sample_large", "calloc_missed", "move_block")
+OWN_PREFIXES = (
+    "hak_",
+    "operator new",
+    "new_",
+    "alloc_profiled",
+    "sample_large",
+    "calloc_missed",
+    "move_block",
+    "move_missed",
+    "resize_large",
+)
 
 
 @dataclass(frozen=True)

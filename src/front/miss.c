@@ -381,8 +381,8 @@ static HAK_COLD void *take_guarded(size_t size, const void *frame) {
 static int64_t metered_bytes(size_t size) { return size == 0 ? 1 : (int64_t)size; }
 
 /* A block that is sampled, by a caller with this frame; NULL when there is no memory. */
-static void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_class, uint64_t weight,
-                           const void *frame) {
+static HAK_COLD void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_class, uint64_t weight,
+                                    const void *frame) {
     uintptr_t addresses[HAK_STACK_MOST];
     uint64_t start_ns = hak_os_clock_ns();
     void *block = take_one(hak_sampled_class(size_class));

@@ -15,6 +15,7 @@
 #include "front/tight.h"
 #include "observe/profile.h"
 #include "hakmem/hakmem.h"
+#include "os/modules.h"
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/fork.h"
@@ -220,6 +221,7 @@ __attribute__((constructor(101))) static void before_main(void) {
     hak_process_initialize(); /* without memory, the first malloc tries again */
     if (hak_thread_heap->number != 0) hak_atomic_store(&hak_thread_heap->thread_id, hak_os_thread_id(), relaxed);
     hak_background_begin(); /* before a setting lets its thread begin, in a thread of an earlier constructor's */
+    hak_os_modules_begin(); /* before a setting has stacks walked */
     read_settings();
     hak_tight_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */

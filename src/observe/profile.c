@@ -406,7 +406,8 @@ static void write_site(struct hak_text *text, struct hak_profile_site *site) {
 }
 
 bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
-    char buffer[4096]; /* a line of a site is some 1.5 KiB at most */
+    enum { SITE_BYTES = 3840 }; /* at most: figures of 20 digits, addresses of 12 */
+    char buffer[SITE_BYTES + 1024];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
@@ -424,7 +425,7 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
     hak_text_add(&text, "\n");
     /* Acquire pairs with add_to_list. */
     for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
-        if (text.length > sizeof buffer / 2) {
+        if (text.length > sizeof buffer - SITE_BYTES) {
             write(text.start, context);
             text = hak_text_in(buffer, sizeof buffer);
         }

@@ -129,7 +129,9 @@ void *hak_os_find_beside(const void *code, const char *name) { return find(NULL,
 
 /* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc). */
 enum { LIBRARIES = 3 };
-static struct { uintptr_t start, end; } code[LIBRARIES]; /* before the program has threads; const from then on */
+static struct {
+    uintptr_t start, end;
+} library_code[LIBRARIES]; /* before the program has threads; const from then on */
 
 static void find_code(const struct dl_phdr_info *loaded, uintptr_t *start, uintptr_t *end) {
     *start = UINTPTR_MAX;
@@ -164,8 +166,8 @@ static int note_code(struct dl_phdr_info *loaded, size_t bytes, void *count) {
     if (!is_linker(loaded) && !is_named(loaded->dlpi_name, "libc.so.6") &&
         !is_named(loaded->dlpi_name, "libpthread.so.0"))
         return 0;
-    code[*next].start = start;
-    code[(*next)++].end = end;
+    library_code[*next].start = start;
+    library_code[(*next)++].end = end;
     return *next == LIBRARIES;
 }
 
@@ -176,7 +178,7 @@ void hak_os_find_library_code(void) {
 
 bool hak_os_is_library_code(const void *address) {
     for (size_t i = 0; i < LIBRARIES; i++)
-        if ((uintptr_t)address >= code[i].start && (uintptr_t)address < code[i].end) return true;
+        if ((uintptr_t)address >= library_code[i].start && (uintptr_t)address < library_code[i].end) return true;
     return false;
 }
 

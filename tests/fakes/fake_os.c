@@ -1,6 +1,7 @@
 #include "os/libc.h"
 #include "fake_os.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -204,6 +205,7 @@ void *hak_os_map(size_t bytes, size_t alignment) { return map(FAKE_MAP, bytes, a
 void *hak_os_map_wiped(void) { return fake_os.wiped; }
 
 void hak_os_find_library_code(void) {}
+void *hak_os_find_in_libraries(const char *name) { return dlsym(RTLD_DEFAULT, name); }
 bool hak_os_is_malloc_wrapped(const void *code) { return (void)code, fake_os.is_malloc_wrapped; }
 
 bool hak_os_is_library_code(const void *address) { return address != NULL && address == fake_os.library_code; }

@@ -9,6 +9,7 @@
 #include "os/libc.h"
 #include "os/channel.h"
 #include "os/inspect.h"
+#include "os/modules.h"
 
 enum {
     GRANULES = 12,
@@ -317,6 +318,7 @@ void hak_os_channel_interrupt(void) {
     model_futex_wake(&interrupts, 1);
 }
 bool hak_os_copy_file(const char *path, int descriptor) { return (void)path, (void)descriptor, true; }
+void hak_os_modules_begin(void) {}
 bool hak_os_is_readable(const void *address) { return address == NULL; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
 uint64_t hak_os_cpu_ns(void) { return 0; }

@@ -102,6 +102,9 @@ void library_in_child(void);
  * front/miss.c. */
 void library_fill_routes(size_t first, size_t last);
 void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last);
+/* What observe/stack.c knows of an address: what fake tables say of it. */
+uintptr_t library_rule_of(uintptr_t code);
+
 void *library_take_metered(uint32_t size_class);
 
 /* So many slots of region/guard.h were tried. */

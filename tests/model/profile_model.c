@@ -76,6 +76,24 @@ static void check_later(void) {
 }
 MODEL_HARNESS(profile_origin, setup_origin, check_later, record_later, find_both);
 
+/* ---- Stacks ------------------------------------------------------------------------------------------------------ */
+
+/* Two addresses that have the same place among the rules: what is remembered of one is never taken for the other's. */
+static uintptr_t one_code, other_code;
+static uint32_t place_of_rule(uintptr_t code) { return (uint32_t)((code * UINT64_C(0x9E3779B97F4A7C15)) >> 52); }
+static void setup_rules(void) {
+    library_reset();
+    for (one_code = 0x1000, other_code = one_code + 1; place_of_rule(other_code) != place_of_rule(one_code);)
+        other_code++;
+}
+static void ask_for_rules(void) {
+    for (int i = 0; i < 2; i++) {
+        model_assert(library_rule_of(one_code) == one_code, "a rule is the address's own");
+        model_assert(library_rule_of(other_code) == other_code, "a rule is the address's own");
+    }
+}
+MODEL_HARNESS(stack_rules, setup_rules, NULL, ask_for_rules, ask_for_rules);
+
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
 enum { FIRST = 80, LAST = 81 }; /* of the sizes that the group of 1280 bytes serves */

@@ -24,6 +24,7 @@ FLAGS = (
     "-Werror -fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free"
 ).split()
 INCLUDES = [f"-I{ROOT}/src", f"-I{ROOT}/include"]
+INDEX = "-Wl,--eh-frame-hdr"  # musl-gcc leaves it out, and others do of what is linked statically
 
 
 def first_of(*names: str) -> str | None:
@@ -52,6 +53,21 @@ def static_stress(compiler: str, folder: Path, runner: list[str], operations: in
     run(compiler, *FLAGS, *INCLUDES, "-DHAK_NO_OVERRIDE=1", "-DSTRESS_HAK", "-static", "-pthread",
         f"{ROOT}/src/hakmem.c", f"{ROOT}/tests/stress/stress.c", "-o", program)
     run(*runner, program, "4", str(operations), "1", attempts=2 if runner else 1)
+
+
+def stacks(compiler: str, folder: Path, runner: list[str], *flags: str) -> None:
+    """Functions are followed to the program's beginning, in code without frame pointers."""
+    program = str(folder / "stacks")
+    run(compiler, *FLAGS, *INCLUDES, *flags, "-fomit-frame-pointer", "-DHAK_NO_OVERRIDE=1", "-pthread",
+        f"{ROOT}/src/hakmem.c", f"{ROOT}/tests/portability/stacks.c", "-o", program)
+    run(*runner, program)
+
+
+def aarch64_stacks(compiler: str, folder: Path, emulator: str) -> None:
+    """Also where return addresses are signed."""
+    stacks(compiler, folder, [emulator], "-static", INDEX)
+    stacks(compiler, folder, [emulator, "-L", "/usr/aarch64-linux-gnu"])
+    stacks(compiler, folder, [emulator, "-cpu", "max", "-L", "/usr/aarch64-linux-gnu"], "-mbranch-protection=standard")
 
 
 def clang_preload(compiler: str, folder: Path) -> None:
@@ -109,6 +125,11 @@ def main() -> int:
         emulated_preload(compiler, str(emulator), folder, Path(sys.argv[2]).resolve() / "libhakmem.so")
     else:
         static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000)
+    if target == "aarch64":
+        aarch64_stacks(compiler, folder, str(emulator))
+    elif target != "emulated":
+        stacks(compiler, folder, [], INDEX)
+        stacks(compiler, folder, [], "-static", INDEX)
     if target == "musl":
         musl_preload(compiler, folder, sys.argv[3], Path(sys.argv[2]).resolve() / "libhakmem.so")
     return 0

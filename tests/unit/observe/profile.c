@@ -383,43 +383,7 @@ static void no_memory(void **state) {
     start(4096, 1);
 }
 
-/* ---- Stacks --------------------------------------------------------------------------------------------------------------- */
-
-/* A stack of frames that was made up: as deep as it is, or until a frame leads nowhere. */
-static void walks(void **state) {
-    (void)state;
-    enum { FRAMES = 100 };
-    static uintptr_t frames[FRAMES * 2 + 2];
-    uintptr_t addresses[HAK_STACK_MOST];
-    for (int i = 0; i < FRAMES; i++) {
-        frames[2 * i] = (uintptr_t)&frames[2 * i + 2];
-        frames[2 * i + 1] = 0x10000 + (uintptr_t)i;
-    }
-    assert_int_equal(hak_stack_walk(frames, addresses), HAK_STACK_MOST);
-    assert_int_equal(addresses[0], 0x10000);
-    assert_int_equal(addresses[HAK_STACK_MOST - 1], 0x10000 + HAK_STACK_MOST - 1);
-    frames[9] = 0; /* no code */
-    assert_int_equal(hak_stack_walk(frames, addresses), 4);
-    frames[4] = (uintptr_t)frames; /* down the stack */
-    assert_int_equal(hak_stack_walk(frames, addresses), 3);
-    frames[2] = (uintptr_t)frames + (1 << 20); /* too far */
-    assert_int_equal(hak_stack_walk(frames, addresses), 2);
-    frames[0] = (uintptr_t)&frames[2] + 1; /* no frame begins there */
-    assert_int_equal(hak_stack_walk(frames, addresses), 1);
-}
-
-static void unreadable(void **state) {
-    (void)state;
-    uintptr_t addresses[HAK_STACK_MOST];
-    size_t page = fake_os.page_bytes;
-    char *pages = hak_os_map(3 * page, page);
-    assert_true(hak_os_unmap(pages + 2 * page, page));
-    uintptr_t *frame = (uintptr_t *)(void *)(pages + page - 16), *next = (uintptr_t *)(void *)(pages + 2 * page - 16);
-    frame[0] = (uintptr_t)next;
-    frame[1] = next[1] = 0x10000;
-    next[0] = (uintptr_t)pages + 2 * page; /* not there */
-    assert_int_equal(hak_stack_walk(frame, addresses), 2);
-}
+/* ---- Origins and the peak ------------------------------------------------------------------------------------------ */
 
 /* The innermost addresses may be the library's own, where no call became a jump. */
 static bool is_from(const struct hak_profile_origin *origin, uintptr_t function) {
@@ -484,4 +448,4 @@ UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(draws), cmocka_unit_test(orig
           cmocka_unit_test(large_objects), cmocka_unit_test(every_block), cmocka_unit_test(refused_moves),
           cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
           cmocka_unit_test(slots_of_strata), cmocka_unit_test(runs_of_samples), cmocka_unit_test(single_then_runs),
-          cmocka_unit_test(no_memory), cmocka_unit_test(walks), cmocka_unit_test(unreadable))
+          cmocka_unit_test(no_memory))
