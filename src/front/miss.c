@@ -153,7 +153,7 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
     return is_long;
 }
 
-/* ---- Quarantine, of the secure build ------------------------------------------------------------------------------ */
+/* ---- Quarantine, of the secure build ----------------------------------------------------------------------------- */
 
 /* A freed block is zero, but where it was written to. */
 static void look_at_freed(const void *block, uint32_t size_class) {
@@ -392,7 +392,10 @@ static HAK_COLD void *take_guarded(size_t size, const void *frame) {
     if (is_first && heap->unguarded_count > 0) return NULL;
     if (hak_guard_begin()) hak_crash_install_for_guards();
     void *block = hak_guard_alloc(size, addresses, hak_stack_walk(frame, addresses));
-    if (block == NULL) return NULL;
+    if (block == NULL) {
+        HAK_COUNT(heap, guards_missed, 1);
+        return NULL;
+    }
     HAK_COUNT(heap, large_allocs, 1);
     HAK_COUNT(heap, guarded_allocs, 1);
     return block;

@@ -27,8 +27,8 @@ void hak_quarantine_begin(void);
 /* Another secret number (hak_secret), for tests. Nothing may be in. */
 HAK_COLD void hak_quarantine_seed(uint64_t seed);
 
-/* Puts a block in. Returns the one that comes out, which is the caller's, or NULL; the same where there is no table. `turn` is another number each time.
- * Of a block that was freed twice, `twice` tells (Q2); else it becomes NULL. */
+/* Puts a block in. Returns the one that comes out, which is the caller's, or NULL; where there is no table, the same.
+ * `turn` is another number each time. Of a block that was freed twice, `twice` tells (Q2); else it becomes NULL. */
 void *hak_quarantine_exchange(void *block, uint32_t size_class, uint64_t turn, const void **twice);
 
 /* Empties a place of the class that chance picks, which `turn` is for, as above. Returns what was in it, or NULL. */
