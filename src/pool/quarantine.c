@@ -78,8 +78,8 @@ void *hak_quarantine_release(uint32_t size_class, uint64_t turn, const void **tw
     *twice = NULL;
     if (count == 0) return NULL;
     uint64_t mixed = (turn ^ hak_atomic_load(&hak_secret, relaxed)) * UINT64_C(0x9E3779B97F4A7C15);
-    quarantine_place *place = &quarantine[size_class * HAK_QUARANTINE_MOST + ((mixed >> 32) & (count - 1))];
-    void *block = take_out(place);
+    uint32_t at = (uint32_t)(mixed >> 32) & (count - 1);
+    void *block = take_out(&quarantine[size_class * HAK_QUARANTINE_MOST + at]);
     if (block != NULL && is_in_group(group_of_block(size_class, mix_key(block)), block)) *twice = block;
     return block;
 }
