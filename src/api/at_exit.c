@@ -1,10 +1,11 @@
 /* What settings ask for at the beginning and at the end of the process: reports of crashes, the service, statistics,
- * the heap profile. */
+ * the heap profile. And the secure build's last look at freed blocks. */
 #include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include "front/background.h"
+#include "front/miss.h"
 #include "front/process.h"
 #include "front/service.h"
 #include "front/statistics.h"
@@ -137,4 +138,5 @@ static void write_profile_at_exit(void) {
 __attribute__((destructor)) static void at_exit(void) {
     write_stats_at_exit();
     write_profile_at_exit();
+    if (HAK_SECURE) hak_front_end_waits(); /* last: what it finds ends the program */
 }

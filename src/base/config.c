@@ -38,6 +38,7 @@ _Static_assert(FORMER_COUNT <= 64, "a bit for each");
 
 static const char *const kind_expected[] = {"0 or 1",
                                             "a number of bytes, such as 4096 or 64K",
+                                            "a number",
                                             "off, auto or on",
                                             "off, text or json[:FILE]",
                                             "none, HUP, USR1, USR2 or 35 to 64",
@@ -202,7 +203,8 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         if ((value[0] != '0' && value[0] != '1') || value[1] != '\0') return false;
         *field = (uint64_t)(value[0] - '0');
         return true;
-    case HAK_OPTION_BYTES: return hak_config_parse_number(value, field);
+    case HAK_OPTION_BYTES:
+    case HAK_OPTION_NUMBER: return hak_config_parse_number(value, field);
     case HAK_OPTION_MODE: return parse_word(value, mode_names, field);
     case HAK_OPTION_GOAL: return parse_word(value, goal_names, field);
     case HAK_OPTION_MS: return parse_ms(value, field);
@@ -313,6 +315,7 @@ static void add_value(struct hak_text *out, const struct option *option, uint64_
         break;
     case HAK_OPTION_BOOL:
     case HAK_OPTION_BYTES:
+    case HAK_OPTION_NUMBER:
     case HAK_OPTION_HEAP_PROFILE:
     case HAK_OPTION_MS: hak_text_add(out, "%lu", (unsigned long)value); break;
     }

@@ -33,6 +33,9 @@ enum { SLABS_TO_OPEN = 4 };
  * counts for more. */
 enum { MOST_BLOCKS_PER_MISS = 64, MOST_BLOCKS_IN_A_RUN = 256 };
 
+/* Where blocks go to their slabs, each free looks through what the bin has. */
+enum { MOST_BLOCKS_TO_LOOK_THROUGH = 16 };
+
 static HAK_COLD void *out_of_memory(void) {
     errno = ENOMEM;
     return NULL;
@@ -97,6 +100,7 @@ static uint32_t batch_size(const struct hak_slots *slots, enum hak_miss kind, bo
     uint32_t all = (uint32_t)(slots->end - slots->start), left = (3 * all + 4) / 8;
     uint32_t count = is_long ? all : kind == HAK_MISS_REFILL ? left : all - left;
     uint32_t most = is_long ? MOST_BLOCKS_IN_A_RUN : MOST_BLOCKS_PER_MISS;
+    if (HAK_UNLIKELY(hak_frees_directly())) most = MOST_BLOCKS_TO_LOOK_THROUGH;
     return count < most ? count : most;
 }
 
@@ -149,6 +153,22 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
     return is_long;
 }
 
+/* ---- Quarantine, of the secure build ----------------------------------------------------------------------------- */
+
+/* A freed block is zero, but where it was written to. */
+static void look_at_freed(const void *block, uint32_t size_class) {
+    const unsigned char *bytes = block;
+    size_t size = hak_size_classes[size_class].block_bytes, at = 0;
+    uint64_t first;
+    memcpy(&first, bytes, sizeof first);
+    /* All is zero where the first word is, and each is as the one before. */
+    if (HAK_LIKELY(first == 0) && HAK_LIKELY(memcmp(bytes, bytes + sizeof first, size - sizeof first) == 0)) return;
+    while (bytes[at] == 0) at++;
+    hak_misuse(HAK_MISUSE_FREED_WRITE, "free", block, at, size);
+}
+
+static void empty_quarantine(struct hak_heap *heap) { hak_quarantine_empty(heap, look_at_freed); }
+
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
 static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of use */
@@ -160,7 +180,7 @@ static HAK_COLD void reclaim(size_t want_bytes) {
     uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
     bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
-    if (HAK_SECURE) hak_quarantine_empty(heap);
+    if (HAK_SECURE) empty_quarantine(heap);
     hak_purge_reclaim(heap, drains, want_bytes);
     if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
@@ -372,7 +392,10 @@ static HAK_COLD void *take_guarded(size_t size, const void *frame) {
     if (is_first && heap->unguarded_count > 0) return NULL;
     if (hak_guard_begin()) hak_crash_install_for_guards();
     void *block = hak_guard_alloc(size, addresses, hak_stack_walk(frame, addresses));
-    if (block == NULL) return NULL;
+    if (block == NULL) {
+        HAK_COUNT(heap, guards_missed, 1);
+        return NULL;
+    }
     HAK_COUNT(heap, large_allocs, 1);
     HAK_COUNT(heap, guarded_allocs, 1);
     return block;
@@ -528,36 +551,40 @@ static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
     hak_pool_put(NULL, size_class, &block, 1);
 }
 
-/* A freed block is zero, but where it was written to. */
-static void expect_zero(const void *block, size_t bytes) {
-    const uint64_t *words = block;
-    uint64_t found = 0;
-    for (size_t i = 0; i < bytes / sizeof *words; i++) found |= words[i];
-    if (HAK_LIKELY(found == 0)) return;
-    size_t at = 0;
-    while (((const unsigned char *)block)[at] == 0) at++;
-    hak_misuse(HAK_MISUSE_FREED_WRITE, "free", block, at, bytes);
+/* What has come out of quarantine, or NULL, goes to its slab. */
+static void put_waited(struct hak_heap *heap, void *block, uint32_t size_class, const void *twice) {
+    if (HAK_UNLIKELY(twice != NULL))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", twice, 0, hak_size_classes[size_class].block_bytes);
+    if (block == NULL) return;
+    look_at_freed(block, size_class);
+    HAK_COUNT(heap, flushed_blocks, 1);
+    hak_pool_put(heap, size_class, &block, 1);
 }
 
-/* The block waits, and another one may go to its slab: returns that, or NULL. */
-static void *exchange_in_quarantine(struct hak_heap *heap, void *block, uint32_t size_class) {
-    size_t bytes = hak_size_classes[size_class].block_bytes;
-    if (hak_pool_has_free(block, size_class) || (heap != NULL && (hak_heap_has_cached(heap, size_class, block) ||
-                                                                  hak_pool_has_claimed(heap, block, size_class))))
-        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, bytes);
-    if (!hak_quarantine_has(block, size_class)) memset(block, 0, bytes); /* what was written since is to be seen */
-    const void *twice;
+static bool is_free_for(const struct hak_heap *heap, const void *block, uint32_t size_class) {
+    if (hak_quarantine_has(block, size_class) || hak_pool_has_free(block, size_class)) return true;
+    return heap != NULL &&
+           (hak_heap_has_cached(heap, size_class, block) || hak_pool_has_claimed(heap, block, size_class));
+}
+
+/* The block waits, and others may go to their slabs. `heap` may be NULL. */
+static void free_to_quarantine(struct hak_heap *heap, void *block, uint32_t size_class) {
     uint64_t turn = hak_atomic_load(&hak_thread_heap->slow_paths, relaxed);
+    size_t bytes = hak_size_classes[size_class].block_bytes;
+    const void *twice;
+    if (HAK_UNLIKELY(is_free_for(heap, block, size_class))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, bytes);
+    memset(block, 0, bytes);
     void *other = hak_quarantine_exchange(block, size_class, turn, &twice);
-    if (twice != NULL) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", twice, 0, bytes);
-    if (other != NULL) expect_zero(other, bytes);
-    return other;
+    put_waited(heap, other, size_class, twice);
+    /* Whatever sizes take turns. */
+    if (turn * UINT64_C(0x9E3779B97F4A7C15) >= UINT64_MAX / HAK_QUARANTINE_GROUP) return;
+    other = hak_quarantine_release(size_class, turn, &twice);
+    put_waited(heap, other, size_class, twice);
 }
 
 /* To its slab, past the bin: a block that either has is freed twice. `heap` may be NULL. */
 static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t size_class) {
-    if (HAK_SECURE && (block = exchange_in_quarantine(heap, block, size_class)) == NULL) return;
-    if (!HAK_SECURE && heap != NULL && hak_heap_has_cached(heap, size_class, block))
+    if (heap != NULL && hak_heap_has_cached(heap, size_class, block))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
     HAK_COUNT(heap, flushed_blocks, 1);
     hak_pool_put(heap, size_class, &block, 1);
@@ -570,7 +597,8 @@ static void free_small(void *block, uint32_t size_class) {
     }
     struct hak_heap *heap = enter();
     if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
-    if (HAK_UNLIKELY(heap == NULL || hak_frees_directly() || !cache_block(heap, block, size_class)))
+    if (HAK_SECURE) free_to_quarantine(heap, block, size_class);
+    else if (HAK_UNLIKELY(heap == NULL || hak_frees_directly() || !cache_block(heap, block, size_class)))
         free_directly(heap, block, size_class);
     if (HAK_LIKELY(heap != NULL)) {
         end_sample(heap);
@@ -669,9 +697,15 @@ void hak_front_free_uncached(void *block) {
 
 /* ---- Purging and prewarming -------------------------------------------------------------------------------------- */
 
+void hak_front_end_waits(void) {
+    struct hak_heap *heap = enter();
+    empty_quarantine(heap);
+    if (heap != NULL) leave(heap);
+}
+
 size_t hak_front_purge(void) {
     struct hak_heap *heap = enter();
-    if (HAK_SECURE) hak_quarantine_empty(heap);
+    if (HAK_SECURE) empty_quarantine(heap);
     size_t purged_bytes = hak_purge_all(heap);
     hak_purge_unmap();
     if (heap != NULL) leave(heap);

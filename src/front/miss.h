@@ -28,6 +28,9 @@ void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const
 /* Fills the calling thread's bins for blocks of up to `max_bytes`. Returns the number of blocks in these bins. */
 size_t hak_front_prewarm(size_t max_bytes);
 
+/* Of the secure build: blocks in quarantine are looked at, and go back to their slabs. */
+void hak_front_end_waits(void);
+
 /* hak_purge_all with the calling thread's heap. */
 size_t hak_front_purge(void);
 

@@ -9,6 +9,7 @@
 #include "control/policy.h"
 #include "front/background.h"
 #include "front/meter.h"
+#include "front/miss.h"
 #include "front/routes.h"
 #include "front/service.h"
 #include "front/thread.h"
@@ -108,7 +109,9 @@ static void check_metrics_file(struct hak_text *messages) {
 
 static void use_seed(void) {
     hak_profile_seed(settings.seed);
-    if (HAK_SECURE && hak_process_initialize()) hak_quarantine_seed(settings.seed);
+    if (!HAK_SECURE || !hak_process_initialize()) return;
+    hak_front_end_waits();
+    hak_quarantine_seed(settings.seed);
 }
 
 static void read_settings(void) {

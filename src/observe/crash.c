@@ -342,8 +342,7 @@ static void say_json_frames(const char *before) {
     hak_text_add(&text, "%s[", before);
     for (uint32_t i = 0; i < crash.frame_count; i++) {
         const struct stack_frame *frame = &crash.frames[i];
-        if (frame->is_guess) continue;
-        hak_text_add(&text, "%s\"%p", separator, (void *)frame->address);
+        hak_text_add(&text, "%s\"%s%p", separator, frame->is_guess ? "? " : "", (void *)frame->address);
         if (frame->module[0] != '\0') {
             hak_text_add(&text, " ");
             add_plain(&text, frame->module);
@@ -368,14 +367,15 @@ static void say_json_trace(const char *name, const struct hak_guard_trace *trace
 /* One line, written in parts. */
 static void say_guard_json(const struct hak_guard *guard, bool is_freed) {
     uintptr_t start = hak_atomic_load(&guard->start, relaxed);
+    bool is_access = crash.arrived->cause == HAK_SIGNAL_ACCESS;
+    uintptr_t at = is_access ? crash.subject : crash.subject + (uintptr_t)hak_os_complaint_offset();
     struct hak_text text = begin_text();
     hak_text_add(&text,
                  "{\"hakmem\": \"guard\", \"error\": \"%s\", \"process\": %d, \"thread\": %u, \"address\": \"%p\", "
                  "\"block\": \"%p\", \"size\": %u, \"offset\": %s%lu, \"is_freed\": %s, \"stack\": ",
                  name_guard_error(guard), hak_os_process_id(), hak_os_thread_id(), (void *)crash.subject, (void *)start,
-                 hak_atomic_load(&guard->bytes, relaxed), crash.subject < start ? "-" : "",
-                 (unsigned long)(crash.subject < start ? start - crash.subject : crash.subject - start),
-                 is_freed ? "true" : "false");
+                 hak_atomic_load(&guard->bytes, relaxed), at < start ? "-" : "",
+                 (unsigned long)(at < start ? start - at : at - start), is_freed ? "true" : "false");
     crash.frame_count = crash.guess_count = 0;
     collect_frames();
     end_text(&text);
@@ -405,11 +405,12 @@ static bool begin_report(uint32_t process) {
     return false;
 }
 
-static void report(const struct hak_os_signal *arrived) {
+/* False when there is nothing to report, or there is a report already. */
+static bool report(const struct hak_os_signal *arrived) {
     uint32_t process = (uint32_t)hak_os_process_id();
     uintptr_t subject = arrived->cause == HAK_SIGNAL_ACCESS ? arrived->address : hak_os_complaint();
-    if (!crash_reports_all && !hak_guard_covers(subject)) return;
-    if (!begin_report(process)) return;
+    if (!crash_reports_all && !hak_guard_covers(subject)) return false;
+    if (!begin_report(process)) return false;
     crash.arrived = arrived;
     say_signal();
     say_addresses();
@@ -417,6 +418,7 @@ static void report(const struct hak_os_signal *arrived) {
     say_origins();
     say_guard();
     hak_atomic_store(&reported, process, relaxed);
+    return true;
 }
 
 static void catch_once(void) {

@@ -1055,14 +1055,27 @@ static _Noreturn void die(struct hak_text *message) {
 
 static HAK_ATOMIC(uintptr_t) complaint;
 static HAK_ATOMIC(uint32_t) complaint_kind;
+static HAK_ATOMIC(uintptr_t) complaint_offset;
 
 uintptr_t hak_os_complaint(void) { return hak_atomic_load(&complaint, relaxed); }
 enum hak_misuse_kind hak_os_complaint_kind(void) {
     return (enum hak_misuse_kind)hak_atomic_load(&complaint_kind, relaxed);
 }
 
+ptrdiff_t hak_os_complaint_offset(void) { return (ptrdiff_t)hak_atomic_load(&complaint_offset, relaxed); }
+
+static uintptr_t offset_of_write(enum hak_misuse_kind kind, size_t offset, size_t size) {
+    switch (kind) {
+    case HAK_MISUSE_OVERFLOW: return size + offset;
+    case HAK_MISUSE_UNDERFLOW: return -offset;
+    case HAK_MISUSE_FREED_WRITE: return offset;
+    default: return 0;
+    }
+}
+
 void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *address, size_t offset, size_t size) {
     hak_atomic_store(&complaint, (uintptr_t)address, relaxed);
+    hak_atomic_store(&complaint_offset, offset_of_write(kind, offset, size), relaxed);
     hak_atomic_store(&complaint_kind, kind, relaxed);
     char buffer[256];
     struct hak_text message = hak_text_in(buffer, sizeof buffer);

@@ -224,9 +224,11 @@ bool hak_os_is_privileged(void);
 int hak_os_process_id(void);
 uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts; no system call. 0 when it is not known */
 
-/* The address of the misuse that this process has reported and is to be aborted for; 0 for none. */
+/* The address of the misuse that this process has reported and is to be aborted for; 0 for none. Where there is one,
+ * its kind, and how far from the address something was written. */
 uintptr_t hak_os_complaint(void);
-enum hak_misuse_kind hak_os_complaint_kind(void); /* where there is one */
+enum hak_misuse_kind hak_os_complaint_kind(void);
+ptrdiff_t hak_os_complaint_offset(void);
 
 /* True when the word at a multiple of 8 can be read. Signal handlers may call it. */
 bool hak_os_is_readable(const void *address);

@@ -1,6 +1,7 @@
 #include "os/signals.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -122,7 +123,7 @@ static const struct {
 } crash_table[CRASH_SIGNALS] = {{"SIGSEGV", SIGSEGV}, {"SIGBUS", SIGBUS}, {"SIGABRT", SIGABRT}};
 
 static struct sigaction actions_before[CRASH_SIGNALS];
-static void (*report_crash)(const struct hak_os_signal *arrived);
+static bool (*report_crash)(const struct hak_os_signal *arrived);
 
 static uint32_t crash_index(int number) {
     uint32_t index = 0;
@@ -152,10 +153,31 @@ static bool comes_by_itself(int number, const siginfo_t *info) {
     return info->si_code > 0 && info->si_code != SI_KERNEL && !is_late;
 }
 
+static bool is_handler(const struct sigaction *action) {
+    return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
+}
+
+/* Calls the program's handler as the kernel would have. False when there is none. */
+static bool hand_on(int number, siginfo_t *info, void *context) {
+    struct sigaction *before = &actions_before[crash_index(number)], action = *before;
+    if (!is_handler(&action)) return false;
+    if ((action.sa_flags & SA_RESETHAND) != 0) before->sa_handler = SIG_DFL;
+    sigset_t mask = ((const ucontext_t *)context)->uc_sigmask;
+    for (int other = 1; other < NSIG; other++)
+        if (sigismember(&action.sa_mask, other) == 1) sigaddset(&mask, other);
+    if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, number);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    if ((action.sa_flags & SA_SIGINFO) != 0) action.sa_sigaction(number, info, context);
+    else action.sa_handler(number);
+    return true;
+}
+
 static void on_crash(int number, siginfo_t *info, void *context) {
     int saved_errno = errno;
     struct hak_os_signal arrived = tell_signal(number, info, context);
-    report_crash(&arrived);
+    bool is_reported = report_crash(&arrived);
+    errno = saved_errno;
+    if (!is_reported && hand_on(number, info, context)) return;
     sigaction(number, &actions_before[crash_index(number)], NULL);
     if (!comes_by_itself(number, info) &&
         HAK_SYSTEM_CALL(SYS_rt_tgsigqueueinfo, getpid(), (int)hak_os_thread_id(), number, info) != 0)
@@ -163,15 +185,16 @@ static void on_crash(int number, siginfo_t *info, void *context) {
     errno = saved_errno;
 }
 
-void hak_os_catch_crashes(void (*report)(const struct hak_os_signal *arrived)) {
+void hak_os_catch_crashes(bool (*report)(const struct hak_os_signal *arrived)) {
     int saved_errno = errno;
     report_crash = report;
-    struct sigaction action = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    struct sigaction action = {.sa_sigaction = on_crash};
     sigfillset(&action.sa_mask); /* G2 */
     for (uint32_t i = 0; i < CRASH_SIGNALS; i++) {
         struct sigaction *before = &actions_before[i];
-        if (sigaction(crash_table[i].number, NULL, before) == 0 && before->sa_handler != SIG_IGN)
-            sigaction(crash_table[i].number, &action, NULL);
+        if (sigaction(crash_table[i].number, NULL, before) != 0 || before->sa_handler == SIG_IGN) continue;
+        action.sa_flags = SA_SIGINFO | ((SA_ONSTACK | SA_RESTART) & (is_handler(before) ? before->sa_flags : ~0));
+        sigaction(crash_table[i].number, &action, NULL);
     }
     errno = saved_errno;
 }

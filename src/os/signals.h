@@ -1,10 +1,12 @@
 /* Signals that hakmem handles when a setting asks for it: those a program crashes with, and one for statistics.
  *
- *   G1  A crash happens again. When the report is written, what the program or the system had set for the signal before
- *       is put back, and the handler returns: a refused access is made once more, a signal that was sent is sent once
- *       more, with all it carried. So the program's own handler, the exit status and the core dump are what they are
- *       without hakmem.
- *   G2  While the handler of a crash runs, all signals of its thread are blocked. A crash in it therefore ends the
+ *   G1  A crash that is reported happens again. When the report is written, what the program or the system had set for
+ *       the signal before is put back, and the handler returns: a refused access is made once more, a signal that was
+ *       sent is sent once more, with all it carried. So the program's own handler, the exit status and the core dump
+ *       are what they are without hakmem. A signal that is not reported is handed to the program's handler, with the
+ *       mask and on the stack that this was set with; the next one comes to hakmem again. Where there is none, it is as
+ *       above.
+ *   G2  While hakmem's handler of a crash runs, all signals of its thread are blocked. A crash in it therefore ends the
  *       process by the signal's default action.
  *   G3  A program that sets a handler of its own later replaces ours. A signal that is ignored stays ignored.
  *
@@ -31,8 +33,8 @@ struct hak_os_signal {
     const void *context; /* for hak_os_register */
 };
 
-/* Calls `report` at SIGSEGV, SIGBUS and SIGABRT from now on, each once (G1). */
-void hak_os_catch_crashes(void (*report)(const struct hak_os_signal *arrived));
+/* Calls `report` at SIGSEGV, SIGBUS and SIGABRT from now on, each until it returns true: it has made a report (G1). */
+void hak_os_catch_crashes(bool (*report)(const struct hak_os_signal *arrived));
 
 /* Calls `act` at a signal; calls that it interrupts are begun anew where the kernel can. False when the program has a
  * handler for it, or ignores it: then nothing was done. */

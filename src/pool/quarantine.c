@@ -18,7 +18,6 @@ void hak_quarantine_begin(void) {
 }
 
 void hak_quarantine_seed(uint64_t seed) {
-    hak_quarantine_empty(NULL);
     hak_atomic_store(&hak_secret, seed * UINT64_C(0x9E3779B97F4A7C15) | 1, relaxed);
 }
 
@@ -58,9 +57,13 @@ static quarantine_place *pick_place(quarantine_place *group, uint64_t chance) {
 /* Release, and acquire for the block that comes out: who frees a block is done with it. */
 static void *exchange_place(quarantine_place *place, void *block) { return hak_atomic_exchange(place, block, acq_rel); }
 
+static void *take_out(quarantine_place *place) {
+    return hak_atomic_load(place, relaxed) == NULL ? NULL : exchange_place(place, NULL);
+}
+
 void *hak_quarantine_exchange(void *block, uint32_t size_class, uint64_t turn, const void **twice) {
     *twice = NULL;
-    if (quarantine == NULL) return NULL;
+    if (quarantine == NULL) return block;
     uint64_t mixed = mix_key(block);
     quarantine_place *group = group_of_block(size_class, mixed);
     if (is_in_group(group, block)) *twice = block;
@@ -68,6 +71,17 @@ void *hak_quarantine_exchange(void *block, uint32_t size_class, uint64_t turn, c
     void *other = exchange_place(pick_place(group, mixed + turn), block);
     if (other != NULL && is_in_group(group, other)) *twice = other;
     return other;
+}
+
+void *hak_quarantine_release(uint32_t size_class, uint64_t turn, const void **twice) {
+    uint32_t count = count_places(size_class);
+    *twice = NULL;
+    if (count == 0) return NULL;
+    uint64_t mixed = (turn ^ hak_atomic_load(&hak_secret, relaxed)) * UINT64_C(0x9E3779B97F4A7C15);
+    uint32_t at = (uint32_t)(mixed >> 32) & (count - 1);
+    void *block = take_out(&quarantine[size_class * HAK_QUARANTINE_MOST + at]);
+    if (block != NULL && is_in_group(group_of_block(size_class, mix_key(block)), block)) *twice = block;
+    return block;
 }
 
 bool hak_quarantine_has(const void *block, uint32_t size_class) {
@@ -81,15 +95,14 @@ uint32_t hak_quarantine_count(uint32_t size_class) {
     return blocks;
 }
 
-static void empty_place(struct hak_heap *heap, quarantine_place *place, uint32_t size_class) {
-    if (hak_atomic_load(place, relaxed) == NULL) return;
-    void *block = exchange_place(place, NULL);
-    if (block == NULL) return;
-    HAK_COUNT(heap, flushed_blocks, 1);
-    hak_pool_put(heap, size_class, &block, 1);
-}
-
-void hak_quarantine_empty(struct hak_heap *heap) {
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-        for (uint32_t at = count_places(i); at-- > 0;) empty_place(heap, &quarantine[i * HAK_QUARANTINE_MOST + at], i);
+void hak_quarantine_empty(struct hak_heap *heap, void (*look)(const void *block, uint32_t size_class)) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        for (uint32_t at = count_places(i); at-- > 0;) {
+            void *block = take_out(&quarantine[i * HAK_QUARANTINE_MOST + at]);
+            if (block == NULL) continue;
+            look(block, i);
+            HAK_COUNT(heap, flushed_blocks, 1);
+            hak_pool_put(heap, i, &block, 1);
+        }
+    }
 }

@@ -526,6 +526,7 @@ uint32_t hak_os_thread_id(void) {
 }
 uintptr_t hak_os_complaint(void) { return 0; }
 enum hak_misuse_kind hak_os_complaint_kind(void) { return HAK_MISUSE_DOUBLE_FREE; }
+ptrdiff_t hak_os_complaint_offset(void) { return 0; }
 bool hak_os_has_thread_pointer(void) { return true; }
 
 /* ---- os/channel.h ------------------------------------------------------------------------------------------------ */

@@ -76,7 +76,8 @@ def check_pkg_config(arguments: argparse.Namespace, tree: Path, work: Path) -> i
         program = work / f"plain_{kind}"
         run(arguments.cc, *cflags, HERE / "main.c", "-o", program, *link)
         print(f"pkg-config, {kind}: {run(program)}")
-    return len(ways)
+    print(f"secure: {run(work / 'plain_shared', LD_PRELOAD=str(find_one(tree, 'libhakmem-secure.so')))}")
+    return len(ways) + 1
 
 
 def main() -> None:
@@ -88,7 +89,7 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     tree = install(arguments.cmake, Path(arguments.build), work)
-    for name in ("hakmem.h", "hakmem.hpp", "hakmem.o", "libhakmem.so", "hakmem.1", "hakmem.7"):
+    for name in ("hakmem.h", "hakmem.hpp", "hakmem.o", "libhakmem.so", "libhakmem-secure.so", "hakmem.1", "hakmem.7"):
         find_one(tree, name)
     secure = str(find_one(tree, "libhakmem-secure.so"))
     if secure.rpartition("/")[2] not in run("grep", "-o", "libhakmem-secure[.]so", "/proc/self/maps", LD_PRELOAD=secure):

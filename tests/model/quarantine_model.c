@@ -10,6 +10,11 @@ static void *put_in(void *block, uint64_t turn) {
     return other;
 }
 
+static void look(const void *block, uint32_t size_class) {
+    library_touch((void *)(uintptr_t)block);
+    (void)size_class;
+}
+
 static void setup(void) {
     library_start(1, 1, 3, 2);
     fake_os.maps_left = 1;
@@ -39,24 +44,35 @@ static void check(void) {
                      2,
                  "and are known");
     model_assert(library_check() == 2, "the other one is free");
-    hak_quarantine_empty(library_heaps[0]);
+    hak_quarantine_empty(library_heaps[0], look);
     model_assert(library_check() == 0, "and now all");
 }
 MODEL_HARNESS(quarantine_two, setup, check, free_one, free_other);
 
 static void check_emptied(void) {
-    hak_quarantine_empty(NULL);
+    hak_quarantine_empty(NULL, look);
     model_assert(library_check() == 1, "the other block is live");
 }
 /* Who empties it hands the block on. */
 static void take_again(void) {
-    hak_quarantine_empty(NULL);
+    hak_quarantine_empty(NULL, look);
     void *blocks[4];
     for (int i = 0; i < 4; i++) blocks[i] = library_take(library_heaps[0], PAIR);
     for (int i = 0; i < 4; i++)
         if (blocks[i] != NULL) library_put(library_heaps[0], PAIR, blocks[i]);
 }
 MODEL_HARNESS(quarantine_emptied, setup, check_emptied, free_one, take_again);
+
+/* One comes out by chance, of whichever place. */
+static void release(void) {
+    const void *twice;
+    void *block = hak_quarantine_release(PAIR, 1, &twice);
+    model_assert(twice == NULL, "none is freed twice");
+    if (block == NULL) return;
+    library_touch(block);
+    library_put(library_heaps[1], PAIR, block);
+}
+MODEL_HARNESS(quarantine_released, setup, check_emptied, free_one, release);
 
 static bool found[2];
 static void setup_twice(void) {
@@ -75,7 +91,13 @@ static void check_found(void) {
     if (!found[0] && !found[1]) hak_quarantine_exchange(freed[1], PAIR, 1, &mine);
     model_assert(found[0] || found[1] || mine == freed[0], "it is found, at the latest when one comes out");
 }
+static void check_found_by_chance(void) {
+    const void *mine = NULL;
+    if (!found[0] && !found[1]) hak_quarantine_release(PAIR, 1, &mine);
+    model_assert(found[0] || found[1] || mine == freed[0], "it is found, whichever comes out");
+}
 MODEL_HARNESS(quarantine_twice, setup_twice, check_found, free_it, free_it_again);
+MODEL_HARNESS(quarantine_twice_by_chance, setup_twice, check_found_by_chance, free_it, free_it_again);
 
 static void refused(void) {
     library_start(1, 1, 3, 1);
@@ -84,8 +106,8 @@ static void refused(void) {
 }
 static void goes_back(void) {
     void *block = library_take(library_heaps[0], PAIR);
-    model_assert(put_in(block, 1) == NULL && !hak_quarantine_has(block, PAIR), "there is none");
-    hak_quarantine_empty(NULL);
+    model_assert(put_in(block, 1) == block && !hak_quarantine_has(block, PAIR), "there is none");
+    hak_quarantine_empty(NULL, look);
     library_put(library_heaps[0], PAIR, block);
 }
 MODEL_HARNESS(quarantine_refused, refused, NULL, goes_back);

@@ -1,11 +1,49 @@
 /* Programs under HAKMEM_GUARD that misuse a block between guards: each dies at the instruction that does it, and the
  * report says of which block, and where it was allocated and freed. And programs that do nothing wrong: they notice
  * nothing of it. A block is known to be between guards by its usable size, which is what was asked for. */
+#include <dirent.h>
 #include <malloc.h>
+#include <setjmp.h>
+#include <sys/mman.h>
 
 #include "case.h"
 
 enum { SIZE = 100, PAD = 112, HANDLED = 42, TRIES = 10000 };
+
+/* Asks hakmem's service in this process, as `hakmem ctl` does from outside, and writes its answer's first bytes to
+ * `answer`. */
+static bool ask(const char *thread, const char *request, char *answer, size_t bytes) {
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", thread);
+    int file = open(path, O_RDONLY);
+    bool is_it = file >= 0 && read(file, name, sizeof name - 1) > 0 && !strcmp(name, "hakmem-ctl\n");
+    close(file);
+    if (!is_it) return false;
+    snprintf(path, sizeof path, "/proc/self/task/%s/fd/11", thread); /* HAK_CHANNEL_REQUEST_WRITE */
+    int to = open(path, O_WRONLY);
+    snprintf(path, sizeof path, "/proc/self/task/%s/fd/12", thread);
+    int from = open(path, O_RDONLY);
+    dprintf(to, "x 0 %s\n", request);
+    ssize_t length = read(from, answer, bytes - 1);
+    answer[length < 0 ? 0 : length] = '\0';
+    close(to);
+    close(from);
+    return !strncmp(answer, "x ok", 4);
+}
+
+static void case_ask(const char *request) {
+    char answer[64];
+    for (int i = 0; i < 500; i++) { /* the service begins with hakmem's thread */
+        DIR *threads = opendir("/proc/self/task");
+        bool is_done = false;
+        for (struct dirent *one; !is_done && (one = readdir(threads)) != NULL;)
+            is_done = ask(one->d_name, request, answer, sizeof answer);
+        closedir(threads);
+        if (is_done) return;
+        case_sleep_us(10000);
+    }
+    expect(false, "no service");
+}
 
 static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 static bool is_guarded(void *block, size_t size) { return malloc_usable_size(block) == size; }
@@ -193,10 +231,92 @@ static void run_json(void) {
     expect(depth == 0 && !in_string, "it does not close: %s", line);
 }
 
+/* What a free has found: where in the block, and by way of whom. */
+static void run_json_late(void) {
+    static const struct {
+        const char *argument, *offset;
+    } misuses[] = {{"spoiled-far", "\"offset\": 160,"},
+                   {"spoiled-before", "\"offset\": -7,"},
+                   {"double-free", "\"offset\": 0,"},
+                   {"inside", "\"offset\": 16,"}};
+    for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
+        struct case_end end = expect_end(misuses[i].argument, SIGABRT);
+        const char *line = strstr(end.error, "{\"hakmem\"");
+        expect(line != NULL && strstr(line, misuses[i].offset), "no %s: %s", misuses[i].offset, line);
+        const char *stack = strstr(line, "\"stack\": ["), *own = strstr(line, "abuse_guard+0x");
+        expect(own != NULL && own < strchr(stack, ']'), "the stack doesn't lead to the program: %s", line);
+    }
+}
+
 /* A handler that the program has set later has the signal. */
 static void run_handler(void) {
     struct case_end end = case_watch("handler");
     expect(WIFEXITED(end.status) && WEXITSTATUS(end.status) == HANDLED, "wait status %#x", (unsigned)end.status);
+}
+
+/* ---- Guards that are switched on in a running program --------------------------------------------------------------- */
+
+static volatile char *barrier; /* a page of the program's own, which its handler opens */
+static volatile sig_atomic_t handled, was_blocked, was_on_alternate_stack, alternate_stack_is_set;
+static sigjmp_buf back;
+
+static void open_barrier(int signal, siginfo_t *info, void *context) {
+    sigset_t mask;
+    stack_t stack;
+    (void)context;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    was_blocked = sigismember(&mask, signal) && sigismember(&mask, SIGUSR1) && !sigismember(&mask, SIGUSR2);
+    sigaltstack(NULL, &stack);
+    was_on_alternate_stack = (stack.ss_flags & SS_ONSTACK) != 0;
+    handled++;
+    if ((char *)info->si_addr != barrier) siglongjmp(back, 1);
+    mprotect((void *)(uintptr_t)barrier, page_bytes(), PROT_READ | PROT_WRITE);
+}
+
+/* Faults that the program makes and handles by design, as garbage collectors do. */
+static void fault_by_design(void) {
+    for (int i = 0; i < 3; i++) {
+        int before = handled;
+        mprotect((void *)(uintptr_t)barrier, page_bytes(), PROT_NONE);
+        *barrier = 1;
+        expect(handled == before + 1, "its handler was called %d times", handled - before);
+        expect(was_blocked && was_on_alternate_stack == alternate_stack_is_set, "it is called as it was set");
+    }
+}
+
+static void set_alternate_stack(void) {
+    static char memory[1 << 16];
+    stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    expect(sigaltstack(&stack, NULL) == 0, "no alternate stack");
+}
+
+static void victim_running(const char *what) {
+    struct sigaction action = {.sa_sigaction = open_barrier, .sa_flags = SA_SIGINFO};
+    if (strstr(what, "stack")) set_alternate_stack();
+    alternate_stack_is_set = !strcmp(what, "on-stack");
+    if (alternate_stack_is_set) action.sa_flags |= SA_ONSTACK;
+    sigaddset(&action.sa_mask, SIGUSR1);
+    sigaction(SIGSEGV, &action, NULL);
+    barrier = mmap(NULL, page_bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    case_ask("set guard_share=2");
+    char *block = guarded_block(true);
+    free_here(block);
+    fault_by_design();
+    if (sigsetjmp(back, 1) == 0) touch(block + 10); /* its handler leaves that by a jump */
+    fault_by_design();
+    _exit(HANDLED);
+}
+
+/* The program's handler goes on as before, and what hits a guard is reported. */
+static void run_running(void) {
+    static const char *const arguments[] = {"plain", "off-stack", "on-stack"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        struct case_end end = case_watch(arguments[i]);
+        expect(WIFEXITED(end.status) && WEXITSTATUS(end.status) == HANDLED, "%s: wait status %#x: %.800s", arguments[i],
+               (unsigned)end.status, end.error);
+        expect_says(&end, " is 10 bytes into a freed guarded block of 100 bytes at 0x");
+        expect_says(&end, "\"error\": \"use-after-free\"");
+    }
 }
 
 /* Other crashes are the program's affair. */
@@ -308,6 +428,21 @@ static void run_full(void) {
         again += is_guarded(blocks[i], SIZE);
     }
     expect(again > 20, "%zu between guards", again);
+}
+
+static void victim_full(const char *what) {
+    (void)what;
+    for (int i = 0; i < 20000; i++) expect(hidden(malloc(SIZE)) != NULL, "no block");
+}
+
+/* Statistics tell of those for which there is no place. */
+static void run_missed(void) {
+    setenv("HAKMEM_STATS", "json", 1);
+    struct case_end end = case_watch("all");
+    const char *missed = strstr(end.error, "\"guards_missed\": ");
+    expect(missed != NULL, "it does not say: %.800s", end.error);
+    unsigned long count = strtoul(missed + strlen("\"guards_missed\": "), NULL, 10);
+    expect(count > 10, "%lu had no place", count);
 }
 
 static void run_forked(void) {
@@ -429,13 +564,16 @@ static const struct hak_case cases[] = {
     CASE("frees", run_frees, victim_misuse),
     CASE("spoiled", run_spoiled, victim_misuse),
     CASE("json", run_json, victim_misuse),
+    CASE("json-late", run_json_late, victim_misuse),
     CASE("handler", run_handler, victim_misuse),
+    CASE("running", run_running, victim_running),
     CASE("elsewhere", run_elsewhere, victim_misuse),
     CASE("child", run_child, victim_misuse),
     CASE("blocks", run_blocks, NULL),
     CASE("aligned", run_aligned, NULL),
     CASE("turns", run_turns, NULL),
     CASE("full", run_full, NULL),
+    CASE("missed", run_missed, victim_full),
     CASE("forked", run_forked, NULL),
     CASE("threads", run_threads, NULL),
     CASE("rate", run_rate, NULL),

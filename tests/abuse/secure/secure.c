@@ -72,18 +72,37 @@ static void victim(const char *what) {
         *(volatile char *)(block + 24) = 1;
         free_old_ones();
     }
+    if (!strncmp(what, "waiting", 7)) { /* of a size that nobody frees again */
+        char *waiting = block_of(3 * SIZE);
+        case_print(1, "%#lx", (unsigned long)(uintptr_t)waiting);
+        free(waiting);
+        *(volatile char *)(waiting + 7) = 1;
+    }
+    if (!strcmp(what, "waiting-trim")) malloc_trim(0);
+    if (!strcmp(what, "waiting-few")) { /* and no more than few blocks of the size */
+        for (int i = 0; i < LONG * 4; i++) free(hidden(malloc(3 * SIZE)));
+        _exit(0);
+    }
     if (!strcmp(what, "written-at-end")) {
         *(volatile char *)(block + SIZE - 1) = 1;
         free_old_ones();
     }
 }
 
+static const char *last_line(char *text) {
+    size_t length = strlen(text);
+    if (length > 0) text[length - 1] = '\0';
+    const char *before = strrchr(text, '\n');
+    return before == NULL ? text : before + 1;
+}
+
+/* The address is the last that the victim has told. */
 static void expect_end(const char *argument, const char *words) {
     char line[200];
     struct case_end end = case_watch(argument);
     expect(end.status != -1 && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT,
            "%s: wait status %#x: %.300s", argument, (unsigned)end.status, end.error);
-    snprintf(line, sizeof line, "(%.*s): %s\n", (int)strcspn(end.output, "\n"), end.output, words);
+    snprintf(line, sizeof line, "(%s): %s\n", last_line(end.output), words);
     const char *wanted = strchr(words, '*') == NULL ? line : words + 1;
     expect(strstr(end.error, wanted), "%s: it does not say \"%s\": %.300s", argument, wanted, end.error);
 }
@@ -101,6 +120,13 @@ static void run_inside(void) { expect_end("inside-uncached", "*invalid pointer: 
 static void run_written(void) {
     expect_end("written", "write after free: 24 bytes into a freed block of 64 bytes");
     expect_end("written-at-end", "write after free: 63 bytes into a freed block of 64 bytes");
+}
+
+/* Where no free of its size follows that could push it out. */
+static void run_waiting(void) {
+    expect_end("waiting-exit", "write after free: 7 bytes into a freed block of 192 bytes");
+    expect_end("waiting-trim", "write after free: 7 bytes into a freed block of 192 bytes");
+    expect_end("waiting-few", "write after free: 7 bytes into a freed block of 192 bytes");
 }
 
 static void run_sizes(void) {
@@ -204,7 +230,8 @@ static void run_threads(void) {
 static const struct hak_case cases[] = {
     CASE("twice", run_twice, victim),   CASE("written", run_written, victim),       CASE("sizes", run_sizes, victim),
     CASE("inside", run_inside, victim), CASE("right-sizes", run_right_sizes, NULL), CASE("order", run_order, NULL),
-    CASE("waits", run_waits, NULL),     CASE("trimmed", run_trimmed, NULL),         CASE("threads", run_threads, NULL),
+    CASE("waits", run_waits, NULL),     CASE("waiting", run_waiting, victim),       CASE("trimmed", run_trimmed, NULL),
+    CASE("threads", run_threads, NULL),
 };
 
 CASE_MAIN(cases)

@@ -180,6 +180,7 @@ static void refused(void **state) {
     static const struct {
         const char *text, *expected;
     } cases[] = {
+        {"HAKMEM_SEED=x", "a number"},
         {"HAKMEM_GUARD=2", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_GUARD=0/5", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_GUARD=1/", "0, 1, or 1/N with N from 1 to 1000000000"},

@@ -55,6 +55,13 @@ static void waits(void **state) {
     }
 }
 
+static uint32_t looks;
+static void look(const void *block, uint32_t size_class) {
+    looks++;
+    assert_true(size_class == hak_size_class_of(32768) || size_class == hak_size_class_of(64));
+    assert_non_null(block);
+}
+
 /* Frees all blocks of a few slabs; which of them wait then, as one number. All go back in the end. */
 static uint64_t which_wait(struct hak_heap *heap, uint64_t seed) {
     enum { COUNT = 64 };
@@ -68,10 +75,29 @@ static uint64_t which_wait(struct hak_heap *heap, uint64_t seed) {
         if ((other = put_in(blocks[i], c, i)) != NULL) hak_pool_put(heap, c, &other, 1);
     for (int i = 0; i < COUNT; i++)
         if (hak_quarantine_has(blocks[i], c)) sum += (uintptr_t)blocks[i] * UINT64_C(0x9E3779B97F4A7C15) >> 8;
-    hak_quarantine_empty(heap);
+    looks = 0;
+    uint32_t waiting = hak_quarantine_count(c);
+    hak_quarantine_empty(heap, look);
+    assert_int_equal(looks, waiting);
     hak_heap_end_slow_path(heap);
     for (int i = 0; i < COUNT; i++) assert_false(hak_quarantine_has(blocks[i], c));
     return sum;
+}
+
+/* A block whose group gets no other comes out by chance, and is told from one that was freed twice meanwhile. */
+static void released(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    hak_quarantine_begin();
+    uint32_t c = hak_size_class_of(64), tries = 0;
+    void *block = take(heap, c), *other = NULL;
+    assert_null(hak_quarantine_release(c, 1, &twice)); /* nothing is in */
+    assert_null(put_in(block, c, 1));
+    while (other == NULL && ++tries < 40 * places_of(c)) other = hak_quarantine_release(c, tries, &twice);
+    assert_ptr_equal(other, block);
+    assert_null(twice);
+    assert_false(hak_quarantine_has(block, c));
 }
 
 /* Another choice for each number. */
@@ -95,9 +121,11 @@ static void refused(void **state) {
     hak_quarantine_begin();
     uint32_t c = hak_size_class_of(64);
     void *block = take(heap, c);
-    assert_null(put_in(block, c, 1));
+    assert_ptr_equal(put_in(block, c, 1), block); /* it is the caller's still */
+    assert_null(twice);
     assert_false(hak_quarantine_has(block, c));
-    hak_quarantine_empty(heap);
+    assert_null(hak_quarantine_release(c, 1, &twice));
+    hak_quarantine_empty(heap, look);
 }
 
-UNIT_MAIN(cmocka_unit_test(waits), cmocka_unit_test(seeds), cmocka_unit_test(refused))
+UNIT_MAIN(cmocka_unit_test(waits), cmocka_unit_test(released), cmocka_unit_test(seeds), cmocka_unit_test(refused))
