@@ -24,6 +24,7 @@ from functools import lru_cache
 from itertools import accumulate, combinations, combinations_with_replacement
 
 CONFIDENCE = 0.95
+MOST_PAIRS, NORMAL_FROM = 4000, 8  # of values of two groups: beyond, ranks are as good as normal
 THRESHOLD = 0.01  # of a decision: what is smaller is not worth a change
 
 
@@ -289,7 +290,12 @@ def _signed_rank_distribution(*rounds: int) -> list[float]:
 @lru_cache(maxsize=64)
 def _rank_sum_distribution(first: int, second: int) -> list[float]:
     """Of the number of pairs, one of each group, that are in the wrong order (Mann and Whitney). The ways to have each
-    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first."""
+    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first. Of very many
+    pairs it is the normal distribution."""
+    if first * second > MOST_PAIRS and min(first, second) >= NORMAL_FROM:
+        spread = math.sqrt(first * second * (first + second + 1) / 12)
+        normal = statistics.NormalDist(first * second / 2, spread)
+        return [normal.cdf(number + 0.5) for number in range(first * second + 1)]
     ways = [1] + [0] * (first * second)
     for i in range(1, first + 1):
         for place in range(len(ways) - 1, second + i - 1, -1):

@@ -50,6 +50,7 @@ CALLS = {
     "ready": "--quick",
     "pins": "-- true",
     "serve": "",
+    "fleet analyse": "--prometheus http://127.0.0.1:1 x",
 }
 # Commands that do something else with an option: in the tests that need no more than words.
 MODES = {
