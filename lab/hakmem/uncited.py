@@ -44,9 +44,8 @@ def _shown(record: Record) -> list[str]:
         for name in (time, "peak_rss_bytes"):
             pairs = _pairs(record, other, base, name)
             if pairs:
-                found.append(
-                    f"{other} to {base}, {_summed_up(pairs, comparison.metric(record, name), record.rounds, record.blocks)}"
-                )
+                said = _summed_up(pairs, comparison.metric(record, name), record.rounds, record.blocks)
+                found.append(f"{other} to {base}, {said}")
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
     return found or ["one side only"]
