@@ -97,7 +97,7 @@ def _overall(record: Record, variant: str, metric: str) -> statistics.Interval |
     """Over all behaviours, as a ratio to the oracle."""
     pairs = {case: (record.values(case, variant, metric), record.values(case, ORACLE, metric)) for case in record.cases}
     is_whole = all(values and min(*values, *base) > 0 for values, base in pairs.values())
-    return statistics.geometric_mean_ratio(pairs) if pairs and is_whole else None
+    return statistics.geometric_mean_ratio(pairs, blocks=record.blocks) if pairs and is_whole else None
 
 
 def switching_report(record: Record, kept: str | None = None) -> Report:

@@ -33,6 +33,7 @@ COMMANDS = {
     "moments": "real programs explained at work: how much stays unknown",
     "ctl": "ask and steer a running process: statistics, purge, knobs",
     "serve": "statistics and profiles of processes, for tools that pull",
+    "fleet": "what a setting does on part of many hosts",
     "top": "a live view of processes on hakmem",
     "learn": "run a command, and write down what the controller has learned",
     "sweep": "find the best fixed setting of the knobs for a program",

@@ -15,7 +15,7 @@ from hakmem import statistics, words
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.measure import METRICS, Metric
-from hakmem.report.model import Case, Comparison, Entry, Report, Section
+from hakmem.report.model import Case, Comparison, Entry, Report, Section, Table
 from hakmem.statistics import CONFIDENCE, Interval
 
 COMPARED = ("wall_s", "cpu_s", "peak_rss_bytes", "minor_faults")
@@ -38,11 +38,13 @@ def choose_baseline(record: Record, wanted: str | None) -> str:
     return wanted or ("glibc" if "glibc" in record.variants else next(iter(record.variants)))
 
 
-def compare(values: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def compare(
+    values: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE, blocks: Sequence[str] = ()
+) -> Interval | None:
     """None where a ratio says nothing: no partner, or zeros (no major faults at all)."""
     if len(values) != len(base) or not values or min(*values, *base) <= 0:
         return None
-    return statistics.ratio(values, base, confidence=confidence)
+    return statistics.ratio(values, base, confidence=confidence, blocks=blocks)
 
 
 def section(
@@ -62,7 +64,7 @@ def section(
     found = [case for case in found if any(entry.values for entry in case.entries)]
     if not found:
         return None
-    average, left_out = _mean(found, of, baseline) if mean and len(found) > 1 else (None, ())
+    average, left_out = _mean(record, found, of, baseline) if mean and len(found) > 1 else (None, ())
     return Comparison(of.title, of.unit, baseline, tuple(found), of.less_is_better, average, notes + left_out)
 
 
@@ -71,13 +73,13 @@ def _case(record: Record, name: str, of: Metric, figure: Figure, baseline: str, 
     entries: list[Entry] = []
     for variant in record.variants:
         values = tuple(figure(name, variant))
-        ratio = compare(values, base, confidence) if variant != baseline else None
+        ratio = compare(values, base, confidence, record.blocks) if variant != baseline else None
         verdict = statistics.verdict(ratio, of.less_is_better) if ratio else None
         entries.append(Entry(variant, values, ratio, verdict))
     return Case(name, tuple(entries))
 
 
-def _mean(cases: Sequence[Case], of: Metric, baseline: str) -> tuple[Case | None, tuple[str, ...]]:
+def _mean(record: Record, cases: Sequence[Case], of: Metric, baseline: str) -> tuple[Case | None, tuple[str, ...]]:
     """Of each variant over the cases in which it and the baseline have figures; those with fewer cases are told."""
     entries: list[Entry] = [Entry(baseline)]
     notes: list[str] = []
@@ -86,7 +88,7 @@ def _mean(cases: Sequence[Case], of: Metric, baseline: str) -> tuple[Case | None
         if not shared:
             continue
         pairs = {case.name: (case.entry(variant).values, case.entry(baseline).values) for case in shared}
-        ratio = statistics.geometric_mean_ratio(pairs)
+        ratio = statistics.geometric_mean_ratio(pairs, blocks=record.blocks)
         entries.append(Entry(variant, (), ratio, statistics.verdict(ratio, of.less_is_better)))
         if len(shared) < len(cases):
             notes.append(f"{variant}: mean over {len(shared)} of {len(cases)} cases")
@@ -132,7 +134,7 @@ def report(
         if found:
             sections.append(found)
     answer = _answer(sections[0]) if isinstance(sections[0], Comparison) else ()
-    return _report(record, title, sections, answer, kept)
+    return _report(record, title, [*sections, *_by_machine(record, metric(record, primary), chosen)], answer, kept)
 
 
 def _each_of(verdicts: int, rounds: int) -> float:
@@ -148,6 +150,23 @@ def _holding(confidence: float) -> str:
 
 def _series(record: Record, name: str) -> Figure:
     return lambda case, variant: record.values(case, variant, name)
+
+
+def _by_machine(record: Record, of: Metric, baseline: str) -> list[Table]:
+    """The same ratios, of each machine's rounds alone. Where they differ, the answer depends on the machine."""
+    others = [name for name in record.variants if name != baseline]
+    rows: list[tuple[str, ...]] = []
+    for name, facts in record.machines.items():
+        rounds = [number for number, block in enumerate(record.blocks) if block == name]
+        for case in record.cases:
+            own = {one: [record.values(case, one, of.name)[number] for number in rounds]
+                   for one in record.variants if record.values(case, one, of.name)}  # fmt: skip
+            found = [compare(own.get(other, []), own.get(baseline, [])) for other in others]
+            ratios = [words.ratio(ratio) if ratio else "-" for ratio in found]
+            rows.append((name, facts.cpu, case, str(len(rounds)), *ratios))
+    columns = ("machine", "processor", "case", "rounds", *others)
+    note = f"Ratios to {baseline}, of each machine's rounds alone."
+    return [Table(f"{of.title} by machine", columns, tuple(rows), (note,), words=3)] if rows else []
 
 
 def _answer(primary: Comparison) -> tuple[str, ...]:
@@ -181,7 +200,7 @@ def _report(
         notes=(*cut, *size, *record.notes),
         date=f"{record.date:%Y-%m-%d %H:%M} UTC",
         machine={
-            "machine": words.machine(facts),
+            "machine": words.machines(record.machines.values()) if record.machines else words.machine(facts),
             "rounds": f"{record.rounds} rounds, interleaved",
             "load": load,
         },
@@ -236,4 +255,4 @@ def suite_report(
                     of_all = f"{entry.name} against {chosen}, geometric mean of {one.title.partition(':')[0]}"
                     said = words.verdict(entry.verdict, one.rounds)
                     answers.append(f"{of_all}: {said}, ratio {words.ratio(entry.ratio)}")
-    return _report(record, title, sections, tuple(answers), kept)
+    return _report(record, title, [*sections, *_by_machine(record, METRICS["cpu_s"], chosen)], tuple(answers), kept)

@@ -9,7 +9,13 @@ from hakmem.errors import LabError
 
 # As pyproject.toml has them.
 PROFILE = ("jinja2", "numpy", "protobuf")
-EXTRAS = {"plots": ("jinja2", "matplotlib"), "profile": PROFILE, "serve": (*PROFILE, "waitress")}
+EXTRAS = {
+    "plots": ("jinja2", "matplotlib"),
+    "profile": PROFILE,
+    "serve": (*PROFILE, "waitress"),
+    "cluster": ("distributed", "asyncssh"),
+    "sweep": ("optuna",),
+}
 
 
 def expect(extra: str, purpose: str) -> None:

@@ -235,14 +235,14 @@ def _pairs(record: Record, figure: Measured) -> Pairs:
 
 
 def ratio_of(record: Record, figure: Measured) -> Interval:
-    return statistics.geometric_mean_ratio(_pairs(record, figure))
+    return statistics.geometric_mean_ratio(_pairs(record, figure), blocks=record.blocks)
 
 
 def _is_worse(record: Record, figure: Measured) -> bool:
     """What the interval shows; where the rounds are too few for one, what every round says."""
     less_is_better = comparison.metric(record, figure.metric).less_is_better
     pairs = _pairs(record, figure)
-    found = statistics.verdict(statistics.geometric_mean_ratio(pairs), less_is_better)
+    found = statistics.verdict(statistics.geometric_mean_ratio(pairs, blocks=record.blocks), less_is_better)
     if found is not Verdict.UNDECIDED:
         return found is Verdict.SLOWER
     rounds = [

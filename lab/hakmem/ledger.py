@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -26,9 +25,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from hakmem import machine, native, process
+from hakmem import native, process
 from hakmem.errors import LabError
-from hakmem.measure import METRICS, Measurement, Variant
+from hakmem.machine import Machine
+from hakmem.measure import HERE, METRICS, Measurement, Variant
 
 UNSIGNED = "hakmem-record/1"
 SIGNED = "hakmem-record/2"
@@ -87,8 +87,10 @@ class Record(_Model, frozen=True, kw_only=True):
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")] | None
     clean: bool | None  # whether the tree was the commit's; None without a repository
     settings: dict[str, str]  # the caller's, of hakmem and of its peers
-    machine: machine.Machine
+    machine: Machine
     load_at_end: tuple[float, float, float]
+    machines: dict[str, Machine] = {}  # by name, where several ran the rounds; `machine` is the first of them
+    blocks: list[str] = []  # the machine of each round; empty: there was one
     size: Literal["full", "sanity"]  # full: a case has >= 1 s or >= 10 M operations in every run
     short_cases: list[str] = []  # those of which a run was not of full size
     rounds: Annotated[int, Meta(ge=1)]
@@ -102,6 +104,8 @@ class Record(_Model, frozen=True, kw_only=True):
     notes: list[str] = []
 
     def __post_init__(self) -> None:
+        if self.blocks and (len(self.blocks) != self.rounds or not {*self.blocks} <= self.machines.keys()):
+            raise ValueError(f"{len(self.blocks)} machines of {self.rounds} rounds, or one that is not told")
         seen: set[tuple[str, str, str]] = set()
         for one in self.series:
             if (one.case, one.variant, one.metric) in seen:
@@ -136,9 +140,11 @@ class Record(_Model, frozen=True, kw_only=True):
 
 
 def from_measurement(
-    measurement: Measurement, kind: str, *, slug: str | None = None, warmup: int = 1, start: machine.Machine
+    measurement: Measurement, kind: str, *, slug: str | None = None, warmup: int = 1, start: Machine
 ) -> Record:
-    """A record of what was measured just now. `start` are the machine's facts before the first run."""
+    """A record of what was measured just now. `start` are this machine's facts before the first run. Where others ran
+    the rounds, it has theirs."""
+    machines = {name: facts for name, facts in measurement.machines.items() if name != HERE}
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     commit, clean = checked_out()
     short = measurement.short_cases()
@@ -150,8 +156,10 @@ def from_measurement(
         commit=commit,
         clean=clean,
         settings=process.caller_settings(),
-        machine=start,
-        load_at_end=os.getloadavg(),
+        machine=next(iter(machines.values()), start),
+        load_at_end=measurement.load_at_end,
+        machines=machines,
+        blocks=measurement.blocks if machines else [],
         size="sanity" if len(short) == len(measurement.cases) else "full",
         short_cases=short,
         rounds=measurement.rounds,

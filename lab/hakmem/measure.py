@@ -5,16 +5,19 @@ The order of variants changes from round to round and from case to case, so that
 often: what a run leaves behind (pages that the kernel or the machine below it has to clear or not, a warm file) is
 there for the next. A variant that fails a case is not asked again;
 the others go on. Ctrl-C ends the measurement after the last whole round, whose figures are kept. Nothing here knows
-what a case is: a command, a benchmark program, a server with its client.
+what a case is: a command, a benchmark program, a server with its client. Nor where a round runs: a Place runs each of
+them whole, on one machine, so that what two machines differ in stands on both sides of a ratio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hakmem import process
+from hakmem import machine, process
 from hakmem.allocators import SYSTEM, Allocator
 from hakmem.errors import LabError
 
@@ -125,6 +128,9 @@ class Measurement:
     variants: list[Variant]
     rounds: int = 0  # whole ones
     interrupted: bool = False
+    blocks: list[str] = field(default_factory=list)  # the machine of each round
+    machines: dict[str, machine.Machine] = field(default_factory=dict)  # by name, before its first round
+    load_at_end: tuple[float, float, float] = (0, 0, 0)
     samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -215,6 +221,78 @@ def order_of(turn: int, count: int) -> list[int]:
     return row[::-1] if count % 2 and turn % 2 else row
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A round that is to be run: every case under every variant."""
+
+    number: int  # of the rounds that its machine runs, from 0: the order of the variants follows from it
+    begun: int  # rounds that were begun before it, on all machines
+    round: int  # from 1; 0: warm-up
+    cases: Sequence[Case]
+    variants: Sequence[Variant]
+    left_out: frozenset[tuple[str, str]] = frozenset()  # cases with variants that have failed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a round, with what its machine was like before and after it."""
+
+    samples: list[tuple[str, str, Sample]]  # by case and variant
+    failures: list[Failure]
+    machine: machine.Machine
+    load_at_end: tuple[float, float, float]
+
+
+OnRun = Callable[[Turn, int, str, str], None]  # before a run: its number within the round, the case, the variant
+
+
+def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: None) -> Outcome:
+    """On this machine."""
+    before = machine.facts()
+    samples: list[tuple[str, str, Sample]] = []
+    failures: list[Failure] = []
+    number = 0
+    for index, case in enumerate(turn.cases):
+        for place in order_of(turn.number + index, len(turn.variants)):
+            variant = turn.variants[place]
+            number += 1
+            if (case.name, variant.name) in turn.left_out or not case.supports(variant):
+                continue
+            on_run(turn, number, case.name, variant.name)
+            try:
+                samples.append((case.name, variant.name, case.run(variant)))
+            except LabError as error:
+                failures.append(Failure(case.name, variant.name, turn.round, str(error)))
+    return Outcome(samples, failures, before, os.getloadavg())
+
+
+@dataclass(frozen=True)
+class Done:
+    machine: str
+    turn: Turn
+    outcome: Outcome | None  # None: the machine was lost before the end of the round
+
+
+class Place(Protocol):
+    """Where rounds run: on this machine, or on others."""
+
+    def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+        """Whenever a machine is free, asks for the next round of the one of that name. Ends when there is none for any
+        of them and all have come back."""
+        ...
+
+
+HERE = "here"
+
+
+class Here:
+    """One round after the other on this machine."""
+
+    def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+        while (turn := next_turn(HERE)) is not None:
+            yield Done(HERE, turn, run_turn(turn, on_run))
+
+
 def measure(
     cases: Sequence[Case],
     variants: Sequence[Variant],
@@ -222,34 +300,49 @@ def measure(
     *,
     warmup: int = 1,
     on_step: Callable[[Step], None] = lambda step: None,
+    place: Place | None = None,
 ) -> Measurement:
-    """Runs every case under every variant `warmup` times uncounted, then `rounds` times. At least one variant of one
-    case must succeed in one whole round, else LabError."""
+    """Runs every case under every variant `warmup` times uncounted on each machine, then `rounds` times in all. A round
+    that is lost is run again. At least one variant of one case must succeed in one whole round, else LabError."""
     result = Measurement(list(cases), list(variants))
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
     failed: set[tuple[str, str]] = set()
-    count = (warmup + rounds) * len(cases) * len(variants)
-    number = 0
+    own: Counter[str] = Counter()  # rounds that each machine has begun
+    begun = counted = 0
+
+    def next_turn(name: str) -> Turn | None:
+        nonlocal begun, counted
+        is_warmup = own[name] < warmup
+        if counted == rounds:
+            return None
+        counted += not is_warmup
+        turn = Turn(own[name], begun, 0 if is_warmup else counted, result.cases, result.variants, frozenset(failed))
+        own[name] += 1
+        begun += 1
+        return turn
+
+    def on_run(turn: Turn, number: int, case: str, variant: str) -> None:
+        of_round = len(cases) * len(variants)
+        count = (warmup * max(1, len(own)) + rounds) * of_round
+        on_step(Step(turn.begun * of_round + number, count, turn.round, rounds, case, variant))
+
     try:
-        for turn in range(warmup + rounds):
-            counted = turn >= warmup
-            round_number = turn - warmup + 1 if counted else 0
-            of_round: list[tuple[str, str, Sample]] = []
-            for index, case in enumerate(cases):
-                for variant in (variants[place] for place in order_of(turn + index, len(variants))):
-                    number += 1
-                    if (case.name, variant.name) in failed or not case.supports(variant):
-                        continue
-                    on_step(Step(number, count, round_number, rounds, case.name, variant.name))
-                    try:
-                        of_round.append((case.name, variant.name, case.run(variant)))
-                    except LabError as error:
-                        failed.add((case.name, variant.name))
-                        result.failures.append(Failure(case.name, variant.name, round_number, str(error)))
-            if counted:
-                for case_name, variant_name, sample in of_round:
+        for done in (place or Here()).run(next_turn, on_run):
+            if done.outcome is None:
+                counted -= done.turn.round > 0
+                result.notes.append(f"a round was lost with the machine {done.machine}")
+                continue
+            result.machines.setdefault(done.machine, done.outcome.machine)
+            result.load_at_end = done.outcome.load_at_end
+            for failure in done.outcome.failures:
+                if (failure.case, failure.variant) not in failed:
+                    failed.add((failure.case, failure.variant))
+                    result.failures.append(failure)
+            if done.turn.round > 0:
+                for case_name, variant_name, sample in done.outcome.samples:
                     result.samples[case_name][variant_name].append(sample)
-                result.rounds = round_number
+                result.blocks.append(done.machine)
+                result.rounds += 1
     except KeyboardInterrupt:
         result.interrupted = True
     for case_name, variant_name in failed:  # what failed half-way has no figure

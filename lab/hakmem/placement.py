@@ -103,7 +103,7 @@ def choose(names: Iterable[str]) -> list[Policy]:
 
 
 def answer(case: ReplayCase, policies: Sequence[Policy], *, check: bool) -> Answer:
-    recorded = trace.parse(case.file.read_bytes(), case.name)
+    recorded = trace.parse(case.file().read_bytes(), case.name)
     try:
         made = calls.of_trace(recorded)
     except TraceError as error:

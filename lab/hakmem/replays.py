@@ -52,7 +52,7 @@ class ReplayCase:
     """A trace, gone through by a program of the suite."""
 
     name: str
-    file: Path  # not packed
+    source: str  # the name of a shipped trace, or a file of the machine that it runs on
     program: str
     arguments: tuple[str, ...]  # after the trace's
     same_output: bool = True
@@ -64,31 +64,43 @@ class ReplayCase:
     def supports(self, variant: Variant) -> bool:
         return True
 
+    def file(self) -> Path:
+        """Not packed."""
+        return _unpacked(self.source)[0]
+
     def run(self, variant: Variant) -> Sample:
-        sample = suite.BenchCase(self.name, (self.program, str(self.file), *self.arguments)).run(variant)
+        sample = suite.BenchCase(self.name, (self.program, str(self.file()), *self.arguments)).run(variant)
         values = {name: of for name, of in sample.values.items() if name not in OF_THE_TRACE}
         values["peak_rss_bytes"] -= sample.values["tables"]  # a trace's are as large as the heap
         return replace(sample, values=values)
 
 
+@lru_cache
+def _unpacked(source: str) -> tuple[Path, int]:
+    """The file, not packed, of a sound trace; and how many events it has."""
+    known = shipped()
+    path = known.get(source) or Path(source)
+    if not path.exists():
+        raise trace.TraceError(f"{source}: no such file, and no trace of that name: there are {', '.join(known)}")
+    data = trace.unpacked(path)
+    event_count = trace.parse(data, source).event_count
+    file = path.absolute()
+    if path.suffix == trace.PACKED:
+        file = _work() / f"{len(list(_work().iterdir()))}.trace"
+        file.write_bytes(data)
+    return file, event_count
+
+
 def cases(names: Iterable[str], size: str = "full", *, lifetimes: bool = False) -> list[ReplayCase]:
     """Each name is a shipped trace's, or else a file's. A file that is no sound trace is an error. With `lifetimes`,
     bench_lifetimes makes a long run of the trace's blocks."""
-    known = shipped()
     found: list[ReplayCase] = []
-    for number, name in enumerate(dict.fromkeys(names)):
-        path = known.get(name) or Path(name)
-        if not path.exists():
-            raise trace.TraceError(f"{name}: no such file, and no trace of that name: there are {', '.join(known)}")
-        data = trace.unpacked(path)
-        event_count = trace.parse(data, name).event_count
-        file = path.absolute()
-        if path.suffix == trace.PACKED:
-            file = _work() / f"{number}.trace"
-            file.write_bytes(data)
+    for name in dict.fromkeys(names):
+        source = name if name in shipped() else str(Path(name).absolute())
+        _, event_count = _unpacked(source)
         if lifetimes:
-            found.append(ReplayCase(name, file, "bench_lifetimes", (str(LIFETIMES_OPERATIONS[size]), "1")))
+            found.append(ReplayCase(name, source, "bench_lifetimes", (str(LIFETIMES_OPERATIONS[size]), "1")))
             continue
         repeats = -(-FULL_EVENTS // max(1, event_count)) if size == "full" else 1
-        found.append(ReplayCase(name, file, "bench_replay", (str(repeats),)))
+        found.append(ReplayCase(name, source, "bench_replay", (str(repeats),)))
     return found

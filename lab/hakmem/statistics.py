@@ -3,7 +3,9 @@
 Pure functions. A ratio is candidate / baseline, compared round by round: what drifts on the machine drifts in both. Its
 estimate is the median of all averages of two rounds' log ratios (Hodges and Lehmann), its interval what the signed-rank
 test (Wilcoxon) does not reject: exact for any number of rounds, whatever the noise, as long as it is the same in both.
-docs/decisions/0021-statistics-of-a-comparison.md says what else was tried, with the false alarms of each.
+docs/decisions/0021-statistics-of-a-comparison.md says what else was tried, with the false alarms of each. Where several
+machines ran the rounds, each is a block: only rounds of one block are averaged, and ranked, with each other
+(docs/decisions/0148).
 
 Fewer rounds than a confidence asks for (six for 95 %) give an interval without ends, and no verdict.
 """
@@ -22,6 +24,7 @@ from functools import lru_cache
 from itertools import accumulate, combinations, combinations_with_replacement
 
 CONFIDENCE = 0.95
+MOST_PAIRS, NORMAL_FROM = 4000, 8  # of values of two groups: beyond, ranks are as good as normal
 THRESHOLD = 0.01  # of a decision: what is smaller is not worth a change
 
 
@@ -108,21 +111,30 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def ratio(
-    candidate: Sequence[float], baseline: Sequence[float], *, paired: bool = True, confidence: float = CONFIDENCE
+    candidate: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    paired: bool = True,
+    confidence: float = CONFIDENCE,
+    blocks: Sequence[str] = (),
 ) -> Interval:
-    """Candidate / baseline of positive values. Paired: the i-th of both are of the same round. Not paired: they are of
-    two independent measurements, and the machine's drift between these can't be told from a difference."""
+    """Candidate / baseline of positive values. Paired: the i-th of both are of the same round, and of the i-th block;
+    without blocks they are all of one. Not paired: they are of two independent measurements, and the machine's drift
+    between these can't be told from a difference."""
     above, below = _logarithms(candidate), _logarithms(baseline)
     if not paired:
         differences = sorted(one - other for one in above for other in below)
         return _exponential(_cut(differences, _rank_sum_distribution(len(above), len(below)), confidence))
     if len(above) != len(below):
         raise ValueError(f"rounds of candidate and baseline differ: {len(above)} and {len(below)}")
-    return _exponential(_centre(_differences(above, below), confidence))
+    return _exponential(_centre(_differences(above, below), confidence, blocks))
 
 
 def geometric_mean_ratio(
-    per_case: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, confidence: float = CONFIDENCE
+    per_case: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    confidence: float = CONFIDENCE,
+    blocks: Sequence[str] = (),
 ) -> Interval:
     """Ratio of the geometric means over all cases, (candidate, baseline) each, with as many rounds in every case. The
     interval is of this very set of cases: how far noise moves the mean, not what other programs would show."""
@@ -130,7 +142,8 @@ def geometric_mean_ratio(
     if len(rounds) != 1:
         raise ValueError(f"rounds of the cases differ: {sorted(rounds)}")
     cases = [_differences(_logarithms(candidate), _logarithms(baseline)) for candidate, baseline in per_case.values()]
-    return _exponential(_centre([statistics.fmean(of_round) for of_round in zip(*cases, strict=True)], confidence))
+    means = [statistics.fmean(of_round) for of_round in zip(*cases, strict=True)]
+    return _exponential(_centre(means, confidence, blocks))
 
 
 # ---- Verdicts ------------------------------------------------------------------------------------------------------
@@ -228,10 +241,15 @@ def _exponential(interval: Interval) -> Interval:
     return Interval(math.exp(interval.estimate), math.exp(interval.low), math.exp(interval.high))
 
 
-def _centre(differences: Sequence[float], confidence: float) -> Interval:
+def _centre(differences: Sequence[float], confidence: float, blocks: Sequence[str] = ()) -> Interval:
+    """Of rounds in blocks, each of which has a noise of its own."""
     exact = [round(one, 12) for one in differences]  # sums that cancel are 0: values without noise are common in memory
-    averages = sorted((one + other) / 2 for one, other in combinations_with_replacement(exact, 2))
-    return _cut(averages, _signed_rank_distribution(len(differences)), confidence)
+    of_block: dict[str, list[float]] = {}
+    for one, block in zip(exact, blocks or [""] * len(exact), strict=True):
+        of_block.setdefault(block, []).append(one)
+    pairs = (combinations_with_replacement(own, 2) for own in of_block.values())
+    averages = sorted((one + other) / 2 for of_one in pairs for one, other in of_one)
+    return _cut(averages, _signed_rank_distribution(*sorted(map(len, of_block.values()))), confidence)
 
 
 def _cut(ordered: Sequence[float], cumulative: Sequence[float], confidence: float) -> Interval:
@@ -256,13 +274,14 @@ def _shares(ways: Sequence[int]) -> list[float]:
 
 
 @lru_cache(maxsize=64)
-def _signed_rank_distribution(rounds: int) -> list[float]:
-    """Of the sum of the ranks whose sign is negative: each of 1..rounds with chance 1/2. The chances of all sums are
-    fields of 64 bits in one integer, 1 being 2^62: a thousand rounds have half a million sums, and as many steps."""
-    sums = rounds * (rounds + 1) // 2 + 1
+def _signed_rank_distribution(*rounds: int) -> list[float]:
+    """Of the sum, over blocks of so many rounds, of the ranks whose sign is negative: each of 1..rounds with chance
+    1/2. The chances of all sums are fields of 64 bits in one integer, 1 being 2^62: a thousand rounds have half a
+    million sums, and as many steps."""
+    sums = sum(of_block * (of_block + 1) // 2 for of_block in rounds) + 1
     halved = int.from_bytes((b"\xff" * 7 + b"\x7f") * sums, "little")  # without what a field got from the next one
     chances = 1 << 62
-    for rank in range(1, rounds + 1):
+    for rank in (rank for of_block in rounds for rank in range(1, of_block + 1)):
         chances = (chances + (chances << 64 * rank)) >> 1 & halved
     fields = array("Q", chances.to_bytes(8 * sums, sys.byteorder))
     return [below / (1 << 62) for below in accumulate(fields)]
@@ -271,7 +290,12 @@ def _signed_rank_distribution(rounds: int) -> list[float]:
 @lru_cache(maxsize=64)
 def _rank_sum_distribution(first: int, second: int) -> list[float]:
     """Of the number of pairs, one of each group, that are in the wrong order (Mann and Whitney). The ways to have each
-    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first."""
+    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first. Of very many
+    pairs it is the normal distribution."""
+    if first * second > MOST_PAIRS and min(first, second) >= NORMAL_FROM:
+        spread = math.sqrt(first * second * (first + second + 1) / 12)
+        normal = statistics.NormalDist(first * second / 2, spread)
+        return [normal.cdf(number + 0.5) for number in range(first * second + 1)]
     ways = [1] + [0] * (first * second)
     for i in range(1, first + 1):
         for place in range(len(ways) - 1, second + i - 1, -1):

@@ -1,35 +1,50 @@
 """Sweep: the best fixed setting of the knobs for a program, and how much there is to gain over the default.
 
-In two stages, because most settings change nothing. Every knob is set to each of some values, one knob at a time, and
-all knobs to random ones together, with few runs of each: that says which are worth a closer look, and no more. These,
-the default and whatever else is asked for (the controller, a policy) then run in turns, as often as an interval needs.
-So the best of the second stage is not the best by luck: what it shows was not seen when it was chosen.
+In two stages, because most settings change nothing. In the first one many settings have a run each, beside the default
+in the same round on the same machine: every knob alone at each of some values, then all knobs at random, then what
+Optuna's sampler (TPE) makes of all that was seen. That says which are worth a closer look, and no more. These, the
+default and whatever else is asked for (the controller, a policy) then run in turns, as often as an interval needs. So
+the best of the second stage is not the best by luck: what it shows was not seen when it was chosen.
+
+The random ones tell what a budget buys: what the best of so many is expected to be, and which part of all settings it
+is likely among.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hakmem import ab, behaviours, comparison, statistics, words
 from hakmem.allocators import hakmem
 from hakmem.behaviours import BehaviourCase
+from hakmem.errors import LabError
 from hakmem.ledger import Record
-from hakmem.measure import Case, Measurement, Variant
+from hakmem.measure import Case, Outcome, Place, Step, Turn, Variant
 from hakmem.report.model import Report
 from hakmem.settings import Knob
+
+if TYPE_CHECKING:
+    import optuna
 
 DEFAULT = "default"
 FIXED = "HAKMEM_ACE_ENABLED"
 UNRELATED = {"metrics_ms"}
 STEPS = (1 / 4, 4, 16)  # as the controller's arms
 MODE_MOST = 16  # a knob with so few values has them all
-BY_TIME, COMBINED, BY_MEMORY = 3, 1, 2  # finalists: of single knobs, of random settings, of all
-RANDOM = "random "
+BY_TIME, COMBINED, BY_MEMORY = 3, 1, 2  # finalists: of single knobs, of settings of all knobs, of any
+RANDOM, FOUND = "random ", "found "
+SINGLE_SHARE, RANDOM_SHARE = 2, 4  # of the settings: at most a half are single knobs, a quarter random
+IN_A_ROUND = 4  # settings beside the default
+BUDGET = "budget: "
 TOLERATED = 1.02  # time of a finalist that saves memory, as a ratio to the default's
 TIMES = ("cost_ns", "cpu_s")
 MEMORIES = ("mean_rss_bytes", "peak_rss_bytes")
+
+Row = tuple[str, float, float]  # a setting, with its time and memory as ratios to the default's
 
 
 # ---- What is tried ---------------------------------------------------------------------------------------------------
@@ -46,31 +61,28 @@ def arms(knob: Knob) -> list[int]:
     )
 
 
-def fixed(name: str, values: Mapping[str, int]) -> Variant:
+def fixed(name: str, given: Mapping[str, int]) -> Variant:
     """The controller is off: what is set stays so."""
-    settings = {FIXED: "0"}
-    if values:
-        settings["HAKMEM_KNOBS"] = ":".join(f"{knob}={value}" for knob, value in values.items())
-    return Variant(name, hakmem(), settings)
+    return Variant(name, hakmem(), {FIXED: "0", **({"HAKMEM_KNOBS": _name(given)} if given else {})})
 
 
-def single(knobs: Sequence[Knob]) -> list[Variant]:
-    return [
-        fixed(f"{knob.name}={value}", {knob.name: value})
-        for knob in knobs
-        if knob.name not in UNRELATED
-        for value in arms(knob)
-    ]
+def _name(given: Mapping[str, int]) -> str:
+    return ":".join(f"{knob}={value}" for knob, value in given.items())
 
 
-def combined(knobs: Sequence[Knob], count: int, seed: int) -> list[Variant]:
+def values(knob: Knob) -> list[int]:
+    """In order, the default among them."""
+    return sorted({knob.default, *arms(knob)})
+
+
+def single(knobs: Sequence[Knob]) -> list[dict[str, int]]:
+    return [{knob.name: value} for knob in knobs for value in arms(knob)]
+
+
+def combined(knobs: Sequence[Knob], count: int, seed: int) -> list[dict[str, int]]:
     """All knobs at random, each at its default or at one of its arms."""
     source = random.Random(seed)
-    made: list[Variant] = []
-    for number in range(1, count + 1):
-        drawn = {knob.name: source.choice([knob.default, *arms(knob)]) for knob in knobs if knob.name not in UNRELATED}
-        made.append(fixed(f"{RANDOM}{number}", drawn))
-    return made
+    return [{knob.name: source.choice(values(knob)) for knob in knobs} for _ in range(count)]
 
 
 def cases(what: Sequence[str], seconds: float = behaviours.SECONDS) -> list[Case]:
@@ -85,39 +97,145 @@ def shortened(case: Case) -> Case:
     return replace(case, seconds=case.seconds / 4) if isinstance(case, BehaviourCase) else case
 
 
+# ---- The first stage -------------------------------------------------------------------------------------------------
+
+
+class Search:
+    """So many settings of the knobs, of which each follows from those that came back before it."""
+
+    def __init__(self, knobs: Sequence[Knob], count: int, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._knobs = {knob.name: knob for knob in knobs if knob.name not in UNRELATED}
+        spaces = {name: len(values(knob)) for name, knob in self._knobs.items()}
+        self._space: dict[str, optuna.distributions.BaseDistribution] = {
+            name: optuna.distributions.IntDistribution(0, size - 1) for name, size in spaces.items()
+        }
+        self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+        alone = single([*self._knobs.values()])
+        random.Random(seed).shuffle(alone)
+        alone = alone[: count // SINGLE_SHARE]
+        drawn = combined([*self._knobs.values()], min(count // RANDOM_SHARE, count - len(alone)), seed)
+        self._planned = [(_name(one), one) for one in alone]
+        self._planned += [(f"{RANDOM}{number}", one) for number, one in enumerate(drawn, 1)]
+        self._count, self._asked = count, 0
+        self._trials: dict[str, optuna.Trial] = {}  # those that are being run
+        self.size = math.prod(spaces.values())
+        self.variants: dict[str, Variant] = {}
+        self.rows: list[Row] = []
+
+    def ask(self) -> Variant | None:
+        """None: all have been asked for."""
+        if self._asked == self._count:
+            return None
+        name, given = f"{FOUND}{self._asked - len(self._planned) + 1}", None
+        if self._asked < len(self._planned):
+            name, given = self._planned[self._asked]
+            every = {knob: given.get(knob, of.default) for knob, of in self._knobs.items()}
+            self._study.enqueue_trial({knob: values(self._knobs[knob]).index(value) for knob, value in every.items()})
+        self._asked += 1
+        trial = self._study.ask(self._space)
+        if given is None:
+            given = {knob: values(self._knobs[knob])[place] for knob, place in trial.params.items()}
+        self._trials[name] = trial
+        self.variants[name] = fixed(name, given)
+        return self.variants[name]
+
+    def tell(self, name: str, found: tuple[float, float] | None) -> None:
+        """Ratios of time and memory; None: it has none."""
+        from optuna.trial import TrialState
+
+        trial = self._trials.pop(name)
+        if found is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+            return
+        self._study.tell(trial, math.log(found[0]))
+        self.rows.append((name, *found))
+
+
+def run(search: Search, cases: Sequence[Case], place: Place, count: int, on_step: Callable[[Step], None]) -> None:
+    """All settings of a search. LabError where the default fails, to which the others are compared."""
+    default = fixed(DEFAULT, {})
+    begun = 0
+
+    def next_turn(machine: str) -> Turn | None:
+        nonlocal begun
+        asked = [variant for variant in (search.ask() for _ in range(IN_A_ROUND)) if variant is not None]
+        begun += 1
+        return Turn(begun, begun - 1, begun, cases, [default, *asked]) if asked else None
+
+    def on_run(turn: Turn, number: int, case: str, variant: str) -> None:
+        rounds = math.ceil(count / IN_A_ROUND)
+        of_round = (1 + IN_A_ROUND) * len(cases)
+        on_step(Step(turn.begun * of_round + number, rounds * of_round, turn.round, rounds, case, variant))
+
+    for done in place.run(next_turn, on_run):
+        failed = [one for one in done.outcome.failures if one.variant == DEFAULT] if done.outcome else []
+        if failed:
+            raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
+        for variant in done.turn.variants[1:]:
+            search.tell(variant.name, _ratios(done.outcome, cases, variant.name) if done.outcome else None)
+
+
+def _ratios(found: Outcome, cases: Sequence[Case], variant: str) -> tuple[float, float] | None:
+    """Geometric means over the cases of time and memory, to the default's of the same round."""
+    samples = {(case, name): sample.values for case, name, sample in found.samples}
+
+    def mean(metrics: Sequence[str]) -> float:
+        pairs = [(samples[case.name, variant], samples[case.name, DEFAULT]) for case in cases]
+        chosen = [next(metric for metric in metrics if metric in own) for own, _ in pairs]
+        return statistics.geometric_mean([own[one] / base[one] for one, (own, base) in zip(chosen, pairs, strict=True)])
+
+    try:
+        return mean(TIMES), mean(MEMORIES)
+    except (KeyError, ZeroDivisionError, ValueError):  # it failed a case, or a figure is 0
+        return None
+
+
+# ---- What a budget buys ----------------------------------------------------------------------------------------------
+
+
+def expected_best(ratios: Sequence[float], count: int) -> float:
+    """The mean, over all choices of `count` of them, of the lowest one."""
+    ordered = sorted(ratios)
+    of_all = math.comb(len(ordered), count)
+    return sum(one * math.comb(len(ordered) - rank - 1, count - 1) for rank, one in enumerate(ordered)) / of_all
+
+
+def budget(search: Search) -> list[str]:
+    """Lines for the record: how much of all settings was seen, and what more of them would bring."""
+    tried = len(search.rows)
+    drawn = [time for name, time, _ in search.rows if name.startswith(RANDOM)]
+    lines = [f"{tried} of {search.size:.3g} settings were tried"]
+    if drawn:
+        share = 1 - (1 - statistics.CONFIDENCE) ** (1 / len(drawn))
+        lines.append(f"with 95 % the best of {len(drawn)} random ones is among the best {share:.1%} of all")
+        counts = [count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500) if count < len(drawn)] + [len(drawn)]
+        best = ", ".join(f"{count}: {expected_best(drawn, count):.3f}" for count in counts)
+        lines.append(f"expected time of the best of so many random ones, of the default's in one run each: {best}")
+        found = [time for name, time, _ in search.rows if name.startswith(FOUND)]
+        if found:
+            lines.append(f"the best of {len(found)} that the search chose: {min(found):.3f}")
+    return [BUDGET + line for line in lines]
+
+
 # ---- Who comes into the second stage ---------------------------------------------------------------------------------
 
 
-def _ratio(done: Measurement, case: str, variant: str, metrics: Sequence[str]) -> float | None:
-    for metric in metrics:
-        values, base = done.values(case, variant, metric), done.values(case, DEFAULT, metric)
-        ratio = comparison.compare(values, base) if values else None
-        if ratio is not None:
-            return ratio.estimate
-    return None
-
-
-def ranking(done: Measurement, case: str) -> list[tuple[str, float, float]]:
-    """Variants with their ratios of time and memory to the default's, the fastest first, without those that failed."""
-    rows: list[tuple[str, float, float]] = []
-    for variant in done.variants:
-        time, memory = (_ratio(done, case, variant.name, metrics) for metrics in (TIMES, MEMORIES))
-        if time is not None and memory is not None:
-            rows.append((variant.name, time, memory))
-    return sorted(rows, key=lambda row: row[1])
-
-
-def finalists(ranked: Sequence[tuple[str, float, float]]) -> list[str]:
+def finalists(rows: Iterable[Row]) -> list[str]:
     """Those that save time, then those that save memory and lose next to no time."""
-    faster = [name for name, time, _ in ranked if time < 1 and name != DEFAULT]
-    single_ones = [name for name in faster if not name.startswith(RANDOM)]
-    chosen = single_ones[:BY_TIME] + [name for name in faster if name.startswith(RANDOM)][:COMBINED]
-    lean = [row for row in ranked if row[1] <= TOLERATED and row[2] < 1 and row[0] not in (DEFAULT, *chosen)]
+    ranked = sorted(rows, key=lambda row: row[1])
+    faster = [name for name, time, _ in ranked if time < 1]
+    of_all_knobs = [name for name in faster if name.startswith((RANDOM, FOUND))]
+    chosen = [name for name in faster if name not in of_all_knobs][:BY_TIME] + of_all_knobs[:COMBINED]
+    lean = [row for row in ranked if row[1] <= TOLERATED and row[2] < 1 and row[0] not in chosen]
     return chosen + [name for name, _, _ in sorted(lean, key=lambda row: row[2])[:BY_MEMORY]]
 
 
-def screened(ranked: Sequence[tuple[str, float, float]]) -> list[str]:
-    """A line for the record."""
+def screened(rows: Iterable[Row]) -> list[str]:
+    """A line each for the record, the fastest first."""
+    ranked = sorted(rows, key=lambda row: row[1])
     return [f"screened: {name}: time {time:.3f}, memory {memory:.3f} of the default's" for name, time, memory in ranked]
 
 
@@ -133,7 +251,9 @@ def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | Non
     confidence = statistics.family_confidence(max(len(fixed_ones), 1))
     found = []
     for name in fixed_ones:
-        ratio = comparison.compare(record.values(case, name, metric), record.values(case, DEFAULT, metric), confidence)
+        ratio = comparison.compare(
+            record.values(case, name, metric), record.values(case, DEFAULT, metric), confidence, record.blocks
+        )
         if ratio is not None and ratio.is_bounded and ratio.high < 1:
             found.append((name, ratio))
     return min(found, key=lambda pair: pair[1].estimate, default=None)
@@ -152,6 +272,7 @@ def report(record: Record, kept: str | None = None) -> Report:
             summary.append(
                 f"{case}: the fastest fixed setting is {best[0]}, {words.ratio(best[1])} of the default's time."
             )
+    summary += [note.removeprefix(BUDGET).capitalize() + "." for note in record.notes if note.startswith(BUDGET)]
     knobs = tuple(
         f"{name}: {facts.settings['HAKMEM_KNOBS']}"
         for name, facts in record.variants.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from hakmem import comparison, statistics, words
 from hakmem.ledger import Record
@@ -44,7 +44,8 @@ def _shown(record: Record) -> list[str]:
         for name in (time, "peak_rss_bytes"):
             pairs = _pairs(record, other, base, name)
             if pairs:
-                found.append(f"{other} to {base}, {_summed_up(pairs, comparison.metric(record, name), record.rounds)}")
+                said = _summed_up(pairs, comparison.metric(record, name), record.rounds, record.blocks)
+                found.append(f"{other} to {base}, {said}")
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
     return found or ["one side only"]
@@ -59,14 +60,14 @@ def _pairs(record: Record, other: str, base: str, metric: str) -> Pairs:
     return {case: pair for case, pair in every.items() if comparison.compare(*pair) is not None}
 
 
-def _summed_up(pairs: Pairs, metric: Metric, rounds: int) -> str:
+def _summed_up(pairs: Pairs, metric: Metric, rounds: int, blocks: Sequence[str]) -> str:
     """Verdict, direction and interval: of the geometric mean, and of the cases that were shown to be worse."""
-    mean = statistics.geometric_mean_ratio(pairs)
+    mean = statistics.geometric_mean_ratio(pairs, blocks=blocks)
     said = words.verdict(statistics.verdict(mean, metric.less_is_better), rounds)
     summed = f"{metric.title} ({'less' if metric.less_is_better else 'more'} is better): {said}, {words.ratio(mean)}"
     if len(pairs) == 1:
         return summed
-    ratios = {case: statistics.ratio(*pair) for case, pair in pairs.items()}
+    ratios = {case: statistics.ratio(*pair, blocks=blocks) for case, pair in pairs.items()}
     verdicts = {case: statistics.verdict(one, metric.less_is_better) for case, one in ratios.items()}
     worse = sorted(
         (case for case in ratios if verdicts[case] is Verdict.SLOWER),

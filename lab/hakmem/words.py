@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hakmem.machine import Machine
@@ -61,6 +62,12 @@ def machine(facts: Machine) -> str:
     governor = f", governor {facts.governor}" if facts.governor else ""
     huge = f", THP {facts.transparent_hugepage}" if facts.transparent_hugepage else ""
     return f"{facts.cpu}, {facts.cores} cores, Linux {facts.kernel}{governor}{huge}, load {facts.load[0]:.2f}"
+
+
+def machines(facts: Iterable[Machine]) -> str:
+    """As many of each processor."""
+    kinds = Counter(f"{one.cpu}, {one.cores} cores" for one in facts)
+    return f"{kinds.total()} machines: " + "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

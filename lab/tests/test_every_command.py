@@ -35,7 +35,7 @@ CALLS = {
     "ctl": "{pid} stats",
     "top": "--interval 0.1",
     "learn": "-- true",
-    "sweep": "--random 0 --knob decay_ms -n 1 -- true",
+    "sweep": "--trials 4 --knob decay_ms -n 1 -- true",
     "adapt switching": "--seconds 0.01 --visits 1 -n 1",
     "adapt excursion": "--try decay_ms=4000 -n 1 -- true",
     "adapt policy": "--seconds 0.01 --visits 3 -n 1 idle",
@@ -51,6 +51,7 @@ CALLS = {
     "ready": "--quick",
     "pins": "-- true",
     "serve": "",
+    "fleet analyse": "--prometheus http://127.0.0.1:1 x",
 }
 # Commands that do something else with an option: in the tests that need no more than words.
 MODES = {

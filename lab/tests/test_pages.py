@@ -88,8 +88,13 @@ def problem(words: list[str]) -> str | None:
     command = cli.cli.get_command(click.Context(cli.cli), words[1])
     if command is None:
         return f"there is no hakmem {words[1]}"
+    rest = words[2:]
+    if isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        command = command.get_command(click.Context(command), rest.pop(0))
+        if command is None:
+            return f"hakmem {words[1]} has no {words[2]}"
     options = {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
-    for word in words[2:]:
+    for word in rest:
         if word == "--":
             break
         if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in {*options, "-h", "--help"}:

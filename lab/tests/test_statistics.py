@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
 
 import calibration
@@ -315,3 +316,35 @@ def test_rounds_needed() -> None:
     assert planning.power_of(5, 0.0001, 0.5) == 0
     with pytest.raises(ValueError, match="no number of rounds"):
         planning.rounds_needed(0.02, 0)
+
+
+# ---- Blocks ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_chances_of_blocks_are_those_of_all_signs() -> None:
+    """Ranks within each block: every pattern of signs of 3 and 4 rounds is as likely as each other one."""
+    ways = [0] * (6 + 10 + 1)
+    for signs in itertools.product((0, 1), repeat=7):
+        ways[sum(s * r for s, r in zip(signs, (1, 2, 3, 1, 2, 3, 4), strict=True))] += 1
+    expected = [sum(ways[: number + 1]) / 2**7 for number in range(len(ways))]
+    assert statistics._signed_rank_distribution(3, 4) == pytest.approx(expected)
+    assert statistics.ratio([2.0] * 6, [1.0] * 6, blocks=["a"] * 6) == statistics.ratio([2.0] * 6, [1.0] * 6)
+
+
+def test_rounds_of_two_machines_are_not_averaged_with_each_other() -> None:
+    """The machines disagree: half of the cost on one, twice on the other. No average of the two is an estimate."""
+    found = statistics.ratio([0.5] * 7 + [2.0] * 3, [1.0] * 10, blocks=["a"] * 7 + ["b"] * 3)
+    assert (found.low, found.estimate, found.high) == pytest.approx((0.5, 0.5, 2.0))
+    assert statistics.ratio([0.5] * 7 + [2.0] * 3, [1.0] * 10).high == pytest.approx(1)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (9, 2, 1), (6, 6)])
+def test_false_alarms_with_machines_of_different_noise(sizes: tuple[int, ...]) -> None:
+    source = random.Random(1)
+    blocks = [str(number) for number, size in enumerate(sizes) for _ in range(size)]
+    noise = [(0.01, 0.3, 0.05)[int(block)] for block in blocks]
+    alarms = 0
+    for _ in range(2000):
+        values = [math.exp(source.gauss(0, one)) for one in noise]
+        alarms += not statistics.ratio(values, [1.0] * len(values), blocks=blocks).holds(1)
+    assert alarms / 2000 < 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5

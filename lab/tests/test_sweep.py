@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from click.testing import CliRunner
 from hakmem import behaviours, cli, native, settings, sweep
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
-from hakmem.measure import Measurement, Sample, Variant
+from hakmem.measure import Here, Sample, Variant
 from hakmem.settings import Knob
 from hakmem.suite import BenchCase
 
@@ -42,17 +44,15 @@ def test_arms_are_steps_and_bounds_but_not_the_default() -> None:
     assert sweep.arms(Knob("limit", 100, 50, 200)) == [50, 200]  # steps beyond the bounds are none
 
 
-def test_single_settings_have_no_controller() -> None:
-    made = {variant.name: variant.settings for variant in sweep.single(KNOBS)}
-    assert len(made) == 7
-    assert made["decay_ms=10"] == {"HAKMEM_ACE_ENABLED": "0", "HAKMEM_KNOBS": "decay_ms=10"}
+def test_a_setting_has_no_controller() -> None:
+    assert len(sweep.single(KNOBS)) == 7
+    assert sweep.fixed("name", {"decay_ms": 10}).settings == {"HAKMEM_ACE_ENABLED": "0", "HAKMEM_KNOBS": "decay_ms=10"}
 
 
 def test_random_settings_follow_from_the_seed() -> None:
     first, again, other = (sweep.combined(KNOBS, 8, seed) for seed in (1, 1, 2))
-    assert [variant.settings for variant in first] == [variant.settings for variant in again]
-    assert [variant.settings for variant in first] != [variant.settings for variant in other]
-    assert "decay_ms=" in first[0].settings["HAKMEM_KNOBS"] and "huge_page_mode=" in first[0].settings["HAKMEM_KNOBS"]
+    assert first == again != other
+    assert first[0].keys() == {"decay_ms", "huge_page_mode"}
 
 
 def row(name: str, time: float, memory: float) -> tuple[str, float, float]:
@@ -62,31 +62,96 @@ def row(name: str, time: float, memory: float) -> tuple[str, float, float]:
 def test_finalists_save_time_or_memory() -> None:
     ranked = [
         row("random 1", 0.5, 2),
-        row("random 2", 0.6, 2),
+        row("found 2", 0.6, 2),
         row("a=1", 0.8, 1),
         row("b=1", 0.9, 1.1),
         row("c=1", 0.95, 1),
         row("d=1", 0.96, 1.2),
-        row(sweep.DEFAULT, 1, 1),
         row("e=1", 1.01, 0.8),
         row("f=1", 1.5, 0.1),  # too slow
     ]
     assert sweep.finalists(ranked) == ["a=1", "b=1", "c=1", "random 1", "e=1"]
-    assert sweep.finalists([row(sweep.DEFAULT, 1, 1), row("a=1", 1.2, 1)]) == []
+    assert sweep.finalists([row("a=1", 1.2, 1)]) == []
 
 
-def test_ranking_is_to_the_default() -> None:
-    variants = [sweep.fixed(sweep.DEFAULT, {}), sweep.fixed("a=1", {"a": 1}), sweep.fixed("broken", {"b": 1})]
-    done = Measurement([], variants, rounds=2)
-    done.samples = {
-        "hot": {
-            "default": [Sample({"cost_ns": 10, "mean_rss_bytes": 100}, "", True)] * 2,
-            "a=1": [Sample({"cost_ns": 8, "mean_rss_bytes": 150}, "", True)] * 2,
-            "broken": [],
-        }
-    }
-    found = {name: (round(time, 9), round(memory, 9)) for name, time, memory in sweep.ranking(done, "hot")}
-    assert found == {"a=1": (0.8, 1.5), "default": (1, 1)}
+@dataclass
+class Bowl:
+    """Its time is least where many knobs have one value each; every run is a little off."""
+
+    name: str = "bowl"
+    command: Sequence[str] = ("bowl",)
+    same_output: bool = True
+    count: int = 0
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        self.count += 1
+        given = dict(word.split("=") for word in variant.settings.get("HAKMEM_KNOBS", "").split(":") if word)
+        off = sum(abs(BOWL_VALUES.index(int(given.get(knob.name, "100"))) - 4) for knob in BOWL)
+        noise = 1 + 0.01 * math.sin(self.count)
+        if given.get("knob0") == "0":
+            raise LabError("it fails there")
+        return Sample({"cpu_s": (1 + 0.1 * off) * noise, "peak_rss_bytes": 100.0}, "", True)
+
+
+BOWL = [Knob(f"knob{number}", 100, 0, 100000) for number in range(6)]
+BOWL_VALUES = [0, 25, 100, 400, 1600, 100000]
+
+
+def searched(trials: int, seed: int) -> sweep.Search:
+    search = sweep.Search(BOWL, trials, seed)
+    sweep.run(search, [Bowl()], Here(), trials, lambda step: None)
+    return search
+
+
+def test_the_search_finds_more_than_chance_does() -> None:
+    """Of as many settings as the search chooses, chance's best is worse, in four of five seeds at the least."""
+    wins = 0
+    for seed in range(5):
+        search = searched(100, seed)
+        found = [time for name, time, _ in search.rows if name.startswith(sweep.FOUND)]
+        by_chance = searched_at_random(len(found), seed)
+        wins += min(found) < by_chance
+    assert wins >= 4
+
+
+def searched_at_random(count: int, seed: int) -> float:
+    bowl, default = Bowl(), Bowl().run(sweep.fixed("default", {})).values["cpu_s"]
+    drawn = [one for one in sweep.combined(BOWL, count, seed + 100) if one["knob0"] != 0]
+    return min(bowl.run(sweep.fixed("x", one)).values["cpu_s"] for one in drawn) / default
+
+
+def test_every_setting_is_compared_in_its_round_and_failures_are_left_out() -> None:
+    search = searched(40, 3)
+    assert len(search.variants) == 40
+    assert [name for name in search.variants if name.startswith(sweep.RANDOM)] == [f"random {i}" for i in range(1, 11)]
+    failing = {name for name, one in search.variants.items() if "knob0=0" in one.settings["HAKMEM_KNOBS"].split(":")}
+    assert {name for name, _, _ in search.rows} == search.variants.keys() - failing
+    assert searched(40, 3).rows == search.rows  # by its seed
+
+
+def test_what_a_budget_buys() -> None:
+    ratios = [0.9, 1.0, 1.1]
+    assert sweep.expected_best(ratios, 1) == pytest.approx(1.0)
+    assert sweep.expected_best(ratios, 2) == pytest.approx((0.9 + 0.9 + 1.0) / 3)
+    assert sweep.expected_best(ratios, 3) == pytest.approx(0.9)
+    search = searched(40, 3)
+    lines = sweep.budget(search)
+    assert f"budget: {len(search.rows)} of {6**6:.3g} settings were tried" in lines
+    drawn = sum(name.startswith(sweep.RANDOM) for name, _, _ in search.rows)
+    share = 1 - 0.05 ** (1 / drawn)
+    assert f"budget: with 95 % the best of {drawn} random ones is among the best {share:.1%} of all" in lines
+
+
+def test_the_default_must_work() -> None:
+    class Broken(Bowl):
+        def run(self, variant: Variant) -> Sample:
+            raise LabError("broken")
+
+    with pytest.raises(LabError, match="bowl at the default: broken"):
+        sweep.run(sweep.Search(BOWL, 4, 1), [Broken()], Here(), 4, lambda step: None)
 
 
 # ---- Behaviours ------------------------------------------------------------------------------------------------------
@@ -121,9 +186,10 @@ def test_sweep_finds_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
     monkeypatch.setattr(BehaviourCase, "run", run)
     monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
-    words = ["sweep", "--random", "0", "--side", "adaptive=ACE_ENABLED=1", "--json", str(tmp_path / "record.json")]
+    words = ["sweep", "--trials", "30", "--side", "adaptive=ACE_ENABLED=1", "--json", str(tmp_path / "record.json")]
     done = CliRunner().invoke(cli.cli, [*words, "--", "behaviour", "hot"])
     assert done.exit_code == 0, done.output
+    assert "settings were tried." in done.output
     assert "hot: the fastest fixed setting is decay_ms=4000, 0.5" in done.output
     text = (tmp_path / "record.json").read_text()
     assert '"kind": "sweep"' in text and "screened: decay_ms=4000: time 0.500" in text

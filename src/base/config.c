@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/experiment.h"
 #include "base/profile.h"
 
 struct option {
@@ -36,20 +37,22 @@ enum { FORMER_COUNT = sizeof former_table / sizeof former_table[0] };
 
 _Static_assert(FORMER_COUNT <= 64, "a bit for each");
 
-static const char *const kind_expected[] = {"0 or 1",
-                                            "a number of bytes, such as 4096 or 64K",
-                                            "a number",
-                                            "off, auto or on",
-                                            "off, text or json[:FILE]",
-                                            "none, HUP, USR1, USR2 or 35 to 64",
-                                            "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
-                                            "a number of milliseconds, 10 to 3600000",
-                                            "profile, balanced, speed, memory or latency",
-                                            HAK_PROFILE_NAMES,
-                                            "0, 1 or auto",
-                                            "none, or the name of a file",
-                                            "0, 1 or 1:FILE",
-                                            "0, 1, or 1/N with N from 1 to 1000000000"};
+static const char *const kind_expected[] = {
+    "0 or 1",
+    "a number of bytes, such as 4096 or 64K",
+    "a number",
+    "off, auto or on",
+    "off, text or json[:FILE]",
+    "none, HUP, USR1, USR2 or 35 to 64",
+    "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
+    "a number of milliseconds, 10 to 3600000",
+    "profile, balanced, speed, memory or latency",
+    HAK_PROFILE_NAMES,
+    "0, 1 or auto",
+    "none, or the name of a file",
+    "0, 1 or 1:FILE",
+    "0, 1, or 1/N with N from 1 to 1000000000",
+    "none, or NAME:SHARE%:KNOB=NUMBER[:KNOB=NUMBER...], SHARE from 0.01 to 100"};
 
 static uint64_t *field_of(struct hak_config *config, const struct option *option) {
     return (uint64_t *)(void *)((char *)config + option->offset);
@@ -147,12 +150,8 @@ static void add_signal(struct hak_text *out, uint64_t number) {
 
 _Static_assert(HAK_KNOB_COUNT <= 64, "a bit for each knob");
 
-static bool parse_knobs(const char *value, struct hak_config *config) {
+static bool parse_knobs(const char *value, uint64_t *knobs, uint64_t *knob_values) {
     uint64_t given = 0, values[HAK_KNOB_COUNT] = {0};
-    if (strcmp(value, "none") == 0) {
-        config->knobs = 0;
-        return true;
-    }
     for (;; value++) {
         size_t name_length = strcspn(value, "=:"), length = strcspn(value, ":");
         enum hak_knob_number knob = hak_knob_find(value, name_length);
@@ -168,8 +167,46 @@ static bool parse_knobs(const char *value, struct hak_config *config) {
         value += length;
         if (*value == '\0') break;
     }
-    config->knobs = given;
-    memcpy(config->knob_values, values, sizeof values);
+    *knobs = given;
+    memcpy(knob_values, values, sizeof values);
+    return true;
+}
+
+/* Of a percentage with two decimals at most, and the sign behind it: hundredths. NULL when it is none; else what comes
+ * after it. */
+static const char *parse_share(const char *at, uint64_t *out) {
+    uint64_t hundredths = 0;
+    int decimals = -1; /* before the point */
+    const char *start = at;
+    for (; (*at >= '0' && *at <= '9' && decimals < 2) || (*at == '.' && decimals < 0); at++) {
+        if (*at != '.') hundredths = hundredths * 10 + (uint64_t)(*at - '0');
+        if (*at == '.' || decimals >= 0) decimals++;
+        if (hundredths > HAK_EXPERIMENT_WHOLE) return NULL;
+    }
+    if (at == start || *start == '.' || at[-1] == '.' || *at != '%') return NULL;
+    for (; decimals < 2; decimals++)
+        if (decimals >= 0) hundredths *= 10;
+    *out = hundredths;
+    return at + 1;
+}
+
+static bool is_name(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        bool is_letter = (text[i] | 32) >= 'a' && (text[i] | 32) <= 'z';
+        if (!is_letter && !(text[i] >= '0' && text[i] <= '9') && strchr("-_.", text[i]) == NULL) return false;
+    }
+    return length > 0 && length <= HAK_EXPERIMENT_NAME_BYTES;
+}
+
+static bool parse_experiment(const char *value, struct hak_config *config) {
+    size_t length = strcspn(value, ":");
+    uint64_t share = 0;
+    const char *at = value[length] == ':' && is_name(value, length) ? parse_share(value + length + 1, &share) : NULL;
+    if (at == NULL || *at != ':' || share == 0 || share > HAK_EXPERIMENT_WHOLE ||
+        !parse_knobs(at + 1, &config->experiment_knobs, config->experiment_values))
+        return false;
+    config->experiment = (uintptr_t)value;
+    config->experiment_share = share;
     return true;
 }
 
@@ -209,7 +246,14 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
     case HAK_OPTION_GOAL: return parse_word(value, goal_names, field);
     case HAK_OPTION_MS: return parse_ms(value, field);
     case HAK_OPTION_SIGNAL: return parse_signal(value, field);
-    case HAK_OPTION_KNOBS: return parse_knobs(value, config);
+    case HAK_OPTION_KNOBS:
+        if (strcmp(value, "none") != 0) return parse_knobs(value, &config->knobs, config->knob_values);
+        config->knobs = 0;
+        return true;
+    case HAK_OPTION_EXPERIMENT:
+        if (strcmp(value, "none") != 0) return parse_experiment(value, config);
+        config->experiment = 0;
+        return true;
     case HAK_OPTION_STATS: return parse_stats(value, field, &config->stats_file);
     case HAK_OPTION_PROFILE:
         return parse_word(value, hak_profile_names, field) || parse_word(value, hak_profile_aliases, field);
@@ -303,6 +347,7 @@ static void add_value(struct hak_text *out, const struct option *option, uint64_
     case HAK_OPTION_PROFILE: hak_text_add(out, "%s", hak_profile_names[value]); break;
     case HAK_OPTION_SIGNAL: add_signal(out, value); break;
     case HAK_OPTION_STATS: hak_text_add(out, "%s", formats[value]); break;
+    case HAK_OPTION_EXPERIMENT:
     case HAK_OPTION_FILE: hak_text_add(out, "%s", value == 0 ? "none" : hak_config_file(value)); break;
     case HAK_OPTION_KNOBS: hak_text_add(out, "%s", value == 0 ? "none" : "as below"); break;
     case HAK_OPTION_GUARD:

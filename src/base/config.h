@@ -24,6 +24,7 @@ enum hak_option_kind {
     HAK_OPTION_FILE,         /* the name of a file, for hak_config_file */
     HAK_OPTION_HEAP_PROFILE, /* 0, 1, or 1:FILE */
     HAK_OPTION_GUARD,        /* 0, 1, or 1/N: the value is N */
+    HAK_OPTION_EXPERIMENT,   /* NAME:SHARE%:KNOBS: the value is the text, for hak_config_file */
 };
 
 enum { HAK_CHOICE_AUTO = 2 };
@@ -38,9 +39,12 @@ struct hak_config {
 #include "base/config.def"
 #undef HAK_OPTION
     uint64_t knob_values[HAK_KNOB_COUNT]; /* where bit i of `knobs` is set, for knob i */
-    uint64_t former;                      /* bit i: row i of former.def was given */
-    const char *stats_file;               /* points into the environment; NULL for standard error */
-    const char *heap_profile_file;        /* the same; NULL for hakmem.PID.prof */
+    uint64_t experiment_knobs,
+        experiment_values[HAK_KNOB_COUNT]; /* the same, for hosts in the experiment's treatment */
+    uint64_t experiment_share; /* of HAK_EXPERIMENT_WHOLE; what the experiment is called is its text up to the colon */
+    uint64_t former;           /* bit i: row i of former.def was given */
+    const char *stats_file;    /* points into the environment; NULL for standard error */
+    const char *heap_profile_file; /* the same; NULL for hakmem.PID.prof */
 };
 
 /* Reads "NAME=VALUE" strings up to a NULL. A setting that is unknown or malformed adds one line to `messages` and keeps
@@ -50,7 +54,7 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
 /* HAKMEM_SEED alone, for what is picked before there is a place for messages; 0 where it is not set, or malformed. */
 uint64_t hak_config_seed(char *const *environment);
 
-/* The value of a setting that is the name of a file, which lies in the environment; NULL for none. */
+/* The value of a setting that is the name of a file, or another text, which lies in the environment; NULL for none. */
 HAK_INLINE const char *hak_config_file(uint64_t value) { return (const char *)(uintptr_t)value; }
 
 /* A decimal number, with K, M or G for powers of 1024, and nothing else. */

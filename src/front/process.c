@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/experiment.h"
 #include "base/profile.h"
 #include "control/ace.h"
 #include "control/policy.h"
@@ -69,6 +70,25 @@ static bool follow_policy(const char *path, struct hak_text *messages) {
     return true;
 }
 
+static void give_knobs(uint64_t knobs, const uint64_t *values) {
+    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
+        if (knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, values[i]);
+}
+
+static void take_part(struct hak_text *messages) {
+    char host[HAK_OS_HOST_NAME_BYTES], name[HAK_EXPERIMENT_NAME_BYTES + 1] = {0};
+    const char *text = hak_config_file(settings.experiment);
+    if (!hak_os_host_name(host)) {
+        hak_text_add(messages, "hakmem: setting HAKMEM_EXPERIMENT=%s ignored: the host has no name\n", text);
+        return;
+    }
+    memcpy(name, text, strcspn(text, ":"));
+    memcpy(hak_experiment.name, name, sizeof name);
+    hak_experiment.is_treated = hak_experiment_treats(name, host, settings.experiment_share);
+    if (hak_experiment.is_treated) give_knobs(settings.experiment_knobs, settings.experiment_values);
+    if (settings.help) hak_text_add(messages, "hakmem: experiment %s: %s is in %s\n", name, host, hak_experiment_arm());
+}
+
 static void set_knobs(struct hak_text *messages) {
     enum hak_goal goal = hak_profile_apply(settings.profile);
     bool is_pinned = settings.policy != 0 && follow_policy(hak_config_file(settings.policy), messages);
@@ -83,9 +103,9 @@ static void set_knobs(struct hak_text *messages) {
         .slow_ms = settings.ace_slow_ms,
     });
     if (settings.guard != 0) hak_knob_give(HAK_KNOB_guard_share, settings.guard);
-    /* Last: by hand, whatever a policy says. */
-    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (settings.knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, settings.knob_values[i]);
+    /* Last: by hand, whatever a policy says; and what is tried on some hosts, whatever all have. */
+    give_knobs(settings.knobs, settings.knob_values);
+    if (settings.experiment != 0) take_part(messages);
 }
 
 /* Whole lines, and one that says that there are more. */

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/experiment.h"
+
 /* What comes before the samples of a metric. The format wants a unit said where a name ends with one. */
 static void begin_metric(struct hak_text *out, const char *name, const char *kind, const char *text) {
     size_t length = strlen(name);
@@ -36,6 +38,11 @@ static void write_classes(const struct hak_snapshot *snapshot, struct hak_text *
 void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_text *out) {
     begin_metric(out, "build", "info", "the hakmem that this process runs on");
     hak_text_add(out, "hakmem_build_info{version=\"%s\"} 1\n", hak_version());
+    if (hak_experiment.name[0] != '\0') {
+        begin_metric(out, "experiment", "info", "the experiment that this process takes part in, and its host's arm");
+        hak_text_add(out, "hakmem_experiment_info{name=\"%s\",arm=\"%s\"} 1\n", hak_experiment.name,
+                     hak_experiment_arm());
+    }
 #define HAK_TOTAL(field, kind, text) write_metric(out, #field, #kind, text, snapshot->total.field);
 #include "observe/totals.def"
 #undef HAK_TOTAL

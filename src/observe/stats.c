@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/experiment.h"
 #include "base/memory.h"
 #include "os/inspect.h"
 #include "os/os.h"
@@ -181,6 +182,9 @@ static void write_json_row(const struct hak_heap *heap, const char *name, struct
 
 void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_names, struct hak_text *out) {
     hak_text_add(out, "hakmem %s statistics\n", hak_version());
+    if (hak_experiment.name[0] != '\0')
+        hak_text_add(out, "  %-20s %16s  arm of the host in the experiment %s\n", "experiment", hak_experiment_arm(),
+                     hak_experiment.name);
 #define HAK_TOTAL(field, kind, text) hak_text_add(out, "  %-20s %16lu\n", #field, (unsigned long)snapshot->total.field);
 #include "observe/totals.def"
 #undef HAK_TOTAL
@@ -207,6 +211,9 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_name
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out) {
     hak_text_add(out, "{\"hakmem\": \"%s\", \"pid\": %d, \"allocations\": %lu", hak_version(), process_id,
                  (unsigned long)snapshot->allocations);
+    if (hak_experiment.name[0] != '\0')
+        hak_text_add(out, ",\n \"experiment\": {\"name\": \"%s\", \"arm\": \"%s\"}", hak_experiment.name,
+                     hak_experiment_arm());
 #define HAK_TOTAL(field, kind, text) hak_text_add(out, ",\n \"%s\": %lu", #field, (unsigned long)snapshot->total.field);
 #include "observe/totals.def"
 #undef HAK_TOTAL

@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1017,6 +1018,14 @@ void hak_os_drop_stderr(void) {
 bool hak_os_is_privileged(void) { return getauxval(AT_SECURE) != 0; }
 
 int hak_os_process_id(void) { return (int)getpid(); }
+
+bool hak_os_host_name(char name[HAK_OS_HOST_NAME_BYTES]) {
+    struct utsname names;
+    if (HAK_SYSTEM_CALL(SYS_uname, &names) != 0 || names.nodename[0] == '\0') return false;
+    _Static_assert(sizeof names.nodename == HAK_OS_HOST_NAME_BYTES, "as the kernel has it");
+    memcpy(name, names.nodename, sizeof names.nodename);
+    return true;
+}
 
 /* The C library knows, and makes the number of a thread's clock of it: as in hak_os_thread_cpu_ns. So nobody asks the
  * kernel. */

@@ -222,6 +222,10 @@ int hak_os_kept_stderr(void);
 bool hak_os_is_privileged(void);
 
 int hak_os_process_id(void);
+
+/* The name of the host, or of the container that has one of its own (its UTS namespace). False: there is none. */
+enum { HAK_OS_HOST_NAME_BYTES = 65 };
+bool hak_os_host_name(char name[HAK_OS_HOST_NAME_BYTES]);
 uint32_t hak_os_thread_id(void); /* of the caller, as the kernel counts; no system call. 0 when it is not known */
 
 /* The address of the misuse that this process has reported and is to be aborted for; 0 for none. Where there is one,

@@ -519,6 +519,12 @@ bool hak_os_is_readable(const void *address) {
     return syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) != 0 && errno != EFAULT;
 }
 
+bool hak_os_host_name(char name[HAK_OS_HOST_NAME_BYTES]) {
+    const char *given = getenv("FAKE_OS_HOST"); /* asked for before main */
+    if (given != NULL) snprintf(name, HAK_OS_HOST_NAME_BYTES, "%s", given);
+    return given != NULL;
+}
+
 int hak_os_process_id(void) { return (int)getpid() + fake_os.processes_away; }
 uint32_t hak_os_thread_id(void) {
     if (fake_os.at_thread_id != NULL) fake_os.at_thread_id();

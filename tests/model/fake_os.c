@@ -270,6 +270,7 @@ bool hak_os_may_wait(void) { return true; }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, UINT_MAX); }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }
 bool hak_os_is_privileged(void) { return !fake_os.has_service; }
+bool hak_os_host_name(char name[HAK_OS_HOST_NAME_BYTES]) { return (void)name, false; }
 int hak_os_process_id(void) { return 1; }
 void hak_os_write(int descriptor, const char *text, size_t length) { (void)descriptor, (void)text, (void)length; }
 bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {

@@ -3,6 +3,7 @@
 #include "base/format.c"
 #include "base/knobs.c"
 #include "base/profile.c"
+#include "base/experiment.c"
 #include "base/config.c"
 #include "base/counters.c"
 #include "base/memory.c"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import output
+from hakmem import output, places
 from hakmem.finite import FiniteRange
 
 rounds_option = click.option(
@@ -28,9 +28,16 @@ def command() -> None:
 @click.option("--best", multiple=True, metavar="BEHAVIOUR=KNOB=NUMBER[:...]", help="its best fixed setting")
 @settings_option
 @rounds_option
+@places.option
 @output.options
 def switching(
-    seconds: float, visits: int, best: tuple[str, ...], given: tuple[str, ...], rounds: int, **files: str | None
+    seconds: float,
+    visits: int,
+    best: tuple[str, ...],
+    given: tuple[str, ...],
+    rounds: int,
+    on: str | None,
+    **files: str | None,
 ) -> int:
     """A program that switches between six behaviours: the controller, the default that stays, and an oracle that has
     each behaviour's best fixed setting (--best, as `hakmem sweep` finds it) in force at once.
@@ -47,9 +54,9 @@ def switching(
     default = sweep.fixed(sweep.DEFAULT, {})
     fixed = {variant.name: variant for variant in (default, *chosen.values())}
     start = machine.facts()
-    with progress.shown() as on_step:
-        case = adapt.switching(seconds, visits)
-        done = measure.measure([case], [*fixed.values(), adapt.adaptive(own)], rounds, on_step=on_step)
+    sides = [*fixed.values(), adapt.adaptive(own)]
+    with places.opened(on) as place, progress.shown() as on_step:
+        done = measure.measure([adapt.switching(seconds, visits)], sides, rounds, on_step=on_step, place=place)
     record = ledger.from_measurement(adapt.by_behaviour(done, chosen, visits), "adapt", start=start)
     output.finish(record, lambda kept: adapt.switching_report(record, kept), **files)  # type: ignore[arg-type]
     return 130 if done.interrupted else 1 if done.failures else 0
@@ -59,9 +66,17 @@ def switching(
 @click.option("--try", "assignment", required=True, metavar="KNOB=VALUE", help="a bad value among those it may give")
 @settings_option
 @rounds_option
+@places.option
 @output.options
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
-def excursion(assignment: str, given: tuple[str, ...], rounds: int, words: tuple[str, ...], **files: str | None) -> int:
+def excursion(
+    assignment: str,
+    given: tuple[str, ...],
+    rounds: int,
+    on: str | None,
+    words: tuple[str, ...],
+    **files: str | None,
+) -> int:
     """A command, with and without a bad candidate that is forced on its controller: how long it was tried until it was
     rolled back, and what that has cost of the whole.
 
@@ -71,12 +86,13 @@ def excursion(assignment: str, given: tuple[str, ...], rounds: int, words: tuple
     """
     from hakmem import adapt, ledger, machine, measure, native, process, progress, settings
 
-    process.expect_program(words)
+    if on is None:
+        process.expect_program(words)
     case = adapt.ExcursionCase(words, assignment=assignment)
     variants = adapt.excursion_variants(settings.parse(given, native.library()))
     start = machine.facts()
-    with progress.shown() as on_step:
-        done = measure.measure([case], variants, rounds, warmup=0, on_step=on_step)
+    with places.opened(on) as place, progress.shown() as on_step:
+        done = measure.measure([case], variants, rounds, warmup=0, on_step=on_step, place=place)
     record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
     output.finish(record, lambda kept: adapt.excursion_report(record, kept), **files)  # type: ignore[arg-type]
     return 130 if done.interrupted else 1 if done.failures else 0

@@ -15,6 +15,7 @@ def command(
     warmup: int,
     names: tuple[str, ...],
     baseline: str | None,
+    on: str | None,
     sanity: bool,
     only_list: bool,
     cases: tuple[str, ...],
@@ -45,6 +46,7 @@ def command(
         rounds=rounds,
         warmup=warmup,
         baseline=baseline,
+        on=on,
         files=files,
         notes=[f"left out: {name}" for name in missing],
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import files, output
+from hakmem import files, output, places
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
 
@@ -72,6 +72,7 @@ OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parame
     show_default=True,
     help="in a dossier: above which a loss forbids it",
 )
+@places.option
 @output.options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
 def command(
@@ -88,6 +89,7 @@ def command(
     idle_s: float,
     gain: float,
     loss: float,
+    on: str | None,
     words: tuple[str, ...],
     **results: str | None,
 ) -> int:
@@ -115,6 +117,8 @@ def command(
     if primary is not None and primary not in measure.METRICS:
         raise LabError(f"--by {primary}: expected one of {', '.join(comparison.COMPARED)}")
     if dossier is not None:
+        if on is not None:
+            raise LabError("--dossier is made on this machine: expected it without --on")
         from hakmem.dossier import making
 
         default = "p99_s" if client is not None else "wall_s"
@@ -137,11 +141,12 @@ def command(
     variants = measure.variants(allocators.resolve(names or ("hakmem,glibc",)))
     if baseline is not None and baseline not in {variant.name for variant in variants}:
         raise LabError(f"--baseline {baseline}: not among {', '.join(variant.name for variant in variants)}")
-    process.expect_program(words)
+    if on is None:
+        process.expect_program(words)
     start = machine.facts()
     case = measure.CommandCase(tuple(words), timeout)
-    with progress.shown() as on_step:
-        done = measure.measure([case], variants, rounds, warmup=warmup, on_step=on_step)
+    with places.opened(on) as place, progress.shown() as on_step:
+        done = measure.measure([case], variants, rounds, warmup=warmup, on_step=on_step, place=place)
     record = ledger.from_measurement(done, "compare", warmup=warmup, start=start)
     output.finish(
         record,

@@ -20,6 +20,7 @@ def command(
     warmup: int,
     names: tuple[str, ...],
     baseline: str | None,
+    on: str | None,
     sanity: bool,
     only_list: bool,
     lifetimes: bool,
@@ -55,5 +56,6 @@ def command(
         rounds=rounds,
         warmup=warmup,
         baseline=baseline,
+        on=on,
         files=files,
     )

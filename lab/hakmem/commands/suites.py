@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hakmem import output
+from hakmem import output, places
 
 if TYPE_CHECKING:
     from hakmem.measure import Case, Variant
 
 
 def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds -n, --warmup, --with, --baseline, --sanity, --list and those of output.options, as arguments rounds,
-    warmup, names, baseline, sanity, only_list and files. `of_sanity` and `of_list`: what --help says of these."""
+    """Adds -n, --warmup, --with, --baseline, --on, --sanity, --list and those of output.options, as arguments rounds,
+    warmup, names, baseline, on, sanity, only_list and files. `of_sanity` and `of_list`: what --help says of these."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         command = output.options(command)
         for option in (
             click.option("--list", "only_list", is_flag=True, help=of_list),
             click.option("--sanity", is_flag=True, help=of_sanity),
+            places.option,
             click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]"),
             click.option(
                 "--with", "names", multiple=True, metavar="NAMES", help="allocators; `all`: every one that is installed"
@@ -48,6 +49,7 @@ def compare(
     rounds: int,
     warmup: int,
     baseline: str | None,
+    on: str | None,
     files: dict[str, Any],
     notes: Iterable[str] = (),
 ) -> int:
@@ -55,8 +57,8 @@ def compare(
     from hakmem import comparison, ledger, machine, measure, progress
 
     start = machine.facts()
-    with progress.shown() as on_step:
-        done = measure.measure(cases, variants, rounds, warmup=warmup, on_step=on_step)
+    with places.opened(on) as place, progress.shown() as on_step:
+        done = measure.measure(cases, variants, rounds, warmup=warmup, on_step=on_step, place=place)
     done.notes += notes
     record = ledger.from_measurement(done, title, warmup=warmup, start=start)
     output.finish(

@@ -88,6 +88,27 @@ static void accepted(void **state) {
     assert_int_equal(parse("HAKMEM_PINS=1", NULL).pins, 1);
     assert_int_equal(parse("HAKMEM_HEAP_PROFILE_INTERVAL=64K", NULL).heap_profile_interval_bytes, 65536);
     assert_string_equal(parse("HAKMEM_HEAP_PROFILE=1:a%p", NULL).heap_profile_file, "a%p");
+    static const struct {
+        const char *text;
+        uint64_t share;
+    } experiments[] = {
+        {"HAKMEM_EXPERIMENT=decay:5%:decay_ms=50", 500},
+        {"HAKMEM_EXPERIMENT=a:100%:decay_ms=50:held_slabs=4", 10000},
+        {"HAKMEM_EXPERIMENT=A-b_c.9:0.01%:decay_ms=50", 1},
+        {"HAKMEM_EXPERIMENT=a:0.5%:decay_ms=50", 50},
+        {"HAKMEM_EXPERIMENT=a:12.25%:decay_ms=50", 1225},
+        {"HAKMEM_EXPERIMENT=a:007%:decay_ms=50", 700},
+        {"HAKMEM_EXPERIMENT=abcdefghijklmnopqrstuvwxyz012345:50.0%:decay_ms=50", 5000},
+    };
+    for (size_t i = 0; i < sizeof experiments / sizeof experiments[0]; i++) {
+        struct hak_config config = parse(experiments[i].text, "HAKMEM_KNOBS=decay_ms=70");
+        assert_string_equal(messages.start, "");
+        assert_true(config.experiment_share == experiments[i].share);
+        assert_true(config.experiment_values[HAK_KNOB_decay_ms] == 50);
+        assert_true(config.knob_values[HAK_KNOB_decay_ms] == 70);
+        assert_true(config.experiment_knobs >> HAK_KNOB_decay_ms & 1);
+        assert_string_equal(hak_config_file(config.experiment), strchr(experiments[i].text, '=') + 1);
+    }
     assert_int_equal(parse("HAKMEM_GUARD=0", NULL).guard, 0);
     assert_int_equal(parse("HAKMEM_GUARD=1", NULL).guard, 5000);
     assert_int_equal(parse("HAKMEM_GUARD=1/1", NULL).guard, 1);
@@ -161,6 +182,7 @@ static void nothing(void **state) {
         {"HAKMEM_KNOBS=decay_ms=50", "HAKMEM_KNOBS=none"},
         {"HAKMEM_METRICS_FILE=file", "HAKMEM_METRICS_FILE=none"},
         {"HAKMEM_POLICY=file", "HAKMEM_POLICY=none"},
+        {"HAKMEM_EXPERIMENT=a:5%:decay_ms=50", "HAKMEM_EXPERIMENT=none"},
         {"HAKMEM_CTL=", "HAKMEM_STATS="},
         {"HAKMEM_KNOBS=", "HAKMEM_METRICS_FILE="},
         {"HAKMEM_HEAP_PROFILE=", "HAKMEM_PROFILE="},
@@ -247,6 +269,48 @@ static void refused(void **state) {
         {"HAKMEM_HEAP_PROFILE=1:", "0, 1 or 1:FILE"},
         {"HAKMEM_HEAP_PROFILE=0:file", "0, 1 or 1:FILE"},
     };
+    static const char *const experiments[] = {
+        "a",
+        "a:",
+        "a:5",
+        "a:5%",
+        "a:5%:",
+        ":5%:decay_ms=50",
+        "a:5:decay_ms=50",
+        "a::decay_ms=50",
+        "a:%:decay_ms=50",
+        "a:0%:decay_ms=50",
+        "a:0.00%:decay_ms=50",
+        "a:100.01%:decay_ms=50",
+        "a:101%:decay_ms=50",
+        "a:.5%:decay_ms=50",
+        "a:5.%:decay_ms=50",
+        "a:0.001%:decay_ms=50",
+        "a:5.5.5%:decay_ms=50",
+        "a:-5%:decay_ms=50",
+        "a:5%%:decay_ms=50",
+        "a:5% :decay_ms=50",
+        "a:5%:decay_ms=9",
+        "a:5%:nosuch=1",
+        "a:5%:decay_ms=50:",
+        "a:5%decay_ms=50",
+        "a b:5%:decay_ms=50",
+        "a\"b:5%:decay_ms=50",
+        "\xc3\xa4:5%:decay_ms=50",
+        "abcdefghijklmnopqrstuvwxyz0123456:5%:decay_ms=50",
+        "a:99999999999999999999999999%:decay_ms=50",
+    };
+    for (size_t i = 0; i < sizeof experiments / sizeof experiments[0]; i++) {
+        char variable[128], expected[256];
+        snprintf(variable, sizeof variable, "HAKMEM_EXPERIMENT=%s", experiments[i]);
+        struct hak_config config = parse(variable, NULL);
+        snprintf(expected, sizeof expected,
+                 "hakmem: setting %s ignored: expected "
+                 "none, or NAME:SHARE%%:KNOB=NUMBER[:KNOB=NUMBER...], SHARE from 0.01 to 100\n",
+                 variable);
+        assert_string_equal(messages.start, expected);
+        expect_defaults(&config);
+    }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[256];
         struct hak_config config = parse(cases[i].text, NULL);
@@ -306,6 +370,7 @@ static void help_lists_all(void **state) {
     assert_non_null(strstr(messages.start, "HAKMEM_STATS                 = json:out.json (default off): "));
     assert_non_null(strstr(messages.start, "HAKMEM_CTL                   = auto (default auto): "));
     assert_non_null(strstr(messages.start, "HAKMEM_METRICS_FILE          = none (default none): "));
+    assert_non_null(strstr(messages.start, "HAKMEM_EXPERIMENT            = none (default none): "));
     assert_non_null(strstr(messages.start, "HAKMEM_HELP                  = 0 (default 0): "));
 }
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/experiment.h"
 #include "front/front.h"
 #include "front/process.h"
 #include "front/thread.h"
@@ -33,7 +34,14 @@ static void expect_settings(char *const *variables, const char *expected) {
     assert_string_equal(text, expected);
 }
 
+static int print_experiment(void) {
+    printf("%s %s %d %d %s", hak_experiment.name, hak_experiment_arm(), (int)hak_knob(decay_ms),
+           (int)hak_knob_is_given(HAK_KNOB_decay_ms), fake_os.output);
+    return 0;
+}
+
 static int print_settings(void) {
+    if (getenv("PRINT_EXPERIMENT") != NULL) return print_experiment();
     const struct hak_config *config = hak_process_config();
     printf("%d %d %s %s", (int)config->stats, (int)config->heap_profile_interval_bytes,
            config->stats_file == NULL ? "-" : config->stats_file, fake_os.output);
@@ -62,6 +70,23 @@ static void settings(void **state) {
     free(all);
     expect_settings(VARIABLES(privileged, interval, stats, unknown),
                     "0 524288 - "); /* silently: it may not even say so */
+}
+
+/* On hosts of the treatment the experiment's knobs are given, whatever HAKMEM_KNOBS says; on others they are not. */
+static void an_experiment(void **state) {
+    (void)state;
+    char some[] = "HAKMEM_EXPERIMENT=x:50%:decay_ms=50", none[] = "HAKMEM_EXPERIMENT=none",
+         knobs[] = "HAKMEM_KNOBS=decay_ms=70", treated[] = "FAKE_OS_HOST=web-0", other[] = "FAKE_OS_HOST=web-1",
+         privileged[] = "FAKE_OS_PRIVILEGED=1", print[] = "PRINT_EXPERIMENT=1";
+    expect_settings(VARIABLES(print, some, treated), "x treatment 50 1 ");
+    expect_settings(VARIABLES(print, some, other), "x control 1000 0 ");
+    expect_settings(VARIABLES(print, some, treated, knobs), "x treatment 50 1 ");
+    expect_settings(VARIABLES(print, some, other, knobs), "x control 70 1 ");
+    expect_settings(VARIABLES(print, none, treated), " control 1000 0 ");
+    expect_settings(VARIABLES(print, some, treated, privileged), " control 1000 0 ");
+    expect_settings(VARIABLES(print, some),
+                    " control 1000 0 hakmem: setting HAKMEM_EXPERIMENT=x:50%:decay_ms=50 ignored: the "
+                    "host has no name\n");
 }
 
 /* ---- Start ---------------------------------------------------------------------------------------------------------- */
@@ -301,6 +326,7 @@ static void fork_while_being_drained(void **state) {
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings),
+        cmocka_unit_test(an_experiment),
         cmocka_unit_test(starting_again),
         cmocka_unit_test(bin_offsets),
         cmocka_unit_test(fork_beside_an_idle_thread),

@@ -2,6 +2,7 @@
  * laboratory's tests have them read by a parser of somebody else's. */
 #include "heap_fixture.h"
 
+#include "base/experiment.h"
 #include "observe/metrics.h"
 
 static struct hak_snapshot snapshot;
@@ -62,4 +63,15 @@ static void fits(void **state) {
     assert_non_null(strstr(write_it(), "hakmem_heaps 18446744073709551615\n"));
 }
 
-UNIT_MAIN(cmocka_unit_test(says_all), cmocka_unit_test(classes), cmocka_unit_test(fits))
+static void says_the_arm(void **state) {
+    (void)state;
+    assert_null(strstr(write_it(), "experiment"));
+    hak_experiment = (struct hak_experiment){.name = "decay", .is_treated = true};
+    assert_non_null(strstr(write_it(), "\n# TYPE hakmem_experiment info\n"));
+    assert_non_null(strstr(buffer, "\nhakmem_experiment_info{name=\"decay\",arm=\"treatment\"} 1\n"));
+    hak_experiment.is_treated = false;
+    assert_non_null(strstr(write_it(), "\nhakmem_experiment_info{name=\"decay\",arm=\"control\"} 1\n"));
+    hak_experiment.name[0] = '\0';
+}
+
+UNIT_MAIN(cmocka_unit_test(says_the_arm), cmocka_unit_test(says_all), cmocka_unit_test(classes), cmocka_unit_test(fits))

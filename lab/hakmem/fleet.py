@@ -1,0 +1,232 @@
+"""What an experiment on part of a fleet (HAKMEM_EXPERIMENT) has done, from what a Prometheus server has of its hosts.
+
+A host is what was dealt into an arm, so it is what counts: all its processes and samples make one figure before the
+experiment began and one after. Hosts differ far more from each other than a setting moves them, and stay as they are
+from week to week. So each host is compared with what its own figure before lets one expect (CUPED; the slope is that
+within the arms, so the effect does not bend it). What is left is compared between the arms by ranks: the
+shift of the treatment is the median of all differences of two hosts, one of each arm (Hodges and Lehmann), its interval
+what the rank-sum test leaves. docs/decisions/0151 has what else was tried.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import statistics as medians
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hakmem import statistics
+from hakmem.errors import LabError
+from hakmem.statistics import Decision, Interval
+
+ARMS = ("treatment", "control")
+RESIDENT = "hakmem_process_resident_bytes"
+FEWEST_HOSTS = 8  # of an arm
+FEWEST_KNOWN = 0.5  # of the hosts must have a figure from before, else none is used
+POWER = 0.8
+STEPS = 200  # of a window: in so many places an expression is looked at
+ANSWER_S = 120
+Z = medians.NormalDist().inv_cdf
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    is_treated: bool
+    after: float
+    before: float | None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    treated: int  # hosts
+    control: int
+    ratio: Interval  # treatment / control
+    decision: Decision
+    visible: float  # the smallest effect that would have been seen, as a part of 1, with the chance of POWER
+    explained: float | None  # the share of the variance between hosts that was there before; None: not adjusted
+
+
+# ---- Statistics ------------------------------------------------------------------------------------------------------
+
+
+def analyse(hosts: Sequence[Host], threshold: float, less_is_better: bool = True) -> Analysis:
+    """LabError where the hosts are too few, or a figure has no logarithm."""
+    known = [host for host in hosts if host.before is not None]
+    is_adjusted = len(known) >= FEWEST_KNOWN * len(hosts)
+    used = known if is_adjusted else list(hosts)
+    arms = [[host for host in used if host.is_treated is wanted] for wanted in (True, False)]
+    for name, own in zip(ARMS, arms, strict=True):
+        if len(own) < FEWEST_HOSTS:
+            raise LabError(f"{len(own)} hosts in {name}: expected {FEWEST_HOSTS} at least")
+    bad = next((host for host in used if min(host.after, host.before or 1) <= 0), None)
+    if bad:
+        raise LabError(f"{bad.name} has a figure of {min(bad.after, bad.before or 1):g}: ratios need figures above 0")
+    after = [[math.log(host.after) for host in own] for own in arms]
+    explained = None
+    if is_adjusted:
+        before = [[math.log(host.before or 1) for host in own] for own in arms]
+        slope = _slope(before, after)
+        adjusted = [[y - slope * x for y, x in zip(ys, xs, strict=True)] for ys, xs in zip(after, before, strict=True)]
+        spread = _spread(after)
+        explained = max(0.0, 1 - (_spread(adjusted) / spread) ** 2) if spread > 0 else 0.0
+        after = adjusted
+    middle = medians.fmean(after[0] + after[1])  # so that no exponent overflows
+    candidate, baseline = ([math.exp(y - middle) for y in ys] for ys in after)
+    ratio = statistics.ratio(candidate, baseline, paired=False)
+    half = math.log(ratio.high / ratio.low) / 2
+    reach = (Z((1 + statistics.CONFIDENCE) / 2) + Z(POWER)) / Z((1 + statistics.CONFIDENCE) / 2)
+    judged = ratio if less_is_better else Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low)
+    decision = statistics.decision(judged, threshold)
+    return Analysis(len(arms[0]), len(arms[1]), ratio, decision, math.expm1(half * reach), explained)
+
+
+def _slope(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
+    """Within the arms, of what was after on what was before: the median of the slopes of pairs of hosts, each paired
+    with the one that is half of the arm above it (Theil). Hosts that were used for something else meanwhile don't bend
+    it."""
+    slopes: list[float] = []
+    for xs, ys in zip(before, after, strict=True):
+        points = sorted(zip(xs, ys, strict=True))
+        pairs = zip(points, points[len(points) // 2 :], strict=False)
+        slopes += [(y - own_y) / (x - own_x) for (own_x, own_y), (x, y) in pairs if x > own_x]
+    return medians.median(slopes) if slopes else 0.0
+
+
+def _spread(arms: Sequence[Sequence[float]]) -> float:
+    """The median distance from the arm's median."""
+    return medians.median(abs(y - medians.median(ys)) for ys in arms for y in ys)
+
+
+# ---- Prometheus ------------------------------------------------------------------------------------------------------
+
+
+Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time: its series
+
+
+def prometheus(url: str) -> Ask:
+    """Asks a server's HTTP interface."""
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise LabError(f"--prometheus {url}: expected http://HOST:PORT")
+
+    def ask(expression: str, at: float) -> list[Mapping[str, Any]]:
+        words = urllib.parse.urlencode({"query": expression, "time": f"{at:.3f}"}).encode()
+        try:
+            with urllib.request.urlopen(f"{url.rstrip('/')}/api/v1/query", words, timeout=ANSWER_S) as answer:
+                found = json.load(answer)
+            rows: list[Mapping[str, Any]] = found["data"]["result"]
+            return rows
+        except urllib.error.HTTPError as error:
+            raise LabError(f"{url} refuses {expression}: {_why(error)}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LabError(f"{url} does not answer as a Prometheus server: {error}") from None
+
+    return ask
+
+
+def _why(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return str(error.reason)
+
+
+@dataclass(frozen=True)
+class Windows:
+    since: float  # when the experiment began
+    end: float
+    before_s: float
+
+    @property
+    def after_s(self) -> float:
+        return self.end - self.since
+
+
+def begun(ask: Ask, name: str, end: float, look_back_s: float) -> float:
+    """When a host first said that it takes part."""
+    step = max(1, int(look_back_s / STEPS / 10))
+    rows = ask(f"min(min_over_time(timestamp({_info(name)})[{int(look_back_s)}s:{step}s]))", end)
+    if not rows:
+        raise LabError(f"no host has said that it is in an experiment {name!r}: hakmem_experiment_info has its names")
+    return float(rows[0]["value"][1])
+
+
+def _info(name: str) -> str:
+    return f"hakmem_experiment_info{{name={json.dumps(name)}}}"
+
+
+def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) -> list[Host]:
+    """Those that have an arm and a figure. LabError for one that was in both arms."""
+
+    def figures(end: float, seconds: float) -> dict[str, float]:
+        step = max(1, int(seconds / STEPS))
+        rows = ask(f"avg by ({label}) (avg_over_time(({expression})[{int(seconds)}s:{step}s]))", end)
+        found = {row["metric"].get(label, ""): float(row["value"][1]) for row in rows}
+        return {host: value for host, value in found.items() if math.isfinite(value)}
+
+    arms: dict[str, str] = {}
+    seconds = int(windows.after_s) + 1
+    for row in ask(f"max by ({label}, arm) (max_over_time({_info(name)}[{seconds}s]))", windows.end):
+        host, arm = row["metric"].get(label, ""), row["metric"].get("arm", "")
+        if arms.setdefault(host, arm) != arm:
+            raise LabError(f"{label} {host!r} was in both arms: it is no host, or has been renamed")
+    after, before = figures(windows.end, windows.after_s), figures(windows.since, windows.before_s)
+    return [
+        Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in sorted(arms.items()) if host in after
+    ]
+
+
+# ---- What is said ----------------------------------------------------------------------------------------------------
+
+
+def lines(found: Analysis, expression: str, less_is_better: bool, windows: Windows) -> list[str]:
+    low, high = (f"{end - 1:+.2%}" for end in (found.ratio.low, found.ratio.high))
+    better = "less" if less_is_better else "more"
+    adjusted = "no figures from before: hosts are compared as they are"
+    if found.explained is not None:
+        adjusted = (
+            f"each host adjusted by what it was before, which explains {found.explained:.0%} of their differences"
+        )
+    return [
+        f"{found.decision.value}: {expression} in treatment is {found.ratio.estimate - 1:+.2%} of control "
+        f"({low} to {high}, 95 %); {better} is better",
+        f"hosts: {found.treated} in treatment, {found.control} in control; {adjusted}",
+        f"the smallest effect that would have been seen (in four of five such experiments): {found.visible:.2%}",
+        f"since {_date(windows.since)}, before that {_duration(windows.before_s)}, until {_date(windows.end)}",
+    ]
+
+
+def _date(at: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(at, datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def _duration(seconds: float) -> str:
+    unit = max((unit for unit in UNITS if seconds >= UNITS[unit]), key=lambda unit: UNITS[unit], default="s")
+    return f"{seconds / UNITS[unit]:.3g} {unit}"
+
+
+def duration(word: str) -> float:
+    """Seconds, from words like 90m and 7d."""
+    number, unit = word[:-1], word[-1:]
+    if unit not in UNITS or not number.isascii() or not number.isdigit() or not 0 < int(number) < 10**6:
+        raise LabError(f"{word!r}: expected a duration, such as 90m or 7d")
+    return float(int(number) * UNITS[unit])
+
+
+def moment(word: str) -> float:
+    """A date with a time, or a duration before now."""
+    try:
+        at = datetime.datetime.fromisoformat(word)
+    except ValueError:
+        return time.time() - duration(word)
+    return (at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)).timestamp()

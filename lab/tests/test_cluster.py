@@ -1,0 +1,210 @@
+"""Rounds on a cluster: a scheduler and three workers as processes, as a user starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hakmem import allocators, cli, cluster, comparison, ledger, measure, places
+from hakmem.errors import LabError
+from hakmem.measure import Variant
+from hakmem.report.model import Comparison
+
+BIN = Path(sys.executable).parent
+STARTS_S = 60
+
+# What another type of machine does: all of it takes four times as long.
+WORK = """
+case $SLOW_MACHINE$HAKMEM_PREFAULT in
+"") sleep 0.1 ;; later) sleep 0.15 ;; slow) sleep 0.4 ;; slowlater) sleep 0.6 ;;
+esac
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@dataclass
+class Machines:
+    address: str
+    workers: dict[str, subprocess.Popen[bytes]]
+
+
+@contextlib.contextmanager
+def started(folder: Path, **environments: dict[str, str]) -> Iterator[Machines]:
+    """A scheduler, and a worker of each name with these variables in its environment."""
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    common = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    with contextlib.ExitStack() as running:
+
+        def start(name: str, words: list[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
+            log = running.enter_context(open(folder / f"{name}.log", "wb"))
+            own = folder / name
+            own.mkdir()
+            child = subprocess.Popen(words, env={**common, **more}, stdout=log, stderr=log, cwd=own)
+            running.callback(child.wait)
+            running.callback(child.kill)
+            return child
+
+        dask = str(BIN / "dask")
+        start("scheduler", [dask, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"], {})
+        flags = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--resources", "machine=1"]
+        workers = {
+            name: start(name, [dask, "worker", address, "--name", name, *flags], more)
+            for name, more in environments.items()
+        }
+        deadline = time.monotonic() + STARTS_S
+        while True:
+            with contextlib.suppress(LabError), cluster.connected(address) as place:
+                if len(place.machines()) == len(workers):
+                    break
+            if time.monotonic() > deadline:
+                pytest.fail("".join(path.read_text() for path in folder.glob("*.log")))
+        yield Machines(address, workers)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """One of them of another type."""
+    with started(tmp_path_factory.mktemp("three"), fast={}, quick={}, slow={"SLOW_MACHINE": "slow"}) as machines:
+        yield machines
+
+
+def case() -> measure.CommandCase:
+    return measure.CommandCase(("sh", "-c", WORK), timeout_s=60)
+
+
+def sides() -> list[Variant]:
+    return [Variant("glibc", allocators.glibc()), Variant("later", allocators.glibc(), {"HAKMEM_PREFAULT": "later"})]
+
+
+def test_a_machine_of_another_type_does_not_move_the_ratio(three: Machines) -> None:
+    with places.opened(three.address) as place:
+        done = measure.measure([case()], sides(), 24, warmup=1, place=place)
+    assert (done.rounds, len(done.blocks), {*done.blocks}) == (24, 24, {"fast", "quick", "slow"})
+    record = ledger.from_measurement(done, "compare", start=next(iter(done.machines.values())))
+    assert {*record.machines} == {"fast", "quick", "slow"} and record.blocks == done.blocks
+    base = record.values(case().name, "glibc", "wall_s")
+    assert max(base) > 3.5 * min(base)  # the types do differ
+    shown = comparison.report(record, "compare").sections[0]
+    assert isinstance(shown, Comparison)
+    ratio = shown.cases[0].entry("later").ratio
+    assert ratio is not None and ratio.low < 1.5 < ratio.high + 0.03 and ratio.high - ratio.low < 0.1, ratio
+
+
+def test_each_machine_goes_through_the_orders_by_itself(three: Machines) -> None:
+    turns: list[measure.Turn] = []
+    with places.opened(three.address) as place:
+        only = measure.CommandCase(("true",))
+        measure.measure([only], sides(), 12, warmup=0, place=Spied(place, turns))
+    by_machine: dict[str, list[int]] = {}
+    for name, turn in zip(Spied.names, turns, strict=True):
+        by_machine.setdefault(name, []).append(turn.number)
+    assert all(numbers == list(range(len(numbers))) for numbers in by_machine.values())
+    assert len(by_machine) == 3
+
+
+class Spied:
+    names: list[str] = []
+
+    def __init__(self, place: measure.Place, turns: list[measure.Turn]) -> None:
+        self.place, self.turns = place, turns
+        Spied.names = []
+
+    def run(self, next_turn, on_run):  # type: ignore[no-untyped-def]
+        def spied(name: str) -> measure.Turn | None:
+            turn: measure.Turn | None = next_turn(name)
+            if turn is not None:
+                Spied.names.append(name)
+                self.turns.append(turn)
+            return turn
+
+        return self.place.run(spied, on_run)
+
+
+def test_a_lost_worker_loses_a_round_and_nothing_else(tmp_path: Path) -> None:
+    """It is killed amid a round, which another one runs."""
+    words = ("sh", "-c", f"echo x >>{tmp_path}/runs; sleep 0.4")
+    killed: list[str] = []
+    with started(tmp_path, a={}, b={}, c={}) as machines, places.opened(machines.address) as place:
+
+        def kill(step: measure.Step) -> None:
+            if step.round == 5 and not killed:  # on_step comes before the worker has it: it ends amid an earlier round
+                victim = next(name for name in machines.workers if name != step.variant)
+                killed.append(victim)
+                machines.workers[victim].send_signal(signal.SIGKILL)
+
+        done = measure.measure([measure.CommandCase(words)], sides(), 12, warmup=0, on_step=kill, place=place)
+    assert done.rounds == len(done.blocks) == 12
+    assert done.failures == [] and killed
+    assert done.notes[0] == f"a round was lost with the machine {killed[0]}"
+    assert all(len(samples) == 12 for by_variant in done.samples.values() for samples in by_variant.values())
+    left = {block for number, block in enumerate(done.blocks) if number >= 6}
+    assert killed[0] not in left and len(left) == 2
+
+
+def test_the_allocator_is_sent_and_proved(three: Machines, tmp_path: Path) -> None:
+    """A library that the workers don't have under this name, and the settings of whoever measures."""
+    library = tmp_path / "lib moved.so"
+    shutil.copy(allocators.hakmem().library or "", library)
+    kept = tmp_path / "record.json"
+    words = ["compare", "-n", "3", "--warmup", "0", "--on", three.address, "--with", f"mine={library},glibc"]
+    ask = "import os; assert os.environ['MALLOC_ARENA_MAX'] == '3'; assert 'HAKMEM_STATS' not in os.environ"
+    done = CliRunner(env={"MALLOC_ARENA_MAX": "3"}).invoke(
+        cli.cli, [*words, "--json", str(kept), "--", sys.executable, "-c", ask]
+    )
+    assert done.exit_code == 0, done.output
+    record = json.loads(kept.read_text())
+    assert record["settings"]["MALLOC_ARENA_MAX"] == "3"
+    assert len(record["blocks"]) == 3 and {*record["blocks"]} <= {*record["machines"]} <= {"fast", "quick", "slow"}
+    assert re.search(r"wall time by machine", done.output), done.output
+
+
+def test_a_benchmark_a_trace_and_a_program(three: Machines) -> None:
+    words = ["bench", "--sanity", "-n", "2", "--on", three.address, "--with", "hakmem,glibc", "hot,replay lua,python3"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0, done.output
+    assert "replay lua" in done.output and "python3" in done.output
+
+
+def test_what_fails_there_is_told(three: Machines) -> None:
+    words = ["compare", "-n", "2", "--on", three.address, "--", "sh", "-c", "exit 3"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code != 0 and "failed with exit status 3" in f"{done.output}{done.exception}"
+
+
+def test_who_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_S", 1.0)
+    for address in (f"tcp://127.0.0.1:{free_port()}", "nonsense://x", "tcp://"):
+        with pytest.raises(LabError, match=f"--on {address}"), places.opened(address):
+            pass
+    hosts = tmp_path / "hosts.txt"
+    with pytest.raises(LabError, match="No such file"), places.opened(f"ssh:{hosts}"):
+        pass
+    hosts.write_text("# mine\n\nonly.one\n")
+    with pytest.raises(LabError, match="expected a host a line"), places.opened(f"ssh:{hosts}"):
+        pass
+
+
+def test_workers_that_offer_no_machine(three: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "RESOURCE", "another")
+    with pytest.raises(LabError, match="no worker there was started with --resources another=1"):
+        with places.opened(three.address):
+            pass

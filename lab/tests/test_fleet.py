@@ -1,0 +1,230 @@
+"""`hakmem fleet analyse`: simulated fleets, and a real Prometheus that has the metrics of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from compiled import compile_c, wait_for_control
+from hakmem import cli, exposition, fleet, native
+from hakmem.errors import LabError
+from hakmem.fleet import Host
+from hakmem.statistics import Decision
+
+BETWEEN_HOSTS, OF_A_WINDOW = 0.10, 0.005  # noise: of hosts among each other, and of a host's mean from week to week
+
+
+def simulated(seed: int, count: int = 200, share: float = 0.5, effect: float = 1.0, heavy: bool = False) -> list[Host]:
+    source = random.Random(seed)
+    treated = set(source.sample(range(count), round(count * share)))
+    made = []
+    for number in range(count):
+        level = 1e9 * math.exp(source.gauss(0, BETWEEN_HOSTS))
+        before, after = (level * math.exp(source.gauss(0, OF_A_WINDOW)) for _ in range(2))
+        if heavy and source.random() < 0.03:  # a host that was used for something else meanwhile
+            after *= source.choice((0.3, 3))
+        made.append(Host(f"host{number}", number in treated, after * (effect if number in treated else 1), before))
+    return made
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+@pytest.mark.parametrize("effect", [0.995, 1.005])
+def test_half_a_percent_is_found_among_hosts_that_differ_by_ten(effect: float, heavy: bool) -> None:
+    wanted = Decision.GO if effect < 1 else Decision.NO_GO
+    found = [fleet.analyse(simulated(seed, effect=effect, heavy=heavy), 0.002) for seed in range(40)]
+    assert sum(one.decision is wanted for one in found) >= 39
+    assert sum(one.ratio.holds(effect) for one in found) >= 35
+    if not heavy:
+        assert all(one.visible < 0.005 and one.explained and one.explained > 0.98 for one in found)
+
+
+def test_without_what_was_before_it_is_not_found() -> None:
+    hosts = [Host(one.name, one.is_treated, one.after, None) for one in simulated(1, effect=0.995)]
+    found = fleet.analyse(hosts, 0.002)
+    assert found.explained is None and found.decision is Decision.UNKNOWN and found.visible > 0.03
+
+
+@pytest.mark.parametrize(("count", "share", "heavy"), [(200, 0.5, False), (200, 0.05, False), (60, 0.3, True)])
+def test_false_alarms_of_a_a_are_at_the_level(count: int, share: float, heavy: bool) -> None:
+    """And nearly as many as at the level: an interval that is too wide finds nothing."""
+    sets = 600
+    found = [fleet.analyse(simulated(seed, count, share, heavy=heavy), 0.0) for seed in range(sets)]
+    alarms = sum(one.decision in (Decision.GO, Decision.NO_GO) for one in found) / sets
+    spread = math.sqrt(0.05 * 0.95 / sets)
+    assert 0.05 - 3.5 * spread < alarms < 0.05 + 3.5 * spread
+
+
+def test_what_would_have_been_seen_is_seen_in_four_of_five() -> None:
+    visible = fleet.analyse(simulated(0, share=0.05), 0.0).visible
+    seen = sum(
+        fleet.analyse(simulated(seed, share=0.05, effect=1 - visible), 0.0).decision is Decision.GO
+        for seed in range(300)
+    )
+    assert 0.68 < seen / 300 < 0.92
+
+
+def test_nothing_is_neutral_where_there_are_hosts_enough() -> None:
+    assert fleet.analyse(simulated(3), 0.005).decision is Decision.NEUTRAL
+
+
+def test_more_may_be_better() -> None:
+    assert fleet.analyse(simulated(1, effect=1.01), 0.002, less_is_better=False).decision is Decision.GO
+
+
+def test_what_can_t_be_compared() -> None:
+    with pytest.raises(LabError, match="5 hosts in treatment: expected 8 at least"):
+        fleet.analyse(simulated(1, count=100, share=0.05), 0.002)
+    hosts = [*simulated(1), Host("off", True, 0.0, 1.0)]
+    with pytest.raises(LabError, match="off has a figure of 0: ratios need figures above 0"):
+        fleet.analyse(hosts, 0.002)
+
+
+def test_durations_and_moments() -> None:
+    assert (fleet.duration("90m"), fleet.duration("7d")) == (5400, 604800)
+    assert fleet.moment("1970-01-02") == 86400
+    assert abs(fleet.moment("2h") - time.time() + 7200) < 5
+    for bad in ("", "d", "7", "-1d", "0d", "7y", "1.5d"):
+        with pytest.raises(LabError, match="expected a duration"):
+            fleet.moment(bad)
+
+
+# ---- A real server ---------------------------------------------------------------------------------------------------
+
+STEP_S, WINDOW = 600, 100  # of samples, and how many are before and after
+
+
+def metrics(hosts: list[Host], name: str, since: float) -> str:
+    """What the hosts have told: two processes each, and their arms since the experiment began."""
+    source = random.Random(7)
+    resident, arms = [], []
+    for host in hosts:
+        for number in range(-WINDOW, WINDOW):
+            at = since + (number + 1) * STEP_S
+            level = host.before if number < 0 else host.after
+            for pid in (1, 2):
+                value = level * math.exp(source.gauss(0, 0.01))
+                resident.append(f'{fleet.RESIDENT}{{instance="{host.name}",pid="{pid}"}} {value:.0f} {at:.0f}')
+            if number >= 0:
+                arm = fleet.ARMS[not host.is_treated]
+                labels = f'instance="{host.name}",pid="1",name="{name}",arm="{arm}"'
+                arms.append(f"hakmem_experiment_info{{{labels}}} 1 {at:.0f}")
+    about = f"# TYPE {fleet.RESIDENT} gauge\n", "# TYPE hakmem_experiment_info gauge\n"
+    return "".join(
+        [about[0], *(f"{line}\n" for line in resident), about[1], *(f"{line}\n" for line in arms), "# EOF\n"]
+    )
+
+
+@contextlib.contextmanager
+def serving(folder: Path, text: str) -> Iterator[str]:
+    """A Prometheus that has it."""
+    (folder / "fleet.txt").write_text(text)
+    data = folder / "data"
+    made = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.txt"), str(data)],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    config = folder / "prometheus.yml"
+    config.write_text("{}")
+    with socket.socket() as end:
+        end.bind(("127.0.0.1", 0))
+        port = end.getsockname()[1]
+    words = [f"--config.file={config}", f"--storage.tsdb.path={data}", "--storage.tsdb.retention.time=1000d"]
+    command = ["prometheus", *words, f"--web.listen-address=127.0.0.1:{port}"]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
+        try:
+            for _ in range(300):
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                    break
+                time.sleep(0.1)
+            yield url
+        finally:
+            child.kill()
+
+
+@pytest.fixture(scope="module")
+def fleet_of_200(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Half of them with half a percent less, in an experiment that ends now; and one without an effect beside it."""
+    if shutil.which("prometheus") is None or shutil.which("promtool") is None:
+        pytest.skip("prometheus is not installed")
+    since = time.time() - WINDOW * STEP_S - 60
+    with serving(tmp_path_factory.mktemp("fleet"), metrics(simulated(5, effect=0.995), "decay", since)) as url:
+        yield url
+
+
+def analysed(*words: str) -> str:
+    done = CliRunner().invoke(cli.cli, ["fleet", "analyse", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_fleet_in_prometheus(fleet_of_200: str, tmp_path: Path) -> None:
+    kept = tmp_path / "found.json"
+    said = analysed("--prometheus", fleet_of_200, "--before", "15h", "--json", str(kept), "decay")
+    assert said.startswith(f"GO: {fleet.RESIDENT} in treatment is -0."), said
+    assert "hosts: 100 in treatment, 100 in control; each host adjusted" in said
+    found = json.loads(kept.read_text())
+    assert found["decision"] == "GO" and found["ratio"]["low"] < 0.995 < found["ratio"]["high"]
+    assert found["visible"] < 0.005
+    more = analysed("--prometheus", fleet_of_200, "--before", "15h", "--more-is-better", "decay")
+    assert more.startswith("NO-GO")
+    unlike = analysed("--prometheus", fleet_of_200, "--before", "15h", "--by", f"{fleet.RESIDENT} * 0 + 5", "decay")
+    assert unlike.startswith("NEUTRAL")
+
+
+def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
+    def refused(*words: str) -> str:
+        done = CliRunner().invoke(cli.cli, ["fleet", "analyse", *words])
+        assert isinstance(done.exception, LabError), done.output
+        return str(done.exception)
+
+    assert "no host has said that it is in an experiment 'nosuch'" in refused("--prometheus", fleet_of_200, "nosuch")
+    assert "refuses" in refused("--prometheus", fleet_of_200, "--by", "((", "decay")
+    assert "0 hosts in treatment" in refused("--prometheus", fleet_of_200, "--by", "nosuch", "decay")
+    assert "is no host" in refused("--prometheus", fleet_of_200, "--host", "name", "decay")
+    assert "expected the name of a label" in refused("--prometheus", fleet_of_200, "--host", "a b", "decay")
+    assert "does not answer" in refused("--prometheus", "http://127.0.0.1:1", "decay")
+    assert "expected http" in refused("--prometheus", "file:///etc/passwd", "decay")
+
+
+# ---- The library -----------------------------------------------------------------------------------------------------
+
+WAITS = "#include <unistd.h>\nint main(void) { pause(); }"
+
+
+@pytest.mark.parametrize(("share", "arm", "decay"), [("100%", "treatment", "50"), ("0.01%", "control", "1000")])
+def test_a_process_tells_its_arm(tmp_path: Path, share: str, arm: str, decay: str) -> None:
+    """In its metrics, as `hakmem serve` hands them on, in its statistics, and in the list of its settings."""
+    path = compile_c(tmp_path / "waits", WAITS)
+    given = {"HAKMEM_EXPERIMENT": f"trial:{share}:decay_ms=50", "HAKMEM_CTL": "1", "HAKMEM_HELP": "1"}
+    with subprocess.Popen(
+        [path], env={"LD_PRELOAD": str(native.library()), **given}, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            wait_for_control(child.pid)
+            from hakmem import ctl
+
+            told = exposition.merged([('pid="1"', ctl.ask(child.pid, "metrics"))])
+            assert told["hakmem_experiment"].samples == [(f'pid="1",name="trial",arm="{arm}"', "1")]
+            assert json.loads(ctl.ask(child.pid, "stats json"))["experiment"] == {"name": "trial", "arm": arm}
+            assert f"{arm}  arm of the host in the experiment trial" in ctl.ask(child.pid, "stats")
+            assert f"decay_ms {decay}" in " ".join(ctl.ask(child.pid, "knobs").replace("=", " ").split())
+        finally:
+            child.kill()
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert f"HAKMEM_EXPERIMENT            = trial:{share}:decay_ms=50 (default none)" in said
+    assert f"hakmem: experiment trial: {socket.gethostname()} is in {arm}\n" in said
