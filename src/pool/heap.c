@@ -129,8 +129,9 @@ struct hak_heap *hak_heap_acquire(void) {
 
 /* ---- Giving back what it keeps ----------------------------------------------------------------------------------- */
 
-void hak_heap_give_up_idle(struct hak_heap *heap) {
+void hak_heap_give_up_idle(struct hak_heap *heap, uint32_t refilled_class) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        if (i == refilled_class) continue;
         bool is_idle = heap->miss_run[i] == 0;
         heap->miss_run[i] = 0;
         if (!is_idle) continue;

@@ -241,8 +241,8 @@ void hak_heap_end_drain(struct hak_heap *heap);
 void hak_heap_flush(struct hak_heap *heap);
 
 /* Gives back what it keeps of classes that have not missed since the last such call: blocks in bins, and slabs that
- * are empty. */
-void hak_heap_give_up_idle(struct hak_heap *heap);
+ * are empty. Not of the class that is being refilled. */
+void hak_heap_give_up_idle(struct hak_heap *heap, uint32_t refilled_class);
 
 /* In a child after fork: heaps of threads that are no more are orphaned: as they are, slabs included, for the next
  * thread or who takes them apart; those that somebody had (H5) are torn. Writes to these heaps alone. `own` is the heap

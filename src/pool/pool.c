@@ -17,6 +17,7 @@ static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? H
 enum {
     AHEAD_AFTER = 256,    /* slabs acquired: in a heap of 16 MiB, units taken ahead are few */
     FEW_DIRTY_UNITS = 16, /* 1 MiB */
+    NOT_SMALL = 8,        /* SuperSlabs: 16 MiB */
 };
 
 /* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is
@@ -59,13 +60,17 @@ static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
     return slab;
 }
 
-static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t units) {
+static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t size_class, uint32_t units) {
     struct hak_slab *slab = units_for_slab(heap, units, HAK_UNITS_FREE);
-    if (slab == NULL &&
-        heap != NULL) { /* before the heap grows, what former phases and threads have kept serves this one */
-        hak_heap_give_up_idle(heap);
+    /* Before the heap grows, what former phases and threads have kept serves this one: first what lies in classes that
+     * have not missed since the heap last grew. One that grows little finds few of those, and gives up the others, too.
+     * A small heap would soon want them back. */
+    int passes = slab != NULL || heap == NULL ? 0 : hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL ? 1 : 2;
+    for (int i = 0; i < passes; i++) {
+        hak_heap_give_up_idle(heap, size_class);
         hak_heap_take_kept_apart();
-        if ((slab = used_units(heap, units)) != NULL) return slab;
+        struct hak_slab *used = used_units(heap, units);
+        if (used != NULL) return used;
     }
     if (slab == NULL && (slab = units_for_slab(heap, units, HAK_UNITS_NEW_SUPER)) != NULL) {
         HAK_COUNT(heap, slabs_super, 1);
@@ -93,7 +98,7 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
         return slab;
     }
     if ((slab = units_for_first_slab(heap, size_class)) != NULL) HAK_COUNT(heap, slabs_fresh, 1);
-    else if ((slab = used_units(heap, units)) == NULL) slab = unused_units(heap, units);
+    else if ((slab = used_units(heap, units)) == NULL) slab = unused_units(heap, size_class, units);
     if (slab == NULL) return NULL;
     if (heap != NULL) {
         heap->acquired_count++;

@@ -24,6 +24,7 @@ USUAL_UNIT_BYTES = TODAY.unit_bytes
 AHEAD_AFTER = 256
 AHEAD_UNITS = EMPTY_SLABS
 FEW_DIRTY_BYTES = 1 << 20
+NOT_SMALL = 8  # SuperSlabs
 LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
 PUT_BLOCKS = 64
@@ -377,10 +378,12 @@ class Allocator:
         unit = self._used_units(heap, units)
         if unit is None:
             unit = self._ahead(heap, units, dirty=False)
-        if unit is None:
-            self._give_up_idle(heap)
-            self._take_kept_apart()
-            unit = self._used_units(heap, units)
+        passes = 1 if len(region.dirty) < NOT_SMALL else 2
+        for _ in range(passes):
+            if unit is None:
+                self._give_up_idle(heap, size_class)
+                self._take_kept_apart()
+                unit = self._used_units(heap, units)
         return region.take_new(units) if unit is None else unit
 
     def _used_units(self, heap: Heap, units: int) -> int | None:
@@ -395,8 +398,10 @@ class Allocator:
                 return unit
         return take(units, units)
 
-    def _give_up_idle(self, heap: Heap) -> None:
+    def _give_up_idle(self, heap: Heap, refilled_class: int) -> None:
         for size_class in range(1, len(self.classes)):
+            if size_class == refilled_class:
+                continue
             bin = heap.bins[size_class]
             is_idle, bin.run = bin.run == 0, 0
             if is_idle:

@@ -404,6 +404,28 @@ static void used_up(struct hak_heap *heap, uint32_t size_class) {
     hak_pool_put(heap, class_1024(), blocks, 100);
 }
 
+/* Until the next slab makes the heap grow, and that is not small then. */
+static void use_all_units(struct hak_heap *heap) {
+    while (hak_region_sums().super_slabs < 8 || count_free_units() > 0 || heap->empty_count > 0)
+        pool_take_one(heap, hak_size_class_of(1024));
+}
+
+/* A class keeps its last slab, empty as it is. Before the heap grows it serves another class, also where its class has
+ * missed since the heap last grew. */
+static void kept_slabs_before_growth(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    void *block = pool_take_one(heap, CLASS_64);
+    pool_put_one(heap, CLASS_64, block);
+    use_all_units(heap);
+    uint64_t before = hak_region_sums().super_slabs;
+    heap->miss_run[CLASS_64] = 1;
+    pool_take_one(heap, hak_size_class_of(256));
+    assert_int_equal(hak_region_sums().super_slabs, before);
+    assert_int_equal(heap->miss_run[CLASS_64], 0);
+}
+
 static void all_ranges_used_up(void **state) {
     (void)state;
     pool_start(HAK_PAGE_MAP_BYTES + 4 * HAK_MIB); /* ranges of one SuperSlab */
@@ -449,5 +471,5 @@ UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_hea
           cmocka_unit_test(twice_into_the_tail), cmocka_unit_test(twice_after_the_slab),
           cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
           cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
-          cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
-          cmocka_unit_test(no_memory_to_map))
+          cmocka_unit_test(kept_slabs_before_growth), cmocka_unit_test(all_ranges_used_up),
+          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_map))
