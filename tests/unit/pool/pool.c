@@ -416,9 +416,10 @@ static void kept_slabs_before_growth(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
     struct hak_heap *heap = hak_heap_acquire();
-    void *block = pool_take_one(heap, CLASS_64);
-    pool_put_one(heap, CLASS_64, block);
     use_all_units(heap);
+    void *block = pool_take_one(heap, CLASS_64);
+    use_all_units(heap);
+    pool_put_one(heap, CLASS_64, block);
     uint64_t before = hak_region_sums().super_slabs;
     heap->miss_run[CLASS_64] = 1;
     pool_take_one(heap, hak_size_class_of(256));
