@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -146,6 +147,10 @@ def returned(found: Pins, *functions: str) -> float:
     return found.returned(site.key for site in found.sites() if site.key and site.key[0][1] in functions)
 
 
+def all_returned(found: Pins) -> float:
+    return found.returned(site.key for site in found.sites() if site.key)
+
+
 @pytest.mark.parametrize(
     "source, steps",
     [
@@ -201,6 +206,101 @@ def test_a_server_gives_back_what_is_said(tmp_path: Path) -> None:
     keys = {site.key[0][1] for site in found.sites() if site.key and site.key[0][1].startswith("z")}
     assert gone > 40 * MIB
     assert returned(found, *keys) == pytest.approx(gone, rel=0.1), found.plain()
+
+
+# Keeps what clients have told it, parsed, until they leave. `expire` sends away nineteen of twenty, or all; each answer
+# is what is resident when all free memory is back.
+SERVICE = """
+import ctypes, gc, http.server, json
+sessions = {}
+class Service(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        what, _, which = self.path[1:].partition("/")
+        for i in range(60000):
+            if what == "load":
+                said = {"user": f"name {i}", "rights": [str(i % 97), str(i)], "seen": i * 1.5}
+                sessions[f"{which}.{i}"] = json.loads(json.dumps(said))
+            elif what == "expire" and (which == "all" or i % 20):
+                for part in "abcd":
+                    sessions.pop(f"{part}.{i}", None)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        body = str(int(open("/proc/self/statm").read().split()[1]) * 4096).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Service)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+def test_a_python_service_gives_back_what_is_said(tmp_path: Path) -> None:
+    """All sites together, less what they said when it had no sessions yet."""
+    environment = {**os.environ, **QUIET, **SAMPLED, "LD_PRELOAD": str(native.library()), "PYTHONMALLOC": "malloc"}
+    environment["HAKMEM_HEAP_PROFILE_INTERVAL"] = "1M"
+    (tmp_path / "service.py").write_text(SERVICE)
+    words = [sys.executable, str(tmp_path / "service.py")]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout
+            port = int(child.stdout.readline())
+
+            def ask(what: str) -> int:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}") as answer:
+                    return int(answer.read())
+
+            ask("nothing")
+            empty = all_returned(pins.pins(explain.look(child.pid, "--pins")))
+            for part in "abcd":
+                ask(f"load/{part}")
+            before = ask("expire/most")
+            found = pins.pins(explain.look(child.pid, "--pins"))
+            gone = before - ask("expire/all")
+        finally:
+            child.kill()
+    assert gone > 40 * MIB
+    assert all_returned(found) - empty == pytest.approx(gone, rel=0.1), found.plain()
+
+
+# The same without a network, in an interpreter without symbols.
+REGISTER = """
+local sessions = {}
+local function step(text) collectgarbage() print(text) io.flush() io.read() end
+step("empty")
+for i = 1, 200000 do sessions[i] = {user = "name " .. i, rights = {tostring(i % 97), tostring(i)}} end
+for i = 1, 200000 do if i % 20 ~= 0 then sessions[i] = nil end end
+step("few")
+sessions = nil
+step("none")
+"""
+
+
+def test_an_interpreter_gives_back_what_is_said(tmp_path: Path) -> None:
+    lua = shutil.which("lua5.4") or shutil.which("lua")
+    if not lua:
+        pytest.skip("Lua is not installed")
+    (tmp_path / "register.lua").write_text(REGISTER)
+    environment = {**QUIET, **SAMPLED, "LD_PRELOAD": str(native.library()), "HAKMEM_HEAP_PROFILE_INTERVAL": "1M"}
+    looks: list[Pins] = []
+    with subprocess.Popen(
+        [lua, tmp_path / "register.lua"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as child:
+        try:
+            assert child.stdin and child.stdout
+            for step in (b"empty\n", b"few\n", b"none\n"):
+                assert child.stdout.readline() == step
+                looks.append(pins.pins(explain.look(child.pid, "--pins")))
+                child.stdin.write(b"\n")
+        finally:
+            child.kill()
+    empty, few, none = looks
+    gone = few.held - none.held
+    assert gone > 20 * MIB
+    assert all_returned(few) - all_returned(empty) == pytest.approx(gone, rel=0.1), few.plain()
 
 
 def test_sites_that_pin_nothing_are_told_from_those_that_do(tmp_path: Path) -> None:

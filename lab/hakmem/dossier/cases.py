@@ -152,9 +152,7 @@ class DossierCase:
         server = _server_in(session)
         start = time.monotonic()
         try:
-            done = subprocess.run(
-                self.client, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s
-            )
+            done = subprocess.run(self.client, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
             raise LabError(f"the client {self.client[0]} did not end within {self.timeout_s:g} s") from None
         told.values["measured_s"] = time.monotonic() - start

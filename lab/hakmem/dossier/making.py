@@ -77,9 +77,7 @@ def has_huge_pages() -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= HUGE_SINCE
 
 
-def run(
-    plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[str, Path | str | None]
-) -> int:
+def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[str, Path | str | None]) -> int:
     """All of `hakmem compare --dossier`; its exit status."""
     extras.expect("plots", "--dossier")
     variants = contestants(allocators.resolve(names or ("all",)))

@@ -89,13 +89,19 @@ class Judgement:
 def prose(rule: Rule) -> tuple[tuple[str, str], ...]:
     """The rule in words: of what, and what."""
     time, memory = METRICS[rule.time].title, METRICS[rule.memory].title
-    switch = Answer.SWITCH.value, (
-        "the whole intervals show no forbidden loss anywhere, and one shows a gain that is worth it; of several such "
-        "contestants, the one with the lowest time as geometric mean over the commands"
+    switch = (
+        Answer.SWITCH.value,
+        (
+            "the whole intervals show no forbidden loss anywhere, and one shows a gain that is worth it; of several "
+            "such contestants, the one with the lowest time as geometric mean over the commands"
+        ),
     )
-    stay = Answer.STAY.value, (
-        "a contestant failed, printed something else, is shown to lose what is forbidden, or is shown to gain less "
-        "than what is worth it everywhere; so if that is so of all"
+    stay = (
+        Answer.STAY.value,
+        (
+            "a contestant failed, printed something else, is shown to lose what is forbidden, or is shown to gain less "
+            "than what is worth it everywhere; so if that is so of all"
+        ),
     )
     return (
         ("contestants", f"{', '.join(rule.contestants)}; the incumbent is {rule.incumbent}"),
