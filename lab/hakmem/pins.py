@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from hakmem import pprof
+from hakmem.placement import Answer
 from hakmem.profile import WEIGHT_ONE, Frame, frames_of
 from hakmem.report.model import Report, Share, Shares, Table
 from hakmem.symbols import Mapping as Mapped
@@ -309,7 +310,8 @@ def words(key: Key) -> str:
     return " < ".join(name[:40] for _, name in key) or "(no stack)"
 
 
-def report(of: Pins, command: str, date: str = "") -> Report:
+def report(of: Pins, command: str, date: str = "", *elsewhere: Answer) -> Report:
+    """With what a recorded run of it would take elsewhere, if there is one."""
     sites = of.sites()
     size, part = amount(of.pinned, "B"), of.pinned / of.held if of.held else 0.0
     covered = 1 - of.unknown_pinned / of.pinned if of.pinned else 1.0
@@ -325,6 +327,7 @@ def report(of: Pins, command: str, date: str = "") -> Report:
             Shares("pinned bytes", "B", of.pinned, (*shares, Share("unknown", of.unknown_pinned, 2)), _notes(of)),
             Table("call sites", columns, rows, TABLE_NOTES),
             Table("what would help", ("change", "returns"), tuple(_help(of, sites)), HELP_NOTES),
+            *map(_placements, elsewhere),
         ),
         summary=(
             f"{amount(of.held, 'B')} of {amount(of.resident, 'B')} resident are pages with blocks in use: they can't"
@@ -343,7 +346,7 @@ TABLE_NOTES = (
 
 HELP_NOTES = (
     "Giving back: `hakmem ctl PID purge`, or malloc_trim(0). Side by side: what these sites pin on pages that no other"
-    " site holds. What other placements would save in a whole run, by a trace of it: `hakmem placement`.",
+    " site holds. What other placements would save in a whole run: `--trace`, with a trace of it by `hakmem record`.",
 )
 
 
@@ -360,6 +363,19 @@ def _help(of: Pins, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
         returned = sites[first - 1].returned_with
         yield f"freeing {name} earlier", amount(returned, "B")
         yield f"{name} side by side, on pages of their own", amount(max(returned - live, 0), "B")
+
+
+def _placements(answer: Answer) -> Table:
+    """Those that take less at the peak than today's, the best first, and what knows the future."""
+    others = [(f"{policy.name}: {policy.does}", each.peak) for policy, each in answer.policies.items()]
+    others.append(("packed with hindsight: by who knows when each block will be freed", answer.hindsight.peak))
+    saved = sorted(
+        ((answer.today.peak - peak, name) for name, peak in others if peak < answer.today.peak), reverse=True
+    )
+    title = f"what other placements would have saved at the peak, by {answer.trace}"
+    rows = tuple((name, amount(bytes, "B")) for bytes, name in saved)
+    note = f"By a model of hakmem, which takes {amount(answer.today.peak, 'B')} for the trace at its peak."
+    return Table(title, ("placement", "saves"), rows, (note,))
 
 
 def _row(site: Site) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -394,3 +395,21 @@ def test_a_command_is_looked_at_when_it_ends(tmp_path: Path) -> None:
     assert kinds[0] == "pinned_space" and message.string_table[message.default_sample_type] == "pinned_space"
     total = sum(sample.value[0] for sample in message.sample)
     assert total == pytest.approx(found["pinned"], rel=0.001)  # what is unknown is a sample of its own
+
+
+def test_what_other_placements_would_save_is_told_by_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    words = ["pins", "--trace", "git", "--json", str(file), "--after", "0", "--", "sleep", "1"]
+    done = subprocess.run([sys.executable, "-m", "hakmem", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"what other placements would have saved at the peak, by git\n", done.stdout)
+    assert re.search(r"packed with hindsight: .* [0-9.]+ MiB", done.stdout)
+    (found,) = json.loads(file.read_text())["placements"]
+    assert found["trace"] == "git" and found["hindsight"]["peak_bytes"] < found["policies"][0]["peak_bytes"]
+
+
+def test_a_trace_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    words = ["pins", "--trace", "nowhere.trace", "--", "touch", str(tmp_path / "ran")]
+    done = subprocess.run([sys.executable, "-m", "hakmem", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and "nowhere.trace: no such file" in done.stderr
+    assert not (tmp_path / "ran").exists()

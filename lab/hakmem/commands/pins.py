@@ -14,6 +14,7 @@ from hakmem.finite import INTERVAL, FiniteRange
 @click.option("--after", "seconds", type=FiniteRange(min=0), help="Look at the command so many seconds after.")
 @click.option("--interval", **INTERVAL, help="Bytes from run to run of samples, of a command.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@click.option("--trace", metavar="TRACE", help="Also what other placements would have saved in a recorded run of it.")
 @click.option("--json", "json_file", **files.FILE, help="What was found; - for standard output.")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
 @click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
@@ -23,6 +24,7 @@ def command(
     seconds: float | None,
     interval: int,
     settings: tuple[str, ...],
+    trace: str | None,
     json_file: Path | None,
     markdown_file: Path | None,
     html_file: Path | None,
@@ -35,12 +37,15 @@ def command(
     hakmem; by whom, of one that is sampled: a command that this runs is, and another process since `hakmem ctl PID pins
     on`. A running process is only read, not stopped; a command is looked at when it ends, or after a while. What it
     writes goes to standard error where JSON or markdown takes standard output.
+
+    TRACE is what `hakmem record` has written of such a run: a model of hakmem makes its calls with blocks in other
+    places, which takes a minute or so for a million calls.
     """
     import datetime
     import json
     import shlex
 
-    from hakmem import explain, extras, output
+    from hakmem import explain, extras, output, placement, replays
     from hakmem.commands.explain import look_at_command, number
     from hakmem.errors import LabError
 
@@ -49,6 +54,7 @@ def command(
         files.expect_name(str(pprof_file), "--pprof")
     from hakmem import pins
 
+    recorded = replays.cases([trace], size="sanity") if trace else []  # refused before anything is looked at
     if len(words) == 1 and words[0].isdecimal():
         if seconds is not None or settings:
             raise LabError("--after and --set are for commands, not for a running process")
@@ -59,6 +65,8 @@ def command(
         found = pins.pins(look_at_command(words, seconds, (*own, *settings), out, "--pins"))
     if pprof_file:
         files.put(pprof_file, pins.encode(found))
+    elsewhere = [placement.answer(case, placement.choose(()), check=False) for case in recorded]
+    plain = found.plain() | {"placements": [each.plain() for each in elsewhere]}
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
-    shown = pins.report(found, f"hakmem {shlex.join(['pins', *words])}", date)
-    output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))
+    shown = pins.report(found, f"hakmem {shlex.join(['pins', *words])}", date, *elsewhere)
+    output.show(shown, markdown_file, html_file, (json_file, json.dumps(plain, indent=1) + "\n"))
