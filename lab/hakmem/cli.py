@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from hakmem import foreign
-from hakmem.errors import LabError, is_interrupt
+from hakmem.errors import LabError
 
 # What the help text says, in its order. Each is a module of hakmem.commands that has a click.Command called `command`.
 COMMANDS = {
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _told(error: BaseException) -> tuple[str, int]:
     """The line that tells of it, and the exit status."""
-    if isinstance(error, click.Abort) or is_interrupt(error):
+    if isinstance(error, KeyboardInterrupt | click.Abort):
         return "interrupted", 130
     if isinstance(error, LabError):
         return str(error), error.exit_status
