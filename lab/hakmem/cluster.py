@@ -21,7 +21,7 @@ from typing import Any
 
 import distributed
 
-from hakmem import process
+from hakmem import machine, process
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.measure import Done, OnRun, Outcome, Turn, run_turn
@@ -71,7 +71,8 @@ def _run(turn: Turn, hashes: Mapping[Allocator, str], settings: Mapping[str, str
     before = process.caller_settings()
     try:
         _exchange(before, settings)
-        return run_turn(replace(turn, variants=variants))
+        facts = machine.facts()
+        return replace(run_turn(replace(turn, variants=variants)), machine=facts)
     finally:
         _exchange(settings, before)
 

@@ -28,7 +28,7 @@ from msgspec import Meta
 from hakmem import native, process
 from hakmem.errors import LabError
 from hakmem.machine import Machine
-from hakmem.measure import HERE, METRICS, Measurement, Variant
+from hakmem.measure import METRICS, Measurement, Variant
 
 UNSIGNED = "hakmem-record/1"
 SIGNED = "hakmem-record/2"
@@ -135,8 +135,7 @@ class Record(_Model, frozen=True, kw_only=True):
         return list(dict.fromkeys(one.metric for one in self.series))
 
 
-# ---- Writing
-# -----------------------------------------------------------------------------------------------------------
+# ---- Writing ---------------------------------------------------------------------------------------------------------
 
 
 def from_measurement(
@@ -144,7 +143,7 @@ def from_measurement(
 ) -> Record:
     """A record of what was measured just now. `start` are this machine's facts before the first run. Where others ran
     the rounds, it has theirs."""
-    machines = {name: facts for name, facts in measurement.machines.items() if name != HERE}
+    machines = measurement.machines
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     commit, clean = checked_out()
     short = measurement.short_cases()

@@ -15,11 +15,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from hakmem import machine, process
+from hakmem import process
 from hakmem.allocators import SYSTEM, Allocator
 from hakmem.errors import LabError
+
+if TYPE_CHECKING:  # msgspec is in the laboratory's environment only; tests of programs have no more than Python
+    from hakmem.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class Measurement:
     rounds: int = 0  # whole ones
     interrupted: bool = False
     blocks: list[str] = field(default_factory=list)  # the machine of each round
-    machines: dict[str, machine.Machine] = field(default_factory=dict)  # by name, before its first round
+    machines: dict[str, Machine] = field(default_factory=dict)  # others than this: by name, before its first round
     load_at_end: tuple[float, float, float] = (0, 0, 0)
     samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
     failures: list[Failure] = field(default_factory=list)
@@ -235,12 +238,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a round, with what its machine was like before and after it."""
+    """Of a round, with what its machine was like after it, and, of another machine than this, before."""
 
     samples: list[tuple[str, str, Sample]]  # by case and variant
     failures: list[Failure]
-    machine: machine.Machine
     load_at_end: tuple[float, float, float]
+    machine: Machine | None = None
 
 
 OnRun = Callable[[Turn, int, str, str], None]  # before a run: its number within the round, the case, the variant
@@ -248,7 +251,6 @@ OnRun = Callable[[Turn, int, str, str], None]  # before a run: its number within
 
 def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: None) -> Outcome:
     """On this machine."""
-    before = machine.facts()
     samples: list[tuple[str, str, Sample]] = []
     failures: list[Failure] = []
     number = 0
@@ -263,7 +265,7 @@ def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: Non
                 samples.append((case.name, variant.name, case.run(variant)))
             except LabError as error:
                 failures.append(Failure(case.name, variant.name, turn.round, str(error)))
-    return Outcome(samples, failures, before, os.getloadavg())
+    return Outcome(samples, failures, os.getloadavg())
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,8 @@ def measure(
                 counted -= done.turn.round > 0
                 result.notes.append(f"a round was lost with the machine {done.machine}")
                 continue
-            result.machines.setdefault(done.machine, done.outcome.machine)
+            if done.outcome.machine:
+                result.machines.setdefault(done.machine, done.outcome.machine)
             result.load_at_end = done.outcome.load_at_end
             for failure in done.outcome.failures:
                 if (failure.case, failure.variant) not in failed:

@@ -17,7 +17,7 @@ static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? H
 enum {
     AHEAD_AFTER = 256,    /* slabs acquired: in a heap of 16 MiB, units taken ahead are few */
     FEW_DIRTY_UNITS = 16, /* 1 MiB */
-    NOT_SMALL = 8,        /* SuperSlabs: 16 MiB */
+    NOT_SMALL = 8,        /* SuperSlabs a heap: 16 MiB */
 };
 
 /* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is
@@ -60,12 +60,17 @@ static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
     return slab;
 }
 
+/* The heap, by its part of all SuperSlabs. */
+static bool is_small(void) {
+    return hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL * hak_atomic_load(&hak_heaps_about, relaxed);
+}
+
 static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t size_class, uint32_t units) {
     struct hak_slab *slab = units_for_slab(heap, units, HAK_UNITS_FREE);
     /* Before the heap grows, what former phases and threads have kept serves this one: first what lies in classes that
      * have not missed since the heap last grew. One that grows little finds few of those, and gives up the others, too.
      * A small heap would soon want them back. */
-    int passes = slab != NULL || heap == NULL ? 0 : hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL ? 1 : 2;
+    int passes = slab != NULL || heap == NULL ? 0 : is_small() ? 1 : 2;
     for (int i = 0; i < passes; i++) {
         hak_heap_give_up_idle(heap, size_class);
         hak_heap_take_kept_apart();

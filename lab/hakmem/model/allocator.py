@@ -24,7 +24,7 @@ USUAL_UNIT_BYTES = TODAY.unit_bytes
 AHEAD_AFTER = 256
 AHEAD_UNITS = EMPTY_SLABS
 FEW_DIRTY_BYTES = 1 << 20
-NOT_SMALL = 8  # SuperSlabs
+NOT_SMALL = 8  # SuperSlabs a heap
 LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
 PUT_BLOCKS = 64
@@ -378,7 +378,7 @@ class Allocator:
         unit = self._used_units(heap, units)
         if unit is None:
             unit = self._ahead(heap, units, dirty=False)
-        passes = 1 if len(region.dirty) < NOT_SMALL else 2
+        passes = 1 if len(region.dirty) < NOT_SMALL * self.heaps_in_use else 2
         for _ in range(passes):
             if unit is None:
                 self._give_up_idle(heap, size_class)
