@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/bits.h"
 #include "base/format.h"
 #include "os/os.h"
 
@@ -112,12 +113,31 @@ static bool read_by_pipe(uintptr_t from, void *to, size_t bytes) {
     return done;
 }
 
+/* By a call that old sandboxes refuse, and emulators don't know: `errno` is something else than EFAULT then. */
+static bool read_by_kernel(uintptr_t from, void *to, size_t bytes) {
+    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
+}
+
+static bool read_after_look(uintptr_t from, void *to, size_t bytes) {
+    bool can_read = from % sizeof(uint64_t) == 0 && hak_os_is_readable((const void *)from) &&
+                    hak_os_is_readable((const void *)hak_align_down(from + bytes - 1, sizeof(uint64_t)));
+    if (can_read) memcpy(to, (const void *)from, bytes);
+    return can_read;
+}
+
 bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) {
     int saved_errno = errno;
-    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
-    bool done = process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
-    /* Old sandboxes refuse that call, and emulators don't know it. */
+    bool done = read_by_kernel(from, to, bytes);
     if (!done && errno != EFAULT) done = read_by_pipe(from, to, bytes);
+    errno = saved_errno;
+    return done;
+}
+
+bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes) {
+    int saved_errno = errno;
+    bool done = read_by_kernel(from, to, bytes);
+    if (!done && errno != EFAULT) done = read_after_look(from, to, bytes);
     errno = saved_errno;
     return done;
 }

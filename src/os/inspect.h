@@ -24,6 +24,10 @@ bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping,
 /* Copies memory that may not be there. False, with `to` in any state, when it can't be read. */
 bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes);
 
+/* The same for up to a page from a multiple of 8 on, without descriptors: malloc may call it. A sandbox that refuses it
+ * takes from it that memory may go meanwhile, by another thread. */
+bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes);
+
 /* What a thread of this process is called; empty when that can't be told. */
 enum { HAK_THREAD_NAME_BYTES = 16 }; /* with the terminating NUL */
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]);

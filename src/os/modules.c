@@ -4,9 +4,8 @@
 #include <string.h>
 #include <sys/auxv.h>
 
-#include "base/bits.h"
+#include "os/inspect.h"
 #include "os/libc.h"
-#include "os/os.h"
 
 /* struct dl_find_object of <dlfcn.h>, which older headers lack. */
 struct found_object {
@@ -24,12 +23,6 @@ static const struct r_debug *shown_list;  /* the same */
 
 /* ---- In memory --------------------------------------------------------------------------------------------------- */
 
-/* `bytes` of up to a page. */
-static bool can_read(uintptr_t at, size_t bytes) {
-    return at != 0 && at % sizeof(uintptr_t) == 0 && hak_os_is_readable((const void *)at) &&
-           hak_os_is_readable((const void *)hak_align_down(at + bytes - 1, sizeof(uintptr_t)));
-}
-
 /* Widens `module` by a part of it. True when the code is there. */
 static bool widen_by(const ElfW(Phdr) * part, uintptr_t base, uintptr_t code, struct hak_os_module *module) {
     uintptr_t start = base + part->p_vaddr;
@@ -40,20 +33,26 @@ static bool widen_by(const ElfW(Phdr) * part, uintptr_t base, uintptr_t code, st
     return code - start < part->p_memsz;
 }
 
-/* The module whose file begins there, with the header and the table of its parts, if the code is in it. */
+/* The module whose file begins there, with the header and the table of its parts, if the code is in it. Linkers put the
+ * parts that are loaded first, and of these the one with the header. */
 static bool is_module_of(uintptr_t header, uintptr_t code, struct hak_os_module *module) {
-    const ElfW(Ehdr) *elf = (const void *)header;
-    const ElfW(Phdr) * parts;
+    enum { AT_ONCE = 8 };
+    ElfW(Ehdr) elf;
+    ElfW(Phdr) parts[AT_ONCE];
+    uintptr_t base = 0;
     bool holds = false;
-    if (!can_read(header, sizeof *elf) || memcmp(elf->e_ident, ELFMAG, SELFMAG) != 0) return false;
-    size_t bytes = elf->e_phnum * sizeof *parts;
-    if (elf->e_phoff != sizeof *elf || !can_read(header + elf->e_phoff, bytes)) return false;
-    parts = (const void *)(header + elf->e_phoff);
-    size_t first = 0;
-    while (first < elf->e_phnum && parts[first].p_type != PT_LOAD) first++;
-    if (first == elf->e_phnum) return false;
+    if (!hak_os_peek_memory(header, &elf, sizeof elf) || memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0) return false;
+    if (elf.e_phoff != sizeof elf || elf.e_phentsize != sizeof parts[0]) return false;
     *module = (struct hak_os_module){.start = UINTPTR_MAX};
-    for (size_t i = 0; i < elf->e_phnum; i++) holds |= widen_by(&parts[i], header - parts[first].p_vaddr, code, module);
+    for (size_t i = 0; i < elf.e_phnum; i++) {
+        size_t left = elf.e_phnum - i, count = left < AT_ONCE ? left : AT_ONCE;
+        const ElfW(Phdr) *part = &parts[i % AT_ONCE];
+        if (i % AT_ONCE == 0 &&
+            !hak_os_peek_memory(header + sizeof elf + i * sizeof *part, parts, count * sizeof *part))
+            return false;
+        if (part->p_type == PT_LOAD && module->start == UINTPTR_MAX) base = header - part->p_vaddr;
+        holds |= widen_by(part, base, code, module);
+    }
     return holds;
 }
 
@@ -63,10 +62,10 @@ static uintptr_t program_header(void) { return getauxval(AT_PHDR) - sizeof(ElfW(
 static bool look_into_list(uintptr_t code, struct hak_os_module *module) {
     enum { MOST = 4096 }; /* a list that is being changed may lead in a circle */
     uintptr_t at = shown_list == NULL ? 0 : (uintptr_t)shown_list->r_map;
-    for (uint32_t i = 0; i < MOST && can_read(at, sizeof(struct link_map)); i++) {
-        const struct link_map *loaded = (const void *)at;
-        if (is_module_of(loaded->l_addr, code, module)) return true;
-        at = (uintptr_t)loaded->l_next;
+    struct link_map loaded;
+    for (uint32_t i = 0; i < MOST && hak_os_peek_memory(at, &loaded, sizeof loaded); i++) {
+        if (is_module_of(loaded.l_addr, code, module)) return true;
+        at = (uintptr_t)loaded.l_next;
     }
     return false;
 }

@@ -1,8 +1,8 @@
 /* Modules: the program and its shared libraries, as they lie in memory. For whoever has an address of code and may not
  * wait for the dynamic linker's lock: no lock is taken and nothing allocated, at any moment, in a signal handler too.
  *
- * glibc answers by itself from 2.35 on (_dl_find_object). Elsewhere the list is read that debuggers read; what is
- * looked at there is known to be readable first, since another thread may be changing it.
+ * glibc answers by itself from 2.35 on (_dl_find_object). Elsewhere the list is read that debuggers read; the kernel
+ * copies what is looked at there, since another thread may be unloading it.
  */
 #ifndef HAK_OS_MODULES_H
 #define HAK_OS_MODULES_H

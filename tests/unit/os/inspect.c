@@ -2,6 +2,8 @@
 #include "unit.h"
 
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,20 +103,40 @@ static void long_lists_and_names(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
-static void memory_that_may_not_be_there(void **state) {
-    (void)state;
+static void copy_what_is_there(bool (*read)(uintptr_t from, void *to, size_t bytes)) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *start = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), copy[16];
     memcpy(start + page - 16, "0123456789abcdef", 16);
     assert_int_equal(mprotect(start + page, page, PROT_NONE), 0);
     errno = 1234;
-    assert_true(hak_os_read_memory((uintptr_t)start + page - 16, copy, 16));
+    assert_true(read((uintptr_t)start + page - 16, copy, 16));
     assert_memory_equal(copy, "0123456789abcdef", 16);
-    assert_false(hak_os_read_memory((uintptr_t)start + page - 15, copy, 16));
-    assert_false(hak_os_read_memory((uintptr_t)start + page, copy, 1));
-    assert_false(hak_os_read_memory(0, copy, 8));
-    assert_false(hak_os_read_memory(UINTPTR_MAX - 15, copy, 16));
+    assert_false(read((uintptr_t)start + page - 8, copy, 16));
+    assert_false(read((uintptr_t)start + page, copy, 1));
+    assert_false(read(0, copy, 8));
+    assert_false(read(UINTPTR_MAX - 15, copy, 16));
     assert_int_equal(errno, 1234);
+}
+
+/* A kernel that knows no process_vm_readv. */
+static void refuse_to_copy(void) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = sizeof steps / sizeof steps[0], .filter = steps};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) skip();
+}
+
+static void memory_that_may_not_be_there(void **state) {
+    (void)state;
+    copy_what_is_there(hak_os_read_memory);
+    copy_what_is_there(hak_os_peek_memory);
+    refuse_to_copy();
+    copy_what_is_there(hak_os_read_memory);
+    copy_what_is_there(hak_os_peek_memory);
 }
 
 static void threads(void **state) {

@@ -2,10 +2,12 @@
 #include "unit.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "os/modules.c"
 
 static uint32_t modules_seen;
@@ -83,6 +85,7 @@ static void a_list_that_changes(void **state) {
     ElfW(Ehdr) *header = (void *)(gone + page - sizeof *header);
     memcpy(header->e_ident, ELFMAG, SELFMAG);
     header->e_phoff = sizeof *header;
+    header->e_phentsize = sizeof(ElfW(Phdr));
     header->e_phnum = 20;
     circle[0].l_addr = (uintptr_t)header;
     assert_false(hak_os_module_of(code, &module));
@@ -94,5 +97,32 @@ static void a_list_that_changes(void **state) {
     assert_false(hak_os_module_of(code, &module));
 }
 
+static HAK_ATOMIC(bool) is_over;
+
+static void *come_and_go(void *page) {
+    for (int rights = PROT_NONE; !hak_atomic_load(&is_over, relaxed); rights ^= PROT_READ)
+        mprotect(page, (size_t)sysconf(_SC_PAGESIZE), rights);
+    return NULL;
+}
+
+/* A module that another thread unloads while it is looked at. */
+static void one_that_is_unloaded(void **state) {
+    (void)state;
+    enum { LOOKS = 100000 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct hak_os_module module;
+    pthread_t thread;
+    ElfW(Ehdr) *header = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *header = (ElfW(Ehdr)){.e_ident = ELFMAG, .e_phoff = sizeof *header, .e_phnum = 20};
+    header->e_phentsize = sizeof(ElfW(Phdr));
+    struct link_map loaded = {.l_addr = (uintptr_t)header};
+    const struct r_debug list = {.r_map = &loaded};
+    shown_list = &list;
+    assert_int_equal(pthread_create(&thread, NULL, come_and_go, header), 0);
+    for (int i = 0; i < LOOKS; i++) assert_false(hak_os_module_of((uintptr_t)&loaded, &module));
+    hak_atomic_store(&is_over, true, relaxed);
+    pthread_join(thread, NULL);
+}
+
 UNIT_MAIN(cmocka_unit_test(as_the_linker_says), cmocka_unit_test(by_the_list), cmocka_unit_test(before_it_begins),
-          cmocka_unit_test(a_list_that_changes))
+          cmocka_unit_test(a_list_that_changes), cmocka_unit_test(one_that_is_unloaded))
