@@ -386,9 +386,9 @@ void hak_config_help(const struct hak_config *config, struct hak_text *out) {
     hak_text_add(out, "hakmem: knobs (value, default, bounds, meaning)\n");
     for (size_t i = 0; i < HAK_KNOB_COUNT; i++) {
         const struct hak_knob_row *row = &hak_knob_table[i];
-        uint64_t value = config->knobs >> i & 1 ? config->knob_values[i] : hak_knob_get((enum hak_knob_number)i);
-        hak_text_add(out, "  %-19s = %lu (default %lu, %lu to %lu): %s\n", row->name, (unsigned long)value,
-                     (unsigned long)row->initial, (unsigned long)row->lowest, (unsigned long)row->highest, row->text);
+        hak_text_add(out, "  %-19s = %lu (default %lu, %lu to %lu): %s\n", row->name,
+                     (unsigned long)hak_knob_get((enum hak_knob_number)i), (unsigned long)row->initial,
+                     (unsigned long)row->lowest, (unsigned long)row->highest, row->text);
     }
     for (size_t i = 0; i < FORMER_COUNT; i++)
         if (config->former >> i & 1)

@@ -63,8 +63,8 @@ bool hak_config_parse_number(const char *value, uint64_t *out);
 /* The name of a file in a setting, with %p replaced by the process id. */
 void hak_config_add_path(struct hak_text *path, const char *pattern, int process_id);
 
-/* One line per setting, and per knob: name, value, default, help. Then one per setting of a former version that was
- * given: what does its work. */
+/* One line per setting, and per knob as it is now: name, value, default, help. Then one per setting of a former version
+ * that was given: what does its work. */
 void hak_config_help(const struct hak_config *config, struct hak_text *out);
 
 #endif
