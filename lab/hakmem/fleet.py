@@ -11,6 +11,7 @@ what the rank-sum test leaves. docs/decisions/0151 has what else was tried.
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
 import math
 import statistics as medians
@@ -108,12 +109,18 @@ def _spread(arms: Sequence[Sequence[float]]) -> float:
 # ---- Prometheus ------------------------------------------------------------------------------------------------------
 
 
+NO_ANSWER = (ValueError, LookupError, TypeError)  # JSON that is none, or says something else
 Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time: its series
 
 
 def prometheus(url: str) -> Ask:
     """Asks a server's HTTP interface."""
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets, or a port that is no number
+        is_usable = False
+    if not is_usable or not url.isprintable() or " " in url:
         raise LabError(f"--prometheus {url}: expected http://HOST:PORT")
 
     def ask(expression: str, at: float) -> list[Mapping[str, Any]]:
@@ -121,11 +128,10 @@ def prometheus(url: str) -> Ask:
         try:
             with urllib.request.urlopen(f"{url.rstrip('/')}/api/v1/query", words, timeout=ANSWER_S) as answer:
                 found = json.load(answer)
-            rows: list[Mapping[str, Any]] = found["data"]["result"]
-            return rows
+            return [{"metric": dict(row["metric"]), "value": float(row["value"][1])} for row in found["data"]["result"]]
         except urllib.error.HTTPError as error:
             raise LabError(f"{url} refuses {expression}: {_why(error)}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, http.client.HTTPException, *NO_ANSWER) as error:
             raise LabError(f"{url} does not answer as a Prometheus server: {error}") from None
 
     return ask
@@ -134,7 +140,7 @@ def prometheus(url: str) -> Ask:
 def _why(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException, *NO_ANSWER):
         return str(error.reason)
 
 
@@ -155,7 +161,7 @@ def begun(ask: Ask, name: str, end: float, look_back_s: float) -> float:
     rows = ask(f"min(min_over_time(timestamp({_info(name)})[{int(look_back_s)}s:{step}s]))", end)
     if not rows:
         raise LabError(f"no host has said that it is in an experiment {name!r}: hakmem_experiment_info has its names")
-    return float(rows[0]["value"][1])
+    return float(rows[0]["value"])
 
 
 def _info(name: str) -> str:
@@ -168,7 +174,7 @@ def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) ->
     def figures(end: float, seconds: float) -> dict[str, float]:
         step = max(1, int(seconds / STEPS))
         rows = ask(f"avg by ({label}) (avg_over_time(({expression})[{int(seconds)}s:{step}s]))", end)
-        found = {row["metric"].get(label, ""): float(row["value"][1]) for row in rows}
+        found = {row["metric"].get(label, ""): row["value"] for row in rows}
         return {host: value for host, value in found.items() if math.isfinite(value)}
 
     arms: dict[str, str] = {}

@@ -9,6 +9,7 @@ import random
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -197,7 +198,33 @@ def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
     assert "is no host" in refused("--prometheus", fleet_of_200, "--host", "name", "decay")
     assert "expected the name of a label" in refused("--prometheus", fleet_of_200, "--host", "a b", "decay")
     assert "does not answer" in refused("--prometheus", "http://127.0.0.1:1", "decay")
-    assert "expected http" in refused("--prometheus", "file:///etc/passwd", "decay")
+    for url in ("file:///etc/passwd", "http://", "http://[", "http://127.0.0.1:port", "http://127.0.0.1:9/a b"):
+        assert "expected http" in refused("--prometheus", url, "decay")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"SSH-2.0 another protocol\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\n\r\n[]",
+        b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [1]}}',
+        b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [{"metric": {}, "value": []}]}}',
+    ],
+)
+def test_a_server_that_is_no_prometheus(said: bytes) -> None:
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(LabError, match="does not answer as a Prometheus server"):
+            fleet.prometheus(f"http://127.0.0.1:{server.getsockname()[1]}")("up", 0)
+        thread.join()
 
 
 # ---- The library -----------------------------------------------------------------------------------------------------
