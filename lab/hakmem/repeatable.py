@@ -28,6 +28,7 @@ SETTINGS = {
     "GUARD": "0",
     "PINS": "0",
     "HEAP_PROFILE": "0",
+    "EXPERIMENT": "none",  # it would set knobs after these
 }
 # By which interpreters seed their hash tables. They are set where the caller has not set them.
 SEEDS = {"PYTHONHASHSEED": "0", "PERL_HASH_SEED": "0", "PERL_PERTURB_KEYS": "0"}

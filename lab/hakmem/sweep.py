@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 FIXED = "HAKMEM_ACE_ENABLED"
+EXPERIMENT = "HAKMEM_EXPERIMENT"
 UNRELATED = {"metrics_ms"}
 STEPS = (1 / 4, 4, 16)  # as the controller's arms
 MODE_MOST = 16  # a knob with so few values has them all
@@ -62,8 +63,8 @@ def arms(knob: Knob) -> list[int]:
 
 
 def fixed(name: str, given: Mapping[str, int]) -> Variant:
-    """The controller is off: what is set stays so."""
-    return Variant(name, hakmem(), {FIXED: "0", **({"HAKMEM_KNOBS": _name(given)} if given else {})})
+    """The controller is off, and there is no experiment: what is set stays so."""
+    return Variant(name, hakmem(), {FIXED: "0", EXPERIMENT: "none", **({"HAKMEM_KNOBS": _name(given)} if given else {})})
 
 
 def _name(given: Mapping[str, int]) -> str:

@@ -194,6 +194,11 @@ def test_the_library_takes_all_of_it() -> None:
         assert re.search(rf"^ *HAKMEM_{name} += {value} ", done.stderr, re.MULTILINE), name
 
 
+def test_an_experiment_of_the_fleet_changes_nothing() -> None:
+    done = run("--repeatable", "--", "true", HAKMEM_HELP="1", HAKMEM_EXPERIMENT="x:100%:decay_ms=50")
+    assert re.search(r"^ *decay_ms += 3600000 ", done.stderr, re.MULTILINE), done.stderr
+
+
 def test_where_addresses_can_t_be_fixed_nothing_is_run(tmp_path: Path) -> None:
     """In a sandbox whose filter refuses personality(2), as containers' do."""
     program = tmp_path / "refuse.py"

@@ -46,7 +46,11 @@ def test_arms_are_steps_and_bounds_but_not_the_default() -> None:
 
 def test_a_setting_has_no_controller() -> None:
     assert len(sweep.single(KNOBS)) == 7
-    assert sweep.fixed("name", {"decay_ms": 10}).settings == {"HAKMEM_ACE_ENABLED": "0", "HAKMEM_KNOBS": "decay_ms=10"}
+    assert sweep.fixed("name", {"decay_ms": 10}).settings == {
+        "HAKMEM_ACE_ENABLED": "0",
+        "HAKMEM_EXPERIMENT": "none",
+        "HAKMEM_KNOBS": "decay_ms=10",
+    }
 
 
 def test_random_settings_follow_from_the_seed() -> None:
