@@ -1037,8 +1037,9 @@ uint32_t hak_os_thread_id(void) {
 bool hak_os_is_readable(const void *address) {
     enum { NO_SUCH_WAY = -1, SET_BYTES = 8 };
     int saved_errno = errno;
-    /* The kernel reads the set before it looks at what is to be done with it. */
-    bool readable = HAK_SYSTEM_CALL(SYS_rt_sigprocmask, NO_SUCH_WAY, address, NULL, SET_BYTES) != 0 && errno != EFAULT;
+    /* The kernel reads the set before it looks at what is to be done with it. A sandbox that refuses the call says
+     * something else. */
+    bool readable = HAK_SYSTEM_CALL(SYS_rt_sigprocmask, NO_SUCH_WAY, address, NULL, SET_BYTES) != 0 && errno == EINVAL;
     errno = saved_errno;
     return readable;
 }

@@ -234,7 +234,7 @@ uintptr_t hak_os_complaint(void);
 enum hak_misuse_kind hak_os_complaint_kind(void);
 ptrdiff_t hak_os_complaint_offset(void);
 
-/* True when the word at a multiple of 8 can be read. Signal handlers may call it. */
+/* True when the word at a multiple of 8 can be read, and the kernel says so. Signal handlers may call it. */
 bool hak_os_is_readable(const void *address);
 
 /* True when thread-local variables can be written: false only at the very start of a static program. Calls nothing: it
