@@ -34,10 +34,13 @@ FOLDER = "hakmem-libraries"  # below a worker's own
 
 
 class Library(distributed.WorkerPlugin):
-    """Gives the bytes of an allocator to all workers, those that come later, too."""
+    """Gives the bytes of an allocator to all workers, those that come later, too. Each writes them once: somebody else's
+    program may be running on them."""
+
+    idempotent = True
 
     def __init__(self, sha256: str, name: str, data: bytes) -> None:
-        self.name = f"hakmem-{sha256}"
+        self.name = f"hakmem-{sha256}-{name}"
         self._where, self._data = (sha256, name), data
 
     def setup(self, worker: distributed.Worker) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import distributed
 import pytest
 from click.testing import CliRunner
 from hakmem import allocators, cli, cluster, comparison, ledger, measure, places
@@ -93,6 +94,22 @@ def case() -> measure.CommandCase:
 
 def sides() -> list[Variant]:
     return [Variant("glibc", allocators.glibc()), Variant("later", allocators.glibc(), {"HAKMEM_PREFAULT": "later"})]
+
+
+def test_a_library_that_a_machine_has_is_not_written_again(three: Machines) -> None:
+    """A program of somebody else's round may be running on it."""
+
+    def sent(name: str) -> list[int]:
+        with cluster.connected(three.address) as place:
+            place._client.register_plugin(cluster.Library("0" * 64, name, b"some"))
+            return sorted(place._client.run(written, name=name).values())
+
+    def written(dask_worker: distributed.Worker, name: str) -> int:
+        return Path(dask_worker.local_directory, "hakmem-libraries", "0" * 64, name).stat().st_mtime_ns
+
+    first = sent("libsome.so")
+    assert len(first) == 3 and sent("libsome.so") == first
+    assert len(sent("libsame.so")) == 3
 
 
 def test_a_machine_of_another_type_does_not_move_the_ratio(three: Machines) -> None:
