@@ -222,6 +222,9 @@ int main(int argc, char **argv) {
     struct bench_random random = bench_random_seeded(bench_number(argv[3], 0), 0);
     struct bench_steps steps = bench_steps_of(argv[1], 0);
     struct origins origins = origins_of(&steps);
+    if (!origins.count) {
+        bench_refuse("%s: a trace without blocks", argv[1]);
+    }
     struct run run = {.life_limit = expected_lives(&origins)};
     run.lives = bench_map(run.life_limit, sizeof *run.lives);
     run.wheel = bench_map(WHEEL_SLOTS, sizeof *run.wheel);

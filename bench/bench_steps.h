@@ -87,6 +87,9 @@ static inline struct bench_trace bench_trace_open(const char *path) {
     if (bytes != (trace.chunk_count + (size_t)1) * TRACE_CHUNK_BYTES) {
         bench_refuse("%s: cut short", path);
     }
+    if (trace.chunk_count == 0 || trace.thread_count == 0) {
+        bench_refuse("%s: a trace of nothing", path);
+    }
     return trace;
 }
 

@@ -579,3 +579,15 @@ def test_blocks_of_a_long_run_are_as_large_and_live_as_long_as_those_of_the_trac
     figures = {found["name"]: float(found["value"]) for found in suite.FIGURE.finditer(printed)}
     blocks = figures["rss_late"] / figures["over_packed_late"] / 2048
     assert 30 < blocks < 50
+
+
+@pytest.mark.parametrize(("events", "said"), [(0, "a trace of nothing"), (1, "a trace without blocks")])
+def test_lifetimes_of_no_block_are_refused(events: int, said: str, tmp_path: Path) -> None:
+    made = trace.Writer()
+    for block in range(events):
+        made.event(0, Kind.FREE, block)
+    file = tmp_path / "none.trace"
+    file.write_bytes(made.finish(thread_count=events))
+    words = [str(native.program("bench_lifetimes")), str(file), "100000", "1"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr, done
