@@ -34,8 +34,8 @@ FOLDER = "hakmem-libraries"  # below a worker's own
 
 
 class Library(distributed.WorkerPlugin):
-    """Gives the bytes of an allocator to all workers, those that come later, too. Each writes them once: somebody else's
-    program may be running on them."""
+    """Gives the bytes of an allocator to all workers, those that come later, too. Each writes them once: a program of
+    somebody else may be running on them."""
 
     idempotent = True
 

@@ -64,7 +64,9 @@ def arms(knob: Knob) -> list[int]:
 
 def fixed(name: str, given: Mapping[str, int]) -> Variant:
     """The controller is off, and there is no experiment: what is set stays so."""
-    return Variant(name, hakmem(), {FIXED: "0", EXPERIMENT: "none", **({"HAKMEM_KNOBS": _name(given)} if given else {})})
+    return Variant(
+        name, hakmem(), {FIXED: "0", EXPERIMENT: "none", **({"HAKMEM_KNOBS": _name(given)} if given else {})}
+    )
 
 
 def _name(given: Mapping[str, int]) -> str:
