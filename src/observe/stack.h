@@ -15,7 +15,7 @@
 
 #include "base/platform.h"
 
-enum { HAK_STACK_MOST = 256 }; /* addresses */
+enum { HAK_STACK_MOST = 192 }; /* addresses */
 
 /* Writes up to HAK_STACK_MOST return addresses, the innermost first, and returns how many: one at least. `frame` is
  * what __builtin_frame_address(0) says in a function that is still running. The kernel is asked about each page of the
