@@ -126,21 +126,18 @@ static bool read_after_look(uintptr_t from, void *to, size_t bytes) {
     return can_read;
 }
 
-bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) {
+/* The other way is for where the kernel refuses the call, not for where there is nothing to read. */
+static bool read_or(uintptr_t from, void *to, size_t bytes, bool (*read_otherwise)(uintptr_t, void *, size_t)) {
     int saved_errno = errno;
     bool done = read_by_kernel(from, to, bytes);
-    if (!done && errno != EFAULT) done = read_by_pipe(from, to, bytes);
+    if (!done && errno != EFAULT) done = read_otherwise(from, to, bytes);
     errno = saved_errno;
     return done;
 }
 
-bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes) {
-    int saved_errno = errno;
-    bool done = read_by_kernel(from, to, bytes);
-    if (!done && errno != EFAULT) done = read_after_look(from, to, bytes);
-    errno = saved_errno;
-    return done;
-}
+bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) { return read_or(from, to, bytes, read_by_pipe); }
+
+bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes) { return read_or(from, to, bytes, read_after_look); }
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 

@@ -107,7 +107,7 @@ struct hak_heap {
     uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew, */
     uint16_t growth_turns[HAK_SMALL_CLASS_COUNT + 1];  /* of these, those of another kind than the one before */
     int8_t miss_run[HAK_SMALL_CLASS_COUNT + 1]; /* last misses of one kind, up to HAK_LONG_RUN, times the kind; 0 since
-                                                 * hak_heap_give_up_idle */
+                                                 * hak_heap_give_up_idle, but for the class that it was called for */
     HAK_ATOMIC(uint32_t) class_misses[HAK_SMALL_CLASS_COUNT + 1]; /* refills and flushes of a class so far */
     HAK_ATOMIC(uint64_t) sampled_ticks, sample_count;             /* of slow paths whose time was taken */
     uint64_t sample_start; /* ticks at the beginning of this one; 0: its time is not taken */

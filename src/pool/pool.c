@@ -70,12 +70,12 @@ static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t size_class,
     /* Before the heap grows, what former phases and threads have kept serves this one: first what lies in classes that
      * have not missed since the heap last grew. One that grows little finds few of those, and gives up the others, too.
      * A small heap would soon want them back. */
-    int passes = slab != NULL || heap == NULL ? 0 : is_small() ? 1 : 2;
-    for (int i = 0; i < passes; i++) {
-        hak_heap_give_up_idle(heap, size_class);
-        hak_heap_take_kept_apart();
-        struct hak_slab *used = used_units(heap, units);
-        if (used != NULL) return used;
+    if (slab == NULL && heap != NULL) {
+        for (int passes = is_small() ? 1 : 2; passes > 0; passes--) {
+            hak_heap_give_up_idle(heap, size_class);
+            hak_heap_take_kept_apart();
+            if ((slab = used_units(heap, units)) != NULL) return slab;
+        }
     }
     if (slab == NULL && (slab = units_for_slab(heap, units, HAK_UNITS_NEW_SUPER)) != NULL) {
         HAK_COUNT(heap, slabs_super, 1);
