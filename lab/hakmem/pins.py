@@ -17,15 +17,17 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hakmem import pprof
-from hakmem.placement import Answer
 from hakmem.profile import WEIGHT_ONE, Frame, frames_of
 from hakmem.report.model import Report, Share, Shares, Table
 from hakmem.symbols import Mapping as Mapped
 from hakmem.symbols import Symbols
 from hakmem.words import amount
+
+if TYPE_CHECKING:  # the model takes its time to import, and most runs have no trace
+    from hakmem.placement import Answer
 
 SHOWN = 15  # sites
 SHOWN_FRAMES = 3  # functions of a stack that make a site, the innermost first
@@ -373,7 +375,7 @@ def _placements(answer: Answer) -> Table:
         ((answer.today.peak - peak, name) for name, peak in others if peak < answer.today.peak), reverse=True
     )
     title = f"what other placements would have saved at the peak, by {answer.trace}"
-    rows = tuple((name, amount(bytes, "B")) for bytes, name in saved)
+    rows = tuple((name, amount(size, "B")) for size, name in saved)
     note = f"By a model of hakmem, which takes {amount(answer.today.peak, 'B')} for the trace at its peak."
     return Table(title, ("placement", "saves"), rows, (note,))
 

@@ -376,16 +376,16 @@ def read_witnesses(folder: Path) -> list[Process]:
         malloc = files.pop() if len(files) == 1 and facts.get("owned") != "no" else "mixed"
         end = start.with_suffix(".end")
         said = dict(re.findall(r"^(\w+) (\d+)(?: KiB)?$", end.read_text(), re.MULTILINE)) if end.is_file() else {}
-        kib = {name: int(number) * 1024 for name, number in said.items()}
+        in_bytes = {name: int(number) * 1024 for name, number in said.items()}
         found.append(
             Process(
                 pid=int(start.stem.split(".")[0]),
                 program=facts.get("program", "unknown"),
                 malloc=malloc,
-                peak_rss_bytes=kib.get("peak"),
-                end_rss_bytes=kib.get("rss"),
+                peak_rss_bytes=in_bytes.get("peak"),
+                end_rss_bytes=in_bytes.get("rss"),
                 threads=int(said["threads"]) if "threads" in said else None,
-                trimmed_rss_bytes=kib.get("trimmed"),
+                trimmed_rss_bytes=in_bytes.get("trimmed"),
             )
         )
     return found

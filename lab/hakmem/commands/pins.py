@@ -45,7 +45,7 @@ def command(
     import json
     import shlex
 
-    from hakmem import explain, extras, output, placement, replays
+    from hakmem import explain, extras, output
     from hakmem.commands.explain import look_at_command, number
     from hakmem.errors import LabError
 
@@ -54,7 +54,10 @@ def command(
         files.expect_name(str(pprof_file), "--pprof")
     from hakmem import pins
 
-    recorded = replays.cases([trace], size="sanity") if trace else []  # refused before anything is looked at
+    if trace:
+        from hakmem import placement, replays
+
+        (recorded,) = replays.cases([trace], size="sanity")  # refused before anything is looked at
     if len(words) == 1 and words[0].isdecimal():
         if seconds is not None or settings:
             raise LabError("--after and --set are for commands, not for a running process")
@@ -65,7 +68,7 @@ def command(
         found = pins.pins(look_at_command(words, seconds, (*own, *settings), out, "--pins"))
     if pprof_file:
         files.put(pprof_file, pins.encode(found))
-    elsewhere = [placement.answer(case, placement.choose(()), check=False) for case in recorded]
+    elsewhere = [placement.answer(recorded, placement.choose(()), check=False)] if trace else []
     plain = found.plain() | {"placements": [each.plain() for each in elsewhere]}
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
     shown = pins.report(found, f"hakmem {shlex.join(['pins', *words])}", date, *elsewhere)
