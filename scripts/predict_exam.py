@@ -218,7 +218,7 @@ def keep(taken: Sequence[tuple[Record, list[Mark]]], name: str) -> Path:
             cases=cases,
             series=series,
             clean=all(record.clean for record, _ in taken),
-            size="full",
+            size="sanity" if len(short) == len(taken) else "full",
             short_cases=short,
             command=f"scripts/predict_exam.py keep FOLDER {name}",
         )  # fmt: skip
