@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 from hakmem import allocators, ledger, machine, measure, predict, programs
-from hakmem.ledger import Record, Series
+from hakmem.ledger import Expected, Record, Series
 from hakmem.measure import CommandCase
 from hakmem.statistics import Interval
 
@@ -189,6 +189,7 @@ def show(marks: Sequence[Mark]) -> None:
 def keep(taken: Sequence[tuple[Record, list[Mark]]], name: str) -> Path:
     """What was measured, with what was predicted beside it, and the marks as a case of their own."""
     series: list[Series] = []
+    expected: list[Expected] = []
     cases: dict[str, list[str]] = {}
 
     def add(case: str, variant: str, metric: str, unit: str, values: Sequence[float]) -> None:
@@ -202,8 +203,9 @@ def keep(taken: Sequence[tuple[Record, list[Mark]]], name: str) -> Path:
             add(program, one.variant, one.metric, one.unit, one.values)
         for mark in marks:
             for part in ("estimate", "low", "high"):
-                metric = f"predicted_{mark.metric}_{part}"
-                add(program, mark.peer, metric, "x", [getattr(mark.predicted, part)] * ROUNDS)
+                what = f"{mark.metric} of {program} on {mark.peer}: {part}"
+                amount = getattr(mark.predicted, part)
+                expected.append(Expected(what=what, amount=amount, unit="x", source="hakmem predict"))
     cases["marks"] = []
     for word, _ in METRICS.values():
         for key, value in shares([mark for _, marks in taken for mark in marks], word).items():
@@ -217,11 +219,12 @@ def keep(taken: Sequence[tuple[Record, list[Mark]]], name: str) -> Path:
             machine=first.machine,
             cases=cases,
             series=series,
+            expected=expected,
             clean=all(record.clean for record, _ in taken),
             size="sanity" if len(short) == len(taken) else "full",
             short_cases=short,
             command=f"scripts/predict_exam.py keep FOLDER {name}",
-        )  # fmt: skip
+        )
     )
 
 
