@@ -18,7 +18,15 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { CLASS_COUNT = 48, LINE_COUNT = 256, TIMED_EVERY = 17, CLOCK_READS = 1000, STOPPED_NS = 20000, PAGE_SHIFT = 12, ADDRESS_BITS = 47 };
+enum {
+    CLASS_COUNT = 48,
+    LINE_COUNT = 256,
+    TIMED_EVERY = 17,
+    CLOCK_READS = 1000,
+    STOPPED_NS = 20000,
+    PAGE_SHIFT = 12,
+    ADDRESS_BITS = 47
+};
 
 struct tally {
     _Atomic uint64_t count;
@@ -41,13 +49,13 @@ struct counts {
     struct line lines[LINE_COUNT];
 };
 
-static struct counts *counts;      /* NULL: calls pass as they are */
+static struct counts *counts;       /* NULL: calls pass as they are */
 static _Atomic uint64_t *was_given; /* a bit for each page of the address space */
 static uint64_t malloc_ns, free_ns, touch_ns;
 
 static _Thread_local struct line *own __attribute__((tls_model("initial-exec")));
 static _Thread_local uint32_t call_count __attribute__((tls_model("initial-exec")));
-static _Thread_local volatile uint32_t depth __attribute__((tls_model("initial-exec"))); /* only outermost calls count */
+static _Thread_local volatile uint32_t depth __attribute__((tls_model("initial-exec"))); /* only 1 counts */
 
 static void add(_Atomic uint64_t *sum, uint64_t value) { atomic_fetch_add_explicit(sum, value, memory_order_relaxed); }
 
@@ -82,8 +90,7 @@ static void map_counts(void) {
     void *shared = is_sized ? mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
     size_t bytes = (size_t)1 << (ADDRESS_BITS - PAGE_SHIFT - 3);
-    void *bits =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *bits = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (shared == MAP_FAILED || bits == MAP_FAILED) {
         return;
     }
@@ -142,9 +149,7 @@ static void wait_ns(uint64_t asked_ns) {
 }
 
 /* Returns the time, or 0 for a call that isn't timed. */
-static uint64_t enter(void) {
-    return depth++ == 0 && counts && ++call_count % TIMED_EVERY == 0 ? now_ns() : 0;
-}
+static uint64_t enter(void) { return depth++ == 0 && counts && ++call_count % TIMED_EVERY == 0 ? now_ns() : 0; }
 
 static void tally(struct tally *of, uint64_t start_ns) {
     add(&of->count, 1);
@@ -157,7 +162,8 @@ static void tally(struct tally *of, uint64_t start_ns) {
 /* How many pages of a block none before it has had a byte on. */
 static uint64_t new_pages(const void *block, size_t bytes) {
     uint64_t count = 0, last = ((uintptr_t)block + (bytes ? bytes - 1 : 0)) >> PAGE_SHIFT;
-    for (uint64_t page = (uintptr_t)block >> PAGE_SHIFT; page <= last && page >> (ADDRESS_BITS - PAGE_SHIFT) == 0; page++) {
+    for (uint64_t page = (uintptr_t)block >> PAGE_SHIFT; page <= last && page >> (ADDRESS_BITS - PAGE_SHIFT) == 0;
+         page++) {
         _Atomic uint64_t *word = &was_given[page / 64];
         uint64_t bit = (uint64_t)1 << page % 64;
         if (!(atomic_load_explicit(word, memory_order_relaxed) & bit)) {
