@@ -55,7 +55,8 @@ static uint64_t malloc_ns, free_ns, touch_ns;
 
 static _Thread_local struct line *own __attribute__((tls_model("initial-exec")));
 static _Thread_local uint32_t call_count __attribute__((tls_model("initial-exec")));
-static _Thread_local volatile uint32_t depth __attribute__((tls_model("initial-exec"))); /* only 1 counts */
+/* Of calls; only the outermost is counted, timed and delayed. */
+static _Thread_local volatile uint32_t depth __attribute__((tls_model("initial-exec")));
 
 static void add(_Atomic uint64_t *sum, uint64_t value) { atomic_fetch_add_explicit(sum, value, memory_order_relaxed); }
 

@@ -139,6 +139,7 @@ def test_a_delay_is_as_long_as_it_is_to_be(program: Path, kind: str) -> None:
 def test_a_page_is_first_handed_out_once(program: Path) -> None:
     few, many = (counted(program, "pages", count)[1] for count in (10, 50))
     assert many.pages - few.pages == pytest.approx(40 * 256, rel=0.05)
+    assert many.sizes[1 << 20].count == 50
     one, again = (counted(program, "pairs", count)[1] for count in (10, 50_000))
     assert one.pages == again.pages
 
