@@ -84,6 +84,16 @@ def test_what_was_freed_last_is_used_next() -> None:
     assert program.address_of(11) == 6 * 112 and program.address_of(12) == 2 * 112
 
 
+def test_blocks_that_are_known_to_live_long_lie_apart() -> None:
+    """Blocks 2 and 3 are freed, the others never."""
+    made = [*allocs([100] * 3), *frees([2, 3]), *allocs([100], first=4), *allocs([100], first=5)]
+    program = after(made, replace(BY_NAME["lifetimes"], apart_after=1 / 2))
+    assert program.long_lived == {1, 4, 5}
+    assert program.address_of(1) == 0 and program.address_of(4) == 112 and program.address_of(5) == 224
+    assert pages_of_blocks(program) == 2  # one of each sort
+    assert after(made).address_of(4) == 2 * 112  # where 3 was, otherwise
+
+
 def test_a_realloc_stays_while_half_of_the_block_is_used() -> None:
     program = after([Call(0, 0, 1, 1000), Call(0, 1, 2, 600), Call(0, 2, 3, 500)])
     assert program.address_of(3) == UNIT  # 600 of 1024 bytes is more than half, 500 is not: the class of 512

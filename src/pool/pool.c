@@ -260,7 +260,7 @@ struct put_group {
     uint64_t mask;
 };
 
-enum { PUT_BLOCKS = 64, PUT_BUCKETS = 32 };
+enum { PUT_GROUPS = 64, PUT_BUCKETS = 32 };
 
 /* Records lie at multiples of their size, so that a key tells both. */
 _Static_assert(HAK_SLAB_MAX_WORDS <= sizeof(struct hak_slab), "a word's number is less than the alignment of records");
@@ -359,42 +359,47 @@ bool hak_pool_has_claimed(const struct hak_heap *heap, const void *block, uint32
 
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
+    enum { PAIRS = 8 }; /* of addresses, compared in a turn */
     uint32_t count = 0;
-    hak_address_pair pair = {expected, expected + step}, stride = {2 * step, 2 * step};
-    for (; count + 8 <= limit; count += 8) {
+    hak_address_pair two = {2 * step, 2 * step}, stride = PAIRS * two, pairs[PAIRS] = {{expected, expected + step}};
+#pragma GCC unroll 8
+    for (uint32_t i = 1; i < PAIRS; i++) pairs[i] = pairs[i - 1] + two;
+    for (; count + 2 * PAIRS <= limit; count += 2 * PAIRS) {
         const hak_address_pair *next = (const hak_address_pair *)(const void *)(blocks + count);
-        hak_address_pair difference = next[0] ^ pair;
-        for (int i = 1; i < 4; i++) difference |= next[i] ^ (pair += stride);
+        hak_address_pair difference = next[0] ^ pairs[0];
+#pragma GCC unroll 8
+        for (uint32_t i = 1; i < PAIRS; i++) difference |= next[i] ^ pairs[i];
         if ((difference[0] | difference[1]) != 0) break;
-        pair += stride;
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < PAIRS; i++) pairs[i] += stride;
     }
     for (expected += count * step; count < limit && (uintptr_t)blocks[count] == expected; count++) expected += step;
     return count;
 }
 
-/* The first of `count` blocks is the one of bit `index` % 64 in its word. How many of the next ones are its neighbours
- * in the word: upwards, or, when the result is negative, downwards. */
+/* The first of `count` blocks, 2 at least, is the one of bit `index` % 64 in its word. How many there are of it and of
+ * neighbours in the word that follow: upwards, or, when the result is negative, downwards. A word of blocks is whole
+ * turns of count_steps. */
 static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, uint32_t count, uint32_t index,
                                                           const struct hak_size_class *facts) {
     uintptr_t first = (uintptr_t)blocks[0], step = facts->block_bytes;
-    uint32_t below = index % 64, above = 63 - below, left = count - 1;
-    if (above > facts->block_count - 1 - index) above = facts->block_count - 1 - index;
-    if ((uintptr_t)blocks[1] > first)
-        return (int32_t)count_steps(blocks + 1, left < above ? left : above, first + step, step);
-    return -(int32_t)count_steps(blocks + 1, left < below ? left : below, first - step, -step);
+    uint32_t down = index % 64 + 1, up = 65 - down, to_end = facts->block_count - index;
+    if (up > to_end) up = to_end;
+    if ((uintptr_t)blocks[1] > first) return (int32_t)count_steps(blocks, count < up ? count : up, first, step);
+    return -(int32_t)count_steps(blocks, count < down ? count : down, first, -step);
 }
 
 /* Gathers first and frees then. Blocks that come in any order cost no branch that can't be predicted; those that were
  * handed out together often come back together, up or down, and then cost a comparison each. Returns how many of
- * `count` it has put: all, or PUT_BLOCKS and what is left of the last one's neighbours, whose word is freed at once. */
+ * `count` it has put: all, or those of PUT_GROUPS words. */
 static uint32_t put_batch(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
-    struct put_group groups[PUT_BLOCKS + 1];
+    struct put_group groups[PUT_GROUPS + 1];
     uint8_t latest[PUT_BUCKETS] = {0}; /* of the groups whose keys have this hash */
     uint32_t group_count = 0, i = 0;
     groups[0].key = 0;
-    for (; i < count && i < PUT_BLOCKS; i++) {
+    for (; i < count && group_count < PUT_GROUPS; i++) {
         uintptr_t start, slab = (uintptr_t)slab_of(blocks[i], size_class, facts->unit_count, &start);
         uintptr_t offset = (uintptr_t)blocks[i] - start;
         uint32_t index = hak_block_index((uint32_t)offset, facts->reciprocal);
@@ -412,11 +417,10 @@ static uint32_t put_batch(struct hak_heap *heap, uint32_t size_class, void *cons
         if (i + 1 < count) {
             uintptr_t distance = (uintptr_t)blocks[i + 1] - (uintptr_t)blocks[i];
             if (distance == block_bytes || distance == -block_bytes) {
-                int32_t more = count_neighbours(blocks + i, count - i, index, facts);
-                uint32_t lowest = index % 64 - (more < 0 ? (uint32_t)-more : 0);
-                uint32_t length = more < 0 ? (uint32_t)-more : (uint32_t)more;
-                mask = hak_low_bits(length + 1) << lowest;
-                i += length;
+                int32_t run = count_neighbours(blocks + i, count - i, index, facts);
+                uint32_t length = run < 0 ? (uint32_t)-run : (uint32_t)run;
+                mask = hak_low_bits(length) << (run < 0 ? index % 64 + 1 - length : index % 64);
+                i += length - 1;
             }
         }
         if (HAK_UNLIKELY((group->mask & mask) != 0)) report_double_free(group, size_class, group->mask & mask);

@@ -44,8 +44,13 @@ uint32_t hak_slab_forget_purged_pages(struct hak_slab *slab) {
  * chance will have it. */
 static void prefetch_blocks(uintptr_t first, size_t block_bytes, uint32_t count) {
     enum { CACHE_LINE = 64 };
-    size_t step = block_bytes < CACHE_LINE ? CACHE_LINE : block_bytes;
-    for (uintptr_t end = first + count * block_bytes; first < end; first += step) hak_prefetch_for_write((void *)first);
+    size_t step = block_bytes;
+    if (block_bytes < CACHE_LINE) {
+        step = CACHE_LINE;
+        count = (uint32_t)(count * block_bytes + CACHE_LINE - 1) / CACHE_LINE;
+    }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < count; i++, first += step) hak_prefetch_for_write((void *)first);
 }
 
 HAK_ATOMIC(uint64_t) hak_secret = 1;
@@ -183,11 +188,18 @@ static uint64_t empty_word(const struct hak_slab *slab, uint32_t index) {
     return hak_slab_word_mask(slab->block_count, index) & ~hak_slab_claimed_in(slab, slab->block_count, index);
 }
 
-/* The two ends first: where blocks are freed in the order of their addresses, or against it, one of them tells. */
+/* No block is free or claimed. */
+static bool is_word_used_up(const struct hak_slab *slab, uint32_t index) {
+    if (hak_atomic_load(&slab->bits[index], relaxed) != 0) return false;
+    return index != hak_owned_peek(&slab->claimed_word) || hak_owned_peek(&slab->claimed) == 0;
+}
+
+/* Where blocks are freed in the order of their addresses, or against it, one of the two ends tells soon. */
 bool hak_slab_is_empty(struct hak_slab *slab) {
     uint32_t tail_word = hak_owned_get(&slab->tail_word);
-    for (uint32_t i = 0, index = 0; i < tail_word; i++, index = tail_word - i)
-        if (hak_atomic_load(&slab->bits[index], relaxed) != empty_word(slab, index)) return false;
+    if (is_word_used_up(slab, tail_word - 1) || is_word_used_up(slab, 0)) return false;
+    for (uint32_t i = 0; i < tail_word; i++)
+        if (hak_atomic_load(&slab->bits[i], relaxed) != empty_word(slab, i)) return false;
     return true;
 }
 

@@ -21,8 +21,8 @@ def command(
     cases: tuple[str, ...],
     **files: str | None,
 ) -> int:
-    """Runs the suite's cases (all, or those of the names and groups given) under hakmem, glibc and whatever --with
-    adds.
+    """Runs the suite's cases (all, or those of the names and groups given) under hakmem and glibc, or under the
+    allocators of --with.
 
     Prints time and peak memory of every case with ratios and their intervals, and the benchmarks' own figures. Beside
     the allocators runs the ceiling, BenchFast: an allocator that does almost nothing, which shows how much of a

@@ -27,7 +27,7 @@ def command(
     traces: tuple[str, ...],
     **files: str | None,
 ) -> int:
-    """Replays what programs asked of their allocators, under hakmem, glibc and whatever --with adds, interleaved.
+    """Replays what programs asked of their allocators, under hakmem and glibc, or under the allocators of --with.
 
     TRACE is the name of one that comes with hakmem, or a file that `hakmem record` wrote. It is gone through as often
     as it takes for 10 million calls, in the recorded threads and the recorded order. heap_per_live is the ratio of the

@@ -25,7 +25,11 @@ def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Call
             places.option,
             click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]"),
             click.option(
-                "--with", "names", multiple=True, metavar="NAMES", help="allocators; `all`: every one that is installed"
+                "--with",
+                "names",
+                multiple=True,
+                metavar="NAMES",
+                help="only these allocators; `all`: every one that is installed  [default: hakmem,glibc]",
             ),
             click.option(
                 "--warmup", type=click.IntRange(min=0), default=0, show_default=True, help="runs of each before them"

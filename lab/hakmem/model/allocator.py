@@ -27,7 +27,7 @@ FEW_DIRTY_BYTES = 1 << 20
 NOT_SMALL = 8  # SuperSlabs a heap
 LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
-PUT_BLOCKS = 64
+PUT_GROUPS = 64
 FEW_HEAPS, HEAPS_PER_PROCESSOR, MOST_KEPT_HEAPS = 4, 2, 8
 
 
@@ -204,12 +204,17 @@ class Allocator:
         return slab, (block - slab.start) // slab.block_bytes
 
     def _put(self, heap: Heap, size_class: int, blocks: list[int]) -> None:
-        for first in range(0, len(blocks), PUT_BLOCKS):
+        left = iter(blocks)
+        while True:
             groups: dict[tuple[Slab, int], int] = {}
-            for block in blocks[first : first + PUT_BLOCKS]:
+            for block in left:
                 slab, index = self._place_of(block)
                 key = slab, index // WORD_BITS
                 groups[key] = groups.get(key, 0) | 1 << index % WORD_BITS
+                if len(groups) == PUT_GROUPS:
+                    break
+            if not groups:
+                break
             keeper = None if self._are_many() else heap
             for (slab, word), mask in groups.items():
                 self._put_group(heap, slab, word, mask, keeper)

@@ -12,10 +12,14 @@ LARGEST_SLAB_BYTES = 256 << 10
 
 
 class Classes:
-    """Classes are numbered from 1. `routes` has the class for each multiple of 16 bytes, rounded up."""
+    """Classes are numbered from 1. `routes` has the class for each multiple of 16 bytes, rounded up. Where a policy
+    tells blocks by their lifetime, each class has a twin for those that live long, `twins` numbers above."""
 
     def __init__(self, policy: Policy) -> None:
         self.block_bytes = [0, *_block_sizes(policy.class_steps)]
+        self.twins = len(self.block_bytes) - 1 if policy.apart_after < 1 else 0
+        self.plain_count = len(self.block_bytes) - 1
+        self.block_bytes += self.block_bytes[1 : self.twins + 1]
         self.unit_count = [0] + [_units(size, policy.unit_bytes) for size in self.block_bytes[1:]]
         slabs = zip(self.block_bytes, self.unit_count, strict=True)
         self.block_count = [units * policy.unit_bytes // size if size else 0 for size, units in slabs]
@@ -46,7 +50,7 @@ class Classes:
     def is_closed_group(self, size_class: int) -> bool:
         return (
             self.group_classes > 1
-            and size_class > self.single_count
+            and self.single_count < size_class <= self.plain_count
             and self.widest_of_group(size_class) == size_class
             and size_class not in self.open_groups
         )
@@ -65,9 +69,9 @@ class Classes:
         if alignment > SMALL_MAX or size > SMALL_MAX:
             return 0
         size_class = self.exact[-(-max(size, alignment) // ALIGNMENT)]
-        while size_class < len(self) and self.block_bytes[size_class] % alignment:
+        while size_class <= self.plain_count and self.block_bytes[size_class] % alignment:
             size_class += 1
-        return self.routes[self.block_bytes[size_class] // ALIGNMENT] if size_class < len(self) else 0
+        return self.routes[self.block_bytes[size_class] // ALIGNMENT] if size_class <= self.plain_count else 0
 
 
 def _block_sizes(steps: int) -> list[int]:

@@ -36,6 +36,7 @@ class Policy:
     long_flush: int = 5  # flushes in a row, of which the last one empties it
     refill: Refill = Refill.NEWEST_SLAB
     flush: Flush = Flush.OLDEST
+    apart_after: float = 1  # blocks that live for longer than this share of all calls have slabs of their own
 
 
 TODAY = Policy("today", "as hakmem does it")
@@ -53,4 +54,5 @@ POLICIES = (
     replace(TODAY, name="fine-classes", does="half the spacing of sizes", class_steps=16, group_classes=8),
     replace(TODAY, name="no-groups", does="sizes above 1 KiB apart at once", group_classes=1),
     replace(TODAY, name="late-groups", does="sizes above 1 KiB together for longer", slabs_to_open=16),
+    replace(TODAY, name="lifetimes", does="what lives long apart, if that were known", apart_after=1 / 16),
 )

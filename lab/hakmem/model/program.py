@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ class Program:
         self.allocator = Allocator(policy)
         self.heaps: dict[int, Heap] = {}  # by thread
         self.blocks: dict[int, Block] = {}
+        self.long_lived: set[int] = set()  # blocks, where the policy tells them apart
 
     def make(self, calls: Sequence[Call], look_every: int = 0) -> Resident:
         """Threads begin with their first call and end after their last, but for the first one. With `look_every`, the
@@ -32,6 +34,8 @@ class Program:
         ends.pop(calls[0].thread)
         ending = {index: thread for thread, index in ends.items()}
         blocks = self.blocks
+        if self.allocator.classes.twins:
+            self.long_lived = _long_lived(calls, self.allocator.policy.apart_after)
         for index, (thread, old, block, size, alignment) in enumerate(calls):
             if look_every:
                 if old and block:
@@ -42,11 +46,11 @@ class Program:
             if heap is None:
                 heap = self.heaps[thread] = self.allocator.begin_thread()
             if not old:
-                blocks[block] = self._alloc(heap, size, alignment)
+                blocks[block] = self._alloc(heap, size, alignment, block in self.long_lived)
             elif not block:
                 self._free(heap, blocks.pop(old))
             else:
-                blocks[block] = self._realloc(heap, blocks.pop(old), size)
+                blocks[block] = self._realloc(heap, blocks.pop(old), size, block in self.long_lived)
             if index in ending:
                 self.allocator.end_thread(self.heaps.pop(thread))
             if look_every and event_count % look_every == 0:
@@ -57,13 +61,15 @@ class Program:
         found = self.blocks[block]
         return found[0] if isinstance(found, tuple) else self.allocator.region.start_of(found)
 
-    def _alloc(self, heap: Heap, size: int, alignment: int) -> Block:
+    def _alloc(self, heap: Heap, size: int, alignment: int, is_long_lived: bool) -> Block:
         allocator = self.allocator
         size_class = allocator.classes.serving(size, alignment)
         if size_class == 0:
             large = allocator.alloc_large(heap, max(size, 1), alignment)
             allocator.memory.touch(allocator.region.start_of(large), size)
             return large
+        if is_long_lived:
+            size_class += allocator.classes.twins
         bin = heap.bins[size_class]
         if bin.blocks and not bin.for_frees:
             block = bin.blocks.pop()
@@ -83,7 +89,7 @@ class Program:
         else:
             self.allocator.free_missed(heap, address, size_class)
 
-    def _realloc(self, heap: Heap, block: Block, size: int) -> Block:
+    def _realloc(self, heap: Heap, block: Block, size: int, is_long_lived: bool) -> Block:
         allocator = self.allocator
         if isinstance(block, tuple):
             have = allocator.classes.block_bytes[block[1]]
@@ -96,6 +102,13 @@ class Program:
                 allocator.after_growth()
                 allocator.memory.touch(allocator.region.start_of(resized), size)
                 return resized
-        moved = self._alloc(heap, size, 1)
+        moved = self._alloc(heap, size, 1, is_long_lived)
         self._free(heap, block)
         return moved
+
+
+def _long_lived(calls: Sequence[Call], share: float) -> set[int]:
+    """Blocks that live for more than this share of all calls. What is never freed lives longest."""
+    births = {call.block: index for index, call in enumerate(calls) if call.block}
+    deaths = {call.old: index for index, call in enumerate(calls) if call.old}
+    return {block for block, birth in births.items() if deaths.get(block, math.inf) - birth > share * len(calls)}

@@ -152,6 +152,22 @@ static void batches_in_any_order(void **state) {
     }
 }
 
+/* One block of each of so many words is more than a batch gathers. */
+static void batches_of_many_words(void **state) {
+    (void)state;
+    enum { WORDS = 200 };
+    static void *taken[64 * WORDS], *blocks[WORDS];
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t c = HAK_SMALL_CLASS_COUNT, in_a_word = (uint32_t)hak_size_classes[c].block_count;
+    assert_in_range(in_a_word, 2, 64);
+    pool_take(heap, c, taken, in_a_word * WORDS);
+    for (uint32_t i = 0; i < WORDS; i++) blocks[i] = taken[i * in_a_word + i % in_a_word];
+    hak_pool_put(heap, c, blocks, WORDS);
+    for (uint32_t i = 0; i < in_a_word * WORDS; i++)
+        assert_int_equal(is_free(taken[i]), i % in_a_word == i / in_a_word % in_a_word);
+}
+
 /* Words of a slab that the heap has freed into serve before words that nobody has touched. */
 static void touched_words_first(void **state) {
     (void)state;
@@ -466,11 +482,12 @@ static void no_memory_to_map(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_heap),
           cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first),
-          cmocka_unit_test(batches_in_any_order), cmocka_unit_test(touched_words_first), cmocka_unit_test(at_random),
-          cmocka_unit_test(twice_in_a_batch), cmocka_unit_test(twice_in_two_batches),
-          cmocka_unit_test(twice_by_two_heaps), cmocka_unit_test(twice_around_a_claim),
-          cmocka_unit_test(twice_into_the_tail), cmocka_unit_test(twice_after_the_slab),
-          cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
-          cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
-          cmocka_unit_test(kept_slabs_before_growth), cmocka_unit_test(all_ranges_used_up),
-          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_map))
+          cmocka_unit_test(batches_in_any_order), cmocka_unit_test(batches_of_many_words),
+          cmocka_unit_test(touched_words_first), cmocka_unit_test(at_random), cmocka_unit_test(twice_in_a_batch),
+          cmocka_unit_test(twice_in_two_batches), cmocka_unit_test(twice_by_two_heaps),
+          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_into_the_tail),
+          cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
+          cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
+          cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(kept_slabs_before_growth),
+          cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
+          cmocka_unit_test(no_memory_to_map))
