@@ -48,7 +48,7 @@ time.sleep(0.5)
 
 
 def test_the_mean_of_memory_is_over_time() -> None:
-    """Half of the time with and half without, so about half of the peak; the look at its end finds nothing."""
+    """It has the memory for one of two equal parts of its time."""
     done = run(python(GROWING), glibc())
     assert done.mean_rss_bytes is not None
     assert 0.35 * done.peak_rss_bytes < done.mean_rss_bytes < 0.75 * done.peak_rss_bytes
