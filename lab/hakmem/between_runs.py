@@ -11,7 +11,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hakmem import comparison, control, measure, process, statistics, sweep, words
@@ -27,7 +27,6 @@ AGAIN_SHARE = 4  # of the settings that have been tried: one n-th has another ru
 DECIDING = ("cpu_s", "peak_rss_bytes")
 SHOWN = (*DECIDING, "wall_s", "mean_rss_bytes")
 NOT_LEARNED = {"guard_share", "direct_free_mode", *sweep.UNRELATED}  # they look for misuse, or change nothing
-IN_TURNS = {"HAKMEM_POLICY": "none"}
 
 
 class Alone:
@@ -61,6 +60,9 @@ class Alone:
     def _memory(self, name: str) -> float:
         return statistics.geometric_mean([memory for _, memory in self._seen[name]])
 
+    def rows(self) -> list[sweep.Row]:
+        return [(name, self._time(name), self._memory(name)) for name in self._seen]
+
     def candidates(self) -> list[Mapping[str, int]]:
         """The fastest; the leanest of those that lose next to no time; and the fastest values of some knobs
         together."""
@@ -77,12 +79,17 @@ class Alone:
 
 @dataclass(frozen=True)
 class GivenCase(CommandCase):
-    """A command with settings of the user's under all variants."""
+    """A command with settings of the user's under all variants, and with a policy under those that have one."""
 
     given: tuple[tuple[str, str], ...] = ()
+    policies: Mapping[str, str] = field(default_factory=dict)  # by variant
 
     def run(self, variant: Variant) -> Sample:
-        return super().run(replace(variant, settings={**IN_TURNS, **dict(self.given), **variant.settings}))
+        with tempfile.NamedTemporaryFile("w", prefix="hakmem-policy-") as file:
+            file.write(self.policies.get(variant.name, ""))
+            file.flush()
+            policy = {"HAKMEM_POLICY": file.name if variant.name in self.policies else "none"}
+            return super().run(replace(variant, settings={**dict(self.given), **policy, **variant.settings}))
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ class Candidate:
 class Learned:
     statistics: control.Statistics  # of a run at the default
     candidates: Sequence[Candidate]
-    rounds: int
+    measurement: Measurement | None = None  # of the second stage; None: there was no candidate
 
     @property
     def best(self) -> Candidate | None:
@@ -125,10 +132,12 @@ class Learned:
         return min(as_good, key=lambda one: (len(one.knobs), one.cost), default=None)
 
     def policy(self, *, any_program: bool) -> str:
-        assert self.best is not None
+        assert self.best is not None and self.measurement is not None
         found = control.Learned(self.best.knobs, {})
         program = control.program_of(self.statistics, any_program=any_program)
-        evidence = [f"{self.rounds} runs in turns with the default: {one.says()}" for one in self.candidates]
+        evidence = [
+            f"{self.measurement.rounds} runs in turns with the default: {one.says()}" for one in self.candidates
+        ]
         return control.policy_text(self.statistics["hakmem"], program, found, evidence)
 
 
@@ -151,25 +160,25 @@ def learn(
     sweep.run(search, [case], measure.Here(), trials, on_step)
     chosen = {sweep.setting_of(one): one for one in search.candidates()}
     if not chosen:
-        return Learned(facts, [], 0)
+        return Learned(facts, [])
     rounds = (runs - runs // 2) // (1 + CANDIDATES) - 1  # and one to warm up
-    with tempfile.TemporaryDirectory(prefix="hakmem-learn-") as folder:
-        sides = [Variant(sweep.DEFAULT, hakmem())]
-        for number, (name, knobs_of) in enumerate(chosen.items()):
-            file = Path(folder) / str(number)
-            file.write_text(control.policy_text(facts["hakmem"], program, control.Learned(knobs_of, {}), []))
-            sides.append(Variant(name, hakmem(), {"HAKMEM_POLICY": str(file)}))
-        done = measure.measure([case], sides, rounds, on_step=on_step)
+    policies = {
+        name: control.policy_text(facts["hakmem"], program, control.Learned(values, {}), [])
+        for name, values in chosen.items()
+    }
+    sides = [Variant(name, hakmem()) for name in (sweep.DEFAULT, *policies)]
+    done = measure.measure([replace(case, policies=policies)], sides, rounds, on_step=on_step)
     if done.interrupted:
         raise KeyboardInterrupt
-    found = [Candidate(name, knobs_of, _ratios(done, case, name)) for name, knobs_of in chosen.items()]
-    return Learned(facts, [one for one in found if one.ratios], done.rounds)
+    done.notes += sweep.screened(search.rows())
+    found = [Candidate(name, values, _ratios(done, case, name)) for name, values in chosen.items()]
+    return Learned(facts, [one for one in found if one.ratios], done)
 
 
 def _facts(case: GivenCase) -> control.Statistics:
     """Of a run at the default, which finds out what program the command becomes."""
     with tempfile.TemporaryDirectory(prefix="hakmem-learn-") as folder:
-        settings = {**IN_TURNS, **dict(case.given), "HAKMEM_STATS": f"json:{folder}/%p"}
+        settings = {**dict(case.given), "HAKMEM_POLICY": "none", "HAKMEM_STATS": f"json:{folder}/%p"}
         run = process.run(case.command, hakmem(), settings)
         case.expect_success(run)
         written = Path(folder) / str(run.pid)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from compiled import compile_c
-from hakmem import between_runs, cli, control, native, sweep
+from hakmem import between_runs, cli, control, ledger, native, sweep
 from hakmem.between_runs import Alone, Candidate
 from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Sample, Variant
@@ -95,6 +95,7 @@ def costs(monkeypatch: pytest.MonkeyPatch, gain: tuple[float, float]) -> list[st
 
     def run(self: CommandCase, variant: Variant) -> Sample:
         policy = variant.settings["HAKMEM_POLICY"]
+        assert policy == "none" or "HAKMEM_KNOBS" not in variant.settings
         text = "" if policy == "none" else Path(policy).read_text()
         seen.append(variant.settings.get("HAKMEM_GOAL", ""))
         is_better = "knob held_slabs 64\n" in text or variant.settings.get("HAKMEM_KNOBS") == "held_slabs=64"
@@ -130,6 +131,18 @@ def test_what_is_shown_to_save_time_is_written(monkeypatch: pytest.MonkeyPatch, 
     )
 
 
+def test_the_runs_that_decide_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    costs(monkeypatch, (0.8, 1.1))
+    monkeypatch.setattr(ledger, "folder", lambda: tmp_path)
+    said = learn("--keep", "of-true", "-o", str(tmp_path / "true.policy"))[1]
+    [file] = tmp_path.iterdir()
+    record = ledger.load(file)
+    assert f"hakmem: kept as {file}" in said and record.kind == "learn" and "of-true" in record.id
+    assert set(record.metrics()) == {"wall_s", "cpu_s", "peak_rss_bytes", "mean_rss_bytes"}
+    assert {"default", "held_slabs=64"} <= set(record.variants) and record.rounds == 9
+    assert any(note.startswith("screened: held_slabs=64: time 0.8") for note in record.notes)
+
+
 @pytest.mark.parametrize("gain", [(1.0, 1.0), (0.8, 1.1)])
 def test_what_saves_nothing_or_costs_memory_is_not_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gain: tuple[float, float]
@@ -144,6 +157,7 @@ def test_what_can_not_be_asked_for_together() -> None:
     assert "names the file" in learn("--install", "-o", "file")[1]
     assert "names the file" in learn("--install", "--any-program")[1]
     assert "of one run" in learn("--statistics", "file")[1]
+    assert "expected --runs" in str(CliRunner().invoke(cli.cli, ["learn", "--keep", "x", "--", "true"]).exception)
     assert "nosuch: command not found" in str(
         CliRunner().invoke(cli.cli, ["learn", "--runs", "80", "--", "nosuch"]).exception
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hakmem import files
+from hakmem import files, output
 
 if TYPE_CHECKING:
     from hakmem import control
@@ -24,6 +24,9 @@ FEWEST_RUNS, USUAL_RUNS = 80, 200  # with fewer, the second stage has too few ro
     metavar="N",
     help=f"Try knobs between N runs of the command, at least {FEWEST_RUNS}; {USUAL_RUNS} tell more.",
 )
+@click.option(
+    "--keep", metavar="NAME", callback=output.record_name, help="With --runs: keep the record of what decided."
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--any-program", is_flag=True, help="A policy for every program, not only for this one.")
 @click.option("--statistics", "statistics_file", **files.FILE, help="Keep them: tune-log shows them.")
@@ -32,6 +35,7 @@ def command(
     policy_file: Path | None,
     install: bool,
     runs: int | None,
+    keep: str | None,
     settings: tuple[str, ...],
     any_program: bool,
     statistics_file: Path | None,
@@ -64,13 +68,15 @@ def command(
         raise LabError("--install names the file, by the program: expected neither -o nor --any-program")
     if runs and statistics_file:
         raise LabError("--statistics are of one run: expected no --runs")
+    if keep and not runs:
+        raise LabError("--keep: a record is of several runs: expected --runs")
     library = native.library()
     given = known_settings.parse(settings, library)
     path = policy_file or Path(f"{Path(words[0]).name}.policy")
     if not install:
         files.check(path)
     if runs:
-        status, said, statistics, text = _from_runs(words, runs, given, library, any_program)
+        status, said, statistics, text = _from_runs(words, runs, given, library, any_program, keep)
     else:
         status, said, statistics, text = _from_one(
             words, {**callers_environment(), **given}, library, any_program, statistics_file
@@ -104,21 +110,24 @@ def _from_one(
 
 
 def _from_runs(
-    words: tuple[str, ...], runs: int, given: dict[str, str], library: Path, any_program: bool
+    words: tuple[str, ...], runs: int, given: dict[str, str], library: Path, any_program: bool, keep: str | None
 ) -> tuple[int, str, control.Statistics, str]:
     import sys
 
-    from hakmem import between_runs, process, progress
+    from hakmem import between_runs, ledger, machine, output, process, progress
     from hakmem import settings as known_settings
     from hakmem.errors import LabError
 
     process.expect_program(words)
+    start = machine.facts()
     with progress.shown() as on_step:
         done = between_runs.learn(
             words, known_settings.knobs(library), runs, given, any_program=any_program, on_step=on_step
         )
     for one in done.candidates:
         print(f"hakmem: {one.says()}{'' if one.is_worth_it else ': not shown to be worth it'}", file=sys.stderr)
+    if keep and done.measurement:
+        output.keep_as(keep, ledger.from_measurement(done.measurement, "learn", start=start))
     if done.best is None:
         raise LabError(
             f"nothing was learned, no policy written: of {len(done.candidates)} candidates none is shown to save time "
