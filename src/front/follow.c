@@ -68,8 +68,8 @@ static bool add_path(struct hak_text *path, enum place place, char *const *envir
 
 static bool follow_found(char *const *environment, bool explains, const struct hak_policy_program *program,
                          struct hak_text *messages) {
+    static char buffer[4096];
     for (enum place place = USERS; place < PLACES; place++) {
-        char buffer[4096];
         const char *problem;
         struct hak_text path = hak_text_in(buffer, sizeof buffer);
         if (!add_path(&path, place, environment, program)) continue;
