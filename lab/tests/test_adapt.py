@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hakmem import adapt, behaviours, cli, control, ctl, native
+from hakmem import adapt, behaviours, cli, control, ctl, native, places
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Variant
+from hakmem.measure import Done, Here, OnRun, Sample, Turn, Variant
 from hakmem.suite import BenchCase
 
 
@@ -114,7 +116,25 @@ def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
 # ---- Policy ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_is_compared_from_its_first_visit_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class Elsewhere(Here):
+    """A machine of a cluster: what it runs has come there in a message."""
+
+    def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+        return super().run(lambda name: pickle.loads(pickle.dumps(next_turn(name))), on_run)
+
+
+@pytest.mark.parametrize("on", [[], ["--on", "tcp://elsewhere:8786"]])
+def test_a_policy_is_compared_from_its_first_visit_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: list[str]
+) -> None:
+    asked: list[str | None] = []
+
+    def opened(address: str | None) -> contextlib.AbstractContextManager[Here]:
+        asked.append(address)
+        return contextlib.nullcontext(Elsewhere())
+
+    monkeypatch.setattr(places, "opened", opened)
+
     def run(self: BenchCase, variant: Variant) -> Sample:
         visits = int(self.words[2])
         assert visits == (4 if variant.name == adapt.LEARNED else adapt.SHORT_VISITS)
@@ -135,9 +155,10 @@ def test_a_policy_is_compared_from_its_first_visit_on(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         control, "policy", lambda statistics, any_program: "evidence 2 s keep decay_ms 1 4 gain 50 % odds 25\nend\n"
     )
-    words = ["adapt", "policy", "--visits", "4", "-n", "2", "--json", str(tmp_path / "record.json"), "idle"]
+    words = ["adapt", "policy", "--visits", "4", "-n", "2", *on, "--json", str(tmp_path / "record.json"), "idle"]
     done = CliRunner().invoke(cli.cli, words)
     assert done.exit_code == 0, done.output
+    assert asked == (on[1:] or [None])
     text = (tmp_path / "record.json").read_text()
     assert "the policy comes from: 2 s keep decay_ms 1 4 gain 50 % odds 25" in text
     assert '"variant": "policy", "metric": "cost_first_ns", "unit": "ns", "values": [5.0, 5.0]' in text
