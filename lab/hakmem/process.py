@@ -58,7 +58,7 @@ class Process:
 @dataclass(frozen=True)
 class Run:
     """Figures of one run. CPU time and faults are the whole tree's, as far as it was waited for; the peak is that of
-    the largest process."""
+    the largest process, the mean over time that of the command's own."""
 
     pid: int
     status: int  # exit status, or -signal
@@ -71,6 +71,7 @@ class Run:
     processes: tuple[Process, ...]
     stdout: bytes
     stderr: bytes
+    mean_rss_bytes: int | None = None  # None: it was over before anybody looked
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -227,7 +228,7 @@ def _run_in(
     if child.returncode != 0 or not result.read_text():
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
-    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major = map(int, result.read_text().split())
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib = map(int, result.read_text().split())
     done = Run(
         pid=pid,
         status=os.waitstatus_to_exitcode(status),
@@ -240,6 +241,7 @@ def _run_in(
         processes=tuple(read_witnesses(witnesses)),
         stdout=(folder / "stdout").read_bytes(),
         stderr=printed,
+        mean_rss_bytes=mean_kib * 1024 or None,
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
