@@ -76,8 +76,12 @@
 #include "control/trial.c"
 #include "control/phase.c"
 #include "control/reward.c"
+#include "control/expected_gain.c"
 #include "control/life_cycle.c"
 #include "control/policy.c"
+#include "control/dimension.c"
+#include "control/measure.c"
+#include "control/report.c"
 #include "control/ace.c"
 
 /* front: what a thread touches. */

@@ -132,6 +132,7 @@ def report(statistics: Statistics, command: str, date: str) -> Report:
         _costs(control["course"]),
         _knobs(control["events"]),
         Table("Switches", SWITCHES, tuple(_row(event) for event in control["events"]), words=4),
+        _prospects(control["prospects"]),
         _strategies(control["strategies"]),
     )
     title = f"What hakmem {statistics['hakmem']} learned in process {statistics['pid']}"
@@ -172,7 +173,12 @@ def _row(event: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _prospects(prospects: list[dict[str, Any]]) -> Table:
+    rows = tuple((_knob(row), f"{row['gain_ppm'] / 1e4:.1f} %", str(row["outcome"])) for row in prospects)
+    return Table("What values promise, and what came of it", ("knob", "expected gain", "outcome"), rows, words=1)
+
+
 def _strategies(strategies: list[dict[str, Any]]) -> Table:
-    ranked = sorted(strategies, key=lambda row: -row["points"])
-    rows = tuple((f"{row['bytes'] / (1 << 20):.2f} MiB", str(row["points"]), str(row["matches"])) for row in ranked)
-    return Table("Limits of page runs, by rating", ("largest run", "points", "matches"), rows)
+    ranked = sorted(strategies, key=lambda row: (row["knob"], -row["points"]))
+    rows = tuple((row["knob"], str(row["value"]), str(row["points"]), str(row["matches"])) for row in ranked)
+    return Table("Values of knobs, by rating", ("knob", "value", "points", "matches"), rows)

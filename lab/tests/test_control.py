@@ -73,9 +73,10 @@ def sample() -> dict[str, Any]:
             "at_start": {"decay_ms": 1000, "held_slabs": 16},
             "class_slots": [{"block_bytes": 2048, "slots": 64}],
             "tried": [],
+            "prospects": [{"knob": "held_slabs", "block_bytes": 0, "gain_ppm": 31000, "outcome": "untried"}],
             "strategies": [
-                {"bytes": 1 << 19, "points": 1500, "matches": 3},
-                {"bytes": 1 << 25, "points": 1600, "matches": 3},
+                {"knob": "run_limit_bytes", "value": 1 << 19, "points": 1500, "matches": 3},
+                {"knob": "run_limit_bytes", "value": 1 << 25, "points": 1600, "matches": 3},
             ],
             "switches": 3,
             "events": [
@@ -136,7 +137,8 @@ def test_a_program_without_build_id() -> None:
 def test_the_report_has_switches_and_plots() -> None:
     shown = control.report(sample(), "hakmem tune-log x", "today")
     text = markdown.render(shown)
-    assert "class_slots of 2048 B" in text and "roll back" in text and "32.00 MiB" in text
+    assert "class_slots of 2048 B" in text and "roll back" in text and str(1 << 25) in text
+    assert "| held_slabs | 3.1 % | untried |" in text
     assert html.render(shown).count('class="plot"') == 2
 
 

@@ -2,9 +2,7 @@
  *
  * Everything here is the background thread's, which calls hak_ace_step when it wakes up, or that of the misses of a
  * program with one thread, which has none (front/background.c): one acts at a time, and nothing happens while the
- * program sleeps. What statistics show
- * is copied into relaxed atomics: a row that is being written may be half old. What others ask for is one number, taken
- * at the end of a period.
+ * program sleeps. What others ask for is one number, taken at the end of a period.
  *
  *   A1  A knob is turned to its start, or to one of its arms, within its bounds (hak_knob_turn); no other one ever is.
  *   A2  A knob that somebody has given a value (hak_knob_give) is his from then on.
@@ -50,12 +48,5 @@ void hak_ace_rest(void);
 
 /* In a child after fork: all begins anew. */
 void hak_ace_after_fork(void);
-
-/* The state, the knobs, the events; for JSON, a member "control" of an object. */
-void hak_ace_write_text(struct hak_text *out);
-void hak_ace_write_json(struct hak_text *out);
-
-/* JSON is at most so long. */
-enum { HAK_ACE_TEXT_BYTES = 32 << 10 };
 
 #endif

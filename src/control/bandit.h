@@ -3,7 +3,7 @@
  * Old rewards count less and less, so that it follows a program that changes. How far a bound lies above the mean
  * follows from the noise of all arms together: what is measured differs between programs by more than between arms.
  *
- *   D1  Rewards are in 0..1; what isn't is made so. Chosen arms are below arm_count, whatever the rewards were.
+ *   D1  Rewards are in 0..1; what isn't is made so. Chosen arms are of `arms`, whatever the rewards were.
  */
 #ifndef HAK_CONTROL_BANDIT_H
 #define HAK_CONTROL_BANDIT_H
@@ -13,12 +13,12 @@
 enum { HAK_ARM_LIMIT = 8 };
 
 struct hak_bandit {
-    uint32_t arm_count;
+    uint32_t arms;                 /* bits of those that may be tried */
     double weights[HAK_ARM_LIMIT]; /* rewards so far, discounted; 0 for an arm that was not tried */
     double sums[HAK_ARM_LIMIT], squares[HAK_ARM_LIMIT];
 };
 
-void hak_bandit_begin(struct hak_bandit *bandit, uint32_t arm_count);
+void hak_bandit_begin(struct hak_bandit *bandit, uint32_t arms);
 
 /* The arm to try: those that were not tried yet, beginning with `first` and its neighbours; then the one with the
  * highest bound. */

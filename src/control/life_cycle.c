@@ -2,14 +2,17 @@
 
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "control/arithmetic.h"
 
 enum {
     PULLS_PER_ARM = 4,
-    PAIRS_PER_STRATEGY = 2,
-    FIRST_PATIENCE = 1, /* slow periods that costs must have risen for */
+    MATCHES_OF_EACH = 4, /* strategy, before the leader is a candidate */
+    PAIRS_TO_KEEP = 8,   /* a candidate that gains some percent */
+    FIRST_PATIENCE = 1,  /* slow periods that costs must have risen for */
     MOST_PATIENCE = 64,
+    LOOKS_SHARE = 4, /* of a slow period: programs begin with something else than what they do later */
 };
 
 static const double worth_a_canary = 0.02; /* a guess at what an arm saves, as a share of the cost */
@@ -17,6 +20,11 @@ static const double draw_margin = 0.1;     /* relative difference of costs that 
 static const double risen = 1.5;           /* costs that a frozen phase is learned again at, as a multiple */
 static const double next_to_nothing = 0.002;
 static const double disaster = 10; /* times the cost */
+
+static void renew_round(struct hak_life_cycle *cycle) {
+    cycle->round_left = 2 * cycle->slow_periods - 1;
+    cycle->looks_left = cycle->slow_periods / LOOKS_SHARE;
+}
 
 void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimension *dimensions, uint32_t count,
                           uint32_t slow_periods, uint64_t seed) {
@@ -27,6 +35,7 @@ void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimensi
     cycle->slow_periods = slow_periods;
     cycle->patience = FIRST_PATIENCE;
     cycle->random = seed;
+    renew_round(cycle);
     for (uint32_t i = 0; i < count; i++) cycle->chosen[i] = cycle->in_force[i] = (uint8_t)dimensions[i].first;
 }
 
@@ -68,20 +77,37 @@ static void learn(struct hak_life_cycle *cycle, uint32_t done) {
     cycle->focus = cycle->dimension_count;
     cycle->done = done;
     cycle->kept_any = false;
+    renew_round(cycle);
 }
 
-static void stay_frozen(struct hak_life_cycle *cycle, double cost, uint32_t eligible) {
+static uint32_t bits_of(const struct hak_life_cycle *cycle, const struct hak_prospect *prospects) {
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < cycle->dimension_count; i++)
+        bits |= (uint32_t)(prospects[i].gain > 0 && prospects[i].arms != 0) << i;
+    return bits;
+}
+
+/* When a program costs more than it did, it does something else: matches from before say nothing of it. */
+static void forget_matches(const struct hak_life_cycle *cycle, struct hak_rating *ratings) {
+    for (uint32_t i = 0; i < cycle->dimension_count; i++)
+        if (cycle->dimensions[i].is_rated) hak_rating_begin(&ratings[i]);
+}
+
+static void stay_frozen(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
+                        struct hak_rating *ratings) {
     cycle->frozen_cost += cost;
     if (++cycle->frozen_periods < cycle->slow_periods) return;
     double mean = cycle->frozen_cost / cycle->frozen_periods;
     cycle->frozen_periods = 0;
     cycle->frozen_cost = 0;
     if (cycle->settled_cost < 0 || mean < cycle->settled_cost) cycle->settled_cost = mean;
-    bool has_risen = mean > cycle->settled_cost * risen + next_to_nothing, has_more = (eligible & ~cycle->done) != 0;
+    bool has_risen = mean > cycle->settled_cost * risen + next_to_nothing,
+         has_more = (bits_of(cycle, prospects) & ~cycle->done) != 0;
     cycle->rising = has_risen || has_more ? cycle->rising + 1 : 0;
     if (cycle->rising < cycle->patience) return;
     if (!cycle->kept_any && cycle->patience < MOST_PATIENCE) cycle->patience *= 2;
     learn(cycle, has_risen ? 0 : cycle->done);
+    if (has_risen) forget_matches(cycle, ratings);
 }
 
 /* ---- CANARY ------------------------------------------------------------------------------------------------------ */
@@ -108,7 +134,6 @@ static struct hak_move begin_pair(struct hak_life_cycle *cycle) {
 static struct hak_move begin_canary(struct hak_life_cycle *cycle, uint32_t arm) {
     cycle->state = HAK_CANARY;
     cycle->candidate = arm;
-    cycle->canary_left = 2 * cycle->slow_periods - 1;
     cycle->pair = HAK_PAIR_NONE;
     hak_trial_begin(&cycle->trial);
     return put_in_trial(cycle, cycle->chosen[cycle->focus], HAK_WHY_CANARY);
@@ -121,6 +146,7 @@ static struct hak_move end_canary(struct hak_life_cycle *cycle, bool keep) {
         cycle->kept_any = true;
         cycle->patience = FIRST_PATIENCE;
     }
+    cycle->outcomes[focus] = keep ? HAK_OUTCOME_KEPT : HAK_OUTCOME_ROLLED_BACK;
     struct hak_move move = put_in_trial(cycle, cycle->chosen[focus], keep ? HAK_WHY_KEEP : HAK_WHY_ROLL_BACK);
     move.is_made = true; /* said in any case */
     cycle->done |= (uint32_t)1 << focus;
@@ -151,7 +177,7 @@ static bool add_to_turn(struct hak_life_cycle *cycle, double cost) {
  * counts only after a period with what was in force before; and a first pair in a phase begins after one, by a toss
  * like any other: at the beginning and at the end of a visit costs change by themselves. */
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
-    if (cycle->canary_left-- <= 1) return end_canary(cycle, false); /* Y3 */
+    if (cycle->round_left <= 1) return end_canary(cycle, false); /* Y3 */
     if (cycle->pair == HAK_PAIR_DONE) return judge_pair(cycle);
     if (cycle->pair == HAK_PAIR_NONE) {
         cycle->pair_costs[0] = cost;
@@ -169,13 +195,40 @@ static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm) {
     hak_life_cycle_pause(cycle);
     cycle->focus = dimension;
+    renew_round(cycle);
+    cycle->looks_left = 0;
     begin_canary(cycle, arm);
 }
 
 /* ---- LEARN ------------------------------------------------------------------------------------------------------- */
 
+/* Periods of a canary that keeps what is good: the first one, and pairs with a period after each that ends with the
+ * candidate. */
+static uint32_t canary_periods(const struct hak_dimension *dimension) {
+    return 1 + PAIRS_TO_KEEP * (2 * dimension->periods + 1);
+}
+
+/* Of a pull, or of a match. */
+static uint32_t try_periods(const struct hak_dimension *dimension) {
+    return dimension->is_rated ? 2 * dimension->periods + 1 : dimension->periods;
+}
+
+static uint32_t exploring_periods(const struct hak_dimension *dimension, uint32_t arms) {
+    uint32_t count = hak_bit_count(arms),
+             tries = dimension->is_rated ? MATCHES_OF_EACH * count / 2 : PULLS_PER_ARM * count;
+    return tries * try_periods(dimension);
+}
+
+/* What is left of the round is for the canary, from some moment on. */
+static bool has_time_to_explore(const struct hak_life_cycle *cycle) {
+    const struct hak_dimension *dimension = &cycle->dimensions[cycle->focus];
+    return cycle->round_left >= try_periods(dimension) + canary_periods(dimension);
+}
+
 static struct hak_move leave_focus(struct hak_life_cycle *cycle, double gain) {
     struct hak_move move = put(cycle, cycle->chosen[cycle->focus], HAK_WHY_END, gain);
+    move.is_made = true; /* said in any case */
+    cycle->outcomes[cycle->focus] = HAK_OUTCOME_LEFT;
     cycle->done |= (uint32_t)1 << cycle->focus;
     cycle->focus = cycle->dimension_count;
     return move;
@@ -187,12 +240,11 @@ static struct hak_move conclude(struct hak_life_cycle *cycle, uint32_t best, dou
 }
 
 static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
-    const struct hak_dimension *dimension = &cycle->dimensions[cycle->focus];
     uint32_t chosen = cycle->chosen[cycle->focus];
     double cost = cycle->pull_cost;
     if (cycle->pulls++ == 0) cycle->reference = hak_clamp(cost, next_to_nothing, 1e12);
     hak_bandit_reward(&cycle->bandit, cycle->in_force[cycle->focus], cycle->reference / (cycle->reference + cost));
-    if (cycle->pulls < PULLS_PER_ARM * dimension->arm_count)
+    if (cycle->pulls < PULLS_PER_ARM * hak_bit_count(cycle->arms) && has_time_to_explore(cycle))
         return put(cycle, hak_bandit_choose(&cycle->bandit, chosen), HAK_WHY_EXPLORE, saving(cycle->reference, cost));
     uint32_t best = hak_bandit_best(&cycle->bandit, chosen);
     /* From rewards back to costs: r / (r + c) is the reward, r / reward - r the cost. */
@@ -201,48 +253,74 @@ static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
     return conclude(cycle, best, saving(own, its));
 }
 
-static struct hak_move step_rating(struct hak_life_cycle *cycle, struct hak_rating *rating) {
-    double cost = cycle->pull_cost;
-    cycle->pulls++;
-    if (cycle->pair == HAK_PAIR_FIRST) {
-        cycle->pair_costs[0] = cost;
-        cycle->pair = HAK_PAIR_SECOND;
-        return put(cycle, cycle->pairing.second, HAK_WHY_EXPLORE, 0);
+static struct hak_move begin_match(struct hak_life_cycle *cycle, const struct hak_rating *rating) {
+    if (hak_rating_matches_of_each(rating, cycle->arms) >= MATCHES_OF_EACH || !has_time_to_explore(cycle)) {
+        uint32_t leader = hak_rating_leader(rating, cycle->arms, cycle->chosen[cycle->focus]);
+        return conclude(cycle, leader, worth_a_canary); /* points say who leads, not by how much */
     }
-    double first = cycle->pair_costs[0], both = first + cost, lead = both > 0 ? (cost - first) / both : 0;
-    hak_rating_match(rating, cycle->pairing, 0.5 + lead / (2 * draw_margin));
+    cycle->pairing = hak_rating_pair(rating, cycle->arms, &cycle->random);
     cycle->pair = HAK_PAIR_FIRST;
-    if (cycle->pulls < 2 * PAIRS_PER_STRATEGY * HAK_STRATEGIES) {
-        cycle->pairing = hak_rating_pair(rating, &cycle->random);
-        return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, saving(first, cost));
-    }
-    uint32_t leader = hak_rating_leader(rating, cycle->chosen[cycle->focus]);
-    return conclude(cycle, leader, worth_a_canary); /* points say who leads, not by how much */
-}
-
-static struct hak_move begin_focus(struct hak_life_cycle *cycle, uint32_t eligible, const struct hak_rating *rating) {
-    uint32_t left = eligible & ~cycle->done, i = 0;
-    while (i < cycle->dimension_count && (left >> i & 1) == 0) i++;
-    if (i == cycle->dimension_count) {
-        freeze(cycle);
-        return (struct hak_move){0};
-    }
-    cycle->focus = i;
-    cycle->pulls = 0;
-    if (!cycle->dimensions[i].is_rated) {
-        hak_bandit_begin(&cycle->bandit, cycle->dimensions[i].arm_count);
-        return put(cycle, cycle->chosen[i], HAK_WHY_EXPLORE, 0);
-    }
-    cycle->pair = HAK_PAIR_FIRST;
-    cycle->pairing = hak_rating_pair(rating, &cycle->random);
     return put(cycle, cycle->pairing.first, HAK_WHY_EXPLORE, 0);
 }
 
-static struct hak_move step_learning(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
-                                     struct hak_rating *rating) {
-    if (cycle->focus == cycle->dimension_count) return begin_focus(cycle, eligible, rating);
+static struct hak_move end_match(struct hak_life_cycle *cycle, struct hak_rating *rating) {
+    double first = cycle->pair_costs[0], second = cycle->pair_costs[1], both = first + second,
+           lead = both > 0 ? (second - first) / both : 0;
+    hak_rating_match(rating, cycle->pairing, 0.5 + lead / (2 * draw_margin));
+    return begin_match(cycle, rating);
+}
+
+/* As in a canary, a match that ends with another strategy than the chosen one counts after a period with that one. */
+static struct hak_move step_rating(struct hak_life_cycle *cycle, double cost, struct hak_rating *rating) {
+    if (cycle->pair == HAK_PAIR_NONE) return begin_match(cycle, rating);
+    if (cycle->pair == HAK_PAIR_DONE) return end_match(cycle, rating);
     if (!add_to_pull(cycle, cost)) return (struct hak_move){0};
-    return cycle->dimensions[cycle->focus].is_rated ? step_rating(cycle, rating) : step_bandit(cycle);
+    bool is_first = cycle->pair == HAK_PAIR_FIRST;
+    cycle->pair_costs[!is_first] = cycle->pull_cost;
+    cycle->pair = is_first ? HAK_PAIR_SECOND : HAK_PAIR_DONE;
+    if (is_first) return put(cycle, cycle->pairing.second, HAK_WHY_EXPLORE, 0);
+    uint32_t chosen = cycle->chosen[cycle->focus];
+    return cycle->pairing.second == chosen ? end_match(cycle, rating) : put(cycle, chosen, HAK_WHY_EXPLORE, 0);
+}
+
+/* The dimension that promises most for each period that it takes, if this round has time for it. A round that has just
+ * begun has time for any, which then explores as long as it may. */
+static uint32_t best_prospect(const struct hak_life_cycle *cycle, const struct hak_prospect *prospects) {
+    uint32_t left = bits_of(cycle, prospects) & ~cycle->done, best = cycle->dimension_count;
+    bool is_fresh = cycle->round_left + 1 == 2 * cycle->slow_periods;
+    double most = 0;
+    for (; left != 0; left &= left - 1) {
+        uint32_t i = hak_lowest_bit(left), arms = prospects[i].arms | (uint32_t)1 << cycle->chosen[i],
+                 periods = exploring_periods(&cycle->dimensions[i], arms) + canary_periods(&cycle->dimensions[i]);
+        if (!(prospects[i].gain / periods > most) || (periods > cycle->round_left && !is_fresh)) continue;
+        most = prospects[i].gain / periods;
+        best = i;
+    }
+    return best;
+}
+
+static struct hak_move begin_focus(struct hak_life_cycle *cycle, const struct hak_prospect *prospects) {
+    uint32_t best = best_prospect(cycle, prospects);
+    if (best == cycle->dimension_count) {
+        if (cycle->looks_left == 0) freeze(cycle);
+        else cycle->looks_left--;
+        return (struct hak_move){0};
+    }
+    cycle->focus = best;
+    cycle->looks_left = 0;
+    cycle->pulls = 0;
+    cycle->pair = HAK_PAIR_NONE;
+    cycle->arms = prospects[best].arms | (uint32_t)1 << cycle->chosen[best];
+    if (!cycle->dimensions[best].is_rated) hak_bandit_begin(&cycle->bandit, cycle->arms);
+    return put(cycle, cycle->chosen[best], HAK_WHY_EXPLORE, 0);
+}
+
+static struct hak_move step_learning(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
+                                     struct hak_rating *ratings) {
+    if (cycle->focus == cycle->dimension_count) return begin_focus(cycle, prospects);
+    if (cycle->round_left <= 1) return leave_focus(cycle, 0); /* Y3 */
+    if (cycle->dimensions[cycle->focus].is_rated) return step_rating(cycle, cost, &ratings[cycle->focus]);
+    return add_to_pull(cycle, cost) ? step_bandit(cycle) : (struct hak_move){0};
 }
 
 /* ---- All --------------------------------------------------------------------------------------------------------- */
@@ -256,13 +334,15 @@ static bool is_sound(const struct hak_life_cycle *cycle) { /* Y1, Y2 */
     return cycle->state != HAK_FROZEN || cycle->focus == cycle->dimension_count;
 }
 
-struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
-                                    struct hak_rating *rating) {
+struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
+                                    struct hak_rating *ratings) {
     struct hak_move move = {0};
     cost = hak_clamp(cost, 0, 1e12);
-    if (cycle->state == HAK_LEARN) move = step_learning(cycle, cost, eligible, rating);
+    bool is_trying = cycle->focus < cycle->dimension_count;
+    if (cycle->state == HAK_LEARN) move = step_learning(cycle, cost, prospects, ratings);
     else if (cycle->state == HAK_CANARY) move = step_canary(cycle, cost);
-    else stay_frozen(cycle, cost, eligible);
+    else stay_frozen(cycle, cost, prospects, ratings);
+    if (is_trying && cycle->round_left > 0) cycle->round_left--;
     HAK_ASSERT(is_sound(cycle));
     return move;
 }
@@ -271,7 +351,5 @@ void hak_life_cycle_pause(struct hak_life_cycle *cycle) {
     memcpy(cycle->in_force, cycle->chosen, sizeof cycle->in_force);
     cycle->pull_periods = 0;
     cycle->pull_cost = 0;
-    cycle->pair = HAK_PAIR_NONE; /* matches begin anew */
-    if (cycle->focus < cycle->dimension_count && cycle->dimensions[cycle->focus].is_rated && cycle->state == HAK_LEARN)
-        cycle->focus = cycle->dimension_count;
+    cycle->pair = HAK_PAIR_NONE; /* pairs and matches begin anew */
 }

@@ -1,19 +1,21 @@
 /* Life cycle: what is learned in one phase of a program, and how a change comes into force. Pure: costs in, arms out.
  *
- *   LEARN    one dimension after the other: its arms are tried, a pull of some periods each, by a bandit; or strategies
- *            by matches
+ *   LEARN    one dimension after the other: its arms are tried, a pull of some periods each, by a bandit; or as
+ *            strategies by matches
  *   CANARY   what looked best is tried against what is in force, turn by turn, until a sequential test keeps it or
  *            rolls it back
- *   FROZEN   everything has been learned: nothing is tried. Back to LEARN when costs have risen and stay so, or when
- *            there is something to gain in a dimension where there was nothing; each time in vain doubles the time
- *            until the next
+ *   FROZEN   nothing is tried, for nothing is left that is worth it, or the round is over. Back to LEARN when costs
+ *            have risen and stay so, or when there is something to gain in a dimension where there was nothing, or for
+ *            which the last round had no time; each time in vain doubles the time until the next
  *
- * A dimension is a knob, or the same knob of a size class; its arms are numbers, what they mean is the caller's. A
- * dimension is learned only while it is `eligible`: when what it may save is worth trying.
+ * A dimension is a knob, or the same knob of a size class; its arms are numbers, what they mean is the caller's. He
+ * says which arms have a prospect of gain. The dimension that promises the most for each period of trying comes first;
+ * one without a prospect isn't tried.
  *
  *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
  *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
- *   Y3  A canary ends within two slow periods; what isn't kept by then is rolled back.
+ *   Y3  A round, which is LEARN with its canaries, ends within two slow periods of the phase. A dimension is begun only
+ *       if there is time for its verdict; a canary that isn't kept by then is rolled back.
  */
 #ifndef HAK_CONTROL_LIFE_CYCLE_H
 #define HAK_CONTROL_LIFE_CYCLE_H
@@ -41,8 +43,17 @@ struct hak_dimension {
     uint32_t arm_count;
     uint32_t first;   /* the arm in force at the beginning */
     uint32_t periods; /* of a pull, >= 2: effects of the last arm fade in the first. 2 where they come at once */
-    bool is_rated;    /* arms are strategies: 12 */
+    bool is_rated;    /* arms are strategies, at most HAK_STRATEGIES */
 };
+
+/* What a dimension promises: arms worth trying, in bits; and what the best of them may gain, 0 for nothing. */
+struct hak_prospect {
+    uint32_t arms;
+    double gain;
+};
+
+/* What has come of a dimension since it was last tried. */
+enum hak_outcome { HAK_OUTCOME_UNTRIED, HAK_OUTCOME_LEFT, HAK_OUTCOME_KEPT, HAK_OUTCOME_ROLLED_BACK };
 
 struct hak_life_cycle {
     const struct hak_dimension *dimensions; /* const */
@@ -51,7 +62,11 @@ struct hak_life_cycle {
     enum hak_life_state state;
     uint8_t chosen[HAK_DIMENSIONS], in_force[HAK_DIMENSIONS]; /* arms */
     uint32_t done;                                            /* bits of dimensions learned since LEARN began */
+    uint8_t outcomes[HAK_DIMENSIONS];                         /* enum hak_outcome */
+    uint32_t round_left;                                      /* periods that this round may still try something */
+    uint32_t looks_left;      /* of a round that has not begun anything, for a prospect */
     uint32_t focus;           /* LEARN, CANARY: the dimension; dimension_count for none */
+    uint32_t arms;            /* of the focus, that are tried: bits, with the chosen one */
     struct hak_bandit bandit; /* of the focus */
     struct hak_trial trial;
     uint32_t candidate;
@@ -61,7 +76,6 @@ struct hak_life_cycle {
     enum hak_pair_state pair;
     double pair_costs[2]; /* of late: incumbent and candidate; or the first strategy, and the second */
     bool candidate_first;
-    uint32_t canary_left;                      /* periods until it ends */
     uint32_t frozen_periods, patience, rising; /* slow periods */
     double frozen_cost, settled_cost;          /* sum of this slow period; mean of a good one */
     bool kept_any;                             /* since LEARN began */
@@ -80,15 +94,16 @@ void hak_life_cycle_begin(struct hak_life_cycle *cycle, const struct hak_dimensi
                           uint32_t slow_periods, uint64_t seed);
 
 /* The end of a period in which the arms in force were those of `in_force`: takes its cost, and says what changes, which
- * has been entered into `in_force`. `eligible` is a set of bits of dimensions; `rating` that of the rated one. */
-struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, uint32_t eligible,
-                                    struct hak_rating *rating);
+ * has been entered into `in_force`. `prospects` and `ratings` are of the dimensions, by number. Ratings are the
+ * program's, and not a phase's: a phase goes on with the matches of another. */
+struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
+                                    struct hak_rating *ratings);
 
-/* Puts the chosen arms in force, in the program's absence: a pull or a pair that was begun, or ended with the
- * candidate, is void. */
+/* Puts the chosen arms in force, in the program's absence: a pull, a pair or a match that was begun, or ended with an
+ * arm that isn't chosen, is void. What was learned before stays, and the focus, too. */
 void hak_life_cycle_pause(struct hak_life_cycle *cycle);
 
-/* Begins the canary of an arm. */
+/* Begins the canary of an arm, and a round with it. */
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm);
 
 #endif

@@ -1,5 +1,6 @@
 #include "control/rating.h"
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "control/arithmetic.h"
 
@@ -25,25 +26,37 @@ void hak_rating_begin(struct hak_rating *rating) {
     }
 }
 
-uint32_t hak_rating_leader(const struct hak_rating *rating, uint32_t fallback) {
+uint32_t hak_rating_leader(const struct hak_rating *rating, uint32_t players, uint32_t fallback) {
     uint32_t leader = fallback;
     for (uint32_t i = 0; i < HAK_STRATEGIES; i++)
-        if (rating->points[i] > rating->points[leader]) leader = i;
+        if ((players >> i & 1) != 0 && rating->points[i] > rating->points[leader]) leader = i;
     return leader;
 }
 
-struct hak_pairing hak_rating_pair(const struct hak_rating *rating, uint64_t *random) {
-    struct hak_pairing pairing = {.first =
-                                      hak_rating_leader(rating, (uint32_t)(hak_next_random(random) % HAK_STRATEGIES))};
-    uint32_t start = (uint32_t)(hak_next_random(random) % HAK_STRATEGIES);
-    pairing.second = pairing.first;
+/* One of the players, by lot. */
+static uint32_t any_of(uint32_t players, uint64_t *random) {
+    for (uint32_t i = (uint32_t)(hak_next_random(random) % hak_bit_count(players)); i > 0; i--) players &= players - 1;
+    return hak_lowest_bit(players);
+}
+
+struct hak_pairing hak_rating_pair(const struct hak_rating *rating, uint32_t players, uint64_t *random) {
+    HAK_ASSERT(hak_bit_count(players) > 1 && players >> HAK_STRATEGIES == 0);
+    uint32_t leader = hak_rating_leader(rating, players, any_of(players, random)), equals = 0, least = UINT32_MAX;
     for (uint32_t i = 0; i < HAK_STRATEGIES; i++) {
-        uint32_t other = (start + i) % HAK_STRATEGIES;
-        if (other == pairing.first) continue;
-        if (pairing.second == pairing.first || rating->matches[other] < rating->matches[pairing.second])
-            pairing.second = other;
+        uint32_t matches = rating->matches[i];
+        if ((players >> i & 1) == 0 || i == leader || matches > least) continue;
+        equals = (matches < least ? 0 : equals) | (uint32_t)1 << i;
+        least = matches;
     }
-    return pairing;
+    uint32_t other = any_of(equals, random);
+    bool leader_first = (hak_next_random(random) >> 32 & 1) != 0;
+    return leader_first ? (struct hak_pairing){leader, other} : (struct hak_pairing){other, leader};
+}
+
+double hak_rating_matches_of_each(const struct hak_rating *rating, uint32_t players) {
+    double sum = 0;
+    for (uint32_t i = 0; i < HAK_STRATEGIES; i++) sum += (players >> i & 1) != 0 ? rating->matches[i] : 0;
+    return sum / hak_bit_count(players);
 }
 
 void hak_rating_match(struct hak_rating *rating, struct hak_pairing pairing, double score) {

@@ -7,6 +7,7 @@
 #ifndef HAK_CONTROL_REWARD_H
 #define HAK_CONTROL_REWARD_H
 
+#include "base/bits.h"
 #include "base/config.h"
 
 /* What happened in a period, and what there is at its end. */
@@ -27,7 +28,13 @@ struct hak_costs {
 
 struct hak_costs hak_costs_of(const struct hak_period *period);
 
-/* The weighted mean. Any number may be given as a goal. */
+/* Kept memory is a burden in proportion to all there is, and this much: below, there is next to none to save. */
+#define HAK_SMALL_HEAP_BYTES (16 * HAK_MIB)
+
+/* How much each share counts by a goal: any number, what is no goal counts as balanced. */
+struct hak_costs hak_cost_weights(enum hak_goal goal);
+
+/* The mean by these weights. */
 double hak_cost_by_goal(const struct hak_costs *costs, enum hak_goal goal);
 
 #endif

@@ -50,8 +50,8 @@ static void tell_metrics(const char *nothing, struct hak_answer *answer) {
 static void tell_control(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
     say_ok(answer);
-    hak_answer_make_room(answer, HAK_ACE_TEXT_BYTES);
-    hak_ace_write_text(&answer->text);
+    hak_answer_make_room(answer, HAK_REPORT_BYTES);
+    hak_report_write_text(&answer->text);
 }
 
 /* ---- Purging ----------------------------------------------------------------------------------------------------- */

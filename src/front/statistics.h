@@ -2,11 +2,11 @@
 #ifndef HAK_FRONT_STATISTICS_H
 #define HAK_FRONT_STATISTICS_H
 
-#include "control/ace.h"
+#include "control/report.h"
 #include "observe/stats.h"
 
 /* Neither form is longer. */
-enum { HAK_STATISTICS_BYTES = HAK_SNAPSHOT_TEXT_BYTES + HAK_ACE_TEXT_BYTES };
+enum { HAK_STATISTICS_BYTES = HAK_SNAPSHOT_TEXT_BYTES + HAK_REPORT_BYTES };
 
 /* As text for people, or as a JSON object by docs/statistics.schema.json. The snapshot is room to work in. Names of
  * threads are read from files. */

@@ -118,9 +118,18 @@ static void *find_large(size_t bytes, size_t alignment, bool clear) {
     return block == NULL && fits_run && !prefers_run ? alloc_run(bytes, alignment, clear) : block;
 }
 
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_large_counts[HAK_LARGE_BANDS];
+
+static void count_in_band(size_t bytes) {
+    size_t more = (bytes - 1) >> HAK_LARGE_FIRST_SHIFT;
+    uint32_t band = more == 0 ? HAK_LARGE_BANDS : hak_highest_bit(more);
+    if (band < HAK_LARGE_BANDS) hak_counter_add_shared(&hak_large_counts[band], 1);
+}
+
 void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
     struct hak_search search = hak_search_begin();
     void *block;
+    count_in_band(bytes);
     do {
         struct hak_change change = hak_change_begin();
         block = find_large(bytes, alignment, clear);

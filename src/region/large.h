@@ -44,6 +44,11 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear);
 /* The same, but only from the kernel or a mapping that was kept. */
 void *hak_large_map(size_t bytes, size_t alignment, bool clear);
 
+/* How many objects of each size were asked for so far, in bands of an octave: above 512 KiB and up to 1 MiB, up to 2,
+ * 4, 8, 16, 32 MiB. Only of these does the knob run_limit_bytes say what they are. */
+enum { HAK_LARGE_BANDS = 6, HAK_LARGE_FIRST_SHIFT = 19 };
+extern HAK_ATOMIC(uint64_t) hak_large_counts[HAK_LARGE_BANDS];
+
 /* Frees a block found by hak_region_find: a page run or mapping whose start is the block. False when another thread has
  * just freed it. */
 bool hak_large_free(const struct hak_place *place);

@@ -1,18 +1,22 @@
 /* control/ace.h over fake time and a program made of counters: what is turned, and when; what is not; and what statistics show. */
 #include "heap_fixture.h"
 
+#include "base/counters.h"
 #include "base/memory.h"
 #include "control/ace.h"
+#include "control/report.h"
 #include "front/miss.h"
 #include "pool/bin_size.h"
 #include "pool/heap.h"
 #include "region/directory.h"
+#include "region/large.h"
 
 enum { FAST_MS = 500, SLOW_MS = 30000 };
 
 static struct hak_heap *heap;
-static uint64_t random_state;
-static char buffer[HAK_ACE_TEXT_BYTES];
+static bool pages_come_back; /* what takes the kernel's time is pages that had gone back */
+static uint64_t random_state, start_ms, start_ticks;
+static char buffer[HAK_REPORT_BYTES];
 
 static void configure(bool enabled, bool pinned, enum hak_goal goal) {
     hak_ace_configure(&(struct hak_ace_settings){
@@ -23,26 +27,45 @@ static void begin_with(enum hak_goal goal) {
     assert_true(hak_front_prewarm(16) > 0); /* a process, and a heap */
     heap = hak_atomic_load(&hak_heaps, relaxed);
     random_state = 99;
-    fake_os.clock_ms = 1000;
+    start_ms = fake_os.clock_ms = 1000;
+    start_ticks = hak_ticks();
+    pages_come_back = true;
     configure(true, false, goal);
 }
 
 static void begin(void) { begin_with(HAK_GOAL_BALANCED); }
 
-/* A period of a program that uses one processor: so much of it in the kernel, and so many large objects. */
+/* A period of a program that uses one processor: so much of it in the kernel, and so many large objects of 2 to 4 MiB. */
 static void period(double kernel_share, uint32_t large) {
     double noise = 1 + ((double)(unit_random(&random_state) % 2001) / 1000 - 1) * 0.05;
+    uint64_t kernel_ns = (uint64_t)(kernel_share * noise * FAST_MS * 1000000), pages = kernel_ns / 500;
     fake_os.clock_ms += FAST_MS;
     fake_os.usage.cpu_ns += FAST_MS * UINT64_C(1000000);
-    fake_os.usage.kernel_ns += (uint64_t)(kernel_share * noise * FAST_MS * 1000000);
+    fake_os.usage.kernel_ns += kernel_ns;
+    if (pages_come_back) {
+        hak_count_reuse(pages);
+        hak_counter_add_shared(&hak_os_counters.purged_bytes, pages * 4096);
+    }
     hak_counter_add(&heap->counters.large_allocs, large);
+    hak_counter_add_shared(&hak_large_counts[2], large);
     hak_counter_add(&heap->slow_paths, 1000);
     hak_ace_step(true);
 }
 
+/* Misses of a class that take such a share of the next period, by the time stamps. */
+static void add_misses(uint32_t size_class, uint64_t misses, double share) {
+    enum { SAMPLES = 1 << 24 }; /* a tick of the processor is long in the fake time */
+    double ns_per_tick = (double)(fake_os.clock_ms + FAST_MS - start_ms) * 1e6 / (double)(hak_ticks() - start_ticks);
+    hak_counter_add(&heap->class_misses[size_class], (uint32_t)misses);
+    hak_counter_add(&heap->slow_paths, misses);
+    hak_counter_add(&heap->sample_count, SAMPLES);
+    hak_counter_add(&heap->sampled_ticks,
+                    (uint64_t)(share * FAST_MS * 1e6 / (double)(misses + 1000) / ns_per_tick * SAMPLES));
+}
+
 static const char *json(void) {
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
-    hak_ace_write_json(&text);
+    hak_report_write_json(&text);
     assert_false(text.truncated);
     return buffer;
 }
@@ -99,16 +122,22 @@ static void nothing_to_gain(void **state) {
     assert_int_equal(hak_ace_wait_ms(1000), 1000); /* no wake-up of its own */
 }
 
+/* Next to nothing is done; of that, half in the kernel. */
 static void asleep_with_the_program(void **state) {
     (void)state;
     begin();
-    for (int i = 0; i < 100; i++) {
-        uint64_t kernel_ns = fake_os.usage.kernel_ns, cpu_ns = fake_os.usage.cpu_ns;
-        period(0.5, 100);
-        fake_os.usage = (struct hak_os_usage){cpu_ns + 1000000, kernel_ns + 500000}; /* next to nothing */
+    period(0.5, 100);
+    for (int i = 0; i < 300; i++) {
+        fake_os.clock_ms += FAST_MS;
+        fake_os.usage.cpu_ns += 2000000;
+        fake_os.usage.kernel_ns += 1000000;
+        hak_count_reuse(2000);
+        hak_counter_add_shared(&hak_os_counters.purged_bytes, 2000 * 4096);
+        hak_ace_step(true);
+        expect_start();
     }
-    fake_os.usage = (struct hak_os_usage){0, 0};
-    expect_bounds();
+    assert_non_null(strstr(json(), "\"course\": []"));
+    assert_int_equal(hak_ace_wait_ms(1000), 1000);
 }
 
 /* What is tried shows at misses that are timed: bins become smaller there. So more of them are. */
@@ -147,7 +176,7 @@ static void learns(void **state) {
     for (int i = 0; i < 60; i++) period(faulty(), 0);
     assert_true(hak_knob(decay_ms) >= 4000);
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
-    hak_ace_write_text(&text);
+    hak_report_write_text(&text);
     assert_non_null(strstr(buffer, "control: frozen, goal balanced, profile balanced, phase 0 of 1, "));
     assert_non_null(strstr(buffer, "  knob decay_ms "));
 }
@@ -325,13 +354,13 @@ static void classes(void **state) { /* bins of one class miss, less the larger t
     while (hak_size_classes[++size_class].block_bytes != 4096) {
     }
     for (int i = 0; i < 1500; i++) {
-        uint64_t misses = 4000000 / hak_heap_most_slots(size_class);
-        hak_counter_add(&heap->class_misses[size_class], (uint32_t)misses);
-        hak_counter_add(&heap->slow_paths, misses);
-        period(0.05 + 0.4 / (double)hak_heap_most_slots(size_class), 0); /* what ticks would say */
+        double slots = (double)hak_heap_most_slots(size_class);
+        add_misses(size_class, (uint64_t)(4000000 / slots), 0.05 + 0.4 / slots);
+        period(0, 0);
         expect_bounds();
     }
-    assert_true(hak_heap_most_slots(size_class) >= 8);
+    assert_true(hak_heap_most_slots(size_class) >= 24);
+    assert_non_null(strstr(json(), "{\"knob\": \"class_slots\", \"block_bytes\": 4096, \"gain_ppm\": "));
 }
 
 /* Whoever writes a policy must know what is on trial only. */
@@ -369,9 +398,7 @@ static void sawtooth(void **state) {
 }
 
 static void period_of_misses(void) {
-    hak_counter_add(&heap->class_misses[4], 1000);
-    hak_counter_add(&heap->sampled_ticks, 1000000);
-    hak_counter_add(&heap->sample_count, 1);
+    add_misses(4, 1000, 0.3);
     period(0, 0);
 }
 
@@ -447,16 +474,109 @@ static void fork_begins_anew(void **state) { /* A3 */
 static void tight_memory(void **state) { /* A3 */
     (void)state;
     begin();
+    uint32_t interrupted = 0;
     for (int i = 0; i < 300; i++) {
         period(0.5, 100);
         if (i % 7 != 0) continue;
+        interrupted += strstr(json(), "\"tried\": []") == NULL;
         hak_atomic_store(&hak_memory_is_tight, true, relaxed);
         for (int k = 0; k < 3; k++) {
             period(0.5, 100);
-            assert_false(is_in_state("canary") && hak_knob(decay_ms) != 1000);
+            assert_non_null(strstr(json(), "\"tried\": []"));
+            assert_true(is_at_start() || strstr(json(), "\"why\": \"keep\"") != NULL);
+            assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
         }
         hak_atomic_store(&hak_memory_is_tight, false, relaxed);
     }
+    assert_true(interrupted > 3);
+}
+
+/* ---- What is tried, and that it ends ---------------------------------------------------------------------------------- */
+
+enum { MINUTE = 60000 / FAST_MS };
+
+/* Everything stands still but what the counters blame: pages that go back too soon. */
+static void only_what_matters(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; i < 10 * MINUTE; i++) {
+        period(faulty(), 0);
+        for (uint32_t knob = 0; knob < HAK_KNOB_COUNT; knob++)
+            assert_true(knob == HAK_KNOB_decay_ms || hak_knob_get(knob) == hak_knob_table[knob].initial);
+        expect_bounds();
+    }
+    assert_true(hak_knob(decay_ms) >= 4000);
+    assert_null(strstr(json(), "{\"knob\": \"dirty_limit_bytes\", \"block_bytes\": 0, \"gain_ppm\""));
+}
+
+static uint32_t matches(void) {
+    uint32_t sum = 0;
+    for (const char *at = strstr(json(), "\"strategies\""); (at = strstr(at, "\"matches\": ")) != NULL; at++)
+        sum += (uint32_t)strtoul(at + strlen("\"matches\": "), NULL, 10);
+    return sum / 2;
+}
+
+/* A program of objects of 2 to 4 MiB, for which mappings, or runs, cost so much of the kernel's time. Where they are slow, it makes a
+ * tenth of the objects in a period. */
+static void period_of_large(double mapped_share, double run_share) {
+    bool is_mapped = hak_knob(run_limit_bytes) < 4 << 20;
+    double share = is_mapped ? mapped_share : run_share;
+    period(share, share > 0.2 ? 10000 : 100000);
+}
+
+/* Until the controller has come to an end; returns the periods that took. */
+static int conclude_limits(double mapped_share, double run_share) {
+    int periods = 0;
+    begin();
+    pages_come_back = false;
+    for (bool is_frozen = false; !is_frozen && periods < 10 * MINUTE; periods++) {
+        period_of_large(mapped_share, run_share);
+        is_frozen = is_in_state("frozen");
+    }
+    assert_non_null(strstr(json(), "\"phases\": 1"));
+    return periods;
+}
+
+/* The limits of page runs are rated, and there is a verdict, within a minute at the default intervals. */
+static void limits_are_decided_in_a_minute(void **state) {
+    (void)state;
+    assert_in_range(conclude_limits(0.3, 0.05), 10, MINUTE + 1);
+    assert_true(hak_knob(run_limit_bytes) == 32 << 20);
+    assert_true(matches() >= 4);
+    hak_ace_after_fork();
+    assert_in_range(conclude_limits(0.05, 0.3), 10, MINUTE + 1);
+    assert_true(hak_knob(run_limit_bytes) < 4 << 20);
+    assert_true(matches() >= 4);
+    assert_non_null(strstr(json(), "{\"knob\": \"run_limit_bytes\", \"block_bytes\": 0, \"gain_ppm\": "));
+    assert_non_null(strstr(json(), "\"outcome\": \"kept\""));
+}
+
+/* Matches outlive visits to another phase, as does what is being learned. */
+static void limits_are_decided_in_short_visits(void **state) {
+    (void)state;
+    begin();
+    pages_come_back = false;
+    uint32_t before = 0;
+    for (int visit = 0; visit < 20; visit++) {
+        for (int i = 0; i < 12; i++) period_of_large(0.05, 0.3);
+        assert_true(matches() >= before);
+        before = matches();
+        for (int i = 0; i < 6; i++) period(0.01, 0);
+        assert_int_equal(matches(), before);
+    }
+    period_of_large(0.05, 0.3);
+    assert_true(hak_knob(run_limit_bytes) < 4 << 20);
+    assert_non_null(strstr(json(), "\"phases\": 2"));
+}
+
+/* Of a program without large objects there is no match, whatever the kernel does. */
+static void no_limits_without_objects(void **state) {
+    (void)state;
+    begin();
+    pages_come_back = false;
+    for (int i = 0; i < MINUTE; i++) period(0.3, 0);
+    assert_true(is_in_state("frozen"));
+    assert_int_equal(matches(), 0);
 }
 
 static void any_program(void **state) { /* A1 */
@@ -483,4 +603,6 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(second_visit), cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
           cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
           cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(any_program))
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
+          cmocka_unit_test(limits_are_decided_in_a_minute), cmocka_unit_test(limits_are_decided_in_short_visits),
+          cmocka_unit_test(no_limits_without_objects), cmocka_unit_test(any_program))

@@ -24,7 +24,7 @@ static void untried_first(void **state) {
     (void)state;
     static const uint32_t order[] = {3, 2, 4, 1, 0};
     struct hak_bandit bandit;
-    hak_bandit_begin(&bandit, 5);
+    hak_bandit_begin(&bandit, (1 << 5) - 1);
     for (int i = 0; i < 5; i++) {
         uint32_t arm = hak_bandit_choose(&bandit, 3);
         assert_int_equal(arm, order[i]);
@@ -54,7 +54,7 @@ static void finds_and_follows(void **state) {
     static const double means[] = {0.5, 0.52, 0.6, 0.48}, later[] = {0.5, 0.62, 0.45, 0.48};
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct hak_bandit bandit;
-        hak_bandit_begin(&bandit, 4);
+        hak_bandit_begin(&bandit, (1 << 4) - 1);
         assert_in_range(tries_of(&bandit, means, 0.1, 2, 400, seed), 200, 400);
         assert_int_equal(hak_bandit_best(&bandit, 0), 2);
         tries_of(&bandit, later, 0.1, 1, 100, seed);
@@ -67,7 +67,7 @@ static void finds_and_follows(void **state) {
 static void old_rewards_fade(void **state) {
     (void)state;
     struct hak_bandit bandit;
-    hak_bandit_begin(&bandit, 1);
+    hak_bandit_begin(&bandit, (1 << 1) - 1);
     for (int i = 0; i < 150; i++) hak_bandit_reward(&bandit, 0, i < 100);
     assert_true(hak_bandit_mean(&bandit, 0) > 0.25 && hak_bandit_mean(&bandit, 0) < 0.4);
 }
@@ -78,7 +78,7 @@ static void any_reward(void **state) { /* D1 */
     uint64_t random = 7;
     for (uint32_t arms = 1; arms <= HAK_ARM_LIMIT; arms++) {
         struct hak_bandit bandit;
-        hak_bandit_begin(&bandit, arms);
+        hak_bandit_begin(&bandit, (1 << arms) - 1);
         for (int i = 0; i < 5000; i++) {
             uint32_t arm = hak_bandit_choose(&bandit, (uint32_t)(unit_random(&random) % arms));
             assert_true(arm < arms);

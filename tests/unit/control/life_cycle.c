@@ -17,7 +17,7 @@ static const struct hak_dimension dimensions[] = {
 };
 
 static struct hak_life_cycle cycle;
-static struct hak_rating rating;
+static struct hak_rating ratings[3];
 static uint64_t random_state;
 
 /* The program: each dimension has a best arm, and each step away from it costs so much more. */
@@ -26,6 +26,14 @@ static double step_cost, noise_cost, base_cost, total_cost;
 static uint32_t carried; /* periods until a change has its whole effect */
 
 static struct hak_life_cycle before;
+
+/* All arms of these dimensions promise something. */
+static const struct hak_prospect *prospects_of(uint32_t dimensions_set) {
+    static struct hak_prospect prospects[3];
+    for (uint32_t i = 0; i < 3; i++)
+        prospects[i] = (struct hak_prospect){(1u << dimensions[i].arm_count) - 1, dimensions_set >> i & 1 ? 0.1 : 0};
+    return prospects;
+}
 
 static double distance(uint32_t a, uint32_t b) { return a < b ? b - a : a - b; }
 
@@ -41,7 +49,7 @@ static struct hak_move period(uint32_t eligible) {
     lagging = carried == 0 ? now : lagging + (now - lagging) / carried;
     total_cost += lagging;
     before = cycle;
-    struct hak_move move = hak_life_cycle_step(&cycle, lagging + noise_cost * noise, eligible, &rating);
+    struct hak_move move = hak_life_cycle_step(&cycle, lagging + noise_cost * noise, prospects_of(eligible), ratings);
     if (move.is_made) assert_int_equal(cycle.in_force[move.dimension], move.to);
     for (uint32_t i = 0; i < 3; i++) /* nothing changes but what is said */
         if (!move.is_made || i != move.dimension) assert_int_equal(cycle.in_force[i], before.in_force[i]);
@@ -49,7 +57,7 @@ static struct hak_move period(uint32_t eligible) {
 }
 
 static void begin(void) {
-    hak_rating_begin(&rating);
+    for (int i = 0; i < 3; i++) hak_rating_begin(&ratings[i]);
     hak_life_cycle_begin(&cycle, dimensions, 3, SLOW_PERIODS, 42);
     random_state = 4711;
     best[0] = best[1] = 1;
@@ -60,10 +68,10 @@ static void begin(void) {
     carried = 0;
 }
 
-/* Until it is frozen; returns the periods that took. */
+/* Until it is frozen, and nothing is left to try; returns the periods that took. */
 static uint32_t learn(uint32_t eligible, uint32_t most) {
     uint32_t periods = 0;
-    while (cycle.state != HAK_FROZEN) {
+    while (cycle.state != HAK_FROZEN || (eligible & ~cycle.done) != 0) {
         period(eligible);
         assert_true(++periods < most);
     }
@@ -156,7 +164,7 @@ static void keeps_a_good_one(void **state) {
     (void)state;
     begin();
     best[0] = 3;
-    learn(0, 10);
+    learn(0, SLOW_PERIODS);
     hak_life_cycle_try(&cycle, 0, 3);
     uint32_t periods = 0;
     for (; cycle.state == HAK_CANARY; periods++) period(0);
@@ -174,7 +182,7 @@ static void rolls_a_bad_one_back(void **state) {
             uint32_t bad = dimension == 2 ? 0 : 3, periods = 0;
             begin();
             step_cost = steps[i];
-            learn(0, 10);
+            learn(0, SLOW_PERIODS);
             total_cost = 0;
             hak_life_cycle_try(&cycle, dimension, bad);
             struct hak_move move = {0};
@@ -195,7 +203,7 @@ static void disaster_ends_soon(void **state) {
     for (uint32_t dimension = 0; dimension < 2; dimension++)
         for (uint64_t seed = 0; seed < 20; seed++) { /* whoever begins */
             begin();
-            learn(0, 10);
+            learn(0, SLOW_PERIODS);
             cycle.random = seed;
             step_cost = 10;
             hak_life_cycle_try(&cycle, dimension, 3);
@@ -216,7 +224,7 @@ static void no_proof_no_change(void **state) {
     noise_cost = 5;
     int kept = 0;
     for (int i = 0; i < 200; i++) {
-        learn(0, 10);
+        learn(0, SLOW_PERIODS);
         hak_life_cycle_try(&cycle, 0, 1 + (uint32_t)(i % 4));
         best[0] = cycle.chosen[0];
         while (cycle.state == HAK_CANARY) kept += period(0).why == HAK_WHY_KEEP && cycle.state != HAK_CANARY;
@@ -234,7 +242,7 @@ static void visit(double elsewhere_cost, double warm_up_cost) {
     }
     base_cost = own_cost;
     while (cycle.state == HAK_CANARY && cycle.in_force[0] != cycle.chosen[0])
-        hak_life_cycle_step(&cycle, elsewhere_cost, 0, &rating);
+        hak_life_cycle_step(&cycle, elsewhere_cost, prospects_of(0), ratings);
     hak_life_cycle_pause(&cycle);
 }
 
@@ -242,7 +250,7 @@ static void visit(double elsewhere_cost, double warm_up_cost) {
 static void expect_none_is_kept(double elsewhere_cost, double warm_up_cost) {
     begin();
     step_cost = 0;
-    learn(0, 10);
+    learn(0, SLOW_PERIODS);
     int kept = 0;
     for (int i = 0; i < 200; i++) {
         uint8_t was = cycle.chosen[0];
@@ -268,7 +276,7 @@ static void kept_in_short_visits(void **state) {
     (void)state;
     begin();
     best[0] = 3;
-    learn(0, 10);
+    learn(0, SLOW_PERIODS);
     hak_life_cycle_try(&cycle, 0, 3);
     while (cycle.state == HAK_CANARY) visit(10, 0.02);
     assert_int_equal(cycle.chosen[0], 3);
@@ -289,23 +297,134 @@ static void pauses(void **state) {
     assert_int_equal(cycle.chosen[0], 3);
 }
 
-/* Half a match before a pause and half after it are none. */
+static uint32_t matches(void) {
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < HAK_STRATEGIES; i++) sum += ratings[2].matches[i];
+    return sum / 2;
+}
+
+/* Half a match before a pause and half after it are none; those before it count. */
 static void matches_begin_anew(void **state) {
     (void)state;
-    for (int periods = 1; periods < 12; periods++) {
+    for (int periods = 2; periods < 30; periods++) {
         begin();
         for (int i = 0; i < periods; i++) period(4);
-        assert_int_equal(cycle.focus, 2);
+        uint32_t had = matches();
         hak_life_cycle_pause(&cycle);
-        uint32_t matches = 0, later = 0;
-        for (uint32_t i = 0; i < HAK_STRATEGIES; i++) matches += rating.matches[i];
+        assert_int_equal(cycle.focus, 2);
         for (uint32_t i = 0; i < 2 * dimensions[2].periods; i++) period(4);
-        for (uint32_t i = 0; i < HAK_STRATEGIES; i++) later += rating.matches[i];
-        assert_int_equal(matches, later);
+        assert_int_equal(matches(), had);
         period(4);
-        for (uint32_t i = later = 0; i < HAK_STRATEGIES; i++) later += rating.matches[i];
-        assert_int_equal(matches + 2, later); /* the first whole one */
+        period(4); /* with what was in force before */
+        assert_int_equal(matches(), had + 1);
     }
+}
+
+/* ---- Rounds --------------------------------------------------------------------------------------------------------- */
+
+/* Of all that could be tried, first what promises most for its time: the second dimension takes as long as 1.7 of the first. */
+static void the_best_prospect_first(void **state) {
+    (void)state;
+    for (uint32_t wanted = 0; wanted < 2; wanted++) {
+        begin();
+        struct hak_prospect prospects[3] = {{31, 0.05}, {15, wanted == 0 ? 0.07 : 0.1}, {0, 0}};
+        hak_life_cycle_step(&cycle, 0.05, prospects, ratings);
+        assert_int_equal(cycle.focus, wanted);
+    }
+}
+
+/* An arm without a prospect is not in force for a moment, however good it is. */
+static void only_arms_with_a_prospect(void **state) {
+    (void)state;
+    begin();
+    best[0] = 4;
+    struct hak_prospect prospects[3] = {{1 << 2 | 1 << 0, 0.1}, {0, 0.1}, {1 << 3 | 1 << 7, 0.1}};
+    uint32_t tried[3] = {0};
+    for (int i = 0; i < 1000; i++) {
+        hak_life_cycle_step(&cycle, cost_of(cycle.in_force), prospects, ratings);
+        for (uint32_t k = 0; k < 3; k++) tried[k] |= 1u << cycle.in_force[k];
+    }
+    assert_int_equal(tried[0], 1 << 0 | 1 << 1 | 1 << 2);
+    assert_int_equal(tried[1], 1 << 1);
+    assert_int_equal(tried[2], 1 << 3 | 1 << 7 | 1 << 11);
+    assert_int_equal(cycle.chosen[0], 2);
+}
+
+/* Y3, however much there is to try, and however noisy it is. */
+static void a_round_ends(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        begin();
+        cycle.random = seed;
+        best[0] = best[1] = 3;
+        best[2] = 2;
+        noise_cost = seed % 2 == 0 ? 0.003 : 0.1;
+        uint32_t periods = 0;
+        while (cycle.state != HAK_FROZEN) {
+            period(ALL);
+            assert_true(++periods <= 2 * SLOW_PERIODS + 1);
+        }
+        assert_true(cycle.done != 0);
+    }
+}
+
+/* Strategies are decided in one round, all twelve of them, kept and rolled back alike; in visits of any length, with as many periods
+ * in all but for the matches that are interrupted. */
+static void strategies_end_with_a_verdict(void **state) {
+    (void)state;
+    for (uint32_t visit = 12; visit <= 2 * SLOW_PERIODS; visit *= 3) {
+        begin();
+        best[2] = 2;
+        uint32_t periods = 0;
+        for (; cycle.state != HAK_FROZEN; periods++) {
+            if (periods % visit == visit - 1) hak_life_cycle_pause(&cycle);
+            period(4);
+            assert_true(periods <= 2 * SLOW_PERIODS + 1);
+        }
+        assert_int_equal(cycle.outcomes[2], HAK_OUTCOME_KEPT);
+        assert_true(cycle.chosen[2] <= 5);
+        assert_true(matches() >= 10);
+    }
+}
+
+/* Periods until some state, of a program with four strategies that differ. */
+static uint32_t step_until(enum hak_life_state state) {
+    static const struct hak_prospect prospects[3] = {{0}, {0}, {1 << 2 | 1 << 5 | 1 << 8 | 1 << 11, 0.1}};
+    uint32_t periods = 0;
+    for (; cycle.state != state; periods++) {
+        assert_true(periods < 2 * SLOW_PERIODS + 2);
+        hak_life_cycle_step(&cycle, cost_of(cycle.in_force), prospects, ratings);
+    }
+    return periods;
+}
+
+/* What one phase has found out by matches another one tries at once. */
+static void matches_serve_another_phase(void **state) {
+    (void)state;
+    begin();
+    best[2] = 2;
+    assert_in_range(step_until(HAK_CANARY), 8 * 4, 8 * 5 + 2); /* four for each strategy */
+    step_until(HAK_FROZEN);
+    assert_int_equal(cycle.chosen[2], 2);
+    assert_int_equal(matches(), 8);
+    hak_life_cycle_begin(&cycle, dimensions, 3, SLOW_PERIODS, 43);
+    assert_in_range(step_until(HAK_CANARY), 1, 3);
+    assert_int_equal(matches(), 8);
+    step_until(HAK_FROZEN);
+    assert_int_equal(cycle.outcomes[2], HAK_OUTCOME_KEPT);
+}
+
+/* Costs that have risen make all matches void. */
+static void risen_costs_void_matches(void **state) {
+    (void)state;
+    begin();
+    best[2] = 2;
+    step_until(HAK_FROZEN);
+    for (int i = 0; i < 2 * SLOW_PERIODS; i++) period(4);
+    assert_int_equal(matches(), 8);
+    base_cost *= 4;
+    step_until(HAK_LEARN);
+    assert_int_equal(matches(), 0);
 }
 
 /* Who comes first in a pair is tossed: at the beginning and the end of a visit costs change by themselves. */
@@ -326,12 +445,12 @@ static void any_cost(void **state) { /* Y1, Y2 */
     static const double costs[] = {0, 1, 0.5, -1, 1e-320, 1e308, NAN, INFINITY, -INFINITY};
     for (uint64_t seed = 1; seed <= 50; seed++) {
         uint64_t random = seed;
-        hak_rating_begin(&rating);
+        for (int i = 0; i < 3; i++) hak_rating_begin(&ratings[i]);
         hak_life_cycle_begin(&cycle, dimensions, 3, 1 + (uint32_t)(seed % 70), seed);
         for (int i = 0; i < 4000; i++) {
             uint64_t draw = unit_random(&random);
             double cost = draw % 3 == 0 ? costs[draw / 3 % 9] : (double)(draw >> 40) / (1 << 24);
-            struct hak_move move = hak_life_cycle_step(&cycle, cost, (uint32_t)(draw >> 8 & 7), &rating);
+            struct hak_move move = hak_life_cycle_step(&cycle, cost, prospects_of((uint32_t)(draw >> 8 & 7)), ratings);
             if (draw % 101 == 0) hak_life_cycle_pause(&cycle);
             if (draw % 307 == 0) hak_life_cycle_try(&cycle, (uint32_t)(draw >> 16) % 2, (uint32_t)(draw >> 24) % 4);
             if (move.is_made) assert_true(move.to < dimensions[move.dimension].arm_count);
@@ -352,5 +471,7 @@ UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), 
           cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(disaster_ends_soon),
           cmocka_unit_test(no_proof_no_change), cmocka_unit_test(ends_of_visits_are_no_proof),
           cmocka_unit_test(beginnings_of_visits_are_no_proof), cmocka_unit_test(kept_in_short_visits),
-          cmocka_unit_test(pauses), cmocka_unit_test(matches_begin_anew), cmocka_unit_test(either_comes_first),
-          cmocka_unit_test(any_cost))
+          cmocka_unit_test(pauses), cmocka_unit_test(matches_begin_anew), cmocka_unit_test(the_best_prospect_first),
+          cmocka_unit_test(only_arms_with_a_prospect), cmocka_unit_test(a_round_ends),
+          cmocka_unit_test(strategies_end_with_a_verdict), cmocka_unit_test(matches_serve_another_phase),
+          cmocka_unit_test(risen_costs_void_matches), cmocka_unit_test(either_comes_first), cmocka_unit_test(any_cost))

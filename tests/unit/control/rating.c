@@ -6,6 +6,8 @@
 
 #include "control/rating.h"
 
+enum { ALL = (1 << HAK_STRATEGIES) - 1 };
+
 static void strategies(void **state) {
     (void)state;
     assert_int_equal(hak_strategy_bytes(0), 512 << 10);
@@ -33,7 +35,7 @@ static void one_match(void **state) {
     hak_rating_begin(&rating);
     hak_rating_match(&rating, (struct hak_pairing){3, 5}, 1);
     assert_true(rating.points[3] == HAK_RATING_FIRST + 32 && rating.points[5] == HAK_RATING_FIRST - 32);
-    assert_int_equal(hak_rating_leader(&rating, 0), 3);
+    assert_int_equal(hak_rating_leader(&rating, ALL, 0), 3);
     rating.points[3] = rating.points[5] + 400; /* who leads by so much gains little by winning, and loses much */
     double before = rating.points[3];
     hak_rating_match(&rating, (struct hak_pairing){3, 5}, 1);
@@ -65,14 +67,38 @@ static void the_best_leads(void **state) {
         struct hak_rating rating;
         hak_rating_begin(&rating);
         for (int i = 0; i < 120; i++) {
-            struct hak_pairing pairing = hak_rating_pair(&rating, &random);
+            struct hak_pairing pairing = hak_rating_pair(&rating, ALL, &random);
             double first = abs((int)pairing.first - (int)best), second = abs((int)pairing.second - (int)best);
             double noise = (double)(unit_random(&random) % 1000) / 1000 - 0.5;
             hak_rating_match(&rating, pairing, 0.5 + (second - first) / 4 + noise);
         }
-        assert_true(abs((int)hak_rating_leader(&rating, 0) - (int)best) <= 1);
+        assert_true(abs((int)hak_rating_leader(&rating, ALL, 0) - (int)best) <= 1);
         for (uint32_t i = 0; i < HAK_STRATEGIES; i++) assert_true(rating.matches[i] > 0);
     }
+}
+
+/* Of some strategies only these meet, each as often as any other but for the leader, and one of them leads. */
+static void only_players_play(void **state) {
+    (void)state;
+    enum { PLAYERS = 1 << 2 | 1 << 5 | 1 << 11 };
+    uint64_t random = 7;
+    struct hak_rating rating;
+    hak_rating_begin(&rating);
+    rating.points[7] = HAK_RATING_FIRST + 500;
+    uint32_t leader_first = 0;
+    for (int i = 0; i < 60; i++) {
+        struct hak_pairing pairing = hak_rating_pair(&rating, PLAYERS, &random);
+        assert_true((PLAYERS >> pairing.first & 1) && (PLAYERS >> pairing.second & 1));
+        assert_int_not_equal(pairing.first, pairing.second);
+        leader_first += pairing.first == 5;
+        hak_rating_match(&rating, pairing, pairing.first == 5 ? 1 : pairing.second == 5 ? 0 : 0.5);
+    }
+    assert_in_range(leader_first, 15, 45); /* by lot */
+    assert_int_equal(hak_rating_leader(&rating, PLAYERS, 2), 5);
+    assert_in_range(rating.matches[2], 25, 35);
+    assert_in_range(rating.matches[11], 25, 35);
+    assert_true(hak_rating_matches_of_each(&rating, PLAYERS) == 40);
+    assert_true(hak_rating_matches_of_each(&rating, 1 << 2) == rating.matches[2]);
 }
 
 static void any_score(void **state) { /* E1 */
@@ -82,7 +108,7 @@ static void any_score(void **state) { /* E1 */
     struct hak_rating rating;
     hak_rating_begin(&rating);
     for (int i = 0; i < 20000; i++) {
-        struct hak_pairing pairing = hak_rating_pair(&rating, &random);
+        struct hak_pairing pairing = hak_rating_pair(&rating, ALL, &random);
         assert_true(pairing.first < HAK_STRATEGIES && pairing.second < HAK_STRATEGIES);
         assert_int_not_equal(pairing.first, pairing.second);
         hak_rating_match(&rating, pairing, i < 10000 ? scores[random % 9] : pairing.first < pairing.second);
@@ -93,4 +119,4 @@ static void any_score(void **state) { /* E1 */
 }
 
 UNIT_MAIN(cmocka_unit_test(strategies), cmocka_unit_test(one_match), cmocka_unit_test(a_match_at_the_bound),
-          cmocka_unit_test(the_best_leads), cmocka_unit_test(any_score))
+          cmocka_unit_test(the_best_leads), cmocka_unit_test(only_players_play), cmocka_unit_test(any_score))

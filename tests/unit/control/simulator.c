@@ -47,7 +47,7 @@ static void run(const struct scenario *scenario, bool by_chance, double regrets[
         uint64_t random = seed * 1000003;
         double regret = 0, last_reward = 0.5;
         struct hak_bandit bandit;
-        hak_bandit_begin(&bandit, ARMS);
+        hak_bandit_begin(&bandit, (1 << ARMS) - 1);
         for (uint32_t i = 0; i < TRIES; i++) {
             uint32_t turn = scenario->switches_every == 0 ? 0 : i / scenario->switches_every,
                      best = (uint32_t)(seed + 2 * (uint64_t)turn) % ARMS;

@@ -7,6 +7,7 @@
 #include "front/background.h"
 #include "base/knobs.h"
 #include "control/ace.h"
+#include "control/report.h"
 #include "front/front.h"
 #include "front/miss.h"
 #include "front/process.h"
@@ -153,10 +154,10 @@ static void miss(void) {
 
 /* Periods that the controller has measured. */
 static size_t count_points(void) {
-    static char buffer[HAK_ACE_TEXT_BYTES];
+    static char buffer[HAK_REPORT_BYTES];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     size_t count = 0;
-    hak_ace_write_json(&text);
+    hak_report_write_json(&text);
     for (const char *at = buffer; (at = strstr(at, "\"cost_ppm\"")) != NULL; at++) count++;
     return count;
 }

@@ -69,6 +69,18 @@ static void kinds(void **state) {
     assert_int_equal(place_of(alloc(HAK_MIB / 2 + 1)).kind, HAK_PLACE_MAPPING);
 }
 
+/* By size, up to the largest that may be a run or a mapping, whichever they are. */
+static void counted_by_octaves(void **state) {
+    (void)state;
+    static const size_t sizes[] = {HAK_MIB / 2,      HAK_MIB / 2 + 1, HAK_MIB,          HAK_MIB + 1,
+                                   16 * HAK_MIB + 1, 32 * HAK_MIB,    32 * HAK_MIB + 1, 100000};
+    static const uint64_t wanted[HAK_LARGE_BANDS] = {2, 1, 0, 0, 0, 2};
+    start();
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) alloc(sizes[i]);
+    for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++)
+        assert_int_equal(hak_atomic_load(&hak_large_counts[i], relaxed), wanted[i]);
+}
+
 static void check_alignments(void) {
     for (size_t alignment = 16; alignment <= HAK_GIB; alignment *= 2) {
         char *small = hak_large_alloc(100, alignment, true), *large = hak_large_alloc(3 * HAK_MIB, alignment, true);
@@ -573,9 +585,9 @@ static void no_leaf(void **state) {
     assert_int_equal(place_of(alloc(5 * HAK_MIB)).kind, HAK_PLACE_MAPPING);
 }
 
-UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans),
-          cmocka_unit_test(cleared), cmocka_unit_test(cleared_by_the_kernel), cmocka_unit_test(not_cleared),
-          cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
+UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(counted_by_octaves), cmocka_unit_test(alignments),
+          cmocka_unit_test(alignments_of_spans), cmocka_unit_test(cleared), cmocka_unit_test(cleared_by_the_kernel),
+          cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
           cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
           cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
           cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),

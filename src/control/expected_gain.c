@@ -1,0 +1,164 @@
+#include "control/expected_gain.h"
+
+#include "control/arithmetic.h"
+#include "os/os.h"
+
+/* What things cost about, on the processors of today. */
+static const double page_ns = 500; /* a page that goes back and is faulted in again, or is faulted in */
+static const double slab_ns = 300; /* a slab that goes to the pool, or comes from it: lines of other processors */
+
+static const double populated_price = 0.1; /* of a page that is populated with others, as a share of a fault */
+
+/* ---- Shares ------------------------------------------------------------------------------------------------------ */
+
+static double of_time(const struct hak_activity *activity, double ns) {
+    return activity->cpu_ns > 0 ? hak_clamp(ns / activity->cpu_ns, 0, 1) : 0;
+}
+
+/* The share that so much more kept memory would be. */
+static double of_memory(const struct hak_activity *activity, double bytes) {
+    return hak_clamp(bytes / (activity->kept_bytes + activity->used_bytes + HAK_SMALL_HEAP_BYTES), 0, 1);
+}
+
+/* The time that pages cost which went back in vain. */
+static double returned_in_vain(const struct hak_activity *activity) {
+    double bytes = hak_clamp(activity->reused_bytes, 0, activity->given_back_bytes);
+    return of_time(activity, bytes / (double)hak_os_page_bytes() * page_ns);
+}
+
+/* More is kept than now: of what goes back in a period `times` as much, but no more than the program uses. */
+static double kept_longer(const struct hak_activity *activity, double times) {
+    return of_memory(activity, hak_clamp(activity->given_back_bytes * times, 0, activity->used_bytes));
+}
+
+/* What is above `limit` is kept no more. */
+static double kept_above(const struct hak_activity *activity, double bytes, uint64_t limit) {
+    double kept = hak_clamp(bytes, 0, activity->kept_bytes);
+    return of_memory(activity, hak_clamp(kept - (double)limit, 0, kept));
+}
+
+/* ---- Estimates, one for each knob -------------------------------------------------------------------------------- */
+
+struct hak_change_of_knob {
+    const struct hak_activity *activity;
+    const struct hak_costs *weights;
+    uint64_t from, to;
+    double times; /* to / from */
+};
+
+/* Bins that are so many times as large: misses become as much rarer, what lies in bins as much more. */
+static double larger_bins(const struct hak_change_of_knob *change, double miss_ns, double bytes, double times) {
+    double miss = of_time(change->activity, miss_ns), saved_or_lost = miss * (1 - 1 / times);
+    double kept = of_memory(change->activity, bytes), more_or_less = hak_clamp(kept * (times - 1), -kept, 1);
+    return change->weights->miss * saved_or_lost - change->weights->kept * more_or_less;
+}
+
+/* The share is a divisor of the heap: bins have no more than all of it. */
+static double of_bin_budget_share(const struct hak_change_of_knob *change) {
+    return larger_bins(change, change->activity->miss_ns, change->activity->bin_bytes, 1 / change->times);
+}
+
+/* Of the slabs that go to the pool and come from it, so many more or fewer. */
+static double of_held_slabs(const struct hak_change_of_knob *change) {
+    double slabs = of_time(change->activity, change->activity->pool_moves * slab_ns);
+    return change->weights->miss * slabs * (1 - 1 / change->times);
+}
+
+/* A lower limit matters if more lies free than that; a higher one, if the limit is reached (what is above goes back
+ * until half of it is left), and pages go back in vain. */
+static double of_dirty_limit_bytes(const struct hak_change_of_knob *change) {
+    const struct hak_activity *activity = change->activity;
+    if (change->times < 1) return change->weights->kept * kept_above(activity, activity->dirty_bytes, change->to);
+    if (activity->dirty_bytes < (double)change->from / 2) return 0;
+    return change->weights->kernel * returned_in_vain(activity) * (1 - 1 / change->times) -
+           change->weights->kept * kept_longer(activity, change->times - 1);
+}
+
+/* Later, as many fewer pages go back in vain, and what goes back is kept as much longer. Sooner, the reverse. */
+static double of_decay_ms(const struct hak_change_of_knob *change) {
+    const struct hak_activity *activity = change->activity;
+    double vain = returned_in_vain(activity) * (1 - 1 / change->times);
+    double kept =
+        change->times > 1
+            ? kept_longer(activity, change->times - 1)
+            : (change->times - 1) * of_memory(activity, hak_clamp(activity->dirty_bytes, 0, activity->kept_bytes));
+    return change->weights->kernel * vain - change->weights->kept * kept;
+}
+
+/* How much of a SuperSlab is populated ahead in a heap of this size, in parts of it. */
+static double populated(double heap_bytes, uint64_t share) {
+    return share == 0 ? 0 : hak_clamp(heap_bytes / (double)share / HAK_SUPER_SLAB_BYTES, 0, 1);
+}
+
+/* Faults of the SuperSlabs that are used for the first time, as far as they are populated. Only who asks the kernel
+ * sees them. */
+static double of_fault_ahead_share(const struct hak_change_of_knob *change) {
+    const struct hak_activity *activity = change->activity;
+    double heap_bytes = activity->used_bytes + activity->kept_bytes,
+           pages = (double)HAK_SUPER_SLAB_BYTES / (double)hak_os_page_bytes();
+    double more = populated(heap_bytes, change->to) - populated(heap_bytes, change->from);
+    double faults = of_time(activity, activity->ahead_super_slabs * pages * page_ns * (1 - populated_price));
+    return activity->sees_faults ? change->weights->kernel * faults * more : 0;
+}
+
+/* A lower limit matters if more is kept than that; a higher one, if the limit is nearly reached, and memory goes
+ * back. */
+static double of_mapping_cache_bytes(const struct hak_change_of_knob *change) {
+    const struct hak_activity *activity = change->activity;
+    if (change->times < 1) return change->weights->kept * kept_above(activity, activity->mapping_bytes, change->to);
+    if (activity->mapping_bytes < (double)change->from * 3 / 4) return 0;
+    double pages = activity->given_back_bytes / (double)hak_os_page_bytes();
+    return change->weights->kernel * of_time(activity, pages * page_ns) * (1 - 1 / change->times) -
+           change->weights->kept * kept_longer(activity, change->times - 1);
+}
+
+/* Objects that lie between two limits, in bands that do in part. */
+static double between(const struct hak_activity *activity, uint64_t one, uint64_t other) {
+    uint64_t low = one < other ? one : other, high = one < other ? other : one;
+    double sum = 0;
+    for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) {
+        uint64_t first = (uint64_t)1 << (HAK_LARGE_FIRST_SHIFT + i);
+        if (low < 2 * first && high > first) sum += activity->large[i];
+    }
+    return sum;
+}
+
+bool hak_run_limits_differ(const struct hak_activity *activity, uint64_t one, uint64_t other) {
+    return one != other && between(activity, one, other) > 0;
+}
+
+/* Whether runs or mappings are better nobody knows before. So half of what the objects may be to blame for: of the
+ * kernel's time and the kept memory as large a share as they are of the large objects. */
+static double of_run_limit_bytes(const struct hak_change_of_knob *change) {
+    const struct hak_activity *activity = change->activity;
+    double all = 0, moved = between(activity, change->from, change->to);
+    for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) all += activity->large[i];
+    double blamed = change->weights->kernel * of_time(activity, activity->kernel_ns) +
+                    change->weights->kept * of_memory(activity, activity->kept_bytes);
+    return all > 0 ? blamed * hak_clamp(moved / all, 0, 1) / 2 : 0;
+}
+
+static double (*const estimates[HAK_KNOB_COUNT])(const struct hak_change_of_knob *change) = {
+    [HAK_KNOB_bin_budget_share] = of_bin_budget_share,   [HAK_KNOB_held_slabs] = of_held_slabs,
+    [HAK_KNOB_dirty_limit_bytes] = of_dirty_limit_bytes, [HAK_KNOB_decay_ms] = of_decay_ms,
+    [HAK_KNOB_fault_ahead_share] = of_fault_ahead_share, [HAK_KNOB_mapping_cache_bytes] = of_mapping_cache_bytes,
+    [HAK_KNOB_run_limit_bytes] = of_run_limit_bytes,
+};
+
+static double bounded(double gain) { return hak_clamp(gain, -HAK_COST_MOST, HAK_COST_MOST); } /* R1 */
+
+double hak_expected_gain(const struct hak_activity *activity, const struct hak_costs *weights,
+                         enum hak_knob_number knob, uint64_t from, uint64_t to) {
+    struct hak_change_of_knob change = {activity, weights, from, to, 1};
+    if ((uint32_t)knob >= HAK_KNOB_COUNT || estimates[knob] == NULL || from == to) return 0;
+    change.times = (double)(to == 0 ? 1 : to) / (double)(from == 0 ? 1 : from);
+    return bounded(estimates[knob](&change));
+}
+
+double hak_expected_gain_of_class(const struct hak_activity *activity, const struct hak_costs *weights, double misses,
+                                  double bin_bytes, double from, double to) {
+    struct hak_change_of_knob change = {.activity = activity, .weights = weights};
+    if (!(from > 0 && to > 0 && activity->misses > 0) || from == to) return 0;
+    double share = hak_clamp(misses / activity->misses, 0, 1);
+    return bounded(larger_bins(&change, activity->miss_ns * share, bin_bytes, to / from));
+}
