@@ -259,19 +259,19 @@ static void control(const struct hak_sums *from, const struct hak_sums *to) {
     struct learned *before = current();
     enum hak_phase_change change =
         is_on_trial() ? hak_phases_stay(&ace.phases) : hak_phases_see(&ace.phases, &signature);
-    if (change != HAK_PHASE_SAME) ace.mean = activity;
-    else if (!was_trying) hak_activity_follow(&ace.mean, &activity, 0.125);
     see_whose_knobs();
+    if (change == HAK_PHASE_SAME && !was_trying) hak_activity_follow(&ace.mean, &activity, 0.125);
     if (change == HAK_PHASE_NEW || change == HAK_PHASE_KNOWN) {
+        ace.mean = activity;
         hak_life_cycle_pause(&before->cycle);
         if (change == HAK_PHASE_NEW) begin_phase(current());
         hak_life_cycle_pause(&current()->cycle);
         turn_all();
     }
-    bool begins_asked = change == HAK_PHASE_SAME && begin_asked(current());
-    if (change == HAK_PHASE_SAME && !begins_asked) choose_classes(current(), from, to);
+    bool goes_on = change == HAK_PHASE_SAME && !begin_asked(current());
+    if (goes_on) choose_classes(current(), from, to);
     see_prospects(current(), from, to, prospects);
-    if (change == HAK_PHASE_SAME && !begins_asked) step_phase(current(), cost, prospects);
+    if (goes_on) step_phase(current(), cost, prospects);
     hak_report_costs(&costs, cost, ace.phases.current, current()->cycle.state);
     tell_state(prospects);
     tell_trial();

@@ -14,8 +14,8 @@
  *
  *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
  *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
- *   Y3  A round, which is LEARN with its canaries, ends within two slow periods of the phase. A dimension is begun only
- *       if there is time for its verdict; a canary that isn't kept by then is rolled back.
+ *   Y3  A round is LEARN with its canaries: in it, dimensions are tried for two slow periods of the phase at most. One
+ *       is begun only if there is time for its verdict; a canary that isn't kept by then is rolled back.
  */
 #ifndef HAK_CONTROL_LIFE_CYCLE_H
 #define HAK_CONTROL_LIFE_CYCLE_H
@@ -33,7 +33,7 @@ enum hak_pair_state {
     HAK_PAIR_NONE,
     HAK_PAIR_FIRST,
     HAK_PAIR_SECOND,
-    HAK_PAIR_DONE, /* it ended with the candidate: what was before is in force again, for a period */
+    HAK_PAIR_DONE, /* it ended with an arm that isn't chosen: the chosen one is in force again, for a period */
 };
 
 /* Why an arm was put in force. */
