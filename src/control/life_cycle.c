@@ -80,10 +80,11 @@ static void learn(struct hak_life_cycle *cycle, uint32_t done) {
     renew_round(cycle);
 }
 
+/* The dimensions that promise something by another arm than the chosen one. */
 static uint32_t bits_of(const struct hak_life_cycle *cycle, const struct hak_prospect *prospects) {
     uint32_t bits = 0;
     for (uint32_t i = 0; i < cycle->dimension_count; i++)
-        bits |= (uint32_t)(prospects[i].gain > 0 && prospects[i].arms != 0) << i;
+        bits |= (uint32_t)(prospects[i].gain > 0 && (prospects[i].arms & ~((uint32_t)1 << cycle->chosen[i])) != 0) << i;
     return bits;
 }
 

@@ -350,6 +350,15 @@ static void only_arms_with_a_prospect(void **state) {
     assert_int_equal(cycle.chosen[0], 2);
 }
 
+/* Nor does the chosen arm by itself make a match. */
+static void the_chosen_arm_is_no_prospect(void **state) {
+    (void)state;
+    begin();
+    struct hak_prospect prospects[3] = {{1 << 1, 0.1}, {0, 0}, {1 << 11, 0.1}};
+    for (int i = 0; i < 200; i++) assert_false(hak_life_cycle_step(&cycle, 0.05, prospects, ratings).is_made);
+    assert_int_equal(cycle.state, HAK_FROZEN);
+}
+
 /* Y3, however much there is to try, and however noisy it is. */
 static void a_round_ends(void **state) {
     (void)state;
@@ -472,6 +481,7 @@ UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), 
           cmocka_unit_test(no_proof_no_change), cmocka_unit_test(ends_of_visits_are_no_proof),
           cmocka_unit_test(beginnings_of_visits_are_no_proof), cmocka_unit_test(kept_in_short_visits),
           cmocka_unit_test(pauses), cmocka_unit_test(matches_begin_anew), cmocka_unit_test(the_best_prospect_first),
-          cmocka_unit_test(only_arms_with_a_prospect), cmocka_unit_test(a_round_ends),
-          cmocka_unit_test(strategies_end_with_a_verdict), cmocka_unit_test(matches_serve_another_phase),
-          cmocka_unit_test(risen_costs_void_matches), cmocka_unit_test(either_comes_first), cmocka_unit_test(any_cost))
+          cmocka_unit_test(only_arms_with_a_prospect), cmocka_unit_test(the_chosen_arm_is_no_prospect),
+          cmocka_unit_test(a_round_ends), cmocka_unit_test(strategies_end_with_a_verdict),
+          cmocka_unit_test(matches_serve_another_phase), cmocka_unit_test(risen_costs_void_matches),
+          cmocka_unit_test(either_comes_first), cmocka_unit_test(any_cost))
