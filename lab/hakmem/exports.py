@@ -16,8 +16,10 @@ VIEWS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
     ("live bytes", "bytes", lambda found: found.live_bytes),
     ("all bytes", "bytes", lambda found: found.total_bytes),
     ("bytes at the peak", "bytes", lambda found: found.peak_bytes),
+    ("temporary bytes", "bytes", lambda found: found.temporary_bytes),
     ("live blocks", "none", lambda found: found.live_count),
     ("all blocks", "none", lambda found: found.total_count),
+    ("temporary blocks", "none", lambda found: found.temporary_count),
 )
 
 

@@ -62,6 +62,8 @@ class Figures:
     lifetimes: tuple[float, ...] = (0,) * len(LIFETIMES)
     peak_bytes: float = 0  # live when all sites together had most
     peak_count: float = 0
+    temporary_bytes: float = 0  # freed by their thread before its next few allocations
+    temporary_count: float = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -78,6 +80,8 @@ class Figures:
             tuple(a + b for a, b in zip(self.lifetimes, other.lifetimes, strict=True)),
             self.peak_bytes + other.peak_bytes,
             self.peak_count + other.peak_count,
+            self.temporary_bytes + other.temporary_bytes,
+            self.temporary_count + other.temporary_count,
         )
 
     def minus(self, other: Figures) -> Figures:
@@ -92,6 +96,8 @@ class Figures:
             *((self.least_size, self.largest_size) if self.largest_size else (other.least_size, other.largest_size)),
             peak_bytes=self.peak_bytes - other.peak_bytes,
             peak_count=self.peak_count - other.peak_count,
+            temporary_bytes=self.temporary_bytes - other.temporary_bytes,
+            temporary_count=self.temporary_count - other.temporary_count,
         )
 
     @property
@@ -179,6 +185,8 @@ def _figures(raw: dict[str, int]) -> Figures:
         tuple(raw[f"freed_{name}"] / WEIGHT_ONE for name in LIFETIMES),
         raw.get("peak_bytes", 0),
         raw.get("peak_weight", 0) / WEIGHT_ONE,
+        raw.get("temporary_bytes", 0),
+        raw.get("temporary_weight", 0) / WEIGHT_ONE,
     )
 
 

@@ -144,6 +144,45 @@ def test_what_was_live_at_the_peak(tmp_path: Path) -> None:
     assert sums["burst"].peak_count == pytest.approx(30000, rel=0.06) and 0 <= found.peak_s <= found.elapsed_s
 
 
+PARSER = """
+#include <stdlib.h>
+static char *kept[20000];
+__attribute__((noinline)) char *scratch(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+__attribute__((noinline)) char *node(size_t n) { char *p = malloc(n); p[0] = 1; return p; }
+int main(void) {
+    for (int i = 0; i < 20000; i++) {
+        char *buffer = scratch(1000);
+        for (int j = 0; j < 3; j++) {
+            if (j == 0) kept[i] = node(500);
+            else free(node(500));
+        }
+        free(buffer);
+    }
+    for (int i = 0; i < 20000; i++) free(kept[i]);
+    return 0;
+}
+"""
+
+
+def test_temporaries(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", PARSER, *FRAMES)
+    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
+    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--speedscope", "--", program, env=exact)
+    assert done.returncode == 0 and " temporary 3" in done.stderr, done.stderr
+    (raw,) = tmp_path.glob("out.*.prof")
+    sums = {frame.name if frame else "": one for frame, one in profile.by_function(profile.read(raw))}
+    for name, bytes_, count in (("scratch", 2e7, 2e4), ("node", 2e7, 4e4)):
+        assert sums[name].temporary_bytes == pytest.approx(bytes_, rel=0.05)
+        assert sums[name].temporary_count == pytest.approx(count, rel=0.05)
+    (page,) = tmp_path.glob("out.*.html")
+    assert "temporary bytes</option>" in page.read_text() and '<td data-label="temporary">67%</td>' in re.sub(
+        "6[5-9]%", "67%", page.read_text()
+    )
+    (scope,) = tmp_path.glob("out.*.speedscope.json")
+    views = {one["name"]: one["endValue"] for one in json.loads(scope.read_text())["profiles"]}
+    assert views["temporary bytes"] == pytest.approx(4e7, rel=0.05)
+
+
 def hakmem(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", "profile", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]

@@ -250,15 +250,29 @@ static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
     return block;
 }
 
+/* The moment of a thread (P7 of observe/profile.h): its heap, the time of metering, its count. */
+static uint64_t moment_of(const struct hak_heap *heap) {
+    uint32_t turns = hak_atomic_load(&hak_routes_turns, relaxed);
+    if (heap == NULL || heap->number == 0 || turns % 2 == 0) return 0;
+    return (uint64_t)heap->number << 40 | (uint64_t)(turns & 0xFF) << 32 |
+           (uint32_t)hak_owned_get(&heap->metered_count);
+}
+
+static void count_metered(struct hak_heap *heap) {
+    hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
+}
+
 /* Large objects always come here: malloc is metered for them at all times while the heap profile is on. To be called as
  * a last act, so that the stack begins in the caller (-foptimize-sibling-calls in cmake/options.cmake); returns the
  * block. */
-static HAK_COLD void *sample_large(void *block, size_t size) {
+static HAK_COLD void *sample_large(void *block, size_t size, struct hak_heap *heap) {
     uintptr_t addresses[HAK_STACK_MOST];
     uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
+    if (heap != NULL) count_metered(heap);
     if (interval == 0 || (uint64_t)hak_profile_draw(interval) > size) return block;
     uint32_t depth = hak_stack_walk(__builtin_frame_address(0), addresses);
-    hak_profile_record(block, size, size, hak_profile_weight(size, interval, HAK_RARITY_ONE), addresses, depth);
+    hak_profile_record(block, size, size, hak_profile_weight(size, interval, HAK_RARITY_ONE), moment_of(heap),
+                       addresses, depth);
     return block;
 }
 
@@ -280,12 +294,16 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     look_after_growth();
-    return hak_profile_is_on() ? sample_large(block, size) : block;
+    return hak_profile_is_on() ? sample_large(block, size, heap) : block;
+}
+
+static struct hak_profile_entry forget_large(const void *block) {
+    return hak_profile_forget(block, moment_of(hak_thread_heap), hak_atomic_load(&hak_meter_rarity, relaxed));
 }
 
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller) {
     void *block = (void *)place->start;
-    struct hak_profile_entry sampled = hak_profile_forget(block); /* before another thread can have the address */
+    struct hak_profile_entry sampled = forget_large(block); /* before another thread can have the address */
     void *resized = hak_large_resize(place, size);
     if (resized == NULL) {
         hak_profile_take_back(block, &sampled);
@@ -298,7 +316,7 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
     hak_signal_fence();
     hak_background_notice(); /* it may be smaller now */
     look_after_growth();
-    return hak_profile_is_on() ? sample_large(resized, size) : resized;
+    return hak_profile_is_on() ? sample_large(resized, size, heap) : resized;
 }
 
 HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller) {
@@ -374,7 +392,7 @@ static uint64_t weigh(struct hak_heap *heap, uint32_t size_class, int64_t bytes)
     if (runs.are_on) left = hak_profile_next_run(&runs, left, &heap->run_slots[size_class]);
     else if (is_due) left = hak_profile_draw(interval);
     hak_owned_set(&heap->unsampled_bytes[size_class], left);
-    hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
+    count_metered(heap);
     return is_due ? weight : 0;
 }
 
@@ -411,7 +429,8 @@ static HAK_COLD void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t
     void *block = take_one(hak_sampled_class(size_class));
     if (block == NULL) return NULL;
     uint32_t depth = hak_stack_walk(frame, addresses);
-    hak_profile_record(block, size, hak_size_classes[size_class].block_bytes, weight, addresses, depth);
+    hak_profile_record(block, size, hak_size_classes[size_class].block_bytes, weight, moment_of(heap), addresses,
+                       depth);
     if (heap != NULL)
         hak_owned_set(&heap->sampling_ns, hak_owned_get(&heap->sampling_ns) + hak_os_clock_ns() - start_ns);
     return block;
@@ -467,7 +486,7 @@ static inline void *take_metered(size_t size, uint32_t offset) {
     void *block = top[-1];
     hak_bin_set_top(bin, top - 1);
     hak_owned_set(to_sample, unsampled);
-    hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
+    count_metered(heap);
     return block;
 }
 
@@ -546,7 +565,7 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
 }
 
 static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
-    hak_profile_forget(block);
+    hak_profile_forget(block, moment_of(hak_thread_heap), HAK_RARITY_ONE);
     HAK_COUNT((struct hak_heap *)NULL, flushed_blocks, 1);
     hak_pool_put(NULL, size_class, &block, 1);
 }
@@ -652,7 +671,7 @@ void hak_front_free_miss(void *block) {
         free_guarded(block, place.bytes, __builtin_frame_address(0));
         return;
     }
-    hak_profile_forget(block);
+    forget_large(block);
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     hak_freed_note(heap, block, place.bytes);

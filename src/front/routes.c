@@ -9,6 +9,7 @@ _Static_assert(HAK_CLASS_LIMIT <= UINT16_MAX / HAK_BIN_STRIDE, "bin offsets fit 
 #define METERED ((uint32_t)1 << 31) /* below it, a bit for each group that is open */
 
 static HAK_ATOMIC(uint32_t) facts;
+HAK_ATOMIC(uint32_t) hak_routes_turns;
 
 static uint32_t bit_of_group(uint32_t size_class) {
     return (uint32_t)1 << ((size_class - HAK_SINGLE_CLASS_COUNT - 1) / HAK_GROUP_CLASSES);
@@ -41,6 +42,7 @@ static void change(uint32_t bits, bool is_set, size_t first, size_t last) {
     uint32_t before =
         is_set ? hak_atomic_fetch_or(&facts, bits, relaxed) : hak_atomic_fetch_and(&facts, ~bits, relaxed);
     if (is_set == ((before & bits) != 0)) return;
+    if (bits == METERED) hak_atomic_fetch_add(&hak_routes_turns, 1, relaxed);
     hak_atomic_fence(seq_cst); /* pairs with the fence in fill */
     fill(first, last);
 }

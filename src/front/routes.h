@@ -36,4 +36,7 @@ void hak_routes_open_group(uint32_t size_class);
 /* Malloc is metered from now on, or not. */
 void hak_routes_meter(bool is_metered);
 
+/* How many times that has changed: odd while malloc is metered. */
+extern HAK_ATOMIC(uint32_t) hak_routes_turns;
+
 #endif

@@ -256,8 +256,8 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
 /* `amount` for each allocation that the sample counts for. */
 static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / HAK_PROFILE_WEIGHT_ONE; }
 
-void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, const uintptr_t *addresses,
-                        uint32_t depth) {
+void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, uint64_t born,
+                        const uintptr_t *addresses, uint32_t depth) {
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return;
     uint32_t where = find_site(known, addresses, depth);
@@ -266,8 +266,12 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
         add(&known->lost_samples, 1);
         return;
     }
-    *sample = (struct hak_profile_entry){
-        .site = where, .size = size, .block_bytes = block_bytes, .born_ms = hak_os_clock_ms(), .weight = weight};
+    *sample = (struct hak_profile_entry){.site = where,
+                                         .size = size,
+                                         .block_bytes = block_bytes,
+                                         .born_ms = hak_os_clock_ms(),
+                                         .weight = weight,
+                                         .born = born};
     struct hak_profile_site *site = site_at(known, where);
     add(&site->samples, 1);
     add(&site->weight, sample->weight);
@@ -299,9 +303,15 @@ static void count_freed(struct hak_profile_tables *known, const struct hak_profi
     add(&known->live_bytes, -times * weighted(sample->weight, sample->size));
     add(&site->freed_ms, times * weighted(sample->weight, lifetime_ms));
     add(lifetime_figure(site, lifetime_ms), weight);
+    add(&site->temporary_weight, times * sample->temporary_weight);
+    add(&site->temporary_bytes, times * weighted(sample->temporary_weight, sample->size));
 }
 
-struct hak_profile_entry hak_profile_forget(const void *block) {
+static bool is_temporary(const struct hak_profile_entry *sample, uint64_t freed) {
+    return sample->born != 0 && freed - sample->born < HAK_PROFILE_TEMPORARY;
+}
+
+struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, uint32_t rarity) {
     static const struct hak_profile_entry none;
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return none;
@@ -314,6 +324,7 @@ struct hak_profile_entry hak_profile_forget(const void *block) {
         /* Release pairs with add_sample. A program may free a block twice at once: it counts for one of the threads. */
         if (!hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) return none;
         sample.freed_ms = hak_os_clock_ms();
+        if (is_temporary(&sample, freed)) sample.temporary_weight = sample.weight * rarity / HAK_RARITY_ONE;
         count_freed(known, &sample, 1);
         return sample;
     }

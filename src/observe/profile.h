@@ -17,6 +17,9 @@
  *       and what begins in it is sampled, and counts for as many as the stratum has slots. So sampled slabs are filled
  *       as others are, with what a thread asks for one after the other: a model of the heap on a smaller scale, in
  *       which it is known of each block whose it is. Which blocks keep a page is read from that.
+ *   P7  A temporary is freed by the thread that allocated it, before this thread has allocated HAK_PROFILE_TEMPORARY
+ *       more blocks. Allocations are counted while malloc is metered: a moment is a thread's count, or unknown. What is
+ *       sampled at other times too counts for as many temporaries more as malloc is rarely metered.
  *
  * All of it lies in tables of a fixed size, which are mapped when the profile is first switched on; what they have no
  * room for is counted as lost. Lock-free; allocates nothing; a child after fork goes on with what its parent had.
@@ -74,16 +77,20 @@ int64_t hak_profile_next_run(const struct hak_profile_runs *runs, int64_t to_run
 uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t rarity);
 
 /* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from
- * hak_stack_walk. */
-void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, const uintptr_t *addresses,
-                        uint32_t depth);
+ * hak_stack_walk. `born` is the caller's moment (P7): two of one thread, in one time of metering, are as far apart as
+ * blocks that it has allocated between them, any others at least 2^32. 0: unknown. */
+void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, uint64_t born,
+                        const uintptr_t *addresses, uint32_t depth);
 
-/* The block is about to be freed, or moved: removes its entry if it has one (P3), and returns it. */
+/* The block is about to be freed, or moved, at this moment: removes its entry if it has one (P3), and returns it. If it
+ * is a temporary, it counts for `rarity` times as many, in 1024ths (P7). */
 struct hak_profile_entry {
     uint32_t site; /* 0: there was none */
     uint64_t size, block_bytes, weight, born_ms, freed_ms;
+    uint64_t born;             /* moment; 0: unknown */
+    uint64_t temporary_weight; /* 0: it is none */
 };
-struct hak_profile_entry hak_profile_forget(const void *block);
+struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, uint32_t rarity);
 
 /* It was not, and nobody else can have had it meanwhile: it has its entry again. */
 HAK_COLD void hak_profile_take_back(const void *block, const struct hak_profile_entry *entry);

@@ -13,11 +13,12 @@ enum {
     HAK_PROFILE_RUN_SLOTS = 1 << 17, /* behind these: a sample in a run stands for less */
     HAK_PROFILE_SAMPLE_SLOTS = HAK_PROFILE_SINGLE_SLOTS + HAK_PROFILE_RUN_SLOTS,
     HAK_PROFILE_WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
+    HAK_PROFILE_TEMPORARY = 8,     /* P7 */
 };
 
 /* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of
  * those freed again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of
- * lifetimes; the last two are of what was live at the peak (P5). */
+ * lifetimes; then come temporaries (P7), and what was live at the peak (P5). */
 #define HAK_PROFILE_FIGURES(FIGURE)                                                                                    \
     FIGURE(samples)                                                                                                    \
     FIGURE(freed_samples)                                                                                              \
@@ -36,6 +37,8 @@ enum {
     FIGURE(freed_below_10s)                                                                                            \
     FIGURE(freed_below_100s)                                                                                           \
     FIGURE(freed_later)                                                                                                \
+    FIGURE(temporary_weight)                                                                                           \
+    FIGURE(temporary_bytes)                                                                                            \
     FIGURE(peak_weight)                                                                                                \
     FIGURE(peak_bytes)
 

@@ -264,7 +264,7 @@ void library_reset(void) {
     quarantine = NULL;
     quarantine_most = quarantine_group = 2;
     hak_profile_tables = NULL;
-    hak_profile_interval = random_state = facts = starts = 0;
+    hak_profile_interval = random_state = facts = hak_routes_turns = starts = 0;
     hak_meter_rarity = HAK_RARITY_ONE;
     hak_meter_density = 1;
     memset(&meter, 0, sizeof meter);

@@ -21,13 +21,13 @@ static void setup_off(void) {
     hak_profile_seed(1);
 }
 
-static void record_one(void) { hak_profile_record(blocks[0], 10, 16, 1024, one_stack, 2); }
-static void record_same(void) { hak_profile_record(blocks[1], 10, 16, 1024, one_stack, 2); }
+static void record_one(void) { hak_profile_record(blocks[0], 10, 16, 1024, 0, one_stack, 2); }
+static void record_same(void) { hak_profile_record(blocks[1], 10, 16, 1024, 0, one_stack, 2); }
 static void record_and_forget(void) {
-    hak_profile_record(blocks[2], 10, 16, 1024, other_stack, 1);
-    hak_profile_forget(blocks[2]);
+    hak_profile_record(blocks[2], 10, 16, 1024, 0, other_stack, 1);
+    hak_profile_forget(blocks[2], 0, HAK_RARITY_ONE);
 }
-static void forget_one(void) { hak_profile_forget(blocks[0]); }
+static void forget_one(void) { hak_profile_forget(blocks[0], 0, HAK_RARITY_ONE); }
 static void write_all(void) { hak_profile_write(1); }
 static void begin(void) { hak_profile_begin(1); }
 static void end(void) { hak_profile_end(); }
@@ -55,10 +55,10 @@ MODEL_HARNESS(profile_ended, setup, NULL, end, record_and_forget);
 
 static void setup_origin(void) {
     setup();
-    hak_profile_record(EARLIER_BLOCK, 10, 16, 1024, one_stack, 2);
-    hak_profile_forget(EARLIER_BLOCK);
+    hak_profile_record(EARLIER_BLOCK, 10, 16, 1024, 0, one_stack, 2);
+    hak_profile_forget(EARLIER_BLOCK, 0, HAK_RARITY_ONE);
 }
-static void record_later(void) { hak_profile_record(LATER_BLOCK, 20, 32, 1024, other_stack, 1); }
+static void record_later(void) { hak_profile_record(LATER_BLOCK, 20, 32, 1024, 0, other_stack, 1); }
 static void find(const void *block, uint64_t size, const uintptr_t *stack, uint64_t depth) {
     struct hak_profile_origin origin;
     if (!hak_profile_find(block, &origin)) return;

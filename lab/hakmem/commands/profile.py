@@ -145,7 +145,8 @@ def text(profile: Profile) -> str:
     total = profile.total
     lines = [
         f"{profile.name}: live {signed(total.live_bytes)} in {total.live_count:,.0f} blocks,"
-        f" at the peak {signed(total.peak_bytes)}, in all {signed(total.total_bytes)} in {total.total_count:,.0f};"
+        f" at the peak {signed(total.peak_bytes)}, in all {signed(total.total_bytes)} in {total.total_count:,.0f},"
+        f" temporary {signed(total.temporary_bytes)} in {total.temporary_count:,.0f};"
         f" {total.samples:,} samples"
     ]
     if profile.lost_samples:

@@ -16,6 +16,8 @@ VIEWS = (
     ("total_count", "all blocks"),
     ("peak_bytes", "bytes at the peak"),
     ("peak_count", "blocks at the peak"),
+    ("temporary_bytes", "temporary bytes"),
+    ("temporary_count", "temporary blocks"),
 )
 COLUMNS = (
     "function",
@@ -29,6 +31,7 @@ COLUMNS = (
     "sizes",
     "mean lifetime",
     "freed in < 1 s",
+    "temporary",
 )
 
 
@@ -64,6 +67,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         ),
         ("at the peak", f"{signed(total.peak_bytes)} in {total.peak_count:,.0f} blocks{_when(profile)}"),
         ("in all", f"{signed(total.total_bytes)} in {total.total_count:,.0f} blocks"),
+        ("temporary", f"{signed(total.temporary_bytes)} in {total.temporary_count:,.0f} blocks"),
         (
             "samples",
             f"{total.samples:,} ({total.live_samples:,} live), one every {amount(profile.interval_bytes, 'B')}",
@@ -96,6 +100,7 @@ def _row(name: str, module: str, found: Figures) -> tuple[str, ...]:
         _sizes(found),
         "-" if lifetime is None else f"{figures(lifetime)} s" if lifetime >= 0.01 else "< 0.01 s",
         f"{sum(found.lifetimes[:3]) / freed:.0%}" if freed > 0 else "-",
+        f"{found.temporary_count / found.total_count:.0%}" if found.total_count > 0 else "-",
     )
 
 

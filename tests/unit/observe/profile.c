@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 
 #include "front/meter.h"
+#include "front/routes.h"
 #include "observe/profile.h"
 #include "observe/stack.h"
 
@@ -15,10 +17,10 @@ static struct hak_snapshot snapshot;
 
 struct figures {
     uint64_t samples, freed_samples, weight, freed_weight, bytes, freed_bytes, block_bytes, freed_block_bytes;
-    uint64_t peak_weight, peak_bytes;
+    uint64_t temporary_weight, temporary_bytes, peak_weight, peak_bytes;
 };
 
-enum { FIGURES = 19 };
+enum { FIGURES = 21 };
 
 /* Sums of the sites whose allocations asked for `least` to `largest` bytes. */
 static struct figures figures_of(uint64_t least, uint64_t largest) {
@@ -35,6 +37,8 @@ static struct figures figures_of(uint64_t least, uint64_t largest) {
         if (figure[8] < least || figure[9] > largest) continue;
         uint64_t *sums = (uint64_t *)(void *)&sum;
         for (int i = 0; i < 8; i++) sums[i] += figure[i];
+        sum.temporary_weight += figure[FIGURES - 4];
+        sum.temporary_bytes += figure[FIGURES - 3];
         sum.peak_weight += figure[FIGURES - 2];
         sum.peak_bytes += figure[FIGURES - 1];
     }
@@ -443,7 +447,81 @@ static void peak(void **state) {
     for (int i = 0; i < BLOCKS; i++) hak_free(blocks[i]);
 }
 
-UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(draws), cmocka_unit_test(origins),
+/* ---- Temporaries ------------------------------------------------------------------------------------------------- */
+
+/* Allocates a block of `size`, then `between` others that stay, and frees it. Returns how many temporaries that made:
+ * with a sample at each byte, figures are exact. */
+static double temporaries_of(size_t size, int between, uint64_t *bytes) {
+    static uint32_t live_count;
+    struct figures before = figures_of(0, SIZE_MAX);
+    void *block = at_one_site(size);
+    for (int i = 0; i < between; i++) live[live_count++] = at_one_site(i % 2 == 0 ? 200 : 200000);
+    hak_free(block);
+    struct figures now = figures_of(0, SIZE_MAX);
+    assert_int_equal(now.samples - before.samples, between + 1);
+    *bytes = now.temporary_bytes - before.temporary_bytes;
+    return (double)(now.temporary_weight - before.temporary_weight) / 1024;
+}
+
+/* P7, with eight, as the documentation says. */
+static void temporaries(void **state) {
+    (void)state;
+    static const size_t sizes[] = {100, 30000, 100000};
+    start(1, 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (int between = 0; between < 16; between++) {
+            uint64_t bytes;
+            assert_true(temporaries_of(sizes[i], between, &bytes) == (between < 8 ? 1 : 0));
+            assert_int_equal(bytes, between < 8 ? sizes[i] : 0);
+        }
+    }
+}
+
+static void *free_elsewhere(void *block) {
+    for (int i = 0; i < 10; i++) hak_free(at_one_site(60));
+    hak_free(block);
+    return NULL;
+}
+
+/* Another thread's count says nothing of a block. */
+static void freed_elsewhere(void **state) {
+    (void)state;
+    start(1, 1);
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, at_one_site(400)), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    struct figures now = figures_of(0, SIZE_MAX);
+    assert_int_equal(now.freed_samples, 20 * 11);
+    assert_int_equal(now.temporary_weight, 20 * 10 * 1024);
+    assert_int_equal(now.temporary_bytes, 20 * 10 * 60);
+}
+
+/* Between windows nobody counts: what is sampled there, or lives from one to the next, is no temporary; large objects
+ * in windows stand for those between. */
+static void temporaries_of_windows(void **state) {
+    (void)state;
+    start(1, 1);
+    void *small = at_one_site(100), *large = at_one_site(100000);
+    hak_routes_meter(false);
+    hak_free(at_one_site(100001));
+    hak_routes_meter(true);
+    hak_free(small);
+    hak_free(large);
+    struct figures now = figures_of(0, SIZE_MAX);
+    assert_true(now.freed_samples == 3 && now.temporary_weight == 0);
+    hak_atomic_store(&hak_meter_rarity, 16 * HAK_RARITY_ONE, relaxed);
+    for (int i = 0; i < 5; i++) hak_free(at_one_site(100));
+    for (int i = 0; i < 3; i++) hak_free(at_one_site(100000));
+    hak_atomic_store(&hak_meter_rarity, HAK_RARITY_ONE, relaxed);
+    now = figures_of(0, SIZE_MAX);
+    assert_int_equal(now.temporary_weight, 16 * 8 * 1024);
+    assert_int_equal(now.temporary_bytes, 16 * (5 * 100 + 3 * 100000));
+}
+
+UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(temporaries), cmocka_unit_test(freed_elsewhere),
+          cmocka_unit_test(temporaries_of_windows), cmocka_unit_test(draws), cmocka_unit_test(origins),
           cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time),
           cmocka_unit_test(large_objects), cmocka_unit_test(every_block), cmocka_unit_test(refused_moves),
           cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
