@@ -6,6 +6,6 @@ work=$out/crate
 rm -rf "$work" "$out"/*.crate
 mkdir -p "$work"
 cp -rL packaging/rust/hakmem-alloc "$work"
-sed -i "s/^version = .*/version = \"$version\"/" "$work/hakmem-alloc/Cargo.toml"
+sed -i -e "s/^version = .*/version = \"$version\"/" -e "s|^license = .*|&\nhomepage = \"$homepage\"|" "$work/hakmem-alloc/Cargo.toml"
 cargo package --manifest-path "$work/hakmem-alloc/Cargo.toml" --target-dir "$work/target" --all-features
 mv "$work/target/package/hakmem-alloc-$version.crate" "$out"

@@ -10,13 +10,14 @@ mkdir -p "$work"
 tar -xf "$out/hakmem-$version.tar.xz" -C "$work"
 tree=$work/hakmem-$version
 mv "$tree/packaging/debian" "$tree/debian"
+filled packaging/debian/control >"$tree/debian/control"
 
 cat >"$tree/debian/changelog" <<END
 hakmem ($version-1~$(. /etc/os-release && echo "$ID$VERSION_ID")) $(. /etc/os-release && echo "$VERSION_CODENAME"); urgency=medium
 
   * CHANGELOG.md tells what is new.
 
- -- hakmem developers <maintainers@hakmem.invalid>  $(date -R -u -d "@$SOURCE_DATE_EPOCH")
+ -- $maintainer  $(date -R -u -d "@$SOURCE_DATE_EPOCH")
 END
 
 python=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')

@@ -3,6 +3,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/build/packages
 version=$(sed -n 's/^#define HAK_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' include/hakmem/hakmem.h | paste -sd.)
+homepage=$(sed -n 's/^Homepage = "\(.*\)"$/\1/p' pyproject.toml)
+maintainer=$(sed -n 's/^maintainers = \[{ name = "\(.*\)", email = "\(.*\)" }\]$/\1 <\2>/p' pyproject.toml)
 export SOURCE_DATE_EPOCH
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # of all files in packages
 processors=("$(uname -m)") # that wheels are made for
@@ -15,11 +17,18 @@ pinned() {
     for name; do grep "^$name==" lab/requirements.txt; done
 }
 
-# wheel PROCESSOR: the one of build/packages for this processor.
-wheel() { echo "$out"/hakmem-*_"$1".whl; }
+# wheel PROCESSOR: the one of build/packages for this processor and glibc; musl_wheel: for this one and musl.
+wheel() { echo "$out"/hakmem-*-manylinux*_"$1".whl; }
+musl_wheel() { echo "$out"/hakmem-*-musllinux*_"$(uname -m)".whl; }
 
 # fails COMMAND...: ends the script when the command succeeds.
 fails() { if "$@"; then echo "succeeded, which it should not: $*" >&2 && exit 1; fi; }
+
+# filled FILE: this file with what the project's own files say in place of @NAMES@.
+filled() {
+    sed -e "s|@VERSION@|$version|g" -e "s|@HOMEPAGE@|$homepage|g" -e "s|@MAINTAINER@|$maintainer|g" \
+        -e "s|@EMAIL@|$(sed 's/.*<\(.*\)>/\1/' <<<"$maintainer")|g" "$1"
+}
 
 # recipe LANGUAGE: the one of docs/containers.md in this language.
 recipe() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{/^\`\`\`/!p}" docs/containers.md; }

@@ -7,5 +7,5 @@ work=$out/site-work
 rm -rf "$work" "$out/site"
 mkdir -p "$work"
 .venv/bin/python packaging/site.py . "$work"
-PAGES=$work/pages SITE=$out/site NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --config-file "$work/mkdocs.yml"
+PAGES=$work/pages SITE=$out/site SITE_URL=$homepage NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --config-file "$work/mkdocs.yml"
 rm -r "$work"

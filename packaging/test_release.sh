@@ -21,8 +21,11 @@ wanted = {"click", "rich", "msgspec", "pyelftools", "jinja2", "matplotlib", "num
 assert wanted <= {name.lower() for name in names}, names
 END
 
-# The header is the only place with the version; what is built reads it there.
+# The header is the only place with the version, pyproject.toml with the address and the maintainers; what is built reads
+# them there.
 LD_PRELOAD=$out/wheel/$(uname -m)/build/libhakmem.so HAKMEM_STATS=text /usr/bin/python3 -c pass 2>&1 |
     grep -qx "hakmem $version statistics"
+fails git grep -nF "$homepage" -- . ':!pyproject.toml'
+fails git grep -nF "${maintainer%% <*}" -- . ':!pyproject.toml'
 fails git grep -nF "$version" -- pyproject.toml CMakeLists.txt cmake lab/hakmem packaging \
     ':!packaging/*.txt' ':!packaging/*.abi'

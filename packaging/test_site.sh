@@ -13,7 +13,7 @@ site = Path(sys.argv[1])
 found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
 assert any("decay_ms" in one["text"] for one in found), "no settings in the index"
 for page in site.rglob("*.html"):
-    fetched = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="?(https?:[^" >]+)', page.read_text())
+    fetched = re.findall(r'<(?:script|link(?! rel="?(?:canonical|prev|next))|img)[^>]*(?:src|href)="?(https?:[^" >]+)', page.read_text())
     assert not fetched, f"{page}: {fetched}"
     prose = re.sub(r"<code.*?</code>", "", page.read_text(), flags=re.DOTALL)
     assert "```" not in prose, f"{page}: code that is shown as prose"
@@ -28,7 +28,7 @@ echo 'A [link](nowhere.md).' >>"$work/docs/install.md"
 mkdir "$work/out"
 python=$PWD/.venv/bin
 "$python/python" packaging/site.py "$work" "$work/out"
-if PAGES=$work/out/pages SITE=$work/site NO_MKDOCS_2_WARNING=1 "$python/mkdocs" build --config-file "$work/out/mkdocs.yml" 2>"$work/said"; then
+if PAGES=$work/out/pages SITE=$work/site SITE_URL=$homepage NO_MKDOCS_2_WARNING=1 "$python/mkdocs" build --config-file "$work/out/mkdocs.yml" 2>"$work/said"; then
     echo "a link that leads nowhere made a site" && exit 1
 fi
 grep nowhere.md "$work/said"

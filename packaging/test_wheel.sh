@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the wheel of build/packages into an environment of its own, without extras, and uses it. That of another
-# processor is unpacked, and a program runs on its library under qemu.
+# processor is unpacked, and a program runs on its library under qemu. With that for musl, a program of musl runs on hakmem.
 . "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
 
 newest_glibc=28 # 2.28; of any wheel
 most_bytes=25000000 # of an installation without extras
+ninja=1.13.2        # a program of musl that PyPI has
 
 work=$out/wheel-test
 rm -rf "$work"
@@ -53,3 +54,16 @@ int main(void) { for (int i = 0; i < 100000; i++) free(malloc(i)); return malloc
     "qemu-$processor" -L "/usr/$processor-linux-gnu" -E LD_PRELOAD="$native/libhakmem.so" -E HAKMEM_STATS=text ./program \
         2>&1 | grep -x "hakmem $version statistics"
 done
+
+# The wheel for musl: pip takes it where musl 1.2 is. The interpreter here is one of glibc, the library, the helpers and
+# the program are of musl.
+musl=$work/musl
+"$work/bin/pip" install --disable-pip-version-check --no-deps --only-binary=:all: --target "$musl" \
+    --platform "musllinux_1_2_$(uname -m)" "$(musl_wheel)" "ninja==$ninja"
+for file in bin/ninja hakmem/native/launch; do file "$musl/$file" | grep -F /lib/ld-musl-; done
+for file in "$musl"/hakmem/native/*.so; do [ "$(readelf -d "$file" | grep -o 'NEEDED.*')" = "$(readelf -d "$file" | grep -o 'NEEDED.*\[libc\.so\]')" ]; done
+export PYTHONPATH=$musl
+"$work/bin/python" -m hakmem run -- "$musl/bin/ninja" --version
+"$work/bin/python" -m hakmem compare -n 2 --warmup 0 -- "$musl/bin/ninja" --version
+"$work/bin/python" -m hakmem explain -- "$musl/bin/ninja" --version
+fails "$work/bin/python" -m hakmem run -- "$work/bin/python" -c pass # of glibc

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The Python package with the compiled library inside, for each processor, into build/packages. What is compiled is linked
-# with the names of glibc 2.28 and no newer ones; auditwheel names each wheel after the newest that it uses.
+# with the names of glibc 2.28 and no newer ones; auditwheel names each wheel after the newest that it uses. One more is
+# for musl on this processor.
 . "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
 
 glibc=2.28
@@ -15,3 +16,11 @@ for processor in "${processors[@]}"; do
     PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat auto --only-plat --wheel-dir "$out" \
         "$work/$processor"/*.whl
 done
+
+# musl-gcc doesn't look where the kernel's headers are, which the laboratory's helpers use. libc.so is musl's own name of
+# itself, so it is no library to bring along.
+CFLAGS="-idirafter /usr/include -idirafter /usr/include/$(uname -m)-linux-gnu" .venv/bin/pip wheel \
+    --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$work/musl" \
+    --config-settings=build-dir="$work/musl/build" --config-settings=cmake.define.CMAKE_C_COMPILER=musl-gcc .
+PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat auto --only-plat --exclude libc.so \
+    --ldpaths "/usr/lib/$(uname -m)-linux-musl" --wheel-dir "$out" "$work/musl"/*.whl

@@ -169,7 +169,8 @@ def rehearse(program: Program, preload: Sequence[Path]) -> str | None:
         done = subprocess.run(words, env=program.environment, capture_output=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the dynamic linker of {program.file}, {interpreter}, does not work: {error}"
-    loaded = {os.fsdecode(line.split(b" (0x")[0].strip()) for line in done.stdout.splitlines()}
+    # glibc's says a preloaded file's path, musl's says it twice: PATH => PATH (0xADDRESS)
+    loaded = {os.fsdecode(line.split(b" (0x")[0].split(b" => ")[-1].strip()) for line in done.stdout.splitlines()}
     missing = next((path for path in preload if str(path) not in loaded), None)
     if missing is None:
         return None

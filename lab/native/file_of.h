@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#ifdef __GLIBC__
+
 /* The file that defines what `symbol` is bound to. An executable that isn't position independent and takes a function's
  * address gives the function an address of its own, a jump to the real one, whose symbol is undefined in it; then the real one is
  * the first definition among the libraries, in the order in which they are searched. */
@@ -28,5 +30,17 @@ static const char *file_of(const char *symbol) {
     }
     return "unknown";
 }
+
+#else
+
+/* The same with musl, whose dladdr doesn't tell an address of the executable's own from a definition: where there is one
+ * of the first kind, this names the executable, and who asks refuses it. */
+static const char *file_of(const char *symbol) {
+    Dl_info info;
+    void *address = dlsym(RTLD_DEFAULT, symbol);
+    return address && dladdr(address, &info) ? info.dli_fname : "unknown";
+}
+
+#endif
 
 #endif

@@ -13,7 +13,7 @@ class Hakmem(ConanFile):
     version = "@VERSION@"
     package_type = "shared-library"
     license = "MIT"
-    homepage = "https://hakmem.invalid/"
+    homepage = "@HOMEPAGE@"
     description = "General-purpose malloc whose free memory is bits"
     settings = "os", "arch", "compiler", "build_type"
 

@@ -1,7 +1,7 @@
 # hakmem for Homebrew on Linux.
 class Hakmem < Formula
   desc "General-purpose malloc whose free memory is bits"
-  homepage "https://hakmem.invalid/"
+  homepage "@HOMEPAGE@"
   url "@SOURCE@"
   version "@VERSION@"
   sha256 "@SHA256@"

@@ -16,7 +16,7 @@ stdenv.mkDerivation rec {
 
   meta = {
     description = "General-purpose malloc whose free memory is bits";
-    homepage = "https://hakmem.invalid/";
+    homepage = "@HOMEPAGE@";
     license = lib.licenses.mit;
     platforms = [ "x86_64-linux" "aarch64-linux" ];
   };

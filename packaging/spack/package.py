@@ -6,7 +6,7 @@ from spack.package import *
 class Hakmem(CMakePackage):
     """A general-purpose malloc for Linux whose free memory is bits."""
 
-    homepage = "https://hakmem.invalid/"
+    homepage = "@HOMEPAGE@"
     url = "@SOURCE@"
 
     license("MIT")
