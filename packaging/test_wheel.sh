@@ -16,7 +16,7 @@ after=$(du --bytes --summarize "$work" | cut -f1)
 echo "$((after - before)) bytes"
 [ $((after - before)) -le $most_bytes ]
 
-ls "$work/share/man/man1/hakmem.1" "$work/share/man/man7/hakmem.7"
+ls "$work/share/man/man1/hakmem.1" "$work/share/man/man3/hakmem.3" "$work/share/man/man7/hakmem.7"
 
 cd "$work"
 hakmem=$work/bin/hakmem
