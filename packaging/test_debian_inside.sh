@@ -27,6 +27,9 @@ hakmem --version | grep -F "$library"
 hakmem compare -n 2 --warmup 0 -- python3 -c pass
 hakmem bench --help >/dev/null
 ls /usr/share/man/man1/hakmem.1.gz /usr/share/man/man3/hakmem.3.gz /usr/share/man/man7/hakmem.7.gz
+ls /usr/share/zsh/vendor-completions/_hakmem /usr/share/fish/vendor_completions.d/hakmem.fish
+bash -c '. /usr/share/bash-completion/completions/hakmem && complete -p hakmem'
+
 cd /mnt
 status=0
 hakmem compare -n 2 --html page.html -- true 2>said || status=$?
