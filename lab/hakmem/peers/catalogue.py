@@ -23,9 +23,9 @@ class Peer:
 
 
 MIMALLOC = Crate(
-    "libmimalloc-sys",
-    "0.1.49",
-    "6a45a52f43e1c16f667ccfe4dd8c85b7f7c204fd5e3bf46c5b0db9a5c3c0b8e9",
+    "libmimalloc-sys2",
+    "0.1.65",
+    "6c68ecbf07017a81a170a98fd1486d340dd304bc1099d2ca9aceff310fc42e9d",
 )
 SNMALLOC = Crate(
     "snmalloc-sys",
@@ -48,6 +48,11 @@ RPMALLOC = Crate(
     "0.2.3+b097fd0",
     "8d4b7d5e225a53887ee57fcec492eaf114b8e290f7072d035adc6ddd6810b67b",
 )
+HOARD = Crate(
+    "hoard-sys",
+    "0.1.2",
+    "62fc5134d772ea018305754b3fd153a7a313e1bd537b0aaa8e8753ab7728654b",
+)
 HARDENED_MALLOC = Crate(
     "hardened-malloc-sys",
     "16.0.2026071503",
@@ -55,15 +60,10 @@ HARDENED_MALLOC = Crate(
 )
 
 
-def _mimalloc(folder: str) -> Compile:
-    """The release build of its CMakeLists.txt, which includes files that the crate lacks."""
-    return Compile(
-        files=(f"c_src/mimalloc/{folder}/src/static.c",),
-        flags=f"-O3 -DNDEBUG -fvisibility=hidden -ftls-model=initial-exec -fno-builtin-malloc"
-        f" -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT -DMI_BUILD_RELEASE"
-        f" -DMI_CMAKE_BUILD_TYPE=release -Ic_src/mimalloc/{folder}/include",
-        c_flags="-std=gnu11 -Wno-unknown-pragmas",
-    )
+def _mimalloc(folder: str, library: str) -> CMake:
+    """Its release build for any processor of the architecture."""
+    options = ("-DCMAKE_BUILD_TYPE=Release", "-DMI_OPT_ARCH=OFF", "-DMI_BUILD_TESTS=OFF")
+    return CMake(f"c_src/{folder}", options, "mimalloc", library)
 
 
 # As Bazel compiles it with `-c opt`. Its functions are hidden but for those that replace the C library's, so that calls
@@ -85,6 +85,19 @@ _RPMALLOC = Compile(
     flags="-O3 -funroll-loops -fstrict-aliasing -D_GNU_SOURCE=1 -DRPMALLOC_COMPILE=1 -DBUILD_DYNAMIC_LINK=1"
     " -DBUILD_RELEASE=1 -DENABLE_PRELOAD=1 -DENABLE_OVERRIDE=1 -Irpmalloc/rpmalloc",
     c_flags="-std=c11",
+)
+
+# Its GNUmakefile, but for `-ffast-math`. The hooks that it sets beside the functions went with glibc 2.34: their names
+# are made those of its own variables. Its functions are exported, and yet have to be inlined into each other.
+_HOARD = Compile(
+    files=("Hoard/src/source/libhoard.cpp", "Hoard/src/source/unixtls.cpp"),
+    flags="-O3 -flto -DNDEBUG -D_REENTRANT=1 -fno-builtin-malloc -fno-semantic-interposition"
+    " -D__malloc_hook=old_malloc_hook -D__free_hook=old_free_hook"
+    " -D__realloc_hook=old_realloc_hook -D__memalign_hook=old_memalign_hook"
+    " -I. -IHoard/src -IHoard/src/include -IHoard/src/include/util -IHoard/src/include/hoard"
+    " -IHoard/src/include/superblocks -IHeap-Layers",
+    cxx_flags="-std=c++14 -w",
+    link_flags="-O3 -flto -Wl,-Bsymbolic -ldl",
 )
 
 # Its Makefile with the default configuration. stdalign.h: compilers older than C23 know `alignas` only from there.
@@ -113,8 +126,8 @@ _COMPILER_RT = tuple(f"libclang-rt-{version}-dev" for version in (19, 20, 21, 22
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer("mimalloc", "3.3.2", MIMALLOC, _mimalloc("v3"), "mi_version"),
-        Peer("mimalloc2", "2.3.2", MIMALLOC, _mimalloc("v2"), "mi_version"),
+        Peer("mimalloc", "3.6.0", MIMALLOC, _mimalloc("mimalloc3", "libmimalloc.so.3"), "mi_version"),
+        Peer("mimalloc2", "2.5.2", MIMALLOC, _mimalloc("mimalloc", "libmimalloc.so.2"), "mi_version"),
         Peer(
             "snmalloc",
             "0.7.6",
@@ -171,6 +184,7 @@ PEERS: dict[str, Peer] = {
             "mi_version",
         ),
         Peer("rpmalloc", "1.4.3+b097fd0", RPMALLOC, _RPMALLOC, "rpmalloc_initialize"),
+        Peer("hoard", "3.13.0", HOARD, _HOARD, "_Z13getCustomHeapv"),
         Peer(
             "scudo",
             "19.1.7",
