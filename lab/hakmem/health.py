@@ -158,7 +158,7 @@ class Examination:
     def _benchmark(self, profile: Profile, case: BenchCase) -> Outcome:
         expected, found = self._both(profile, case.command)
         if expected.status != 0:
-            return f"fails on the C library too, with {_ending(expected)}", None
+            return f"fails on the C library too: it {_ending(expected)}", None
         limit = FRAGMENTATION_TODAY if self.is_quick else FRAGMENTATION_GOAL
         wrong = different(expected, found, without_figures) or wrong_figures(case, found, limit)
         return wrong, wrong_figures(case, found, FRAGMENTATION_GOAL) if wrong is None else None
@@ -167,7 +167,7 @@ class Examination:
 def different(expected: Run, found: Run, comparable: Callable[[bytes], bytes]) -> str | None:
     """How a run differs from the C library's; None if it doesn't."""
     if found.status != expected.status:
-        return f"{_ending(found)}, on the C library {_ending(expected)}"
+        return f"it {_ending(found)}, on the C library it {_ending(expected)}"
     outputs = {"output": (found.stdout, expected.stdout), "error output": (found.stderr, expected.stderr)}
     for name, pair in outputs.items():
         ours, theirs = map(comparable, pair)
@@ -197,8 +197,7 @@ def wrong_figures(case: BenchCase, found: Run, limit: float) -> str | None:
 
 def _ending(run: Run) -> str:
     said = run.stderr.decode(errors="replace").strip().splitlines()
-    how = f"killed by signal {-run.status}" if run.status < 0 else f"exit status {run.status}"
-    return how + (f" ({said[-1]})" if said and run.status else "")
+    return process.ending(run.status) + (f" ({said[-1]})" if said and run.status else "")
 
 
 def _first_difference(ours: bytes, theirs: bytes) -> str:

@@ -105,7 +105,7 @@ def profile(command: Sequence[str], allocator: Allocator, wanted: str | None = N
         recording = record(command, allocator, folder)
     for one in (run, recording.run):
         if one.status < 0:
-            raise LabError(f"{command[0]} was killed by signal {-one.status}")
+            raise LabError(f"{command[0]} {process.ending(one.status)}")
     return summarize(list(command), allocator, choice, recording, run, events)
 
 
@@ -161,7 +161,7 @@ def _named(spots: list[Spot]) -> list[Spot]:
 def _notes(name: str, choice: Choice, spots: list[Spot], run: Run, total: int) -> list[str]:
     notes = []
     if run.status != 0:
-        notes.append(f"{name} ended with exit status {run.status}")
+        notes.append(f"{name} {process.ending(run.status)}")
     if choice.name == "callgrind":
         notes.append("callgrind counts instructions in user mode: the kernel has no share, and cache misses no weight")
     else:

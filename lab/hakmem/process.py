@@ -80,12 +80,16 @@ class Run:
 
     def how_it_ended(self, name: str) -> str:
         """The command, what became of it, and the last that it said."""
-        how = f"was killed by signal {-self.status}" if self.status < 0 else f"failed with exit status {self.status}"
         said = self.stderr.decode(errors="replace").strip().splitlines()
-        return f"{name} {how}" + (f": {said[-1]}" if said else "")
+        return f"{name} {ending(self.status)}" + (f": {said[-1]}" if said else "")
 
     def digest(self) -> str:
         return hashlib.sha256(self.stdout + b"\0" + self.stderr).hexdigest()[:16]
+
+
+def ending(status: int) -> str:
+    """What became of a process: `status` is its exit status, or -signal."""
+    return f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
 
 
 def caller_settings() -> dict[str, str]:
@@ -311,7 +315,7 @@ class Attended:
 
     @property
     def how(self) -> str:
-        return f"ended with exit status {self.status}" if self.status >= 0 else f"was killed by signal {-self.status}"
+        return ending(self.status)
 
 
 def started(

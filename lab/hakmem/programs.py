@@ -136,7 +136,7 @@ class ProgramCase:
         )
         if run.status != 0:
             said = (run.stderr or run.stdout).decode(errors="replace").strip().splitlines()
-            raise LabError(f"{program.name} ended with {run.status}" + (f": {said[-1]}" if said else ""))
+            raise LabError(f"{program.name} {process.ending(run.status)}" + (f": {said[-1]}" if said else ""))
         own = [one for one in run.processes if process.is_allocator(one.malloc, variant.allocator)]
         if len(own) < program.processes:
             raise process.TakeoverError(

@@ -66,8 +66,8 @@ class BenchCase:
         closing = CLOSING.search(output)
         if run.status != 0 or closing is None:
             said = run.stderr.decode(errors="replace").strip().splitlines()
-            how = f"was killed by signal {-run.status}" if run.status < 0 else f"ended with {run.status}"
-            raise LabError(f"{' '.join(self.words)} {how}" + (f": {said[-1]}" if said else " and no closing lines"))
+            how = process.ending(run.status) + (f": {said[-1]}" if said else " and no closing lines")
+            raise LabError(f"{' '.join(self.words)} {how}")
         if not process.is_allocator(closing["allocator"], variant.allocator):
             raise process.TakeoverError(
                 f"{self.words[0]} ran on malloc of {closing['allocator']}, not on {variant.name}"

@@ -204,7 +204,7 @@ def test_a_benchmark_a_trace_and_a_program(three: Machines) -> None:
 def test_what_fails_there_is_told(three: Machines) -> None:
     words = ["compare", "-n", "2", "--on", three.address, "--", "sh", "-c", "exit 3"]
     done = CliRunner().invoke(cli.cli, words)
-    assert done.exit_code != 0 and "failed with exit status 3" in f"{done.output}{done.exception}"
+    assert done.exit_code != 0 and "ended with exit status 3" in f"{done.output}{done.exception}"
 
 
 def test_who_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -77,8 +77,11 @@ def test_all_is_well_when_all_runs_are_those_of_the_c_library(fake: Fake) -> Non
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"status": -11, "stderr": b"x\nlast\n"}, "killed by signal 11 (last), on the C library exit status 0"),
-        ({"status": 1}, "exit status 1, on the C library exit status 0"),
+        (
+            {"status": -11, "stderr": b"x\nlast\n"},
+            "it was killed by signal 11 (last), on the C library it ended with exit status 0",
+        ),
+        ({"status": 1}, "it ended with exit status 1, on the C library it ended with exit status 0"),
         ({"stderr": b"hakmem: debug\n"}, "another error output than on the C library: 'hakmem: debug' for 'nothing'"),
         ({"stdout": b"hi\n" + CLOSING}, "another output than on the C library: 'hi' for 'figure rss_end N bytes'"),
         (

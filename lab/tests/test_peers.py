@@ -467,7 +467,7 @@ def test_takeover_is_proved_with_the_settings_that_the_peer_asks_for(tmp_path: P
     )
     library = shared_object(tmp_path, broken)
     with pytest.raises(
-        LabError, match=r"^a program under library\.so ended with 1: its malloc family gives wrong answers$"
+        LabError, match=r"^a program under library\.so ended with exit status 1: its malloc family gives wrong answers$"
     ):
         takeover.prove(library, "mi_version", "3.3.2")
     takeover.prove(library, "mi_version", "3.3.2", {"TINY": "1"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -238,6 +239,13 @@ def test_what_a_terminal_sends_is_the_command_s() -> None:
         assert command.pid > 0 and command.status == 7 and command.came == [signal.SIGINT]
         os.kill(os.getpid(), signal.SIGINT)
     assert came == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is before
+
+
+def test_how_a_process_ended_is_said_in_one_place() -> None:
+    assert process.ending(-11) == "was killed by signal 11" and process.ending(3) == "ended with exit status 3"
+    package = Path(process.__file__).parent
+    sayings = [path.name for path in package.rglob("*.py") if re.search(r"killed by signal \{", path.read_text())]
+    assert sayings == ["process.py"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -46,7 +46,7 @@ def test_callers_preloads_and_settings_of_other_tools_do_not_reach_it(monkeypatc
 
 
 def test_failure_and_missing_processes_are_no_figure() -> None:
-    with pytest.raises(LabError, match="shell ended with 3: sorry"):
+    with pytest.raises(LabError, match="shell ended with exit status 3: sorry"):
         case(replace(SHELL, command=("{exe}", "-c", "echo sorry >&2; exit 3"))).run(GLIBC)
     with pytest.raises(LabError, match="2 programs on glibc, expected 5 or more"):
         case(replace(SHELL, command=("{exe}", "-c", "ls >/dev/null; echo x > file"), processes=5)).run(GLIBC)

@@ -47,8 +47,8 @@ def test_other_allocator_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("stdout", "status", "words"),
     [
-        ("", 0, "ended with 0 and no closing lines"),
-        (OUTPUT, 3, "ended with 3: bench: out of memory"),
+        ("", 0, "ended with exit status 0 and no closing lines"),
+        (OUTPUT, 3, "ended with exit status 3: bench: out of memory"),
         ("", -11, "signal 11"),
     ],
 )

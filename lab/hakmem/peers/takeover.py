@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hakmem.errors import LabError
-from hakmem.process import linked
+from hakmem.process import ending, linked
 
 PROBE = Path(__file__).resolve().parent / "probe.py"
 FAMILY = ("malloc", "calloc", "realloc", "free", "posix_memalign", "aligned_alloc", "malloc_usable_size")
@@ -32,8 +32,8 @@ def prove(library: Path, marker: str, version: str, settings: Mapping[str, str] 
         raise LabError(f"a program under {library.name} did not end within {TIMEOUT_S} s") from None
     said = done.stderr.strip().splitlines()
     if done.returncode != 0:
-        how = f"was killed by signal {-done.returncode}" if done.returncode < 0 else f"ended with {done.returncode}"
-        raise LabError(f"a program under {library.name} {how}" + (f": {said[-1]}" if said else ""))
+        how = ending(done.returncode) + (f": {said[-1]}" if said else "")
+        raise LabError(f"a program under {library.name} {how}")
     answer = json.loads(done.stdout)
     for name, file in answer["files"].items():
         if file is None or not os.path.samefile(file, library):
