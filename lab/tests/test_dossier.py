@@ -274,6 +274,12 @@ def test_files_that_are_written_are_compared(tmp_path: Path) -> None:
         assert refused.returncode == 2 and f"--output {name}: " in refused.stderr and said in refused.stderr
 
 
+def test_a_file_that_only_the_run_before_has_written_is_refused(tmp_path: Path) -> None:
+    work = ["--", "sh", "-c", "[ -e done ] || echo text >out; touch done"]
+    refused = compare("--dossier", "new", *SMALL, "--output", "out", *work, cwd=tmp_path)
+    assert refused.returncode == 2 and "--output out: the run has not written it" in refused.stderr, refused
+
+
 def test_who_changes_the_rule_gets_no_answer(tmp_path: Path) -> None:
     found = compare("--dossier", "new", *SMALL, "--", "sh", "-c", "echo >>new/rule.json", cwd=tmp_path)
     assert found.returncode == 0 and CHANGED in found.stdout and "switch to" not in found.stdout

@@ -27,6 +27,8 @@ from hakmem.measure import Sample, Variant, values_of
 
 TRIM = {"ALLOCATOR_WITNESS_TRIM": "1"}
 FEWEST_LATENCIES = 100  # of which one is the hundredth part
+TICK_NS = 20_000_000  # of the kernel's clock for files, or longer
+COARSE_TICK_NS = 1_000_000_000  # of file systems that keep whole seconds
 START_S = 10  # until a service's process is there
 END_S = 30  # until it has ended, once it was asked to
 ENDED_BY = (0, -signal.SIGTERM, 128 + signal.SIGTERM)  # statuses of a service that was asked to end
@@ -130,7 +132,7 @@ class DossierCase:
         drive: Callable[[int], None] | None = None
         if self.client:
             drive = lambda session: self._talk(session, idle_s, told)  # noqa: E731
-        began = time.time()
+        before = [_before_a_write(path) for path in self.outputs]
         run = process.run(
             self.command,
             variant.allocator,
@@ -143,7 +145,7 @@ class DossierCase:
             raise LabError(run.how_it_ended(self.command[0]))
         process.prove_takeover(run, self.command[0], variant.allocator)
         parts = [told.answers] if self.client else [run.stdout]
-        parts += [_written(path, began) for path in self.outputs]
+        parts += [_written(path, state) for path, state in zip(self.outputs, before, strict=True)]
         digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
         return _Ran(run, told.values, digest)
 
@@ -233,10 +235,38 @@ def _proportional_bytes(pids: Sequence[int]) -> float:
     return kib * 1024.0
 
 
-def _written(path: Path, began: float) -> bytes:
+@dataclass(frozen=True)
+class _State:
+    """Of a file: what every write changes."""
+
+    inode: int
+    changed_ns: int
+    size: int
+
+
+def _state(path: Path) -> _State | None:
     try:
-        if path.stat().st_mtime < began - 1:  # some file systems have coarse times
-            raise LabError(f"--output {path}: the run has not written it")
-        return path.read_bytes()
+        found = path.stat()
+    except OSError:
+        return None
+    return _State(found.st_ino, found.st_ctime_ns, found.st_size)
+
+
+def _before_a_write(path: Path) -> _State | None:
+    """A write from now on gets another time than the last one: the clock of the file system has moved on."""
+    state = _state(path)
+    if state is not None:
+        tick_ns = COARSE_TICK_NS if state.changed_ns % COARSE_TICK_NS == 0 else TICK_NS
+        while 0 <= time.time_ns() - state.changed_ns < tick_ns:
+            time.sleep(0.001)
+    return state
+
+
+def _written(path: Path, before: _State | None) -> bytes:
+    try:
+        content = path.read_bytes()
     except OSError as error:
         raise LabError(f"--output {path}: {error.strerror} after the run") from None
+    if _state(path) == before:
+        raise LabError(f"--output {path}: the run has not written it")
+    return content
