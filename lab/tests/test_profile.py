@@ -188,6 +188,39 @@ def hakmem(*words: object, **options: object) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
 
 
+SHIM = """#!/bin/sh
+count() { for i in 1 2 3; do (:); done; }
+x=$(count; echo 1)
+exec "$@"
+"""
+
+
+def test_a_shim_is_not_taken_for_the_program(tmp_path: Path) -> None:
+    """As those of pyenv and rbenv: shell scripts that start some processes, and become the program that was meant."""
+    shim = tmp_path / "shim"
+    shim.write_text(SHIM)
+    shim.chmod(0o755)
+    work = "import ctypes\nc = ctypes.CDLL(None)\nfor i in range(3000): c.malloc(ctypes.c_size_t(10000))"
+    done = hakmem("-o", tmp_path / "out", "--", shim, sys.executable, "-S", "-c", work)
+    assert done.returncode == 0, done.stderr
+    (raw,) = tmp_path.glob("out.*.prof")
+    found = profile.read(raw)
+    assert found.program.startswith("python") and found.total.live_bytes > 2e7
+    others, _, table = done.stderr.partition(f"{raw.name}, {found.program}: live ")
+    assert re.fullmatch(r"hakmem: \d+ more had no sample, and have no files\n", others), done.stderr
+    assert str(raw.with_suffix(".html")) in table.splitlines()[-1]
+
+
+def test_other_processes_have_a_line_each_and_the_one_that_was_started_the_table(tmp_path: Path) -> None:
+    work = "import ctypes\nc = ctypes.CDLL(None)\nfor i in range(3000): c.malloc(ctypes.c_size_t(10000))"
+    done = hakmem("-o", tmp_path / "out", "--", "sh", "-c", '"$0" "$@"; :', sys.executable, "-S", "-c", work)
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stderr.splitlines()
+    assert re.fullmatch(r"hakmem: process (\d+), python\S*: 2\d\.\d+ MiB in all: .*/out\.\1\.html", first), done.stderr
+    assert re.match(r"out\.\d+\.prof, (ba|da)?sh: live ", second), done.stderr
+    assert len(list(tmp_path.glob("out.*.html"))) == 2
+
+
 @pytest.mark.parametrize("name", ["a[1]", "p 100%", "*?"])
 def test_names_of_files_are_no_patterns(tmp_path: Path, name: str) -> None:
     (tmp_path / "a1.7.prof").write_text("of another name")

@@ -13,6 +13,7 @@ from hakmem import files
 from hakmem.finite import INTERVAL
 
 if TYPE_CHECKING:
+    from hakmem.process import Attended
     from hakmem.profile import Profile
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -43,6 +44,9 @@ def command(
     """Runs a command with the heap profile on, and writes, for each of its processes that came to its end,
     PREFIX.PID.pb.gz for pprof, PREFIX.PID.html with a flame graph, and PREFIX.PID.prof as hakmem wrote it.
 
+    The table is of the process that was started, whatever programs it has become by exec: a shell script that ends in
+    exec doesn't matter. Others have a line each, and those without a sample are counted and have no files.
+
     With --read or --diff it runs nothing, and writes one file of each kind. Ctrl-C is for the command to decide on;
     where it ends by it, the profile until then is written.
 
@@ -70,10 +74,9 @@ def command(
             _write(profile.read(path), one, exports)
         return 0
     _check(f"{prefix}.0", exports)
-    status, written = _run(words, Path(prefix).absolute(), interval)
-    for path in written:
-        _write(profile.read(path), str(path.with_suffix("")), exports)
-    return status
+    command, written = _run(words, Path(prefix).absolute(), interval)
+    _write_all({path: profile.read(path) for path in written}, command.pid, exports)
+    return command.exit_status
 
 
 def _files(prefix: str) -> tuple[Path, Path]:
@@ -90,7 +93,7 @@ def _check(prefix: str, exports: Sequence[str]) -> None:
         files.check(file)
 
 
-def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[int, list[Path]]:
+def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended, list[Path]]:
     import sys
 
     from hakmem import native, process, takeover
@@ -111,17 +114,51 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[int, list
         )
     if command.came:
         print(f"hakmem: interrupted: the profile is of what {words[0]} did until its end", file=sys.stderr)
-    return command.exit_status, written
+    return command, written
 
 
 def _profiles(prefix: Path) -> set[Path]:
     return set(prefix.parent.glob(f"{glob.escape(prefix.name)}.*.prof"))
 
 
-def _write(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
+def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str]) -> None:
+    """The process that was started comes last; the one that allocated most where that one has written none."""
     import sys
 
-    from hakmem import exports, foreign, pprof
+    from hakmem import foreign
+    from hakmem.report.flame import signed
+
+    ordered = sorted(profiles, key=lambda path: (profiles[path].process == started, profiles[path].total.total_bytes))
+    *others, main = ordered
+    silent = 0
+    for path in others:
+        if not profiles[path].total.samples:
+            path.unlink()
+            silent += 1
+            continue
+        one, prefix = profiles[path], str(path.with_suffix(""))
+        _put(one, prefix, wanted)
+        said = foreign.line(f"process {one.process}, {one.program}: {signed(one.total.total_bytes)} in all")
+        print(f"hakmem: {said}: {_files(prefix)[1]}", file=sys.stderr)
+    if silent:
+        print(f"hakmem: {silent} more had no sample, and have no files", file=sys.stderr)
+    _write(profiles[main], str(main.with_suffix("")), wanted)
+
+
+def _write(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
+    """Puts its files, and shows it."""
+    import sys
+
+    from hakmem import foreign
+
+    _put(profile, prefix, wanted)
+    graph, page = _files(prefix)
+    print(foreign.lines(text(profile)), file=sys.stderr)
+    print(f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}", file=sys.stderr)
+
+
+def _put(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
+    from hakmem import exports, pprof
     from hakmem.errors import LabError
     from hakmem.report import flame
 
@@ -133,8 +170,6 @@ def _write(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
     files.write(page, flame.render(profile))
     for name in wanted:
         files.write(_export(prefix, name), getattr(exports, name)(profile))
-    print(foreign.lines(text(profile)), file=sys.stderr)
-    print(f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}", file=sys.stderr)
 
 
 def text(profile: Profile) -> str:
@@ -144,7 +179,7 @@ def text(profile: Profile) -> str:
 
     total = profile.total
     lines = [
-        f"{profile.name}: live {signed(total.live_bytes)} in {total.live_count:,.0f} blocks,"
+        f"{profile.name}, {profile.program}: live {signed(total.live_bytes)} in {total.live_count:,.0f} blocks,"
         f" at the peak {signed(total.peak_bytes)}, in all {signed(total.total_bytes)} in {total.total_count:,.0f},"
         f" temporary {signed(total.temporary_bytes)} in {total.temporary_count:,.0f};"
         f" {total.samples:,} samples"
