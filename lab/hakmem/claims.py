@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hakmem import figures, ledger, pictures, remarks, uncited
+from hakmem import contest, figures, ledger, pictures, remarks, uncited
 from hakmem.errors import LabError
 from hakmem.history import EXCEPTIONS, History
 from hakmem.ledger import Record
@@ -35,7 +35,7 @@ SKIPPED_FOLDERS = {"build", "node_modules"}  # and all whose name begins with a 
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
-TABLES = ("table", "picture", "uncited")  # these stand in a block of their own
+TABLES = ("table", "picture", "uncited", "contest")  # these stand in a block of their own
 KINDS = (*TABLES, "figure", "expected", "not measured")
 MARKER = re.compile(rf"<!--\s*({'|'.join(KINDS)}):(.*?)-->(.*?)<!--\s*end\s*-->", re.DOTALL)
 OPENING = re.compile(rf"<!--\s*({'|'.join(KINDS)}|end)\b.*?-->", re.DOTALL)
@@ -244,6 +244,12 @@ class Ledger:
             self._found[name] = self._load(name)
         return self._found[name]
 
+    def has(self, name: str) -> bool:
+        try:
+            return self.find(name) is not None
+        except LabError:
+            return False
+
     def _load(self, name: str) -> Record:
         if not re.match(ledger.ID, name):
             raise LabError(f"{name!r} is no record's id")
@@ -269,6 +275,11 @@ class Ledger:
             if hashlib.sha256(path.read_bytes()).hexdigest() != self._sums[name]:
                 raise LabError(f"{path}: edited: {ledger.SUMS} has another digest of it")
         return record
+
+    def newest(self, kind: str) -> Record | None:
+        """The last of its kind that may be cited."""
+        found = (one for one in ledger.load_all(self.folder)[0].values() if one.kind == kind and self.has(one.id))
+        return max(found, key=lambda one: one.date, default=None)
 
     def uncited(self, documents: list[Document]) -> list[Record]:
         """Those of which no document has the name, but where all of these are listed."""
@@ -325,19 +336,12 @@ def _in_other_files(root: Path) -> Iterator[Finding]:
 def _of_history(history: History, records: Ledger) -> Iterator[Finding]:
     yield from (Finding(path, 1, message) for path, message in history.changes())
     for message in history.messages():
-        if any(_is_citable(name, records) for name in NAMED.findall(message.text)):
+        if any(records.has(name) for name in NAMED.findall(message.text)):
             continue
         for match in CLAIM.finditer(message.text):
             line = message.text.count("\n", 0, match.start()) + 1
             said = f"a figure, and the message names no record: {_one_line(match[0])}"
             yield Finding(f"commit {message.commit[:9]}", line, said)
-
-
-def _is_citable(name: str, records: Ledger) -> bool:
-    try:
-        return records.find(name) is not None
-    except LabError:
-        return False
 
 
 def write(root: Path, evidence: Path | None = None) -> list[str]:
@@ -378,6 +382,9 @@ def generated(document: Document, marker: Marker, root: Path, records: Ledger, e
         return f"\n{pictures.markdown(definition, records.find, file, link)}\n"
     if marker.kind == "figure":
         return figures.text(figures.parse(rest, name), records.find)
+    if marker.kind == "contest":
+        newest = records.newest(contest.KIND)
+        return f"\n{contest.markdown(newest, link)}\n" if newest else "\n"
     if marker.kind == "uncited":
         return f"\n{uncited.listing(records.uncited(every), link)}\n"
     return None

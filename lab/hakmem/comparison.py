@@ -225,6 +225,10 @@ def cost(record: Record) -> Figure:
     return figure
 
 
+def memory(record: Record) -> Figure:
+    return _series(record, MEMORY.name)
+
+
 def suite_report(
     record: Record,
     title: str,
@@ -238,7 +242,7 @@ def suite_report(
     each = _each_of(len(record.variants) - 1, record.rounds)
     note = (f"{_holding(each)} The verdict is that on the geometric mean.",)
     sections: list[Section] = []
-    for of, figure in ((COST, cost(record)), (MEMORY, _series(record, "peak_rss_bytes"))):
+    for of, figure in ((COST, cost(record)), (MEMORY, memory(record))):
         found = section(record, of, figure, chosen, confidence=each, mean=True, notes=note)
         if found:
             sections.append(found)

@@ -1,0 +1,124 @@
+"""The contest of allocators: one record, ranked by time and by peak RSS, with each case beside the ranks.
+
+Each figure is a ratio of which less is better, paired by round: in the ranks to the C library's allocator, in the cases
+to the allocator that is best in that case. So who loses a case is seen in its own column, whoever it is.
+"""
+
+from __future__ import annotations
+
+import statistics as medians
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hakmem import comparison, figures, machine, native, statistics, words
+from hakmem.allocators import OWN, Allocator
+from hakmem.ledger import Record
+from hakmem.peers import store
+from hakmem.statistics import Interval, Verdict
+
+KIND = "contest"
+SIDES = (("Time", comparison.cost), ("Peak RSS", comparison.memory))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One figure of all cases: the values of each allocator that has them, and which is the best by its median."""
+
+    title: str
+    record: Record
+    baseline: str
+    values: dict[str, dict[str, list[float]]]  # by case and allocator
+    best: dict[str, str]  # by case
+
+    def ratio(self, case: str, name: str) -> Interval:
+        """To the best of the case."""
+        of_case = self.values[case]
+        return statistics.ratio(of_case[name], of_case[self.best[case]], blocks=self.record.blocks)
+
+    def mean(self, name: str) -> Interval | None:
+        """To the baseline, over the cases that both ran; None if there are none."""
+        shared = [of_case for of_case in self.values.values() if {name, self.baseline} <= of_case.keys()]
+        pairs = {str(number): (of[name], of[self.baseline]) for number, of in enumerate(shared)}
+        return statistics.geometric_mean_ratio(pairs, blocks=self.record.blocks) if pairs else None
+
+    def ranked(self) -> dict[str, Interval]:
+        """Allocators and their means, the best first."""
+        means = {name: self.mean(name) for name in self.record.variants}
+        return dict(sorted(((n, mean) for n, mean in means.items() if mean), key=lambda pair: pair[1].estimate))
+
+
+def versions(players: list[Allocator]) -> list[str]:
+    """A line for each, for the record's notes: what it is."""
+    return [f"{player.name}: {_version(player)}" for player in players]
+
+
+def _version(player: Allocator) -> str:
+    if player.library is None:
+        return machine.facts().libc
+    if player.library == native.library():
+        return native.version(player.library)
+    stamp = store.stamp(player.name)
+    if stamp is None or player.library != store.library(player.name):
+        return f"a library of the user's, {player.library.name}"
+    return f"{stamp.version}, {stamp.source}"
+
+
+def markdown(record: Record, link: Callable[[str], str]) -> str:
+    """What stands on the page: the ranks, then the cases, then who took part and what failed."""
+    sides = [_side(record, title, of(record)) for title, of in SIDES]
+    lines: list[str] = []
+    for side in sides:
+        lines += [f"### {side.title}: ranks", "", *_ranks(side), ""]
+    for side in sides:
+        lines += [f"### {side.title}: every case", "", *_cases(side), ""]
+    failed = [f"- {one.case} under {one.variant}: {one.reason}" for one in record.failures]
+    lines += ["### What failed", "", *failed, ""] if failed else []
+    lines += ["### Who took part", "", *(f"- {note}" for note in record.notes), ""]
+    source = f"{figures.provenance(record)} ([record]({link(record.id)}))."
+    return "\n".join([*lines, source, "", f"    {record.command}"])
+
+
+def _side(record: Record, title: str, figure: comparison.Figure) -> _Side:
+    values: dict[str, dict[str, list[float]]] = {}
+    for case in record.cases:
+        found = {name: list(figure(case, name)) for name in record.variants}
+        values[case] = {name: some for name, some in found.items() if some}
+    best = {case: min(names, key=lambda name: medians.median(names[name])) for case, names in values.items() if names}
+    return _Side(title, record, comparison.choose_baseline(record, None), {case: values[case] for case in best}, best)
+
+
+def _ranks(side: _Side) -> list[str]:
+    head = ("rank", "allocator", f"to {side.baseline}", "best in", "last in", "its worst case, to the best there")
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for rank, (name, mean) in enumerate(side.ranked().items(), start=1):
+        ratios = {case: side.ratio(case, name) for case, of_case in side.values.items() if name in of_case}
+        worst = max(ratios, key=lambda case: ratios[case].estimate)
+        first = sum(side.best[case] == name for case in ratios)
+        last = sum(_last(side.values[case]) == name for case in ratios)
+        who = _named(name) + ("" if len(ratios) == len(side.values) else f" ({len(ratios)} cases)")
+        cells = (str(rank), who, words.ratio(mean), str(first), str(last), f"{worst}: {words.ratio(ratios[worst])}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", f"Geometric mean over {len(side.values)} cases, and in how many of them it is best and last."]
+
+
+def _last(of_case: dict[str, list[float]]) -> str:
+    return max(of_case, key=lambda name: medians.median(of_case[name]))
+
+
+def _cases(side: _Side) -> list[str]:
+    names = list(side.ranked())
+    lines = ["| | " + " | ".join(_named(name) for name in names) + " |", "|---" * (len(names) + 1) + "|"]
+    for case, of_case in side.values.items():
+        cells = [_cell(side, case, name) if name in of_case else "failed" for name in names]
+        lines.append(f"| {case} | " + " | ".join(cells) + " |")
+    return [*lines, "", "Ratios to the best of the row; bold is the best, and what its rounds don't tell from it."]
+
+
+def _cell(side: _Side, case: str, name: str) -> str:
+    found = side.ratio(case, name)
+    is_best = name == side.best[case] or statistics.verdict(found) not in (Verdict.SLOWER, Verdict.UNDECIDED)
+    return f"**{found.estimate:.2f}**" if is_best else f"{found.estimate:.2f}"
+
+
+def _named(name: str) -> str:
+    return f"*{name}*" if name == OWN else name

@@ -1,0 +1,137 @@
+"""The contest: who is ranked where is arithmetic on one record, and a loss is told as a win is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hakmem import claims, cli, contest, ledger, native
+from hakmem.allocators import Allocator
+from hakmem.ledger import FailedRun, Record
+from sample_record import Values, record
+
+ROUNDS = 8
+
+
+def rows(title: str, text: str) -> list[list[str]]:
+    """Cells of the table below a heading, without those of the head."""
+    part = text.partition(f"### {title}\n\n")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
+
+
+def figures(rate: dict[str, dict[str, float]], mib: dict[str, dict[str, float]]) -> Values:
+    """Throughput and peak RSS by case and allocator, the same in each round but for a little."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for metric, table, unit in (("operations_per_s", rate, 1e6), ("peak_rss_bytes", mib, 2.0**20)):
+        for case, of_case in table.items():
+            for name, amount in of_case.items():
+                values[case, name, metric] = [amount * unit * (1 + number / 1e4) for number in range(ROUNDS)]
+    return values
+
+
+FIGURES = figures(
+    {"a": {"hakmem": 4, "glibc": 1, "x": 2}, "b": {"hakmem": 1, "glibc": 1, "x": 4}},
+    {"a": {"hakmem": 2, "glibc": 1, "x": 3}, "b": {"hakmem": 1, "glibc": 2, "x": 3}},
+)
+
+
+def shown(values: Values = FIGURES, **changes: object) -> str:
+    return contest.markdown(record(values, kind=contest.KIND, **changes), lambda name: f"{name}.json")
+
+
+def test_ranks_have_wins_and_losses_of_all() -> None:
+    text = shown()
+    assert rows("Time: ranks", text) == [
+        ["1", "x", "0.354 (0.354-0.354)", "1", "0", "a: 2.000 (2.000-2.000)"],
+        ["2", "*hakmem*", "0.500 (0.500-0.500)", "1", "1", "b: 4.000 (4.000-4.000)"],
+        ["3", "glibc", "1.000 (1.000-1.000)", "0", "1", "a: 4.000 (4.000-4.000)"],
+    ]
+    assert [row[1] for row in rows("Peak RSS: ranks", text)] == ["*hakmem*", "glibc", "x"]
+
+
+def test_cases_are_to_the_best_of_each() -> None:
+    assert rows("Time: every case", shown()) == [["a", "2.00", "**1.00**", "4.00"], ["b", "**1.00**", "4.00", "4.00"]]
+
+
+def test_what_the_rounds_do_not_tell_from_the_best_is_bold_too() -> None:
+    values = {**FIGURES}
+    values["a", "x", "operations_per_s"] = [4e6 * (0.9 if number % 2 else 1.1) for number in range(ROUNDS)]
+    (of_a, _) = rows("Time: every case", shown(values))
+    assert of_a[1].startswith("**") and of_a[2].startswith("**") and of_a[3] == "4.00"
+
+
+def test_too_few_rounds_tell_nothing_from_the_best() -> None:
+    few = {key: values[:3] for key, values in FIGURES.items()}
+    assert rows("Time: every case", shown(few))[0] == ["a", "2.00", "**1.00**", "4.00"]
+
+
+def test_who_failed_a_case_is_ranked_over_the_others_and_named() -> None:
+    values = {key: some for key, some in FIGURES.items() if key[:2] != ("b", "x")}
+    text = shown(values, failures=[FailedRun(case="b", variant="x", round=1, reason="was killed by signal 11")])
+    ranks = {row[1]: row[2] for row in rows("Time: ranks", text)}
+    assert ranks["x (1 cases)"] == "0.500 (0.500-0.500)"
+    assert ["b", "**1.00**", "failed", "**1.00**"] in rows("Time: every case", text)
+    assert "- b under x: was killed by signal 11" in text
+
+
+def test_who_failed_every_case_has_no_rank() -> None:
+    values = {key: some for key, some in FIGURES.items() if key[1] != "x"}
+    facts = record(FIGURES).variants
+    assert [row[1] for row in rows("Time: ranks", shown(values, variants=facts))] == ["*hakmem*", "glibc"]
+
+
+# ---- The page --------------------------------------------------------------------------------------------------------
+
+PAGE = "# Contest\n\n<!-- contest: newest -->\n<!-- end -->\n"
+
+
+def call(*words: str) -> object:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", "--contest", *words])
+    return ended.value.code
+
+
+def keep(tree: Path, **changes: object) -> Record:
+    path = ledger.keep(record(FIGURES, kind=contest.KIND, **changes), tree / "evidence")
+    return ledger.load(path)
+
+
+def test_the_page_is_of_the_newest_record_that_may_be_cited(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert claims.write(tmp_path) == [] and claims.audit(tmp_path) == []
+    old = keep(tmp_path)
+    assert "not what the record gives" in str(claims.audit(tmp_path)[0])
+    assert claims.write(tmp_path) == ["page.md"] and old.id in page.read_text() and claims.audit(tmp_path) == []
+    later = record().date.replace(year=2027)
+    keep(tmp_path, date=later, clean=False)
+    keep(tmp_path, date=later, size="sanity")
+    assert claims.write(tmp_path) == []
+    new = keep(tmp_path, date=later)
+    assert claims.write(tmp_path) == ["page.md"] and new.id in page.read_text() and old.id not in page.read_text()
+
+
+def test_one_command_makes_record_and_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "contest.md").write_text(PAGE)
+    monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
+    monkeypatch.setattr(ledger, "checked_out", lambda: ("0" * 40, True))
+    glibc = Allocator("glibc", None)
+    monkeypatch.setattr("hakmem.allocators.installed", lambda: [Allocator("hakmem", native.library()), glibc])
+    assert call("-n", "3", "bulk 1k") == 0
+    said = capsys.readouterr().err
+    assert "hakmem: wrote docs/contest.md" in said
+    (path,) = (tmp_path / "evidence").glob("*-contest-*.json")
+    kept = ledger.load(path)
+    assert kept.kind == contest.KIND and list(kept.variants) == ["hakmem", "glibc"]
+    assert kept.notes[0].startswith("hakmem: ") and kept.notes[1].startswith("glibc: ")
+    page = (tmp_path / "docs" / "contest.md").read_text()
+    assert kept.id in page and "| 1 | " in page and claims.audit(tmp_path) == []
+
+
+def test_an_installed_package_has_no_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(native, "checkout", lambda: None)
+    assert call() == 2
+    assert "--contest writes a page of a checkout of hakmem" in capsys.readouterr().err
