@@ -334,7 +334,9 @@ def _in_other_files(root: Path) -> Iterator[Finding]:
 
 
 def _of_history(history: History, records: Ledger) -> Iterator[Finding]:
-    yield from (Finding(path, 1, message) for path, message in history.changes())
+    commits = {name: record.commit for name, record in ledger.load_all(records.folder)[0].items()}
+    for path, message in (*history.changes(), *history.strangers(commits)):
+        yield Finding(path, 1, message)
     for message in history.messages():
         if any(records.has(name) for name in NAMED.findall(message.text)):
             continue

@@ -1,14 +1,14 @@
 """What git's history says: of records, which stay as they were committed, and in messages of commits.
 
-evidence/exceptions.toml has what can't be mended any more: a record that a commit changed or removed, a message with a
-figure. Each names its commit, so that the next one is found.
+evidence/exceptions.toml has what can't be mended any more: a record that a commit changed or removed, a record of a
+commit that is gone, a message with a figure. Each names its commit, so that the next one is found.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ MOST_MESSAGES = 300
 
 
 class Exempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a commit did to a record; of its message if there is none."""
+    """What a commit did to a record, or the commit that a record is of; of its message if there is none."""
 
     commit: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}$")]
     why: Annotated[str, msgspec.Meta(min_length=1)]
@@ -118,6 +118,18 @@ class History:
                 yield commit, Path(path).stem, None if set(content) == {"0"} else content
             elif line:
                 commit = line
+
+    def strangers(self, commits: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+        """File and what is wrong: records of a commit (`commits`: by record) that a clone of this history lacks."""
+        exempt = {(one.record, one.commit) for one in self.exceptions}
+        known = set(self._git("rev-list", "HEAD").split())
+        for name, commit in commits.items():
+            if commit is not None and commit not in known and (name, commit) not in exempt:
+                path = (self.evidence / f"{name}.json").relative_to(self.root).as_posix()
+                yield (
+                    path,
+                    f"it is of commit {commit[:9]}, which is not in this history: nobody can measure that again",
+                )
 
     # ---- Messages ----------------------------------------------------------------------------------------------------
 

@@ -31,10 +31,15 @@ def commit(root: Path, message: str) -> str:
 def clone(tmp_path: Path) -> Path:
     """With one unsigned record."""
     root = tmp_path / "clone"
-    keep_unsigned(record(), root / "evidence")
+    root.mkdir()
     git(root, "init", "-q", "-b", "main")
+    keep_unsigned(record(commit=commit(root, "Begin")), root / "evidence")
     commit(root, "First")
     return root
+
+
+def first(root: Path) -> str:
+    return git(root, "rev-list", "--max-parents=0", "HEAD")
 
 
 def found(root: Path) -> list[str]:
@@ -47,14 +52,14 @@ def exempt(root: Path, at: str, name: str | None) -> None:
 
 
 def signed(root: Path) -> Path:
-    path = ledger.keep(record(command="another"), root / "evidence")
+    path = ledger.keep(record(command="another", commit=first(root)), root / "evidence")
     commit(root, "Another record")
     return path
 
 
 def test_a_record_that_is_what_was_committed_is_none_to_complain_of(clone: Path) -> None:
     signed(clone)
-    ledger.keep(record(command="not committed yet"), clone / "evidence")
+    ledger.keep(record(command="not committed yet", commit=first(clone)), clone / "evidence")
     assert found(clone) == []
 
 
@@ -63,7 +68,7 @@ def test_a_changed_record_is_found_before_and_after_it_is_committed(clone: Path)
     evidence = clone / "evidence"
     (evidence / f"{ID}.json").unlink()
     (evidence / ledger.SUMS).unlink()
-    keep_unsigned(record(notes=["edited"]), evidence)
+    keep_unsigned(record(notes=["edited"], commit=first(clone)), evidence)
     assert found(clone) == [f"evidence/{ID}.json:1: it is not what was committed; a record stays as it was"]
     at = commit(clone, "Edit")
     changed = f"evidence/{ID}.json:1: commit {at[:9]} changed it; a record stays as it was committed"
@@ -83,7 +88,7 @@ def test_an_id_that_a_removed_record_had_is_not_given_again(clone: Path) -> None
     assert found(clone) == [
         f"evidence/{ID}.json:1: commit {gone[:9]} removed it; a record stays, whatever it shows",
     ]
-    keep_unsigned(record(notes=["another"]), evidence)
+    keep_unsigned(record(notes=["another"], commit=first(clone)), evidence)
     again = commit(clone, "Another of that name")
     assert found(clone) == [f"evidence/{ID}.json:1: commit {again[:9]} changed it; a record stays as it was committed"]
 
@@ -98,6 +103,24 @@ def test_a_record_that_a_merge_changed_is_found(clone: Path) -> None:
     assert found(clone) == [
         f"evidence/{path.name}:1: commit {at[:9]} removed it; a record stays, whatever it shows",
     ]
+
+
+def test_a_record_of_a_commit_that_a_rebase_replaced_is_found(clone: Path) -> None:
+    lost = commit(clone, "Measured")
+    path = ledger.keep(record(command="another", commit=lost), clone / "evidence")
+    assert found(clone) == []
+    git(clone, "commit", "-q", "--amend", "--allow-empty", "-m", "Amended")
+    said = f"it is of commit {lost[:9]}, which is not in this history: nobody can measure that again"
+    assert found(clone) == [f"evidence/{path.name}:1: {said}"]
+    exempt(clone, first(clone), path.stem)
+    assert len(found(clone)) == 1
+    exempt(clone, lost, path.stem)
+    assert found(clone) == []
+
+
+def test_a_record_of_no_commit_is_none_to_complain_of(clone: Path) -> None:
+    ledger.keep(record(command="of an installed package", commit=None, clean=None), clone / "evidence")
+    assert found(clone) == []
 
 
 def test_what_can_not_be_looked_at_is_skipped_with_a_word(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +158,8 @@ def test_a_message_with_a_figure_names_a_record(clone: Path) -> None:
 
 def test_messages_from_before_the_rule_and_of_released_commits_are_left_alone(clone: Path) -> None:
     sums = (clone / "evidence" / ledger.SUMS).read_text()
-    git(clone, "checkout", "-q", "--orphan", "new")
+    git(clone, "checkout", "-q", "-b", "new", first(clone))
+    git(clone, "checkout", "-q", "main", "--", "evidence")
     (clone / "evidence" / ledger.SUMS).unlink()
     commit(clone, "Ten times faster")
     (clone / "evidence" / ledger.SUMS).write_text(sums)
