@@ -386,7 +386,7 @@ def generated(document: Document, marker: Marker, root: Path, records: Ledger, e
         return figures.text(figures.parse(rest, name), records.find)
     if marker.kind == "contest":
         newest = records.newest(contest.KIND)
-        return f"\n{contest.markdown(newest, link)}\n" if newest else "\n"
+        return f"\n{contest.markdown(newest, link) if newest else contest.NOBODY}\n"
     if marker.kind == "uncited":
         return f"\n{uncited.listing(records.uncited(every), link)}\n"
     return None

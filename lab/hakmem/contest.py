@@ -17,6 +17,7 @@ from hakmem.peers import store
 from hakmem.statistics import Interval, Verdict
 
 KIND = "contest"
+NOBODY = "It wasn't measured yet."
 SIDES = (("Time", comparison.cost), ("Peak RSS", comparison.memory))
 
 

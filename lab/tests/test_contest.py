@@ -99,7 +99,8 @@ def keep(tree: Path, **changes: object) -> Record:
 def test_the_page_is_of_the_newest_record_that_may_be_cited(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    assert claims.write(tmp_path) == [] and claims.audit(tmp_path) == []
+    assert claims.write(tmp_path) == ["page.md"] and "wasn't measured yet" in page.read_text()
+    assert claims.audit(tmp_path) == []
     old = keep(tmp_path)
     assert "not what the record gives" in str(claims.audit(tmp_path)[0])
     assert claims.write(tmp_path) == ["page.md"] and old.id in page.read_text() and claims.audit(tmp_path) == []

@@ -40,7 +40,8 @@ void *realloc(void *p, size_t n) { return __libc_realloc(p, n); }
 void free(void *p) { __libc_free(p); }
 void *aligned_alloc(size_t alignment, size_t n) { return __libc_memalign(alignment, n); }
 int posix_memalign(void **p, size_t alignment, size_t n) { return (*p = __libc_memalign(alignment, n)) ? 0 : 12; }
-size_t malloc_usable_size(void *p) { return p ? ((size_t *)p)[-1] & ~(size_t)15 : 0; }
+size_t usable(size_t head) { return (head & ~7ul) - (head & 2 ? 16 : 8); }
+size_t malloc_usable_size(void *p) { return p ? usable(((size_t *)p)[-1]) : 0; }
 int mi_version(void) { return 30302; }
 """
 RECIPE = Compile(files=("malloc.c",), flags="-O1", c_flags="-std=gnu11")
