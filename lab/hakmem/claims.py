@@ -335,8 +335,8 @@ def _in_other_files(root: Path) -> Iterator[Finding]:
 
 def _of_history(history: History, records: Ledger) -> Iterator[Finding]:
     commits = {name: record.commit for name, record in ledger.load_all(records.folder)[0].items()}
-    for path, message in (*history.changes(), *history.strangers(commits)):
-        yield Finding(path, 1, message)
+    for path, wrong in (*history.changes(), *history.strangers(commits)):
+        yield Finding(path, 1, wrong)
     for message in history.messages():
         if any(records.has(name) for name in NAMED.findall(message.text)):
             continue

@@ -143,7 +143,7 @@ def call(*words: str) -> int:
 def test_the_peers_are_those_of_the_documents() -> None:
     assert set(PEERS) == {
         *("mimalloc", "mimalloc2", "snmalloc", "jemalloc", "tcmalloc"),
-        *("gperftools", "rpmalloc", "scudo", "hardened_malloc", "jemalloc-apt", "mimalloc-apt"),
+        *("gperftools", "rpmalloc", "hoard", "scudo", "hardened_malloc", "jemalloc-apt", "mimalloc-apt"),
     }
 
 
