@@ -9,6 +9,7 @@
 #include "control/ace.h"
 #include "control/policy.h"
 #include "front/background.h"
+#include "pool/canary.h"
 #include "front/meter.h"
 #include "front/miss.h"
 #include "front/routes.h"
@@ -156,10 +157,13 @@ static void read_settings(void) {
 
 static bool start(void) {
     hak_size_class_initialize();
-    hak_os_seed_addresses(hak_config_seed(hak_os_is_privileged() ? NULL : environ));
+    hak_os_seed_random(hak_config_seed(hak_os_is_privileged() ? NULL : environ));
     if (!hak_region_initialize()) return false;
     hak_heap_count_initialize();
-    if (HAK_SECURE) hak_quarantine_begin();
+    if (HAK_SECURE) {
+        hak_canary_begin();
+        hak_quarantine_begin();
+    }
     hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;
 }
