@@ -640,7 +640,7 @@ HAK_INLINE uint32_t find_class_of_start(const void *block) {
     const struct hak_size_class *cut = &hak_size_classes[size_class];
     offset &= cut->unit_count * HAK_UNIT_BYTES - 1;
     uint32_t index = hak_block_index((uint32_t)offset, cut->reciprocal);
-    bool is_start = index < cut->block_count && index * cut->block_bytes == offset;
+    bool is_start = index < cut->block_count && (size_t)index * cut->block_bytes == offset;
     return is_start ? size_class : HAK_CLASS_NONE;
 }
 
