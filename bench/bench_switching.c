@@ -12,8 +12,8 @@
  *     idle        of 32 threads one at a time allocates and frees 1 MiB of blocks of 16..4096 bytes, and waits for its next turn
  *
  * One operation is one malloc or one free. Figures, of every visit: cost, processor time of the whole process for an operation;
- * rss, the mean over time of resident memory. Both can be compared where the machine is not alone. The checksum folds the
- * arguments and the number of blocks that arrived damaged.
+ * rss, the mean over time of resident memory; peak, the most that was found. They can be compared where the machine is not
+ * alone. The checksum folds the arguments and the number of blocks that arrived damaged.
  */
 #include "bench.h"
 
@@ -264,6 +264,7 @@ enum { BEHAVIOURS = sizeof behaviours / sizeof *behaviours };
 
 static atomic_uint_fast64_t resident_sum; /* of the samples, in KiB */
 static atomic_uint_fast64_t sample_count;
+static atomic_uint_fast64_t resident_most; /* in KiB, since the visit began */
 static atomic_bool is_over;
 
 static void *sample(void *nothing_given) {
@@ -271,6 +272,9 @@ static void *sample(void *nothing_given) {
         uint64_t kib = bench_kernel_kib("/proc/self/status", "\nVmRSS:");
         atomic_fetch_add_explicit(&resident_sum, kib, memory_order_relaxed);
         atomic_fetch_add_explicit(&sample_count, 1, memory_order_relaxed);
+        if (kib > atomic_load_explicit(&resident_most, memory_order_relaxed)) {
+            atomic_store_explicit(&resident_most, kib, memory_order_relaxed);
+        }
         bench_sleep(SAMPLE_MS * 1e-3);
     }
     return nothing_given;
@@ -285,6 +289,7 @@ static double processor_ns(void) {
 struct visit {
     double cost_ns;
     double resident_bytes;
+    double peak_bytes;
     uint64_t operations;
 };
 
@@ -293,6 +298,7 @@ static struct visit visit(const struct behaviour *behaviour, double duration) {
     uint64_t kib_before = atomic_load_explicit(&resident_sum, memory_order_relaxed);
     uint64_t samples_before = atomic_load_explicit(&sample_count, memory_order_relaxed);
     double ns_before = processor_ns();
+    atomic_store_explicit(&resident_most, 0, memory_order_relaxed);
     behaviour->begin();
     double start = bench_now();
     while (bench_now() - start < duration) {
@@ -303,6 +309,8 @@ static struct visit visit(const struct behaviour *behaviour, double duration) {
     uint64_t kib = atomic_load_explicit(&resident_sum, memory_order_relaxed) - kib_before;
     result.cost_ns = (processor_ns() - ns_before) / (double)result.operations;
     result.resident_bytes = samples == 0 ? 0 : (double)kib / (double)samples * 1024 - (double)bench_table_bytes;
+    uint64_t most_kib = atomic_load_explicit(&resident_most, memory_order_relaxed);
+    result.peak_bytes = most_kib == 0 ? 0 : (double)most_kib * 1024 - (double)bench_table_bytes;
     return result;
 }
 
@@ -337,6 +345,7 @@ int main(int argc, char **argv) {
         snprintf(name, sizeof name, "%s_%zu", names[first + i % count], i / count + 1);
         bench_figure_of("cost", name, visits[i].cost_ns, "ns");
         bench_figure_of("rss", name, visits[i].resident_bytes, "bytes");
+        bench_figure_of("peak", name, visits[i].peak_bytes, "bytes");
         operations += visits[i].operations;
     }
     bench_close(operations, seconds,

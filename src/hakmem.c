@@ -90,6 +90,7 @@
 #include "front/service.c"
 #include "front/meter.c"
 #include "front/background.c"
+#include "front/follow.c"
 #include "front/process.c"
 #include "front/thread.c"
 

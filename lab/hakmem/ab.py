@@ -23,7 +23,7 @@ from hakmem.statistics import Decision, Effect, Interval
 
 FEWEST_ROUNDS = 10  # for a decision
 FEWEST_COUNTED = 6  # of instructions, which vary little; an interval needs six
-OTHERS = ("cpu_s", "minor_faults")  # shown, without a decision
+OTHERS = ("cpu_s", "mean_rss_bytes", "minor_faults")  # shown, without a decision
 MEMORY = "peak_rss_bytes"
 COUNT = "instructions"
 OPERATION = Metric("operation_s", "time per operation", "s")

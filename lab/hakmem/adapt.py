@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from hakmem.report.model import Report
 from hakmem.suite import BenchCase
 
 ADAPTIVE, ORACLE = "adaptive", "oracle"
-ALL, AGAIN, MEMORY = "cost_ns", "cost_again_ns", "mean_rss_bytes"
+ALL, AGAIN, MEMORY, PEAK = "cost_ns", "cost_again_ns", "mean_rss_bytes", "peak_rss_bytes"
 FIRST = "cost_first_ns"
 
 
@@ -80,10 +81,11 @@ def by_behaviour(done: Measurement, best: Mapping[str, Variant], visits: int) ->
 
 
 def _part(sample: Sample, name: str, visits: int) -> Sample:
-    costs, resident = (
-        [sample.values[f"{figure}_{name}_{visit}"] for visit in range(1, visits + 1)] for figure in ("cost", "rss")
+    costs, resident, peaks = (
+        [sample.values[f"{figure}_{name}_{visit}"] for visit in range(1, visits + 1)]
+        for figure in ("cost", "rss", "peak")
     )
-    values = {ALL: _mean(costs), MEMORY: _mean(resident)}
+    values = {ALL: _mean(costs), MEMORY: _mean(resident), PEAK: max(peaks)}
     if visits > 1:
         values[AGAIN] = _mean(costs[1:])
     return Sample(values, sample.digest, sample.full_size)
@@ -100,11 +102,14 @@ def _overall(record: Record, variant: str, metric: str) -> statistics.Interval |
     return statistics.geometric_mean_ratio(pairs, blocks=record.blocks) if pairs and is_whole else None
 
 
+SAID = {ALL: "CPU time", AGAIN: "CPU time from the second visit on", MEMORY: "mean RSS", PEAK: "peak RSS"}
+
+
 def switching_report(record: Record, kept: str | None = None) -> Report:
-    base = comparison.report(record, "adapt", baseline=ORACLE, primary=ALL, metrics=(AGAIN, MEMORY), kept=kept)
+    base = comparison.report(record, "adapt", baseline=ORACLE, primary=ALL, metrics=(AGAIN, MEMORY, PEAK), kept=kept)
     summary: list[str] = []
     for variant in record.variants:
-        for metric, what in ((ALL, "CPU time"), (AGAIN, "CPU time from the second visit on"), (MEMORY, "memory")):
+        for metric, what in SAID.items():
             found = _overall(record, variant, metric) if variant != ORACLE else None
             if found:
                 summary.append(f"{variant}: {words.ratio(found)} of the oracle's {what}, over all behaviours")
@@ -199,7 +204,9 @@ def _descendants(pid: int | str) -> Iterator[int]:
 
 
 def excursion_report(record: Record, kept: str | None = None) -> Report:
-    base = comparison.report(record, "adapt", baseline=ALONE, primary="cpu_s", metrics=("wall_s",), kept=kept)
+    base = comparison.report(
+        record, "adapt", baseline=ALONE, primary="cpu_s", metrics=("wall_s", PEAK, MEMORY), kept=kept
+    )
     longest = [max(record.values(case, TRIED, EXCURSION), default=0) for case in record.cases]
     lines = tuple(f"The candidate was rolled back after at most {seconds:.2f} s." for seconds in longest if seconds)
     return replace(base, summary=(*lines, *base.summary))
@@ -219,6 +226,7 @@ class LearningCase:
     name: str
     seconds: float
     visits: int
+    policy: str = ""  # what FOLLOWED starts on, wherever it runs
     same_output: bool = False
 
     def _case(self, visits: int) -> BenchCase:
@@ -234,33 +242,37 @@ class LearningCase:
 
     def run(self, variant: Variant) -> Sample:
         visits = self.visits if variant.name == LEARNED else SHORT_VISITS
-        found = self._case(visits).run(variant)
-        first, last = f"cost_{self.name}_1", f"cost_{self.name}_{visits}"
-        values = {ALL: found.values[last], MEMORY: found.values[f"rss_{self.name}_{visits}"]}
+        with tempfile.NamedTemporaryFile("w", prefix="hakmem-policy-") as file:
+            file.write(self.policy)
+            file.flush()
+            policy = {"HAKMEM_POLICY": file.name} if variant.name == FOLLOWED else {}
+            found = self._case(visits).run(replace(variant, settings={**variant.settings, **policy}))
+        figures = {ALL: "cost", MEMORY: "rss", PEAK: "peak"}
+        values = {name: found.values[f"{figure}_{self.name}_{visits}"] for name, figure in figures.items()}
         if visits == SHORT_VISITS:
-            values[FIRST] = found.values[first]
+            values[FIRST] = found.values[f"cost_{self.name}_1"]
         return Sample(values, "", found.full_size)
 
 
-def learn_policy(case: LearningCase, settings: Mapping[str, str], into: Path) -> str:
-    """Runs it once, writes what was learned into the file, and says what that is."""
-    written = into.with_name(f"{into.name}.json")
-    case.run(Variant(LEARNED, hakmem(), {**THREAD, **settings, "HAKMEM_STATS": f"json:{written}"}))
-    learned = control.read(written)
-    written.unlink()
-    text = control.policy(learned)
-    into.write_text(text)
+def learn_policy(case: LearningCase, settings: Mapping[str, str]) -> tuple[str, str]:
+    """Runs it once. The policy, which is for the program on any machine; and what was learned, in words."""
+    with tempfile.TemporaryDirectory(prefix="hakmem-policy-") as folder:
+        written = Path(folder) / "statistics"
+        case.run(Variant(LEARNED, hakmem(), {**THREAD, **settings, "HAKMEM_STATS": f"json:{written}"}))
+        text = control.policy(control.read(written), any_program=True)
     kept = [line.removeprefix("evidence ") for line in text.splitlines() if " keep " in line]
-    return f"the policy comes from: {'; '.join(kept) or 'nothing that was kept'}"
+    return text, f"the policy comes from: {'; '.join(kept) or 'nothing that was kept'}"
 
 
-def policy_variants(settings: Mapping[str, str], file: Path) -> list[Variant]:
+def policy_variants(settings: Mapping[str, str]) -> list[Variant]:
     return [
         Variant(sweep.DEFAULT, hakmem(), {**THREAD, **settings, sweep.FIXED: "0"}),
-        Variant(FOLLOWED, hakmem(), {**THREAD, **settings, "HAKMEM_POLICY": str(file)}),
+        Variant(FOLLOWED, hakmem(), {**THREAD, **settings}),
         Variant(LEARNED, hakmem(), {**THREAD, **settings, sweep.FIXED: "1"}),
     ]
 
 
 def policy_report(record: Record, kept: str | None = None) -> Report:
-    return comparison.report(record, "adapt", baseline=sweep.DEFAULT, primary=ALL, metrics=(FIRST, MEMORY), kept=kept)
+    return comparison.report(
+        record, "adapt", baseline=sweep.DEFAULT, primary=ALL, metrics=(FIRST, MEMORY, PEAK), kept=kept
+    )

@@ -1,5 +1,5 @@
-"""Behaviours of bench/bench_switching.c as cases: what an operation costs in processor time, and the mean of
-resident memory, once a behaviour goes on as it began. Both mean something on a machine that has other work, too.
+"""Behaviours of bench/bench_switching.c as cases: what an operation costs in processor time, the mean and the peak of
+resident memory, once a behaviour goes on as it began. They mean something on a machine that has other work, too.
 """
 
 from __future__ import annotations
@@ -39,5 +39,6 @@ class BehaviourCase:
     def run(self, variant: Variant) -> Sample:
         found = self.case.run(variant)
         last = f"{self.name}_{VISITS}"
-        values = {"cost_ns": found.values[f"cost_{last}"], "mean_rss_bytes": found.values[f"rss_{last}"]}
+        figures = {"cost_ns": "cost", "mean_rss_bytes": "rss", "peak_rss_bytes": "peak"}
+        values = {name: found.values[f"{figure}_{last}"] for name, figure in figures.items()}
         return Sample(values, found.digest, found.full_size)

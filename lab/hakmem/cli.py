@@ -22,6 +22,7 @@ COMMANDS = {
     "settings": "list what can be set, with defaults and values",
     "doctor": "say what would stop or hurt hakmem here",
     "compare": "run a command under several allocators and compare",
+    "predict": "what other allocators would do for a command, unrun",
     "bench": "run the benchmark suite, or some of it",
     "demo": "programs you know on glibc and on hakmem, side by side",
     "ab": "decide between two settings or two builds",

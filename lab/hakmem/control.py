@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,20 +64,47 @@ def learned(statistics: Statistics) -> Learned:
     )
 
 
-def policy(statistics: Statistics, *, any_program: bool = False) -> str:
-    """The text that HAKMEM_POLICY takes: what was learned, and the evidence for it."""
-    control, found = statistics["control"], learned(statistics)
-    program = "any" if any_program else control["program"]
+def program_of(statistics: Statistics, *, any_program: bool = False) -> str:
+    """As a policy says it. LabError when the program can't be told from others."""
+    program: str = "any" if any_program else statistics["control"]["program"]
     if not program:
         raise LabError(
             "the program has no build id to know it by (ld --build-id); --any-program makes a policy for all"
         )
-    lines = ["hakmem policy 1", f"version {statistics['hakmem']}", f"program {program}"]
+    return program
+
+
+def policy(statistics: Statistics, *, any_program: bool = False) -> str:
+    """The text that HAKMEM_POLICY takes: what was learned, and the evidence for it."""
+    control, found = statistics["control"], learned(statistics)
+    program = program_of(statistics, any_program=any_program)
+    evidence = [_sentence(event) for event in control["events"] if event["why"] in ("keep", "roll back")]
+    return policy_text(statistics["hakmem"], program, found, evidence)
+
+
+def policy_text(version: str, program: str, found: Learned, evidence: Iterable[str]) -> str:
+    """`version` is hakmem's; `program` a build id, or any."""
+    lines = ["hakmem policy 1", f"version {version}", f"program {program}"]
     lines += [f"knob {name} {value}" for name, value in found.knobs.items()]
     lines += [f"class {block_bytes} {count}" for block_bytes, count in found.slots.items()]
-    lines += [f"evidence {_sentence(event)}" for event in control["events"] if event["why"] in ("keep", "roll back")]
+    lines += [f"evidence {sentence}" for sentence in evidence]
     text = "\n".join(lines) + "\n"
     return f"{text}end {fingerprint(text):016x}\n"
+
+
+def installed(statistics: Statistics, environment: Mapping[str, str]) -> Path:
+    """Where HAKMEM_POLICY=auto looks first for the policy of this program; its folder is made."""
+    configuration, home = environment.get("XDG_CONFIG_HOME", ""), environment.get("HOME", "")
+    if not configuration.startswith("/"):
+        if not home.startswith("/"):
+            raise LabError("--install: neither XDG_CONFIG_HOME nor HOME names a folder")
+        configuration = f"{home}/.config"
+    path = Path(configuration) / "hakmem" / "policies" / program_of(statistics)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"can't make {path.parent}: {error.strerror}") from None
+    return path
 
 
 def _knob(event: Mapping[str, Any]) -> str:

@@ -185,6 +185,8 @@ def values_of(run: process.Run) -> dict[str, float]:
         "minor_faults": run.minor_faults,
         "major_faults": run.major_faults,
     }
+    if run.mean_rss_bytes is not None:
+        values["mean_rss_bytes"] = run.mean_rss_bytes
     if root is not None and root.end_rss_bytes is not None:
         values["end_rss_bytes"] = root.end_rss_bytes
     return values

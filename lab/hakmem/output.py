@@ -17,7 +17,7 @@ from hakmem.ledger import Record
 from hakmem.report.model import Report
 
 
-def _name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+def record_name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Checked before anything is measured."""
     if value is not None and not re.match(ledger.ID, f"2000-01-01-{value}"):
         raise LabError(f"--keep {value}: expected a name of small letters, digits and single hyphens")
@@ -27,13 +27,22 @@ def _name(context: click.Context, option: click.Parameter, value: str | None) ->
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --json, --markdown, --html and --keep, as arguments json_file, markdown_file, html_file and keep."""
     for option in (
-        click.option("--keep", metavar="NAME", callback=_name, help="keep the record: evidence/DATE-NAME-DIGEST.json"),
+        click.option(
+            "--keep", metavar="NAME", callback=record_name, help="keep the record: evidence/DATE-NAME-DIGEST.json"
+        ),
         click.option("--html", "html_file", **files.PAGE, help="one self-contained page with plots"),
         click.option("--markdown", "markdown_file", **files.FILE, help="tables; - for standard output"),
         click.option("--json", "json_file", **files.FILE, help="the record; - for standard output"),
     ):
         command = option(command)
     return command
+
+
+def keep_as(name: str, record: Record) -> str:
+    """Into the ledger; its id."""
+    path = ledger.keep(msgspec.structs.replace(record, id=f"{record.date:%Y-%m-%d}-{name}"))
+    print(f"hakmem: kept as {path}", file=sys.stderr)
+    return path.stem
 
 
 def finish(
@@ -51,9 +60,7 @@ def finish(
     not_kept: LabError | None = None
     if keep is not None:
         try:
-            path = ledger.keep(msgspec.structs.replace(record, id=f"{record.date:%Y-%m-%d}-{keep}"))
-            kept = path.stem
-            print(f"hakmem: kept as {path}", file=sys.stderr)
+            kept = keep_as(keep, record)
         except LabError as error:  # what was measured is shown all the same
             not_kept = error
     show(report(kept), markdown_file, html_file, plain=(json_file, ledger.dump(record)))

@@ -58,7 +58,7 @@ class Process:
 @dataclass(frozen=True)
 class Run:
     """Figures of one run. CPU time and faults are the whole tree's, as far as it was waited for; the peak is that of
-    the largest process."""
+    the largest process, the mean over time that of the command's own."""
 
     pid: int
     status: int  # exit status, or -signal
@@ -71,6 +71,7 @@ class Run:
     processes: tuple[Process, ...]
     stdout: bytes
     stderr: bytes
+    mean_rss_bytes: int | None = None  # None: it was over before anybody looked
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -160,10 +161,13 @@ def run(
     drive: Callable[[int], None] | None = None,
     prove: bool = True,
     tool: Sequence[str] = (),
+    before: Path | None = None,
 ) -> Run:
     """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is
     called while it runs, with the number of its session: it talks to a server until the server ends. `tool` is a
-    command that runs all of it, such as a profiler, and is not on the allocator itself. Standard input is empty.
+    command that runs all of it, such as a profiler, and is not on the allocator itself. `before` is a library that is
+    preloaded before the allocator and passes calls on to it; then the proof is that it is called. Standard input is
+    empty.
 
     Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something
     else. A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in
@@ -175,7 +179,7 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
         given = {**base, **allocator.settings, **(settings or {})}
-        return _run_in(folder, words, allocator, given, timeout_s, cwd, drive, prove, tool)
+        return _run_in(folder, words, allocator, given, timeout_s, cwd, drive, prove, tool, before)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -190,6 +194,7 @@ def _run_in(
     drive: Callable[[int], None] | None,
     prove: bool,
     tool: Sequence[str],
+    before: Path | None,
 ) -> Run:
     result, witnesses = folder / "result", folder / "witnesses"
     witnesses.mkdir()
@@ -198,7 +203,8 @@ def _run_in(
         witnesses.chmod(0o1733)
     environment.pop("LD_PRELOAD", None)
     environment["ALLOCATOR_WITNESS"] = str(witnesses)
-    preload = ":".join([*preload_words(allocator), str(linked(native.helper("witness.so")))])
+    first = [str(linked(before))] if before else []
+    preload = ":".join([*first, *preload_words(allocator), str(linked(native.helper("witness.so")))])
     launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
         child = subprocess.Popen(
@@ -222,7 +228,7 @@ def _run_in(
     if child.returncode != 0 or not result.read_text():
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
-    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major = map(int, result.read_text().split())
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib = map(int, result.read_text().split())
     done = Run(
         pid=pid,
         status=os.waitstatus_to_exitcode(status),
@@ -235,9 +241,10 @@ def _run_in(
         processes=tuple(read_witnesses(witnesses)),
         stdout=(folder / "stdout").read_bytes(),
         stderr=printed,
+        mean_rss_bytes=mean_kib * 1024 or None,
     )
     if prove and (done.status == 0 or done.root() is not None):
-        prove_takeover(done, words[0], allocator)
+        prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
     return done
 
 

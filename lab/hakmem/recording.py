@@ -38,7 +38,7 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
         command = process.attend(words, environment, takeover.find(words[0], environment))
         folder = folder.rename(folder.with_suffix(".recorded"))  # what outlives the command begins no more files
         has_begun = any(folder.iterdir())
-        traces = dict(_collect(folder, command.pid, output, children))
+        traces = dict(collect(folder, command.pid, output, children))
     except OSError as error:
         raise LabError(f"{error.filename or words[0]}: {error.strerror}; what was recorded is in {folder}") from None
     shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +48,7 @@ def record(words: Sequence[str], output: Path, limit_bytes: int, *, children: bo
     return Recording(command.exit_status, traces)
 
 
-def _collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:
+def collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple[Path, Trace]]:
     """Writes the traces. The last program that the command's own process became is the one that was meant; the others
     are kept when children are."""
 

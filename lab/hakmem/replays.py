@@ -16,7 +16,8 @@ from hakmem.measure import Sample, Variant
 
 SUFFIX = f".trace{trace.PACKED}"
 FULL_EVENTS = 20_000_000  # at least 10 M operations: a realloc is one, of two events
-OF_THE_TRACE = frozenset({"calls", "turns", "live_peak", "tables"})  # figures that no allocator changes
+# Figures that no allocator changes, and the one that the trace's tables are in.
+OF_THE_TRACE = frozenset({"calls", "turns", "live_peak", "tables", "mean_rss_bytes"})
 FIGURES = ("heap_per_live",)  # that a report compares; a record has the others too
 LIFETIMES_OPERATIONS = {"full": 100_000_000, "sanity": 1_000_000}
 LIFETIMES_FIGURES = ("rss_early", "rss_late", "rss_peak", "over_packed_late")

@@ -20,7 +20,10 @@ _KNOB = re.compile(
     re.MULTILINE,
 )
 _EXPECTED = re.compile(rf"^hakmem: setting {PREFIX}(\w+)=.* ignored: expected (.*)$", re.MULTILINE)
-FILES = ("METRICS_FILE", "POLICY")  # any word is one's name
+FILES = {  # any word is one's name
+    "METRICS_FILE": "none, or the name of a file",
+    "POLICY": "none, auto, or the name of a file",
+}
 _IGNORED = re.compile(r"^hakmem: (setting .* ignored: .*)$", re.MULTILINE)
 
 
@@ -53,7 +56,7 @@ def listed(library: Path) -> list[Setting]:
     """What values they take, the library says of a wrong one."""
     rows = _rows(library)
     wrong = {PREFIX + row["name"]: "?" for row in rows if row["name"] not in FILES}
-    values = {"HELP": "0 or 1", **dict.fromkeys(FILES, "none, or the name of a file")}
+    values = {"HELP": "0 or 1", **FILES}
     values |= dict(_EXPECTED.findall(_said(library, wrong)))
     return [Setting(**row, values=values[row["name"]]) for row in rows]
 

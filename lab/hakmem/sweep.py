@@ -16,7 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hakmem import ab, behaviours, comparison, statistics, words
 from hakmem.allocators import hakmem
@@ -65,11 +65,11 @@ def arms(knob: Knob) -> list[int]:
 def fixed(name: str, given: Mapping[str, int]) -> Variant:
     """The controller is off, and there is no experiment: what is set stays so."""
     return Variant(
-        name, hakmem(), {FIXED: "0", EXPERIMENT: "none", **({"HAKMEM_KNOBS": _name(given)} if given else {})}
+        name, hakmem(), {FIXED: "0", EXPERIMENT: "none", **({"HAKMEM_KNOBS": setting_of(given)} if given else {})}
     )
 
 
-def _name(given: Mapping[str, int]) -> str:
+def setting_of(given: Mapping[str, int]) -> str:
     return ":".join(f"{knob}={value}" for knob, value in given.items())
 
 
@@ -103,6 +103,18 @@ def shortened(case: Case) -> Case:
 # ---- The first stage -------------------------------------------------------------------------------------------------
 
 
+class Tries(Protocol):
+    """Settings to be tried, each beside the default."""
+
+    def ask(self) -> Variant | None:
+        """None: all have been asked for."""
+        ...
+
+    def tell(self, name: str, found: tuple[float, float] | None) -> None:
+        """Ratios of time and memory; None: it has none."""
+        ...
+
+
 class Search:
     """So many settings of the knobs, of which each follows from those that came back before it."""
 
@@ -120,7 +132,7 @@ class Search:
         random.Random(seed).shuffle(alone)
         alone = alone[: count // SINGLE_SHARE]
         drawn = combined([*self._knobs.values()], min(count // RANDOM_SHARE, count - len(alone)), seed)
-        self._planned = [(_name(one), one) for one in alone]
+        self._planned = [(setting_of(one), one) for one in alone]
         self._planned += [(f"{RANDOM}{number}", one) for number, one in enumerate(drawn, 1)]
         self._count, self._asked = count, 0
         self._trials: dict[str, optuna.Trial] = {}  # those that are being run
@@ -129,7 +141,6 @@ class Search:
         self.rows: list[Row] = []
 
     def ask(self) -> Variant | None:
-        """None: all have been asked for."""
         if self._asked == self._count:
             return None
         name, given = f"{FOUND}{self._asked - len(self._planned) + 1}", None
@@ -146,7 +157,6 @@ class Search:
         return self.variants[name]
 
     def tell(self, name: str, found: tuple[float, float] | None) -> None:
-        """Ratios of time and memory; None: it has none."""
         from optuna.trial import TrialState
 
         trial = self._trials.pop(name)
@@ -157,7 +167,7 @@ class Search:
         self.rows.append((name, *found))
 
 
-def run(search: Search, cases: Sequence[Case], place: Place, count: int, on_step: Callable[[Step], None]) -> None:
+def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step: Callable[[Step], None]) -> None:
     """All settings of a search. LabError where the default fails, to which the others are compared."""
     default = fixed(DEFAULT, {})
     begun = 0
@@ -264,7 +274,7 @@ def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | Non
 
 def report(record: Record, kept: str | None = None) -> Report:
     primary = next(name for name in TIMES if name in record.metrics())
-    metrics = [name for name in MEMORIES if name in record.metrics()][:1]
+    metrics = [name for name in MEMORIES if name in record.metrics()]
     base = comparison.report(record, "sweep", baseline=DEFAULT, primary=primary, metrics=metrics, kept=kept)
     summary: list[str] = []
     for case in record.cases:

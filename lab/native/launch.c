@@ -3,8 +3,9 @@
  *     launch RESULT PRELOAD COMMAND [ARGUMENT...]
  *
  * RESULT receives one line: pid, wait status, wall time (ns), CPU time in user mode and in the kernel (us), peak RSS
- * (KiB), minor faults, major faults. CPU time and faults are those of the command and of every descendant that was
- * waited for; the peak is that of the largest one process. PRELOAD becomes LD_PRELOAD of the command alone; empty for
+ * (KiB), minor faults, major faults, mean RSS (KiB). CPU time and faults are those of the command and of every
+ * descendant that was waited for; the peak is that of the largest one process, the mean over time that of the command
+ * alone. PRELOAD becomes LD_PRELOAD of the command alone; empty for
  * none. Exit status: 0 when RESULT was written, 2 for a usage error, 127 when the command could not be started (RESULT
  * is then empty and standard error says why).
  *
@@ -33,8 +34,62 @@ static long long now_ns(void) {
 
 static long long microseconds(struct timeval time) { return time.tv_sec * 1000000LL + time.tv_usec; }
 
-static _Noreturn void start(const char *preload, char **command, int failure) {
+/* ---- Mean of resident memory --------------------------------------------------------------------------------------- */
+
+/* Looks at a process in ever longer steps, of a 32nd of its time so far: short programs are looked at often enough, and
+ * long ones are not disturbed. What a look finds counts for the time since the one before. */
+struct watch {
+    int statm; /* of /proc; -1: none */
+    long long start_ns, last_ns;
+    double kib_ns; /* the sum */
+};
+
+enum { SHORTEST_NS = 1000000, LONGEST_NS = 20000000, STEPS_OF_TIME = 32 };
+
+static struct watch watch_begun(pid_t process, long long start_ns) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)process);
+    return (struct watch){.statm = open(path, O_RDONLY | O_CLOEXEC), .start_ns = start_ns, .last_ns = start_ns};
+}
+
+static void look(struct watch *watch) {
+    char text[128];
+    ssize_t length = watch->statm < 0 ? -1 : pread(watch->statm, text, sizeof text - 1, 0);
+    long pages;
+    if (length <= 0) return;
+    text[length] = '\0';
+    if (sscanf(text, "%*d %ld", &pages) != 1 || pages == 0) return; /* it has ended */
+    long long now = now_ns();
+    watch->kib_ns += (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024 * (double)(now - watch->last_ns);
+    watch->last_ns = now;
+}
+
+static struct timespec step_of(const struct watch *watch) {
+    long long step = (now_ns() - watch->start_ns) / STEPS_OF_TIME;
+    step = step < SHORTEST_NS ? SHORTEST_NS : step > LONGEST_NS ? LONGEST_NS : step;
+    return (struct timespec){.tv_nsec = step};
+}
+
+/* 0: it was over before anybody looked. */
+static double mean_kib(const struct watch *watch) {
+    return watch->last_ns == watch->start_ns ? 0 : watch->kib_ns / (double)(watch->last_ns - watch->start_ns);
+}
+
+/* ---- One command --------------------------------------------------------------------------------------------------- */
+
+/* Until it ends. */
+static pid_t watch_to_end(pid_t child, const sigset_t *its_end, struct watch *watch, int *status, struct rusage *usage) {
+    pid_t ended;
+    while ((ended = wait4(child, status, WNOHANG, usage)) == 0) {
+        struct timespec step = step_of(watch);
+        if (sigtimedwait(its_end, NULL, &step) < 0) look(watch);
+    }
+    return ended;
+}
+
+static _Noreturn void start(const char *preload, char **command, int failure, const sigset_t *signals) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigprocmask(SIG_SETMASK, signals, NULL);
     exec_or_report(preload, command[0], command, failure);
 }
 
@@ -51,15 +106,20 @@ int main(int count, char **arguments) {
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     unsetenv("LD_PRELOAD");
+    sigset_t its_end, signals;
+    sigemptyset(&its_end);
+    sigaddset(&its_end, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &its_end, &signals);
     long long start_ns = now_ns();
     pid_t child = fork();
     if (child == 0) {
-        start(arguments[2], arguments + 3, failure[1]);
+        start(arguments[2], arguments + 3, failure[1], &signals);
     }
     close(failure[1]);
     int status;
     struct rusage usage;
-    if (child < 0 || wait4(child, &status, 0, &usage) != child) {
+    struct watch watch = watch_begun(child, start_ns);
+    if (child < 0 || watch_to_end(child, &its_end, &watch, &status, &usage) != child) {
         perror("launch");
         return 2;
     }
@@ -69,7 +129,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "%s: %s\n", arguments[3], strerror(reason));
         return 127;
     }
-    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld\n", (int)child, status, wall_ns, microseconds(usage.ru_utime),
-            microseconds(usage.ru_stime), usage.ru_maxrss, usage.ru_minflt, usage.ru_majflt);
+    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f\n", (int)child, status, wall_ns, microseconds(usage.ru_utime),
+            microseconds(usage.ru_stime), usage.ru_maxrss, usage.ru_minflt, usage.ru_majflt, mean_kib(&watch));
     return fclose(result) == 0 ? 0 : 2;
 }

@@ -13,9 +13,9 @@
  * R4  Memory of the recorder's own is the file, a page and thread-local; it never calls what it records.
  * R5  A child that forks finds the session's page wiped and the file not mapped, and begins a session or stays silent.
  */
+#include "next.h"
 #include "trace.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -27,46 +27,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 extern char **environ;
-
-/* ---- What is recorded: the next allocator ------------------------------------------------------------------------ */
-
-static struct {
-    void *(*malloc)(size_t);
-    void *(*calloc)(size_t, size_t);
-    void *(*realloc)(void *, size_t);
-    void (*free)(void *);
-    void *(*aligned_alloc)(size_t, size_t);
-    void *(*memalign)(size_t, size_t);
-    int (*posix_memalign)(void **, size_t, size_t);
-    size_t (*malloc_usable_size)(void *);
-} next;
-
-/* ---- Blocks for whoever calls while the next allocator is being found: given out once, never taken back ---------- */
-
-enum { EARLY_BYTES = 16384, EARLY_UNIT = 16 };
-
-static _Alignas(EARLY_UNIT) char early[EARLY_BYTES];
-static size_t early_used;
-
-static bool is_early(const void *block) { return (uintptr_t)block - (uintptr_t)early < EARLY_BYTES; }
-
-/* The unit before a block holds its size. */
-static size_t early_size(const void *block) {
-    return *(const size_t *)(const void *)((const char *)block - EARLY_UNIT);
-}
-
-static void *early_allocate(size_t bytes) {
-    if (bytes > EARLY_BYTES - 2 * EARLY_UNIT - early_used) {
-        return NULL;
-    }
-    char *unit = early + early_used;
-    *(size_t *)(void *)unit = bytes;
-    early_used += EARLY_UNIT + (bytes + EARLY_UNIT - 1) / EARLY_UNIT * EARLY_UNIT;
-    return unit + EARLY_UNIT;
-}
 
 /* ---- The session: one program of one process --------------------------------------------------------------------- */
 
@@ -252,14 +213,7 @@ static void begin(void) {
     static struct session silent = {.state = SILENT};
     bool is_wiped = page != MAP_FAILED && madvise(page, sizeof *session, MADV_WIPEONFORK) == 0;
     session = is_wiped ? page : &silent;
-    *(void **)&next.calloc = dlsym(RTLD_NEXT, "calloc");
-    *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
-    *(void **)&next.free = dlsym(RTLD_NEXT, "free");
-    *(void **)&next.aligned_alloc = dlsym(RTLD_NEXT, "aligned_alloc");
-    *(void **)&next.memalign = dlsym(RTLD_NEXT, "memalign");
-    *(void **)&next.posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
-    *(void **)&next.malloc_usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
-    *(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
+    find_next();
 }
 
 static bool is_ready(void) {
@@ -389,9 +343,7 @@ EXPORT void free(void *block) {
 
 EXPORT void *realloc(void *block, size_t bytes) {
     if (is_early(block) || !is_ready()) {
-        size_t old_bytes = block ? early_size(block) : 0;
-        void *copy = malloc(bytes);
-        return copy && block ? memcpy(copy, block, old_bytes < bytes ? old_bytes : bytes) : copy;
+        return early_reallocate(block, bytes);
     }
     self.depth++;
     bool is_free = block && bytes == 0; /* as in the C library */
@@ -404,15 +356,6 @@ EXPORT void *realloc(void *block, size_t bytes) {
     }
     self.depth--;
     return moved;
-}
-
-EXPORT void *reallocarray(void *block, size_t count, size_t bytes_each) {
-    size_t bytes;
-    if (__builtin_mul_overflow(count, bytes_each, &bytes)) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    return realloc(block, bytes);
 }
 
 /* The alignment as the exponent of the power of two that it is rounded up to. */
@@ -450,33 +393,4 @@ EXPORT void *aligned_alloc(size_t alignment, size_t bytes) {
 
 EXPORT void *memalign(size_t alignment, size_t bytes) {
     return is_ready() ? align(next.memalign, alignment, bytes) : NULL;
-}
-
-EXPORT void *valloc(size_t bytes) { return memalign((size_t)sysconf(_SC_PAGESIZE), bytes); }
-
-EXPORT void *pvalloc(size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return memalign(page, (bytes + page - 1) / page * page);
-}
-
-/* Of C23; the C library may not have them yet. */
-void free_sized(void *block, size_t bytes);
-void free_aligned_sized(void *block, size_t alignment, size_t bytes);
-
-EXPORT void free_sized(void *block, size_t bytes) {
-    (void)bytes;
-    free(block);
-}
-
-EXPORT void free_aligned_sized(void *block, size_t alignment, size_t bytes) {
-    (void)alignment;
-    (void)bytes;
-    free(block);
-}
-
-EXPORT size_t malloc_usable_size(void *block) {
-    if (is_early(block)) {
-        return early_size(block);
-    }
-    return block && is_ready() ? next.malloc_usable_size(block) : 0;
 }

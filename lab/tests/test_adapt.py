@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hakmem import adapt, behaviours, cli, control, ctl, native
+from hakmem import adapt, behaviours, cli, control, ctl, native, places
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Variant
+from hakmem.measure import Done, Here, OnRun, Sample, Turn, Variant
 from hakmem.suite import BenchCase
 
 
 def figures(cost: float) -> Sample:
     """A run in which every operation costs so much, and twice as much in the first visit."""
     values = {f"cost_{name}_{visit}": cost * (2 if visit == 1 else 1) for name in behaviours.NAMES for visit in (1, 2)}
-    return Sample({**values, **{name.replace("cost", "rss"): 100.0 for name in values}}, "0x1", True)
+    memory = {name.replace("cost", "rss"): 100.0 for name in values}
+    peaks = {name.replace("cost", "peak"): 300.0 if name.endswith("1") else 200.0 for name in values}
+    return Sample({**values, **memory, **peaks}, "0x1", True)
 
 
 def costs_of(variant: Variant) -> float:
@@ -36,7 +40,12 @@ def test_switching_is_compared_with_the_best_of_each(monkeypatch: pytest.MonkeyP
     # 12 to 10 in five, 12 to 5 in one: (1.2 ^ 5 * 2.4) ^ (1 / 6)
     assert "adaptive: 1.347 of the oracle's CPU time, over all behaviours" in done.output
     assert "default: 1.122 of the oracle's CPU time from the second visit on, over all behaviours" in done.output
+    assert "adaptive: 1.000 of the oracle's mean RSS, over all behaviours" in done.output
+    assert "adaptive: 1.000 of the oracle's peak RSS, over all behaviours" in done.output
     text = file.read_text()
+    for metric, value in (("mean_rss_bytes", 100.0), ("peak_rss_bytes", 300.0)):
+        series = f'"metric": "{metric}", "unit": "B", "values": [{value}, {value}, {value}]'
+        assert f'"case": "hot", "variant": "adaptive", {series}' in text
     assert '"oracle in idle: decay_ms=9:held_slabs=1"' in text and '"oracle in hot: default"' in text
     assert (
         '"case": "idle", "variant": "oracle", "metric": "cost_again_ns", "unit": "ns", "values": [5.0, 5.0, 5.0]'
@@ -84,6 +93,16 @@ def test_a_candidate_that_is_kept_was_not_bad(monkeypatch: pytest.MonkeyPatch) -
         adapt.excursion_s(1, "decay_ms=9")
 
 
+def test_a_report_of_an_excursion_has_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"cpu_s": 1.0, "wall_s": 2.0, "peak_rss_bytes": 3e6, "mean_rss_bytes": 2e6}
+    monkeypatch.setattr(adapt.ExcursionCase, "run", lambda self, variant: Sample(values, "", True))
+    words = ["adapt", "excursion", "--try", "decay_ms=4000", "-n", "2", "--", "true"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0 and all(
+        word in done.output for word in ("CPU time", "wall time", "peak RSS", "mean RSS")
+    )
+
+
 def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
     """In a real process, to which memory of its own for each block of a MiB is more than twice the cost."""
     slow_s = 1.0
@@ -97,26 +116,55 @@ def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
 # ---- Policy ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_is_compared_from_its_first_visit_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class Elsewhere(Here):
+    """A machine of a cluster: what it runs has come there in a message."""
+
+    def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+        return super().run(lambda name: pickle.loads(pickle.dumps(next_turn(name))), on_run)
+
+
+@pytest.mark.parametrize("on", [[], ["--on", "tcp://elsewhere:8786"]])
+def test_a_policy_is_compared_from_its_first_visit_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: list[str]
+) -> None:
+    asked: list[str | None] = []
+
+    def opened(address: str | None) -> contextlib.AbstractContextManager[Here]:
+        asked.append(address)
+        return contextlib.nullcontext(Elsewhere())
+
+    monkeypatch.setattr(places, "opened", opened)
+
     def run(self: BenchCase, variant: Variant) -> Sample:
         visits = int(self.words[2])
         assert visits == (4 if variant.name == adapt.LEARNED else adapt.SHORT_VISITS)
+        policy = variant.settings.get("HAKMEM_POLICY")
+        assert (policy is not None) == (variant.name == adapt.FOLLOWED)
+        assert policy is None or Path(policy).read_text().endswith("odds 25\nend\n")
         if "HAKMEM_STATS" in variant.settings:
             Path(variant.settings["HAKMEM_STATS"].removeprefix("json:")).write_text("{}")
         cost = 10.0 if variant.name == "default" else 5.0
-        values = {f"{figure}_idle_{visit}": cost for figure in ("cost", "rss") for visit in range(1, visits + 1)}
+        values = {
+            f"{figure}_idle_{visit}": cost for figure in ("cost", "rss", "peak") for visit in range(1, visits + 1)
+        }
         return Sample(values, "0x1", True)
 
     monkeypatch.setattr(BenchCase, "run", run)
     monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
     monkeypatch.setattr(control, "read", lambda file: {})
-    monkeypatch.setattr(control, "policy", lambda statistics: "evidence 2 s keep decay_ms 1 4 gain 50 % odds 25\nend\n")
-    words = ["adapt", "policy", "--visits", "4", "-n", "2", "--json", str(tmp_path / "record.json"), "idle"]
+    monkeypatch.setattr(
+        control, "policy", lambda statistics, any_program: "evidence 2 s keep decay_ms 1 4 gain 50 % odds 25\nend\n"
+    )
+    words = ["adapt", "policy", "--visits", "4", "-n", "2", *on, "--json", str(tmp_path / "record.json"), "idle"]
     done = CliRunner().invoke(cli.cli, words)
     assert done.exit_code == 0, done.output
+    assert asked == (on[1:] or [None])
     text = (tmp_path / "record.json").read_text()
     assert "the policy comes from: 2 s keep decay_ms 1 4 gain 50 % odds 25" in text
     assert '"variant": "policy", "metric": "cost_first_ns", "unit": "ns", "values": [5.0, 5.0]' in text
     assert '"variant": "learned", "metric": "cost_first_ns"' not in text
+    for metric in ("mean_rss_bytes", "peak_rss_bytes"):
+        assert f'"variant": "policy", "metric": "{metric}"' in text
+    assert "mean RSS" in done.output and "peak RSS" in done.output
     refused = CliRunner().invoke(cli.cli, ["adapt", "policy", "busy"])
     assert isinstance(refused.exception, LabError)

@@ -24,6 +24,7 @@ CALLS = {
     "settings": "",
     "doctor": "",
     "compare": "-n 1 --warmup 0 --with glibc -- true",
+    "predict": "-n 1 --replays 1 --with glibc -- true",
     "bench": "--sanity -n 1 --with glibc hot",
     "demo": "--check --only python3",
     "ab": "-n 1 --a - --b PREFAULT=1 -- true",

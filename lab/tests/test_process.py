@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compiled import EXPORTED, PRINTS, compile_c
-from hakmem import native, process, settings
+from hakmem import measure, native, process, settings
 from hakmem.allocators import Allocator, glibc, hakmem
 from hakmem.errors import LabError
 from hakmem.process import RunError, TakeoverError, run
@@ -36,6 +37,28 @@ def test_a_run_proves_its_allocator_and_has_figures(allocator: Allocator) -> Non
     assert root is not None and process.is_allocator(root.malloc, allocator)
     assert root.peak_rss_bytes is not None and min(done.peak_rss_bytes, root.peak_rss_bytes) > 1 << 20
     assert done.wall_s > 0 and done.user_s + done.system_s > 0 and done.minor_faults > 0
+
+
+GROWING = """
+import time
+time.sleep(0.5)
+held = bytearray(b"x") * (200 << 20)
+time.sleep(0.5)
+"""
+
+
+def test_the_mean_of_memory_is_over_time() -> None:
+    """It has the memory for one of two equal parts of its time."""
+    done = run(python(GROWING), glibc())
+    assert done.mean_rss_bytes is not None
+    assert 0.35 * done.peak_rss_bytes < done.mean_rss_bytes < 0.75 * done.peak_rss_bytes
+    assert measure.values_of(done)["mean_rss_bytes"] == done.mean_rss_bytes
+    assert "mean_rss_bytes" not in measure.values_of(replace(done, mean_rss_bytes=None))
+
+
+def test_a_program_has_the_signals_of_its_caller() -> None:
+    blocked = "import signal; print(signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    assert run(python(blocked), glibc()).stdout == b"False\n"
 
 
 # ---- The preload trap ------------------------------------------------------------------------------------------------

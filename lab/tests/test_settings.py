@@ -14,7 +14,7 @@ from hakmem import cli, native, settings
 def test_every_setting_says_which_values_it_takes() -> None:
     found = {one.name: one for one in settings.listed(native.library())}
     assert found["THP"].values == "off, auto or on" and found["THP"].default == "auto"
-    assert found["POLICY"].values == "none, or the name of a file"
+    assert found["POLICY"].values == "none, auto, or the name of a file"
     assert set(found) == set(settings.known(native.library()))
     assert all(one.values and one.meaning and one.default for one in found.values())
 

@@ -162,12 +162,17 @@ def test_the_default_must_work() -> None:
 
 
 def test_a_behaviour_is_the_last_visit_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"cost_idle_1": 9.0, "cost_idle_2": 5.0, "rss_idle_1": 1.0, "rss_idle_2": 2.0, "cpu_s": 3.0}
+    values = {"cost_idle_1": 9.0, "cost_idle_2": 5.0, "rss_idle_1": 1.0, "rss_idle_2": 2.0}
+    values |= {"peak_idle_1": 9.0, "peak_idle_2": 3.0, "cpu_s": 3.0}
     monkeypatch.setattr(BenchCase, "run", lambda self, variant: Sample(values, "0x1", True))
     monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
     [case] = sweep.cases(["behaviour", "idle"])
     assert case.command == ("/bench/bench_switching", "0.5", "2", "1", "idle")
-    assert case.run(sweep.fixed("default", {})).values == {"cost_ns": 5.0, "mean_rss_bytes": 2.0}
+    assert case.run(sweep.fixed("default", {})).values == {
+        "cost_ns": 5.0,
+        "mean_rss_bytes": 2.0,
+        "peak_rss_bytes": 3.0,
+    }
     assert sweep.cases(["behaviour", "hot,idle"], 2)[1].command[1] == "2"
     assert sweep.shortened(case).command[1] == "0.125"
 
@@ -186,7 +191,8 @@ def test_sweep_finds_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     def run(self: BehaviourCase, variant: Variant) -> Sample:
         given: Mapping[str, str] = variant.settings
         is_best = given.get("HAKMEM_KNOBS") == "decay_ms=4000"
-        return Sample({"cost_ns": 5.0 if is_best else 10.0, "mean_rss_bytes": 100.0}, "0x1", True)
+        cost = 5.0 if is_best else 10.0
+        return Sample({"cost_ns": cost, "mean_rss_bytes": 100.0, "peak_rss_bytes": 200.0}, "0x1", True)
 
     monkeypatch.setattr(BehaviourCase, "run", run)
     monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
@@ -195,7 +201,8 @@ def test_sweep_finds_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert "settings were tried." in done.output
     assert "hot: the fastest fixed setting is decay_ms=4000, 0.5" in done.output
+    assert "mean RSS" in done.output and "peak RSS" in done.output
     text = (tmp_path / "record.json").read_text()
     assert '"kind": "sweep"' in text and "screened: decay_ms=4000: time 0.500" in text
-    assert text.count('"variant": "adaptive"') == 2
+    assert text.count('"variant": "adaptive"') == 3
     assert set(behaviours.NAMES) == {"hot", "bulk", "handover", "buffers", "growing", "idle"}

@@ -292,14 +292,17 @@ static size_t find_former(const char *name, size_t length) {
     return i;
 }
 
+const char *hak_config_variable(char *const *environment, const char *name) {
+    size_t length = strlen(name);
+    for (; environment != NULL && *environment != NULL; environment++)
+        if (strncmp(*environment, name, length) == 0 && (*environment)[length] == '=') return *environment + length + 1;
+    return NULL;
+}
+
 /* True if the environment sets the variable to something. */
 static bool is_set(char *const *environment, const char *name) {
-    size_t length = strlen(name);
-    for (; *environment != NULL; environment++)
-        if (strncmp(*environment, name, length) == 0 && (*environment)[length] == '=' &&
-            (*environment)[length + 1] != '\0')
-            return true;
-    return false;
+    const char *value = hak_config_variable(environment, name);
+    return value != NULL && value[0] != '\0';
 }
 
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages) {

@@ -51,6 +51,9 @@ struct hak_config {
  * its default; one of a former version does not. `environment` may be NULL: all defaults. */
 struct hak_config hak_config_parse(char *const *environment, struct hak_text *messages);
 
+/* What a variable of the environment is set to; NULL where it is not there. `environment` may be NULL. */
+const char *hak_config_variable(char *const *environment, const char *name);
+
 /* HAKMEM_SEED alone, for what is picked before there is a place for messages; 0 where it is not set, or malformed. */
 uint64_t hak_config_seed(char *const *environment);
 

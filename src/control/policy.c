@@ -12,6 +12,11 @@ uint64_t hak_policy_sum(const char *text, size_t length) {
     return sum;
 }
 
+void hak_policy_add_id(struct hak_text *out, const struct hak_policy_program *program) {
+    for (size_t i = 0; i < program->build_id_bytes; i++)
+        hak_text_add(out, "%s%lx", program->build_id[i] < 16 ? "0" : "", (unsigned long)program->build_id[i]);
+}
+
 /* If the text at *at begins with `word`, goes on behind it. */
 static bool take(const char **at, const char *word) {
     size_t length = strlen(word);

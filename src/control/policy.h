@@ -12,6 +12,7 @@
 #ifndef HAK_CONTROL_POLICY_H
 #define HAK_CONTROL_POLICY_H
 
+#include "base/format.h"
 #include "base/knobs.h"
 #include "slab/size_class.h"
 
@@ -32,6 +33,9 @@ struct hak_policy_program {
 
 /* Reads `text`, which ends with NUL. NULL when all is well; else what is wrong, and `policy` is undefined. */
 const char *hak_policy_parse(const char *text, const struct hak_policy_program *program, struct hak_policy *policy);
+
+/* The program's build id in hexadecimal, as a policy says it. */
+void hak_policy_add_id(struct hak_text *out, const struct hak_policy_program *program);
 
 /* FNV-1a. */
 uint64_t hak_policy_sum(const char *text, size_t length);

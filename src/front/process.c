@@ -7,9 +7,8 @@
 #include "base/experiment.h"
 #include "base/profile.h"
 #include "control/ace.h"
-#include "control/policy.h"
 #include "front/background.h"
-#include "pool/canary.h"
+#include "front/follow.h"
 #include "front/meter.h"
 #include "front/miss.h"
 #include "front/routes.h"
@@ -17,10 +16,9 @@
 #include "front/thread.h"
 #include "front/tight.h"
 #include "observe/profile.h"
-#include "hakmem/hakmem.h"
 #include "os/modules.h"
 #include "os/os.h"
-#include "pool/bin_size.h"
+#include "pool/canary.h"
 #include "pool/fork.h"
 #include "pool/quarantine.h"
 #include "region/generation.h"
@@ -45,32 +43,6 @@ static const char *keep_name(const char *name, char *copy, size_t capacity) {
     return copy;
 }
 
-/* Sets the knobs as a file says. False, and a line said, when it can't be followed. */
-static bool follow_policy(const char *path, struct hak_text *messages) {
-    static char text[HAK_POLICY_BYTES];
-    struct hak_policy policy;
-    unsigned char build_id[HAK_BUILD_ID_BYTES];
-    int descriptor = hak_os_open_file(path);
-    size_t length = 0, got = 1;
-    while (descriptor >= 0 && got != 0 && length < sizeof text - 1)
-        length += got = hak_os_read(descriptor, text + length, sizeof text - 1 - length);
-    if (descriptor >= 0) hak_os_close(descriptor);
-    text[length] = '\0';
-    struct hak_policy_program program = {hak_version(), build_id, hak_os_build_id(build_id, sizeof build_id)};
-    const char *problem = descriptor < 0              ? "can't be read"
-                          : !hak_process_initialize() ? "no memory"
-                                                      : hak_policy_parse(text, &program, &policy);
-    if (problem != NULL) {
-        hak_text_add(messages, "hakmem: setting HAKMEM_POLICY=%s ignored: %s\n", path, problem);
-        return false;
-    }
-    for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (policy.has_knob[i]) hak_knob_give((enum hak_knob_number)i, policy.knobs[i]);
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-        hak_atomic_store(&hak_class_slots[i], policy.class_slots[i], relaxed);
-    return true;
-}
-
 static void give_knobs(uint64_t knobs, const uint64_t *values) {
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
         if (knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, values[i]);
@@ -92,8 +64,9 @@ static void take_part(struct hak_text *messages) {
 
 static void set_knobs(struct hak_text *messages) {
     enum hak_goal goal = hak_profile_apply(settings.profile);
-    bool is_pinned = settings.policy != 0 && follow_policy(hak_config_file(settings.policy), messages);
     hak_page_policy_configure(settings.huge_pages, settings.prefault, settings.lazy_purge);
+    bool is_pinned = settings.policy != 0 &&
+                     hak_follow_policy(hak_config_file(settings.policy), environ, settings.help != 0, messages);
     hak_ace_configure(&(struct hak_ace_settings){
         .is_enabled = settings.ace != 0,
         .is_pinned = is_pinned,

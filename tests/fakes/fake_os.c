@@ -23,6 +23,7 @@ struct fake_os fake_os = {
     .grows_in_place = true,
     .processors = 64,
     .build_id = {1, 2, 3, 4},
+    .build_id_bytes = 4,
     .fences_left = SIZE_MAX,
     .read_bytes = SIZE_MAX,
     .is_filtered = true,
@@ -407,7 +408,7 @@ struct hak_os_usage hak_os_usage(bool may_ask) {
 }
 
 size_t hak_os_build_id(unsigned char *id, size_t capacity) {
-    size_t bytes = sizeof fake_os.build_id < capacity ? sizeof fake_os.build_id : capacity;
+    size_t bytes = fake_os.build_id_bytes < capacity ? fake_os.build_id_bytes : capacity;
     memcpy(id, fake_os.build_id, bytes);
     return bytes;
 }
@@ -473,6 +474,15 @@ int hak_os_open_file(const char *path) {
             return FIRST_DESCRIPTOR + i;
         }
     return errno = ENOENT, -1;
+}
+
+int hak_os_open_own_file(const char *path, size_t most_bytes, const char **problem) {
+    *problem = NULL;
+    int descriptor = hak_os_open_file(path);
+    if (descriptor < 0 || strlen(opened_of(descriptor)->rest) <= most_bytes) return descriptor;
+    hak_os_close(descriptor);
+    *problem = "too large";
+    return -1;
 }
 
 size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {

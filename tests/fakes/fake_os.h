@@ -72,6 +72,7 @@ struct fake_os {
     uint64_t clock_ms;         /* stands still; 0 */
     struct hak_os_usage usage; /* 0 */
     unsigned char build_id[4]; /* 1, 2, 3, 4 */
+    size_t build_id_bytes;     /* of it; 4 */
     uint64_t cpu_us;           /* that threads have run; 0 */
     uint64_t cpu_tick_us;      /* their times are exact to this, but for those asked for; 0 */
     bool cpu_is_settled;       /* they have been asked for, just before */

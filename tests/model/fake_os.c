@@ -73,12 +73,6 @@ static void *give(size_t bytes, size_t alignment) {
 }
 
 size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
-size_t hak_os_build_id(unsigned char *id, size_t capacity) { return (void)id, (void)capacity, 0; }
-int hak_os_open_file(const char *path) { return (void)path, -1; }
-size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
-    return (void)descriptor, (void)buffer, (void)bytes, 0;
-}
-void hak_os_close(int descriptor) { (void)descriptor; }
 void *hak_os_map_wiped(void) { return memset(fake_os_wiped, 0, sizeof fake_os_wiped); }
 void hak_os_find_library_code(void) {}
 bool hak_os_is_malloc_wrapped(const void *code) { return (void)code, false; }

@@ -133,15 +133,14 @@ struct hak_memory_use hak_memory_use(const struct hak_memory_groups *found, int6
     return (struct hak_memory_use){.limit_bytes = 64 * HAK_MIB, .used_bytes = 0};
 }
 
-/* In place of control/ace.c and control/policy.c: knobs that nobody turns. */
+/* In place of control/ace.c and front/follow.c: knobs that nobody turns. */
 void hak_ace_configure(const struct hak_ace_settings *given) { (void)given; }
 uint64_t hak_ace_wait_ms(uint64_t most_ms) { return most_ms; }
 void hak_ace_step(bool times) { (void)times; }
 void hak_ace_rest(void) {}
 void hak_ace_after_fork(void) {}
-const char *hak_policy_parse(const char *text, const struct hak_policy_program *program, struct hak_policy *policy) {
-    (void)text, (void)program, (void)policy;
-    return "no policy";
+bool hak_follow_policy(const char *setting, char *const *environment, bool explains, struct hak_text *messages) {
+    return (void)setting, (void)environment, (void)explains, (void)messages, false;
 }
 
 void library_in_child(void) {

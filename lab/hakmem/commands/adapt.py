@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from hakmem import output, places
@@ -103,15 +101,24 @@ def excursion(
 @click.option("--visits", type=click.IntRange(min=3), default=120, show_default=True, help="of the side that learns")
 @settings_option
 @rounds_option
+@places.option
 @output.options
 @click.argument("name", metavar="BEHAVIOUR")
-def policy(seconds: float, visits: int, given: tuple[str, ...], rounds: int, name: str, **files: str | None) -> int:
-    """A behaviour of bench_switching from the first second of a policy on, which comes from a run of its own: against
-    the default that stays, and against a side that has learned for all of its visits.
+def policy(
+    seconds: float,
+    visits: int,
+    given: tuple[str, ...],
+    rounds: int,
+    on: str | None,
+    name: str,
+    **files: str | None,
+) -> int:
+    """A behaviour of bench_switching from the first second of a policy on, which comes from a run of its own on this
+    machine: against the default that stays, and against a side that has learned for all of its visits.
 
     Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
     """
-    import tempfile
+    from dataclasses import replace
 
     from hakmem import adapt, behaviours, ledger, machine, measure, native, progress, settings
     from hakmem.errors import LabError
@@ -121,11 +128,10 @@ def policy(seconds: float, visits: int, given: tuple[str, ...], rounds: int, nam
     own = settings.parse(given, native.library())
     case = adapt.LearningCase(name, seconds, visits)
     start = machine.facts()
-    with tempfile.TemporaryDirectory(prefix="hakmem-policy-") as folder:
-        file = Path(folder) / "policy"
-        note = adapt.learn_policy(case, own, file)
-        with progress.shown() as on_step:
-            done = measure.measure([case], adapt.policy_variants(own, file), rounds, warmup=0, on_step=on_step)
+    text, note = adapt.learn_policy(case, own)
+    case = replace(case, policy=text)
+    with places.opened(on) as place, progress.shown() as on_step:
+        done = measure.measure([case], adapt.policy_variants(own), rounds, warmup=0, on_step=on_step, place=place)
     done.notes.append(note)
     record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
     output.finish(record, lambda kept: adapt.policy_report(record, kept), **files)  # type: ignore[arg-type]

@@ -60,6 +60,9 @@ static void settings(void **state) {
     expect_settings(VARIABLES(bad, interval, unknown),
                     "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected off, text or json[:FILE]\n"
                     "hakmem: unknown setting HAKMEM_X=1 ignored (HAKMEM_HELP=1 lists all)\n");
+    char policy[] = "HAKMEM_POLICY=absent";
+    expect_settings(VARIABLES(policy), "0 524288 - hakmem: setting HAKMEM_POLICY=absent ignored: can't be read\n");
+    expect_settings(VARIABLES(privileged, policy), "0 524288 - ");
     char names[400][48], *many[401] = {NULL}, *all = malloc(20000);
     for (int i = 0; i < 400; i++) many[i] = (snprintf(names[i], sizeof names[i], "HAKMEM_%0*d=", 20, i), names[i]);
     strcpy(all, "0 524288 - ");

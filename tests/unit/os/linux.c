@@ -463,6 +463,44 @@ static void files(void **state) {
     assert_int_equal(hak_os_create_file("/no/such/folder/file"), -1);
 }
 
+static const char *problem_of(const char *path, size_t most_bytes) {
+    const char *problem;
+    int descriptor = hak_os_open_own_file(path, most_bytes, &problem);
+    assert_true(descriptor == -1 || problem == NULL);
+    if (descriptor < 0) return problem == NULL ? "absent" : problem;
+    assert_int_not_equal(fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
+    hak_os_close(descriptor);
+    return "opened";
+}
+
+static void own_files(void **state) {
+    (void)state;
+    char folder[] = "unit-os-XXXXXX", path[32], link[32];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/file", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    assert_string_equal(problem_of(path, 3), "absent");
+    assert_string_equal(problem_of(folder, 3), "not a regular file");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_string_equal(problem_of(path, 3), "not a regular file"); /* and nobody waits for a writer */
+    unlink(path);
+    int descriptor = hak_os_create_file(path);
+    hak_os_write(descriptor, "abc", 3);
+    hak_os_close(descriptor);
+    assert_string_equal(problem_of(path, 3), "opened");
+    assert_string_equal(problem_of(path, 2), "too large");
+    assert_int_equal(symlink("file", link), 0);
+    assert_string_equal(problem_of(link, 3), "opened");
+    snprintf(link, sizeof link, "%s/file/x", folder);
+    assert_string_equal(problem_of(link, 3), "absent");
+    if (geteuid() == 0) {
+        assert_int_equal(chown(path, 1234, 0), 0);
+        assert_string_equal(problem_of(path, 3), "it belongs to another user");
+    }
+    snprintf(link, sizeof link, "%s/link", folder);
+    unlink(link), unlink(path), rmdir(folder);
+}
+
 static void *see_thread_id(void *seen) {
     *(bool *)seen = hak_os_thread_id() == (uint32_t)gettid();
     return NULL;
@@ -613,7 +651,7 @@ UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit
           cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap),
           cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses), cmocka_unit_test(seeded_addresses),
           cmocka_unit_test(refused_addresses), cmocka_unit_test(usage), cmocka_unit_test(clock_moves),
-          cmocka_unit_test(files), cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes),
-          cmocka_unit_test(thread_ids), cmocka_unit_test(facts), cmocka_unit_test(processors),
-          cmocka_unit_test(one_processor), cmocka_unit_test(messages), cmocka_unit_test(wakes_all),
-          cmocka_unit_test(replaced_files), cmocka_unit_test(looking_before_reading))
+          cmocka_unit_test(files), cmocka_unit_test(own_files), cmocka_unit_test(kept_stderr),
+          cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids), cmocka_unit_test(facts),
+          cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages),
+          cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files), cmocka_unit_test(looking_before_reading))

@@ -1,0 +1,350 @@
+"""`hakmem predict`: what is counted and delayed, on programs whose calls are known; what follows from rounds, on rounds
+that are made up; and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from compiled import EXPORTED, compile_c
+from hakmem import allocators, delays, measure, native, predict, process
+from hakmem.allocators import Allocator
+from hakmem.delays import COUNTED, PLAIN, Counts, Tally
+from hakmem.errors import LabError
+from hakmem.measure import CommandCase, Measurement, Sample, Variant
+
+PREDICT = [sys.executable, "-m", "hakmem", "predict"]
+TOLERANCE = 0.2  # of a delay
+
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void *pairs(void *count) {
+    for (long i = 0; i < (long)count; i++) {
+        char *volatile block = malloc(100);
+        free(block);
+    }
+    return NULL;
+}
+
+static int is_aligned(void *block, size_t alignment) { return block && (uintptr_t)block % alignment == 0; }
+
+static int family(void) {
+    char *block = calloc(3, 700), *aligned;
+    int sound = block && block[0] == 0 && block[2099] == 0;
+    memset(block, 7, 2100);
+    block = realloc(block, 90000);
+    sound &= block && block[2099] == 7;
+    sound &= malloc_usable_size(block) >= 90000;
+    errno = 0;
+    sound &= !reallocarray(block, SIZE_MAX / 2, 4) && errno == ENOMEM;
+    free(block);
+    sound &= posix_memalign((void **)&aligned, 4096, 10) == 0 && is_aligned(aligned, 4096);
+    free(aligned);
+    free(NULL);
+    sound &= is_aligned(aligned_alloc(64, 128), 64) && is_aligned(memalign(256, 5), 256);
+    sound &= is_aligned(valloc(1), 4096) && is_aligned(pvalloc(1), 4096);
+    return sound ? 0 : 9;
+}
+
+int main(int argc, char **argv) {
+    long count = argc > 2 ? atol(argv[2]) : 0;
+    if (strcmp(argv[1], "pairs") == 0) {
+        pairs((void *)count);
+    } else if (strcmp(argv[1], "unwaited") == 0) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, pairs, (void *)count);
+        usleep(1500000);
+        pthread_join(thread, NULL);
+    } else if (strcmp(argv[1], "children") == 0) {
+        if (fork() == 0) {
+            pairs((void *)count);
+            _exit(0);
+        }
+        pairs((void *)count);
+        wait(NULL);
+    } else if (strcmp(argv[1], "pages") == 0) {
+        for (long i = 0; i < count; i++) {
+            char *volatile block = malloc(1 << 20);
+            block[0] = 1;
+        }
+    } else if (strcmp(argv[1], "family") == 0) {
+        return family();
+    } else if (strcmp(argv[1], "where") == 0) {
+        Dl_info info;
+        puts(dladdr(malloc(10), &info) ? info.dli_fname : "nowhere");
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_c(tmp_path_factory.mktemp("counted") / "counted", PROGRAM, "-pthread")
+
+
+def counted(*words: object, allocator: Allocator | None = None, **delay: int) -> tuple[Sample, Counts]:
+    case = delays.DelayedCase(CommandCase(tuple(map(str, words))))
+    settings = {name: str(value) for name, value in delay.items()}
+    return case.counted(Variant(COUNTED, allocator or allocators.glibc(), settings))
+
+
+# ---- Counting and delaying -------------------------------------------------------------------------------------------
+
+
+def test_every_call_is_counted_by_its_size(program: Path) -> None:
+    few, many = (counted(program, "pairs", count)[1] for count in (1000, 51000))
+    assert many.sizes[128].count - few.sizes[128].count == 50000
+    assert many.frees.count - few.frees.count == 50000
+    assert many.allocations - few.allocations == 50000
+    assert 0 < many.sizes[128].seconds < 1
+
+
+def test_children_are_counted_too(program: Path) -> None:
+    few, many = (counted(program, "children", count)[1] for count in (1000, 2000))
+    assert many.sizes[128].count - few.sizes[128].count == 2 * 1000
+
+
+def test_threads_are_counted_and_those_that_share_a_line(program: Path) -> None:
+    assert counted(program, "unwaited", 1234)[1].sizes[128].count >= 1234
+
+
+@pytest.mark.parametrize("kind", ["malloc", "free"])
+def test_a_delay_is_as_long_as_it_is_to_be(program: Path, kind: str) -> None:
+    """The processor's time grows by calls x delay; the clock on the wall would be moved by other work, too."""
+    calls, delay_ns = 20_000, 20_000
+    before, _ = counted(program, "pairs", calls)
+    after, counts = counted(program, "pairs", calls, **{kind: delay_ns})
+    expected_s = calls * delay_ns / 1e9
+    assert after.values["cpu_s"] - before.values["cpu_s"] == pytest.approx(expected_s, rel=TOLERANCE)
+    assert counts.waited_s - before.values["waited_s"] == pytest.approx(expected_s, rel=TOLERANCE)
+
+
+def test_a_page_is_first_handed_out_once(program: Path) -> None:
+    few, many = (counted(program, "pages", count)[1] for count in (10, 50))
+    assert many.pages - few.pages == pytest.approx(40 * 256, rel=0.05)
+    assert many.sizes[1 << 20].count == 50
+    one, again = (counted(program, "pairs", count)[1] for count in (10, 50_000))
+    assert one.pages == again.pages
+
+
+def test_a_page_s_delay_is_as_long_as_it_is_to_be(program: Path) -> None:
+    before, _ = counted(program, "pages", 400)
+    after, counts = counted(program, "pages", 400, touch=2000)
+    expected_s = counts.pages * 2000 / 1e9
+    assert after.values["cpu_s"] - before.values["cpu_s"] == pytest.approx(expected_s, rel=TOLERANCE)
+
+
+def test_all_calls_do_what_they_do_without(program: Path, tmp_path: Path) -> None:
+    assert counted(program, "family")[1].allocations >= 7
+    for delay in ("", "1:2", "1:2:3:" + str(tmp_path / "missing"), f"1:2:3:{tmp_path}"):
+        given = {**os.environ, "LD_PRELOAD": str(native.helper("delay.so")), "HAK_DELAY": delay}
+        assert subprocess.run([program, "family"], env=given).returncode == 0
+
+
+def test_calls_go_to_the_allocator_behind(program: Path, tmp_path: Path) -> None:
+    library = compile_c(tmp_path / "own.so", EXPORTED, "-shared", "-fPIC")
+    file = tmp_path / "counts"
+    file.touch()
+    before = native.helper("delay.so")
+    given = {"HAK_DELAY": f"0:0:0:{file}"}
+    run = process.run([str(program), "where"], Allocator("own", library), given, before=before)
+    assert run.stdout.decode().strip() == str(library)
+    found = delays.read(file.read_bytes())
+    assert found is not None and found.allocations >= 1
+
+
+def test_what_takes_no_preload_has_no_figures(tmp_path: Path) -> None:
+    static = compile_c(tmp_path / "static", "int main(void) { return 0; }", "-static")
+    with pytest.raises(LabError, match="left no proof"):
+        counted(static)
+
+
+# ---- Sensitivity -----------------------------------------------------------------------------------------------------
+
+
+def observed(*words: object, rounds: int = 3) -> Measurement:
+    case = delays.DelayedCase(CommandCase(tuple(map(str, words))))
+    pilot, _ = case.counted(Variant(COUNTED, allocators.glibc()))
+    return measure.measure([case], delays.variants(allocators.glibc(), pilot), rounds, warmup=0)
+
+
+def test_a_delay_that_nobody_waits_for_does_not_arrive(program: Path) -> None:
+    """A thread is done long before the program that sleeps beside it."""
+    found = observed(program, "unwaited", 1000)
+    share = delays.sensitivity(found, "malloc", range(found.rounds))
+    assert share is not None and abs(share) < 0.3
+
+
+def test_delays_add_a_share_and_are_not_made_where_nothing_calls() -> None:
+    values = {"wall_s": 2.0, "allocations": 300_000, "frees": 0, "pages": 1}
+    made = {one.name: one.settings for one in delays.variants(allocators.glibc(), Sample(values, "", True))}
+    assert made[PLAIN] == {} and made[COUNTED] == {} and "free" not in made
+    assert made["malloc"] == {"malloc": "1000"}
+    assert made["touch"] == {"touch": str(delays.LONGEST_NS)}
+
+
+# ---- From rounds to predictions --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+    command: tuple[str, ...] = ()
+    same_output: bool = False
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        raise AssertionError("made up")
+
+
+def made_up(case: str, rows: dict[str, list[dict[str, float]]]) -> Measurement:
+    own = [Variant(name, Allocator(name, None)) for name in rows]
+    samples = {case: {name: [Sample(values, "", True) for values in some] for name, some in rows.items()}}
+    (rounds,) = {len(some) for some in rows.values()}
+    return Measurement([Named(case)], own, rounds, samples=samples)
+
+
+def rounds_of(share: float, *, waited_s: float = 1.0, scale: float = 1.0, longer_s: float = 0.4) -> predict.Rounds:
+    """A program of 10 s, whose delays arrive by that share; and a peer that takes longer by so much in the replay."""
+    plain = {"wall_s": 10.0, "peak_rss_bytes": 100e6, "waited_s": 0.0, "malloc_s": 2.0, "free_s": 1.0}
+    slow = {**plain, "wall_s": 10.0 + share * waited_s, "waited_s": waited_s}
+    program = made_up("program", {name: [plain if name in (PLAIN, COUNTED) else slow] * 4
+                                  for name in (PLAIN, COUNTED, *delays.DELAYED)})  # fmt: skip
+    base = {"measured_s": 3.0, "system_s": 0.1, "minor_faults": 1e5, "peak_rss_bytes": 50e6, "heap_peak": 40e6}
+    peer = {**base, "measured_s": 3.0 + longer_s, "minor_faults": 2e5, "peak_rss_bytes": 70e6}
+    return predict.Rounds(program, made_up("trace", {"glibc": [base] * 3, "peer": [peer] * 3}), scale, 30e6)
+
+
+def by_name(of: predict.Rounds) -> dict[str, predict.Prediction]:
+    return {one.name: one for one in predict.conclude(of)}
+
+
+def test_a_replay_s_difference_arrives_by_the_sensitivity() -> None:
+    def longer(of: predict.Rounds) -> float:
+        return by_name(of)["peer"].time.estimate - 1
+
+    full = longer(rounds_of(1.0))
+    assert full == pytest.approx((predict.COLD * 0.3 + 0.1) / 10)
+    assert longer(rounds_of(0.5)) == pytest.approx(full / 2)
+    assert longer(rounds_of(0.0)) == pytest.approx(0)
+    assert longer(rounds_of(0.5, scale=3)) == pytest.approx(full * 3 / 2)
+
+
+def test_what_page_faults_take_arrives_by_the_sensitivity_to_touches() -> None:
+    """The peer's hundred thousand more of them take a tenth of a second, of the 0.4 s that it takes longer."""
+    of = rounds_of(0.0)
+    of.program.samples["program"]["touch"] = rounds_of(1.0).program.samples["program"]["touch"]
+    assert by_name(of)["peer"].time.estimate == pytest.approx(1.01)
+
+
+def test_a_sensitivity_that_can_t_be_told_is_full() -> None:
+    unknown = rounds_of(5.0, waited_s=0.01)
+    assert predict.shares(unknown, range(4)) == dict.fromkeys(delays.DELAYED)
+    assert by_name(unknown)["peer"].time == by_name(rounds_of(1.0))["peer"].time
+
+
+def test_memory_differs_by_what_the_replays_do() -> None:
+    assert by_name(rounds_of(1.0))["peer"].memory.estimate == pytest.approx(1.2)
+
+
+def test_the_ideal_takes_no_time_for_calls_and_packs_blocks() -> None:
+    ideal = by_name(rounds_of(0.5))[predict.IDEAL]
+    assert ideal.time.estimate == pytest.approx(1 - 0.5 * 3 / 10)
+    assert ideal.memory.estimate == pytest.approx(1 - 10 / 100)
+
+
+def test_intervals_hold_what_rounds_scatter_and_what_the_model_is_off() -> None:
+    """The more, the larger a change is predicted."""
+    steady = rounds_of(1.0)
+    small, large = (by_name(one)["peer"].time for one in (steady, rounds_of(1.0, longer_s=3.0)))
+    assert small.low < small.estimate < small.high
+    assert small.high / small.low >= 1 + 2 * predict.ERROR_OF_TIME[0]
+    assert large.high / large.low > small.high / small.low
+    for number, sample in enumerate(steady.program.samples["program"]["malloc"]):
+        steady.program.samples["program"]["malloc"][number] = Sample(
+            {**sample.values, "wall_s": 11 + 2 * (number % 2)}, "", True
+        )
+    scattered = by_name(steady)["peer"].time
+    assert scattered.high / scattered.low > small.high / small.low
+
+
+def test_an_allocator_that_fails_a_replay_has_no_prediction() -> None:
+    of = rounds_of(1.0)
+    assert of.replayed
+    of.replayed.samples["trace"]["peer"].clear()
+    assert list(by_name(of)) == [predict.IDEAL]
+
+
+def test_the_smallest_traces_are_left_out() -> None:
+    traces = {Path("a"): 900, Path("b"): 60, Path("c"): 40}
+    assert predict._largest(traces) == ([Path("a"), Path("b")], 960)
+    assert predict._largest({}) == ([], 0)
+
+
+def test_the_time_of_reading_the_clock_is_taken_off() -> None:
+    words = [0] * (delays.HEAD_WORDS + delays.LINE_WORDS)
+    words[0], words[1] = 1, 30_000  # 30 ns for each look
+    place = delays.HEAD_WORDS + 3 * 7  # of sizes to 2^7
+    words[place : place + 3] = [1700, 100, 8000]
+    found = delays.read(b"".join(word.to_bytes(8, "little") for word in words))
+    assert found is not None and found.sizes == {128: Tally(1700, pytest.approx(1700 * 50e-9))}
+    assert delays.read(bytes(8 * len(words))) is None
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PREDICT, *map(str, words)], capture_output=True, text=True, timeout=300)
+
+
+def test_it_predicts_without_running_the_program_on_another(program: Path) -> None:
+    done = run("-n", 1, "--replays", 1, "--with", "hakmem", "--json", "-", "--", program, "pairs", 5000)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [one["allocator"] for one in found["predictions"]] == ["hakmem", "ideal"]
+    assert {one["bytes"]: one["calls"] for one in found["allocations"]}[128] >= 5000
+    assert found["incumbent"] == "glibc" and found["wall_s"] > 0
+
+
+def test_it_shows_tables(program: Path) -> None:
+    done = run("-n", 1, "--replays", 1, "--with", "glibc", "--baseline", "hakmem", "--", program, "pairs", 5000)
+    assert done.returncode == 0, done.stderr
+    for said in ("on hakmem", "glibc", "ideal", "malloc to 128 B", "sensitivity"):
+        assert said in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ((), "no command"),
+        (("--", "nosuchcommand"), "nosuchcommand: command not found"),
+        (("--baseline", "glibc,hakmem", "--", "true"), "--baseline glibc,hakmem: expected the name of one allocator"),
+        (("--with", "nosuch", "--", "true"), "no allocator 'nosuch'"),
+        (("--with", "hakmem", "--", "false"), "false failed with exit status 1"),
+        (("--with", "hakmem", "--timeout", "0.2", "--", "sleep", "5"), "sleep was ended after 0.2 s"),
+    ],
+)
+def test_errors_are_one_line(words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
