@@ -44,6 +44,7 @@
 #include "region/large.c"
 
 /* pool: who gets which slab. */
+#include "pool/canary.c"
 #include "pool/partial_set.c"
 #include "pool/bin.c"
 #include "pool/bin_size.c"

@@ -84,7 +84,7 @@ def is_on_hakmem(pid: int) -> bool:
     looks: set[tuple[str, ...]] = {(f"/proc/{pid}/exe",)}
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         found = re.match(r"(\S+) ..x. \S+ (\w+):(\w+) ([1-9]\d*)\s+(/.*)", line)
-        if found and re.search(r"/libhakmem\.so[^/]* \(deleted\)$", found[5]):
+        if found and re.search(r"/libhakmem(-secure)?\.so[^/]* \(deleted\)$", found[5]):
             return True  # replaced by another version since
         if found:
             device = os.makedev(int(found[2], 16), int(found[3], 16))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hakmem import elf, settings, takeover
+from hakmem import elf, native, settings, takeover
 from hakmem.errors import LabError
 from hakmem.host import AT_PAGESZ, AT_SECURE, Host, HostProcess
 from hakmem.process import C_LIBRARY, is_preloadable
@@ -130,7 +130,7 @@ def of_surroundings(process: HostProcess) -> Iterator[Finding]:
         fact, advice = f"limited to {size(data)} (RLIMIT_DATA)", "ulimit -d unlimited: the heap counts as data"
         yield problem("data", fact, advice) if data < 4 * MIB else note("data", fact, advice)
     yield _seccomp(process)
-    others = [file for file in preloaded(process) if not Path(file).name.startswith(("libhakmem.so", "guard.so"))]
+    others = [file for file in preloaded(process) if not Path(file).name.startswith((*native.LIBRARIES, "guard.so"))]
     if others:
         yield note(
             "LD_PRELOAD", f"preloaded already: {' '.join(others)}", "nothing: `hakmem run` puts hakmem before it"
@@ -227,7 +227,7 @@ def _running_program(process: HostProcess, program: str, library: Path) -> Itera
     malloc = malloc_of(process, program)
     if malloc is None:
         yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)
-    elif Path(malloc).name.startswith("libhakmem.so"):
+    elif Path(malloc).name.startswith(native.LIBRARIES):
         yield ok("malloc", f"hakmem's ({malloc})")
     else:
         yield problem("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
@@ -254,7 +254,7 @@ def _exports_malloc(file: Path) -> bool:
     try:
         return "malloc" in elf.read(file).exports
     except LabError:  # replaced or removed since
-        return file.name.startswith("libhakmem.so")
+        return file.name.startswith(native.LIBRARIES)
 
 
 # ---- The whole -------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hakmem.errors import LabError
 
 PACKAGE = Path(__file__).resolve().parent
 BUNDLED = PACKAGE / "native"
+LIBRARIES = ("libhakmem.so", "libhakmem-secure.so")  # how the names of their files begin
 SYSTEMS = Path("/usr/lib/hakmem")  # where the system's package has this one, with links to the system's library
 
 
@@ -44,6 +45,15 @@ def _find(name: str, folder_in_build: str) -> Path:
 def library() -> Path:
     """libhakmem.so"""
     return _find("libhakmem.so", ".")
+
+
+def secure_library() -> Path:
+    """libhakmem-secure.so, beside the other"""
+    other = library()
+    path = other.with_name(other.name.replace("libhakmem", "libhakmem-secure", 1))
+    if not path.is_file():
+        raise LabError(f"{path} is not there: this installation has no secure build")
+    return path
 
 
 def program(name: str) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hakmem import native
 from hakmem.errors import LabError
 from hakmem.symbols import Mapping, Symbols
 
@@ -199,7 +200,7 @@ def frames_of(symbols: Symbols, addresses: Iterable[int]) -> tuple[Frame, ...]:
         if mapping is None:
             break
         name = symbols.name(mapping, address)
-        is_own = mapping.module.startswith("libhakmem.so") or name in OWN_NAMES or name.startswith(OWN_PREFIXES)
+        is_own = mapping.module.startswith(native.LIBRARIES) or name in OWN_NAMES or name.startswith(OWN_PREFIXES)
         if frames or not is_own:
             frames.append(Frame(mapping.module, address - mapping.start + mapping.offset, name, address, mapping))
     return tuple(frames)

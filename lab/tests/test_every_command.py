@@ -57,6 +57,7 @@ CALLS = {
 # Commands that do something else with an option: in the tests that need no more than words.
 MODES = {
     "run --repeatable": "-- true",
+    "run --secure": "-- true",
     "compare --dossier=new": "-n 1 --warmup 0 --with hakmem,hakmem -- true",
 }
 NO_RESULT = {"run", "ctl", "learn", "profile", "record", "peers install", "serve"}  # on standard output as a table

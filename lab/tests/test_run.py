@@ -49,6 +49,20 @@ def test_it_is_on_hakmem() -> None:
     assert run("--", PYTHON, "-c", SAYS_MALLOC).stdout == "hakmem\n"
 
 
+def test_it_is_on_the_secure_build() -> None:
+    says = SAYS_MALLOC.replace("libhakmem", "libhakmem-secure")
+    assert run("--secure", "--", PYTHON, "-c", says).stdout == "hakmem\n"
+    assert run("--", PYTHON, "-c", says).stdout == "other\n"
+
+
+def test_without_the_secure_build_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "libhakmem.so.1.0"
+    there.touch()
+    monkeypatch.setattr(native, "library", lambda: there)
+    with pytest.raises(LabError, match=r"^.*/libhakmem-secure\.so\.1\.0 is not there: .* no secure build$"):
+        native.secure_library()
+
+
 def test_options_of_the_program_are_its_own() -> None:
     assert run("--", "echo", "--set", "-x", "--", "-h").stdout == "--set -x -- -h\n"
     assert run("sh", "-c", "echo $0", "--help").stdout == "--help\n"

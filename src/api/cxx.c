@@ -85,6 +85,24 @@ static void *ask(size_t size, size_t alignment) {
 
 static void *new_throwing(size_t size);
 static void *new_aligned_throwing(size_t size, size_t alignment);
+static void delete_block(void *block);
+static void delete_array(void *block);
+static void delete_aligned(void *block, size_t alignment);
+
+/* What a block of the secure build says that it is from. A program's own delete gives free what hakmem's new made. */
+static uint32_t from_new(void) {
+    if (!HAK_SECURE) return 0;
+    return IS_OWN(public_delete, delete_block) && IS_OWN(public_free, hak_free) ? HAK_FROM_NEW : HAK_FROM_MALLOC;
+}
+static uint32_t from_new_array(void) {
+    if (!HAK_SECURE) return 0;
+    bool is_ours = IS_OWN(public_delete_array, delete_array) && from_new() == HAK_FROM_NEW;
+    return is_ours ? HAK_FROM_NEW_ARRAY : HAK_FROM_MALLOC;
+}
+static uint32_t from_new_aligned(size_t alignment) {
+    if (!HAK_SECURE) return 0;
+    return IS_OWN(public_delete_aligned, delete_aligned) ? hak_from_aligned_new(alignment) : HAK_FROM_MALLOC;
+}
 
 /* Where the program was not started with a C++ runtime, but the library that wants memory was linked to one of its own:
  * the operator that came with it. NULL else. */
@@ -103,7 +121,7 @@ static void *ask_beside(void *by, size_t size, size_t alignment) {
 
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
  * being there. */
-static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, const void *caller) {
+static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, const void *caller, uint32_t from) {
     void *beside = may_throw ? find_new_beside(caller, alignment != 0) : NULL;
     if (beside != NULL) return ask_beside(beside, size, alignment);
     for (;;) {
@@ -112,7 +130,7 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, 
         if (may_throw) handler();
         else if (!hak_call_new_handler(handler)) return NULL;
         void *block = ask(size, alignment);
-        if (block != NULL) return block;
+        if (block != NULL) return hak_front_say_from(block, from);
     }
     if (!may_throw) return NULL;
     throw_bad_alloc();
@@ -121,50 +139,53 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, 
 /* Of another malloc than hakmem's. A last act, as new_missed. */
 static HAK_COLD void *new_asked(size_t size, size_t alignment, bool may_throw) {
     void *block = ask(size, alignment);
-    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw, HAK_CALLER());
+    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw, HAK_CALLER(), HAK_FROM_MALLOC);
 }
 
-static HAK_COLD void *new_missed(size_t size, bool may_throw) {
+static HAK_COLD void *new_missed(size_t size, bool may_throw, uint32_t from) {
     HAK_WALKABLE();
     void *block = hak_front_alloc_miss(size, HAK_CALLER()); /* new_missed is a last act */
-    return HAK_LIKELY(block != NULL) ? block : new_failed(size, 0, may_throw, HAK_CALLER());
+    if (HAK_UNLIKELY(block == NULL)) return new_failed(size, 0, may_throw, HAK_CALLER(), from);
+    return hak_front_say_from(block, from);
 }
 
-HAK_INLINE void *new_block(size_t size, bool may_throw) {
+HAK_INLINE void *new_block(size_t size, bool may_throw, uint32_t from) {
     if (!IS_OWN(public_malloc, hak_malloc)) return new_asked(size, 0, may_throw);
-    void *block = hak_front_take(size);
-    return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw);
+    void *block = hak_front_take(size, from);
+    return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw, from);
 }
 
 static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
     HAK_WALKABLE();
     if (!IS_OWN(public_aligned_alloc, hak_aligned_alloc)) return new_asked(size, alignment, may_throw);
     void *block = hak_aligned_alloc(alignment, size);
-    return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw, HAK_CALLER());
+    uint32_t from = from_new_aligned(alignment);
+    if (HAK_UNLIKELY(block == NULL)) return new_failed(size, alignment, may_throw, HAK_CALLER(), from);
+    return hak_front_say_from(block, from);
 }
 
 struct nothrow; /* std::nothrow_t, passed by reference and never looked at */
 
 /* ---- new --------------------------------------------------------------------------------------------------------- */
 
-static void *new_throwing(size_t size) { return new_block(size, true); }
+static void *new_throwing(size_t size) { return new_block(size, true, from_new()); }
 
 static void *new_array(size_t size) {
     if (!IS_OWN(public_new, new_throwing)) return public_new(size);
-    return new_block(size, true);
+    return new_block(size, true, from_new_array());
 }
 
 static void *new_nothrow(size_t size, const struct nothrow *tag) {
     (void)tag;
     if (!IS_OWN(public_new, new_throwing)) return hak_call_new(public_new, size);
-    return new_block(size, false);
+    return new_block(size, false, from_new());
 }
 
 static void *new_array_nothrow(size_t size, const struct nothrow *tag) {
     (void)tag;
     if (!IS_OWN(public_new_array, new_array) || !IS_OWN(public_new, new_throwing))
         return hak_call_new(public_new_array, size);
-    return new_block(size, false);
+    return new_block(size, false, from_new_array());
 }
 
 static void *new_aligned_throwing(size_t size, size_t alignment) { return new_aligned(size, alignment, true); }
@@ -230,41 +251,40 @@ HAK_OVERRIDE(new_sized_aligned, __size_returning_new_aligned_hot_cold, (size_t, 
 
 /* ---- delete ------------------------------------------------------------------------------------------------------ */
 
-HAK_INLINE void hand_back(void *block) {
+HAK_INLINE void hand_back(void *block, uint32_t from) {
     if (!IS_OWN(public_free, hak_free)) public_free(block);
-    else hak_front_free(block);
+    else hak_front_free(block, from);
 }
 
-static void delete_block(void *block) { hand_back(block); }
+static void delete_block(void *block) { hand_back(block, HAK_FROM_NEW); }
 
 /* Where delete is hakmem's, but free is not, the size is of no use. */
-HAK_INLINE void hand_back_sized(void *block, size_t size) {
+HAK_INLINE void hand_back_sized(void *block, size_t size, uint32_t from) {
     if (!IS_OWN(public_free, hak_free)) public_free(block);
-    else hak_front_free_sized(block, size);
+    else hak_front_free_sized(block, size, from);
 }
 
 static void delete_array(void *block) {
     if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else hand_back(block);
+    else hand_back(block, HAK_FROM_NEW_ARRAY);
 }
 
 static void delete_sized(void *block, size_t size) {
     if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else hand_back_sized(block, size);
+    else hand_back_sized(block, size, HAK_FROM_NEW);
 }
 
 static void delete_array_sized(void *block, size_t size) {
     if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, delete_block)) public_delete_array(block);
-    else hand_back_sized(block, size);
+    else hand_back_sized(block, size, HAK_FROM_NEW_ARRAY);
 }
 
 /* Of aligned_alloc: where this is hakmem's, so is the block, whoever has put a free before. */
 HAK_INLINE bool is_from_others(void) { return !IS_OWN(public_aligned_alloc, hak_aligned_alloc); }
 
 static void delete_aligned(void *block, size_t alignment) {
-    (void)alignment;
     if (is_from_others()) public_free(block);
-    else hak_front_free(block);
+    else hak_front_free(block, hak_from_aligned_new(alignment));
 }
 
 static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
@@ -272,14 +292,14 @@ static void delete_array_aligned(void *block, size_t alignment) { public_delete_
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
     else if (is_from_others()) public_free(block);
-    else hak_front_free_aligned_sized(block, alignment, size);
+    else hak_front_free_aligned_sized(block, alignment, size, hak_from_aligned_new(alignment));
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
     else if (is_from_others()) public_free(block);
-    else hak_front_free_aligned_sized(block, alignment, size);
+    else hak_front_free_aligned_sized(block, alignment, size, hak_from_aligned_new(alignment));
 }
 
 /* Called where a constructor has thrown, and hardly ever. */

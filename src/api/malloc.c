@@ -22,16 +22,16 @@
 static HAK_COLD void *malloc_missed(size_t size) { return hak_front_alloc_miss(size, HAK_CALLER()); }
 
 HAK_HIT void *hak_malloc(size_t size) {
-    void *block = hak_front_take(size);
+    void *block = hak_front_take(size, HAK_FROM_MALLOC);
     return HAK_LIKELY(block != NULL) ? block : malloc_missed(size);
 }
 
-HAK_HIT void hak_free(void *block) { hak_front_free(block); }
+HAK_HIT void hak_free(void *block) { hak_front_free(block, HAK_FROM_MALLOC); }
 
-void hak_free_sized(void *block, size_t size) { hak_front_free_sized(block, size); }
+void hak_free_sized(void *block, size_t size) { hak_front_free_sized(block, size, HAK_FROM_MALLOC); }
 
 void hak_free_aligned_sized(void *block, size_t alignment, size_t size) {
-    hak_front_free_aligned_sized(block, alignment, size);
+    hak_front_free_aligned_sized(block, alignment, size, HAK_FROM_MALLOC);
 }
 
 static HAK_COLD void *fail(int error) {
@@ -49,14 +49,15 @@ HAK_HIT void *hak_calloc(size_t count, size_t size) {
     size_t bytes;
     if (HAK_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
     if (bytes > HAK_SMALL_MAX) return hak_front_alloc_large(bytes, HAK_ALIGNMENT, true, HAK_CALLER());
-    void *block = hak_front_take(bytes);
-    return HAK_LIKELY(block != NULL) ? memset(block, 0, bytes) : calloc_missed(bytes);
+    void *block = hak_front_take(bytes, HAK_FROM_MALLOC);
+    if (HAK_UNLIKELY(block == NULL)) return calloc_missed(bytes);
+    return HAK_SECURE ? block : memset(block, 0, bytes);
 }
 
 /* To a block that has been made. */
 HAK_INLINE void *move_to(void *moved, const struct hak_place *place, size_t size) {
     memcpy(moved, (void *)place->start, size < place->bytes ? size : place->bytes);
-    hak_front_free((void *)place->start);
+    hak_front_free((void *)place->start, HAK_FROM_MALLOC);
     return moved;
 }
 
@@ -75,7 +76,7 @@ static HAK_COLD void *move_missed(const struct hak_place *place, size_t size, co
 
 static void *move_block(const struct hak_place *place, size_t size, const void *caller) {
     HAK_WALKABLE();
-    void *moved = hak_front_take(size);
+    void *moved = hak_front_take(size, HAK_FROM_MALLOC);
     return HAK_LIKELY(moved != NULL) ? move_to(moved, place, size) : move_missed(place, size, caller);
 }
 
@@ -95,7 +96,7 @@ void *hak_realloc(void *block, size_t size) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
     struct hak_place place = hak_front_place_of(block, "realloc");
     if (size == 0) {
-        hak_front_free(block);
+        hak_front_free(block, HAK_FROM_MALLOC);
         return NULL;
     }
     HAK_WALKABLE();
@@ -123,7 +124,7 @@ static void *alloc_aligned(size_t alignment, size_t size, const void *caller) {
     if (alignment <= HAK_ALIGNMENT) return hak_front_alloc(size, caller);
     if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
-    if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_size_classes[size_class].block_bytes, caller);
+    if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_usable_bytes(size_class), caller);
     return hak_front_alloc_large(size, alignment, false, caller);
 }
 
@@ -167,7 +168,7 @@ size_t hak_malloc_usable_size(void *block) {
 size_t hak_malloc_good_size(size_t size) {
     if (!hak_process_initialize() || size > PTRDIFF_MAX - hak_os_page_bytes()) return size;
     if (size > HAK_SMALL_MAX) return hak_align_up(size, hak_os_page_bytes());
-    return hak_size_classes[hak_size_class_of(size)].block_bytes;
+    return hak_usable_bytes(hak_size_class_of(size));
 }
 
 void *hak_alloc_at_least(size_t size, size_t *usable) {

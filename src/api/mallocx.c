@@ -30,7 +30,7 @@ size_t hak_nallocx(size_t size, int flags) {
     if (size > PTRDIFF_MAX - hak_os_page_bytes() || alignment > PTRDIFF_MAX) return 0;
     if (!hak_process_initialize()) return 0;
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
-    if (size_class != HAK_CLASS_NONE) return hak_size_classes[size_class].block_bytes;
+    if (size_class != HAK_CLASS_NONE) return hak_usable_bytes(size_class);
     return size == 0 ? hak_os_page_bytes() : hak_align_up(size, hak_os_page_bytes());
 }
 
@@ -63,12 +63,12 @@ size_t hak_xallocx(void *block, size_t size, size_t extra, int flags) {
 
 void hak_dallocx(void *block, int flags) {
     if (is_uncached(flags)) hak_front_free_uncached(block);
-    else hak_front_free(block);
+    else hak_front_free(block, HAK_FROM_MALLOC);
 }
 
 void hak_sdallocx(void *block, size_t size, int flags) {
     if (is_uncached(flags)) hak_front_free_uncached(block);
-    else hak_front_free_aligned_sized(block, alignment_of(flags), size);
+    else hak_front_free_aligned_sized(block, alignment_of(flags), size, HAK_FROM_MALLOC);
 }
 
 /* Whether hak_realloc does: it aligns large blocks to units, small ones to HAK_ALIGNMENT, and only these are cached. */

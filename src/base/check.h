@@ -19,6 +19,7 @@ enum hak_misuse_kind {
     HAK_MISUSE_WRONG_SIZE,       /* "wrong size: OFFSET bytes for a block of SIZE bytes" */
     HAK_MISUSE_OVERFLOW,         /* "overflow: OFFSET bytes behind the end of a block of SIZE bytes were written" */
     HAK_MISUSE_UNDERFLOW,        /* "underflow: OFFSET bytes before a block of SIZE bytes were written" */
+    HAK_MISUSE_MISMATCH,         /* "mismatch: a block of SIZE bytes from ...": OFFSET is of pool/canary.h */
 };
 
 /* Writes "hakmem: FUNCTION(0xADDRESS): TEXT" to standard error, and aborts. */

@@ -17,7 +17,7 @@ extern struct hak_knobs hak_knobs;
 #define hak_knob(name) hak_atomic_load(&hak_knobs.name, relaxed)
 
 /* Blocks go to their slabs when they are freed, past the bins. */
-HAK_INLINE bool hak_frees_directly(void) { return HAK_SECURE || hak_knob(direct_free_mode) != 0; }
+HAK_INLINE bool hak_frees_directly(void) { return hak_knob(direct_free_mode) != 0; }
 
 /* ---- By number, for what treats all alike ---- */
 

@@ -12,11 +12,13 @@
  * Another thread may drain the bin at any moment, from below (pool/drain.h). Therefore a hit compares by order, and
  * touches no slot but the topmost one and the one above it.
  *
- * In the secure build (HAK_SECURE) no free is a hit.
+ * In the secure build (HAK_SECURE) no free is a hit. Its blocks have canaries, which say what they are `from`
+ * (pool/canary.h); the other builds ignore that.
  */
 #ifndef HAK_FRONT_FRONT_H
 #define HAK_FRONT_FRONT_H
 
+#include "pool/canary.h"
 #include "pool/heap.h"
 
 /* The calling thread's heap; never NULL. */
@@ -24,27 +26,37 @@ extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initi
 
 /* Byte offset of the bin for sizes of (index - 1) * 16 + 1 .. index * 16 in a heap. All 0 until the process is
  * initialised: bin 0 is always empty. front/routes.h says who writes it, and when. */
-extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_SMALL_MAX / HAK_ALIGNMENT + 1];
+extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_BLOCK_MAX / HAK_ALIGNMENT + 1];
 
 /* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory; `caller` is
  * the code that wants it (front/background.h). */
 HAK_COLD void *hak_front_alloc_miss(size_t size, const void *caller);
 HAK_COLD void hak_front_free_miss(void *block);
 
+/* The secure build's: a live small block is from another call than malloc; and a free of what is from such a call. */
+void hak_front_change_from(void *block, uint32_t from);
+void hak_front_free_checked(void *block, uint32_t from);
+
+HAK_INLINE void *hak_front_say_from(void *block, uint32_t from) {
+    if (HAK_SECURE) hak_front_change_from(block, from);
+    return block;
+}
+
 /* Ends the program when a block of this alignment and size can't be the one. Of the secure build: the others trust what
  * a sized delete is told. */
 void hak_front_check_size(const void *block, size_t alignment, size_t size);
 
-/* A block of at least `size` bytes, or NULL: then it is a miss. */
-HAK_INLINE void *hak_front_take(size_t size) {
+/* A block of at least `size` bytes, or NULL: then it is a miss. In the secure build it is zero. */
+HAK_INLINE void *hak_front_take(size_t size, uint32_t from) {
     if (HAK_LIKELY(size <= HAK_SMALL_MAX)) {
-        uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
+        uint16_t offset = hak_atomic_load(&hak_bin_offsets[hak_route_index(size)], relaxed);
         struct hak_bin *bin = hak_bin_at(hak_thread_heap, offset);
         void **top = hak_owned_get(&bin->top);
         if (HAK_LIKELY(hak_relaxed_below(&bin->base, top))) {
             void *block = top[-1];
             hak_bin_set_top(bin, top - 1);
             if (block == NULL) __builtin_unreachable();
+            if (HAK_SECURE) hak_canary_hand_out(block, hak_usable_bytes(offset / HAK_BIN_STRIDE), from);
             return block;
         }
     }
@@ -53,7 +65,7 @@ HAK_INLINE void *hak_front_take(size_t size) {
 
 /* A block of at least `size` bytes. */
 HAK_INLINE void *hak_front_alloc(size_t size, const void *caller) {
-    void *block = hak_front_take(size);
+    void *block = hak_front_take(size, HAK_FROM_MALLOC);
     return HAK_LIKELY(block != NULL) ? block : hak_front_alloc_miss(size, caller);
 }
 
@@ -71,9 +83,9 @@ HAK_INLINE bool hak_front_put(struct hak_bin *bin, void *block) {
     return false;
 }
 
-HAK_INLINE void hak_front_free(void *block) {
+HAK_INLINE void hak_front_free(void *block, uint32_t from) {
     if (HAK_SECURE) {
-        hak_front_free_miss(block);
+        hak_front_free_checked(block, from);
         return;
     }
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
@@ -88,30 +100,30 @@ HAK_INLINE void hak_front_free(void *block) {
 
 /* The same when the size asked for is known: the bin is found from it, and the page map only has to agree, so that no
  * load waits for another. Blocks of another class (aligned ones, or a wrong size) take the way of hak_front_free. */
-HAK_INLINE void hak_front_free_sized(void *block, size_t size) {
+HAK_INLINE void hak_front_free_sized(void *block, size_t size, uint32_t from) {
     if (HAK_SECURE) {
         hak_front_check_size(block, HAK_ALIGNMENT, size);
-        hak_front_free_miss(block);
+        hak_front_free_checked(block, from);
         return;
     }
     uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), unit = ((uintptr_t)block - start) >> HAK_UNIT_SHIFT;
     if (HAK_LIKELY(hak_page_map_reaches(unit) && size <= HAK_SMALL_MAX)) {
         HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
-        uint16_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
+        uint16_t offset = hak_atomic_load(&hak_bin_offsets[hak_route_index(size)], relaxed);
         bool agrees = hak_atomic_load(&page_map[unit], relaxed) == offset;
         if (HAK_LIKELY(agrees && hak_front_put(hak_bin_at(hak_thread_heap, offset), block))) return;
     }
-    hak_front_free(block);
+    hak_front_free(block, from);
 }
 
 /* The same when an alignment was asked for, too. */
-HAK_INLINE void hak_front_free_aligned_sized(void *block, size_t alignment, size_t size) {
+HAK_INLINE void hak_front_free_aligned_sized(void *block, size_t alignment, size_t size, uint32_t from) {
     if (HAK_SECURE) {
         hak_front_check_size(block, alignment, size);
-        hak_front_free_miss(block);
+        hak_front_free_checked(block, from);
         return;
     }
-    hak_front_free_sized(block, size);
+    hak_front_free_sized(block, size, from);
 }
 
 #endif

@@ -33,7 +33,7 @@ enum { SLABS_TO_OPEN = 4 };
  * counts for more. */
 enum { MOST_BLOCKS_PER_MISS = 64, MOST_BLOCKS_IN_A_RUN = 256 };
 
-/* Where blocks go to their slabs, each free looks through what the bin has. */
+/* Where frees go to slabs, each looks through what the bin has. */
 enum { MOST_BLOCKS_TO_LOOK_THROUGH = 16 };
 
 static HAK_COLD void *out_of_memory(void) {
@@ -153,22 +153,6 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
     return is_long;
 }
 
-/* ---- Quarantine, of the secure build ----------------------------------------------------------------------------- */
-
-/* A freed block is zero, but where it was written to. */
-static void look_at_freed(const void *block, uint32_t size_class) {
-    const unsigned char *bytes = block;
-    size_t size = hak_size_classes[size_class].block_bytes, at = 0;
-    uint64_t first;
-    memcpy(&first, bytes, sizeof first);
-    /* All is zero where the first word is, and each is as the one before. */
-    if (HAK_LIKELY(first == 0) && HAK_LIKELY(memcmp(bytes, bytes + sizeof first, size - sizeof first) == 0)) return;
-    while (bytes[at] == 0) at++;
-    hak_misuse(HAK_MISUSE_FREED_WRITE, "free", block, at, size);
-}
-
-static void empty_quarantine(struct hak_heap *heap) { hak_quarantine_empty(heap, look_at_freed); }
-
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
 static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of use */
@@ -180,7 +164,7 @@ static HAK_COLD void reclaim(size_t want_bytes) {
     uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
     bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
-    if (HAK_SECURE) empty_quarantine(heap);
+    if (HAK_SECURE) hak_quarantine_empty(heap);
     hak_purge_reclaim(heap, drains, want_bytes);
     if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
@@ -325,6 +309,10 @@ HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t si
     return reclaimed(hak_front_resize_large(place, size, caller));
 }
 
+static void hand_out(void *block, uint32_t size_class) {
+    if (HAK_SECURE) hak_canary_hand_out(block, hak_usable_bytes(size_class), HAK_FROM_MALLOC);
+}
+
 static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
     struct hak_bin *bin = &heap->bins[size_class];
     void *block = NULL;
@@ -333,6 +321,7 @@ static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
         void **top = hak_owned_get(&bin->top) - 1;
         block = *top;
         hak_bin_set_top(bin, top);
+        hand_out(block, size_class);
     }
     hak_heap_open_bin(heap, size_class);
     return block;
@@ -343,6 +332,7 @@ static void *take_one(uint32_t size_class) {
     void *block;
     if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return NULL;
     HAK_COUNT((struct hak_heap *)NULL, refilled_blocks, 1);
+    hand_out(block, size_class);
     return block;
 }
 
@@ -485,6 +475,7 @@ static inline void *take_metered(size_t size, uint32_t offset) {
     if (HAK_UNLIKELY(unsampled <= 0) || HAK_UNLIKELY(!hak_relaxed_below(&bin->base, top))) return NULL;
     void *block = top[-1];
     hak_bin_set_top(bin, top - 1);
+    hand_out(block, offset / HAK_BIN_STRIDE - HAK_SMALL_CLASS_COUNT);
     hak_owned_set(to_sample, unsampled);
     count_metered(heap);
     return block;
@@ -492,7 +483,7 @@ static inline void *take_metered(size_t size, uint32_t offset) {
 
 void *hak_front_alloc_miss(size_t size, const void *caller) {
     if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false, caller);
-    uint32_t offset = hak_atomic_load(&hak_bin_offsets[(size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT], relaxed);
+    uint32_t offset = hak_atomic_load(&hak_bin_offsets[hak_route_index(size)], relaxed);
     if (offset <= HAK_SMALL_CLASS_COUNT * HAK_BIN_STRIDE) return alloc_missed(size, caller);
     void *block = take_metered(size, offset);
     return HAK_LIKELY(block != NULL) ? block : alloc_metered(size, caller);
@@ -527,16 +518,17 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     return place;
 }
 
-/* A block that its slab has, this thread's bin, or the quarantine. */
-static HAK_COLD bool is_free_small(const void *block, uint32_t size_class) {
-    if (HAK_SECURE && size_class <= HAK_SMALL_CLASS_COUNT && hak_quarantine_has(block, size_class)) return true;
-    return hak_heap_has_cached(hak_thread_heap, hak_plain_class(size_class), block) ||
-           hak_pool_has_free(block, size_class);
+/* As far as is known where frees go to slabs; in the secure build for sure. */
+static HAK_COLD bool is_free_small(const struct hak_place *place, const void *block, const char *function) {
+    if (HAK_SECURE) return hak_canary_is_free(block, place->bytes, function);
+    return hak_heap_has_cached(hak_thread_heap, hak_plain_class(place->size_class), block) ||
+           hak_pool_has_free(block, place->size_class);
 }
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
     struct hak_place place = place_of(block, function, false);
-    if (HAK_UNLIKELY(hak_frees_directly()) && place.kind == HAK_PLACE_SMALL && is_free_small(block, place.size_class))
+    bool is_known = HAK_SECURE || HAK_UNLIKELY(hak_frees_directly());
+    if (is_known && place.kind == HAK_PLACE_SMALL && is_free_small(&place, block, function))
         hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
     return place;
 }
@@ -570,37 +562,6 @@ static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
     hak_pool_put(NULL, size_class, &block, 1);
 }
 
-/* What has come out of quarantine, or NULL, goes to its slab. */
-static void put_waited(struct hak_heap *heap, void *block, uint32_t size_class, const void *twice) {
-    if (HAK_UNLIKELY(twice != NULL))
-        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", twice, 0, hak_size_classes[size_class].block_bytes);
-    if (block == NULL) return;
-    look_at_freed(block, size_class);
-    HAK_COUNT(heap, flushed_blocks, 1);
-    hak_pool_put(heap, size_class, &block, 1);
-}
-
-static bool is_free_for(const struct hak_heap *heap, const void *block, uint32_t size_class) {
-    if (hak_quarantine_has(block, size_class) || hak_pool_has_free(block, size_class)) return true;
-    return heap != NULL &&
-           (hak_heap_has_cached(heap, size_class, block) || hak_pool_has_claimed(heap, block, size_class));
-}
-
-/* The block waits, and others may go to their slabs. `heap` may be NULL. */
-static void free_to_quarantine(struct hak_heap *heap, void *block, uint32_t size_class) {
-    uint64_t turn = hak_atomic_load(&hak_thread_heap->slow_paths, relaxed);
-    size_t bytes = hak_size_classes[size_class].block_bytes;
-    const void *twice;
-    if (HAK_UNLIKELY(is_free_for(heap, block, size_class))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, bytes);
-    memset(block, 0, bytes);
-    void *other = hak_quarantine_exchange(block, size_class, turn, &twice);
-    put_waited(heap, other, size_class, twice);
-    /* Whatever sizes take turns. */
-    if (turn * UINT64_C(0x9E3779B97F4A7C15) >= UINT64_MAX / HAK_QUARANTINE_GROUP) return;
-    other = hak_quarantine_release(size_class, turn, &twice);
-    put_waited(heap, other, size_class, twice);
-}
-
 /* To its slab, past the bin: a block that either has is freed twice. `heap` may be NULL. */
 static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t size_class) {
     if (heap != NULL && hak_heap_has_cached(heap, size_class, block))
@@ -609,15 +570,10 @@ static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t 
     hak_pool_put(heap, size_class, &block, 1);
 }
 
-static void free_small(void *block, uint32_t size_class) {
-    if (HAK_UNLIKELY(size_class > HAK_SMALL_CLASS_COUNT)) {
-        free_sampled(block, size_class);
-        return;
-    }
+static void free_unsampled(void *block, uint32_t size_class) {
     struct hak_heap *heap = enter();
     if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
-    if (HAK_SECURE) free_to_quarantine(heap, block, size_class);
-    else if (HAK_UNLIKELY(heap == NULL || hak_frees_directly() || !cache_block(heap, block, size_class)))
+    if (HAK_UNLIKELY(heap == NULL || hak_frees_directly() || !cache_block(heap, block, size_class)))
         free_directly(heap, block, size_class);
     if (HAK_LIKELY(heap != NULL)) {
         end_sample(heap);
@@ -626,8 +582,44 @@ static void free_small(void *block, uint32_t size_class) {
     }
 }
 
+/* The block is about to be looked at: its first lines are asked for. */
+static void prefetch_waited(const void *block, uint32_t size_class) {
+    enum { CACHE_LINE = 64, MOST_ASKED = 8 * CACHE_LINE };
+    size_t bytes = hak_size_classes[size_class].block_bytes;
+    if (bytes > MOST_ASKED) bytes = MOST_ASKED;
+    for (size_t at = 0; at < bytes; at += CACHE_LINE) hak_prefetch_for_write((const char *)block + at);
+}
+
+/* What has come out of quarantine, or NULL, is free for all as in the other builds. */
+static void free_waited(void *block, uint32_t size_class, const void *twice) {
+    if (HAK_UNLIKELY(twice != NULL)) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", twice, 0, hak_usable_bytes(size_class));
+    if (block == NULL) return;
+    prefetch_waited(block, size_class);
+    if (HAK_LIKELY(hak_front_put(&hak_thread_heap->bins[size_class], block))) return;
+    free_unsampled(block, size_class);
+}
+
+/* The block waits, and others may be free. */
+static void free_to_quarantine(void *block, uint32_t size_class) {
+    static __thread uint64_t turn;
+    const void *twice;
+    uint64_t chance = ++turn * UINT64_C(0x9E3779B97F4A7C15);
+    void *other = hak_quarantine_exchange(block, size_class, turn, &twice);
+    free_waited(other, size_class, twice);
+    if (HAK_LIKELY(chance >= UINT64_MAX / HAK_QUARANTINE_GROUP)) return; /* whatever sizes take turns */
+    other = hak_quarantine_release(size_class, turn, &twice);
+    free_waited(other, size_class, twice);
+}
+
+static void free_small(void *block, uint32_t size_class) {
+    if (HAK_UNLIKELY(size_class > HAK_SMALL_CLASS_COUNT)) free_sampled(block, size_class);
+    else if (HAK_SECURE) free_to_quarantine(block, size_class);
+    else free_unsampled(block, size_class);
+}
+
 static bool free_large(const struct hak_place *place) {
-    bool is_unit = place->kind == HAK_PLACE_RUN && place->bytes <= HAK_UNIT_BYTES, is_kept = false;
+    bool is_unit = !HAK_SECURE && place->kind == HAK_PLACE_RUN && place->bytes <= HAK_UNIT_BYTES; /* C2 */
+    bool is_kept = false;
     struct hak_heap *heap = is_unit ? enter() : NULL;
     if (heap != NULL) {
         struct hak_slab *unit = hak_heap_wants_unit(heap) ? hak_large_free_unit(place) : NULL;
@@ -658,12 +650,30 @@ static void take_turn(void) {
     else hak_purge_notice();
 }
 
-void hak_front_free_miss(void *block) {
+/* Of the first range, where an unsampled block begins; HAK_CLASS_NONE elsewhere, and often enough there. */
+HAK_INLINE uint32_t find_class_of_start(const void *block) {
+    uintptr_t offset = (uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed), unit = offset >> HAK_UNIT_SHIFT;
+    if (!hak_page_map_reaches(unit)) return HAK_CLASS_NONE;
+    uint32_t size_class = hak_page_map_class(hak_region_range(0), unit);
+    if (size_class > HAK_SMALL_CLASS_COUNT) return HAK_CLASS_NONE;
+    const struct hak_size_class *cut = &hak_size_classes[size_class];
+    offset &= cut->unit_count * HAK_UNIT_BYTES - 1;
+    uint32_t index = hak_block_index((uint32_t)offset, cut->reciprocal);
+    bool is_start = index < cut->block_count && (size_t)index * cut->block_bytes == offset;
+    return is_start ? size_class : HAK_CLASS_NONE;
+}
+
+HAK_INLINE void free_live_small(void *block, uint32_t size_class, uint32_t from) {
+    if (HAK_SECURE) hak_canary_take_back(block, hak_usable_bytes(size_class), from);
+    free_small(block, size_class);
+    take_turn();
+}
+
+static HAK_COLD void free_any(void *block, uint32_t from) {
     if (block == NULL) return;
     struct hak_place place = place_of(block, "free", true);
     if (place.kind == HAK_PLACE_SMALL) {
-        free_small(block, place.size_class);
-        take_turn();
+        free_live_small(block, place.size_class, from);
         return;
     }
     if (HAK_UNLIKELY(place.kind == HAK_PLACE_GUARDED)) {
@@ -681,13 +691,30 @@ void hak_front_free_miss(void *block) {
     hak_background_notice();
 }
 
+void hak_front_free_miss(void *block) { free_any(block, HAK_FROM_MALLOC); }
+
+void hak_front_free_checked(void *block, uint32_t from) {
+    uint32_t size_class = find_class_of_start(block);
+    if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) {
+        free_any(block, from);
+        return;
+    }
+    hak_quarantine_prefetch(block, size_class);
+    free_live_small(block, size_class, from);
+}
+
+void hak_front_change_from(void *block, uint32_t from) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    if (place.kind == HAK_PLACE_SMALL) hak_canary_change(block, place.bytes, from);
+}
+
 /* Whether `bytes` are what a block has that was made for `size`, or that realloc has left there. */
 static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
     if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
     if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
     uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
     if (size_class == HAK_CLASS_NONE) return false;
-    size_t least = hak_size_classes[size_class].block_bytes;
+    size_t least = hak_usable_bytes(size_class);
     return least <= place->bytes && (least > place->bytes / 2 || place->bytes <= (size_t)4 * HAK_ALIGNMENT);
 }
 
@@ -699,7 +726,7 @@ void hak_front_check_size(const void *block, size_t alignment, size_t size) {
 
 void hak_front_free_uncached(void *block) {
     if (HAK_SECURE) { /* as all frees */
-        hak_front_free_miss(block);
+        hak_front_free_checked(block, HAK_FROM_MALLOC);
         return;
     }
     struct hak_place place = hak_region_find((uintptr_t)block);
@@ -718,13 +745,15 @@ void hak_front_free_uncached(void *block) {
 
 void hak_front_end_waits(void) {
     struct hak_heap *heap = enter();
-    empty_quarantine(heap);
-    if (heap != NULL) leave(heap);
+    hak_quarantine_empty(heap);
+    if (heap == NULL) return;
+    hak_heap_flush_bins(heap);
+    leave(heap);
 }
 
 size_t hak_front_purge(void) {
     struct hak_heap *heap = enter();
-    if (HAK_SECURE) empty_quarantine(heap);
+    if (HAK_SECURE) hak_quarantine_empty(heap);
     size_t purged_bytes = hak_purge_all(heap);
     hak_purge_unmap();
     if (heap != NULL) leave(heap);
@@ -743,7 +772,7 @@ size_t hak_front_prewarm(size_t max_bytes) {
     size_t blocks = 0;
     uint32_t last = hak_routes_class_of(max_bytes < HAK_SMALL_MAX ? max_bytes : HAK_SMALL_MAX);
     for (uint32_t i = 1; i <= last; i++) {
-        if (hak_routes_class_of(hak_size_classes[i].block_bytes) != i) continue;
+        if (hak_routes_class_of(hak_usable_bytes(i)) != i) continue;
         hak_front_refill(i);
         blocks += hak_heap_cached(heap, i);
     }

@@ -18,6 +18,7 @@
 #include "observe/profile.h"
 #include "os/modules.h"
 #include "os/os.h"
+#include "pool/canary.h"
 #include "pool/fork.h"
 #include "pool/quarantine.h"
 #include "region/generation.h"
@@ -129,10 +130,13 @@ static void read_settings(void) {
 
 static bool start(void) {
     hak_size_class_initialize();
-    hak_os_seed_addresses(hak_config_seed(hak_os_is_privileged() ? NULL : environ));
+    hak_os_seed_random(hak_config_seed(hak_os_is_privileged() ? NULL : environ));
     if (!hak_region_initialize()) return false;
     hak_heap_count_initialize();
-    if (HAK_SECURE) hak_quarantine_begin();
+    if (HAK_SECURE) {
+        hak_canary_begin();
+        hak_quarantine_begin();
+    }
     hak_routes_initialize(); /* last: from here on requests reach bins */
     return true;
 }

@@ -1,6 +1,6 @@
 #include "front/routes.h"
 
-enum { LAST_INDEX = HAK_SMALL_MAX / HAK_ALIGNMENT };
+enum { LAST_INDEX = HAK_BLOCK_MAX / HAK_ALIGNMENT };
 
 HAK_ATOMIC(uint16_t) hak_bin_offsets[LAST_INDEX + 1];
 
@@ -27,7 +27,7 @@ static void fill(size_t first, size_t last) {
     do {
         known = hak_atomic_load(&facts, relaxed);
         for (size_t i = first; i <= last; i++) {
-            uint32_t bin = bin_of_class(hak_size_class_of(i * HAK_ALIGNMENT), known);
+            uint32_t bin = bin_of_class(hak_class_of_block(i * HAK_ALIGNMENT), known);
             hak_atomic_store(&hak_bin_offsets[i], (uint16_t)(bin * HAK_BIN_STRIDE), relaxed);
         }
         /* Pairs with the fence in change: either we see that a fact has changed, or what is written there is written

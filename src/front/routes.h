@@ -20,8 +20,7 @@ void hak_routes_initialize(void);
 
 /* The bin that serves a size now; size <= HAK_SMALL_MAX. Not before the process is initialised. */
 HAK_INLINE uint32_t hak_routes_bin_of(size_t size) {
-    size_t index = (size + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT;
-    return (uint32_t)(hak_atomic_load(&hak_bin_offsets[index], relaxed) / HAK_BIN_STRIDE);
+    return (uint32_t)(hak_atomic_load(&hak_bin_offsets[hak_route_index(size)], relaxed) / HAK_BIN_STRIDE);
 }
 
 /* The class of the blocks that a size gets. */

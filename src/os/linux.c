@@ -211,16 +211,15 @@ static uintptr_t address_space_bytes(void) {
     return (uintptr_t)1 << (hak_highest_bit(high) + 1);
 }
 
-static uint64_t address_seed; /* const once addresses are picked; 0: none */
+static uint64_t random_seed; /* const once numbers are drawn; 0: none */
 
-void hak_os_seed_addresses(uint64_t seed) { address_seed = seed; }
+void hak_os_seed_random(uint64_t seed) { random_seed = seed; }
 
-/* A number that can't be guessed where there is no seed, and tells nothing of what else is made of the kernel's random
- * bytes. The steps are those of splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t random_number(uint32_t attempt) {
-    uint64_t bytes[2] = {address_seed, 0}, sum = attempt;
+/* The steps are those of splitmix64 (Steele, Lea, Flood 2014). */
+uint64_t hak_os_random(uint32_t number) {
+    uint64_t bytes[2] = {random_seed, 0}, sum = number;
     const void *given = (const void *)getauxval(AT_RANDOM);
-    if (address_seed == 0 && given != NULL) memcpy(bytes, given, sizeof bytes);
+    if (random_seed == 0 && given != NULL) memcpy(bytes, given, sizeof bytes);
     for (int i = 0; i < 2; i++) {
         sum = (sum ^ bytes[i]) + UINT64_C(0x9e3779b97f4a7c15);
         sum = (sum ^ sum >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -247,7 +246,7 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
     if (HAK_ONLY_SOME_ADDRESSES) return bytes > 64 * HAK_GIB ? 0 : pick_near_others(bytes, alignment);
     if (attempt % ATTEMPTS == RANDOM_ATTEMPTS) return pick_near_others(bytes, alignment);
     uintptr_t places = (high - low - bytes) / alignment + 1;
-    return hak_align_up(low, alignment) + random_number(attempt) % places * alignment;
+    return hak_align_up(low, alignment) + hak_os_random(attempt) % places * alignment;
 }
 
 bool hak_os_unmap(void *start, size_t bytes) {
@@ -1090,6 +1089,8 @@ enum hak_misuse_kind hak_os_complaint_kind(void) {
 
 ptrdiff_t hak_os_complaint_offset(void) { return (ptrdiff_t)hak_atomic_load(&complaint_offset, relaxed); }
 
+static const char *const origins[] = {"nowhere", "malloc", "new", "new[]"}; /* as pool/canary.h numbers them */
+
 static uintptr_t offset_of_write(enum hak_misuse_kind kind, size_t offset, size_t size) {
     switch (kind) {
     case HAK_MISUSE_OVERFLOW: return size + offset;
@@ -1125,6 +1126,11 @@ void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *add
         break;
     case HAK_MISUSE_UNDERFLOW:
         hak_text_add(&message, "underflow: %zu bytes before a block of %zu bytes were written\n", offset, size);
+        break;
+    case HAK_MISUSE_MISMATCH:
+        hak_text_add(&message, "mismatch: a block of %zu bytes from %s", size, origins[offset % 4]);
+        if (offset >= 4) hak_text_add(&message, ", aligned to %zu", (size_t)1 << offset / 4);
+        hak_text_add(&message, "\n");
         break;
     }
     die(&message);

@@ -48,9 +48,14 @@ bool hak_os_forbid(void *start, size_t bytes);
  * is reserved. 0 when the address space is too small. */
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt);
 
-/* From now on these are the same in each process that is given the same number; 0: they differ again. One thread at a
- * time, which nobody picks beside. */
-void hak_os_seed_addresses(uint64_t seed);
+/* A number that can't be guessed, another one for each `number` and process. It tells nothing of what else is made of
+ * the kernel's random bytes, which it is made of. Those of addresses are numbered by attempts. */
+enum { HAK_RANDOM_CANARIES = 1 << 30, HAK_RANDOM_QUARANTINE };
+uint64_t hak_os_random(uint32_t number);
+
+/* From now on these, and the addresses above, are the same in each process that is given the same seed; 0: they differ
+ * again. One thread at a time, which nobody draws beside. */
+void hak_os_seed_random(uint64_t seed);
 
 /* The same as hak_os_map at these addresses, and nowhere else. OCCUPIED: something is mapped there already; REFUSED:
  * the kernel gives none. */

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/knobs.h"
+#include "pool/canary.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
 #include "pool/shrink.h"
@@ -22,11 +23,11 @@ enum {
 
 /* Units for a slab from the region. Single ones are taken several at a time once the heap has acquired a few: taking is
  * an atomic operation, and those wait for the program's writes. The others are kept as empty slabs. Not where heaps are
- * many. */
+ * many. In the secure build they are zero (C2 of pool/canary.h). */
 static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, enum hak_unit_source source) {
     if (heap != NULL && units == 1 && heap->acquired_count >= AHEAD_AFTER && !hak_heaps_are_many() &&
         source != HAK_UNITS_NEW_SUPER) {
-        struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, false);
+        struct hak_slab *first = hak_region_acquire(HAK_EMPTY_SLABS, 1, source, HAK_SECURE);
         if (first != NULL) {
             for (uint32_t i = HAK_EMPTY_SLABS; --i > 0;) {
                 struct hak_slab *slab = first + i;
@@ -36,7 +37,7 @@ static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, en
             return first;
         }
     }
-    return hak_region_acquire(units, units, source, false);
+    return hak_region_acquire(units, units, source, HAK_SECURE);
 }
 
 /* A class of which the heap has had no slab may stay small, and would keep the memory of a whole dirty unit from
@@ -348,15 +349,6 @@ bool hak_pool_has_free(const void *block, uint32_t size_class) {
     return index < facts->block_count && (hak_atomic_load(&slab->bits[index / 64], relaxed) >> index % 64 & 1) != 0;
 }
 
-bool hak_pool_has_claimed(const struct hak_heap *heap, const void *block, uint32_t size_class) {
-    const struct hak_size_class *facts = &hak_size_classes[size_class];
-    uintptr_t start;
-    const struct hak_slab *slab = slab_of(block, size_class, facts->unit_count, &start);
-    uint32_t index = hak_block_index((uint32_t)((uintptr_t)block - start), facts->reciprocal);
-    if (hak_atomic_load(&slab->state, relaxed) != hak_slab_state(HAK_SLAB_HELD, heap->number)) return false;
-    return (hak_slab_claimed_in(slab, facts->block_count, index / 64) >> index % 64 & 1) != 0;
-}
-
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
     enum { PAIRS = 8 }; /* of addresses, compared in a turn */
@@ -446,6 +438,7 @@ static HAK_COLD void put_without_heap(uint32_t size_class, void *const *blocks, 
 }
 
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+    for (uint32_t i = 0; HAK_SECURE && i < count; i++) hak_canary_look(blocks[i], hak_usable_bytes(size_class));
     int64_t bytes = (int64_t)count * hak_size_classes[size_class].block_bytes;
     if (HAK_UNLIKELY(heap == NULL)) {
         put_without_heap(size_class, blocks, count);

@@ -27,9 +27,6 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
 /* True when a slab has this block of the class as a free one: then nobody can free it. */
 HAK_COLD bool hak_pool_has_free(const void *block, uint32_t size_class);
 
-/* The same of those that the heap, which the caller has, has taken ahead of use. */
-bool hak_pool_has_claimed(const struct hak_heap *heap, const void *block, uint32_t size_class);
-
 /* Gives up a slab whose bits the caller has all claimed, and which is in no list or set. */
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab);
 

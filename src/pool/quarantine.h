@@ -1,5 +1,6 @@
-/* Quarantine: freed blocks of small classes that wait before they go back to their slabs. Of the secure build
- * (HAK_SECURE): front puts in each block that is freed, zeroed, and gets another one out, which it looks at.
+/* Quarantine: freed blocks of small classes that wait before they can be handed out again. Of the secure build
+ * (HAK_SECURE): front puts in each block that is freed, zeroed, and gets another one out, which it frees as the other
+ * builds do.
  *
  *   Q1  Each class has as many places as make HAK_QUARANTINE_BYTES, within bounds, in groups of HAK_QUARANTINE_GROUP:
  *       a cache line. A secret number and its address tell the group of a block. In there it takes an empty place, or
@@ -19,13 +20,16 @@
 
 #include "pool/heap.h"
 
-enum { HAK_QUARANTINE_BYTES = 128 << 10, HAK_QUARANTINE_GROUP = 8, HAK_QUARANTINE_MOST = 4096 };
+enum { HAK_QUARANTINE_BYTES = 64 << 10, HAK_QUARANTINE_GROUP = 8, HAK_QUARANTINE_MOST = 4096 };
 
 /* Makes the table and the secret number, before any block is handed out. */
 void hak_quarantine_begin(void);
 
 /* Another secret number (hak_secret), for tests. Nothing may be in. */
 HAK_COLD void hak_quarantine_seed(uint64_t seed);
+
+/* Asks for the memory of a block's group, which is about to be put in. */
+void hak_quarantine_prefetch(const void *block, uint32_t size_class);
 
 /* Puts a block in. Returns the one that comes out, which is the caller's, or NULL; where there is no table, the same.
  * `turn` is another number each time. Of a block that was freed twice, `twice` tells (Q2); else it becomes NULL. */
@@ -40,7 +44,7 @@ bool hak_quarantine_has(const void *block, uint32_t size_class);
 /* How many blocks of a class are in, at this moment. */
 uint32_t hak_quarantine_count(uint32_t size_class);
 
-/* All go back to their slabs, after a look at each. `heap` as for hak_pool_put. */
-HAK_COLD void hak_quarantine_empty(struct hak_heap *heap, void (*look)(const void *block, uint32_t size_class));
+/* All go back to their slabs. `heap` as for hak_pool_put. */
+HAK_COLD void hak_quarantine_empty(struct hak_heap *heap);
 
 #endif

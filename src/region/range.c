@@ -485,7 +485,7 @@ struct hak_place hak_region_find(uintptr_t address) {
         place.kind = HAK_PLACE_SMALL;
         place.size_class = size_class;
         place.start = slab_start + (uintptr_t)index * facts->block_bytes;
-        place.bytes = facts->block_bytes;
+        place.bytes = hak_usable_bytes(size_class);
         return place;
     }
     while (size_class == HAK_CLASS_RUN_BODY && unit > 0) size_class = hak_page_map_class(range, --unit);

@@ -22,14 +22,15 @@ void hak_size_class_initialize(void) {
         size_class->reciprocal = (uint32_t)((((uint64_t)1 << HAK_RECIPROCAL_SHIFT) + bytes - 1) / bytes);
         uint32_t grid = units == 1 ? bytes : (uint32_t)1 << hak_lowest_bit(bytes);
         size_class->grid_reciprocal = (uint32_t)((((uint64_t)1 << 32) + grid - 1) / grid);
-        HAK_ASSERT(hak_size_class_of(bytes) == i);
+        HAK_ASSERT(hak_class_of_block(bytes) == i);
         hak_size_classes[hak_sampled_class(i)] = *size_class;
     }
 }
 
 uint32_t hak_size_class_of_aligned(size_t alignment, size_t size) {
-    if (alignment > HAK_SMALL_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
-    uint32_t size_class = hak_size_class_of(size < alignment ? alignment : size);
+    if (alignment > HAK_BLOCK_MAX || size > HAK_SMALL_MAX) return HAK_CLASS_NONE;
+    size_t bytes = size + HAK_CANARY_BYTES;
+    uint32_t size_class = hak_class_of_block(bytes < alignment ? alignment : bytes);
     while (size_class <= HAK_SMALL_CLASS_COUNT && (hak_size_classes[size_class].block_bytes & (alignment - 1)) != 0)
         size_class++;
     return size_class <= HAK_SMALL_CLASS_COUNT ? size_class : HAK_CLASS_NONE;

@@ -13,7 +13,9 @@
 #include "base/bits.h"
 
 #define HAK_ALIGNMENT 16 /* of every block */
-#define HAK_SMALL_MAX 32768
+#define HAK_BLOCK_MAX 32768
+#define HAK_CANARY_BYTES (HAK_SECURE ? 8u : 0u)          /* at the end of each block (pool/canary.h) */
+#define HAK_SMALL_MAX (HAK_BLOCK_MAX - HAK_CANARY_BYTES) /* the largest request that gets a block */
 #define HAK_UNIT_SHIFT 16
 #define HAK_UNIT_BYTES ((size_t)1 << HAK_UNIT_SHIFT) /* address space is handed out in units; a slab is 1, 2 or 4 */
 
@@ -47,13 +49,24 @@ extern struct hak_size_class hak_size_classes[HAK_CLASS_LIMIT];
 
 void hak_size_class_initialize(void);
 
-/* The smallest class whose blocks hold `size` bytes; size <= HAK_SMALL_MAX. */
-HAK_INLINE uint32_t hak_size_class_of(size_t size) {
-    if (size <= 256) return size == 0 ? 1 : (uint32_t)((size + 15) / 16);
-    uint32_t magnitude = hak_highest_bit(size - 1); /* 2^magnitude < size <= 2^(magnitude + 1); 8 at least */
-    uint32_t eighth = (uint32_t)((size - 1) >> (magnitude - 3)) & 7;
+/* The smallest class of blocks of at least `bytes`, HAK_BLOCK_MAX at most. */
+HAK_INLINE uint32_t hak_class_of_block(size_t bytes) {
+    if (bytes <= 256) return bytes == 0 ? 1 : (uint32_t)((bytes + 15) / 16);
+    uint32_t magnitude = hak_highest_bit(bytes - 1); /* 2^magnitude < bytes <= 2^(magnitude + 1); 8 at least */
+    uint32_t eighth = (uint32_t)((bytes - 1) >> (magnitude - 3)) & 7;
     return HAK_FINE_CLASS_COUNT + (magnitude - 8) * 8 + eighth + 1;
 }
+
+/* The smallest class that serves a request of `size` bytes; size <= HAK_SMALL_MAX. */
+HAK_INLINE uint32_t hak_size_class_of(size_t size) { return hak_class_of_block(size + HAK_CANARY_BYTES); }
+
+/* What the program may use of a block of a class. */
+HAK_INLINE size_t hak_usable_bytes(uint32_t size_class) {
+    return hak_size_classes[size_class].block_bytes - HAK_CANARY_BYTES;
+}
+
+/* Where the table of routes has a size (front/front.h). */
+HAK_INLINE size_t hak_route_index(size_t size) { return (size + HAK_CANARY_BYTES + HAK_ALIGNMENT - 1) / HAK_ALIGNMENT; }
 
 /* The smallest class that holds `size` bytes and whose blocks, one after the other from the start of a unit, all lie at
  * multiples of `alignment`, a power of two; HAK_CLASS_NONE when there is none. So do those of the class that may serve

@@ -225,7 +225,8 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
     return hak_align_up((uintptr_t)got, alignment);
 }
 
-void hak_os_seed_addresses(uint64_t seed) { (void)seed; }
+void hak_os_seed_random(uint64_t seed) { (void)seed; }
+uint64_t hak_os_random(uint32_t number) { return number * UINT64_C(0x9E3779B97F4A7C15); }
 
 enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     check_pages((uintptr_t)start, bytes);

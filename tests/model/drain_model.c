@@ -22,7 +22,7 @@ static void give(void) {
     void *block = held[t][--held_count[t]];
     library_touch(block);
     *(uint64_t *)block = 0;
-    hak_front_free(block);
+    hak_front_free(block, HAK_FROM_MALLOC);
 }
 
 static void start(uint32_t heaps, uint32_t cached) {

@@ -85,7 +85,8 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
                                                                                           : 0;
 }
 
-void hak_os_seed_addresses(uint64_t seed) { (void)seed; }
+void hak_os_seed_random(uint64_t seed) { (void)seed; }
+uint64_t hak_os_random(uint32_t number) { return number * UINT64_C(0x9E3779B97F4A7C15); }
 
 static bool is_mapped(const char *start, const char *end) {
     for (size_t i = 0; i < part_count; i++)

@@ -41,7 +41,7 @@ static void give(uint32_t index) {
     void *block = had[index];
     library_touch(block);
     had[index] = NULL;
-    hak_front_free(block);
+    hak_front_free(block, HAK_FROM_MALLOC);
 }
 
 /* Checks all of it. */
@@ -555,8 +555,7 @@ static void fail_guards(void) {
     hak_guard_free(block, stack, 1, &offset);
     block[32] ^= 1;
 }
-static void look_at_nothing(const void *block, uint32_t size_class) { (void)block, (void)size_class; }
-static void empty_quarantine_for_nobody(void) { be_nobody(), hak_quarantine_empty(NULL, look_at_nothing); }
+static void empty_quarantine_for_nobody(void) { be_nobody(), hak_quarantine_empty(NULL); }
 static void exchange_in_quarantine(void) {
     be(1), hak_heap_begin_slow_path(library_heaps[1]);
     for (uint32_t i = 0; i < 3 && i < had_count; i++) {
@@ -568,7 +567,7 @@ static void exchange_in_quarantine(void) {
         other = hak_quarantine_release(PAIR, i, &twice);
         if (other != NULL) hak_pool_put(library_heaps[1], PAIR, &other, 1);
     }
-    hak_quarantine_empty(library_heaps[1], look_at_nothing);
+    hak_quarantine_empty(library_heaps[1]);
     hak_heap_end_slow_path(library_heaps[1]);
 }
 static void begin_and_end_profile(void) { be(1), hak_profile_begin(1), hak_profile_end(); }

@@ -141,7 +141,7 @@ static void miss(void) {
     void *blocks[4];
     library_be(library_heaps[0]);
     for (int i = 0; i < 4; i++) blocks[i] = hak_front_alloc(PAIR * HAK_ALIGNMENT, NULL);
-    for (int i = 0; i < 4; i++) hak_front_free(blocks[i]);
+    for (int i = 0; i < 4; i++) hak_front_free(blocks[i], HAK_FROM_MALLOC);
 }
 static void check_missed(void) {
     model_assert(hak_guard_live_blocks == 0, "none is left");

@@ -36,6 +36,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "region/decay.c"
 #include "region/large.c"
 
+#include "pool/canary.c"
 #include "pool/partial_set.c"
 #include "pool/bin.c"
 #include "pool/bin_size.c"

@@ -10,11 +10,6 @@ static void *put_in(void *block, uint64_t turn) {
     return other;
 }
 
-static void look(const void *block, uint32_t size_class) {
-    library_touch((void *)(uintptr_t)block);
-    (void)size_class;
-}
-
 static void setup(void) {
     library_start(1, 1, 3, 2);
     fake_os.maps_left = 1;
@@ -44,18 +39,18 @@ static void check(void) {
                      2,
                  "and are known");
     model_assert(library_check() == 2, "the other one is free");
-    hak_quarantine_empty(library_heaps[0], look);
+    hak_quarantine_empty(library_heaps[0]);
     model_assert(library_check() == 0, "and now all");
 }
 MODEL_HARNESS(quarantine_two, setup, check, free_one, free_other);
 
 static void check_emptied(void) {
-    hak_quarantine_empty(NULL, look);
+    hak_quarantine_empty(NULL);
     model_assert(library_check() == 1, "the other block is live");
 }
 /* Who empties it hands the block on. */
 static void take_again(void) {
-    hak_quarantine_empty(NULL, look);
+    hak_quarantine_empty(NULL);
     void *blocks[4];
     for (int i = 0; i < 4; i++) blocks[i] = library_take(library_heaps[0], PAIR);
     for (int i = 0; i < 4; i++)
@@ -107,7 +102,7 @@ static void refused(void) {
 static void goes_back(void) {
     void *block = library_take(library_heaps[0], PAIR);
     model_assert(put_in(block, 1) == block && !hak_quarantine_has(block, PAIR), "there is none");
-    hak_quarantine_empty(NULL, look);
+    hak_quarantine_empty(NULL);
     library_put(library_heaps[0], PAIR, block);
 }
 MODEL_HARNESS(quarantine_refused, refused, NULL, goes_back);

@@ -13,10 +13,16 @@ import click
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--profile", metavar="NAME", help="Where the knobs stand: short for --set PROFILE=NAME.")
 @click.option("--children/--no-children", default=True, help="Whether the programs it starts run on hakmem too.")
+@click.option("--secure", is_flag=True, help="On the secure build, which finds more misuse and takes more time.")
 @click.option("--repeatable", is_flag=True, help="Two runs of a deterministic program do the same, to the page.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
-    settings: tuple[str, ...], profile: str | None, children: bool, repeatable: bool, words: tuple[str, ...]
+    settings: tuple[str, ...],
+    profile: str | None,
+    children: bool,
+    secure: bool,
+    repeatable: bool,
+    words: tuple[str, ...],
 ) -> NoReturn:
     """Runs a command on hakmem, in place of this process: its terminal, signals and exit status are its own.
 
@@ -31,7 +37,7 @@ def command(
     from hakmem import settings as known_settings
     from hakmem.errors import LabError
 
-    library = native.library()
+    library = native.secure_library() if secure else native.library()
     if profile is not None:
         settings = (*settings, f"PROFILE={profile}")
     environment = callers_environment()

@@ -360,7 +360,7 @@ static void run_blocks(void) {
         for (size_t i = 0; size % 3 == 0 && i < size; i++) expect(block[i] == 0, "byte %zu of %zu", i, size);
         size_t usable = malloc_usable_size(block);
         expect(usable >= size && usable > 0, "%zu bytes are usable of %zu", usable, size);
-        guarded += size % 16 != 0 && usable == size;
+        guarded += size % 8 != 0 && usable == size;
         fill(block, usable, (unsigned)size);
     }
     expect(guarded > 20, "%zu blocks between guards", guarded);

@@ -1,10 +1,11 @@
-/* The secure build: freed blocks wait, are zero, and are looked at when they come out; what a sized delete is told is
- * compared. Frees are chosen so many that a block that waits has come out, but for a chance that no run will meet. */
+/* The secure build: freed blocks wait, are zero, and are looked at when they come out and when they are handed out;
+ * what a sized delete is told is compared; behind each block lies a canary. Frees are chosen so many that a block that
+ * waits has come out, but for a chance that no run will meet. */
 #include <malloc.h>
 
 #include "case.h"
 
-enum { SIZE = 64, PLACES = 2048 /* of this size, 128 KiB */, LONG = 40 * PLACES };
+enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 1024 /* of these, 64 KiB */, LONG = 40 * PLACES };
 
 static void free_many(int count, size_t size) {
     for (int i = 0; i < count; i++) free(hidden(malloc(size)));
@@ -39,6 +40,29 @@ static void by_thread(void *block) {
     pthread_join(thread, NULL);
 }
 
+extern void *new_block(size_t bytes) __asm__("_Znwm");
+extern void *new_array(size_t bytes) __asm__("_Znam");
+extern void *new_aligned(size_t bytes, size_t to) __asm__("_ZnwmSt11align_val_t");
+extern void delete_block(void *block) __asm__("_ZdlPv");
+extern void delete_array(void *block) __asm__("_ZdaPv");
+extern void delete_sized(void *block, size_t bytes) __asm__("_ZdlPvm");
+extern void delete_aligned(void *block, size_t to) __asm__("_ZdlPvSt11align_val_t");
+
+static void *told(void *block) {
+    case_print(1, "%#lx", (unsigned long)(uintptr_t)block);
+    return hidden(block);
+}
+
+static void misuse_families(const char *what, void *block) {
+    if (!strcmp(what, "malloc-delete")) delete_block(hidden(block));
+    if (!strcmp(what, "new-free")) free(told(new_block(SIZE)));
+    if (!strcmp(what, "new-delete-array")) delete_array(told(new_block(SIZE)));
+    if (!strcmp(what, "array-delete")) delete_block(told(new_array(SIZE)));
+    if (!strcmp(what, "aligned-delete")) delete_block(told(new_aligned(SIZE + 8, 64)));
+    if (!strcmp(what, "new-aligned-delete")) delete_aligned(told(new_block(SIZE)), 64);
+    if (!strcmp(what, "alignment")) delete_aligned(told(new_aligned(SIZE + 8, 64)), 32);
+}
+
 static void free_sized_as(void *block, size_t size) {
     void (*sized)(void *, size_t) = NULL;
     *(void **)&sized = dlsym(RTLD_DEFAULT, "free_sized");
@@ -56,6 +80,17 @@ static void victim(const char *what) {
         *(void **)&free_past_cache = dlsym(RTLD_DEFAULT, "dallocx");
         free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
     }
+    if (!strcmp(what, "overflow-zero")) block[SIZE] = 0;
+    if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
+    if (!strcmp(what, "overflow-realloc")) {
+        block[SIZE] = 'a';
+        free(hidden(realloc(hidden(block), 10 * SIZE)));
+    }
+    if (!strcmp(what, "overflow-thread")) {
+        block[SIZE] = 'a';
+        by_thread(block);
+    }
+    misuse_families(what, block);
     if (!strcmp(what, "large")) free_sized_as(hidden(malloc(100000)), 200000);
     if (!strcmp(what, "none")) free_sized_as(hidden(malloc(100)), 100000);
     free(block);
@@ -108,32 +143,78 @@ static void expect_end(const char *argument, const char *words) {
 }
 
 static void run_twice(void) {
-    expect_end("twice", "double free of a block of 64 bytes");
-    expect_end("twice-later", "double free of a block of 64 bytes");
-    expect_end("twice-by-thread", "double free of a block of 64 bytes");
-    expect_end("realloc", "invalid pointer: a freed block of 64 bytes");
-    expect_end("usable-size", "invalid pointer: a freed block of 64 bytes");
+    expect_end("twice", "double free of a block of 56 bytes");
+    expect_end("twice-later", "double free of a block of 56 bytes");
+    expect_end("twice-by-thread", "double free of a block of 56 bytes");
+    expect_end("realloc", "invalid pointer: a freed block of 56 bytes");
+    expect_end("usable-size", "invalid pointer: a freed block of 56 bytes");
 }
 
-static void run_inside(void) { expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 64 bytes\n"); }
+static void run_inside(void) { expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 56 bytes\n"); }
 
 static void run_written(void) {
-    expect_end("written", "write after free: 24 bytes into a freed block of 64 bytes");
-    expect_end("written-at-end", "write after free: 63 bytes into a freed block of 64 bytes");
+    expect_end("written", "write after free: 24 bytes into a freed block of 56 bytes");
+    expect_end("written-at-end", "write after free: 55 bytes into a freed block of 56 bytes");
+}
+
+/* Behind a block and before it, by free and by realloc. A zero or a letter is never what lies there. */
+static void run_overflow(void) {
+    expect_end("overflow-zero", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-far", "overflow: 5 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-realloc", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-thread", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+}
+
+/* What one family of functions made, and another frees. */
+static void run_mismatch(void) {
+    expect_end("malloc-delete", "mismatch: a block of 56 bytes from malloc");
+    expect_end("new-free", "mismatch: a block of 56 bytes from new");
+    expect_end("new-delete-array", "mismatch: a block of 56 bytes from new");
+    expect_end("array-delete", "mismatch: a block of 56 bytes from new[]");
+    expect_end("aligned-delete", "mismatch: a block of 120 bytes from new, aligned to 64");
+    expect_end("new-aligned-delete", "mismatch: a block of 56 bytes from new");
+    expect_end("alignment", "mismatch: a block of 120 bytes from new, aligned to 64");
+}
+
+/* Each family with its own, of all sizes, hits and misses. */
+static void run_match(void) {
+    for (size_t size = 0; size < 70000; size += size < 3000 ? 1 : 997) {
+        delete_block(hidden(new_block(size)));
+        delete_array(hidden(new_array(size)));
+        delete_sized(hidden(new_block(size)), size);
+        delete_aligned(hidden(new_aligned(size, 64)), 64);
+        delete_aligned(hidden(new_aligned(size, 4096)), 4096);
+        free(hidden(aligned_alloc(64, size)));
+    }
+}
+
+/* What calloc gives is zero, wherever it comes from. */
+static void run_zero(void) {
+    static char *live[500];
+    uint64_t seed = 1;
+    for (int i = 0; i < 200000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = (seed >> 40) % 500, size = 8 + (seed >> 20) % (seed >> 63 ? 200000 : 3000);
+        free(live[at]);
+        live[at] = calloc(1, size);
+        for (size_t b = 0; b<size; b += size - b> 64 ? 64 : 1) expect(live[at][b] == 0, "%zu of %zu", b, size);
+        memset(live[at], 'a', malloc_usable_size(live[at]));
+        if (i % 50000 == 49999) malloc_trim(0);
+    }
 }
 
 /* Where no free of its size follows that could push it out. */
 static void run_waiting(void) {
-    expect_end("waiting-exit", "write after free: 7 bytes into a freed block of 192 bytes");
-    expect_end("waiting-trim", "write after free: 7 bytes into a freed block of 192 bytes");
-    expect_end("waiting-few", "write after free: 7 bytes into a freed block of 192 bytes");
+    expect_end("waiting-exit", "write after free: 7 bytes into a freed block of 168 bytes");
+    expect_end("waiting-trim", "write after free: 7 bytes into a freed block of 168 bytes");
+    expect_end("waiting-few", "write after free: 7 bytes into a freed block of 168 bytes");
 }
 
 static void run_sizes(void) {
-    expect_end("smaller", "*wrong size: 100 bytes for a block of 1024 bytes\n");
-    expect_end("larger", "wrong size: 65 bytes for a block of 64 bytes");
+    expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
+    expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
     expect_end("large", "*wrong size: 200000 bytes for a block of 102400 bytes\n");
-    expect_end("none", "*wrong size: 100000 bytes for a block of 112 bytes\n");
+    expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
 }
 
 /* Sizes that are right, of blocks that realloc has left where they were, too. */
@@ -174,7 +255,7 @@ static void run_order(void) {
     unsigned neighbours = 0, up = 0;
     for (int i = 0; i < COUNT; i++) blocks[i] = malloc(SIZE);
     for (int i = 1; i < COUNT; i++) {
-        neighbours += blocks[i] - blocks[i - 1] == SIZE || blocks[i - 1] - blocks[i] == SIZE;
+        neighbours += blocks[i] - blocks[i - 1] == BLOCK || blocks[i - 1] - blocks[i] == BLOCK;
         up += blocks[i] > blocks[i - 1];
     }
     expect(neighbours < COUNT / 8, "%u of %u are neighbours of the one before", neighbours, COUNT);
@@ -228,10 +309,20 @@ static void run_threads(void) {
     { .name = name_, .run = run_, .seconds = 120, .memory_mib = 512, .victim = victim_ }
 
 static const struct hak_case cases[] = {
-    CASE("twice", run_twice, victim),   CASE("written", run_written, victim),       CASE("sizes", run_sizes, victim),
-    CASE("inside", run_inside, victim), CASE("right-sizes", run_right_sizes, NULL), CASE("order", run_order, NULL),
-    CASE("waits", run_waits, NULL),     CASE("waiting", run_waiting, victim),       CASE("trimmed", run_trimmed, NULL),
+    CASE("twice", run_twice, victim),
+    CASE("written", run_written, victim),
+    CASE("sizes", run_sizes, victim),
+    CASE("inside", run_inside, victim),
+    CASE("right-sizes", run_right_sizes, NULL),
+    CASE("order", run_order, NULL),
+    CASE("waits", run_waits, NULL),
+    CASE("waiting", run_waiting, victim),
+    CASE("trimmed", run_trimmed, NULL),
     CASE("threads", run_threads, NULL),
+    CASE("overflow", run_overflow, victim),
+    CASE("mismatch", run_mismatch, victim),
+    CASE("match", run_match, NULL),
+    CASE("zero", run_zero, NULL),
 };
 
 CASE_MAIN(cases)

@@ -328,12 +328,12 @@ static void picked_addresses(void **state) {
 static void seeded_addresses(void **state) {
     (void)state;
     uintptr_t unseeded = hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0);
-    hak_os_seed_addresses(1);
+    hak_os_seed_random(1);
     uintptr_t first = hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0);
     assert_int_equal(hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0), first);
-    hak_os_seed_addresses(2);
+    hak_os_seed_random(2);
     uintptr_t second = hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0);
-    hak_os_seed_addresses(0);
+    hak_os_seed_random(0);
     assert_int_equal(hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 0), unseeded);
     /* Where the kernel picks (a sanitizer has most addresses) attempts do not differ either. */
     if (unseeded == hak_os_pick_addresses(HAK_GIB, 2 * HAK_MIB, 1)) return;

@@ -1,0 +1,86 @@
+#include "pool/canary.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "os/os.h"
+
+enum { FROM_SHIFT = 56 }; /* the last byte has what the block is from */
+
+static uint64_t canary_secret = 1; /* const after the start */
+
+void hak_canary_begin(void) { canary_secret = hak_os_random(HAK_RANDOM_CANARIES) | 1; }
+
+typedef uint64_t __attribute__((may_alias)) canary_word;
+
+static canary_word *canary_of(const void *block, size_t usable) {
+    return (canary_word *)(void *)((char *)(uintptr_t)block + usable);
+}
+
+/* Of a live block, but for the last byte. The first byte is no letter and no zero: the bytes that are written behind a
+ * block by mistake are of texts, most of them. */
+static uint64_t canary_for(const void *block, uint32_t from) {
+    uint64_t mixed = ((uintptr_t)block ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
+    mixed = (mixed ^ mixed >> 29) * canary_secret;
+    mixed = (mixed ^ mixed >> 32) >> (64 - FROM_SHIFT);
+    return mixed | 0x81 | (uint64_t)from << FROM_SHIFT;
+}
+
+static size_t first_difference(uint64_t one, uint64_t other) {
+    size_t at = 0;
+    while (at < sizeof one - 1 && ((one ^ other) >> 8 * at & 0xFF) == 0) at++;
+    return at;
+}
+
+/* All is zero where the bytes are, taken by pairs of words. */
+HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
+    const hak_address_pair *pairs = block;
+    hak_address_pair all = pairs[0];
+    for (size_t i = 1; i < bytes / sizeof *pairs; i++) all |= pairs[i];
+    return (all[0] | all[1]) == 0;
+}
+
+static HAK_COLD _Noreturn void report_freed_write(const void *block, size_t usable) {
+    const unsigned char *bytes = block;
+    size_t at = 0;
+    while (bytes[at] == 0) at++;
+    hak_misuse(HAK_MISUSE_FREED_WRITE, "free", block, at, usable);
+}
+
+void hak_canary_look(const void *block, size_t usable) {
+    if (HAK_UNLIKELY(!is_all_zero(block, usable + sizeof(canary_word)))) report_freed_write(block, usable);
+}
+
+void hak_canary_hand_out(void *block, size_t usable, uint32_t from) {
+    hak_canary_look(block, usable);
+    *canary_of(block, usable) = canary_for(block, from);
+}
+
+void hak_canary_change(void *block, size_t usable, uint32_t from) {
+    *canary_of(block, usable) = canary_for(block, from);
+}
+
+static const char *const freed_by[] = {
+    [HAK_FROM_MALLOC] = "free", [HAK_FROM_NEW] = "delete", [HAK_FROM_NEW_ARRAY] = "delete[]"};
+
+/* The canary is not the one of a live block from such a call. */
+static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from) {
+    const char *function = freed_by[from % (1u << HAK_FROM_BITS)];
+    uint64_t found = *canary_of(block, usable), wanted = canary_for(block, from);
+    size_t at = first_difference(found, wanted);
+    if (found == 0) hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
+    if (at == FROM_SHIFT / 8) hak_misuse(HAK_MISUSE_MISMATCH, function, block, found >> FROM_SHIFT, usable);
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
+}
+
+void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
+    if (HAK_UNLIKELY(*canary_of(block, usable) != canary_for(block, from))) report_canary(block, usable, from);
+    memset(block, 0, usable + sizeof(canary_word));
+}
+
+bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
+    uint64_t found = *canary_of(block, usable), wanted = canary_for(block, 0);
+    size_t at = first_difference(found, wanted);
+    if (found != 0 && at < FROM_SHIFT / 8) hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
+    return found == 0;
+}

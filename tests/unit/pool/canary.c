@@ -1,0 +1,93 @@
+/* pool/canary.h: what a block's last word says, and what is found by it. */
+#include "pool_fixture.h"
+
+#include <string.h>
+
+#include "pool/canary.h"
+
+enum { USABLE = 56, BLOCK = USABLE + sizeof(uint64_t) };
+
+static _Alignas(HAK_ALIGNMENT) unsigned char block[BLOCK];
+
+static void hand_out(void *from) { hak_canary_hand_out(block, USABLE, *(const uint32_t *)from); }
+static void take_back(void *from) { hak_canary_take_back(block, USABLE, *(const uint32_t *)from); }
+static void ask(void *nothing) {
+    (void)nothing;
+    hak_canary_is_free(block, USABLE, "realloc");
+}
+
+static void begin(uint32_t from) {
+    memset(block, 0, sizeof block);
+    hand_out(&from);
+}
+
+static void expect_misuse(const struct fake_report *report, enum hak_misuse_kind kind, const char *function,
+                          size_t offset) {
+    assert_non_null(report);
+    assert_null(report->condition);
+    assert_int_equal(report->kind, kind);
+    assert_string_equal(report->function, function);
+    assert_int_equal(report->address, (uintptr_t)block);
+    assert_int_equal(report->offset, offset);
+    assert_int_equal(report->size, USABLE);
+}
+
+/* Of a life from malloc to free nothing is left. */
+static void a_life(void **state) {
+    (void)state;
+    hak_canary_begin();
+    begin(HAK_FROM_NEW);
+    assert_false(hak_canary_is_free(block, USABLE, "realloc"));
+    memset(block, 'a', USABLE);
+    hak_canary_take_back(block, USABLE, HAK_FROM_NEW);
+    assert_true(hak_canary_is_free(block, USABLE, "realloc"));
+    for (size_t i = 0; i < BLOCK; i++) assert_int_equal(block[i], 0);
+    hak_canary_look(block, USABLE);
+}
+
+/* Each byte behind the end, and which was the first to change. */
+static void overflow(void **state) {
+    (void)state;
+    uint32_t from = HAK_FROM_MALLOC;
+    for (size_t i = USABLE; i < BLOCK - 1; i++) {
+        begin(from);
+        block[i] ^= 1;
+        expect_misuse(fake_os_catch(take_back, &from), HAK_MISUSE_OVERFLOW, "free", i - USABLE);
+        expect_misuse(fake_os_catch(ask, NULL), HAK_MISUSE_OVERFLOW, "realloc", i - USABLE);
+    }
+    for (int letter = 0; letter < 128; letter++) {
+        begin(from);
+        block[USABLE] = (unsigned char)letter;
+        expect_misuse(fake_os_catch(take_back, &from), HAK_MISUSE_OVERFLOW, "free", 0);
+    }
+}
+
+/* Each byte of a free block, its last word among them. */
+static void write_after_free(void **state) {
+    (void)state;
+    uint32_t from = HAK_FROM_MALLOC;
+    for (size_t i = 0; i < BLOCK; i++) {
+        memset(block, 0, sizeof block);
+        block[i] = 1;
+        expect_misuse(fake_os_catch(hand_out, &from), HAK_MISUSE_FREED_WRITE, "free", i);
+    }
+}
+
+static void misuse_of_calls(void **state) {
+    (void)state;
+    uint32_t by_free = HAK_FROM_MALLOC, by_delete = HAK_FROM_NEW, by_delete_array = HAK_FROM_NEW_ARRAY,
+             by_aligned = hak_from_aligned_new(64);
+    begin(HAK_FROM_MALLOC);
+    expect_misuse(fake_os_catch(take_back, &by_delete), HAK_MISUSE_MISMATCH, "delete", HAK_FROM_MALLOC);
+    expect_misuse(fake_os_catch(take_back, &by_delete_array), HAK_MISUSE_MISMATCH, "delete[]", HAK_FROM_MALLOC);
+    hak_canary_change(block, USABLE, by_aligned);
+    expect_misuse(fake_os_catch(take_back, &by_free), HAK_MISUSE_MISMATCH, "free", by_aligned);
+    expect_misuse(fake_os_catch(take_back, &by_delete), HAK_MISUSE_MISMATCH, "delete", by_aligned);
+    by_delete = hak_from_aligned_new(32);
+    expect_misuse(fake_os_catch(take_back, &by_delete), HAK_MISUSE_MISMATCH, "delete", by_aligned);
+    take_back(&by_aligned);
+    expect_misuse(fake_os_catch(take_back, &by_aligned), HAK_MISUSE_DOUBLE_FREE, "delete", 0);
+}
+
+UNIT_MAIN(cmocka_unit_test(a_life), cmocka_unit_test(overflow), cmocka_unit_test(write_after_free),
+          cmocka_unit_test(misuse_of_calls))
