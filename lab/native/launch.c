@@ -78,7 +78,8 @@ static double mean_kib(const struct watch *watch) {
 /* ---- One command --------------------------------------------------------------------------------------------------- */
 
 /* Until it ends. */
-static pid_t watch_to_end(pid_t child, const sigset_t *its_end, struct watch *watch, int *status, struct rusage *usage) {
+static pid_t watch_to_end(pid_t child, const sigset_t *its_end, struct watch *watch, int *status,
+                          struct rusage *usage) {
     pid_t ended;
     while ((ended = wait4(child, status, WNOHANG, usage)) == 0) {
         struct timespec step = step_of(watch);
@@ -129,7 +130,8 @@ int main(int count, char **arguments) {
         fprintf(stderr, "%s: %s\n", arguments[3], strerror(reason));
         return 127;
     }
-    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f\n", (int)child, status, wall_ns, microseconds(usage.ru_utime),
-            microseconds(usage.ru_stime), usage.ru_maxrss, usage.ru_minflt, usage.ru_majflt, mean_kib(&watch));
+    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f\n", (int)child, status, wall_ns,
+            microseconds(usage.ru_utime), microseconds(usage.ru_stime), usage.ru_maxrss, usage.ru_minflt,
+            usage.ru_majflt, mean_kib(&watch));
     return fclose(result) == 0 ? 0 : 2;
 }
