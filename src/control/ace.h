@@ -40,11 +40,12 @@ bool hak_ace_try(enum hak_knob_number knob, uint64_t value);
 uint64_t hak_ace_wait_ms(uint64_t most_ms);
 
 /* To be called when a step is due: does something when a period is over. With `times` slow paths are timed, of which
- * some take a time stamp of the processor's; without, what they cost is not known, and counts as nothing. */
-void hak_ace_step(bool times);
+ * some take a time stamp of the processor's; without, what they cost is not known, and counts as nothing. It and
+ * hak_ace_rest compute with doubles: in a thread of the program between hak_floating_begin and hak_floating_end. */
+HAK_COLD void hak_ace_step(bool times);
 
 /* The program rests, or the thread ends: what was measured of this period is void. */
-void hak_ace_rest(void);
+HAK_COLD void hak_ace_rest(void);
 
 /* In a child after fork: all begins anew. */
 void hak_ace_after_fork(void);

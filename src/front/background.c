@@ -1,5 +1,6 @@
 #include "front/background.h"
 
+#include "base/floating.h"
 #include "base/knobs.h"
 #include "base/memory.h"
 #include "control/ace.h"
@@ -216,6 +217,7 @@ static void run_background(void) {
     uint64_t waited_ms = 0;   /* of this period */
     uint32_t looks_alone = 0; /* in a row */
     enum hak_os_settled settled = hak_os_settle_thread();
+    hak_floating_begin();     /* not the starter's */
     hak_thread_refuse_heap(); /* or it would wait for itself to end */
     if (settled == HAK_OS_FOREIGN) {
         hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
@@ -321,8 +323,10 @@ static void start_thread(void) {
  * paths are timed by (PR_SET_TSC, strict seccomp): in it these are not. */
 static void step_alone(uint64_t now_ms) {
     if (now_ms < next_step_ms) return;
+    struct hak_floating programs = hak_floating_begin();
     if (now_ms - next_step_ms > MOST_WAIT_MS) hak_ace_rest();
     hak_ace_step(false);
+    hak_floating_end(programs);
     next_step_ms = now_ms + hak_ace_wait_ms(MOST_WAIT_MS);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/bits.h"
+#include "base/floating.h"
 #include "base/format.h"
 #include "observe/probes.h"
 #include "observe/profile_tables.h"
@@ -57,10 +58,17 @@ static double minus_log(uint64_t n) {
     return (53 - (double)power) * 0.69314718055994531 - 2 * s * sum;
 }
 
-int64_t hak_profile_draw(uint64_t interval_bytes) {
+static __attribute__((noinline)) int64_t draw(uint64_t interval_bytes) {
     static const double most = (double)((uint64_t)1 << 62);
     double bytes = minus_log((hak_profile_random() >> 11) + 1) * (double)interval_bytes;
     return (int64_t)(bytes < most ? bytes : most) + 1;
+}
+
+int64_t hak_profile_draw(uint64_t interval_bytes) {
+    struct hak_floating programs = hak_floating_begin();
+    int64_t bytes = draw(interval_bytes);
+    hak_floating_end(programs);
+    return bytes;
 }
 
 /* 1 - exp(-x) for x >= 0: a series where x is small, and to there by halving: 1 - exp(-2x) = y (2 - y) for y = 1 -
@@ -77,10 +85,17 @@ static double chance_of(double x) {
     return y;
 }
 
-uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
+static __attribute__((noinline)) uint64_t weight_of(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
     double weight =
         (double)rarity * HAK_PROFILE_WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes);
     return weight < 0x1p63 ? (uint64_t)(weight + 0.5) : (uint64_t)1 << 63;
+}
+
+uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
+    struct hak_floating programs = hak_floating_begin();
+    uint64_t weight = weight_of(bytes, interval_bytes, rarity);
+    hak_floating_end(programs);
+    return weight;
 }
 
 /* A few pages, each filled by what was asked for one after the other. */

@@ -3,6 +3,7 @@
 #include "heap_fixture.h"
 
 #include "allowance.h"
+#include "floating.h"
 
 #include "front/background.h"
 #include "base/knobs.h"
@@ -200,6 +201,19 @@ static void one_thread_learns(void **state) {
     miss();
     assert_int_equal(count_points(), 2);
     assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
+}
+
+/* What is computed in a miss neither meets the program's traps nor leaves flags in its registers. */
+static void leaves_floating_alone(void **state) {
+    (void)state;
+    for (int i = 0; i < 20000; i++) hak_malloc(BYTES);
+    for (int period = 0; period < 5; period++) {
+        pass_a_second();
+        unit_trap_floating();
+        miss();
+        unit_expect_trapped_floating();
+    }
+    assert_in_range(count_points(), 3, 5);
 }
 
 static uint64_t purged_bytes(void) { return hak_atomic_load(&hak_os_counters.purged_bytes, relaxed); }
@@ -690,11 +704,12 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(with_mappings_only), cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for),
           cmocka_unit_test(never), cmocka_unit_test(not_for_libc), cmocka_unit_test(not_for_a_wrapper),
           cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
-          cmocka_unit_test(one_thread_gives_holes_back), cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone),
-          cmocka_unit_test(ends_beside_frees), cmocka_unit_test(keeps_what_is_kept),
-          cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
-          cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
-          cmocka_unit_test(foreign), cmocka_unit_test(cannot_sleep), cmocka_unit_test(wakes),
-          cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
-          cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
-          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(leaves_floating_alone), cmocka_unit_test(one_thread_gives_holes_back),
+          cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone), cmocka_unit_test(ends_beside_frees),
+          cmocka_unit_test(keeps_what_is_kept), cmocka_unit_test(joined_by_the_last),
+          cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays), cmocka_unit_test(stays_when_asked_for),
+          cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(foreign),
+          cmocka_unit_test(cannot_sleep), cmocka_unit_test(wakes), cmocka_unit_test(in_a_forked_child),
+          cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls),
+          cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses),
+          cmocka_unit_test(woken))

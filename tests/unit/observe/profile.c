@@ -1,5 +1,6 @@
 /* observe/profile.h: estimates against programs whose truth is known, seeded; that blocks and counts stay right while samples are
  * taken; what becomes of samples when blocks move, tables fill, and the profile goes on and off. */
+#include "floating.h"
 #include "heap_fixture.h"
 
 #include <errno.h>
@@ -519,10 +520,19 @@ static void temporaries_of_windows(void **state) {
     assert_int_equal(now.temporary_bytes, 16 * (5 * 100 + 3 * 100000));
 }
 
+static void leaves_floating_alone(void **state) {
+    (void)state;
+    unit_trap_floating();
+    int64_t drawn = hak_profile_draw(1 << 19);
+    uint64_t weight = hak_profile_weight(100, 1 << 19, HAK_RARITY_ONE);
+    unit_expect_trapped_floating();
+    assert_true(drawn > 0 && weight > 0);
+}
+
 UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(temporaries), cmocka_unit_test(freed_elsewhere),
-          cmocka_unit_test(temporaries_of_windows), cmocka_unit_test(draws), cmocka_unit_test(origins),
-          cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time),
-          cmocka_unit_test(large_objects), cmocka_unit_test(every_block), cmocka_unit_test(refused_moves),
-          cmocka_unit_test(misuse), cmocka_unit_test(on_and_off), cmocka_unit_test(full_table),
-          cmocka_unit_test(slots_of_strata), cmocka_unit_test(runs_of_samples), cmocka_unit_test(single_then_runs),
-          cmocka_unit_test(no_memory))
+          cmocka_unit_test(temporaries_of_windows), cmocka_unit_test(draws), cmocka_unit_test(leaves_floating_alone),
+          cmocka_unit_test(origins), cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed),
+          cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects), cmocka_unit_test(every_block),
+          cmocka_unit_test(refused_moves), cmocka_unit_test(misuse), cmocka_unit_test(on_and_off),
+          cmocka_unit_test(full_table), cmocka_unit_test(slots_of_strata), cmocka_unit_test(runs_of_samples),
+          cmocka_unit_test(single_then_runs), cmocka_unit_test(no_memory))
