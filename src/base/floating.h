@@ -1,6 +1,6 @@
 /* A thread's floating-point environment: rounding, traps, and flags of what has happened. In a thread of the program it
- * is the program's, who may want a signal at the first result that is inexact. Who computes with doubles there brings an
- * environment of his own, and gives the program's back as it was.
+ * is the program's, who may want a signal at the first result that is inexact. Who computes with doubles there brings
+ * an environment of his own, and gives the program's back as it was.
  *
  * To be used around a call that is not inlined: compilers know nothing of it, and move arithmetic. */
 #ifndef HAK_BASE_FLOATING_H
