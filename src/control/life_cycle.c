@@ -21,8 +21,33 @@ static const double risen = 1.5;           /* costs that a frozen phase is learn
 static const double next_to_nothing = 0.002;
 static const double disaster = 10; /* times the cost */
 
+/* ---- Rounds ------------------------------------------------------------------------------------------------------ */
+
+/* Periods of a canary that keeps what is good: the first one, and pairs with a period after each that ends with the
+ * candidate. */
+static uint32_t canary_periods(const struct hak_dimension *dimension) {
+    return 1 + PAIRS_TO_KEEP * (2 * dimension->periods + 1);
+}
+
+/* Of a pull, or of a match. */
+static uint32_t try_periods(const struct hak_dimension *dimension) {
+    return dimension->is_rated ? 2 * dimension->periods + 1 : dimension->periods;
+}
+
+/* Two slow periods; more where a dimension needs more to try each arm once, with a canary. */
+static uint32_t round_periods(const struct hak_life_cycle *cycle) {
+    uint32_t most = 2 * cycle->slow_periods - 1;
+    for (uint32_t i = 0; i < cycle->dimension_count; i++) {
+        const struct hak_dimension *dimension = &cycle->dimensions[i];
+        uint32_t tries = dimension->arm_count - dimension->is_rated, /* the leader meets each of the others */
+            periods = tries * try_periods(dimension) + canary_periods(dimension);
+        if (periods > most) most = periods;
+    }
+    return most;
+}
+
 static void renew_round(struct hak_life_cycle *cycle) {
-    cycle->round_left = 2 * cycle->slow_periods - 1;
+    cycle->round_left = round_periods(cycle);
     cycle->looks_left = cycle->slow_periods / LOOKS_SHARE;
 }
 
@@ -203,17 +228,6 @@ void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32
 
 /* ---- LEARN ------------------------------------------------------------------------------------------------------- */
 
-/* Periods of a canary that keeps what is good: the first one, and pairs with a period after each that ends with the
- * candidate. */
-static uint32_t canary_periods(const struct hak_dimension *dimension) {
-    return 1 + PAIRS_TO_KEEP * (2 * dimension->periods + 1);
-}
-
-/* Of a pull, or of a match. */
-static uint32_t try_periods(const struct hak_dimension *dimension) {
-    return dimension->is_rated ? 2 * dimension->periods + 1 : dimension->periods;
-}
-
 static uint32_t exploring_periods(const struct hak_dimension *dimension, uint32_t arms) {
     uint32_t count = hak_bit_count(arms),
              tries = dimension->is_rated ? MATCHES_OF_EACH * count / 2 : PULLS_PER_ARM * count;
@@ -226,18 +240,21 @@ static bool has_time_to_explore(const struct hak_life_cycle *cycle) {
     return cycle->round_left >= try_periods(dimension) + canary_periods(dimension);
 }
 
-static struct hak_move leave_focus(struct hak_life_cycle *cycle, double gain) {
+/* A dimension for whose arms the round had no time, as pulls were void, is left for another round. */
+static struct hak_move leave_focus(struct hak_life_cycle *cycle, double gain, bool was_tried) {
     struct hak_move move = put(cycle, cycle->chosen[cycle->focus], HAK_WHY_END, gain);
     move.is_made = true; /* said in any case */
-    cycle->outcomes[cycle->focus] = HAK_OUTCOME_LEFT;
-    cycle->done |= (uint32_t)1 << cycle->focus;
+    if (was_tried) {
+        cycle->outcomes[cycle->focus] = HAK_OUTCOME_LEFT;
+        cycle->done |= (uint32_t)1 << cycle->focus;
+    }
     cycle->focus = cycle->dimension_count;
     return move;
 }
 
-static struct hak_move conclude(struct hak_life_cycle *cycle, uint32_t best, double gain) {
+static struct hak_move conclude(struct hak_life_cycle *cycle, uint32_t best, double gain, bool was_tried) {
     bool is_better = best != cycle->chosen[cycle->focus] && gain >= worth_a_canary;
-    return is_better ? begin_canary(cycle, best) : leave_focus(cycle, gain);
+    return is_better ? begin_canary(cycle, best) : leave_focus(cycle, gain, was_tried);
 }
 
 static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
@@ -251,13 +268,14 @@ static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
     /* From rewards back to costs: r / (r + c) is the reward, r / reward - r the cost. */
     double own = 1 / hak_clamp(hak_bandit_mean(&cycle->bandit, chosen), 1e-9, 1) - 1,
            its = 1 / hak_clamp(hak_bandit_mean(&cycle->bandit, best), 1e-9, 1) - 1;
-    return conclude(cycle, best, saving(own, its));
+    return conclude(cycle, best, saving(own, its), cycle->pulls >= hak_bit_count(cycle->arms));
 }
 
 static struct hak_move begin_match(struct hak_life_cycle *cycle, const struct hak_rating *rating) {
-    if (hak_rating_matches_of_each(rating, cycle->arms) >= MATCHES_OF_EACH || !has_time_to_explore(cycle)) {
+    double matches = hak_rating_matches_of_each(rating, cycle->arms);
+    if (matches >= MATCHES_OF_EACH || !has_time_to_explore(cycle)) {
         uint32_t leader = hak_rating_leader(rating, cycle->arms, cycle->chosen[cycle->focus]);
-        return conclude(cycle, leader, worth_a_canary); /* points say who leads, not by how much */
+        return conclude(cycle, leader, worth_a_canary, matches >= 1); /* points say who leads, not by how much */
     }
     cycle->pairing = hak_rating_pair(rating, cycle->arms, &cycle->random);
     cycle->pair = HAK_PAIR_FIRST;
@@ -288,7 +306,7 @@ static struct hak_move step_rating(struct hak_life_cycle *cycle, double cost, st
  * begun has time for any, which then explores as long as it may. */
 static uint32_t best_prospect(const struct hak_life_cycle *cycle, const struct hak_prospect *prospects) {
     uint32_t left = bits_of(cycle, prospects) & ~cycle->done, best = cycle->dimension_count;
-    bool is_fresh = cycle->round_left + 1 == 2 * cycle->slow_periods;
+    bool is_fresh = cycle->round_left == round_periods(cycle);
     double most = 0;
     for (; left != 0; left &= left - 1) {
         uint32_t i = hak_lowest_bit(left), arms = prospects[i].arms | (uint32_t)1 << cycle->chosen[i],
@@ -319,7 +337,7 @@ static struct hak_move begin_focus(struct hak_life_cycle *cycle, const struct ha
 static struct hak_move step_learning(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
                                      struct hak_rating *ratings) {
     if (cycle->focus == cycle->dimension_count) return begin_focus(cycle, prospects);
-    if (cycle->round_left <= 1) return leave_focus(cycle, 0); /* Y3 */
+    if (cycle->round_left <= 1) return leave_focus(cycle, 0, false); /* Y3 */
     if (cycle->dimensions[cycle->focus].is_rated) return step_rating(cycle, cost, &ratings[cycle->focus]);
     return add_to_pull(cycle, cost) ? step_bandit(cycle) : (struct hak_move){0};
 }

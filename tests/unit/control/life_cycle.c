@@ -377,6 +377,37 @@ static void a_round_ends(void **state) {
     }
 }
 
+/* However short a slow period is: a round has time to try each arm of any dimension, and for the canary. */
+static void short_slow_periods(void **state) {
+    (void)state;
+    static const uint32_t slow_periods[] = {20, 10, 1};
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t dimension = 0; dimension < 3; dimension++) {
+            begin();
+            hak_life_cycle_begin(&cycle, dimensions, 3, slow_periods[i], 42);
+            best[dimension] = dimension == 2 ? 2 : 3;
+            while ((cycle.done >> dimension & 1) == 0) period(1u << dimension);
+            assert_int_equal(cycle.outcomes[dimension], HAK_OUTCOME_KEPT);
+        }
+}
+
+/* Visits that are shorter than a pull. */
+static void what_had_no_time_is_not_done(void **state) {
+    (void)state;
+    for (uint32_t dimension = 1; dimension < 3; dimension++) {
+        begin();
+        for (int i = 0; i < 10 * SLOW_PERIODS; i++) {
+            if (i % 3 == 2) hak_life_cycle_pause(&cycle);
+            period(1u << dimension);
+            assert_int_equal(cycle.done, 0);
+        }
+        assert_int_equal(cycle.outcomes[dimension], HAK_OUTCOME_UNTRIED);
+        best[dimension] = dimension == 2 ? 2 : 3;
+        learn(1u << dimension, 100 * SLOW_PERIODS);
+        assert_int_equal(cycle.outcomes[dimension], HAK_OUTCOME_KEPT);
+    }
+}
+
 /* Strategies are decided in one round, all twelve of them, kept and rolled back alike; in visits of any length, with as many periods
  * in all but for the matches that are interrupted. */
 static void strategies_end_with_a_verdict(void **state) {
@@ -482,6 +513,7 @@ UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), 
           cmocka_unit_test(beginnings_of_visits_are_no_proof), cmocka_unit_test(kept_in_short_visits),
           cmocka_unit_test(pauses), cmocka_unit_test(matches_begin_anew), cmocka_unit_test(the_best_prospect_first),
           cmocka_unit_test(only_arms_with_a_prospect), cmocka_unit_test(the_chosen_arm_is_no_prospect),
-          cmocka_unit_test(a_round_ends), cmocka_unit_test(strategies_end_with_a_verdict),
+          cmocka_unit_test(a_round_ends), cmocka_unit_test(short_slow_periods),
+          cmocka_unit_test(what_had_no_time_is_not_done), cmocka_unit_test(strategies_end_with_a_verdict),
           cmocka_unit_test(matches_serve_another_phase), cmocka_unit_test(risen_costs_void_matches),
           cmocka_unit_test(either_comes_first), cmocka_unit_test(any_cost))
