@@ -17,10 +17,21 @@ COSTS = {"cost_ppm": "cost by the goal", "miss_ppm": "slow paths", "kernel_ppm":
 SWITCHES = ("time", "phase", "why", "knob", "from", "to", "gain", "odds")
 
 
+class Members(dict[str, Any]):
+    """An object of a file of statistics. LabError for a member that it doesn't have."""
+
+    def __init__(self, file: Path, members: Mapping[str, Any]) -> None:
+        super().__init__(members)
+        self._file = file
+
+    def __missing__(self, name: str) -> Any:
+        raise LabError(f"{self._file} was written by another version of hakmem: it has no `{name}`")
+
+
 def read(file: Path) -> Statistics:
     """Statistics as HAKMEM_STATS=json writes them."""
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(), object_hook=lambda members: Members(file, members))
     except OSError as error:
         raise LabError(f"can't read {file}: {error.strerror}") from None
     except ValueError:

@@ -156,6 +156,16 @@ def test_what_is_no_statistics(tmp_path: Path, text: str) -> None:
         control.read(file)
 
 
+@pytest.mark.parametrize(
+    ("rows", "missing"), [({}, "state"), ({"strategies": [{"knob": "decay_ms", "bytes": 1, "points": 1}]}, "value")]
+)
+def test_statistics_of_another_version(tmp_path: Path, rows: dict[str, Any], missing: str) -> None:
+    file = tmp_path / "statistics"
+    file.write_text(json.dumps({**sample(), "control": {**sample()["control"], **rows} if rows else {}}))
+    with pytest.raises(LabError, match=f"statistics was written by another version of hakmem: it has no `{missing}`"):
+        control.report(control.read(file), "hakmem tune-log", "")
+
+
 def start(policy: Path | str, tmp_path: Path) -> tuple[dict[str, Any], str]:
     """Statistics of a program that started from the policy, and what it said."""
     written = tmp_path / "statistics"
