@@ -8,6 +8,7 @@ would become. Only these runs, which nobody had seen when the candidates were ch
 from __future__ import annotations
 
 import math
+import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ CANDIDATES = 3
 TOGETHER = 3  # knobs that are tried together
 AGAIN_SHARE = 4  # of the settings that have been tried: one n-th has another run each
 DECIDING = ("cpu_s", "peak_rss_bytes")
+KNOBS = "HAKMEM_KNOBS"
 SHOWN = (*DECIDING, "wall_s", "mean_rss_bytes")
 NOT_LEARNED = {"guard_share", "direct_free_mode", *sweep.UNRELATED}  # they look for misuse, or change nothing
 
@@ -79,17 +81,24 @@ class Alone:
 
 @dataclass(frozen=True)
 class GivenCase(CommandCase):
-    """A command with settings of the user's under all variants, and with a policy under those that have one."""
+    """A command with settings of the user's under all variants, his knobs before a variant's own, and with a policy
+    under those that have one."""
 
     given: tuple[tuple[str, str], ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict)  # by variant
+
+    def knobs(self) -> str:
+        """The user's."""
+        return dict(self.given).get(KNOBS, os.environ.get(KNOBS, ""))
 
     def run(self, variant: Variant) -> Sample:
         with tempfile.NamedTemporaryFile("w", prefix="hakmem-policy-") as file:
             file.write(self.policies.get(variant.name, ""))
             file.flush()
             policy = {"HAKMEM_POLICY": file.name if variant.name in self.policies else "none"}
-            return super().run(replace(variant, settings={**dict(self.given), **policy, **variant.settings}))
+            knobs = ":".join(filter(None, (self.knobs(), variant.settings.get(KNOBS))))
+            own = {**variant.settings, **({KNOBS: knobs} if knobs else {})}
+            return super().run(replace(variant, settings={**dict(self.given), **policy, **own}))
 
 
 @dataclass(frozen=True)
@@ -151,12 +160,14 @@ def learn(
     seed: int = 1,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Learned:
-    """At most so many runs in all."""
+    """At most so many runs in all. Knobs that the user has set are not tried."""
     case = GivenCase(tuple(command), given=tuple(given.items()))
     facts = _facts(case)
     program = control.program_of(facts, any_program=any_program)
+    runs -= 1  # for the facts
     trials = runs // 2 * sweep.IN_A_ROUND // (1 + sweep.IN_A_ROUND)
-    search = Alone(knobs, trials, seed)
+    taken = {one.partition("=")[0] for one in case.knobs().split(":")}
+    search = Alone([knob for knob in knobs if knob.name not in taken], trials, seed)
     sweep.run(search, [case], measure.Here(), trials, on_step)
     chosen = {sweep.setting_of(one): one for one in search.candidates()}
     if not chosen:
