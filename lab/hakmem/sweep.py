@@ -191,17 +191,25 @@ def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step:
             search.tell(variant.name, _ratios(done.outcome, cases, variant.name) if done.outcome else None)
 
 
+def _memory_of(case: Case) -> str:
+    """The mean over time of the RSS is noise in a short command."""
+    return "mean_rss_bytes" if isinstance(case, BehaviourCase) else "peak_rss_bytes"
+
+
 def _ratios(found: Outcome, cases: Sequence[Case], variant: str) -> tuple[float, float] | None:
     """Geometric means over the cases of time and memory, to the default's of the same round."""
     samples = {(case, name): sample.values for case, name, sample in found.samples}
 
-    def mean(metrics: Sequence[str]) -> float:
-        pairs = [(samples[case.name, variant], samples[case.name, DEFAULT]) for case in cases]
-        chosen = [next(metric for metric in metrics if metric in own) for own, _ in pairs]
-        return statistics.geometric_mean([own[one] / base[one] for one, (own, base) in zip(chosen, pairs, strict=True)])
+    def ratio(case: Case, metric: str) -> float:
+        return samples[case.name, variant][metric] / samples[case.name, DEFAULT][metric]
 
     try:
-        return mean(TIMES), mean(MEMORIES)
+        times = [next(name for name in TIMES if name in samples[case.name, variant]) for case in cases]
+        time, memory = (
+            statistics.geometric_mean([ratio(case, name) for case, name in zip(cases, names, strict=True)])
+            for names in (times, [_memory_of(case) for case in cases])
+        )
+        return time, memory
     except (KeyError, ZeroDivisionError, ValueError):  # it failed a case, or a figure is 0
         return None
 
