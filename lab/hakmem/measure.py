@@ -139,7 +139,9 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
-        return [sample.values[metric] for sample in self.samples[case][variant] if metric in sample.values]
+        """By round. Empty where a round has none: values of different rounds are not to be paired."""
+        samples = self.samples[case][variant]
+        return [sample.values[metric] for sample in samples] if all(metric in one.values for one in samples) else []
 
     def metrics(self) -> list[str]:
         """Those that any sample has, in the order of METRICS, then a benchmark's own."""

@@ -71,7 +71,7 @@ class Run:
     processes: tuple[Process, ...]
     stdout: bytes
     stderr: bytes
-    mean_rss_bytes: int | None = None  # None: it was over before anybody looked
+    mean_rss_bytes: int | None = None  # None: it was over before anybody had looked often enough
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""

@@ -14,7 +14,9 @@
  * The command dies with it, and it dies with its parent: no run outlives the laboratory. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,20 +41,34 @@ static long long microseconds(struct timeval time) { return time.tv_sec * 100000
 /* Looks at a process in ever longer steps, of a 32nd of its time so far: short programs are looked at often enough, and
  * long ones are not disturbed. What a look finds counts for the time since the one before. */
 struct watch {
-    int statm; /* of /proc; -1: none */
+    int statm;    /* of /proc; -1: none */
+    int starting; /* closed at its other end by exec; -1: that was seen */
+    int looks;
     long long start_ns, last_ns;
     double kib_ns; /* the sum */
 };
 
-enum { SHORTEST_NS = 1000000, LONGEST_NS = 20000000, STEPS_OF_TIME = 32 };
+enum { SHORTEST_NS = 1000000, LONGEST_NS = 20000000, STEPS_OF_TIME = 32, LEAST_LOOKS = 5 };
 
-static struct watch watch_begun(pid_t process, long long start_ns) {
+static struct watch watch_begun(pid_t process, int starting) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/statm", (int)process);
-    return (struct watch){.statm = open(path, O_RDONLY | O_CLOEXEC), .start_ns = start_ns, .last_ns = start_ns};
+    return (struct watch){.statm = open(path, O_RDONLY | O_CLOEXEC), .starting = starting, .start_ns = now_ns()};
+}
+
+/* Before exec, memory is that of this program. Time begins when it is seen to be over. */
+static bool has_started(struct watch *watch) {
+    struct pollfd end = {.fd = watch->starting, .events = POLLIN};
+    if (watch->starting < 0) return true;
+    if (poll(&end, 1, 0) == 1) {
+        watch->starting = -1;
+        watch->start_ns = watch->last_ns = now_ns();
+    }
+    return false;
 }
 
 static void look(struct watch *watch) {
+    if (!has_started(watch)) return;
     char text[128];
     ssize_t length = watch->statm < 0 ? -1 : pread(watch->statm, text, sizeof text - 1, 0);
     long pages;
@@ -62,6 +78,7 @@ static void look(struct watch *watch) {
     long long now = now_ns();
     watch->kib_ns += (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024 * (double)(now - watch->last_ns);
     watch->last_ns = now;
+    watch->looks++;
 }
 
 static struct timespec step_of(const struct watch *watch) {
@@ -70,9 +87,9 @@ static struct timespec step_of(const struct watch *watch) {
     return (struct timespec){.tv_nsec = step};
 }
 
-/* 0: it was over before anybody looked. */
+/* 0: it was over before anybody had looked often enough. */
 static double mean_kib(const struct watch *watch) {
-    return watch->last_ns == watch->start_ns ? 0 : watch->kib_ns / (double)(watch->last_ns - watch->start_ns);
+    return watch->looks < LEAST_LOOKS ? 0 : watch->kib_ns / (double)(watch->last_ns - watch->start_ns);
 }
 
 /* ---- One command --------------------------------------------------------------------------------------------------- */
@@ -119,7 +136,8 @@ int main(int count, char **arguments) {
     close(failure[1]);
     int status;
     struct rusage usage;
-    struct watch watch = watch_begun(child, start_ns);
+    struct watch watch = {0};
+    if (child > 0) watch = watch_begun(child, failure[0]);
     if (child < 0 || watch_to_end(child, &its_end, &watch, &status, &usage) != child) {
         perror("launch");
         return 2;

@@ -271,6 +271,12 @@ def test_a_record_of_a_measurement_has_its_raw_values_and_what_a_reader_needs() 
     assert made.machine == MACHINE
 
 
+def test_a_figure_that_a_round_lacks_is_none() -> None:
+    done = measurement(sample(1.25, mean_rss_bytes=3), sample(1.5), sample(1.5, mean_rss_bytes=4))
+    assert done.values("program argument", "a", "mean_rss_bytes") == []
+    assert ledger.from_measurement(done, "compare", start=MACHINE).metrics() == ["wall_s"]
+
+
 def test_one_short_run_makes_it_of_sanity_size() -> None:
     short = Sample({"wall_s": 0.1}, "same", full_size=False)
     assert ledger.from_measurement(measurement(sample(2), short), "compare", start=MACHINE).size == "sanity"

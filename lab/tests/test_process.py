@@ -57,6 +57,25 @@ def test_the_mean_of_memory_is_over_time() -> None:
     assert "mean_rss_bytes" not in measure.values_of(replace(done, mean_rss_bytes=None))
 
 
+FEW_PROCESSES = """
+import os, resource, sys
+launch = os.open(sys.argv[1], os.O_RDONLY)
+if os.geteuid() == 0: os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+os.execve(launch, ["launch", "/dev/null", "", "true"], {})
+"""
+
+
+def test_a_program_that_is_over_at_once_has_no_mean(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "nothing", "int main(void) { return 0; }", "-static")
+    assert all(run([str(program)], glibc(), prove=False).mean_rss_bytes is None for _ in range(5))
+
+
+def test_a_process_that_can_not_be_started_says_why() -> None:
+    said = subprocess.run([*python(FEW_PROCESSES), str(native.helper("launch"))], capture_output=True, text=True)
+    assert said.stderr == "launch: Resource temporarily unavailable\n"
+
+
 def test_a_program_has_the_signals_of_its_caller() -> None:
     blocked = "import signal; print(signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     assert run(python(blocked), glibc()).stdout == b"False\n"
