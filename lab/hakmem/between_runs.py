@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hakmem import comparison, control, measure, process, statistics, sweep, words
+from hakmem import comparison, control, learning, measure, native, process, statistics, sweep, words
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.measure import Case, CommandCase, Measurement, Sample, Step, Variant
@@ -189,9 +189,10 @@ def learn(
 def _facts(case: GivenCase) -> control.Statistics:
     """Of a run at the default, which finds out what program the command becomes."""
     with tempfile.TemporaryDirectory(prefix="hakmem-learn-") as folder:
-        settings = {**dict(case.given), "HAKMEM_POLICY": "none", "HAKMEM_STATS": f"json:{folder}/%p"}
-        run = process.run(case.command, hakmem(), settings)
+        settings = {**dict(case.given), "HAKMEM_POLICY": "none", **learning.statistics_settings(folder)}
+        run = process.run(case.command, hakmem(), settings, before=native.helper("ending.so"), prove=False)
         case.expect_success(run)
+        process.prove_takeover(run, case.command[0], hakmem())
         written = Path(folder) / str(run.pid)
         if not written.is_file():
             raise LabError(f"{case.command[0]} left no statistics: nothing was learned")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hakmem import files
 from hakmem.errors import LabError
 from hakmem.report.model import Course, Line, Report, Table
 
@@ -103,19 +104,20 @@ def policy_text(version: str, program: str, found: Learned, evidence: Iterable[s
     return f"{text}end {fingerprint(text):016x}\n"
 
 
-def installed(statistics: Statistics, environment: Mapping[str, str]) -> Path:
-    """Where HAKMEM_POLICY=auto looks first for the policy of this program; its folder is made."""
+def policies(environment: Mapping[str, str]) -> Path:
+    """The folder where HAKMEM_POLICY=auto looks first; it is made. LabError where no file can be written there."""
     configuration, home = environment.get("XDG_CONFIG_HOME", ""), environment.get("HOME", "")
     if not configuration.startswith("/"):
         if not home.startswith("/"):
             raise LabError("--install: neither XDG_CONFIG_HOME nor HOME names a folder")
         configuration = f"{home}/.config"
-    path = Path(configuration) / "hakmem" / "policies" / program_of(statistics)
+    folder = Path(configuration) / "hakmem" / "policies"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LabError(f"can't make {path.parent}: {error.strerror}") from None
-    return path
+        raise LabError(f"can't make {folder}: {error.strerror}") from None
+    files.check(folder / "policy")
+    return folder
 
 
 def _knob(event: Mapping[str, Any]) -> str:

@@ -19,15 +19,15 @@ class Learned:
     statistics: control.Statistics
 
 
+def statistics_settings(folder: str) -> dict[str, str]:
+    """Each process writes its own; the signal is sent by ending.so."""
+    return {"HAKMEM_STATS": f"json:{folder}/%p", "HAKMEM_STATS_SIGNAL": str(signal.SIGRTMAX)}
+
+
 def learn(words: Sequence[str], library: Path, environment: Mapping[str, str]) -> Learned:
     """The controller and its background thread are on, whatever the caller's environment says."""
     with tempfile.TemporaryDirectory(prefix="hakmem-learn-") as folder:
-        settings = {
-            "HAKMEM_STATS": f"json:{folder}/%p",
-            "HAKMEM_STATS_SIGNAL": str(signal.SIGRTMAX),  # sent by ending.so
-            "HAKMEM_ACE_ENABLED": "1",
-            "HAKMEM_BACKGROUND": "1",
-        }
+        settings = {**statistics_settings(folder), "HAKMEM_ACE_ENABLED": "1", "HAKMEM_BACKGROUND": "1"}
         file, ready = takeover.prepare_child(words, library, {**environment, **settings})
         ready.pop("HAKMEM_POLICY", None)
         command = process.attend(words, ready, file)

@@ -69,6 +69,18 @@ def find(word: str, environment: Mapping[str, str]) -> Path:
     raise CommandError(f"{word}: {'a directory' if path.is_dir() else 'not executable'}, expected a program")
 
 
+def expect_no_script(word: str, environment: Mapping[str, str]) -> None:
+    """LabError for a program that others run: its build id is not its own."""
+    try:
+        with open(find(word, environment), "rb") as file:
+            first = file.readline(256)
+    except PermissionError:
+        return  # who can't read it can't run it as a script either
+    if first.startswith(b"#!"):
+        interpreter = os.fsdecode(first[2:]).strip()
+        raise LabError(f"--install: {word} is a script: the policy would be that of all programs of {interpreter}")
+
+
 def follow(words: Sequence[str], environment: Mapping[str, str]) -> list[Program]:
     """The programs that the command becomes, in order. What a program does once it runs is not known, but for `env`."""
     if not words:

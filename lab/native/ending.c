@@ -1,7 +1,7 @@
 /* ending: preloaded beside hakmem, has a program that a signal is about to end write first what hakmem has gathered.
  *
  * Statistics and heap profiles are written at the end of a program, and a signal whose action is the default one leaves
- * it no end: Ctrl-C, kill, a terminal that is closed. In each process that inherits the preload, such a signal writes
+ * it no end: Ctrl-C, kill, a terminal that is closed. Nor does _exit, at which statistics are written, too. In each process that inherits the preload, such a signal writes
  * the heap profile to the file of HAKMEM_HEAP_PROFILE, and has hakmem write statistics if HAKMEM_STATS_SIGNAL names a
  * signal; then the process ends by the signal, as it would have.
  *
@@ -24,6 +24,8 @@ static handler (*next_signal)(int, handler);
 static int (*save_profile)(const char *);
 static const char *profile_name; /* NULL: none is wanted */
 static int statistics_signal;    /* 0: none */
+static void (*next_exit)(int);
+static pid_t own_process;
 
 static bool is_watched(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP; }
 
@@ -82,6 +84,7 @@ static struct sigaction watching(void) {
 
 static void resolve(void) {
     if (!next_sigaction) {
+        *(void **)&next_exit = dlsym(RTLD_NEXT, "_exit");
         *(void **)&next_signal = dlsym(RTLD_NEXT, "signal");
         *(void **)&next_sigaction = dlsym(RTLD_NEXT, "sigaction");
     }
@@ -93,6 +96,7 @@ __attribute__((constructor)) static void begin(void) {
     resolve();
     *(void **)&save_profile = dlsym(RTLD_DEFAULT, "hak_profile_save");
     profile_name = profile && strncmp(profile, "1:", 2) == 0 ? strdup(profile + 2) : NULL;
+    own_process = getpid();
     statistics_signal = number ? atoi(number) : 0;
     for (size_t i = 0; i < sizeof watched / sizeof watched[0]; i++) {
         struct sigaction action = watching(), before;
@@ -112,6 +116,18 @@ EXPORTED int sigaction(int number, const struct sigaction *action, struct sigact
     }
     return result;
 }
+
+/* A child that shares its parent's memory, or is a copy of it, has gathered nothing of its own. */
+EXPORTED _Noreturn void _exit(int status) {
+    resolve();
+    if (getpid() == own_process) {
+        write_statistics();
+    }
+    next_exit(status);
+    abort();
+}
+
+EXPORTED _Noreturn void _Exit(int status) { _exit(status); }
 
 EXPORTED handler signal(int number, handler wanted) {
     resolve();

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from compiled import compile_c
 from hakmem import between_runs, cli, control, ledger, native, sweep
 from hakmem.between_runs import Alone, Candidate
+from hakmem.commands import run
 from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Sample, Variant
 from hakmem.settings import Knob
@@ -198,13 +199,38 @@ def test_facts_are_those_of_the_program_that_runs() -> None:
         between_runs._facts(between_runs.GivenCase(("false",)))
 
 
+def test_facts_of_a_program_that_ends_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    compile_c(program, "#include <unistd.h>\nint main(void) { _exit(0); }", "-Wl,--build-id")
+    found = between_runs._facts(between_runs.GivenCase((str(program),)))
+    assert re.match(r"[0-9a-f]{8,}$", found["control"]["program"])
+
+
 def test_the_place_is_the_user_s() -> None:
-    facts = {"control": {"program": "01ff"}}
     for variables in ({}, {"HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
         with pytest.raises(LabError, match="names a folder"):
-            control.installed(facts, variables)
-    with pytest.raises(LabError, match="no build id"):
-        control.installed({"control": {"program": ""}}, {"HOME": "/tmp"})
+            control.policies(variables)
+
+
+@pytest.mark.parametrize("options", [(), ("--runs", "80")])
+def test_what_can_not_be_installed_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    def said(program: Path, folder: str) -> str:
+        monkeypatch.setattr(run, "callers_environment", lambda: {**os.environ, "XDG_CONFIG_HOME": folder})
+        done = CliRunner().invoke(cli.cli, ["learn", "--install", *options, "--", str(program)])
+        return str(done.exception)
+
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    script.chmod(0o755)
+    assert "script is a script: the policy would be that of all programs of /bin/sh" in said(script, str(tmp_path))
+    assert "can't make /proc/hakmem/policies" in said(Path("/bin/true"), "/proc")
+    full = tmp_path / "full" / "hakmem" / "policies"
+    full.mkdir(parents=True)
+    (full / "policy").mkdir()
+    assert "can't write" in said(Path("/bin/true"), str(tmp_path / "full"))
+    assert not (tmp_path / "ran").exists()
 
 
 def started(program: Path, **variables: str) -> tuple[str, int, str]:
@@ -219,12 +245,13 @@ def started(program: Path, **variables: str) -> tuple[str, int, str]:
 
 def test_a_program_finds_what_was_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "program"
-    compile_c(program, "int main(void) { return 0; }", "-Wl,--build-id")
+    compile_c(program, "#include <errno.h>\nint main(void) { return errno; }", "-Wl,--build-id")
     facts = between_runs._facts(between_runs.GivenCase((str(program),)))
     home = tmp_path / "home"
-    path = control.installed(facts, {"HOME": str(home)})
-    assert path == home / ".config" / "hakmem" / "policies" / facts["control"]["program"] and path.parent.is_dir()
-    assert control.installed(facts, {"HOME": "/x", "XDG_CONFIG_HOME": str(home / ".config")}) == path
+    folder = control.policies({"HOME": str(home)})
+    assert folder == home / ".config" / "hakmem" / "policies" and folder.is_dir()
+    assert control.policies({"HOME": "/x", "XDG_CONFIG_HOME": str(home / ".config")}) == folder
+    path = folder / facts["control"]["program"]
     learned = control.Learned({"held_slabs": 64}, {})
     path.write_text(control.policy_text(facts["hakmem"], facts["control"]["program"], learned, []))
 
@@ -233,7 +260,10 @@ def test_a_program_finds_what_was_installed(monkeypatch: pytest.MonkeyPatch, tmp
     state, slabs, said = started(program, HOME=str(home))
     assert state != "pinned" and (slabs, said) == (16, "")  # nobody has asked for it
     assert started(program, HAKMEM_POLICY="auto", HOME=str(tmp_path))[1:] == (16, "")
-    path.write_text(path.read_text().replace("64", "65"))
+    os.mkfifo(tmp_path / "pipe")
+    said = f"hakmem: setting HAKMEM_POLICY={tmp_path}/pipe ignored: not a regular file\n"
+    assert started(program, HAKMEM_POLICY=str(tmp_path / "pipe"))[1:] == (16, said)
+    path.write_text(path.read_text().replace("held_slabs 64", "held_slabs 65"))
     state, slabs, said = started(program, HAKMEM_POLICY="auto", HOME=str(home))
     assert (slabs, said) == (16, f"hakmem: policy {path} ignored: damaged\n")
 

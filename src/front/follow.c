@@ -1,5 +1,6 @@
 #include "front/follow.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -8,6 +9,8 @@
 #include "hakmem/hakmem.h"
 #include "os/os.h"
 #include "pool/bin_size.h"
+
+static const char unreadable[] = "can't be read";
 
 /* ---- A policy's values ------------------------------------------------------------------------------------------- */
 
@@ -29,7 +32,7 @@ static void give_values(const struct hak_policy *policy) {
 
 /* Reads an open file, and closes it. NULL when it is followed, else what is wrong with it. */
 static const char *follow_file(int descriptor, const struct hak_policy_program *program) {
-    static char text[HAK_POLICY_BYTES];
+    static char text[HAK_POLICY_BYTES + 1];
     struct hak_policy policy;
     size_t length = 0, got = 1;
     while (got != 0 && length < sizeof text - 1)
@@ -73,8 +76,9 @@ static bool follow_found(char *const *environment, bool explains, const struct h
         const char *problem;
         struct hak_text path = hak_text_in(buffer, sizeof buffer);
         if (!add_path(&path, place, environment, program)) continue;
-        int descriptor = hak_os_open_own_file(path.start, HAK_POLICY_BYTES - 1, &problem);
+        int descriptor = hak_os_open_regular_file(path.start, HAK_POLICY_BYTES, true, &problem);
         if (descriptor >= 0) problem = follow_file(descriptor, program);
+        else if (explains && problem == NULL && errno != ENOENT && errno != ENOTDIR) problem = unreadable;
         if (problem != NULL) hak_text_add(messages, "hakmem: policy %s ignored: %s\n", path.start, problem);
         if (descriptor < 0 || problem != NULL) continue;
         if (explains) hak_text_add(messages, "hakmem: policy %s is followed\n", path.start);
@@ -96,8 +100,10 @@ bool hak_follow_policy(const char *setting, char *const *environment, bool expla
         if (explains) hak_text_add(messages, "hakmem: HAKMEM_POLICY=auto: the program has no build id\n");
         return false;
     }
-    int descriptor = hak_os_open_file(setting);
-    const char *problem = descriptor < 0 ? "can't be read" : follow_file(descriptor, &program);
+    const char *problem;
+    int descriptor = hak_os_open_regular_file(setting, HAK_POLICY_BYTES, false, &problem);
+    if (descriptor >= 0) problem = follow_file(descriptor, &program);
+    else if (problem == NULL) problem = unreadable;
     if (problem != NULL) hak_text_add(messages, "hakmem: setting HAKMEM_POLICY=%s ignored: %s\n", setting, problem);
     return problem == NULL;
 }

@@ -1,5 +1,6 @@
 #include "front/process.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -110,6 +111,7 @@ static void use_seed(void) {
 
 static void read_settings(void) {
     char buffer[8192];
+    int saved_errno = errno;
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
     set_knobs(&messages);
@@ -126,6 +128,7 @@ static void read_settings(void) {
         hak_text_add(&messages, "hakmem: no memory for the heap profile\n");
     if (messages.truncated) end_early(&messages);
     if (messages.length != 0) hak_os_write_quietly(STDERR_FILENO, messages.start, messages.length);
+    errno = saved_errno;
 }
 
 static bool start(void) {

@@ -926,16 +926,18 @@ int hak_os_open_file(const char *path) {
     return (int)HAK_SYSTEM_CALL(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
-int hak_os_open_own_file(const char *path, size_t most_bytes, const char **problem) {
+int hak_os_open_regular_file(const char *path, size_t most_bytes, bool is_own, const char **problem) {
     struct stat file;
     int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
         descriptor = (int)HAK_SYSTEM_CALL(SYS_openat, AT_FDCWD, path, flags, 0);
-    bool is_absent = descriptor < 0 && (errno == ENOENT || errno == ENOTDIR);
+    bool is_absent =
+        descriptor < 0 && (errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ENAMETOOLONG);
     *problem = NULL;
     if (is_absent) return -1;
     if (descriptor < 0 || fstat(descriptor, &file) != 0) *problem = "can't be read";
     else if (!S_ISREG(file.st_mode)) *problem = "not a regular file";
-    else if (file.st_uid != 0 && file.st_uid != getauxval(AT_EUID)) *problem = "it belongs to another user";
+    else if (is_own && file.st_uid != 0 && file.st_uid != getauxval(AT_EUID)) *problem = "it belongs to another user";
+    else if (file.st_size == 0) *problem = "empty"; /* or a file of the kernel's, which may wait */
     else if ((uint64_t)file.st_size > most_bytes) *problem = "too large";
     if (*problem == NULL) return descriptor;
     if (descriptor >= 0) hak_os_close(descriptor);

@@ -473,10 +473,11 @@ int hak_os_open_file(const char *path) {
             fake_os.open_count++;
             return FIRST_DESCRIPTOR + i;
         }
-    return errno = ENOENT, -1;
+    return errno = fake_os.absence != 0 ? fake_os.absence : ENOENT, -1;
 }
 
-int hak_os_open_own_file(const char *path, size_t most_bytes, const char **problem) {
+int hak_os_open_regular_file(const char *path, size_t most_bytes, bool is_own, const char **problem) {
+    (void)is_own;
     *problem = NULL;
     int descriptor = hak_os_open_file(path);
     if (descriptor < 0 || strlen(opened_of(descriptor)->rest) <= most_bytes) return descriptor;

@@ -87,6 +87,7 @@ struct fake_os {
     void (*between_fences)(void);      /* called before each, for what another thread does there; NULL */
     bool is_privileged;                /* false, or true if FAKE_OS_PRIVILEGED is in the environment */
     const struct fake_file *files;     /* those there are, up to one without a path; NULL: none */
+    int absence;                       /* errno of a file that isn't there; 0: ENOENT */
     size_t refused_file_call;          /* number of the call that is refused, of those that open and read; 0: none */
     size_t read_bytes;                 /* that a read gives at most; SIZE_MAX */
     void (*at_open)(const char *path); /* called by each; NULL */

@@ -45,19 +45,22 @@ def command(
 
     HAKMEM_POLICY=FILE starts from there and leaves it at that. A policy is of one version of hakmem and, by its build
     id, of one program; it has the knobs that the controller has turned. Where Ctrl-C ends the command, what was learned
-    until then is written.
+    until then is written; not so with --runs.
 
     --runs is for programs of seconds, or with one thread. The command does the same work in each run, and reads no
-    input. A setting is written only if it is shown to save CPU time or peak RSS, and to lose no more than 1 % of the
-    other.
+    input. Knobs that are set (HAKMEM_KNOBS) are so in all runs, and are not tried.
 
-    --install writes to ~/.config/hakmem/policies (XDG_CONFIG_HOME), under the program's build id.
+    With --runs a setting is written only if it is shown to save CPU time or peak RSS, and to lose no more than 1 % of
+    the other.
+
+    --install writes to ~/.config/hakmem/policies (XDG_CONFIG_HOME), under the program's build id. It takes no script:
+    the policy would be that of all scripts of its interpreter.
 
     Exit status: the command's own, 128 + N when signal N killed it; 2, and no policy, when nothing was learned.
     """
     import sys
 
-    from hakmem import control, native
+    from hakmem import control, native, takeover
     from hakmem import settings as known_settings
     from hakmem.commands.run import callers_environment
     from hakmem.errors import LabError
@@ -72,8 +75,11 @@ def command(
         raise LabError("--keep: a record is of several runs: expected --runs")
     library = native.library()
     given = known_settings.parse(settings, library)
-    path = policy_file or Path(f"{Path(words[0]).name}.policy")
-    if not install:
+    if install:
+        takeover.expect_no_script(words[0], callers_environment())
+        folder = control.policies(callers_environment())
+    else:
+        path = policy_file or Path(f"{Path(words[0]).name}.policy")
         files.check(path)
     if runs:
         status, said, statistics, text = _from_runs(words, runs, given, library, any_program, keep)
@@ -82,7 +88,7 @@ def command(
             words, {**callers_environment(), **given}, library, any_program, statistics_file
         )
     if install:
-        path = control.installed(statistics, callers_environment())
+        path = folder / control.program_of(statistics)
     files.write(path, text)
     print(f"hakmem: {path}: {said}", file=sys.stderr)
     return status

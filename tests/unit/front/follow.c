@@ -1,6 +1,8 @@
 /* front/follow.h: which file is followed, what is said of one that isn't, and what wins over it. */
 #include "heap_fixture.h"
 
+#include <errno.h>
+
 #include "base/version.h"
 #include "control/policy.h"
 #include "front/follow.h"
@@ -103,7 +105,7 @@ static void none_is_found(void **state) {
 
 static void a_refused_one_is_passed_over(void **state) {
     (void)state;
-    static char large[HAK_POLICY_BYTES + 1];
+    static char large[HAK_POLICY_BYTES + 2];
     memset(large, 'x', sizeof large - 1);
     follow("auto", VARIABLES(home), FILES({USERS, large}, {SYSTEMS, POLICY(ID, "knob decay_ms 30\n")}));
     assert_true(is_followed);
@@ -114,9 +116,38 @@ static void a_refused_one_is_passed_over(void **state) {
     assert_string_equal(said, "hakmem: policy " USERS " ignored: damaged\n"
                               "hakmem: policy " SYSTEMS " ignored: made for another program\n");
     assert_int_equal(hak_knob(decay_ms), 30);
-    large[HAK_POLICY_BYTES - 1] = '\0'; /* as large as can be: read, and found to be no policy */
+    follow("my.policy", VARIABLES(home), FILES({"my.policy", large}));
+    assert_string_equal(said, "hakmem: setting HAKMEM_POLICY=my.policy ignored: too large\n");
+}
+
+static void as_large_as_can_be(void **state) {
+    (void)state;
+    static const char begin[] =
+        "hakmem policy 1\nversion " HAK_VERSION_TEXT "\nprogram any\nknob decay_ms 40\nevidence ",
+                      end[] = "\nend\n";
+    static char large[HAK_POLICY_BYTES + 1];
+    memset(large, 'x', sizeof large - 1);
+    memcpy(large, begin, sizeof begin - 1);
+    memcpy(large + sizeof large - sizeof end, end, sizeof end);
     follow("auto", VARIABLES(home), FILES({USERS, large}));
-    assert_string_equal(said, "hakmem: policy " USERS " ignored: not a policy\n");
+    assert_true(is_followed);
+    assert_int_equal(hak_knob(decay_ms), 40);
+}
+
+/* Said only to who asks. */
+static void one_out_of_reach(void **state) {
+    (void)state;
+    for (int explains = 0; explains < 2; explains++) {
+        fake_os.absence = EACCES;
+        follow_explained("auto", VARIABLES(home), NULL, explains == 1);
+        fake_os.absence = 0;
+        assert_false(is_followed);
+        assert_string_equal(said, explains == 0 ? ""
+                                                : "hakmem: policy " USERS " ignored: can't be read\n"
+                                                  "hakmem: policy " SYSTEMS " ignored: can't be read\n"
+                                                  "hakmem: HAKMEM_POLICY=auto: there is no policy for build id " ID
+                                                  "\n");
+    }
 }
 
 static void a_program_without_build_id(void **state) {
@@ -160,6 +191,8 @@ int main(void) {
         cmocka_unit_test(found_by_build_id),
         cmocka_unit_test(none_is_found),
         cmocka_unit_test(a_refused_one_is_passed_over),
+        cmocka_unit_test(as_large_as_can_be),
+        cmocka_unit_test(one_out_of_reach),
         cmocka_unit_test(a_program_without_build_id),
         cmocka_unit_test(a_path_that_is_too_long),
         cmocka_unit_test(settings_win),

@@ -465,7 +465,7 @@ static void files(void **state) {
 
 static const char *problem_of(const char *path, size_t most_bytes) {
     const char *problem;
-    int descriptor = hak_os_open_own_file(path, most_bytes, &problem);
+    int descriptor = hak_os_open_regular_file(path, most_bytes, true, &problem);
     assert_true(descriptor == -1 || problem == NULL);
     if (descriptor < 0) return problem == NULL ? "absent" : problem;
     assert_int_not_equal(fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
@@ -485,8 +485,14 @@ static void own_files(void **state) {
     assert_string_equal(problem_of(path, 3), "not a regular file"); /* and nobody waits for a writer */
     unlink(path);
     int descriptor = hak_os_create_file(path);
+    assert_string_equal(problem_of(path, 3), "empty");
     hak_os_write(descriptor, "abc", 3);
     hak_os_close(descriptor);
+    assert_string_equal(problem_of("/proc/self/stat", 3), "empty");
+    static char long_name[300];
+    memset(long_name, 'x', sizeof long_name - 1);
+    assert_string_equal(problem_of(long_name, 3), "absent");
+    assert_int_equal(errno, ENAMETOOLONG);
     assert_string_equal(problem_of(path, 3), "opened");
     assert_string_equal(problem_of(path, 2), "too large");
     assert_int_equal(symlink("file", link), 0);
@@ -496,6 +502,16 @@ static void own_files(void **state) {
     if (geteuid() == 0) {
         assert_int_equal(chown(path, 1234, 0), 0);
         assert_string_equal(problem_of(path, 3), "it belongs to another user");
+        const char *problem;
+        descriptor = hak_os_open_regular_file(path, 3, false, &problem);
+        assert_true(descriptor >= 0 && problem == NULL);
+        hak_os_close(descriptor);
+        assert_int_equal(chmod(folder, 0), 0);
+        assert_int_equal(seteuid(1234), 0);
+        assert_string_equal(problem_of(path, 3), "absent");
+        assert_int_equal(errno, EACCES);
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(chmod(folder, 0700), 0);
     }
     snprintf(link, sizeof link, "%s/link", folder);
     unlink(link), unlink(path), rmdir(folder);
