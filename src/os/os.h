@@ -208,8 +208,8 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length);
 int hak_os_open_file(const char *path);
 
 /* The same of a regular file of 1 to `most_bytes` bytes, with `is_own` of one that belongs to root or to the user whose
- * process this is; waits for nobody. -1 for any other: `problem` says why, and is NULL where there is none, or none that
- * the caller can reach; errno tells these apart. */
+ * process this is; waits for nobody. -1 for any other: `problem` says why, and is NULL where there is none, or none
+ * that the caller can reach; errno tells these apart. */
 int hak_os_open_regular_file(const char *path, size_t most_bytes, bool is_own, const char **problem);
 
 /* Reads up to `bytes`; returns how many, 0 at the end of the file and when it can't be read. */
