@@ -228,7 +228,8 @@ def test_start_from_a_policy(tmp_path: Path) -> None:
         (text.replace("knob decay_ms ", "knob decay_ms 1"), "damaged"),
         (text[:-20], "damaged"),
         (text.replace("program ", "program 00"), "made for another program"),
-        ("", "not a policy"),
+        ("text", "not a policy"),
+        ("", "empty"),
     ):
         policy.write_text(damaged)
         started, said = start(policy, tmp_path)
