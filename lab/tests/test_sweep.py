@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hakmem import behaviours, cli, native, settings, sweep
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
-from hakmem.measure import CommandCase, Here, Outcome, Sample, Variant
+from hakmem.measure import Case, CommandCase, Here, Outcome, Sample, Variant
 from hakmem.settings import Knob
 from hakmem.suite import BenchCase
 
@@ -139,7 +139,7 @@ def test_every_setting_is_compared_in_its_round_and_failures_are_left_out() -> N
 def test_memory_of_a_command_is_the_peak_of_a_behaviour_the_mean() -> None:
     values = {"cpu_s": 1.0, "cost_ns": 1.0, "mean_rss_bytes": 100.0, "peak_rss_bytes": 100.0}
     other = {**values, "mean_rss_bytes": 50.0, "peak_rss_bytes": 80.0}
-    cases = [CommandCase(("true",)), BehaviourCase("hot")]
+    cases: list[Case] = [CommandCase(("true",)), BehaviourCase("hot")]
     for case, memory in zip(cases, (0.8, 0.5), strict=True):
         samples = [(case.name, "a", Sample(other, "", True)), (case.name, "default", Sample(values, "", True))]
         assert sweep._ratios(Outcome(samples, [], (0, 0, 0)), [case], "a") == pytest.approx((1.0, memory))
