@@ -148,7 +148,10 @@ def test_a_record_of_all_is_no_part() -> None:
 
 
 @pytest.mark.parametrize("words", [("--with", "glibc,hakmem"), ("--baseline", "hakmem"), ("--sanity",)])
-def test_nothing_is_picked(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_picked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
     assert call(*words, "hot") == 2
     said = capsys.readouterr().err
     assert "it takes no --with, --baseline or --sanity" in said and said.count("\n") == 1
