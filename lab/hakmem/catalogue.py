@@ -55,6 +55,11 @@ def listing() -> list[list[str]]:
     return rows + [[program.name, program.group, " ".join(program.command)] for program in programs.PROGRAMS]
 
 
+def usual() -> list[str]:
+    """Names of the cases that run where none is asked for, as far as they are installed."""
+    return [name for name, group, _ in listing() if suite.is_wanted(name, group, [])]
+
+
 def ceiling() -> Variant:
     """BenchFast: an allocator that does almost nothing, and can't run a real program."""
     return Variant(CEILING, Allocator(CEILING, native.program("libbenchfast.so")))

@@ -7,16 +7,17 @@ to the allocator that is best in that case. So who loses a case is seen in its o
 from __future__ import annotations
 
 import statistics as medians
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hakmem import comparison, figures, machine, native, statistics, words
-from hakmem.allocators import OWN, Allocator
+from hakmem import catalogue, comparison, figures, machine, native, peers, statistics, words
+from hakmem.allocators import OWN, SYSTEM, Allocator
 from hakmem.ledger import Record
 from hakmem.peers import store
 from hakmem.statistics import Interval, Verdict
 
 KIND = "contest"
+PART = "A part of the contest: "  # begins a note
 NOBODY = "It wasn't measured yet."
 SIDES = (("Time", comparison.cost), ("Peak RSS", comparison.memory))
 
@@ -53,6 +54,18 @@ def versions(players: list[Allocator]) -> list[str]:
     return [f"{player.name}: {_version(player)}" for player in players]
 
 
+def part(players: Iterable[str], cases: Iterable[str]) -> list[str]:
+    """A line for the record's notes where it hasn't all allocators or cases that there are."""
+    shares = []
+    for what, there, found in (
+        ("allocators", {OWN, SYSTEM, *peers.PEERS}, {*players}),
+        ("cases", {*catalogue.usual()}, {*cases}),
+    ):
+        if not there <= found:
+            shares.append(f"{len(there & found)} of {len(there)} {what}")
+    return [f"{PART}{', '.join(shares)}"] if shares else []
+
+
 def _version(player: Allocator) -> str:
     if player.library is None:
         return machine.facts().libc
@@ -67,14 +80,14 @@ def _version(player: Allocator) -> str:
 def markdown(record: Record, link: Callable[[str], str]) -> str:
     """What stands on the page: the ranks, then the cases, then who took part and what failed."""
     sides = [_side(record, title, of(record)) for title, of in SIDES]
-    lines: list[str] = []
+    lines = [line for note in record.notes if note.startswith(PART) for line in (f"**{note}.**", "")]
     for side in sides:
         lines += [f"### {side.title}: ranks", "", *_ranks(side), ""]
     for side in sides:
         lines += [f"### {side.title}: every case", "", *_cases(side), ""]
     failed = [f"- {one.case} under {one.variant}: {one.reason}" for one in record.failures]
     lines += ["### What failed", "", *failed, ""] if failed else []
-    lines += ["### Who took part", "", *(f"- {note}" for note in record.notes), ""]
+    lines += ["### Who took part", "", *(f"- {note}" for note in record.notes if not note.startswith(PART)), ""]
     source = f"{figures.provenance(record)} ([record]({link(record.id)}))."
     return "\n".join([*lines, source, "", f"    {record.command}"])
 

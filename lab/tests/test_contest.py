@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hakmem import claims, cli, contest, ledger, native
+from hakmem import catalogue, claims, cli, contest, ledger, native, peers
 from hakmem.allocators import Allocator
 from hakmem.ledger import FailedRun, Record
 from sample_record import Values, record
@@ -127,9 +127,45 @@ def test_one_command_makes_record_and_page(
     (path,) = (tmp_path / "evidence").glob("*-contest-*.json")
     kept = ledger.load(path)
     assert kept.kind == contest.KIND and list(kept.variants) == ["hakmem", "glibc"]
-    assert kept.notes[0].startswith("hakmem: ") and kept.notes[1].startswith("glibc: ")
+    part, own, other = kept.notes
+    assert part.startswith(f"{contest.PART}2 of {2 + len(peers.PEERS)} allocators, 1 of ")
+    assert own.startswith("hakmem: ") and other.startswith("glibc: ")
     page = (tmp_path / "docs" / "contest.md").read_text()
     assert kept.id in page and "| 1 | " in page and claims.audit(tmp_path) == []
+    assert page.startswith(PAGE.partition("newest -->")[0]) and page.index(f"**{part}.**") < page.index("ranks")
+    assert call("-n", "2", "bulk 1k") == 0
+    said = capsys.readouterr().err
+    assert "wrote docs" not in said and "docs/contest.md has no word of it: the record " in said
+    assert "has 2 runs of each; a figure needs 3" in said and (tmp_path / "docs" / "contest.md").read_text() == page
+
+
+def test_a_record_of_all_is_no_part() -> None:
+    every = ("hakmem", "glibc", *peers.PEERS)
+    assert contest.part(every, catalogue.usual()) == []
+    (without,) = contest.part(every, catalogue.usual()[1:])
+    there = len(catalogue.usual())
+    assert without == f"{contest.PART}{there - 1} of {there} cases"
+
+
+@pytest.mark.parametrize("words", [("--with", "glibc,hakmem"), ("--baseline", "hakmem"), ("--sanity",)])
+def test_nothing_is_picked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
+    assert call(*words, "hot") == 2
+    said = capsys.readouterr().err
+    assert "it takes no --with, --baseline or --sanity" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("clean", [False, None])
+def test_a_tree_with_changes_is_refused_before_the_first_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean: bool | None
+) -> None:
+    monkeypatch.setattr(ledger, "checked_out", lambda: ("0" * 40, clean))
+    monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
+    assert call("hot") == 2
+    said = capsys.readouterr().err
+    assert "this tree has changes" in said and said.count("\n") == 1
 
 
 def test_an_installed_package_has_no_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

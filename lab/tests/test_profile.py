@@ -221,6 +221,32 @@ def test_other_processes_have_a_line_each_and_the_one_that_was_started_the_table
     assert len(list(tmp_path.glob("out.*.html"))) == 2
 
 
+FORKS_AND_LEAVES = """
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    static char *blocks[1000];
+    if (fork() == 0) {
+        for (int i = 0; i < 1000; i++) blocks[i] = malloc(10000);
+        return 0;
+    }
+    wait(NULL);
+    _exit(0);
+}
+"""
+
+
+def test_a_table_of_another_process_says_so(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", FORKS_AND_LEAVES)
+    done = hakmem("-o", tmp_path / "out", "--interval", "4K", "--", program)
+    (raw,) = tmp_path.glob("out.*.prof")
+    first, second, *_ = done.stderr.splitlines()
+    assert re.fullmatch(r"hakmem: process \d+, the one that was started, wrote none, perhaps .*", first), done.stderr
+    assert first.endswith(f"the table is of process {profile.read(raw).process}"), done.stderr
+    assert second.startswith(f"{raw.name}, program: live ")
+
+
 @pytest.mark.parametrize("name", ["a[1]", "p 100%", "*?"])
 def test_names_of_files_are_no_patterns(tmp_path: Path, name: str) -> None:
     (tmp_path / "a1.7.prof").write_text("of another name")

@@ -11,6 +11,7 @@
 #include "front/thread.h"
 #include "front/tight.h"
 #include "observe/crash.h"
+#include "observe/profile_tables.h"
 #include "observe/stack.h"
 #include "os/os.h"
 #include "pool/bin.h"
@@ -234,12 +235,15 @@ static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
     return block;
 }
 
-/* The moment of a thread (P7 of observe/profile.h): its heap, the time of metering, its count. */
+/* The moment of a thread (P7 of observe/profile.h): its heap, and its count, which is ahead by a temporary's span for
+ * each change of metering and each thread that got the heap. */
 static uint64_t moment_of(const struct hak_heap *heap) {
-    uint32_t turns = hak_atomic_load(&hak_routes_turns, relaxed);
+    enum { COUNT_BITS = 40 };
+    uint64_t turns = hak_atomic_load(&hak_routes_turns, relaxed);
     if (heap == NULL || heap->number == 0 || turns % 2 == 0) return 0;
-    return (uint64_t)heap->number << 40 | (uint64_t)(turns & 0xFF) << 32 |
-           (uint32_t)hak_owned_get(&heap->metered_count);
+    uint64_t spans = turns + heap->tenant;
+    uint64_t count = hak_owned_get(&heap->metered_count) + spans * HAK_PROFILE_TEMPORARY;
+    return (uint64_t)heap->number << COUNT_BITS | (count & (((uint64_t)1 << COUNT_BITS) - 1));
 }
 
 static void count_metered(struct hak_heap *heap) {
@@ -281,20 +285,22 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     return hak_profile_is_on() ? sample_large(block, size, heap) : block;
 }
 
-static struct hak_profile_entry forget_large(const void *block) {
-    return hak_profile_forget(block, moment_of(hak_thread_heap), hak_atomic_load(&hak_meter_rarity, relaxed));
-}
+static uint32_t large_rarity(void) { return hak_atomic_load(&hak_meter_rarity, relaxed); }
 
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller) {
     void *block = (void *)place->start;
-    struct hak_profile_entry sampled = forget_large(block); /* before another thread can have the address */
+    /* Before another thread can have the address. */
+    struct hak_profile_entry sampled = hak_profile_forget(block, 0, large_rarity());
     void *resized = hak_large_resize(place, size);
     if (resized == NULL) {
         hak_profile_take_back(block, &sampled);
         return NULL;
     }
     struct hak_heap *heap = hak_thread_attach();
-    if (resized != block) hak_freed_note(heap, block, place->bytes);
+    if (resized != block) {
+        hak_profile_judge(&sampled, moment_of(hak_thread_heap), large_rarity());
+        hak_freed_note(heap, block, place->bytes);
+    }
     HAK_COUNT(heap, large_resizes, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     hak_signal_fence();
@@ -681,7 +687,7 @@ static HAK_COLD void free_any(void *block, uint32_t from) {
         free_guarded(block, place.bytes, __builtin_frame_address(0));
         return;
     }
-    forget_large(block);
+    hak_profile_forget(block, moment_of(hak_thread_heap), large_rarity());
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     hak_freed_note(heap, block, place.bytes);

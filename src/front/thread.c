@@ -108,6 +108,7 @@ static struct hak_heap *take_heap(void) {
         hak_thread_heap = &no_heap;
         return NULL;
     }
+    heap->tenant++;
     hak_atomic_store(&heap->thread_id, hak_os_thread_id(), relaxed);
     hak_large_hand = &heap->large_hand;
     hak_thread_heap = heap;

@@ -318,12 +318,14 @@ static void count_freed(struct hak_profile_tables *known, const struct hak_profi
     add(&known->live_bytes, -times * weighted(sample->weight, sample->size));
     add(&site->freed_ms, times * weighted(sample->weight, lifetime_ms));
     add(lifetime_figure(site, lifetime_ms), weight);
-    add(&site->temporary_weight, times * sample->temporary_weight);
-    add(&site->temporary_bytes, times * weighted(sample->temporary_weight, sample->size));
 }
 
-static bool is_temporary(const struct hak_profile_entry *sample, uint64_t freed) {
-    return sample->born != 0 && freed - sample->born < HAK_PROFILE_TEMPORARY;
+void hak_profile_judge(const struct hak_profile_entry *entry, uint64_t freed, uint32_t rarity) {
+    if (entry->site == 0 || entry->born == 0 || freed - entry->born >= HAK_PROFILE_TEMPORARY) return;
+    struct hak_profile_site *site = site_at(known_tables(), entry->site);
+    uint64_t weight = entry->weight * rarity / HAK_RARITY_ONE;
+    add(&site->temporary_weight, weight);
+    add(&site->temporary_bytes, weighted(weight, entry->size));
 }
 
 struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, uint32_t rarity) {
@@ -339,8 +341,8 @@ struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, u
         /* Release pairs with add_sample. A program may free a block twice at once: it counts for one of the threads. */
         if (!hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) return none;
         sample.freed_ms = hak_os_clock_ms();
-        if (is_temporary(&sample, freed)) sample.temporary_weight = sample.weight * rarity / HAK_RARITY_ONE;
         count_freed(known, &sample, 1);
+        hak_profile_judge(&sample, freed, rarity);
         return sample;
     }
     return none;

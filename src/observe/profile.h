@@ -78,19 +78,21 @@ uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t ra
 
 /* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from
  * hak_stack_walk. `born` is the caller's moment (P7): two of one thread, in one time of metering, are as far apart as
- * blocks that it has allocated between them, any others at least 2^32. 0: unknown. */
+ * blocks that it has allocated between them, any others at least HAK_PROFILE_TEMPORARY. 0: unknown. */
 void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, uint64_t born,
                         const uintptr_t *addresses, uint32_t depth);
 
 /* The block is about to be freed, or moved, at this moment: removes its entry if it has one (P3), and returns it. If it
- * is a temporary, it counts for `rarity` times as many, in 1024ths (P7). */
+ * is a temporary, it counts for `rarity` times as many, in 1024ths (P7). Freed at 0, an unknown moment, it is none. */
 struct hak_profile_entry {
     uint32_t site; /* 0: there was none */
     uint64_t size, block_bytes, weight, born_ms, freed_ms;
-    uint64_t born;             /* moment; 0: unknown */
-    uint64_t temporary_weight; /* 0: it is none */
+    uint64_t born; /* moment; 0: unknown */
 };
 struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, uint32_t rarity);
+
+/* It was forgotten at an unknown moment, and is freed at this one: counts it if it is a temporary, as above. */
+void hak_profile_judge(const struct hak_profile_entry *entry, uint64_t freed, uint32_t rarity);
 
 /* It was not, and nobody else can have had it meanwhile: it has its entry again. */
 HAK_COLD void hak_profile_take_back(const void *block, const struct hak_profile_entry *entry);

@@ -140,6 +140,7 @@ struct hak_heap {
         run_slots[HAK_SMALL_CLASS_COUNT + 1]; /* the slot that was drawn of its stratum (P6 in observe/profile.h) */
     uint64_t sample_interval_bytes;           /* that these were drawn from; 0 before the first draw, */
     bool samples_in_runs;                     /* and whether they came in runs; */
+    uint64_t tenant;                          /* how many threads had it before, and this one */
     HAK_OWNED(uint64_t) metered_count;        /* calls of malloc that were counted so far, */
     HAK_OWNED(uint64_t) sampling_ns;          /* and time that samples of them have taken */
     int64_t unguarded_count;                  /* allocations to the next one between guards, and how many there were */

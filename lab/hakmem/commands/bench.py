@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from hakmem.commands import suites
 from hakmem.errors import LabError
+
+if TYPE_CHECKING:
+    from hakmem.allocators import Allocator
+    from hakmem.measure import Case
 
 
 @click.command()
@@ -36,18 +42,18 @@ def command(
     the allocators runs the ceiling, BenchFast: an allocator that does almost nothing, which shows how much of a
     benchmark is the benchmark itself. A case that fails under one allocator is named, and the others go on.
 
-    With --contest, every allocator that is installed takes part, and no ceiling. The record is kept in evidence/, and
-    the page of the contest is written from it.
+    With --contest, every allocator that is installed takes part, and no ceiling; the tree must be as committed. The
+    record is kept in evidence/, and the page of the contest is written from it.
 
     Exit status: 0 when every case ran under every allocator, 1 when one failed, 130 when interrupted.
     """
-    from hakmem import allocators, catalogue, claims, contest, ledger, measure, native, replays, suite, words
+    from hakmem import allocators, catalogue, contest, measure, replays, suite, words
 
     if only_list:
         print(words.table(["case", "group", "command"], catalogue.listing()))
         return 0
-    if is_contest and native.checkout() is None:
-        raise LabError("--contest writes a page of a checkout of hakmem, and this is an installed package")
+    if is_contest:
+        _expect_all(names, baseline, sanity)
     chosen, missing = catalogue.choose(cases, size="sanity" if sanity else "full")
     for name in missing:
         click.echo(f"hakmem: left out: {name}", err=True)
@@ -65,8 +71,39 @@ def command(
         baseline=baseline,
         on=on,
         files=files,
-        notes=[*(contest.versions(players) if is_contest else []), *(f"left out: {name}" for name in missing)],
+        notes=[*(_facts(players, chosen) if is_contest else []), *(f"left out: {name}" for name in missing)],
     )
-    for name in claims.write(ledger.folder().parent) if is_contest else []:
-        click.echo(f"hakmem: wrote {name}", err=True)
+    if is_contest:
+        _write_page()
     return status
+
+
+def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool) -> None:
+    """That a contest is of all, and can be cited: told before the first run."""
+    from hakmem import ledger, native
+
+    if names or baseline or sanity:
+        raise LabError("--contest is of all allocators, at full size: it takes no --with, --baseline or --sanity")
+    if native.checkout() is None:
+        raise LabError("--contest writes a page of a checkout of hakmem, and this is an installed package")
+    if not ledger.checked_out()[1]:
+        raise LabError("--contest measures what was committed, and this tree has changes, or git doesn't tell")
+
+
+def _facts(players: list[Allocator], cases: list[Case]) -> list[str]:
+    from hakmem import contest
+
+    return [*contest.part((one.name for one in players), (one.name for one in cases)), *contest.versions(players)]
+
+
+def _write_page() -> None:
+    from hakmem import claims, contest, ledger
+
+    folder = ledger.folder()
+    for name in claims.write(folder.parent):
+        click.echo(f"hakmem: wrote {name}", err=True)
+    contests = [one for one in ledger.load_all(folder)[0].values() if one.kind == contest.KIND]
+    try:
+        claims.Ledger(folder).find(max(contests, key=lambda one: one.date).id)
+    except LabError as error:
+        click.echo(f"hakmem: docs/contest.md has no word of it: {error}", err=True)

@@ -130,6 +130,12 @@ def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str
 
     ordered = sorted(profiles, key=lambda path: (profiles[path].process == started, profiles[path].total.total_bytes))
     *others, main = ordered
+    if profiles[main].process != started:
+        print(
+            f"hakmem: process {started}, the one that was started, wrote none, perhaps because it ended by _exit;"
+            f" the table is of process {profiles[main].process}",
+            file=sys.stderr,
+        )
     silent = 0
     for path in others:
         if not profiles[path].total.samples:

@@ -484,6 +484,12 @@ static void *free_elsewhere(void *block) {
     return NULL;
 }
 
+static void *free_after_one(void *block) {
+    hak_free(at_one_site(60));
+    hak_free(block);
+    return NULL;
+}
+
 /* Another thread's count says nothing of a block, even if it is near. */
 static void freed_elsewhere(void **state) {
     (void)state;
@@ -496,6 +502,62 @@ static void freed_elsewhere(void **state) {
     assert_int_equal(now.freed_samples, 16);
     assert_int_equal(now.temporary_weight, 15 * 1024);
     assert_int_equal(now.temporary_bytes, 15 * 60);
+}
+
+static void *allocate_elsewhere(void *size) { return at_one_site(*(size_t *)size); }
+
+/* Nor does that of a thread before, whose heap the thread has. */
+static void freed_by_the_next_thread(void **state) {
+    (void)state;
+    static size_t sizes[] = {400, 100000};
+    start(1, 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        pthread_t thread;
+        void *block;
+        assert_int_equal(pthread_create(&thread, NULL, allocate_elsewhere, &sizes[i]), 0);
+        assert_int_equal(pthread_join(thread, &block), 0);
+        assert_int_equal(pthread_create(&thread, NULL, free_after_one, block), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    struct figures now = figures_of(0, SIZE_MAX);
+    assert_int_equal(now.freed_samples, 4);
+    assert_int_equal(now.temporary_bytes, 2 * 60);
+}
+
+/* Grows a block, and frees it. Returns how often it moved. */
+static int grow(size_t first, size_t last, size_t step) {
+    int moves = 0;
+    uint8_t *block = at_one_site(first), *before = block;
+    for (size_t size = first + step; size <= last; size += step, before = block) {
+        block = hak_realloc(block, size);
+        assert_non_null(block);
+        moves += block != before;
+    }
+    for (int i = 0; i < 10; i++) at_one_site(200);
+    hak_free(block);
+    return moves;
+}
+
+/* A block that grows where it is was not freed; one that moves was. */
+static void resized(void **state) {
+    (void)state;
+    start(1, 1);
+    assert_int_equal(grow(100000, 1000000, 1000), 0);
+    assert_int_equal(figures_of(0, SIZE_MAX).temporary_weight, 0);
+    int moves = grow(40 << 20, 400 << 20, 40 << 20);
+    assert_true(moves > 0);
+    assert_int_equal(figures_of(0, SIZE_MAX).temporary_weight, moves * 1024);
+}
+
+/* A thread that allocates little may be at the same count after any number of windows. */
+static void windows_later(void **state) {
+    (void)state;
+    start(1, 1);
+    void *block = at_one_site(100);
+    for (int i = 0; i < 2 * 256; i++) hak_routes_meter(i % 2 != 0);
+    hak_free(block);
+    assert_int_equal(figures_of(0, SIZE_MAX).freed_samples, 1);
+    assert_int_equal(figures_of(0, SIZE_MAX).temporary_weight, 0);
 }
 
 /* Between windows nobody counts: what is sampled there, or lives from one to the next, is no temporary; large objects
@@ -530,6 +592,7 @@ static void leaves_floating_alone(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(temporaries), cmocka_unit_test(freed_elsewhere),
+          cmocka_unit_test(freed_by_the_next_thread), cmocka_unit_test(resized), cmocka_unit_test(windows_later),
           cmocka_unit_test(temporaries_of_windows), cmocka_unit_test(draws), cmocka_unit_test(leaves_floating_alone),
           cmocka_unit_test(origins), cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed),
           cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects), cmocka_unit_test(every_block),
