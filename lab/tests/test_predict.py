@@ -83,6 +83,11 @@ int main(int argc, char **argv) {
             char *volatile block = malloc(1 << 20);
             block[0] = 1;
         }
+    } else if (strcmp(argv[1], "zero") == 0) {
+        for (long i = 0; i < count; i++) {
+            void *volatile block = malloc(10);
+            block = realloc(block, 0);
+        }
     } else if (strcmp(argv[1], "family") == 0) {
         return family();
     } else if (strcmp(argv[1], "where") == 0) {
@@ -91,6 +96,62 @@ int main(int argc, char **argv) {
     }
     return 0;
 }
+"""
+
+OPERATORS = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+struct alignas(64) Wide { char bytes[200]; };
+int main(int argc, char **argv) {
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        volatile auto one = new char[100];
+        delete[] one;
+        volatile auto other = new long(3);
+        delete other;
+        volatile auto quiet = new (std::nothrow) char[100];
+        operator delete[](quiet, std::nothrow);
+        volatile auto wide = new Wide;
+        delete wide;
+    }
+    try {
+        volatile auto all = ::operator new(size_t(1) << 62);
+        operator delete(all);
+    } catch (const std::bad_alloc &) {
+        return new (std::nothrow) char[size_t(1) << 61] ? 1 : puts("caught") < 0;
+    }
+    return 2;
+}
+"""
+
+EXPORTER = r"""
+#include <cstddef>
+#include <new>
+extern "C" {
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+void __libc_free(void *);
+void *malloc(size_t n) { return __libc_malloc(n); }
+void *calloc(size_t n, size_t m) { return __libc_calloc(n, m); }
+void *realloc(void *p, size_t n) { return __libc_realloc(p, n); }
+void *memalign(size_t a, size_t n) { return __libc_memalign(a, n); }
+void free(void *p) { __libc_free(p); }
+}
+static void *some(size_t n, size_t a) {
+    if (void *p = __libc_memalign(a, n)) return p;
+    throw std::bad_alloc();
+}
+void *operator new(size_t n) { return some(n, 16); }
+void *operator new[](size_t n) { return some(n, 16); }
+void *operator new[](size_t n, const std::nothrow_t &) noexcept { return __libc_malloc(n); }
+void *operator new(size_t n, std::align_val_t a) { return some(n, (size_t)a); }
+void operator delete(void *p) noexcept { __libc_free(p); }
+void operator delete[](void *p) noexcept { __libc_free(p); }
+void operator delete(void *p, size_t) noexcept { __libc_free(p); }
+void operator delete[](void *p, const std::nothrow_t &) noexcept { __libc_free(p); }
+void operator delete(void *p, size_t, std::align_val_t) noexcept { __libc_free(p); }
 """
 
 
@@ -114,6 +175,41 @@ def test_every_call_is_counted_by_its_size(program: Path) -> None:
     assert many.frees.count - few.frees.count == 50000
     assert many.allocations - few.allocations == 50000
     assert 0 < many.sizes[128].seconds < 1
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_c(tmp_path_factory.mktemp("operators") / "operators", OPERATORS, "-xc++", compiler="g++")
+
+
+@pytest.fixture(scope="module")
+def exporters(tmp_path_factory: pytest.TempPathFactory) -> list[Allocator]:
+    """A library that has operators of its own, hakmem, and the peers that are installed."""
+    library = tmp_path_factory.mktemp("exporter") / "exporter.so"
+    compile_c(library, EXPORTER, "-xc++", "-shared", "-fPIC", compiler="g++")
+    return [Allocator("exporter", library), *(one for one in allocators.installed() if one.library)]
+
+
+def test_operators_of_the_allocator_are_counted(operators: Path, exporters: list[Allocator]) -> None:
+    for allocator in (*exporters, allocators.glibc()):
+        few, many = (counted(operators, count, allocator=allocator)[1] for count in (1000, 6000))
+        assert many.allocations - few.allocations == 4 * 5000, allocator.name
+        assert many.frees.count - few.frees.count == 4 * 5000, allocator.name
+        assert many.sizes[8].count - few.sizes[8].count == 5000
+
+
+def test_operators_of_the_allocator_are_recorded(operators: Path, exporters: list[Allocator], tmp_path: Path) -> None:
+    for allocator in exporters:
+        folder = tmp_path / allocator.name
+        folder.mkdir()
+        recorded = predict._record(CommandCase((str(operators), "5000")), allocator, folder)
+        assert max(recorded.values()) >= 2 * 4 * 5000, allocator.name
+
+
+def test_a_realloc_to_nothing_is_a_free(program: Path) -> None:
+    few, many = (counted(program, "zero", count)[1] for count in (1000, 6000))
+    assert many.allocations - few.allocations == 5000
+    assert many.frees.count - few.frees.count == 5000
 
 
 def test_children_are_counted_too(program: Path) -> None:
@@ -340,7 +436,7 @@ def test_it_shows_tables(program: Path) -> None:
         (("--", "nosuchcommand"), "nosuchcommand: command not found"),
         (("--baseline", "glibc,hakmem", "--", "true"), "--baseline glibc,hakmem: expected the name of one allocator"),
         (("--with", "nosuch", "--", "true"), "no allocator 'nosuch'"),
-        (("--with", "hakmem", "--", "false"), "false failed with exit status 1"),
+        (("--with", "hakmem", "--", "false"), "false ended with exit status 1"),
         (("--with", "hakmem", "--timeout", "0.2", "--", "sleep", "5"), "sleep was ended after 0.2 s"),
     ],
 )
