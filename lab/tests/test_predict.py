@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from hakmem.allocators import Allocator
 from hakmem.delays import COUNTED, PLAIN, Counts, Tally
 from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Measurement, Sample, Variant
+from hakmem.statistics import Interval
 
 PREDICT = [sys.executable, "-m", "hakmem", "predict"]
 TOLERANCE = 0.2  # of a delay
@@ -203,7 +204,7 @@ def test_operators_of_the_allocator_are_recorded(operators: Path, exporters: lis
         folder = tmp_path / allocator.name
         folder.mkdir()
         recorded = predict._record(CommandCase((str(operators), "5000")), allocator, folder)
-        assert max(recorded.values()) >= 2 * 4 * 5000, allocator.name
+        assert max(of.event_count for of in recorded.values()) >= 2 * 4 * 5000, allocator.name
 
 
 def test_a_realloc_to_nothing_is_a_free(program: Path) -> None:
@@ -321,13 +322,22 @@ def made_up(case: str, rows: dict[str, list[dict[str, float]]]) -> Measurement:
 
 def rounds_of(share: float, *, waited_s: float = 1.0, scale: float = 1.0, longer_s: float = 0.4) -> predict.Rounds:
     """A program of 10 s, whose delays arrive by that share; and a peer that takes longer by so much in the replay."""
-    plain = {"wall_s": 10.0, "peak_rss_bytes": 100e6, "waited_s": 0.0, "malloc_s": 2.0, "free_s": 1.0}
+    plain = {"wall_s": 10.0, "peak_rss_bytes": 100e6, "waited_s": 0.0, "malloc_s": 2.0, "free_s": 1.0,
+             "cpu_s": 9.0}  # fmt: skip
     slow = {**plain, "wall_s": 10.0 + share * waited_s, "waited_s": waited_s}
     program = made_up("program", {name: [plain if name in (PLAIN, COUNTED) else slow] * 4
                                   for name in (PLAIN, COUNTED, *delays.DELAYED)})  # fmt: skip
     base = {"measured_s": 3.0, "system_s": 0.1, "minor_faults": 1e5, "peak_rss_bytes": 50e6, "heap_peak": 40e6}
     peer = {**base, "measured_s": 3.0 + longer_s, "minor_faults": 2e5, "peak_rss_bytes": 70e6}
-    return predict.Rounds(program, made_up("trace", {"glibc": [base] * 3, "peer": [peer] * 3}), scale, 30e6)
+    return predict.Rounds(
+        program, made_up("trace", {"glibc": [{**base} for _ in range(3)], "peer": [peer] * 3}), scale, 30e6
+    )
+
+
+def time_of(of: predict.Rounds, name: str = "peer") -> Interval:
+    time = by_name(of)[name].time
+    assert time is not None
+    return time
 
 
 def by_name(of: predict.Rounds) -> dict[str, predict.Prediction]:
@@ -336,7 +346,7 @@ def by_name(of: predict.Rounds) -> dict[str, predict.Prediction]:
 
 def test_a_replay_s_difference_arrives_by_the_sensitivity() -> None:
     def longer(of: predict.Rounds) -> float:
-        return by_name(of)["peer"].time.estimate - 1
+        return time_of(of).estimate - 1
 
     full = longer(rounds_of(1.0))
     assert full == pytest.approx((predict.COLD * 0.3 + 0.1) / 10)
@@ -349,7 +359,7 @@ def test_what_page_faults_take_arrives_by_the_sensitivity_to_touches() -> None:
     """The peer's hundred thousand more of them take a tenth of a second, of the 0.4 s that it takes longer."""
     of = rounds_of(0.0)
     of.program.samples["program"]["touch"] = rounds_of(1.0).program.samples["program"]["touch"]
-    assert by_name(of)["peer"].time.estimate == pytest.approx(1.01)
+    assert time_of(of).estimate == pytest.approx(1.01)
 
 
 def test_a_sensitivity_that_can_t_be_told_is_full() -> None:
@@ -358,28 +368,66 @@ def test_a_sensitivity_that_can_t_be_told_is_full() -> None:
     assert by_name(unknown)["peer"].time == by_name(rounds_of(1.0))["peer"].time
 
 
+@pytest.mark.parametrize("share", [-14.5, -0.3, 1.6, 9.0])
+def test_a_sensitivity_that_is_beyond_all_likelihood_can_t_be_told(share: float) -> None:
+    assert predict.shares(rounds_of(share), range(4)) == dict.fromkeys(delays.DELAYED)
+    assert time_of(rounds_of(share)) == time_of(rounds_of(1.0))
+
+
 def test_memory_differs_by_what_the_replays_do() -> None:
-    assert by_name(rounds_of(1.0))["peer"].memory.estimate == pytest.approx(1.2)
+    memory = by_name(rounds_of(1.0))["peer"].memory
+    assert memory is not None and memory.estimate == pytest.approx(1.2)
+
+
+def test_traces_that_lack_calls_tell_nothing_of_memory_and_say_so() -> None:
+    cut = replace(rounds_of(1.0, scale=3.0), least_bytes=None)
+    assert all(one.memory is None and one.time is not None for one in predict.conclude(cut))
+    memory, time = predict._lacks(cut, 3000, 1000)
+    assert "Memory isn't predicted" in memory and "1,000 events" in memory
+    assert "3.0 times" in time and "of 3,000 calls 1,000" in time
+    assert not [*predict._lacks(rounds_of(1.0), 1000, 1000)]
 
 
 def test_the_ideal_takes_no_time_for_calls_and_packs_blocks() -> None:
     ideal = by_name(rounds_of(0.5))[predict.IDEAL]
+    assert ideal.time is not None and ideal.memory is not None
     assert ideal.time.estimate == pytest.approx(1 - 0.5 * 3 / 10)
     assert ideal.memory.estimate == pytest.approx(1 - 10 / 100)
+    assert not ideal.time.is_bounded and not ideal.memory.is_bounded
+
+
+def test_calls_take_no_more_than_the_run_that_they_are_part_of() -> None:
+    of = rounds_of(0.5)
+    for sample in of.program.samples["program"][COUNTED]:
+        sample.values["malloc_s"] = 29.0  # with free 30 s, of 9 s that the processor was busy
+    assert time_of(of, predict.IDEAL).estimate == pytest.approx(1 - 0.5 * 9 / 10)
+
+
+def test_rounds_without_any_time_left_make_no_interval_of_any_width() -> None:
+    """Drawn without the one round in which the incumbent was fast, the peer would take less than nothing."""
+    of = rounds_of(1.0)
+    for sample in of.replayed.samples["trace"]["glibc"][1:]:
+        sample.values.update(measured_s=12.0, minor_faults=2e5)
+    time = time_of(of)
+    assert 2 < time.high / time.low < 20
+
+
+def test_a_ratio_of_nothing_can_t_be_told() -> None:
+    assert by_name(rounds_of(1.0, longer_s=-2.5, scale=9.0))["peer"].time is None
 
 
 def test_intervals_hold_what_rounds_scatter_and_what_the_model_is_off() -> None:
     """The more, the larger a change is predicted."""
     steady = rounds_of(1.0)
-    small, large = (by_name(one)["peer"].time for one in (steady, rounds_of(1.0, longer_s=3.0)))
+    small, large = (time_of(one) for one in (steady, rounds_of(1.0, longer_s=3.0)))
     assert small.low < small.estimate < small.high
     assert small.high / small.low >= 1 + 2 * predict.ERROR_OF_TIME[0]
     assert large.high / large.low > small.high / small.low
     for number, sample in enumerate(steady.program.samples["program"]["malloc"]):
         steady.program.samples["program"]["malloc"][number] = Sample(
-            {**sample.values, "wall_s": 11 + 2 * (number % 2)}, "", True
+            {**sample.values, "wall_s": 11 + 0.4 * (number % 2)}, "", True
         )
-    scattered = by_name(steady)["peer"].time
+    scattered = time_of(steady)
     assert scattered.high / scattered.low > small.high / small.low
 
 
@@ -420,6 +468,16 @@ def test_it_predicts_without_running_the_program_on_another(program: Path) -> No
     assert [one["allocator"] for one in found["predictions"]] == ["hakmem", "ideal"]
     assert {one["bytes"]: one["calls"] for one in found["allocations"]}[128] >= 5000
     assert found["incumbent"] == "glibc" and found["wall_s"] > 0
+
+
+def test_a_record_that_reached_its_limit_is_told(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "TRACE_LIMIT_BYTES", 1 << 18)
+    own = allocators.glibc()
+    found = predict.predict([str(program), "pairs", "200000"], own, [], rounds=1, replay_rounds=1)
+    assert [one.memory for one in found.predictions] == [None]
+    memory, time = found.notes
+    assert memory.startswith("Memory isn't predicted") and time.startswith("Time is scaled")
+    assert found.rounds.scale > 2 and found.plain()["predictions"][0]["peak_rss_bytes"] is None
 
 
 def test_it_shows_tables(program: Path) -> None:
