@@ -132,7 +132,7 @@ class Answer:
 
     def _predicted(self) -> Table:
         rows = tuple((of.name, *map(_told, (of.time, of.memory))) for of in self.predictions)
-        note = f"Ratios to {self.incumbent}; below 1 is less. In parentheses what most such ratios lie in."
+        note = f"Ratios to {self.incumbent}; below 1 is less. In parentheses an interval that most such ratios lie in."
         ideal = f"{IDEAL}: calls take no time, and blocks lie packed as if they could be moved. It has no interval."
         return Table("predicted", ("allocator", "wall time", "peak RSS"), rows, (note, ideal))
 

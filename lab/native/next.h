@@ -111,14 +111,14 @@ void free_aligned_sized(void *block, size_t alignment, size_t bytes) {
 /* Where the next operator is that of the next allocator, it would not pass by malloc or free: the including library's own
  * are called in its place. Any other operator, of a C++ runtime or of a library of the program's, is called: it calls
  * malloc and free. Where there is none, its runtime is out of sight, and malloc and free are called. */
-struct operator {
+struct operator{
     const char *name;
     _Atomic bool is_found;
     bool is_elsewhere; /* not in the next allocator */
     void *next;
 };
 
-static inline bool is_elsewhere(struct operator *of) {
+static inline bool is_elsewhere(struct operator* of) {
     if (!is_ready()) {
         return false;
     }
@@ -133,12 +133,12 @@ static inline bool is_elsewhere(struct operator *of) {
 }
 
 /* Without memory, the next operator asks the program's handler and throws what it catches. */
-#define OPERATOR_NEW(symbol, block_of_this, parameters, ...)                                                             \
+#define OPERATOR_NEW(symbol, block_of_this, parameters, ...)                                                           \
     EXPORT void *symbol parameters;                                                                                    \
     void *symbol parameters {                                                                                          \
-        static struct operator of = {.name = #symbol};                                                                   \
+        static struct operator of = {.name = #symbol};                                                                 \
         void *block = is_elsewhere(&of) ? NULL : (block_of_this);                                                      \
-        void *(*next_new) parameters;                                                                                  \
+        void *(*next_new)parameters;                                                                                   \
         *(void **)&next_new = of.next;                                                                                 \
         return block || !next_new ? block : next_new(__VA_ARGS__);                                                     \
     }
@@ -156,10 +156,10 @@ OPERATOR_NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, memalign(alignment, bytes ? byt
 OPERATOR_NEW(_ZnamSt11align_val_tRKSt9nothrow_t, memalign(alignment, bytes ? bytes : 1),
              (size_t bytes, size_t alignment, const void *tag), bytes, alignment, tag)
 
-#define OPERATOR_DELETE(symbol, parameters, ...)                                                                         \
+#define OPERATOR_DELETE(symbol, parameters, ...)                                                                       \
     EXPORT void symbol parameters;                                                                                     \
     void symbol parameters {                                                                                           \
-        static struct operator of = {.name = #symbol};                                                                   \
+        static struct operator of = {.name = #symbol};                                                                 \
         if (!is_elsewhere(&of) || is_early(block)) {                                                                   \
             free(block);                                                                                               \
             return;                                                                                                    \

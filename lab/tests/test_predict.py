@@ -3,12 +3,15 @@ that are made up; and the command."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from compiled import EXPORTED, compile_c
@@ -452,6 +455,38 @@ def test_the_time_of_reading_the_clock_is_taken_off() -> None:
     found = delays.read(b"".join(word.to_bytes(8, "little") for word in words))
     assert found is not None and found.sizes == {128: Tally(1700, pytest.approx(1700 * 50e-9))}
     assert delays.read(bytes(8 * len(words))) is None
+
+
+# ---- The exam --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exam() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("predict_exam", native.checkout() / "scripts/predict_exam.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_exam_keeps_what_was_predicted_when_it_was_taken(
+    exam: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = predict.Answer("program", "glibc", Counts({}, Tally(0, 0), 0, 0), rounds_of(1.0), ())
+    monkeypatch.setattr(exam.predict, "predict", lambda *words, **rest: answer)
+    monkeypatch.setattr(exam.allocators, "resolve", lambda words: [allocators.glibc()])
+    monkeypatch.setattr(exam.ledger, "from_measurement", lambda *words, **rest: None)
+    exam.take(tmp_path, "program", ["true"])
+    _, kept = pickle.loads((tmp_path / "program.taken").read_bytes())
+    monkeypatch.setattr(predict, "ERROR_OF_TIME", (9.0, 9.0))  # another design's
+    assert {one.name: one for one in kept.predictions} == {one.name: one for one in answer.predictions}
+
+
+def test_the_exam_is_of_one_commit(exam: ModuleType) -> None:
+    taken = [(SimpleNamespace(commit=commit * 40), []) for commit in "ab"]
+    with pytest.raises(LabError, match="taken at 2 commits"):
+        exam.keep(taken, "exam")
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------
