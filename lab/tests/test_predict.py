@@ -178,7 +178,7 @@ def test_every_call_is_counted_by_its_size(program: Path) -> None:
     assert many.sizes[128].count - few.sizes[128].count == 50000
     assert many.frees.count - few.frees.count == 50000
     assert many.allocations - few.allocations == 50000
-    assert 0 < many.sizes[128].seconds < 1
+    assert 0 <= many.sizes[128].seconds < 1  # as fast as a look at the clock
 
 
 @pytest.fixture(scope="module")
@@ -479,8 +479,9 @@ def test_the_exam_keeps_what_was_predicted_when_it_was_taken(
     monkeypatch.setattr(exam.ledger, "from_measurement", lambda *words, **rest: None)
     exam.take(tmp_path, "program", ["true"])
     _, kept = pickle.loads((tmp_path / "program.taken").read_bytes())
+    expected = predict.conclude(answer.rounds)
     monkeypatch.setattr(predict, "ERROR_OF_TIME", (9.0, 9.0))  # another design's
-    assert {one.name: one for one in kept.predictions} == {one.name: one for one in answer.predictions}
+    assert kept.predictions == expected
 
 
 def test_the_exam_is_of_one_commit(exam: ModuleType) -> None:
