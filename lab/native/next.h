@@ -125,6 +125,10 @@ static inline bool is_elsewhere(struct operator* of) {
     if (!atomic_load_explicit(&of->is_found, memory_order_acquire)) {
         Dl_info own, of_malloc;
         of->next = dlsym(RTLD_NEXT, of->name);
+        void *runtime = of->next ? NULL : dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD); /* that a plugin brought */
+        if (runtime) {
+            of->next = dlsym(runtime, of->name);
+        }
         of->is_elsewhere = of->next && dladdr(of->next, &own) && dladdr(*(void **)&next.malloc, &of_malloc) &&
                            own.dli_fbase != of_malloc.dli_fbase;
         atomic_store_explicit(&of->is_found, true, memory_order_release); /* pairs with the acquire above */

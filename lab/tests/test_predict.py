@@ -210,6 +210,19 @@ def test_operators_of_the_allocator_are_recorded(operators: Path, exporters: lis
         assert max(of.event_count for of in recorded.values()) >= 2 * 4 * 5000, allocator.name
 
 
+def test_operators_of_a_runtime_that_a_plugin_brought_throw(tmp_path: Path) -> None:
+    plugin = compile_c(tmp_path / "plugin.so", OPERATORS, "-xc++", "-shared", "-fPIC", compiler="g++")
+    source = """
+        #include <dlfcn.h>
+        int main(int argc, char **argv) {
+            int (*run)(int, char **) = (int (*)(int, char **))dlsym(dlopen(argv[2], RTLD_NOW | RTLD_LOCAL), "main");
+            return run(argc, argv);
+        }"""
+    host = compile_c(tmp_path / "host", source)
+    few, many = (counted(host, count, plugin)[1] for count in (1000, 6000))
+    assert many.allocations - few.allocations == 4 * 5000
+
+
 def test_a_realloc_to_nothing_is_a_free(program: Path) -> None:
     few, many = (counted(program, "zero", count)[1] for count in (1000, 6000))
     assert many.allocations - few.allocations == 5000
