@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 from hakmem import allocators, ledger, machine, measure, predict, programs
+from hakmem.errors import LabError
 from hakmem.ledger import Expected, Record, Series
 from hakmem.measure import CommandCase
 from hakmem.statistics import Interval
@@ -28,6 +29,9 @@ from hakmem.statistics import Interval
 PEERS = "hakmem,jemalloc,mimalloc,mimalloc2,snmalloc,tcmalloc,gperftools,rpmalloc"
 ROUNDS = 5  # of what is measured
 PREDICTED_FROM = 4  # rounds, and as many replays
+MARKS_NOTE = (
+    "The case marks is computed from the others, not measured: each of its series is one figure, once for each round."
+)
 # What they are of a Prediction, and the figure of rounds that counts.
 METRICS = {"wall_s": ("time", min), "peak_rss_bytes": ("memory", statistics.median)}
 
@@ -111,6 +115,8 @@ def take(work: Path, name: str, words: Sequence[str]) -> None:
     incumbent, *peers = allocators.resolve((f"glibc,{PEERS}",))
     start = machine.facts()
     found = predict.predict(command, incumbent, peers, rounds=PREDICTED_FROM, replay_rounds=PREDICTED_FROM)
+    if not found.predictions:  # computed now, and so kept: before anything is measured
+        raise LabError(f"{name}: nothing is predicted")
     own = measure.variants([incumbent, *peers])
     done = measure.measure([CommandCase(tuple(command))], own, ROUNDS, warmup=0)
     record = ledger.from_measurement(done, "predict-exam", warmup=0, start=start)
@@ -152,6 +158,8 @@ def read(file: Path) -> tuple[Record, list[Mark]]:
         if one.name == predict.IDEAL or not record.values(case, one.name, "wall_s"):
             continue
         for metric, (word, figure) in METRICS.items():
+            if getattr(one, word) is None:
+                continue
             own, base = (figure(record.values(case, name, metric)) for name in (one.name, "glibc"))
             marks.append(Mark(file.stem, one.name, word, getattr(one, word), own / base))
     return record, marks
@@ -188,6 +196,9 @@ def show(marks: Sequence[Mark]) -> None:
 
 def keep(taken: Sequence[tuple[Record, list[Mark]]], name: str) -> Path:
     """What was measured, with what was predicted beside it, and the marks as a case of their own."""
+    commits = {record.commit for record, _ in taken}
+    if len(commits) > 1:
+        raise LabError(f"taken at {len(commits)} commits: an exam is of one design")
     series: list[Series] = []
     expected: list[Expected] = []
     cases: dict[str, list[str]] = {}
@@ -223,6 +234,7 @@ def keep(taken: Sequence[tuple[Record, list[Mark]]], name: str) -> Path:
             clean=all(record.clean for record, _ in taken),
             size="sanity" if len(short) == len(taken) else "full",
             short_cases=short,
+            notes=[*last.notes, MARKS_NOTE],
             command=f"scripts/predict_exam.py keep FOLDER {name}",
         )
     )
@@ -244,4 +256,5 @@ def main() -> None:
         print(keep(taken, rest[0]))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ UNITS = {"allocations": "calls", "frees": "calls", "pages": "pages", "waited_s":
 SHARE = 0.15  # of the time that it takes without, that a delay is to add
 SHORTEST_NS, LONGEST_NS = 50, 1_000_000  # of a delay
 LEAST_SHARE = 0.02  # of the time, added by a delay; less tells nothing of how much of it arrives
+LEAST_ARRIVES, MOST_ARRIVES = -0.2, 1.5  # of a delay; beyond, rounds differ by other things than the delay
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ def variants(allocator: Allocator, pilot: Sample) -> list[Variant]:
 
 
 def sensitivity(of: Measurement, name: str, rounds: Sequence[int]) -> float | None:
-    """The share of a delay that reaches the clock on the wall, from the fastest of these rounds. None where the delay
-    was too short beside the whole time to tell."""
+    """The share of a delay that reaches the clock on the wall, from the fastest of these rounds. None where it
+    can't be told: the delay was too short beside the whole time, or the rounds differ by more than it can explain."""
     by_variant = of.samples[of.cases[0].name]
     if not by_variant.get(name):
         return None
@@ -153,4 +154,5 @@ def sensitivity(of: Measurement, name: str, rounds: Sequence[int]) -> float | No
     waited_s = slow["waited_s"] - counted["waited_s"]
     if waited_s < LEAST_SHARE * counted["wall_s"]:
         return None
-    return (slow["wall_s"] - counted["wall_s"]) / waited_s
+    share = (slow["wall_s"] - counted["wall_s"]) / waited_s
+    return share if LEAST_ARRIVES <= share <= MOST_ARRIVES else None

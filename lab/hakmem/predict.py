@@ -26,12 +26,16 @@ from hakmem.errors import LabError
 from hakmem.measure import Case, CommandCase, Measurement, Step, Variant
 from hakmem.report.model import Report, Table
 from hakmem.statistics import Interval
+from hakmem.trace import Trace
 from hakmem.words import amount, ratio
 
 IDEAL = "ideal"
+UNTOLD = "can't be told"
 TRACE_LIMIT_BYTES = 64 << 20  # of each process's
 COVERED = 0.95  # of all events that replays have; the smallest traces are left out
 MOST_TRACES = 4
+MISSED = 1.1  # times what was recorded, that was counted: beyond, traces lack calls, and that is said
+LEAST_RATIO = 0.01  # a smaller one is none
 RESAMPLES = 1000
 NORMAL_95 = 1.96
 COLD = 1.5  # by how much a call's difference is larger in a program, whose own work empties caches, than in a replay
@@ -43,15 +47,16 @@ ERROR_OF_MEMORY = (0.015, 0.1)
 OnStep = Callable[[Step], None]
 Numbers = Sequence[int]  # of rounds
 Values = Mapping[str, float]
+Estimate = Callable[["Rounds", str, Numbers, Numbers], float | None]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """For one allocator, as ratios to what the command takes now."""
+    """For one allocator, as ratios to what the command takes now. None: it can't be told."""
 
     name: str
-    time: Interval
-    memory: Interval
+    time: Interval | None
+    memory: Interval | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Rounds:
     program: Measurement  # of the command, under the variants of delays.py
     replayed: Measurement  # of its traces under all allocators, the incumbent first
     scale: float  # events of the command by those of the traces
-    least_bytes: float  # that the blocks of the largest heap need at their peak
+    least_bytes: float | None  # that the blocks of the largest heap need at their peak; None: traces lack calls
 
     def values(self, variant: str, metric: str, rounds: Numbers) -> list[float]:
         """Of the command."""
@@ -110,7 +115,7 @@ class Answer:
             "first_touches": self.counts.pages,
             "sensitivities": self.sensitivities,
             "predictions": [
-                {"allocator": of.name, "wall_s": vars(of.time), "peak_rss_bytes": vars(of.memory)}
+                {"allocator": of.name, "wall_s": _plain(of.time), "peak_rss_bytes": _plain(of.memory)}
                 for of in self.predictions
             ],
             "notes": list(self.notes),
@@ -126,15 +131,15 @@ class Answer:
         )
 
     def _predicted(self) -> Table:
-        rows = tuple((of.name, ratio(of.time), ratio(of.memory)) for of in self.predictions)
-        note = f"Ratios to {self.incumbent}; below 1 is less. In parentheses what 95 of 100 such ratios lie in."
-        ideal = f"{IDEAL}: calls take no time, and blocks lie packed as if they could be moved."
+        rows = tuple((of.name, *map(_told, (of.time, of.memory))) for of in self.predictions)
+        note = f"Ratios to {self.incumbent}; below 1 is less. In parentheses an interval that most such ratios lie in."
+        ideal = f"{IDEAL}: calls take no time, and blocks lie packed as if they could be moved. It has no interval."
         return Table("predicted", ("allocator", "wall time", "peak RSS"), rows, (note, ideal))
 
     def _sensitive(self) -> Table:
         of = self.counts.values()
         rows = tuple(
-            (name, f"{of[delays.EVENTS[name]]:,.0f}", "too few to tell" if share is None else f"{share:.2f}")
+            (name, f"{of[delays.EVENTS[name]]:,.0f}", UNTOLD if share is None else f"{share:.2f}")
             for name, share in self.sensitivities.items()
         )
         note = "How much of a delay of each call, or of each page that is handed out first, reaches the wall clock."
@@ -147,6 +152,16 @@ class Answer:
             for name, of in [*named, ("free", self.counts.frees)]
         )
         return Table("calls", ("", "calls", "each", "all"), rows)
+
+
+def _told(of: Interval | None) -> str:
+    return UNTOLD if of is None else ratio(of)
+
+
+def _plain(of: Interval | None) -> dict[str, float | None] | None:
+    if of is None:
+        return None
+    return {"estimate": of.estimate, **dict.fromkeys(("low", "high"))} if not of.is_bounded else dict(vars(of))
 
 
 # ---- From rounds to predictions --------------------------------------------------------------------------------------
@@ -167,26 +182,27 @@ def _time(of: Rounds, name: str, rounds: Numbers, replays_of: Numbers) -> float:
     known = {name: _one(share) for name, share in shares(of, rounds).items()}
     cost = {call: of.least(COUNTED, f"{call}_s", rounds) for call in ("malloc", "free")}
     if name == IDEAL:
-        return max(0.01, 1 - sum(known[call] * cost[call] for call in cost) / wall_s)
+        bound = min(1.0, of.least(PLAIN, "cpu_s", rounds) / (sum(cost.values()) or 1))  # calls are part of the run
+        return 1 - bound * sum(min(1.0, known[call]) * cost[call] for call in cost) / wall_s
     of_calls = sum(known[call] * cost[call] for call in cost) / (sum(cost.values()) or 1)
     longer_s = 0.0
     for own, now in _replays(of, name, replays_of, "measured_s"):
         faults_s = (own["minor_faults"] - now["minor_faults"]) * now["system_s"] / now["minor_faults"]
         calls_s = own["measured_s"] - now["measured_s"] - faults_s
         longer_s += of_calls * COLD * calls_s + known["touch"] * faults_s
-    return max(0.01, 1 + of.scale * longer_s / wall_s)
+    return 1 + of.scale * longer_s / wall_s
 
 
-def _memory(of: Rounds, name: str, rounds: Numbers, replays_of: Numbers) -> float:
+def _memory(of: Rounds, name: str, rounds: Numbers, replays_of: Numbers) -> float | None:
+    if of.least_bytes is None:
+        return None
     now_bytes = statistics.median(of.values(PLAIN, "peak_rss_bytes", rounds))
     if name == IDEAL:
         first = of.replayed.variants[0].name
         heaps = [statistics.median(of.replayed.values(case.name, first, "heap_peak")) for case in of.replayed.cases]
-        return max(0.01, 1 - max(0.0, max(heaps) - of.least_bytes) / now_bytes)
+        return 1 - max(0.0, max(heaps) - of.least_bytes) / now_bytes
     pairs = _replays(of, name, replays_of, "peak_rss_bytes")
-    return max(
-        0.01, 1 + max((own["peak_rss_bytes"] - now["peak_rss_bytes"] for own, now in pairs), key=abs) / now_bytes
-    )
+    return 1 + max((own["peak_rss_bytes"] - now["peak_rss_bytes"] for own, now in pairs), key=abs) / now_bytes
 
 
 def _replays(of: Rounds, name: str, rounds: Numbers, least: str) -> Iterator[tuple[Values, Values]]:
@@ -198,7 +214,6 @@ def _replays(of: Rounds, name: str, rounds: Numbers, least: str) -> Iterator[tup
 
 
 def conclude(of: Rounds) -> list[Prediction]:
-    """Intervals hold what the rounds scatter, by drawing rounds again (bootstrap), and what the model is off."""
     others = [variant.name for variant in of.replayed.variants[1:]]
     names = [one for one in others if all(samples[one] for samples in of.replayed.samples.values())]
     draw = random.Random(1)
@@ -207,16 +222,22 @@ def conclude(of: Rounds) -> list[Prediction]:
         (draw.choices(range(count), k=count), draw.choices(range(replay_count), k=replay_count))
         for _ in range(RESAMPLES)
     ]
-    made = []
-    for name in [*names, IDEAL]:
-        intervals = []
-        for estimate, error in ((_time, ERROR_OF_TIME), (_memory, ERROR_OF_MEMORY)):
-            centre = math.log(estimate(of, name, range(count), range(replay_count)))
-            scatter = statistics.pstdev(math.log(estimate(of, name, *numbers)) for numbers in drawn)
-            half = math.hypot(NORMAL_95 * scatter, error[0] + error[1] * abs(centre))
-            intervals.append(Interval(*(math.exp(centre + off) for off in (0, -half, half))))
-        made.append(Prediction(name, *intervals))
-    return made
+
+    def interval(estimate: Estimate, name: str, error: tuple[float, float]) -> Interval | None:
+        """It holds what the rounds scatter, by drawing rounds again (bootstrap), and what the model is off."""
+        centre = estimate(of, name, range(count), range(replay_count))
+        if centre is None or centre < LEAST_RATIO:
+            return None
+        if name == IDEAL:  # nobody has measured it, so nothing says how much it is off
+            return Interval(centre, 0, math.inf)
+        scatter = statistics.pstdev(one for numbers in drawn if (one := estimate(of, name, *numbers)) is not None)
+        half = math.hypot(NORMAL_95 * scatter / centre, error[0] + error[1] * abs(math.log(centre)))
+        return Interval(centre, centre * math.exp(-half), centre * math.exp(half))
+
+    return [
+        Prediction(name, interval(_time, name, ERROR_OF_TIME), interval(_memory, name, ERROR_OF_MEMORY))
+        for name in [*names, IDEAL]
+    ]
 
 
 # ---- Measuring -------------------------------------------------------------------------------------------------------
@@ -237,15 +258,27 @@ def predict(
     case = delays.DelayedCase(CommandCase(tuple(words), timeout_s))
     pilot, counts = case.counted(Variant(COUNTED, incumbent))
     with tempfile.TemporaryDirectory(prefix="hakmem-predict-") as folder:
-        kept, event_count = _largest(_record(case.case, incumbent, Path(folder)))
+        recorded = _record(case.case, incumbent, Path(folder))
+        kept, event_count = _largest({path: of.event_count for path, of in recorded.items()})
+        is_cut = any(recorded[path].is_full for path in kept) or counts.calls > MISSED * sum(
+            of.event_count for of in recorded.values()
+        )
         own = measure.variants([incumbent, *peers])
         replayed = _whole(replays.cases(map(str, kept), "sanity"), own, replay_rounds, on_step)
-        least = max(packing.least(calls.of_trace(trace.read(path))).peak for path in kept)
+        peaks = [packing.least(calls.of_trace(trace.read(path))).peak for path in kept if not is_cut]
     program = _whole([case], delays.variants(incumbent, pilot), rounds, on_step)
     failures = [*program.failures, *replayed.failures]
-    of = Rounds(program, replayed, max(1.0, counts.calls / event_count), least)
-    notes = tuple(f"{one.case} on {one.variant}: {one.reason}" for one in failures)
-    return Answer(case.name, incumbent.name, counts, of, notes)
+    of = Rounds(program, replayed, max(1.0, counts.calls / event_count), max(peaks, default=None))
+    notes = [f"{one.case} on {one.variant}: {one.reason}" for one in failures]
+    return Answer(case.name, incumbent.name, counts, of, (*notes, *_lacks(of, counts.calls, event_count)))
+
+
+def _lacks(of: Rounds, call_count: int, event_count: int) -> Iterator[str]:
+    if of.least_bytes is None:
+        yield f"Memory isn't predicted: the record ended before the command did, at {event_count:,} events."
+    if of.scale > MISSED:
+        replayed = f"of {call_count:,} calls {event_count:,} are replayed"
+        yield f"Time is scaled: {replayed}, and what they differ by counts {of.scale:.1f} times."
 
 
 def _whole(cases: Sequence[Case], variants: Sequence[Variant], rounds: int, on_step: OnStep) -> Measurement:
@@ -256,8 +289,8 @@ def _whole(cases: Sequence[Case], variants: Sequence[Variant], rounds: int, on_s
     return done
 
 
-def _record(case: CommandCase, incumbent: Allocator, folder: Path) -> dict[Path, int]:
-    """Traces of all processes of a run, each with its number of events."""
+def _record(case: CommandCase, incumbent: Allocator, folder: Path) -> dict[Path, Trace]:
+    """Traces of all processes of a run."""
     into = folder / "files"
     into.mkdir()
     for place in (folder, into):  # a server may go on as somebody else
@@ -268,7 +301,7 @@ def _record(case: CommandCase, incumbent: Allocator, folder: Path) -> dict[Path,
     found = recording.collect(into, run.pid, folder / "made.trace", children=True)
     if not found:
         raise LabError(f"{case.command[0]} could not be recorded")
-    return {path: of.event_count for path, of in found}
+    return dict(found)
 
 
 def _largest(event_counts: dict[Path, int]) -> tuple[list[Path], int]:

@@ -191,6 +191,14 @@ static void *leave(uint64_t start_ns, void *block, size_t bytes) {
     return block;
 }
 
+/* Ends a call that takes back a block. */
+static void leave_free(uint64_t start_ns) {
+    if (--depth == 0 && counts) {
+        tally(&line()->frees, start_ns);
+        wait_ns(free_ns);
+    }
+}
+
 EXPORT void *malloc(size_t bytes) {
     if (!is_ready()) {
         return early_allocate(bytes);
@@ -214,10 +222,7 @@ EXPORT void free(void *block) {
     }
     uint64_t start_ns = enter();
     next.free(block);
-    if (--depth == 0 && counts) {
-        tally(&line()->frees, start_ns);
-        wait_ns(free_ns);
-    }
+    leave_free(start_ns);
 }
 
 EXPORT void *realloc(void *block, size_t bytes) {
@@ -225,7 +230,12 @@ EXPORT void *realloc(void *block, size_t bytes) {
         return early_reallocate(block, bytes);
     }
     uint64_t start_ns = enter();
-    return leave(start_ns, next.realloc(block, bytes), bytes);
+    void *moved = next.realloc(block, bytes);
+    if (block && bytes == 0 && !moved) { /* as in the C library */
+        leave_free(start_ns);
+        return NULL;
+    }
+    return leave(start_ns, moved, bytes);
 }
 
 EXPORT int posix_memalign(void **result, size_t alignment, size_t bytes) {

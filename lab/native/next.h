@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -104,6 +105,88 @@ void free_aligned_sized(void *block, size_t alignment, size_t bytes) {
     (void)bytes;
     free(block);
 }
+
+/* ---- operator new and delete, from C: the names are those of the C++ ABI ----------------------------------------- */
+
+/* Where the next operator is that of the next allocator, it would not pass by malloc or free: the including library's own
+ * are called in its place. Any other operator, of a C++ runtime or of a library of the program's, is called: it calls
+ * malloc and free. Where there is none, its runtime is out of sight, and malloc and free are called. */
+struct operator{
+    const char *name;
+    _Atomic bool is_found;
+    bool is_elsewhere; /* not in the next allocator */
+    void *next;
+};
+
+static inline bool is_elsewhere(struct operator* of) {
+    if (!is_ready()) {
+        return false;
+    }
+    if (!atomic_load_explicit(&of->is_found, memory_order_acquire)) {
+        Dl_info own, of_malloc;
+        of->next = dlsym(RTLD_NEXT, of->name);
+        void *runtime = of->next ? NULL : dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD); /* that a plugin brought */
+        if (runtime) {
+            of->next = dlsym(runtime, of->name);
+        }
+        of->is_elsewhere = of->next && dladdr(of->next, &own) && dladdr(*(void **)&next.malloc, &of_malloc) &&
+                           own.dli_fbase != of_malloc.dli_fbase;
+        atomic_store_explicit(&of->is_found, true, memory_order_release); /* pairs with the acquire above */
+    }
+    return of->is_elsewhere;
+}
+
+/* Without memory, the next operator asks the program's handler and throws what it catches. */
+#define OPERATOR_NEW(symbol, block_of_this, parameters, ...)                                                           \
+    EXPORT void *symbol parameters;                                                                                    \
+    void *symbol parameters {                                                                                          \
+        static struct operator of = {.name = #symbol};                                                                 \
+        void *block = is_elsewhere(&of) ? NULL : (block_of_this);                                                      \
+        void *(*next_new)parameters;                                                                                   \
+        *(void **)&next_new = of.next;                                                                                 \
+        return block || !next_new ? block : next_new(__VA_ARGS__);                                                     \
+    }
+
+OPERATOR_NEW(_Znwm, malloc(bytes ? bytes : 1), (size_t bytes), bytes)
+OPERATOR_NEW(_Znam, malloc(bytes ? bytes : 1), (size_t bytes), bytes)
+OPERATOR_NEW(_ZnwmRKSt9nothrow_t, malloc(bytes ? bytes : 1), (size_t bytes, const void *tag), bytes, tag)
+OPERATOR_NEW(_ZnamRKSt9nothrow_t, malloc(bytes ? bytes : 1), (size_t bytes, const void *tag), bytes, tag)
+OPERATOR_NEW(_ZnwmSt11align_val_t, memalign(alignment, bytes ? bytes : 1), (size_t bytes, size_t alignment), bytes,
+             alignment)
+OPERATOR_NEW(_ZnamSt11align_val_t, memalign(alignment, bytes ? bytes : 1), (size_t bytes, size_t alignment), bytes,
+             alignment)
+OPERATOR_NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, memalign(alignment, bytes ? bytes : 1),
+             (size_t bytes, size_t alignment, const void *tag), bytes, alignment, tag)
+OPERATOR_NEW(_ZnamSt11align_val_tRKSt9nothrow_t, memalign(alignment, bytes ? bytes : 1),
+             (size_t bytes, size_t alignment, const void *tag), bytes, alignment, tag)
+
+#define OPERATOR_DELETE(symbol, parameters, ...)                                                                       \
+    EXPORT void symbol parameters;                                                                                     \
+    void symbol parameters {                                                                                           \
+        static struct operator of = {.name = #symbol};                                                                 \
+        if (!is_elsewhere(&of) || is_early(block)) {                                                                   \
+            free(block);                                                                                               \
+            return;                                                                                                    \
+        }                                                                                                              \
+        void(*next_delete) parameters;                                                                                 \
+        *(void **)&next_delete = of.next;                                                                              \
+        next_delete(__VA_ARGS__);                                                                                      \
+    }
+
+OPERATOR_DELETE(_ZdlPv, (void *block), block)
+OPERATOR_DELETE(_ZdaPv, (void *block), block)
+OPERATOR_DELETE(_ZdlPvm, (void *block, size_t bytes), block, bytes)
+OPERATOR_DELETE(_ZdaPvm, (void *block, size_t bytes), block, bytes)
+OPERATOR_DELETE(_ZdlPvRKSt9nothrow_t, (void *block, const void *tag), block, tag)
+OPERATOR_DELETE(_ZdaPvRKSt9nothrow_t, (void *block, const void *tag), block, tag)
+OPERATOR_DELETE(_ZdlPvSt11align_val_t, (void *block, size_t alignment), block, alignment)
+OPERATOR_DELETE(_ZdaPvSt11align_val_t, (void *block, size_t alignment), block, alignment)
+OPERATOR_DELETE(_ZdlPvmSt11align_val_t, (void *block, size_t bytes, size_t alignment), block, bytes, alignment)
+OPERATOR_DELETE(_ZdaPvmSt11align_val_t, (void *block, size_t bytes, size_t alignment), block, bytes, alignment)
+OPERATOR_DELETE(_ZdlPvSt11align_val_tRKSt9nothrow_t, (void *block, size_t alignment, const void *tag), block, alignment,
+                tag)
+OPERATOR_DELETE(_ZdaPvSt11align_val_tRKSt9nothrow_t, (void *block, size_t alignment, const void *tag), block, alignment,
+                tag)
 
 EXPORT size_t malloc_usable_size(void *block) {
     if (is_early(block)) {

@@ -3,12 +3,15 @@ that are made up; and the command."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import pickle
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from compiled import EXPORTED, compile_c
@@ -17,6 +20,7 @@ from hakmem.allocators import Allocator
 from hakmem.delays import COUNTED, PLAIN, Counts, Tally
 from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Measurement, Sample, Variant
+from hakmem.statistics import Interval
 
 PREDICT = [sys.executable, "-m", "hakmem", "predict"]
 TOLERANCE = 0.2  # of a delay
@@ -83,6 +87,11 @@ int main(int argc, char **argv) {
             char *volatile block = malloc(1 << 20);
             block[0] = 1;
         }
+    } else if (strcmp(argv[1], "zero") == 0) {
+        for (long i = 0; i < count; i++) {
+            void *volatile block = malloc(10);
+            block = realloc(block, 0);
+        }
     } else if (strcmp(argv[1], "family") == 0) {
         return family();
     } else if (strcmp(argv[1], "where") == 0) {
@@ -91,6 +100,62 @@ int main(int argc, char **argv) {
     }
     return 0;
 }
+"""
+
+OPERATORS = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+struct alignas(64) Wide { char bytes[200]; };
+int main(int argc, char **argv) {
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        volatile auto one = new char[100];
+        delete[] one;
+        volatile auto other = new long(3);
+        delete other;
+        volatile auto quiet = new (std::nothrow) char[100];
+        operator delete[](quiet, std::nothrow);
+        volatile auto wide = new Wide;
+        delete wide;
+    }
+    try {
+        volatile auto all = ::operator new(size_t(1) << 62);
+        operator delete(all);
+    } catch (const std::bad_alloc &) {
+        return new (std::nothrow) char[size_t(1) << 61] ? 1 : puts("caught") < 0;
+    }
+    return 2;
+}
+"""
+
+EXPORTER = r"""
+#include <cstddef>
+#include <new>
+extern "C" {
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+void __libc_free(void *);
+void *malloc(size_t n) { return __libc_malloc(n); }
+void *calloc(size_t n, size_t m) { return __libc_calloc(n, m); }
+void *realloc(void *p, size_t n) { return __libc_realloc(p, n); }
+void *memalign(size_t a, size_t n) { return __libc_memalign(a, n); }
+void free(void *p) { __libc_free(p); }
+}
+static void *some(size_t n, size_t a) {
+    if (void *p = __libc_memalign(a, n)) return p;
+    throw std::bad_alloc();
+}
+void *operator new(size_t n) { return some(n, 16); }
+void *operator new[](size_t n) { return some(n, 16); }
+void *operator new[](size_t n, const std::nothrow_t &) noexcept { return __libc_malloc(n); }
+void *operator new(size_t n, std::align_val_t a) { return some(n, (size_t)a); }
+void operator delete(void *p) noexcept { __libc_free(p); }
+void operator delete[](void *p) noexcept { __libc_free(p); }
+void operator delete(void *p, size_t) noexcept { __libc_free(p); }
+void operator delete[](void *p, const std::nothrow_t &) noexcept { __libc_free(p); }
+void operator delete(void *p, size_t, std::align_val_t) noexcept { __libc_free(p); }
 """
 
 
@@ -113,7 +178,55 @@ def test_every_call_is_counted_by_its_size(program: Path) -> None:
     assert many.sizes[128].count - few.sizes[128].count == 50000
     assert many.frees.count - few.frees.count == 50000
     assert many.allocations - few.allocations == 50000
-    assert 0 < many.sizes[128].seconds < 1
+    assert 0 <= many.sizes[128].seconds < 1  # as fast as a look at the clock
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_c(tmp_path_factory.mktemp("operators") / "operators", OPERATORS, "-xc++", compiler="g++")
+
+
+@pytest.fixture(scope="module")
+def exporters(tmp_path_factory: pytest.TempPathFactory) -> list[Allocator]:
+    """A library that has operators of its own, hakmem, and the peers that are installed."""
+    library = tmp_path_factory.mktemp("exporter") / "exporter.so"
+    compile_c(library, EXPORTER, "-xc++", "-shared", "-fPIC", compiler="g++")
+    return [Allocator("exporter", library), *(one for one in allocators.installed() if one.library)]
+
+
+def test_operators_of_the_allocator_are_counted(operators: Path, exporters: list[Allocator]) -> None:
+    for allocator in (*exporters, allocators.glibc()):
+        few, many = (counted(operators, count, allocator=allocator)[1] for count in (1000, 6000))
+        assert many.allocations - few.allocations == 4 * 5000, allocator.name
+        assert many.frees.count - few.frees.count == 4 * 5000, allocator.name
+        assert many.sizes[8].count - few.sizes[8].count == 5000
+
+
+def test_operators_of_the_allocator_are_recorded(operators: Path, exporters: list[Allocator], tmp_path: Path) -> None:
+    for allocator in exporters:
+        folder = tmp_path / allocator.name
+        folder.mkdir()
+        recorded = predict._record(CommandCase((str(operators), "5000")), allocator, folder)
+        assert max(of.event_count for of in recorded.values()) >= 2 * 4 * 5000, allocator.name
+
+
+def test_operators_of_a_runtime_that_a_plugin_brought_throw(tmp_path: Path) -> None:
+    plugin = compile_c(tmp_path / "plugin.so", OPERATORS, "-xc++", "-shared", "-fPIC", compiler="g++")
+    source = """
+        #include <dlfcn.h>
+        int main(int argc, char **argv) {
+            int (*run)(int, char **) = (int (*)(int, char **))dlsym(dlopen(argv[2], RTLD_NOW | RTLD_LOCAL), "main");
+            return run(argc, argv);
+        }"""
+    host = compile_c(tmp_path / "host", source)
+    few, many = (counted(host, count, plugin)[1] for count in (1000, 6000))
+    assert many.allocations - few.allocations == 4 * 5000
+
+
+def test_a_realloc_to_nothing_is_a_free(program: Path) -> None:
+    few, many = (counted(program, "zero", count)[1] for count in (1000, 6000))
+    assert many.allocations - few.allocations == 5000
+    assert many.frees.count - few.frees.count == 5000
 
 
 def test_children_are_counted_too(program: Path) -> None:
@@ -225,13 +338,22 @@ def made_up(case: str, rows: dict[str, list[dict[str, float]]]) -> Measurement:
 
 def rounds_of(share: float, *, waited_s: float = 1.0, scale: float = 1.0, longer_s: float = 0.4) -> predict.Rounds:
     """A program of 10 s, whose delays arrive by that share; and a peer that takes longer by so much in the replay."""
-    plain = {"wall_s": 10.0, "peak_rss_bytes": 100e6, "waited_s": 0.0, "malloc_s": 2.0, "free_s": 1.0}
+    plain = {"wall_s": 10.0, "peak_rss_bytes": 100e6, "waited_s": 0.0, "malloc_s": 2.0, "free_s": 1.0,
+             "cpu_s": 9.0}  # fmt: skip
     slow = {**plain, "wall_s": 10.0 + share * waited_s, "waited_s": waited_s}
     program = made_up("program", {name: [plain if name in (PLAIN, COUNTED) else slow] * 4
                                   for name in (PLAIN, COUNTED, *delays.DELAYED)})  # fmt: skip
     base = {"measured_s": 3.0, "system_s": 0.1, "minor_faults": 1e5, "peak_rss_bytes": 50e6, "heap_peak": 40e6}
     peer = {**base, "measured_s": 3.0 + longer_s, "minor_faults": 2e5, "peak_rss_bytes": 70e6}
-    return predict.Rounds(program, made_up("trace", {"glibc": [base] * 3, "peer": [peer] * 3}), scale, 30e6)
+    return predict.Rounds(
+        program, made_up("trace", {"glibc": [{**base} for _ in range(3)], "peer": [peer] * 3}), scale, 30e6
+    )
+
+
+def time_of(of: predict.Rounds, name: str = "peer") -> Interval:
+    time = by_name(of)[name].time
+    assert time is not None
+    return time
 
 
 def by_name(of: predict.Rounds) -> dict[str, predict.Prediction]:
@@ -240,7 +362,7 @@ def by_name(of: predict.Rounds) -> dict[str, predict.Prediction]:
 
 def test_a_replay_s_difference_arrives_by_the_sensitivity() -> None:
     def longer(of: predict.Rounds) -> float:
-        return by_name(of)["peer"].time.estimate - 1
+        return time_of(of).estimate - 1
 
     full = longer(rounds_of(1.0))
     assert full == pytest.approx((predict.COLD * 0.3 + 0.1) / 10)
@@ -253,7 +375,7 @@ def test_what_page_faults_take_arrives_by_the_sensitivity_to_touches() -> None:
     """The peer's hundred thousand more of them take a tenth of a second, of the 0.4 s that it takes longer."""
     of = rounds_of(0.0)
     of.program.samples["program"]["touch"] = rounds_of(1.0).program.samples["program"]["touch"]
-    assert by_name(of)["peer"].time.estimate == pytest.approx(1.01)
+    assert time_of(of).estimate == pytest.approx(1.01)
 
 
 def test_a_sensitivity_that_can_t_be_told_is_full() -> None:
@@ -262,28 +384,66 @@ def test_a_sensitivity_that_can_t_be_told_is_full() -> None:
     assert by_name(unknown)["peer"].time == by_name(rounds_of(1.0))["peer"].time
 
 
+@pytest.mark.parametrize("share", [-14.5, -0.3, 1.6, 9.0])
+def test_a_sensitivity_that_is_beyond_all_likelihood_can_t_be_told(share: float) -> None:
+    assert predict.shares(rounds_of(share), range(4)) == dict.fromkeys(delays.DELAYED)
+    assert time_of(rounds_of(share)) == time_of(rounds_of(1.0))
+
+
 def test_memory_differs_by_what_the_replays_do() -> None:
-    assert by_name(rounds_of(1.0))["peer"].memory.estimate == pytest.approx(1.2)
+    memory = by_name(rounds_of(1.0))["peer"].memory
+    assert memory is not None and memory.estimate == pytest.approx(1.2)
+
+
+def test_traces_that_lack_calls_tell_nothing_of_memory_and_say_so() -> None:
+    cut = replace(rounds_of(1.0, scale=3.0), least_bytes=None)
+    assert all(one.memory is None and one.time is not None for one in predict.conclude(cut))
+    memory, time = predict._lacks(cut, 3000, 1000)
+    assert "Memory isn't predicted" in memory and "1,000 events" in memory
+    assert "3.0 times" in time and "of 3,000 calls 1,000" in time
+    assert not [*predict._lacks(rounds_of(1.0), 1000, 1000)]
 
 
 def test_the_ideal_takes_no_time_for_calls_and_packs_blocks() -> None:
     ideal = by_name(rounds_of(0.5))[predict.IDEAL]
+    assert ideal.time is not None and ideal.memory is not None
     assert ideal.time.estimate == pytest.approx(1 - 0.5 * 3 / 10)
     assert ideal.memory.estimate == pytest.approx(1 - 10 / 100)
+    assert not ideal.time.is_bounded and not ideal.memory.is_bounded
+
+
+def test_calls_take_no_more_than_the_run_that_they_are_part_of() -> None:
+    of = rounds_of(0.5)
+    for sample in of.program.samples["program"][COUNTED]:
+        sample.values["malloc_s"] = 29.0  # with free 30 s, of 9 s that the processor was busy
+    assert time_of(of, predict.IDEAL).estimate == pytest.approx(1 - 0.5 * 9 / 10)
+
+
+def test_rounds_without_any_time_left_make_no_interval_of_any_width() -> None:
+    """Drawn without the one round in which the incumbent was fast, the peer would take less than nothing."""
+    of = rounds_of(1.0)
+    for sample in of.replayed.samples["trace"]["glibc"][1:]:
+        sample.values.update(measured_s=12.0, minor_faults=2e5)
+    time = time_of(of)
+    assert 2 < time.high / time.low < 20
+
+
+def test_a_ratio_of_nothing_can_t_be_told() -> None:
+    assert by_name(rounds_of(1.0, longer_s=-2.5, scale=9.0))["peer"].time is None
 
 
 def test_intervals_hold_what_rounds_scatter_and_what_the_model_is_off() -> None:
     """The more, the larger a change is predicted."""
     steady = rounds_of(1.0)
-    small, large = (by_name(one)["peer"].time for one in (steady, rounds_of(1.0, longer_s=3.0)))
+    small, large = (time_of(one) for one in (steady, rounds_of(1.0, longer_s=3.0)))
     assert small.low < small.estimate < small.high
     assert small.high / small.low >= 1 + 2 * predict.ERROR_OF_TIME[0]
     assert large.high / large.low > small.high / small.low
     for number, sample in enumerate(steady.program.samples["program"]["malloc"]):
         steady.program.samples["program"]["malloc"][number] = Sample(
-            {**sample.values, "wall_s": 11 + 2 * (number % 2)}, "", True
+            {**sample.values, "wall_s": 11 + 0.4 * (number % 2)}, "", True
         )
-    scattered = by_name(steady)["peer"].time
+    scattered = time_of(steady)
     assert scattered.high / scattered.low > small.high / small.low
 
 
@@ -310,6 +470,39 @@ def test_the_time_of_reading_the_clock_is_taken_off() -> None:
     assert delays.read(bytes(8 * len(words))) is None
 
 
+# ---- The exam --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exam() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("predict_exam", native.checkout() / "scripts/predict_exam.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_exam_keeps_what_was_predicted_when_it_was_taken(
+    exam: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = predict.Answer("program", "glibc", Counts({}, Tally(0, 0), 0, 0), rounds_of(1.0), ())
+    monkeypatch.setattr(exam.predict, "predict", lambda *words, **rest: answer)
+    monkeypatch.setattr(exam.allocators, "resolve", lambda words: [allocators.glibc()])
+    monkeypatch.setattr(exam.ledger, "from_measurement", lambda *words, **rest: None)
+    exam.take(tmp_path, "program", ["true"])
+    _, kept = pickle.loads((tmp_path / "program.taken").read_bytes())
+    expected = predict.conclude(answer.rounds)
+    monkeypatch.setattr(predict, "ERROR_OF_TIME", (9.0, 9.0))  # another design's
+    assert kept.predictions == expected
+
+
+def test_the_exam_is_of_one_commit(exam: ModuleType) -> None:
+    taken = [(SimpleNamespace(commit=commit * 40), []) for commit in "ab"]
+    with pytest.raises(LabError, match="taken at 2 commits"):
+        exam.keep(taken, "exam")
+
+
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +519,16 @@ def test_it_predicts_without_running_the_program_on_another(program: Path) -> No
     assert found["incumbent"] == "glibc" and found["wall_s"] > 0
 
 
+def test_a_record_that_reached_its_limit_is_told(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "TRACE_LIMIT_BYTES", 1 << 18)
+    own = allocators.glibc()
+    found = predict.predict([str(program), "pairs", "200000"], own, [], rounds=1, replay_rounds=1)
+    assert [one.memory for one in found.predictions] == [None]
+    memory, time = found.notes
+    assert memory.startswith("Memory isn't predicted") and time.startswith("Time is scaled")
+    assert found.rounds.scale > 2 and found.plain()["predictions"][0]["peak_rss_bytes"] is None
+
+
 def test_it_shows_tables(program: Path) -> None:
     done = run("-n", 1, "--replays", 1, "--with", "glibc", "--baseline", "hakmem", "--", program, "pairs", 5000)
     assert done.returncode == 0, done.stderr
@@ -340,7 +543,7 @@ def test_it_shows_tables(program: Path) -> None:
         (("--", "nosuchcommand"), "nosuchcommand: command not found"),
         (("--baseline", "glibc,hakmem", "--", "true"), "--baseline glibc,hakmem: expected the name of one allocator"),
         (("--with", "nosuch", "--", "true"), "no allocator 'nosuch'"),
-        (("--with", "hakmem", "--", "false"), "false failed with exit status 1"),
+        (("--with", "hakmem", "--", "false"), "false ended with exit status 1"),
         (("--with", "hakmem", "--timeout", "0.2", "--", "sleep", "5"), "sleep was ended after 0.2 s"),
     ],
 )
