@@ -121,8 +121,10 @@ def test_of_the_surroundings(tmp_path: Path, changes: dict[str, str], topic: str
 
 def test_a_filter_is_told_of_the_calls_that_hakmem_makes(tmp_path: Path) -> None:
     guest = (Path(__file__).parents[2] / "docs/guest.md").read_text()
-    (row,) = re.findall(r"^\| after `main`, of the program's own threads \| (.*?):", guest, re.MULTILINE)
-    assert tuple(re.findall(r"`(\w+)`", row)) == doctor.CALLS_AFTER_MAIN
+    (calls,) = re.findall(
+        r"^\*In the program's own threads, after `main`\*, it makes these calls: (.*?)\.", guest, re.MULTILINE
+    )
+    assert tuple(re.findall(r"`(\w+)`", calls)) == doctor.CALLS_AFTER_MAIN
     (finding,) = (one for one in doctor.of_surroundings(filtered(tmp_path).process()) if one.topic == "seccomp")
     assert all(call in finding.advice for call in doctor.CALLS_AFTER_MAIN)
 
