@@ -150,23 +150,28 @@ def rows_of(profile: Profile) -> list[Row]:
     ]
 
 
+def _within(number: float) -> int:
+    return max(-(1 << 63), min(round(number), (1 << 63) - 1))
+
+
 def encode_rows(
     rows: Iterable[Row], types: Iterable[tuple[str, str]], default: str, interval_bytes: int, elapsed_s: float
 ) -> bytes:
-    """`types` are names and units of the values, of which `default` is shown first."""
+    """`types` are names and units of the values, of which `default` is shown first. Numbers of a spoiled process
+    are kept within what the format has."""
     builder = _Builder()
     message = builder.message
     for name, unit in types:
         message.sample_type.add(type=builder.string(name), unit=builder.string(unit))
     message.default_sample_type = builder.string(default)
     message.period_type.type, message.period_type.unit = builder.string("space"), builder.string("bytes")
-    message.period = interval_bytes
-    message.duration_nanos = int(elapsed_s * 1e9)
+    message.period = _within(interval_bytes)
+    message.duration_nanos = _within(elapsed_s * 1e9)
     for row in rows:
         sample = message.sample.add()
         sample.location_id.extend(builder.location(frame) for frame in row.frames)
-        sample.value.extend(map(round, row.values))
-        sample.label.add(key=builder.string("bytes"), num=round(row.size), num_unit=builder.string("bytes"))
+        sample.value.extend(map(_within, row.values))
+        sample.label.add(key=builder.string("bytes"), num=_within(row.size), num_unit=builder.string("bytes"))
         for key, text in row.labels:
             sample.label.add(key=builder.string(key), str=builder.string(text))
     return gzip.compress(message.SerializeToString(), mtime=0)

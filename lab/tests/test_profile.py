@@ -49,6 +49,11 @@ int main(void) { for (int i = 0; i < 40000; i++) work(i); return 3; }
 FRAMES = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 
 
+def test_numbers_of_a_spoiled_process_fit_the_format() -> None:
+    row = pprof.Row((), (1e30, -1e30), 1e30)
+    assert pprof.encode_rows([row], [("a", "bytes"), ("b", "bytes")], "a", 1 << 70, -1e30)
+
+
 def test_it_is_read() -> None:
     found = profile.parse(TEXT, "some.prof")
     assert (found.process, found.interval_bytes, found.elapsed_s, found.lost_samples) == (77, 524288, 1.5, 0)
