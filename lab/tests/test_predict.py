@@ -187,11 +187,19 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exporters(tmp_path_factory: pytest.TempPathFactory) -> list[Allocator]:
-    """A library that has operators of its own, hakmem, and the peers that are installed."""
+def exporters(operators: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Allocator]:
+    """A library that has operators of its own, hakmem, and of the installed peers those whose operators throw where
+    there is no memory: some end the program."""
     library = tmp_path_factory.mktemp("exporter") / "exporter.so"
     compile_c(library, EXPORTER, "-xc++", "-shared", "-fPIC", compiler="g++")
-    return [Allocator("exporter", library), *(one for one in allocators.installed() if one.library)]
+    ours, *peers = (one for one in allocators.installed() if one.library)
+    assert ours.name == "hakmem"
+    throwing = [
+        one
+        for one in peers
+        if subprocess.run([operators, "1"], env={"LD_PRELOAD": str(one.library)}, capture_output=True).returncode == 0
+    ]
+    return [Allocator("exporter", library), ours, *throwing]
 
 
 def test_operators_of_the_allocator_are_counted(operators: Path, exporters: list[Allocator]) -> None:
