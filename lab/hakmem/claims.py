@@ -347,8 +347,14 @@ def _of_history(history: History, records: Ledger) -> Iterator[Finding]:
 
 
 def write(root: Path, evidence: Path | None = None) -> list[str]:
-    """Puts what the records say between the markers; names the files that changed. What can't be computed stays."""
+    """Puts what the records say between the markers; names the files that changed. What can't be computed stays.
+    What is written may cite a record, which changes the list of those that nobody cites: so once more."""
     records = Ledger(evidence or root / "evidence")
+    changed = _write_once(root, records)
+    return list(dict.fromkeys(changed + _write_once(root, records))) if changed else []
+
+
+def _write_once(root: Path, records: Ledger) -> list[str]:
     changed: list[str] = []
     every = documents(root)
     for document in every:

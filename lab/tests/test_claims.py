@@ -681,6 +681,15 @@ def test_a_record_that_no_document_cites_is_listed_with_what_it_shows(tree: Path
     assert "peak RSS (less is better): worse, 1.414 (1.414-1.414); of 2 cases better in 0, worse in 1 (mixed 400" in row
 
 
+def test_a_record_that_is_cited_by_what_is_written_is_not_listed(tree: Path) -> None:
+    (tree / "docs" / "tables").mkdir(parents=True)
+    (tree / "docs" / "tables" / "README.toml").write_text(DEFINITION)
+    (tree / "docs" / "records.md").write_text(f"# Title\n\n{LIST}")
+    (tree / "README.md").write_text(f"# Title\n\n{TABLE}")
+    assert set(claims.write(tree)) == {"README.md", "docs/records.md"}
+    assert claims.audit(tree) == [] and ID not in (tree / "docs" / "records.md").read_text()
+
+
 def test_a_record_that_is_cited_is_not_listed(tree: Path) -> None:
     (tree / "docs").mkdir()
     (tree / "docs" / "records.md").write_text(f"# Title\n\n{LIST}")
