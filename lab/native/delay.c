@@ -106,21 +106,7 @@ static void map_counts(void) {
     }
 }
 
-/* In a thread that calls meanwhile, `next.malloc` is still missing. */
-static void begin(void) {
-    static bool is_beginning;
-    if (!is_beginning) {
-        is_beginning = true;
-        find_next();
-    }
-}
-
-static bool is_ready(void) {
-    if (!next.malloc) {
-        begin();
-    }
-    return next.malloc;
-}
+static bool is_ready(void) { return find_next_once(NULL); }
 
 /* Calls before it, of the dynamic linker and of libraries that begin earlier, pass as they are. */
 __attribute__((constructor)) static void begin_with_the_program(void) {

@@ -39,6 +39,20 @@ static inline void find_next(void) {
     *(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
 }
 
+/* True once it is found. The first call finds it, after `prepare`, which may be NULL; to calls meanwhile, by what that does and
+ * by other threads, it is still missing. */
+static inline bool find_next_once(void (*prepare)(void)) {
+    static bool is_beginning;
+    if (!next.malloc && !is_beginning) {
+        is_beginning = true;
+        if (prepare) {
+            prepare();
+        }
+        find_next();
+    }
+    return next.malloc;
+}
+
 /* ---- Early blocks: given out once, never taken back -------------------------------------------------------------- */
 
 enum { EARLY_BYTES = 16384, EARLY_UNIT = 16 };

@@ -202,26 +202,14 @@ static bool is_recording(void) {
     return state == RECORDING || (state == UNSTARTED && start());
 }
 
-/* Finds the next allocator; in a thread that calls meanwhile, `next.malloc` is still missing. */
-static void begin(void) {
-    static bool is_beginning;
-    if (is_beginning) {
-        return;
-    }
-    is_beginning = true;
+static void begin_session(void) {
     void *page = mmap(NULL, sizeof *session, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     static struct session silent = {.state = SILENT};
     bool is_wiped = page != MAP_FAILED && madvise(page, sizeof *session, MADV_WIPEONFORK) == 0;
     session = is_wiped ? page : &silent;
-    find_next();
 }
 
-static bool is_ready(void) {
-    if (!next.malloc) {
-        begin();
-    }
-    return next.malloc;
-}
+static bool is_ready(void) { return find_next_once(begin_session); }
 
 __attribute__((constructor)) static void begin_with_the_program(void) {
     if (is_ready()) {

@@ -4,6 +4,7 @@
 
 #include "base/profile.h"
 #include "control/arithmetic.h"
+#include "control/policy.h"
 #include "os/os.h"
 #include "pool/bin_size.h"
 
@@ -223,9 +224,9 @@ static void write_json_points(struct hak_text *out) {
 
 static void write_json_settings(struct hak_text *out) {
     unsigned char id[HAK_BUILD_ID_BYTES];
-    size_t id_bytes = hak_os_build_id(id, sizeof id);
+    struct hak_policy_program program = {.build_id = id, .build_id_bytes = hak_os_build_id(id, sizeof id)};
     hak_text_add(out, "\"program\": \"");
-    for (size_t i = 0; i < id_bytes; i++) hak_text_add(out, "%s%lx", id[i] < 16 ? "0" : "", (unsigned long)id[i]);
+    hak_policy_add_id(out, &program);
     hak_text_add(out, "\",\n  \"knobs\": {");
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
         hak_text_add(out, "%s\"%s\": %lu", i == 0 ? "" : ", ", hak_knob_table[i].name,

@@ -72,6 +72,10 @@ static bool add_path(struct hak_text *path, enum place place, char *const *envir
 static bool follow_found(char *const *environment, bool explains, const struct hak_policy_program *program,
                          struct hak_text *messages) {
     static char buffer[4096];
+    if (program->build_id_bytes == 0) {
+        if (explains) hak_text_add(messages, "hakmem: HAKMEM_POLICY=auto: the program has no build id\n");
+        return false;
+    }
     for (enum place place = USERS; place < PLACES; place++) {
         const char *problem;
         struct hak_text path = hak_text_in(buffer, sizeof buffer);
@@ -94,12 +98,7 @@ static bool follow_found(char *const *environment, bool explains, const struct h
 bool hak_follow_policy(const char *setting, char *const *environment, bool explains, struct hak_text *messages) {
     unsigned char build_id[HAK_BUILD_ID_BYTES];
     struct hak_policy_program program = {hak_version(), build_id, hak_os_build_id(build_id, sizeof build_id)};
-    if (strcmp(setting, "auto") == 0 && program.build_id_bytes > 0)
-        return follow_found(environment, explains, &program, messages);
-    if (strcmp(setting, "auto") == 0) {
-        if (explains) hak_text_add(messages, "hakmem: HAKMEM_POLICY=auto: the program has no build id\n");
-        return false;
-    }
+    if (strcmp(setting, "auto") == 0) return follow_found(environment, explains, &program, messages);
     const char *problem;
     int descriptor = hak_os_open_regular_file(setting, HAK_POLICY_BYTES, false, &problem);
     if (descriptor >= 0) problem = follow_file(descriptor, &program);

@@ -15,6 +15,7 @@
  * allocates once more; then it frees all and ends. A thread that took part in the misuse allocates, too. As many
  * allocations as can be come first: an allocator has found a misuse in time only if it did so before one of them. */
 #include "live.h"
+#include "operators.h"
 
 enum { SEARCH_BLOCKS = 2048, SEARCH_BYTES = 128 << 20, SEARCH_LEAST = 16, MANY_SIZES = 64 };
 static const size_t DELAY_BYTES = (size_t)4 << 30;
@@ -114,24 +115,13 @@ static void agent_do(void (*order)(void)) {
     pthread_barrier_wait(&agent_barrier);
 }
 
-/* ---- What the C++ ABI calls new and delete ----------------------------------------------------------------------- */
-
-extern void *new_block(size_t bytes) __asm__("_Znwm");
-extern void *new_array(size_t bytes) __asm__("_Znam");
-extern void *new_aligned(size_t bytes, size_t to) __asm__("_ZnwmSt11align_val_t");
-extern void delete_block(void *block) __asm__("_ZdlPv");
-extern void delete_array(void *block) __asm__("_ZdaPv");
-extern void delete_sized(void *block, size_t bytes) __asm__("_ZdlPvm");
-extern void delete_aligned(void *block, size_t to) __asm__("_ZdlPvSt11align_val_t");
-extern void delete_sized_aligned(void *block, size_t bytes, size_t to) __asm__("_ZdlPvmSt11align_val_t");
+/* ---- Beginnings: each returns the address to misuse -------------------------------------------------------------- */
 
 enum { CXX_ALIGNMENT = 64 };
 
 static void *allocate_new(void) { return live_add(new_block(size), size, 16); }
 static void *allocate_array(void) { return live_add(new_array(size), size, 16); }
 static void *allocate_new_aligned(void) { return live_add(new_aligned(size, CXX_ALIGNMENT), size, CXX_ALIGNMENT); }
-
-/* ---- Beginnings: each returns the address to misuse -------------------------------------------------------------- */
 
 static char *block; /* that is misused */
 

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include "case.h"
+#include "operators.h"
 
 enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 1024 /* of these, 64 KiB */, LONG = 40 * PLACES };
 
@@ -39,14 +40,6 @@ static void by_thread(void *block) {
     expect(pthread_create(&thread, NULL, free_in_thread, block) == 0, "no thread");
     pthread_join(thread, NULL);
 }
-
-extern void *new_block(size_t bytes) __asm__("_Znwm");
-extern void *new_array(size_t bytes) __asm__("_Znam");
-extern void *new_aligned(size_t bytes, size_t to) __asm__("_ZnwmSt11align_val_t");
-extern void delete_block(void *block) __asm__("_ZdlPv");
-extern void delete_array(void *block) __asm__("_ZdaPv");
-extern void delete_sized(void *block, size_t bytes) __asm__("_ZdlPvm");
-extern void delete_aligned(void *block, size_t to) __asm__("_ZdlPvSt11align_val_t");
 
 static void *told(void *block) {
     case_print(1, "%#lx", (unsigned long)(uintptr_t)block);

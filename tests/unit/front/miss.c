@@ -2,6 +2,7 @@
 #include "heap_fixture.h"
 
 #include "allowance.h"
+#include "misuse.h"
 
 #include "front/miss.h"
 #include "front/routes.h"
@@ -26,17 +27,6 @@ static void make_call(void *context) {
 static const struct fake_report *catch_call(void (*function)(void *), void *block) {
     struct call call = {function, block};
     return fake_os_catch(make_call, &call);
-}
-
-static void expect_misuse(const struct fake_report *report, enum hak_misuse_kind kind, const char *function,
-                          const void *block, size_t offset, size_t size) {
-    assert_non_null(report);
-    assert_null(report->condition);
-    assert_int_equal(report->kind, kind);
-    assert_string_equal(report->function, function);
-    assert_int_equal(report->address, (uintptr_t)block);
-    assert_int_equal(report->offset, offset);
-    assert_int_equal(report->size, size);
 }
 
 /* What a drainer has asked for is done at the end of the next slow path. */
@@ -505,16 +495,16 @@ static void misuse_at_once(void **state) {
     (void)state;
     char *block = hak_malloc(64), *run = hak_malloc(100000), *mapping = hak_malloc(3 * HAK_MIB);
     static char foreign[64];
-    expect_misuse(catch_call(hak_free, foreign), HAK_MISUSE_FOREIGN_POINTER, "free", foreign, 0, 0);
-    expect_misuse(catch_call(hak_free, (void *)0x40), HAK_MISUSE_FOREIGN_POINTER, "free", (void *)0x40, 0, 0);
+    unit_expect_misuse(catch_call(hak_free, foreign), HAK_MISUSE_FOREIGN_POINTER, "free", foreign, 0, 0);
+    unit_expect_misuse(catch_call(hak_free, (void *)0x40), HAK_MISUSE_FOREIGN_POINTER, "free", (void *)0x40, 0, 0);
     void *wild = (void *)0x4141414141414141;
-    expect_misuse(catch_call(hak_free, wild), HAK_MISUSE_FOREIGN_POINTER, "free", wild, 0, 0);
+    unit_expect_misuse(catch_call(hak_free, wild), HAK_MISUSE_FOREIGN_POINTER, "free", wild, 0, 0);
     hak_free(block);
-    expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
-    expect_misuse(catch_call(hak_free, run + 4096), HAK_MISUSE_INTERIOR_POINTER, "free", run + 4096, 4096,
-                  hak_align_up(100000, 4096));
-    expect_misuse(catch_call(hak_free, mapping + 16), HAK_MISUSE_INTERIOR_POINTER, "free", mapping + 16, 16,
-                  3 * HAK_MIB);
+    unit_expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
+    unit_expect_misuse(catch_call(hak_free, run + 4096), HAK_MISUSE_INTERIOR_POINTER, "free", run + 4096, 4096,
+                       hak_align_up(100000, 4096));
+    unit_expect_misuse(catch_call(hak_free, mapping + 16), HAK_MISUSE_INTERIOR_POINTER, "free", mapping + 16, 16,
+                       3 * HAK_MIB);
 }
 
 /* Of a large object its thread knows that it was one. */
@@ -524,14 +514,15 @@ static void freed_large_objects(void **state) {
     hak_free(run);
     hak_free(mapping);
     static const size_t run_bytes = 102400;
-    expect_misuse(catch_call(hak_free, run), HAK_MISUSE_DOUBLE_FREE, "free", run, 0, run_bytes);
-    expect_misuse(catch_call(hak_free, mapping), HAK_MISUSE_DOUBLE_FREE, "free", mapping, 0, 3 * HAK_MIB);
-    expect_misuse(catch_call(resize, run), HAK_MISUSE_FREED_BLOCK, "realloc", run, 0, run_bytes);
-    expect_misuse(catch_call(ask_size, mapping), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size", mapping, 0, 3 * HAK_MIB);
-    expect_misuse(catch_call(hak_free, run + 16), HAK_MISUSE_FOREIGN_POINTER, "free", run + 16, 0, 0);
+    unit_expect_misuse(catch_call(hak_free, run), HAK_MISUSE_DOUBLE_FREE, "free", run, 0, run_bytes);
+    unit_expect_misuse(catch_call(hak_free, mapping), HAK_MISUSE_DOUBLE_FREE, "free", mapping, 0, 3 * HAK_MIB);
+    unit_expect_misuse(catch_call(resize, run), HAK_MISUSE_FREED_BLOCK, "realloc", run, 0, run_bytes);
+    unit_expect_misuse(catch_call(ask_size, mapping), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size", mapping, 0,
+                       3 * HAK_MIB);
+    unit_expect_misuse(catch_call(hak_free, run + 16), HAK_MISUSE_FOREIGN_POINTER, "free", run + 16, 0, 0);
     char *moved = hak_malloc(3 * HAK_MIB), *beside = hak_malloc(3 * HAK_MIB);
     assert_ptr_not_equal(hak_realloc(moved, 300 * HAK_MIB), moved);
-    expect_misuse(catch_call(hak_free, moved), HAK_MISUSE_DOUBLE_FREE, "free", moved, 0, 3 * HAK_MIB);
+    unit_expect_misuse(catch_call(hak_free, moved), HAK_MISUSE_DOUBLE_FREE, "free", moved, 0, 3 * HAK_MIB);
     hak_free(beside);
 }
 
@@ -562,7 +553,7 @@ static void misuse_after_a_flush(void **state) {
             else hak_heap_open_bin(hak_thread_heap, c);
             ways[i](); /* a drainer leaves the newest one of an open bin */
             assert_int_equal(hak_heap_cached(hak_thread_heap, c), ways[i] == drain_by_another && !is_for_frees);
-            expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
+            unit_expect_misuse(catch_call(hak_free, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
             hak_heap_open_bin(hak_thread_heap, c); /* which a program that was told of it doesn't live to see */
             hak_heap_end_slow_path(hak_thread_heap);
             hak_free(other);
@@ -578,14 +569,16 @@ static void misuse_of_other_functions(void **state) {
     (void)state;
     char *block = hak_malloc(1024);
     static char foreign[64];
-    expect_misuse(catch_call(resize, foreign), HAK_MISUSE_FOREIGN_POINTER, "realloc", foreign, 0, 0);
-    expect_misuse(catch_call(resize, block + 1023), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 1023, 1023, 1024);
-    expect_misuse(catch_call(resize_to_nothing, block + 16), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 16, 16,
-                  1024);
-    expect_misuse(catch_call(ask_size, block + 1), HAK_MISUSE_INTERIOR_POINTER, "malloc_usable_size", block + 1, 1,
-                  1024);
-    expect_misuse(catch_call(resize_by_flags, foreign), HAK_MISUSE_FOREIGN_POINTER, "rallocx", foreign, 0, 0);
-    expect_misuse(catch_call(ask_size_by_flags, block + 1), HAK_MISUSE_INTERIOR_POINTER, "sallocx", block + 1, 1, 1024);
+    unit_expect_misuse(catch_call(resize, foreign), HAK_MISUSE_FOREIGN_POINTER, "realloc", foreign, 0, 0);
+    unit_expect_misuse(catch_call(resize, block + 1023), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 1023, 1023,
+                       1024);
+    unit_expect_misuse(catch_call(resize_to_nothing, block + 16), HAK_MISUSE_INTERIOR_POINTER, "realloc", block + 16,
+                       16, 1024);
+    unit_expect_misuse(catch_call(ask_size, block + 1), HAK_MISUSE_INTERIOR_POINTER, "malloc_usable_size", block + 1, 1,
+                       1024);
+    unit_expect_misuse(catch_call(resize_by_flags, foreign), HAK_MISUSE_FOREIGN_POINTER, "rallocx", foreign, 0, 0);
+    unit_expect_misuse(catch_call(ask_size_by_flags, block + 1), HAK_MISUSE_INTERIOR_POINTER, "sallocx", block + 1, 1,
+                       1024);
 }
 
 static void flush(void *unused) {
@@ -599,7 +592,7 @@ static void misuse_at_the_flush(void **state) {
     hak_free(blocks[0]);
     hak_free(blocks[1]);
     hak_free(blocks[0]); /* not the newest */
-    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_DOUBLE_FREE, "free", blocks[0], 0, 64);
+    unit_expect_misuse(catch_call(flush, NULL), HAK_MISUSE_DOUBLE_FREE, "free", blocks[0], 0, 64);
 }
 
 static size_t slots_of(size_t size) {
@@ -651,10 +644,10 @@ static void interior_pointers_at_once(void **state) {
         char *block = hak_malloc(1024);
         const struct hak_bin *bin = &hak_thread_heap->bins[hak_routes_class_of(1024)];
         assert_true(bin->top < bin->limit);
-        expect_misuse(catch_call(hak_free, block + offsets[i]), HAK_MISUSE_INTERIOR_POINTER, "free", block + offsets[i],
-                      offsets[i], 1024);
-        expect_misuse(catch_call(free_of_1024, block + offsets[i]), HAK_MISUSE_INTERIOR_POINTER, "free",
-                      block + offsets[i], offsets[i], 1024);
+        unit_expect_misuse(catch_call(hak_free, block + offsets[i]), HAK_MISUSE_INTERIOR_POINTER, "free",
+                           block + offsets[i], offsets[i], 1024);
+        unit_expect_misuse(catch_call(free_of_1024, block + offsets[i]), HAK_MISUSE_INTERIOR_POINTER, "free",
+                           block + offsets[i], offsets[i], 1024);
         hak_free(block);
     }
 }
@@ -677,12 +670,12 @@ static void direct_frees(void **state) {
     assert_int_equal(hak_heap_cached(heap, size_class), cached - 2);
     assert_int_equal(hak_atomic_load(&heap->slow_paths, relaxed), slow_paths + COUNT);
     assert_int_equal(hak_malloc_usable_size(again), 64);
-    expect_misuse(catch_call(resize, blocks[0]), HAK_MISUSE_FREED_BLOCK, "realloc", blocks[0], 0, 64);
-    expect_misuse(catch_call(ask_size, blocks[COUNT - 1]), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size",
-                  blocks[COUNT - 1], 0, 64);
+    unit_expect_misuse(catch_call(resize, blocks[0]), HAK_MISUSE_FREED_BLOCK, "realloc", blocks[0], 0, 64);
+    unit_expect_misuse(catch_call(ask_size, blocks[COUNT - 1]), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size",
+                       blocks[COUNT - 1], 0, 64);
     hak_free(again);
     hak_free(kept);
-    expect_misuse(catch_call(hak_free, again), HAK_MISUSE_DOUBLE_FREE, "free", again, 0, 64);
+    unit_expect_misuse(catch_call(hak_free, again), HAK_MISUSE_DOUBLE_FREE, "free", again, 0, 64);
 }
 
 /* What malloc would hand out next. */
@@ -691,8 +684,8 @@ static void free_of_what_is_in_the_bin(void **state) {
     hak_atomic_store(&hak_knobs.direct_free_mode, 1, relaxed);
     assert_non_null(hak_malloc(64));
     void *next = hak_owned_peek(&hak_thread_heap->bins[hak_routes_class_of(64)].top)[-1];
-    expect_misuse(catch_call(resize, next), HAK_MISUSE_FREED_BLOCK, "realloc", next, 0, 64);
-    expect_misuse(catch_call(hak_free, next), HAK_MISUSE_DOUBLE_FREE, "free", next, 0, 64);
+    unit_expect_misuse(catch_call(resize, next), HAK_MISUSE_FREED_BLOCK, "realloc", next, 0, 64);
+    unit_expect_misuse(catch_call(hak_free, next), HAK_MISUSE_DOUBLE_FREE, "free", next, 0, 64);
 }
 
 /* Where a slab is of several units, on its grid. */
@@ -700,7 +693,7 @@ static void interior_pointers_at_the_flush(void **state) {
     (void)state;
     char *block = hak_malloc(12288);
     hak_free(block + 4096);
-    expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 4096, 4096, 12288);
+    unit_expect_misuse(catch_call(flush, NULL), HAK_MISUSE_INTERIOR_POINTER, "free", block + 4096, 4096, 12288);
 }
 
 /* Past the bins: from the pool's lowest slab, and back to the slab at once. */
@@ -725,11 +718,11 @@ static void uncached(void **state) {
     hak_front_free_uncached(NULL);
     hak_front_free_uncached(hak_malloc(100000));
     hak_front_free_uncached(hak_malloc(100));
-    expect_misuse(catch_call(hak_front_free_uncached, (char *)low + 16), HAK_MISUSE_INTERIOR_POINTER, "free",
-                  (char *)low + 16, 16, hak_size_classes[c].block_bytes);
+    unit_expect_misuse(catch_call(hak_front_free_uncached, (char *)low + 16), HAK_MISUSE_INTERIOR_POINTER, "free",
+                       (char *)low + 16, 16, hak_size_classes[c].block_bytes);
     hak_front_free_uncached(high);
-    expect_misuse(catch_call(hak_front_free_uncached, high), HAK_MISUSE_DOUBLE_FREE, "free", high, 0,
-                  hak_size_classes[c].block_bytes);
+    unit_expect_misuse(catch_call(hak_front_free_uncached, high), HAK_MISUSE_DOUBLE_FREE, "free", high, 0,
+                       hak_size_classes[c].block_bytes);
     hak_front_free_uncached(low);
 }
 
@@ -738,7 +731,7 @@ static void uncached_free_of_a_free_block(void **state) {
     void *block = hak_malloc(64), *other = hak_malloc(64);
     hak_free(block);
     hak_free(other);
-    expect_misuse(catch_call(hak_front_free_uncached, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
+    unit_expect_misuse(catch_call(hak_front_free_uncached, block), HAK_MISUSE_DOUBLE_FREE, "free", block, 0, 64);
 }
 
 /* One in a hundred of what is allocated, wherever refills begin and end. */

@@ -1,4 +1,5 @@
 /* pool/canary.h: what a block's last word says, and what is found by it. */
+#include "misuse.h"
 #include "pool_fixture.h"
 
 #include <string.h>
@@ -23,13 +24,7 @@ static void begin(uint32_t from) {
 
 static void expect_misuse(const struct fake_report *report, enum hak_misuse_kind kind, const char *function,
                           size_t offset) {
-    assert_non_null(report);
-    assert_null(report->condition);
-    assert_int_equal(report->kind, kind);
-    assert_string_equal(report->function, function);
-    assert_int_equal(report->address, (uintptr_t)block);
-    assert_int_equal(report->offset, offset);
-    assert_int_equal(report->size, USABLE);
+    unit_expect_misuse(report, kind, function, block, offset, USABLE);
 }
 
 /* Of a life from malloc to free nothing is left. */

@@ -1,4 +1,5 @@
 /* pool/pool.h: the five stages of acquisition, blocks coming and going, misuse found when they are put back. */
+#include "misuse.h"
 #include "pool_fixture.h"
 
 #include <string.h>
@@ -233,13 +234,7 @@ static void at_random(void **state) {
 
 static void expect_report(const struct fake_report *report, enum hak_misuse_kind kind, const void *block, size_t offset,
                           size_t size) {
-    assert_non_null(report);
-    assert_null(report->condition);
-    assert_int_equal(report->kind, kind);
-    assert_string_equal(report->function, "free");
-    assert_int_equal(report->address, (uintptr_t)block);
-    assert_int_equal(report->offset, offset);
-    assert_int_equal(report->size, size);
+    unit_expect_misuse(report, kind, "free", block, offset, size);
 }
 
 static void twice_in_a_batch(void **state) {
