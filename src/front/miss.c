@@ -27,7 +27,7 @@
 #include "region/large.h"
 #include "region/mapping_cache.h"
 
-/* Slabs of the widest class of a group that a heap may have before the group is opened: 256 KiB and up. */
+/* Slabs of the widest class of a group that there may be for each heap before the group is opened: 256 KiB and up. */
 enum { SLABS_TO_OPEN = 4 };
 
 /* So that no single call takes long, however large a bin is. In a long run what a call has to do besides moving blocks
@@ -111,6 +111,13 @@ static HAK_COLD uint32_t up_to_guarded(const struct hak_heap *heap, uint32_t wan
     return heap->unguarded_count > 0 && want > heap->unguarded_count ? (uint32_t)heap->unguarded_count : want;
 }
 
+/* By now blocks of one size for all of its group cost more than slabs that are not full. */
+static bool is_group_to_open(uint32_t size_class) {
+    int32_t heaps = (int32_t)hak_atomic_load(&hak_heaps_about, relaxed);
+    return hak_atomic_load(&hak_pool_slabs[size_class], relaxed) > SLABS_TO_OPEN * (heaps + (heaps == 0)) &&
+           hak_routes_is_closed_group(size_class);
+}
+
 /* Fills a closed bin that is empty. */
 static bool refill(struct hak_heap *heap, uint32_t size_class) {
     if (HAK_UNLIKELY(hak_heap_grow_bin(heap, size_class) == HAK_BIN_TOO_LARGE)) hak_heap_shrink_bin(heap, size_class);
@@ -121,8 +128,7 @@ static bool refill(struct hak_heap *heap, uint32_t size_class) {
     uint32_t got = want > 0 ? hak_pool_take(heap, size_class, base + want, want) : 0;
     if (got == 0) return false;
     heap->unguarded_count -= got;
-    if (HAK_UNLIKELY(heap->slab_counts[size_class] > SLABS_TO_OPEN) && hak_routes_is_closed_group(size_class))
-        hak_routes_open_group(size_class);
+    if (HAK_UNLIKELY(is_group_to_open(size_class))) hak_routes_open_group(size_class);
     if (got < want) memmove(base, base + (want - got), got * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], base + got);
     HAK_COUNT(heap, refills, 1);

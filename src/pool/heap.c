@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "os/os.h"
 #include "pool/bin.h"
+#include "pool/bin_size.h"
 #include "pool/held.h"
 #include "pool/shrink.h"
 #include "pool/vacant.h"
@@ -27,7 +28,6 @@ HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
 static void forget_thread(struct hak_heap *heap) {
     heap->acquired_count = 0;
     memset(heap->has_acquired, 0, sizeof heap->has_acquired);
-    memset(heap->slab_counts, 0, sizeof heap->slab_counts);
     hak_atomic_store(&heap->drain_wanted, 0, relaxed);
     heap->small_bins_bytes = 0;
     heap->next_to_shrink = 0;
@@ -203,11 +203,20 @@ static bool is_worth_keeping(const struct hak_heap *heap) {
            hak_atomic_load(&heap->drain_wanted, relaxed) == 0 && heap->slots_bytes <= hak_knob(bin_budget_bytes);
 }
 
+/* Of large blocks a few are much memory, and whether the next thread wants some, nobody knows. */
+static void give_up_large_blocks(struct hak_heap *heap) {
+    for (uint32_t c = HAK_SINGLE_CLASS_COUNT + 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        hak_heap_flush_bin(heap, c);
+        hak_heap_shrink_to(heap, c, HAK_SHRUNK_SLOTS);
+    }
+}
+
 void hak_heap_leave(struct hak_heap *heap) {
     if (!is_worth_keeping(heap) || !hak_heap_begin_slow_path(heap)) {
         hak_heap_release(heap);
         return;
     }
+    give_up_large_blocks(heap);
     hak_heap_give_up_slabs(heap);
     hak_decay_after_release(0);
     hak_shrink_tell(heap);

@@ -114,11 +114,10 @@ struct hak_heap {
     struct hak_partial_list partial[HAK_SMALL_CLASS_COUNT + 1];
     struct hak_slab *empty_slabs[HAK_EMPTY_SLABS]; /* units that are nobody else's: freed here, or taken ahead */
     uint32_t empty_count;
-    uint32_t acquired_count;                        /* slabs acquired since the thread got the heap */
-    bool has_acquired[HAK_SMALL_CLASS_COUNT + 1];   /* a slab of the class, since then */
-    uint8_t slab_counts[HAK_SMALL_CLASS_COUNT + 1]; /* acquired less retired, 0..255; a guess: others do so, too */
-    uint8_t recent_classes[HAK_RECENT_CLASSES];     /* H9; 0 for none. Round and round, */
-    uint32_t recent_next;                           /* the next at this, modulo their number */
+    uint32_t acquired_count;                      /* slabs acquired since the thread got the heap */
+    bool has_acquired[HAK_SMALL_CLASS_COUNT + 1]; /* a slab of the class, since then */
+    uint8_t recent_classes[HAK_RECENT_CLASSES];   /* H9; 0 for none. Round and round, */
+    uint32_t recent_next;                         /* the next at this, modulo their number */
     struct hak_full_slab full[HAK_FULL_SLABS];
     uint32_t full_count;
     struct hak_freed freed[HAK_FREED_KNOWN]; /* round and round, */
@@ -218,7 +217,7 @@ struct hak_heap *hak_heap_acquire(void);
  * one. */
 void hak_heap_release(struct hak_heap *heap);
 
-/* The same, but its bins are kept for the next thread; unless enough heaps are kept already, memory is tight, or the
+/* The same, but its bins of blocks up to 1 KiB are kept for the next thread; unless enough heaps are kept already, memory is tight, or the
  * bins may keep more than bin_budget_bytes (knob). Counts as a miss. */
 void hak_heap_leave(struct hak_heap *heap);
 

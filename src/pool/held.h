@@ -41,6 +41,18 @@ HAK_INLINE struct hak_slab *hak_heap_take_unit(struct hak_heap *heap) {
     return heap->empty_count > 0 ? heap->empty_slabs[--heap->empty_count] : NULL;
 }
 
+/* The same of those that were a slab of the class, whose slabs have one unit; what they were last is a guess. */
+HAK_INLINE struct hak_slab *hak_heap_take_former(struct hak_heap *heap, uint32_t size_class) {
+    HAK_ASSERT(hak_size_classes[size_class].unit_count == 1);
+    for (uint32_t i = heap->empty_count; i-- > 0;) {
+        struct hak_slab *unit = heap->empty_slabs[i];
+        if (hak_atomic_load(&unit->size_class, relaxed) != size_class) continue;
+        heap->empty_slabs[i] = heap->empty_slabs[--heap->empty_count];
+        return unit;
+    }
+    return NULL;
+}
+
 /* False when it has enough of them. Where it is true there is room for one, even if heaps become many meanwhile. */
 HAK_INLINE bool hak_heap_wants_unit(const struct hak_heap *heap) {
     return heap->empty_count < (hak_heaps_are_many() ? 1 : HAK_EMPTY_SLABS);

@@ -11,6 +11,8 @@
 #include "region/heap_count.h"
 #include "region/in_hand.h"
 
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_CLASS_LIMIT];
+
 static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }
 
 /* ---- Acquiring and retiring slabs -------------------------------------------------------------------------------- */
@@ -40,6 +42,26 @@ static struct hak_slab *units_for_slab(struct hak_heap *heap, uint32_t units, en
     return hak_region_acquire(units, units, source, HAK_SECURE);
 }
 
+/* The heap, by its part of all SuperSlabs. */
+static bool is_small(void) {
+    return hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL * hak_atomic_load(&hak_heaps_about, relaxed);
+}
+
+/* Units that were a slab of the class: a small heap, whose slabs are hardly filled, touches the same pages of them again.
+ * Other units are touched where the slab before wasn't, until all of the heap has memory. */
+static struct hak_slab *former_units(struct hak_heap *heap, uint32_t size_class) {
+    if (heap == NULL || !is_small()) return NULL;
+    bool is_single = hak_size_classes[size_class].unit_count == 1;
+    struct hak_slab *slab = is_single ? hak_heap_take_former(heap, size_class) : NULL;
+    if (slab != NULL) {
+        HAK_COUNT(heap, slabs_own_empty, 1);
+        return slab;
+    }
+    slab = hak_region_acquire_former(size_class, HAK_SECURE);
+    if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
+    return slab;
+}
+
 /* A class of which the heap has had no slab may stay small, and would keep the memory of a whole dirty unit from
  * others: it gets a fresh one, of which it touches what it needs. Not when dirty ones abound. */
 static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32_t size_class) {
@@ -59,11 +81,6 @@ static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
     slab = units_for_slab(heap, units, HAK_UNITS_DIRTY);
     if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
     return slab;
-}
-
-/* The heap, by its part of all SuperSlabs. */
-static bool is_small(void) {
-    return hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL * hak_atomic_load(&hak_heaps_about, relaxed);
 }
 
 static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t size_class, uint32_t units) {
@@ -103,14 +120,15 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
         hak_atomic_store(&slab->state, state, relaxed);
         return slab;
     }
-    if ((slab = units_for_first_slab(heap, size_class)) != NULL) HAK_COUNT(heap, slabs_fresh, 1);
-    else if ((slab = used_units(heap, units)) == NULL) slab = unused_units(heap, size_class, units);
+    slab = former_units(heap, size_class);
+    if (slab == NULL && (slab = units_for_first_slab(heap, size_class)) != NULL) HAK_COUNT(heap, slabs_fresh, 1);
+    if (slab == NULL && (slab = used_units(heap, units)) == NULL) slab = unused_units(heap, size_class, units);
     if (slab == NULL) return NULL;
     if (heap != NULL) {
         heap->acquired_count++;
         heap->has_acquired[size_class] = true;
-        if (heap->slab_counts[size_class] < UINT8_MAX) heap->slab_counts[size_class]++;
     }
+    hak_atomic_fetch_add(&hak_pool_slabs[size_class], 1, relaxed);
     struct hak_range *range = hak_region_range_of_record(slab);
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
                         range->bit_rows[hak_region_unit_of(range, slab)], state);
@@ -140,7 +158,7 @@ static bool purge_retired(struct hak_slab *slab, uint32_t units) {
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
-    if (heap != NULL && heap->slab_counts[size_class] > 0) heap->slab_counts[size_class]--;
+    hak_atomic_fetch_sub(&hak_pool_slabs[size_class], 1, relaxed);
     hak_counter_add_shared(&hak_slab_bytes, -bytes_of_slab(size_class));
     hak_region_mark(slab, units, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);

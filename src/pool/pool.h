@@ -4,7 +4,7 @@
  * free:
  *   1. a partial slab of the class        from the pool's partial set; first, so that sparse slabs fill up
  *   2. the heap's own empty slab          retired by the heap, or taken ahead
- *   3. an empty slab of the pool          dirty units of any former class
+ *   3. an empty slab of the pool          dirty units; in a small heap first those that were a slab of the class
  *   4. an unused slot of a SuperSlab      fresh units
  *   5. a new SuperSlab
  * When memory is used up, units are searched for once more, without a bound (counted as stage 4).
@@ -15,6 +15,10 @@
 #define HAK_POOL_POOL_H
 
 #include "pool/heap.h"
+
+/* Slabs that there are of a class, of all heaps. Relaxed; after a fork it may be wrong by those that were in the making
+ * then. */
+extern HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_CLASS_LIMIT];
 
 /* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how
  * many; 0 when there is no memory. */

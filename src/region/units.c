@@ -17,6 +17,7 @@
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(uint64_t) hak_dirty_units;
 
 enum { SCAN_LIMIT = 64, DIRTY_SCAN_LIMIT = 4 }; /* SuperSlabs looked into that may be too fragmented, per call */
+enum { FORMER_SCAN_LIMIT = 16 };                /* the same, for units that were a slab of a class */
 enum { LOOKS_PER_TURN = 256 };                  /* at SuperSlabs, of a purge by turns */
 enum { STALE_LIMIT = 256 };                     /* span hints found wrong, and cleared, per search */
 
@@ -186,7 +187,8 @@ struct request {
     bool clear;
     uint32_t kinds;
     uint32_t hint;
-    uint32_t limit; /* SuperSlabs that don't have it before the search ends */
+    uint32_t limit;  /* SuperSlabs that don't have it before the search ends */
+    uint32_t former; /* the class that the units were a slab of last, or HAK_CLASS_NONE: of any */
 };
 
 /* Returns the word as it was. The hints are to be told. */
@@ -413,13 +415,32 @@ static enum attempt try_to_take(struct hak_range *range, uint32_t super_slab, ui
 
 enum { HAS_NONE = 32, IS_CONTENDED, IS_REFUSED };
 
+/* Those of a SuperSlab's units that lie where its last slab of a class was, as far as records of other slabs or runs did
+ * not come in between. */
+static uint32_t units_of_former(const struct hak_range *range, uint32_t super_slab, uint32_t units, uint32_t former) {
+    const struct hak_slab *records = &range->slabs[(size_t)super_slab * HAK_UNITS_PER_SUPER_SLAB];
+    uint32_t slab_units = hak_size_classes[former].unit_count, found = 0;
+    for (uint32_t left = units; left != 0; left &= left - 1) {
+        uint32_t unit = hak_lowest_bit(left), first = unit & ~(slab_units - 1);
+        if (hak_atomic_load(&records[first].size_class, relaxed) == former) found |= (uint32_t)1 << unit;
+    }
+    return found;
+}
+
+/* What a request finds in a SuperSlab whose word is `word`: the first unit's position, or 32. */
+static uint32_t find_run(const struct hak_range *range, uint32_t super_slab, uint64_t word,
+                         const struct request *request) {
+    uint32_t units = units_of_kinds(word, request->kinds);
+    if (request->former != HAK_CLASS_NONE) units = units_of_former(range, super_slab, units, request->former);
+    return hak_find_bit_run(units, request->count, request->alignment);
+}
+
 /* Takes `count` adjacent units of the kinds in `kinds`; returns the first one's position, HAS_NONE, when the kernel
  * doesn't map them IS_REFUSED, or when another thread was faster, unless the caller is `stubborn`, IS_CONTENDED. */
 static uint32_t take_units(struct hak_range *range, uint32_t super_slab, const struct request *request, bool stubborn) {
     uint64_t before = hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed);
     for (;;) {
-        uint32_t position =
-            hak_find_bit_run(units_of_kinds(before, request->kinds), request->count, request->alignment);
+        uint32_t position = find_run(range, super_slab, before, request);
         if (position == 32) return HAS_NONE;
         uint64_t units = hak_low_bits(request->count) << position, after = before & ~(units | units << 32);
         note(range, super_slab);
@@ -546,7 +567,7 @@ static struct hak_slab *search(const struct request *request) {
 static struct hak_slab *search_free(uint32_t count, uint32_t alignment, bool clear) {
     uint32_t enough = count + alignment - 1, sure = 0;
     while (sure + 1 < HAK_RUN_HINTS && 1u << sure < enough) sure++;
-    struct request request = {count, alignment, clear, ANY_UNITS, sure, UINT32_MAX};
+    struct request request = {count, alignment, clear, ANY_UNITS, sure, UINT32_MAX, HAK_CLASS_NONE};
     struct hak_slab *record = search(&request);
     if (record != NULL || sure == 0) return record;
     request.hint = hak_highest_bit(count);
@@ -573,17 +594,23 @@ static struct hak_slab *take_from_new(uint32_t count) {
 }
 
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear) {
-    struct request request = {count, alignment, clear, DIRTY_UNITS, HAK_DIRTY_HINT, DIRTY_SCAN_LIMIT};
+    struct request request = {count, alignment, clear, DIRTY_UNITS, HAK_DIRTY_HINT, DIRTY_SCAN_LIMIT, HAK_CLASS_NONE};
     switch (source) {
     case HAK_UNITS_FRESH:
-        request = (struct request){count, alignment, clear, FRESH_UNITS, 0, SCAN_LIMIT};
+        request = (struct request){count, alignment, clear, FRESH_UNITS, 0, SCAN_LIMIT, HAK_CLASS_NONE};
         return search(&request);
     case HAK_UNITS_DIRTY: return search(&request);
     case HAK_UNITS_FREE: return search_free(count, alignment, clear);
     case HAK_UNITS_NEW_SUPER: return take_from_new(count);
     case HAK_UNITS_LAST_RESORT: break;
     }
-    request = (struct request){count, alignment, clear, MAPPED_UNITS, 0, UINT32_MAX};
+    request = (struct request){count, alignment, clear, MAPPED_UNITS, 0, UINT32_MAX, HAK_CLASS_NONE};
+    return search(&request);
+}
+
+struct hak_slab *hak_region_acquire_former(uint32_t size_class, bool clear) {
+    uint32_t count = hak_size_classes[size_class].unit_count;
+    struct request request = {count, count, clear, DIRTY_UNITS, HAK_DIRTY_HINT, FORMER_SCAN_LIMIT, size_class};
     return search(&request);
 }
 

@@ -9,6 +9,7 @@ from hakmem.model.heap import (
     EMPTY_SLABS,
     HELD_SLABS,
     RECENT_CLASSES,
+    SHRUNK_SLOTS,
     Bin,
     BinSizes,
     Heap,
@@ -29,6 +30,7 @@ LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
 PUT_GROUPS = 64
 FEW_HEAPS, HEAPS_PER_PROCESSOR, MOST_KEPT_HEAPS = 4, 2, 8
+MOST_KEPT_BYTES = 1024  # of blocks that a heap keeps whose thread has ended
 
 
 class Allocator:
@@ -43,6 +45,7 @@ class Allocator:
         self.sizes = BinSizes(policy, self.classes)
         self.rounds = Rounds(self)
         self.pool: list[set[Slab]] = [set() for _ in range(len(self.classes))]
+        self.slab_counts = [0] * len(self.classes)  # of all heaps
         self.kept: list[Heap] = []
         self.unused: list[Heap] = []
         self.heap_count = self.heaps_in_use = self.slab_number = 0
@@ -66,12 +69,19 @@ class Allocator:
             self.heaps_in_use -= 1
             self._take_apart(heap)
             return
+        self._give_up_large_blocks(heap)
         self._give_up_slabs(heap)
         self.region.after_release(0)
         self.rounds.tell(heap)
         heap.forget_thread()
         self.kept.append(heap)
         self.heaps_in_use -= 1
+
+    def _give_up_large_blocks(self, heap: Heap) -> None:
+        for size_class in range(1, len(self.classes)):
+            if self.classes.block_bytes[size_class] > MOST_KEPT_BYTES:
+                self.flush_bin(heap, size_class)
+                self.sizes.shrink_to(heap, size_class, SHRUNK_SLOTS)
 
     def _take_apart(self, heap: Heap) -> None:
         for size_class in range(1, len(self.classes)):
@@ -128,16 +138,17 @@ class Allocator:
         is_long = self._count_miss(bin, 1)
         want = batch_size(bin.slots, True, is_long)
         got = self._take(heap, size_class, want)
-        if self.classes.is_closed_group(size_class) and self._is_wanted(heap, size_class):
+        if self.classes.is_closed_group(size_class) and self._is_wanted(size_class):
             self.classes.open_group(size_class)
         got.reverse()
         bin.blocks = got
         heap.touch_slots(bin)
 
-    def _is_wanted(self, heap: Heap, size_class: int) -> bool:
+    def _is_wanted(self, size_class: int) -> bool:
         """With smaller units, as many bytes."""
         slab_bytes = self.classes.unit_count[size_class] * self.policy.unit_bytes
-        return heap.slab_counts[size_class] * slab_bytes > self.policy.slabs_to_open * max(slab_bytes, USUAL_UNIT_BYTES)
+        most_bytes = self.policy.slabs_to_open * max(slab_bytes, USUAL_UNIT_BYTES) * max(1, self.heaps_in_use)
+        return self.slab_counts[size_class] * slab_bytes > most_bytes
 
     def free_missed(self, heap: Heap, block: int, size_class: int) -> None:
         bin = heap.bins[size_class]
@@ -261,7 +272,7 @@ class Allocator:
 
     def _retire(self, heap: Heap, slab: Slab) -> None:
         region = self.region
-        heap.slab_counts[slab.size_class] = max(0, heap.slab_counts[slab.size_class] - 1)
+        self.slab_counts[slab.size_class] -= 1
         region.slab_bytes -= slab.block_bytes * slab.block_count
         purged = slab.purged_pages.bit_count()
         region.slab_holes -= purged
@@ -363,7 +374,8 @@ class Allocator:
         unit = self._units_for_slab(heap, size_class, units)
         heap.acquired_count += 1
         heap.has_acquired[size_class] = True
-        heap.slab_counts[size_class] += 1
+        self.slab_counts[size_class] += 1
+        self.region.former[unit] = size_class
         size, count = self.classes.block_bytes[size_class], self.classes.block_count[size_class]
         slab = Slab(unit * self.policy.unit_bytes, unit, units, size_class, size, count)
         self.slab_number += 1
@@ -376,6 +388,10 @@ class Allocator:
     def _units_for_slab(self, heap: Heap, size_class: int, units: int) -> int:
         """In stages: see src/pool/pool.h."""
         region = self.region
+        is_small = len(region.dirty) < NOT_SMALL * self.heaps_in_use
+        unit = self._former_units(heap, size_class, units) if is_small else None
+        if unit is not None:
+            return unit
         if not heap.has_acquired[size_class] and region.dirty_units < FEW_DIRTY_BYTES // region.unit_bytes:
             unit = region.take_fresh(units, units)
             if unit is not None:
@@ -383,13 +399,22 @@ class Allocator:
         unit = self._used_units(heap, units)
         if unit is None:
             unit = self._ahead(heap, units, dirty=False)
-        passes = 1 if len(region.dirty) < NOT_SMALL * self.heaps_in_use else 2
-        for _ in range(passes):
+        for _ in range(1 if is_small else 2):
             if unit is None:
                 self._give_up_idle(heap, size_class)
                 self._take_kept_apart()
                 unit = self._used_units(heap, units)
         return region.take_new(units) if unit is None else unit
+
+    def _former_units(self, heap: Heap, size_class: int, units: int) -> int | None:
+        if units == 1:
+            for i in reversed(range(len(heap.empty))):
+                if self.region.former[heap.empty[i]] == size_class:
+                    unit, last = heap.empty[i], heap.empty.pop()
+                    if unit != last:
+                        heap.empty[i] = last
+                    return unit
+        return self.region.take_former(size_class, units)
 
     def _used_units(self, heap: Heap, units: int) -> int | None:
         return heap.empty.pop() if units == 1 and heap.empty else self._ahead(heap, units, dirty=True)

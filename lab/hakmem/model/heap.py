@@ -52,7 +52,6 @@ class Heap:
         size = len(self.bins)
         self.acquired_count = self.slow_paths = 0
         self.has_acquired = [False] * size
-        self.slab_counts = [0] * size
         self.recent_classes: list[int] = []  # the longest there first
         self.next_to_shrink = 0
         self.small_bins_bytes = self.small_bins_put_bytes = self.growths = 0

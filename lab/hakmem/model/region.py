@@ -13,7 +13,8 @@ RUN_LIMIT_BYTES = 32 << 20
 LEAST_MOVED_BYTES = 1 << 19
 FEW_UNITS_BYTES = 4 * (64 << 10)
 TURN_BYTES = 1 << 20
-SCAN_LIMIT, DIRTY_SCAN_LIMIT = 64, 4  # SuperSlabs without what is wanted, before a search ends
+# SuperSlabs without what is wanted, before a search ends.
+SCAN_LIMIT, DIRTY_SCAN_LIMIT, FORMER_SCAN_LIMIT = 64, 4, 16
 
 # Where the tables lie: far from all blocks.
 RECORDS, BIT_ROWS, SUPER_SLABS, MAPPINGS = 1 << 44, 1 << 45, 1 << 46, 1 << 50
@@ -48,6 +49,7 @@ class Region:
         self.fresh: list[int] = []
         self.given: list[int] = []
         self.at: list[Slab | Run | None] = []  # what has a unit; of a run, of its first one
+        self.former: list[int] = []  # the class of the slab that last began at a unit
         self.dirty_units = 0
         self.next_mapping = MAPPINGS
         # Of slabs, in bytes and pages.
@@ -67,6 +69,7 @@ class Region:
         self.fresh.append((1 << self.per_super_slab) - 1)
         self.given.append(0)
         self.at += [None] * self.per_super_slab
+        self.former += [0] * self.per_super_slab
         number = len(self.dirty) - 1
         self.memory.touch(SUPER_SLABS + number * SUPER_SLAB_RECORD_BYTES, SUPER_SLAB_RECORD_BYTES)
         return number
@@ -74,6 +77,18 @@ class Region:
     def take_dirty(self, count: int, alignment: int) -> int | None:
         dirty = [(i, mask) for i, mask in enumerate(self.dirty) if mask]
         return self._search(count, alignment, dirty, DIRTY_SCAN_LIMIT)
+
+    def take_former(self, size_class: int, count: int) -> int | None:
+        """Dirty ones that were a slab of the class."""
+        dirty = ((i, self._former_mask(i, size_class, count)) for i, mask in enumerate(self.dirty) if mask)
+        return self._search(count, count, dirty, FORMER_SCAN_LIMIT)
+
+    def _former_mask(self, number: int, size_class: int, count: int) -> int:
+        first, mask = number * self.per_super_slab, 0
+        for position in range(0, self.per_super_slab, count):
+            if self.former[first + position] == size_class:
+                mask |= ((1 << count) - 1) << position
+        return mask & self.dirty[number]
 
     def take_fresh(self, count: int, alignment: int) -> int | None:
         free = ((i, self.fresh[i]) for i in range(len(self.fresh)) if self.fresh[i] | self.dirty[i])

@@ -60,7 +60,7 @@ static void *legacy_use(void *argument) {
 static void run_inherit(void) {
     static struct legacy legacies[2];
     size_t settled = 0;
-    for (unsigned round = 0; round < 200; round++) {
+    for (unsigned round = 0; round < 300; round++) {
         for (int i = 0; i < 2; i++) {
             legacies[i].tag = (unsigned char)(round * 2 + (unsigned)i);
             start_and_join(legacy_leave, &legacies[i]);
@@ -73,10 +73,10 @@ static void run_inherit(void) {
                 free(legacies[j].blocks[i]);
             }
         }
-        if (round == 20) settled = case_rss_bytes();
+        if (round == 100) settled = case_rss_bytes();
     }
     size_t growth_kib = case_growth_kib(settled, case_rss_bytes());
-    case_print(1, "180 rounds: RSS + %zu KiB", growth_kib);
+    case_print(1, "200 rounds: RSS + %zu KiB", growth_kib);
     expect(growth_kib < 4 << 10, "blocks of dead threads are not used again: RSS + %zu KiB", growth_kib);
 }
 

@@ -68,6 +68,24 @@ static void bins_are_kept(void **state) {
     assert_int_equal(hak_atomic_load(&hak_heaps_in_use, relaxed), 1);
 }
 
+/* Of large blocks a few are much memory: they go back, and their bins begin small again. */
+static void large_blocks_are_not_kept(void **state) {
+    (void)state;
+    enum { LARGE = HAK_SINGLE_CLASS_COUNT + HAK_GROUP_CLASSES };
+    pool_start(SIZE_MAX);
+    void *block;
+    struct hak_heap *heap = pool_heap_with_block(&block);
+    while (pool_slots_of(heap, LARGE) <= HAK_SHRUNK_SLOTS) assert_int_equal(pool_grow_bin(heap, LARGE), HAK_BIN_GREW);
+    *heap->bins[LARGE].top = pool_take_one(heap, LARGE);
+    hak_bin_set_top(&heap->bins[LARGE], heap->bins[LARGE].top + 1);
+    hak_heap_leave(heap);
+    assert_int_equal(pool_in_use_of(heap), HAK_HEAP_KEPT);
+    assert_int_equal(hak_heap_cached(heap, POOL_CLASS), 1);
+    assert_int_equal(hak_heap_cached(heap, LARGE), 0);
+    assert_int_equal(pool_slots_of(heap, LARGE), HAK_SHRUNK_SLOTS);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[LARGE], relaxed), 0);
+}
+
 static void kept_and_taken_apart(void **state) {
     (void)state;
     pool_start(SIZE_MAX);
@@ -212,6 +230,7 @@ static void releasing(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_huge_pages),
-          cmocka_unit_test(bins_are_kept), cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept),
-          cmocka_unit_test(heaps_in_a_forked_child), cmocka_unit_test(heaps_of_a_forked_child_are_taken_apart),
-          cmocka_unit_test(no_memory), cmocka_unit_test(releasing))
+          cmocka_unit_test(bins_are_kept), cmocka_unit_test(large_blocks_are_not_kept),
+          cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept), cmocka_unit_test(heaps_in_a_forked_child),
+          cmocka_unit_test(heaps_of_a_forked_child_are_taken_apart), cmocka_unit_test(no_memory),
+          cmocka_unit_test(releasing))

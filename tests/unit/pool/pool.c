@@ -47,12 +47,72 @@ static void the_five_stages(void **state) {
     assert_ptr_not_equal(pool_take_one(other, CLASS_64), block_64);
     expect_stages(other, &(const uint64_t[5]){0, 1, 0, 0, 0}); /* a partial slab */
     uint64_t system_calls = fake_os.call_count[FAKE_ANY];
-    pool_take(other, c, blocks, 64);
+    pool_take(other, c + 1, blocks, 32);
     expect_stages(other, &(const uint64_t[5]){0, 1, 0, 1, 0});
+    hak_pool_put(NULL, c + 1, blocks, 32);
+    hak_heap_give_up_slabs(other);
+    pool_take(other, c, blocks, 2 * 64);
+    expect_stages(other, &(const uint64_t[5]){0, 1, 2, 1, 0}); /* empty ones of the pool, of the class before */
     pool_take(other, c, blocks, 64);
-    expect_stages(other, &(const uint64_t[5]){0, 1, 1, 1, 0}); /* an empty one of the pool, of any class before */
+    expect_stages(other, &(const uint64_t[5]){0, 1, 3, 1, 0}); /* and of any */
     assert_int_equal(fake_os.call_count[FAKE_ANY], system_calls);
     expect_stages(heap, &(const uint64_t[5]){1, 0, 0, 2, 1});
+}
+
+/* A small heap touches what it has touched before: a class gets units back that were a slab of it, from the region or
+ * kept by the heap, even if others were used since. */
+static void former_slabs_first(void **state) {
+    (void)state;
+    enum { CLASSES = 3 };
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    struct hak_slab *slabs[CLASSES];
+    void *blocks[CLASSES];
+    for (uint32_t round = 0; round < 4; round++) {
+        for (uint32_t i = 0; i < CLASSES; i++) {
+            uint32_t c = (i + round) % CLASSES;
+            blocks[c] = pool_take_one(heap, CLASS_64 + c);
+            if (round > 0) assert_ptr_equal(slab_of(blocks[c]), slabs[c]);
+            slabs[c] = slab_of(blocks[c]);
+        }
+        if (round == 2) assert_int_equal(POOL_COUNTER(heap, slabs_own_empty), CLASSES);
+        for (uint32_t c = 0; c < CLASSES; c++) pool_put_one(heap, CLASS_64 + c, blocks[c]);
+        for (uint32_t c = 0; c < CLASSES; c++) hak_heap_give_up_empty_slabs(heap, CLASS_64 + c);
+        if (round != 1) hak_heap_give_up_slabs(heap); /* else they are kept */
+    }
+}
+
+/* A kept unit may have begun a slab of several units once: that is no slab of its class any more. */
+static void former_slab_of_several_units(void **state) {
+    (void)state;
+    uint32_t c = HAK_SMALL_CLASS_COUNT;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    assert_int_equal(hak_size_classes[c].unit_count, 4);
+    void *block = pool_take_one(heap, c);
+    struct hak_slab *slab = slab_of(block);
+    pool_put_one(heap, c, block);
+    hak_heap_give_up_slabs(heap);
+    assert_ptr_equal(hak_region_acquire(1, 1, HAK_UNITS_DIRTY, false), slab);
+    hak_heap_keep_unit(heap, slab);
+    assert_ptr_not_equal(slab_of(pool_take_one(heap, c)), slab);
+    assert_ptr_equal(hak_heap_take_unit(heap), slab);
+}
+
+/* Whoever acquires or gives up a slab: it is counted. */
+static void slabs_are_counted(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    static void *blocks[3 * 64];
+    uint32_t c = class_1024();
+    pool_take(heap, c, blocks, 3 * 64);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[c], relaxed), 3);
+    hak_pool_put(other, c, blocks + 64, 2 * 64);
+    hak_heap_flush(heap);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[c], relaxed), 1);
+    hak_pool_put(NULL, c, blocks, 64);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[c], relaxed), 0);
 }
 
 /* Without a heap: no own slabs, and counts in the shared record. */
@@ -475,14 +535,15 @@ static void no_memory_to_map(void **state) {
     pool_take(heap, hak_size_class_of(32768), blocks, 1000);
 }
 
-UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(stages_without_heap),
-          cmocka_unit_test(full_slabs_come_back), cmocka_unit_test(lowest_blocks_first),
-          cmocka_unit_test(batches_in_any_order), cmocka_unit_test(batches_of_many_words),
-          cmocka_unit_test(touched_words_first), cmocka_unit_test(at_random), cmocka_unit_test(twice_in_a_batch),
-          cmocka_unit_test(twice_in_two_batches), cmocka_unit_test(twice_by_two_heaps),
-          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_into_the_tail),
-          cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(interior_pointers),
-          cmocka_unit_test(foreign_pointers), cmocka_unit_test(phases_of_eight_classes),
-          cmocka_unit_test(phases_of_all_classes), cmocka_unit_test(kept_slabs_before_growth),
-          cmocka_unit_test(all_ranges_used_up), cmocka_unit_test(all_super_slabs_used_up),
-          cmocka_unit_test(no_memory_to_map))
+UNIT_MAIN(cmocka_unit_test(the_five_stages), cmocka_unit_test(former_slabs_first),
+          cmocka_unit_test(former_slab_of_several_units), cmocka_unit_test(slabs_are_counted),
+          cmocka_unit_test(stages_without_heap), cmocka_unit_test(full_slabs_come_back),
+          cmocka_unit_test(lowest_blocks_first), cmocka_unit_test(batches_in_any_order),
+          cmocka_unit_test(batches_of_many_words), cmocka_unit_test(touched_words_first), cmocka_unit_test(at_random),
+          cmocka_unit_test(twice_in_a_batch), cmocka_unit_test(twice_in_two_batches),
+          cmocka_unit_test(twice_by_two_heaps), cmocka_unit_test(twice_around_a_claim),
+          cmocka_unit_test(twice_into_the_tail), cmocka_unit_test(twice_after_the_slab),
+          cmocka_unit_test(interior_pointers), cmocka_unit_test(foreign_pointers),
+          cmocka_unit_test(phases_of_eight_classes), cmocka_unit_test(phases_of_all_classes),
+          cmocka_unit_test(kept_slabs_before_growth), cmocka_unit_test(all_ranges_used_up),
+          cmocka_unit_test(all_super_slabs_used_up), cmocka_unit_test(no_memory_to_map))

@@ -64,6 +64,42 @@ static void counts_and_alignments(void **state) {
     assert_null(acquire(1, 32, HAK_UNITS_FREE));
 }
 
+static void release_former(struct hak_slab *slab, uint32_t units, uint32_t size_class) {
+    hak_atomic_store(&slab->size_class, (uint8_t)size_class, relaxed);
+    hak_region_release(slab, units);
+}
+
+/* Units that were a slab of the class: all of them, and none that was used as something else since. */
+static void former_slabs(void **state) {
+    (void)state;
+    enum { ONE = 4, OTHER = 5 };
+    uint32_t four = hak_size_class_of(HAK_BLOCK_MAX - HAK_CANARY_BYTES);
+    start();
+    assert_int_equal(hak_size_classes[four].unit_count, 4);
+    struct hak_slab *first = acquire(32, 1, HAK_UNITS_NEW_SUPER);
+    assert_null(hak_region_acquire_former(ONE, false));
+    release_former(first + 1, 1, OTHER);
+    release_former(first + 2, 1, ONE);
+    release_former(first + 9, 1, ONE);
+    release_former(first + 4, 4, four);
+    assert_ptr_equal(hak_region_acquire_former(ONE, false), first + 2);
+    assert_ptr_equal(hak_region_acquire_former(ONE, false), first + 9);
+    assert_null(hak_region_acquire_former(ONE, false));
+    assert_int_equal(dirty(), 5);
+    assert_ptr_equal(hak_region_acquire_former(four, false), first + 4);
+
+    hak_region_release(first + 4, 4);
+    assert_true(hak_region_purge_units(UINT64_MAX, true) > 0);
+    assert_null(hak_region_acquire_former(four, false)); /* what it had touched is gone */
+    assert_ptr_equal(acquire(4, 4, HAK_UNITS_FRESH), first + 4);
+    release_former(first + 4, 3, four); /* the last unit is another's */
+    assert_null(hak_region_acquire_former(four, false));
+    hak_region_release(first + 7, 1);
+    memory_of(first + 4)[1] = 1;
+    assert_ptr_equal(hak_region_acquire_former(four, true), first + 4);
+    assert_int_equal(memory_of(first + 4)[1], 0);
+}
+
 /* Runs are found across the border of dirty and fresh units. What is to be zero is written to only where it is dirty. */
 static void zero_memory(void **state) {
     (void)state;
@@ -535,12 +571,12 @@ static void at_random(void **state) {
     assert_int_equal(free_units + total_held, hak_region_sums().super_slabs * 32);
 }
 
-UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(zero_memory),
-          cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge), cmocka_unit_test(extending),
-          cmocka_unit_test(extending_into_new_super_slabs), cmocka_unit_test(extending_all_or_nothing),
-          cmocka_unit_test(extending_in_vain), cmocka_unit_test(growing_in_a_race),
-          cmocka_unit_test(spans_are_prepared_later), cmocka_unit_test(spans), cmocka_unit_test(spans_in_address_order),
-          cmocka_unit_test(spans_at_random), cmocka_unit_test(aligned_spans), cmocka_unit_test(moved_units_are_fresh),
-          cmocka_unit_test(used_again), cmocka_unit_test(spans_used_again), cmocka_unit_test(absent),
-          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort),
-          cmocka_unit_test(at_random))
+UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cmocka_unit_test(former_slabs),
+          cmocka_unit_test(zero_memory), cmocka_unit_test(purging_exactly), cmocka_unit_test(refused_purge),
+          cmocka_unit_test(extending), cmocka_unit_test(extending_into_new_super_slabs),
+          cmocka_unit_test(extending_all_or_nothing), cmocka_unit_test(extending_in_vain),
+          cmocka_unit_test(growing_in_a_race), cmocka_unit_test(spans_are_prepared_later), cmocka_unit_test(spans),
+          cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random), cmocka_unit_test(aligned_spans),
+          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again), cmocka_unit_test(spans_used_again),
+          cmocka_unit_test(absent), cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap),
+          cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
