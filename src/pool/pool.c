@@ -47,8 +47,8 @@ static bool is_small(void) {
     return hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL * hak_atomic_load(&hak_heaps_about, relaxed);
 }
 
-/* Units that were a slab of the class: a small heap, whose slabs are hardly filled, touches the same pages of them again.
- * Other units are touched where the slab before wasn't, until all of the heap has memory. */
+/* Units that were a slab of the class: a small heap, whose slabs are hardly filled, touches the same pages of them
+ * again. Other units are touched where the slab before wasn't, until all of the heap has memory. */
 static struct hak_slab *former_units(struct hak_heap *heap, uint32_t size_class) {
     if (heap == NULL || !is_small()) return NULL;
     bool is_single = hak_size_classes[size_class].unit_count == 1;

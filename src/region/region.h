@@ -143,8 +143,8 @@ enum hak_unit_source {
  * it is dirty it is made so. */
 struct hak_slab *hak_region_acquire(uint32_t count, uint32_t alignment, enum hak_unit_source source, bool clear);
 
-/* The same of dirty units that were a slab of the class when they were last used as one. Which these are is a guess, and
- * few SuperSlabs are looked into: it is for small heaps. */
+/* The same of dirty units that were a slab of the class when they were last used as one. Which these are is a guess,
+ * and few SuperSlabs are looked into: it is for small heaps. */
 struct hak_slab *hak_region_acquire_former(uint32_t size_class, bool clear);
 
 /* Any number of adjacent units, across the borders of SuperSlabs, at an address that is a multiple of `alignment`

@@ -415,8 +415,7 @@ static enum attempt try_to_take(struct hak_range *range, uint32_t super_slab, ui
 
 enum { HAS_NONE = 32, IS_CONTENDED, IS_REFUSED };
 
-/* Those of a SuperSlab's units that lie where its last slab of a class was, as far as records of other slabs or runs did
- * not come in between. */
+/* Those of a SuperSlab's units whose last slab was one of the class. Runs leave no trace in a record. */
 static uint32_t units_of_former(const struct hak_range *range, uint32_t super_slab, uint32_t units, uint32_t former) {
     const struct hak_slab *records = &range->slabs[(size_t)super_slab * HAK_UNITS_PER_SUPER_SLAB];
     uint32_t slab_units = hak_size_classes[former].unit_count, found = 0;
