@@ -17,9 +17,21 @@ pinned() {
     for name; do grep "^$name==" lab/requirements.txt; done
 }
 
-# wheel PROCESSOR: the one of build/packages for this processor and glibc; musl_wheel: for this one and musl.
+# wheel PROCESSOR: the one of build/packages for this processor and glibc; musl_wheel PROCESSOR: and musl.
 wheel() { echo "$out"/hakmem-*-manylinux*_"$1".whl; }
-musl_wheel() { echo "$out"/hakmem-*-musllinux*_"$(uname -m)".whl; }
+musl_wheel() { echo "$out"/hakmem-*-musllinux*_"$1".whl; }
+
+# musl_root PROCESSOR FOLDER: Debian's musl for this processor, with the kernel's headers, in a folder. Nothing is
+# installed, and nothing of it is run. /lib is a link, as on an installed system: the linker finds libc.so beside libc.a.
+musl_root() {
+    local architecture=amd64
+    [ "$1" = x86_64 ] || architecture=arm64
+    mkdir -p "$2/usr/lib"
+    ln -s usr/lib "$2/lib"
+    mmdebstrap --architectures=$architecture --variant=extract --include=musl-dev,linux-libc-dev \
+        "$(. /etc/os-release && echo "$VERSION_CODENAME")" - |
+        tar -x --no-same-owner --keep-directory-symlink --exclude=./dev -C "$2"
+}
 
 # fails COMMAND...: ends the script when the command succeeds.
 fails() { if "$@"; then echo "succeeded, which it should not: $*" >&2 && exit 1; fi; }

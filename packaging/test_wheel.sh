@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs the wheel of build/packages into an environment of its own, without extras, and uses it. That of another
-# processor is unpacked, and a program runs on its library under qemu. With that for musl, a program of musl runs on hakmem.
+# Installs the wheel of build/packages into an environment of its own, without extras, and uses it. With that for musl, a
+# program of musl runs on hakmem. Those of another processor are unpacked, and programs run on their libraries under qemu.
 . "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
 
 newest_glibc=28 # 2.28; of any wheel
 most_bytes=25000000 # of an installation without extras
-ninja=1.13.2        # a program of musl that PyPI has
+ninja=1.13.2        # a program of musl that PyPI has, for every processor
 
 work=$out/wheel-test
 rm -rf "$work"
@@ -57,13 +57,19 @@ done
 
 # The wheel for musl: pip takes it where musl 1.2 is. The interpreter here is one of glibc, the library, the helpers and
 # the program are of musl.
-musl=$work/musl
-"$work/bin/pip" install --disable-pip-version-check --no-deps --only-binary=:all: --target "$musl" \
-    --platform "musllinux_1_2_$(uname -m)" "$(musl_wheel)" "ninja==$ninja"
-for file in bin/ninja hakmem/native/launch; do file "$musl/$file" | grep -F /lib/ld-musl-; done
-libraries=("$musl"/hakmem/native/*.so)
-[ -e "${libraries[0]}" ] # without one, the pattern stands for itself
-for file in "${libraries[@]}"; do [ "$(readelf -d "$file" | grep -o 'NEEDED.*')" = "$(readelf -d "$file" | grep -o 'NEEDED.*\[libc\.so\]')" ]; done
+for processor in "${processors[@]}"; do
+    musl=$work/$processor-musl
+    "$work/bin/pip" install --disable-pip-version-check --no-deps --only-binary=:all: --target "$musl" \
+        --platform "musllinux_1_2_$processor" "$(musl_wheel "$processor")" "ninja==$ninja"
+    for file in bin/ninja hakmem/native/launch; do file "$musl/$file" | grep -F "/lib/ld-musl-$processor.so.1"; done
+    libraries=("$musl"/hakmem/native/*.so)
+    [ -e "${libraries[0]}" ] # without one, the pattern stands for itself
+    for file in "${libraries[@]}"; do [[ "$(readelf -d "$file" | grep NEEDED)" =~ ^[^$'\n']*\[libc\.so\]$ ]]; done
+    [ "$processor" != "$(uname -m)" ] || continue
+    "qemu-$processor" -L "$out/wheel/$processor-musl/root" -E LD_PRELOAD="$musl/hakmem/native/libhakmem.so" \
+        -E HAKMEM_STATS=text "$musl/bin/ninja" --version 2>&1 | grep -x "hakmem $version statistics"
+done
+musl=$work/$(uname -m)-musl
 export PYTHONPATH=$musl
 "$work/bin/python" -m hakmem run -- "$musl/bin/ninja" --version
 "$work/bin/python" -m hakmem compare -n 2 --warmup 0 -- "$musl/bin/ninja" --version

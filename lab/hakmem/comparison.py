@@ -201,7 +201,7 @@ def _report(
         date=f"{record.date:%Y-%m-%d %H:%M} UTC",
         machine={
             "machine": words.machines(record.machines.values()) if record.machines else words.machine(facts),
-            "rounds": f"{record.rounds} rounds, interleaved",
+            "rounds": words.interleaved(record.rounds),
             "load": load,
         },
         records=(kept,) if kept else (),

@@ -21,6 +21,10 @@ def verdict(found: Verdict, rounds: int) -> str:
     return few_rounds(rounds, minimum_rounds()) if found is Verdict.UNDECIDED else SAYS[found]
 
 
+def interleaved(rounds: int) -> str:
+    return f"{rounds} rounds, interleaved" if rounds != 1 else "one round"
+
+
 def few_rounds(rounds: int, least: int) -> str:
     return f"too few rounds: {rounds} of at least {least}"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +208,24 @@ def test_a_program_too_short_to_learn_from(tmp_path: Path) -> None:
         "hakmem: nothing was learned, no policy written: /bin/true ended with exit status 0, "
         "0 changes kept, 0 rolled back\n"
     )
+
+
+def test_ctrl_c_ends_the_command_and_what_was_learned_until_then_is_written(tmp_path: Path) -> None:
+    compile_c(tmp_path / "busy", BUSY.replace("+ 6", "+ 600"), "-pthread", "-Wl,--build-id")
+    policy, written = tmp_path / "of.policy", tmp_path / "learned.json"
+    words = ["learn", "-o", str(policy), "--statistics", str(written), "--set", "ACE_FAST_MS=100", "--"]
+    command = [*HAKMEM, *words, str(tmp_path / "busy")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        time.sleep(4)
+        os.killpg(child.pid, signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    statistics = control.read(written)
+    assert statistics["control"]["course"], "the background thread has measured"
+    if control.learned(statistics):
+        assert child.returncode == 128 + signal.SIGINT and policy.read_text() == control.policy(statistics)
+    else:
+        assert child.returncode == 2 and not policy.exists() and "no policy written: " in said
+        assert "was killed by signal 2" in said and "Traceback" not in said
 
 
 def test_start_from_a_policy(tmp_path: Path) -> None:

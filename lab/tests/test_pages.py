@@ -209,3 +209,40 @@ def test_what_shows_that_a_language_is_on_hakmem_does(program: str, words: list[
     environment = {**os.environ, "LD_PRELOAD": str(native.library())}
     done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == answer
+
+
+PICTURES = {  # their axes' titles with units, and their legends
+    "regret.svg": ("tries", "regret (rewards lost)", "bandit", "choosing by chance"),
+    "scale.svg": ("cores", "throughput, one core = 1", "if nothing were shared"),
+    "time-and-memory.svg": (
+        "time per operation, glibc = 1; less is better",
+        "peak memory, glibc = 1; less is better",
+        "hakmem",
+        "95 % interval",
+    ),
+}
+TEXT, MARK = 4.5, 3.0  # least contrasts that WCAG asks for
+
+
+def luminance(colour: str) -> float:
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_names_its_axes_and_can_be_read_in_light_and_dark(path: Path) -> None:
+    drawn = path.read_text(encoding="utf-8")
+    texts = set(re.findall(r"<text[^>]*>([^<]*)", drawn))
+    assert set(PICTURES[path.name]) <= texts
+    schemes = [dict(re.findall(r"--(\w+):(#\w{6})", rules)) for rules in re.findall(r"svg\{(--[^}]*)\}", drawn)]
+    assert len(schemes) == 2 and "@media(prefers-color-scheme:dark)" in drawn
+    for colours in schemes:
+        surface = colours["surface"]
+        assert min(contrast(colours[name], surface) for name in ("ink", "muted")) >= TEXT
+        assert min(contrast(colours[name], surface) for name in ("first", "second", "third")) >= MARK

@@ -509,6 +509,46 @@ def test_install_says_what_it_did(tiny: Peer, root: Path, capsys: pytest.Capture
     )
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_build_shows_how_far_it_is(
+    is_terminal: bool, tiny: Peer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each step; on a terminal one that moves, with the files that are done."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    shown: list[str] = []
+    monkeypatch.setattr("rich.status.Status.update", lambda self, status: shown.append(status))
+    assert call("install", "tiny", "-j", "1") == 0
+    said = capsys.readouterr().err
+    steps = ["fetching", "building", "proving"]
+    if is_terminal:
+        assert [f"tiny: {step}" for step in steps if f"tiny: {step}" in shown] == [f"tiny: {step}" for step in steps]
+        assert "tiny: building, 1 of 1 files" in shown
+    else:
+        assert said == "".join(f"hakmem: tiny: {step}\n" for step in steps) and not shown
+
+
+def test_compare_takes_what_the_distribution_has_built(
+    tiny: Peer, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is fetched where it isn't yet; what can't be had is left out in a line; the first time it is offered."""
+    know(monkeypatch, tiny, Peer("bad", "9.9", tiny.source, RECIPE, "mi_version"))
+    monkeypatch.setattr("hakmem.peers.PEERS", {"tiny": tiny})
+    monkeypatch.setattr(catalogue, "PACKAGED", ("tiny", "bad"))
+    monkeypatch.setattr("shutil.which", lambda name, *_, **__: f"/usr/bin/{name}")
+
+    def compare(*words: str) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["compare", "-n", "1", "--warmup", "0", *words, "--", "true"])
+        assert ended.value.code == 0
+        return capsys.readouterr()
+
+    offer = "hakmem: --with hakmem,glibc,packaged takes in the distribution's jemalloc, mimalloc, tcmalloc"
+    assert offer in compare()[1].splitlines()
+    out, said = compare("--with", "glibc,packaged")
+    assert re.search(r"^tiny ", out, re.MULTILINE) and "hakmem: left out: bad: " in said
+    assert offer not in compare()[1].splitlines()  # there is a peer
+
+
 def test_install_that_fails_ends_with_1_and_names_the_log(
     tiny: Peer, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

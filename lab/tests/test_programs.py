@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 from hakmem import allocators, measure, programs, servers
+from hakmem.commands import demo
 from hakmem.errors import LabError
 from hakmem.measure import Variant
 from hakmem.programs import Program, ProgramCase
+from sample_record import record
 
 GLIBC = Variant("glibc", allocators.glibc())
 SHELL = Program(
@@ -100,3 +102,15 @@ def test_snapshot_of_redis_tells_what_was_copied() -> None:
     sample = case(program).run(Variant("hakmem", allocators.hakmem()))
     assert sample.values["operations_per_s"] > 0 and sample.units["copied"] == "B"
     assert servers.SNAPSHOT_UPDATES * 100 < sample.values["copied"] < sample.values["peak_rss_bytes"] * 1.1
+
+
+def test_the_demo_s_columns_say_whose_they_are() -> None:
+    """Under each figure's name both allocators and hakmem's part of glibc's; what failed has no figure."""
+    values = {(case, "glibc", metric): [4.0] for case in ("one", "other") for metric in demo.METRICS.values()}
+    values |= {("one", "hakmem", metric): [1.0] for metric in demo.METRICS.values()}
+    heads, names, one, other, *_ = demo._table(record(values)).splitlines()
+    assert [word.strip("-") for word in re.split(r"  +", heads.strip())] == list(demo.METRICS)
+    assert names.split() == ["program", *("glibc", "hakmem", "ratio") * 4]
+    assert one.split().count("0.25") == 4 and other.split() == ["other", *["failed"] * 4]
+    for group in re.finditer(r"-+[a-zA-Z ]+-+", heads):
+        assert names[group.start() : group.end()].split() == ["glibc", "hakmem", "ratio"]

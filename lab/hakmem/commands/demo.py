@@ -38,7 +38,7 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
         return 77
     start = machine.facts()
     version = native.version(native.library())
-    how = "outputs only" if check else f"{rounds} rounds, interleaved, after a warm-up"
+    how = "outputs only" if check else f"{words.interleaved(rounds)}, after a warm-up"
     print(f"hakmem {version} and {start.libc}, {how}\n{words.machine(start)}\n", file=said, flush=True)
     variants = measure.variants([allocators.glibc(), allocators.hakmem()])
     with progress.shown() as on_step:

@@ -89,7 +89,7 @@ def _pages_text(measurement: Measurement, matrix: Matrix) -> str:
     from statistics import median
 
     from hakmem.measure import METRICS
-    from hakmem.words import amount, table
+    from hakmem.words import amount, interleaved, table
 
     case = measurement.cases[0].name
     rows = []
@@ -101,7 +101,7 @@ def _pages_text(measurement: Measurement, matrix: Matrix) -> str:
         ]
         rows.append([variant.name, *cells])
     lines = [
-        f"{case} on {measurement.variants[0].allocator.name}: medians of {measurement.rounds} rounds, interleaved",
+        f"{case} on {measurement.variants[0].allocator.name}: medians of {interleaved(measurement.rounds)}",
         "",
     ]
     lines.append(table(["", *COLUMNS], rows))
