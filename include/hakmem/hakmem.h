@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define HAK_VERSION_MAJOR 0
-#define HAK_VERSION_MINOR 1
+#define HAK_VERSION_MINOR 2
 #define HAK_VERSION_PATCH 0
 
 #ifndef HAK_API

@@ -2,7 +2,7 @@
  * text in, values out.
  *
  *     hakmem policy 1
- *     version 0.1.0                 of hakmem
+ *     version 0.2.0                 of hakmem
  *     program 5f3a...               its build id, or "any"
  *     knob decay_ms 4000            any number of these,
  *     class 2048 64                 of these (block size, slots of a bin),
