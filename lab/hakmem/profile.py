@@ -7,7 +7,8 @@ site sums up, a line per site, a line per function of a Python program, and the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping as Mapped, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as Mapped
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class Frame:
 
     @property
     def label(self) -> str:
-        return f"{self.name} ({Path(self.module).name}:{self.line})" if self.line else self.name
+        return f"{self.name} ({Path(self.module).name}:{self.line})" if self.line and self.module else self.name
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,9 @@ def parse(text: str, name: str) -> Profile:
     if not lines or lines[0] != FIRST_LINE:
         raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
-    head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in ("site", "function")}
+    head = {
+        words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in ("site", "function")
+    }
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
     symbols = Symbols(mappings)
     functions = dict(_function(line) for line in lines[1:end] if line.startswith("function "))

@@ -8,7 +8,7 @@
 
 enum {
     HAK_PROFILE_SITE_SLOTS = 1 << 15,
-    HAK_PROFILE_SITE_WORDS = 1 << 20, /* 8 MiB: some 10,000 sites of usual depth */
+    HAK_PROFILE_SITE_WORDS = 1 << 21, /* 16 MiB: some 10,000 sites of a program in Python, whose stacks are long */
     HAK_PROFILE_SINGLE_SLOTS = 1 << 15,
     HAK_PROFILE_RUN_SLOTS = 1 << 17, /* behind these: a sample in a run stands for less */
     HAK_PROFILE_SAMPLE_SLOTS = HAK_PROFILE_SINGLE_SLOTS + HAK_PROFILE_RUN_SLOTS,

@@ -36,7 +36,7 @@ CRASH = """import ctypes, os, threading
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def allocate():
-    return libc.malloc(5000)
+    return libc.malloc(300000)
 def inner(block):
     {statement}
 class Outer:
@@ -121,7 +121,7 @@ def crash(python: str, version: tuple[int, int], library: Path, folder: Path, na
     statement, begins = CRASHES[name]
     program, settings = folder / "crash.py", {"HAKMEM_CRASH": "1"}
     if name == "misuse":
-        settings |= {"HAKMEM_HEAP_PROFILE": "1:/dev/null", "HAKMEM_HEAP_PROFILE_INTERVAL": "1", "HAKMEM_BACKGROUND": "0"}
+        settings |= {"HAKMEM_HEAP_PROFILE": "1:/dev/null", "HAKMEM_HEAP_PROFILE_INTERVAL": "4K"}
     program.write_text(CRASH.format(statement=statement))
     run = process.run([python, str(program)], hakmem(library), settings, environment=programs.environment(folder))
     said = run.stderr.decode(errors="replace") if isinstance(run.stderr, bytes) else run.stderr

@@ -278,6 +278,26 @@ static void pointers_that_lead_astray(void **state) {
     }
 }
 
+/* They look like it in all but their type. */
+static void objects_of_other_types(void **state) {
+    (void)state;
+    for (size_t i = 0; i < VERSIONS; i++) {
+        begin_version(&versions[i]);
+        unsigned char *name = make_string("f"), *file = make_string("a.py"), *code = make_code(name, file), *lines;
+        unsigned char *thread = make_thread(make_frame(code, 0, NULL)), *objects[] = {name, file, code};
+        const void *types[] = {&PyUnicode_Type, &PyUnicode_Type, &PyCode_Type};
+        for (size_t k = 0; k < 3; k++) {
+            put_pointer(objects[k], 8, &PyBytes_Type);
+            assert_int_equal(count_frames(walk_of(thread)), 0);
+            put_pointer(objects[k], 8, types[k]);
+        }
+        memcpy(&lines, code + 136, sizeof lines);
+        put_pointer(lines, 8, &PyCode_Type);
+        struct hak_python_walk walk = walk_of(thread);
+        expect(&walk, "f\ta.py", FIRST_LINE, true);
+    }
+}
+
 static void lengths_that_are_wrong(void **state) {
     (void)state;
     begin_version(&versions[2]);
@@ -392,6 +412,7 @@ UNIT_MAIN(cmocka_unit_test_setup(functions_lines_and_calls_of_the_loop, begin_im
           cmocka_unit_test_setup(long_names_are_cut_at_their_end_and_paths_at_their_beginning, begin_image),
           cmocka_unit_test_setup(a_circle_ends, begin_image),
           cmocka_unit_test_setup(pointers_that_lead_astray, begin_image),
+          cmocka_unit_test_setup(objects_of_other_types, begin_image),
           cmocka_unit_test_setup(lengths_that_are_wrong, begin_image),
           cmocka_unit_test_setup(random_damage, begin_image),
           cmocka_unit_test_setup(an_interpreter_that_is_known, begin_image),
