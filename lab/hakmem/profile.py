@@ -216,11 +216,11 @@ def _function(line: str) -> tuple[int, str]:
 
 def frames_of(symbols: Symbols, stack: Sequence[int], functions: Mapped[int, str] = {}) -> tuple[Frame, ...]:
     """Functions of Python stand in place of the interpreter's loop that runs them. `functions` are names and files of
-    those that the stack has."""
+    those that stacks have; without any, what the loop runs is not told."""
     calls = _native_frames(symbols, (word for word in stack if not word & IN_PYTHON))
     runs: list[list[Frame]] = []
     for word in stack:
-        if word & IN_PYTHON:
+        if word & IN_PYTHON and functions:
             if word & IS_INNERMOST or not runs:
                 runs.append([])
             runs[-1].append(_python_frame(word, functions))

@@ -123,6 +123,11 @@ def test_functions_of_python_come_last_where_the_loop_has_no_symbol() -> None:
     ]
 
 
+def test_without_names_the_loop_is_told() -> None:
+    found = profile.parse(PYTHON_TEXT.replace("function ", "other "), "some.prof")
+    assert [frame.name for frame in found.sites[0].frames][1:] == ["program+0x100", "program+0x200", "program+0x300"]
+
+
 def test_exports_have_files_and_lines_of_python(of_python: profile.Profile) -> None:
     message = pprof.profile_class()()
     message.ParseFromString(gzip.decompress(pprof.encode(of_python)))

@@ -6,7 +6,6 @@
 #include "observe/unwind.h"
 #include "os/libc.h"
 #include "os/modules.h"
-#include "os/os.h"
 
 /* Offsets, as the headers of each version have them. */
 struct hak_python_layout {
@@ -39,6 +38,7 @@ enum {
 
 enum {
     MOST_STEPS = 512,
+    LEAST_PAGE_BYTES = 4096, /* of any processor: a division by what isn't known takes its time */
     LONGEST_NAME = 160,          /* of the text of a frame */
     MOST_LINES_BYTES = 16 << 20, /* of a table of lines */
     SELF_DESCRIBING = 0x030d,    /* from this version on, _PyRuntime begins with a description */
@@ -61,7 +61,7 @@ HAK_UNCHECKED static uint64_t load_bytes(uintptr_t at, size_t bytes) {
 
 /* Up to a word. What can't be read is 0, and the walk has failed from then on. */
 static uint64_t read_bytes(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
-    uintptr_t *page = &walk->pages[at / hak_os_page_bytes() % HAK_PYTHON_PAGES];
+    uintptr_t *page = &walk->pages[at / LEAST_PAGE_BYTES % HAK_PYTHON_PAGES];
     if (walk->has_failed || !hak_unwind_can_read(page, at, bytes)) {
         walk->has_failed = true;
         return 0;
