@@ -38,7 +38,7 @@ enum {
 
 enum {
     MOST_STEPS = 512,
-    LEAST_PAGE_BYTES = 4096, /* of any processor: a division by what isn't known takes its time */
+    LEAST_PAGE_BYTES = 4096,     /* of any processor: a division by what isn't known takes its time */
     LONGEST_NAME = 160,          /* of the text of a frame */
     MOST_LINES_BYTES = 16 << 20, /* of a table of lines */
     SELF_DESCRIBING = 0x030d,    /* from this version on, _PyRuntime begins with a description */
