@@ -16,7 +16,7 @@
 #include "base/format.h"
 #include "base/platform.h"
 
-enum { HAK_PYTHON_TEXT_BYTES = 512, HAK_PYTHON_PAGES = 16 };
+enum { HAK_PYTHON_TEXT_BYTES = 512, HAK_PYTHON_PAGES = 32 };
 
 struct hak_python_frame {
     bool is_innermost; /* of the functions that one call of the interpreter's loop runs, without C between them */
