@@ -63,6 +63,7 @@
 /* observe: a view of it all. */
 #include "observe/unwind.c"
 #include "observe/stack.c"
+#include "observe/python.c"
 #include "observe/profile.c"
 #include "observe/stats.c"
 #include "observe/metrics.c"

@@ -27,10 +27,10 @@ class _Numbers:
     """Of frames, in the order in which they come."""
 
     def __init__(self) -> None:
-        self.of: dict[tuple[str, str], int] = {}
+        self.of: dict[tuple[str, str, int], int] = {}
 
     def frame(self, frame: Frame) -> int:
-        return self.of.setdefault((frame.name, frame.module), len(self.of))
+        return self.of.setdefault((frame.name, frame.module, frame.line or 0), len(self.of))
 
 
 def speedscope(profile: Profile) -> str:
@@ -44,7 +44,7 @@ def speedscope(profile: Profile) -> str:
         weights = [weight for _, weight in found]
         views.append({"type": "sampled", "name": title, "unit": unit, "startValue": 0, "endValue": sum(weights),
                       "samples": samples, "weights": weights})  # fmt: skip
-    frames = [{"name": name, "file": module} for name, module in numbers.of]
+    frames = [{"name": name, "file": module, **({"line": line} if line else {})} for name, module, line in numbers.of]
     plain = {"$schema": SPEEDSCOPE, "exporter": "hakmem", "name": profile.program, "activeProfileIndex": 0,
              "shared": {"frames": frames}, "profiles": views}  # fmt: skip
     return json.dumps(plain) + "\n"
@@ -79,6 +79,9 @@ def dhat(profile: Profile) -> str:
         "te": end,
         "tg": round(profile.peak_s * 1000),
         "pps": points,
-        "ftbl": ["[root]", *(f"{name} (in {module})" for name, module in numbers.of)],
+        "ftbl": [
+            "[root]",
+            *(f"{name} ({module}:{line})" if line else f"{name} (in {module})" for name, module, line in numbers.of),
+        ],
     }
     return json.dumps(plain) + "\n"

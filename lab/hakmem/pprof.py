@@ -112,7 +112,7 @@ class _Builder:
             added = self.message.location.add(id=self.locations[frame], address=frame.address)
             if frame.mapping:
                 added.mapping_id = self.mapping(frame.mapping)
-            added.line.add(function_id=self.function(frame))
+            added.line.add(function_id=self.function(frame), line=frame.line or 0)
         return self.locations[frame]
 
 

@@ -1,13 +1,14 @@
 """Heap profiles: what libhakmem wrote, with names; sums over sites; the difference of two.
 
 The format is told by src/observe/profile.h: a head of names and numbers, a line `figures` with the names of what each
-site sums up, a line per site, and the map of the process's memory.
+site sums up, a line per site, a line per function of a Python program, and the map of the process's memory.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as Mapped
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,12 @@ from hakmem.symbols import Mapping, Symbols
 
 FIRST_LINE = "hakmem heap profile 1"
 WEIGHT_ONE = 1024
+
+# A place in a function of Python, as src/observe/profile.h has it (P8): these bits, the function, the line.
+IN_PYTHON, IS_INNERMOST = 1 << 63, 1 << 62
+LINE_BITS, FUNCTION_BITS = 24, 38
+LOOP = "_PyEval_EvalFrameDefault"  # of the interpreter: each call runs a function of Python, and those that it calls
+
 LIFETIMES = ("below_10ms", "below_100ms", "below_1s", "below_10s", "below_100s", "later")
 
 # Functions that stand between a program and the allocator, where it is linked into the program.
@@ -44,6 +51,11 @@ class Frame:
     name: str
     address: int = field(compare=False, default=0)
     mapping: Mapping | None = field(compare=False, default=None, repr=False)
+    line: int | None = None  # of source, in a function of Python: its module is the path of the file; 0: unknown
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({Path(self.module).name}:{self.line})" if self.line and self.module else self.name
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,7 @@ class Profile:
     sites: tuple[Site, ...]
     program: str
     peak_s: float = 0  # when the heap was largest
+    without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
     is_difference: bool = False
 
     @property
@@ -146,19 +159,23 @@ def read(path: Path) -> Profile:
 
 
 def parse(text: str, name: str) -> Profile:
-    lines = text.splitlines()
+    lines = text.split("\n")  # and at nothing else: names of functions are in it
     if not lines or lines[0] != FIRST_LINE:
         raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
-    head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] != "site"}
+    head = {
+        words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in ("site", "function")
+    }
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
     symbols = Symbols(mappings)
+    functions = dict(_function(line) for line in lines[1:end] if line.startswith("function "))
     sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
     for line in lines[1:end]:
         if line.startswith("site "):
             numbers, _, addresses = line[5:].partition(":")
             raw = dict(zip(head["figures"], map(int, numbers.split()), strict=True))
-            sites[frames_of(symbols, [int(word, 16) for word in addresses.split()])] += _figures(raw)
+            stack = [int(word, 16) for word in addresses.split()]
+            sites[frames_of(symbols, stack, functions)] += _figures(raw)
     return Profile(
         name,
         int(head["process"][0]),
@@ -167,6 +184,7 @@ def parse(text: str, name: str) -> Profile:
         int(head["lost_samples"][0]),
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         peak_s=int(head.get("peak_ms", ["0"])[0]) / 1000,
+        without_python=" ".join(head.get("without_python", [])),
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
     )
 
@@ -191,7 +209,25 @@ def _figures(raw: dict[str, int]) -> Figures:
     )
 
 
-def frames_of(symbols: Symbols, addresses: Iterable[int]) -> tuple[Frame, ...]:
+def _function(line: str) -> tuple[int, str]:
+    _, number, text = line.split(" ", 2)
+    return int(number, 16), text
+
+
+def frames_of(symbols: Symbols, stack: Sequence[int], functions: Mapped[int, str] = {}) -> tuple[Frame, ...]:
+    """Functions of Python stand in place of the interpreter's loop that runs them. `functions` are names and files of
+    those that stacks have; without any, what the loop runs is not told."""
+    calls = _native_frames(symbols, (word for word in stack if not word & IN_PYTHON))
+    runs: list[list[Frame]] = []
+    for word in stack:
+        if word & IN_PYTHON and functions:
+            if word & IS_INNERMOST or not runs:
+                runs.append([])
+            runs[-1].append(_python_frame(word, functions))
+    return _merged(calls, runs)
+
+
+def _native_frames(symbols: Symbols, addresses: Iterable[int]) -> list[Frame]:
     """Without the allocator's own, and up to the first address that is no code: there the chain led astray."""
     frames: list[Frame] = []
     for returns_to in addresses:
@@ -203,7 +239,23 @@ def frames_of(symbols: Symbols, addresses: Iterable[int]) -> tuple[Frame, ...]:
         is_own = mapping.module.startswith(native.LIBRARIES) or name in OWN_NAMES or name.startswith(OWN_PREFIXES)
         if frames or not is_own:
             frames.append(Frame(mapping.module, address - mapping.start + mapping.offset, name, address, mapping))
-    return tuple(frames)
+    return frames
+
+
+def _python_frame(word: int, functions: Mapped[int, str]) -> Frame:
+    function, line = word >> LINE_BITS & ((1 << FUNCTION_BITS) - 1), word & ((1 << LINE_BITS) - 1)
+    name, _, file = functions.get(function, "(unknown function of Python)").partition("\t")
+    return Frame(file, line, name, line=line)
+
+
+def _merged(calls: Iterable[Frame], runs: Iterable[list[Frame]]) -> tuple[Frame, ...]:
+    """Runs that no call of the loop is there for, as in an interpreter without symbols, come last."""
+    left = iter(runs)
+    frames: list[Frame] = []
+    for frame in calls:
+        run = next(left, None) if frame.name.partition(".")[0] == LOOP else None
+        frames += run or [frame]
+    return (*frames, *(frame for run in left for frame in run))
 
 
 def difference(before: Profile, after: Profile) -> Profile:
@@ -225,13 +277,18 @@ def difference(before: Profile, after: Profile) -> Profile:
     )
 
 
+def owner(site: Site) -> Frame | None:
+    """The function that has called the allocator: in a Python program its own, not the interpreter's."""
+    return next((frame for frame in site.frames if frame.line is not None), next(iter(site.frames), None))
+
+
 def by_function(profile: Profile) -> list[tuple[Frame | None, Figures]]:
-    """Sites that call the allocator from the same function, those with most live bytes first."""
+    """Sites with the same owner, of Python's functions at the same line; those with most live bytes first."""
     sums: dict[tuple[str, str], Figures] = defaultdict(Figures)
     shown: dict[tuple[str, str], Frame] = {}
     for site in profile.sites:
-        frame = site.frames[0] if site.frames else None
-        key = (frame.module, frame.name) if frame else ("", "")
+        frame = owner(site)
+        key = (frame.module, frame.label) if frame else ("", "")
         sums[key] += site.figures
         if frame:
             shown[key] = frame

@@ -6,13 +6,11 @@
 
 #include "observe/profile_tables.h"
 
-enum { MOST_DEPTH = 256 };
-
 /* The stack of the site that begins at this word of the tables. False where no site can be. */
 static bool write_site(FILE *out, const struct hak_profile_tables *tables, uint32_t where) {
     uint64_t room = (HAK_PROFILE_SITE_WORDS - (uint64_t)where) * sizeof tables->words[0];
     const struct hak_profile_site *site = (const void *)&tables->words[where];
-    if (where >= HAK_PROFILE_SITE_WORDS || room < sizeof *site || site->depth > MOST_DEPTH ||
+    if (where >= HAK_PROFILE_SITE_WORDS || room < sizeof *site || site->depth > HAK_PROFILE_STACK_MOST ||
         room < sizeof *site + site->depth * sizeof site->addresses[0]) {
         return false;
     }
@@ -29,7 +27,7 @@ static void write_sites(FILE *out, const struct hak_profile_tables *tables) {
     const char *separator = "\n   ";
     uint32_t most = HAK_PROFILE_SITE_SLOTS;
     fprintf(out, ", \"sites\": [");
-    for (uint32_t where = hak_atomic_load(&tables->newest, relaxed); where != 0 && most-- != 0;) {
+    for (uint32_t where = hak_atomic_load(&tables->sites.newest, relaxed); where != 0 && most-- != 0;) {
         fputs(separator, out);
         if (!write_site(out, tables, where)) {
             fprintf(out, "{\"site\": 0, \"addresses\": []}");

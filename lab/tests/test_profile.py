@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 from compiled import compile_c, interrupt
 from hakmem import exports, pprof, profile
+from hakmem.commands.profile import text
 from hakmem.errors import LabError
 from hakmem.report import flame
+from hakmem.symbols import Symbols
 
 FIGURES = (
     "samples freed_samples weight freed_weight bytes freed_bytes block_bytes freed_block_bytes least_size largest_size"
@@ -36,6 +38,24 @@ maps
 00010000-00020000 r-xp 00000000 00:00 0  /none/program
 00020000-00030000 r-xp 00001000 00:00 0  /none/libhakmem.so.1
 00040000-00050000 rw-p 00000000 00:00 0
+"""
+
+# Two calls of the interpreter's loop, at 0x10101 and 0x10301, of which the inner one runs two functions.
+WORDS = [
+    1 << 63 | at_start << 62 | function << 24 | line for at_start, function, line in ((1, 7, 12), (0, 8, 3), (1, 8, 5))
+]
+PYTHON_TEXT = f"""hakmem heap profile 1
+process 77
+interval_bytes 524288
+elapsed_ms 1500
+lost_samples 0
+without_python 
+figures {FIGURES}
+site 1 0 5120 0 400 0 480 0 80 80 0 0 0 0 0 0 0 : 10201 10101 10201 10301 {" ".join(f"{word:x}" for word in WORDS)}
+function 7 Büro.hält\t/srv/a\u2028b.py
+function 8 <module>\t/srv/main.py
+maps
+00010000-00020000 r-xp 00000000 00:00 0  /none/program
 """
 
 SOURCE = """
@@ -74,6 +94,71 @@ def test_what_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(LabError):
         profile.read(tmp_path / "file")
+
+
+@pytest.fixture
+def of_python(monkeypatch: pytest.MonkeyPatch) -> profile.Profile:
+    names = {0x10100: "_PyEval_EvalFrameDefault", 0x10300: "_PyEval_EvalFrameDefault.cold"}
+    monkeypatch.setattr(Symbols, "name", lambda self, mapping, address: names.get(address, "call"))
+    return profile.parse(PYTHON_TEXT, "some.prof")
+
+
+def test_functions_of_python_stand_in_place_of_the_loop(of_python: profile.Profile) -> None:
+    (site,) = of_python.sites
+    labels = [frame.label for frame in site.frames]
+    assert labels == ["call", "Büro.hält (a\u2028b.py:12)", "<module> (main.py:3)", "call", "<module> (main.py:5)"]
+    ((owner, _),) = profile.by_function(of_python)
+    assert owner is not None and (owner.label, owner.module) == (labels[1], "/srv/a\u2028b.py")
+    assert "Büro.hält (a" in text(of_python) and "functions of Python" not in text(of_python)
+
+
+def test_functions_of_python_come_last_where_the_loop_has_no_symbol() -> None:
+    found = profile.parse(PYTHON_TEXT.replace("function 8", "other 8"), "some.prof")
+    labels = [frame.label for frame in found.sites[0].frames]
+    assert labels[:4] == ["program+0x200", "program+0x100", "program+0x200", "program+0x300"]
+    assert labels[4:] == [
+        "Büro.hält (a\u2028b.py:12)",
+        "(unknown function of Python)",
+        "(unknown function of Python)",
+    ]
+
+
+def test_without_names_the_loop_is_told() -> None:
+    found = profile.parse(PYTHON_TEXT.replace("function ", "other "), "some.prof")
+    assert [frame.name for frame in found.sites[0].frames][1:] == ["program+0x100", "program+0x200", "program+0x300"]
+
+
+def test_exports_have_files_and_lines_of_python(of_python: profile.Profile) -> None:
+    message = pprof.profile_class()()
+    message.ParseFromString(gzip.decompress(pprof.encode(of_python)))
+    strings, functions = message.string_table, {function.id: function for function in message.function}
+    lines = [(functions[line.function_id], line.line) for location in message.location for line in location.line]
+    assert ("<module>", "/srv/main.py", 5) in {(strings[f.name], strings[f.filename], line) for f, line in lines}
+    frames = json.loads(exports.speedscope(of_python))["shared"]["frames"]
+    assert {"name": "<module>", "file": "/srv/main.py", "line": 3} in frames
+    assert "<module> (/srv/main.py:3)" in json.loads(exports.dhat(of_python))["ftbl"]
+    assert "\\u003cmodule\\u003e (main.py:3)" in flame.render(of_python)
+
+
+def test_why_there_are_no_functions_of_python() -> None:
+    found = profile.parse(TEXT.replace("lost_samples 0", "lost_samples 0\nwithout_python Python is old"), "some.prof")
+    assert "functions of Python have no names: Python is old\n" in text(found)
+    assert "Python is old" in flame.render(found)
+
+
+@pytest.mark.skipif(not (3, 11) <= sys.version_info < (3, 14), reason="functions of Python 3.11 to 3.13 are known")
+def test_a_python_program_shows_who_holds_its_memory(tmp_path: Path) -> None:
+    program = tmp_path / "holder.py"
+    program.write_text("def hold(_):\n    kept.append(bytearray(9_000_000))\n\n\nkept = []\nsorted([1], key=hold)\n")
+    done = hakmem("-o", "x", "--", sys.executable, program, cwd=tmp_path)
+    assert done.returncode == 0 and "hold (holder.py:2)" in done.stderr, done.stderr
+    (raw,) = tmp_path.glob("x.*.prof")
+    (site,) = [site for site in profile.read(raw).sites if "hold" in [frame.name for frame in site.frames]]
+    labels = [frame.label for frame in site.frames]
+    at = labels.index("hold (holder.py:2)")
+    outer = labels.index("<module> (holder.py:6)")
+    assert at > 0 and outer > at + 1 and "Py_RunMain" in labels[outer + 1 :]
+    assert profile.LOOP not in [frame.name for frame in site.frames]
 
 
 def test_a_difference_is_after_minus_before() -> None:

@@ -17,6 +17,13 @@
  * act (-foptimize-sibling-calls in cmake/options.cmake). */
 #define HAK_CALLER() __builtin_return_address(0)
 
+/* Reads memory that no variable here owns: checkers of memory are not to look. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAK_UNCHECKED __attribute__((no_sanitize("address"), no_sanitize("thread"), noinline))
+#else
+#define HAK_UNCHECKED
+#endif
+
 #define HAK_COLD __attribute__((cold, noinline))
 /* A function whose hit is to be in as few lines as it can be, whatever lies before it. */
 #define HAK_HIT __attribute__((aligned(64)))

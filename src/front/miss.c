@@ -260,11 +260,11 @@ static void count_metered(struct hak_heap *heap) {
  * a last act, so that the stack begins in the caller (-foptimize-sibling-calls in cmake/options.cmake); returns the
  * block. */
 static HAK_COLD void *sample_large(void *block, size_t size, struct hak_heap *heap) {
-    uintptr_t addresses[HAK_STACK_MOST];
+    uintptr_t addresses[HAK_PROFILE_STACK_MOST];
     uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
     if (heap != NULL) count_metered(heap);
     if (interval == 0 || (uint64_t)hak_profile_draw(interval) > size) return block;
-    uint32_t depth = hak_stack_walk(__builtin_frame_address(0), addresses);
+    uint32_t depth = hak_profile_walk(__builtin_frame_address(0), addresses);
     hak_profile_record(block, size, size, hak_profile_weight(size, interval, HAK_RARITY_ONE), moment_of(heap),
                        addresses, depth);
     return block;
@@ -426,11 +426,11 @@ static int64_t metered_bytes(size_t size) { return size == 0 ? 1 : (int64_t)size
 /* A block that is sampled, by a caller with this frame; NULL when there is no memory. */
 static HAK_COLD void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_class, uint64_t weight,
                                     const void *frame) {
-    uintptr_t addresses[HAK_STACK_MOST];
+    uintptr_t addresses[HAK_PROFILE_STACK_MOST];
     uint64_t start_ns = hak_os_clock_ns();
     void *block = take_one(hak_sampled_class(size_class));
     if (block == NULL) return NULL;
-    uint32_t depth = hak_stack_walk(frame, addresses);
+    uint32_t depth = hak_profile_walk(frame, addresses);
     hak_profile_record(block, size, hak_size_classes[size_class].block_bytes, weight, moment_of(heap), addresses,
                        depth);
     if (heap != NULL)

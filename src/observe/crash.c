@@ -5,6 +5,7 @@
 
 #include "observe/address.h"
 #include "observe/profile.h"
+#include "observe/python.h"
 #include "os/inspect.h"
 #include "os/os.h"
 #include "os/signals.h"
@@ -16,6 +17,7 @@ enum {
     MOST_BLOCKS = 4,
     SCAN_BYTES = 32 << 10, /* of the stack, for guesses */
     CHUNK_WORDS = 32,
+    MOST_PYTHON = 32, /* functions */
     MODULE_BYTES = 100,
     MOST_CODE = 512,             /* mappings that can be executed */
     NEAR_STACK_BYTES = 64 << 10, /* further away from the stack pointer, a function would need a very large frame */
@@ -195,6 +197,28 @@ static void say_stack(void) {
     end_text(&text);
 }
 
+static void say_python_function(const char *function, uint32_t line) {
+    struct hak_text text = begin_text();
+    const char *tab = strchr(function, '\t');
+    hak_text_add(&text, "hakmem:   python: ");
+    for (const char *at = function; at < tab; at++) hak_text_add(&text, "%c", *at);
+    hak_text_add(&text, " (%s:%u)\n", tab + 1, line);
+    end_text(&text);
+}
+
+/* Functions of a Python program that the thread is in. */
+static void say_python(void) {
+    struct hak_python_walk walk = hak_python_begin();
+    struct hak_python_frame frame;
+    struct hak_text text = begin_text();
+    hak_text_add(&text, "hakmem:   no functions of Python: ");
+    bool is_refused = hak_python_add_refusal(&text);
+    hak_text_add(&text, "\n");
+    if (is_refused) end_text(&text);
+    for (uint32_t i = 0; i < MOST_PYTHON && hak_python_next(&walk, &frame); i++)
+        say_python_function(frame.text, frame.line);
+}
+
 /* ---- The address ------------------------------------------------------------------------------------------------- */
 
 static void say_signal(void) {
@@ -286,6 +310,10 @@ static void say_origins(void) {
             add_frame(origin.addresses[k], false);
         add_frames(&text);
         end_text(&text);
+        for (uint64_t k = 0; k < origin.depth; k++)
+            if (hak_profile_is_python(origin.addresses[k]))
+                say_python_function(hak_profile_python_function(origin.addresses[k]),
+                                    hak_profile_python_line(origin.addresses[k]));
     }
 }
 
@@ -420,6 +448,7 @@ static bool report(const struct hak_os_signal *arrived) {
     say_signal();
     say_addresses();
     say_stack();
+    say_python();
     say_origins();
     say_guard();
     hak_atomic_store(&reported, process, relaxed);
@@ -433,6 +462,7 @@ static void catch_once(void) {
 
 void hak_crash_install(void) {
     crash_reports_all = true;
+    hak_python_look_for();
     catch_once();
 }
 

@@ -6,8 +6,11 @@
  *     hakmem: stack, innermost first; ? only looks like a return address:
  *     hakmem:     0x55d0c0de1139 /usr/bin/program+0x1139
  *     hakmem:   ? 0x7f3c5b02718a /usr/lib/libc.so.6+0x2718a
+ *     hakmem:   python: serve (/srv/program.py:12)
  *     hakmem: 0x7f3c5a400040 was allocated and freed, 60 bytes, from:
  *     hakmem:     0x55d0c0de1270 /usr/bin/program+0x1270
+ *
+ * Where the thread runs Python (observe/python.h) its functions follow the stack, the innermost first.
  *
  * The last part is there for blocks that the heap profile has sampled: all of them, with HAKMEM_HEAP_PROFILE=1 and
  * HAKMEM_HEAP_PROFILE_INTERVAL=1.

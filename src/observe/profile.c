@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "observe/probes.h"
 #include "observe/profile_tables.h"
+#include "observe/python.h"
 #include "observe/stack.h"
 #include "os/os.h"
 
@@ -167,35 +168,69 @@ static uint32_t make_site(struct hak_profile_tables *known, uint64_t hash, const
 }
 
 /* Returns where the site is. */
-static uint32_t add_to_list(struct hak_profile_tables *known, uint32_t where) {
+static uint32_t add_to_list(struct hak_profile_tables *known, struct hak_profile_index *index, uint32_t where) {
     struct hak_profile_site *site = site_at(known, where);
-    uint32_t newest = hak_atomic_load(&known->newest, relaxed);
+    uint32_t newest = hak_atomic_load(&index->newest, relaxed);
     do {
         site->next = newest;
         /* Release pairs with hak_profile_write: who reads the list sees the sites. */
-    } while (!hak_atomic_cas(&known->newest, &newest, where, release, relaxed));
+    } while (!hak_atomic_cas(&index->newest, &newest, where, release, relaxed));
     return where;
 }
 
 /* Where the site of a stack is, made now if it is new; 0 when there is no room. */
-static uint32_t find_site(struct hak_profile_tables *known, const uintptr_t *addresses, uint32_t depth) {
+static uint32_t find_site(struct hak_profile_tables *known, struct hak_profile_index *index, const uintptr_t *addresses,
+                          uint32_t depth) {
     uint64_t hash = hash_of(addresses, depth);
     uint32_t made = 0;
     for (uint32_t i = 0; i < SITE_PROBES; i++) {
-        HAK_ATOMIC(uint32_t) *slot = &known->sites[(hash + i) % HAK_PROFILE_SITE_SLOTS];
+        HAK_ATOMIC(uint32_t) *slot = &index->slots[(hash + i) % HAK_PROFILE_SITE_SLOTS];
         /* Acquire pairs with the release below: the site can be read. */
         uint32_t where = hak_atomic_load(slot, acquire);
         if (where == 0) {
             if (made == 0) made = make_site(known, hash, addresses, depth);
             if (made == 0) return 0;
-            /* Release pairs with the acquire loads of `sites`; acquire, as above: another thread may have been faster.
+            /* Release pairs with the acquire loads of slots; acquire, as above: another thread may have been faster.
              * What was made in vain is in no slot then, and lost. */
-            if (hak_atomic_cas(slot, &where, made, release, acquire)) return add_to_list(known, made);
+            if (hak_atomic_cas(slot, &where, made, release, acquire)) return add_to_list(known, index, made);
         }
         if (is_of(site_at(known, where), hash, addresses, depth)) return where;
     }
     return 0;
 }
+
+/* ---- Functions of a Python program (P8) -------------------------------------------------------------------------- */
+
+enum { LINE_BITS = 24, FUNCTION_BITS = 38 };
+static const uintptr_t is_innermost_bit = HAK_PROFILE_IN_PYTHON >> 1;
+
+/* A function is kept as a site is. */
+static uint32_t intern_function(struct hak_profile_tables *known, const char *name) {
+    uintptr_t words[HAK_PYTHON_TEXT_BYTES / sizeof(uintptr_t)] = {0};
+    size_t length = strlen(name);
+    memcpy(words, name, length);
+    return find_site(known, &known->functions, words, (uint32_t)(length / sizeof words[0] + 1));
+}
+
+uint32_t hak_profile_walk(const void *frame, uintptr_t *addresses) {
+    uint32_t depth = hak_stack_walk(frame, addresses), most = depth + HAK_PROFILE_PYTHON_MOST;
+    struct hak_profile_tables *known = known_tables();
+    struct hak_python_walk walk = hak_python_begin();
+    struct hak_python_frame function;
+    while (known != NULL && depth < most && hak_python_next(&walk, &function)) {
+        uintptr_t line = function.line < 1U << LINE_BITS ? function.line : 0;
+        addresses[depth++] = HAK_PROFILE_IN_PYTHON | (function.is_innermost ? is_innermost_bit : 0) |
+                             (uintptr_t)intern_function(known, function.text) << LINE_BITS | line;
+    }
+    return depth;
+}
+
+const char *hak_profile_python_function(uintptr_t word) {
+    uint32_t where = (uint32_t)(word >> LINE_BITS & (((uintptr_t)1 << FUNCTION_BITS) - 1));
+    return where == 0 ? "?\t?" : (const char *)site_at(known_tables(), where)->addresses;
+}
+
+uint32_t hak_profile_python_line(uintptr_t word) { return word & ((1U << LINE_BITS) - 1); }
 
 /* ---- Samples ----------------------------------------------------------------------------------------------------- */
 
@@ -259,7 +294,8 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
     hak_atomic_store(&known->peak_bytes, live, relaxed);
     hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
     /* Acquire pairs with add_to_list. */
-    for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
+    for (uint32_t where = hak_atomic_load(&known->sites.newest, acquire); where != 0;
+         where = site_at(known, where)->next) {
         struct hak_profile_site *site = site_at(known, where);
         uint64_t bytes = hak_atomic_load(&site->bytes, relaxed), weight = hak_atomic_load(&site->weight, relaxed);
         hak_atomic_store(&site->peak_bytes, live_of(bytes, hak_atomic_load(&site->freed_bytes, relaxed)), relaxed);
@@ -275,7 +311,7 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
                         const uintptr_t *addresses, uint32_t depth) {
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return;
-    uint32_t where = find_site(known, addresses, depth);
+    uint32_t where = find_site(known, &known->sites, addresses, depth);
     struct hak_profile_entry *sample = where == 0 ? NULL : add_sample(known, (uintptr_t)block, size, where);
     if (sample == NULL) {
         add(&known->lost_samples, 1);
@@ -390,6 +426,7 @@ bool hak_profile_find(const void *block, struct hak_profile_origin *origin) {
 static bool make_tables(void) {
     struct hak_profile_tables *known = known_tables();
     if (known != NULL) return true;
+    hak_python_look_for();
     size_t bytes = hak_align_up(sizeof(struct hak_profile_tables), hak_os_page_bytes());
     struct hak_profile_tables *made = hak_os_map(bytes, hak_os_page_bytes());
     if (made == NULL) return false;
@@ -423,7 +460,10 @@ void hak_profile_end(void) {
 
 /* ---- Writing it -------------------------------------------------------------------------------------------------- */
 
-static void write_site(struct hak_text *text, struct hak_profile_site *site) {
+enum { RECORD_BYTES = 5376 }; /* at most: figures of 20 digits, addresses of 12, words of 16 */
+
+static void write_site(struct hak_text *text, uint32_t where) {
+    const struct hak_profile_site *site = site_at(known_tables(), where);
     hak_text_add(text, "site");
 #define FIGURE(name) hak_text_add(text, " %lu", (unsigned long)hak_atomic_load(&site->name, relaxed));
     HAK_PROFILE_FIGURES(FIGURE)
@@ -433,32 +473,50 @@ static void write_site(struct hak_text *text, struct hak_profile_site *site) {
     hak_text_add(text, "\n");
 }
 
+static void write_function(struct hak_text *text, uint32_t where) {
+    hak_text_add(text, "function %lx %s\n", (unsigned long)where,
+                 (const char *)site_at(known_tables(), where)->addresses);
+}
+
+typedef void write_text(const char *text, void *context);
+
+/* Each of them, by way of a buffer that has room for one. */
+static void write_records(const struct hak_profile_index *index,
+                          void (*write_one)(struct hak_text *text, uint32_t where), struct hak_text *text,
+                          write_text *write, void *context) {
+    /* Acquire pairs with add_to_list. */
+    for (uint32_t where = hak_atomic_load(&index->newest, acquire); where != 0;
+         where = site_at(known_tables(), where)->next) {
+        if (text->capacity - text->length < RECORD_BYTES) {
+            write(text->start, context);
+            *text = hak_text_in(text->start, text->capacity);
+        }
+        write_one(text, where);
+    }
+}
+
 bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
-    enum { SITE_BYTES = 3840 }; /* at most: figures of 20 digits, addresses of 12 */
-    char buffer[SITE_BYTES + 1024];
+    char buffer[RECORD_BYTES + 1024];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
     note_peak(known, 0);
     hak_text_add(&text,
                  "hakmem heap profile 1\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
-                 "%lu\nfigures",
+                 "%lu\nwithout_python ",
                  hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
                  (unsigned long)(hak_os_clock_ms() - known->began_ms),
                  (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
                  (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
+    hak_python_add_refusal(&text);
+    hak_text_add(&text, "\nfigures");
 #define FIGURE(name) hak_text_add(&text, " " #name);
     HAK_PROFILE_FIGURES(FIGURE)
 #undef FIGURE
     hak_text_add(&text, "\n");
-    /* Acquire pairs with add_to_list. */
-    for (uint32_t where = hak_atomic_load(&known->newest, acquire); where != 0; where = site_at(known, where)->next) {
-        if (text.length > sizeof buffer - SITE_BYTES) {
-            write(text.start, context);
-            text = hak_text_in(buffer, sizeof buffer);
-        }
-        write_site(&text, site_at(known, where));
-    }
+    write_records(&known->sites, write_site, &text, write, context);
+    write_records(&known->functions, write_function, &text, write,
+                  context); /* all that sites have, so they come last */
     hak_text_add(&text, "maps\n");
     write(text.start, context);
     return true;

@@ -20,6 +20,9 @@
  *   P7  A temporary is freed by the thread that allocated it, before this thread has allocated HAK_PROFILE_TEMPORARY
  *       more blocks. Allocations are counted while malloc is metered: a moment is a thread's count, or unknown. What is
  *       sampled at other times too counts for as many temporaries more as malloc is rarely metered.
+ *   P8  A place in a Python function is a word: from the top, a bit that is set; a bit for the innermost function of
+ *       those that one call of the interpreter's loop runs; where the function is in the tables, in 38 bits, 0 if they
+ *       have no room for it; and the line, in 24. Its name is taken at the sample: the interpreter frees functions.
  *
  * All of it lies in tables of a fixed size, which are mapped when the profile is first switched on; what they have no
  * room for is counted as lost. Lock-free; allocates nothing; a child after fork goes on with what its parent had.
@@ -29,6 +32,7 @@
 
 #include "base/atomic.h"
 #include "base/platform.h"
+#include "observe/stack.h"
 
 extern HAK_ATOMIC(uint64_t) hak_profile_interval; /* mean bytes from sample to sample; 0 while the profile is off */
 
@@ -76,8 +80,21 @@ int64_t hak_profile_next_run(const struct hak_profile_runs *runs, int64_t to_run
 /* What a sample of a run counts for, as with hak_profile_weight. */
 uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t rarity);
 
+/* Stacks of the profile: up to HAK_STACK_MOST addresses, as of hak_stack_walk; and behind them, where the thread runs
+ * Python, up to HAK_PROFILE_PYTHON_MOST words with this bit, each a place in a function (P8). Returns how many there
+ * are in all. */
+enum { HAK_PROFILE_PYTHON_MOST = 128, HAK_PROFILE_STACK_MOST = HAK_STACK_MOST + HAK_PROFILE_PYTHON_MOST };
+#define HAK_PROFILE_IN_PYTHON ((uintptr_t)1 << 63)
+uint32_t hak_profile_walk(const void *frame, uintptr_t *addresses);
+
+HAK_INLINE bool hak_profile_is_python(uintptr_t word) { return (word & HAK_PROFILE_IN_PYTHON) != 0; }
+
+/* What such a word stands for: the function's text, as of observe/python.h, and the line. */
+const char *hak_profile_python_function(uintptr_t word);
+uint32_t hak_profile_python_line(uintptr_t word);
+
 /* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from
- * hak_stack_walk. `born` is the caller's moment (P7): two of one thread, in one time of metering, are as far apart as
+ * hak_profile_walk. `born` is the caller's moment (P7): two of one thread, in one time of metering, are as far apart as
  * blocks that it has allocated between them, any others at least HAK_PROFILE_TEMPORARY. 0: unknown. */
 void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, uint64_t born,
                         const uintptr_t *addresses, uint32_t depth);
@@ -103,7 +120,7 @@ struct hak_profile_origin {
     uint64_t size; /* asked for */
     bool is_freed; /* since, or moved; another allocation that was not sampled may have the block now */
     uint64_t depth;
-    const uintptr_t *addresses; /* its stack, as of hak_stack_walk; stays as it is */
+    const uintptr_t *addresses; /* its stack, as of hak_profile_walk; stays as it is */
 };
 bool hak_profile_find(const void *block, struct hak_profile_origin *origin);
 

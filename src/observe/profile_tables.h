@@ -8,7 +8,7 @@
 
 enum {
     HAK_PROFILE_SITE_SLOTS = 1 << 15,
-    HAK_PROFILE_SITE_WORDS = 1 << 20, /* 8 MiB: some 10,000 sites of usual depth */
+    HAK_PROFILE_SITE_WORDS = 1 << 21, /* 16 MiB: some 10,000 sites of a program in Python, whose stacks are long */
     HAK_PROFILE_SINGLE_SLOTS = 1 << 15,
     HAK_PROFILE_RUN_SLOTS = 1 << 17, /* behind these: a sample in a run stands for less */
     HAK_PROFILE_SAMPLE_SLOTS = HAK_PROFILE_SINGLE_SLOTS + HAK_PROFILE_RUN_SLOTS,
@@ -49,7 +49,13 @@ struct hak_profile_site {
     uint32_t next; /* const from here on (P4): the site in `words` that was new before this one; 0 for none */
     uint64_t hash;
     uint64_t depth;
-    uintptr_t addresses[]; /* the innermost first */
+    uintptr_t addresses[]; /* the innermost first; of a function its text, as of observe/python.h, which ends in 0 */
+};
+
+/* Sites, or functions of a Python program, found by what they are of: where each is in `words`; 0 for none (P4). */
+struct hak_profile_index {
+    HAK_ATOMIC(uint32_t) slots[HAK_PROFILE_SITE_SLOTS];
+    HAK_ATOMIC(uint32_t) newest; /* all of them are in a list */
 };
 
 /* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
@@ -61,14 +67,13 @@ struct hak_profile_last {
 };
 
 struct hak_profile_tables {
-    uint64_t bytes;                                         /* const: of all this, as it is mapped */
-    HAK_ATOMIC(uint32_t) sites[HAK_PROFILE_SITE_SLOTS];     /* where in `words`; 0 for none (P4) */
+    uint64_t bytes; /* const: of all this, as it is mapped */
+    struct hak_profile_index sites, functions;
     HAK_ATOMIC(uintptr_t) blocks[HAK_PROFILE_SAMPLE_SLOTS]; /* addresses of sampled blocks; 0 for none (P3) */
     struct hak_profile_entry
         samples[HAK_PROFILE_SAMPLE_SLOTS]; /* of who sets the address, and then of who removes it */
     struct hak_profile_last origins[HAK_PROFILE_SAMPLE_SLOTS];
     HAK_ATOMIC(uint32_t) words_used;
-    HAK_ATOMIC(uint32_t) newest; /* site in `words`: all of them are in a list */
     HAK_ATOMIC(uint64_t) lost_samples;
     HAK_ATOMIC(uint64_t) live_bytes;          /* of all sites */
     HAK_ATOMIC(uint64_t) peak_bytes, peak_ms; /* when the peak was noted last (P5) */

@@ -42,14 +42,7 @@ struct walk {
     bool knows_stack; /* else place.stack is only a bound from below */
 };
 
-/* Stack memory is read that no variable here owns: checkers of memory are not to look. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-__attribute__((no_sanitize("address"), no_sanitize("thread"), noinline))
-#endif
-static uintptr_t
-word_at(uintptr_t at) {
-    return *(const uintptr_t *)at;
-}
+HAK_UNCHECKED static uintptr_t word_at(uintptr_t at) { return *(const uintptr_t *)at; }
 
 static bool read_word(struct walk *walk, uintptr_t at, uintptr_t *word) {
     if (at % sizeof *word != 0 || !hak_unwind_can_read(&walk->page, at, sizeof *word)) return false;

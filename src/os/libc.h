@@ -17,6 +17,9 @@ void *hak_os_find_in_libc(const char *name);
  * NULL where there is none. Waits for the dynamic linker's lock. */
 void *hak_os_find_in_libraries(const char *name);
 
+/* The same of a variable, or whatever has the name. */
+void *hak_os_find_variable(const char *name);
+
 /* The same in the library, or the program, that this code is in. */
 void *hak_os_find_beside(const void *code, const char *name);
 

@@ -75,6 +75,16 @@ uint32_t hak_stack_walk(const void *frame, uintptr_t *addresses) {
     addresses[0] = 0x1000;
     return (void)frame, 1;
 }
+/* No interpreter. */
+#include "observe/python.h"
+void hak_python_look_for(void) {}
+bool hak_python_add_refusal(struct hak_text *text) { return (void)text, false; }
+struct hak_python_walk hak_python_begin(void) {
+    return (struct hak_python_walk){.frame = 0};
+}
+bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame) {
+    return (void)walk, (void)frame, false;
+}
 #include "observe/profile.c"
 
 #define hak_directory_for_each_mapping(visit, context) ((void)(visit), (void)(context)) /* looks at 4096 locations */

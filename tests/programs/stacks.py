@@ -57,7 +57,12 @@ def read(path: Path) -> tuple[list[Stack], list[tuple[int, int, str]]]:
     maps = [line.split() for line in lines[lines.index("maps") + 1 :]]
     modules = [(*(int(x, 16) for x in words[0].split("-")), words[5]) for words in maps if len(words) > 5]
     sites = [line.removeprefix("site ").split(":") for line in lines if line.startswith("site ")]
-    return [Stack(int(raw.split()[0]), tuple(int(x, 16) for x in addresses.split())) for raw, addresses in sites], modules
+    return [Stack(int(raw.split()[0]), native(addresses)) for raw, addresses in sites], modules
+
+
+def native(words: str) -> tuple[int, ...]:
+    """Without places in functions of Python, which follow the addresses and have the highest bit."""
+    return tuple(word for word in (int(x, 16) for x in words.split()) if word < 1 << 63)
 
 
 def check(case: Case, library: Path, folder: Path) -> str:

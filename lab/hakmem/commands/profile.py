@@ -14,7 +14,7 @@ from hakmem.finite import INTERVAL
 
 if TYPE_CHECKING:
     from hakmem.process import Attended
-    from hakmem.profile import Profile
+    from hakmem.profile import Frame, Profile
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SHOWN = 15
@@ -194,9 +194,11 @@ def text(profile: Profile) -> str:
         lines.append(
             f"{profile.lost_samples:,} samples were lost, figures are too small: a larger --interval is needed"
         )
+    if profile.without_python:
+        lines.append(f"functions of Python have no names: {profile.without_python}")
     rows = [
         [
-            frame.name[:60] if frame else "(no stack)",
+            _short(frame) if frame else "(no stack)",
             signed(found.live_bytes),
             f"{found.live_count:,.0f}",
             signed(found.total_bytes),
@@ -205,3 +207,8 @@ def text(profile: Profile) -> str:
         for frame, found in by_function(profile)[:SHOWN]
     ]
     return "\n".join([*lines, table(["function", "live", "blocks", "in all", "file"], rows)])
+
+
+def _short(frame: Frame) -> str:
+    place = frame.label.removeprefix(frame.name)
+    return frame.name[: max(60 - len(place), 20)] + place

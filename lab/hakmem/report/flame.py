@@ -37,7 +37,7 @@ COLUMNS = (
 
 def render(profile: Profile) -> str:
     rows = [
-        _row(f"{frame.name}" if frame else "(no stack)", frame.module if frame else "", found)
+        _row(frame.label if frame else "(no stack)", frame.module if frame else "", found)
         for frame, found in by_function(profile)[:MOST_ROWS]
     ]
     return page.template("profile.html").render(
@@ -74,6 +74,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         ),
         ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
         *lost,
+        *([("Python", f"functions have no names: {profile.without_python}")] if profile.without_python else []),
     ]
 
 
@@ -119,8 +120,8 @@ def tree(profile: Profile) -> dict[str, Any]:
         node = root
         _add(node, values)
         for frame in reversed(site.frames):
-            key = (frame.module, frame.name)
-            node = node["c"].setdefault(key, {"n": frame.name, "m": frame.module, "v": [0.0] * len(VIEWS), "c": {}})
+            key = (frame.module, frame.label)
+            node = node["c"].setdefault(key, {"n": frame.label, "m": frame.module, "v": [0.0] * len(VIEWS), "c": {}})
             _add(node, values)
     return _listed(root)
 

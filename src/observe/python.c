@@ -1,0 +1,273 @@
+#include "observe/python.h"
+
+#include <string.h>
+
+#include "base/atomic.h"
+#include "observe/unwind.h"
+#include "os/libc.h"
+#include "os/modules.h"
+
+/* Offsets, as the headers of each version have them. */
+struct hak_python_layout {
+    uint16_t version;                                   /* as in 0x030b */
+    uint16_t loop;                                      /* of PyThreadState: which call of the loop; 0: it has none */
+    uint16_t innermost;                                 /* of that, or of PyThreadState */
+    uint16_t code, caller, instruction, is_root, owner; /* of _PyInterpreterFrame; no `is_root`: 0 */
+    uint16_t first_line, instructions;                  /* of PyCodeObject */
+    uint16_t ascii_bytes, other_bytes;                  /* of a string's head, which its characters follow */
+};
+
+static const struct hak_python_layout layouts[] = {
+    {0x030b, 56, 8, 32, 48, 56, 68, 69, 72, 184, 48, 72},
+    {0x030c, 56, 0, 0, 8, 56, 0, 70, 68, 192, 40, 56},
+    {0x030d, 0, 72, 0, 8, 56, 0, 70, 68, 200, 40, 56},
+};
+
+/* The same in all of them. */
+enum {
+    OBJECT_TYPE = 8,
+    OBJECT_SIZE = 16,
+    CODE_FILE = 112,
+    CODE_NAME = 128,
+    CODE_LINES = 136,
+    STRING_STATE = 32,
+    BYTES_HEAD = 32,
+    OWNED_BY_C = 3, /* a frame that stands for a call of the loop, from 3.12 on */
+    UNIT_BYTES = 2, /* of code */
+};
+
+enum {
+    MOST_STEPS = 512,
+    LEAST_PAGE_BYTES = 4096,     /* of any processor: a division by what isn't known takes its time */
+    LONGEST_NAME = 160,          /* of the text of a frame */
+    MOST_LINES_BYTES = 16 << 20, /* of a table of lines */
+    SELF_DESCRIBING = 0x030d,    /* from this version on, _PyRuntime begins with a description */
+    FREE_THREADED_WORD = 2,      /* in that */
+};
+
+const struct hak_python_layout *hak_python_layout_of(unsigned long version) {
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        if (layouts[i].version == version >> 16) return &layouts[i];
+    return NULL;
+}
+
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
+
+HAK_UNCHECKED static uint64_t load_bytes(uintptr_t at, size_t bytes) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++) value |= (uint64_t)((const unsigned char *)at)[i] << (8 * i);
+    return value;
+}
+
+/* Up to a word. What can't be read is 0, and the walk has failed from then on. */
+static uint64_t read_bytes(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
+    uint64_t spread = at / LEAST_PAGE_BYTES * UINT64_C(0x9E3779B97F4A7C15);
+    uintptr_t *page = &walk->pages[spread >> 32 & (HAK_PYTHON_PAGES - 1)];
+    if (walk->has_failed || !hak_unwind_can_read(page, at, bytes)) {
+        walk->has_failed = true;
+        return 0;
+    }
+    return load_bytes(at, bytes);
+}
+
+static uintptr_t read_pointer(struct hak_python_walk *walk, uintptr_t at) {
+    return (uintptr_t)read_bytes(walk, at, sizeof(uintptr_t));
+}
+
+static bool is_of_type(struct hak_python_walk *walk, uintptr_t object, uintptr_t type) {
+    return read_pointer(walk, object + OBJECT_TYPE) == type && !walk->has_failed;
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
+
+/* In UTF-8. A character that has no place there, or controls a terminal, becomes a question mark. */
+static size_t encode(uint64_t character, char bytes[4]) {
+    static const unsigned char firsts[] = {0, 0x00, 0xc0, 0xe0, 0xf0};
+    bool is_plain = character >= 0x20 && character - 0x7f > 0x9f - 0x7f && character - 0xd800 > 0xdfff - 0xd800;
+    if (!is_plain || character > 0x10ffff) character = '?';
+    size_t count = character < 0x80 ? 1 : character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
+    for (size_t i = count - 1; i > 0; i--, character >>= 6) bytes[i] = (char)(0x80 | (character & 0x3f));
+    bytes[0] = (char)(firsts[count] | character);
+    return count;
+}
+
+/* Appends the characters of a string, as many as have room before `end`: the last ones, or the first. False when it is
+ * none. */
+static bool add_string(struct hak_python_walk *walk, uintptr_t string, bool is_cut_in_front, char **at,
+                       const char *end) {
+    if (!is_of_type(walk, string, walk->python->string_type)) return false;
+    uint64_t length = read_bytes(walk, string + OBJECT_SIZE, 8), state = read_bytes(walk, string + STRING_STATE, 4),
+             room = (uint64_t)(end - *at);
+    uint32_t width = state >> 2 & 7, is_compact = state >> 5 & 1, is_ascii = state >> 6 & 1;
+    if (!is_compact || (width != 1 && width != 2 && width != 4)) return false;
+    const struct hak_python_layout *layout = walk->python->layout;
+    uintptr_t from = string + (is_ascii ? layout->ascii_bytes : layout->other_bytes);
+    for (uint64_t i = is_cut_in_front && length > room ? length - room : 0; i < length; i++) {
+        char bytes[4];
+        size_t count = encode(read_bytes(walk, from + i * width, width), bytes);
+        if (walk->has_failed || count > (size_t)(end - *at)) break;
+        for (size_t k = 0; k < count; k++) *(*at)++ = bytes[k];
+    }
+    return !walk->has_failed;
+}
+
+/* ---- Lines ------------------------------------------------------------------------------------------------------- */
+
+/* Six bits a byte, the lowest first. */
+static uint64_t fetch_number(struct hak_python_walk *walk, uintptr_t *at) {
+    uint64_t value = 0, byte;
+    uint32_t shift = 0;
+    do {
+        byte = read_bytes(walk, (*at)++, 1);
+        value |= (byte & 0x3f) << shift;
+        shift += 6;
+    } while ((byte & 0x40) != 0 && shift < 60);
+    return value;
+}
+
+/* How many lines further an entry of this form leads; goes to its end. */
+static int64_t fetch_step(struct hak_python_walk *walk, uintptr_t *at, uint32_t form) {
+    enum { ON_THE_LINE = 10, WITHOUT_COLUMN = 13, IN_FULL = 14, WITHOUT_LINE = 15 };
+    if (form < ON_THE_LINE || form == WITHOUT_LINE) {
+        *at += form < ON_THE_LINE;
+        return 0;
+    }
+    if (form < WITHOUT_COLUMN) {
+        *at += 2;
+        return form - ON_THE_LINE;
+    }
+    uint64_t step = fetch_number(walk, at);
+    for (uint32_t i = 0; form == IN_FULL && i < 3; i++) fetch_number(walk, at); /* its end, and columns */
+    return (step & 1) != 0 ? -(int64_t)(step >> 1) : (int64_t)(step >> 1);
+}
+
+/* By the table of lines (co_linetable): an entry for some units of code each, one after the other. */
+static uint32_t line_at(struct hak_python_walk *walk, uintptr_t code, uintptr_t instruction) {
+    const struct hak_python_layout *layout = walk->python->layout;
+    uintptr_t table = read_pointer(walk, code + CODE_LINES), at = table + BYTES_HEAD,
+              offset = instruction - (code + layout->instructions);
+    int64_t first = (int64_t)read_bytes(walk, code + layout->first_line, 4), line = first;
+    uint64_t size = read_bytes(walk, table + OBJECT_SIZE, 8);
+    if (!is_of_type(walk, table, walk->python->bytes_type) || size > MOST_LINES_BYTES) return (uint32_t)first;
+    for (uintptr_t end = at + size; at < end && !walk->has_failed;) {
+        uint64_t head = read_bytes(walk, at++, 1), bytes = UNIT_BYTES * ((head & 7) + 1);
+        line += fetch_step(walk, &at, head >> 3 & 15);
+        if (offset < bytes) return (uint32_t)line;
+        offset -= bytes;
+    }
+    return (uint32_t)first; /* before its first instruction */
+}
+
+/* ---- Frames ------------------------------------------------------------------------------------------------------ */
+
+static bool describe(struct hak_python_walk *walk, uintptr_t code, uintptr_t instruction,
+                     struct hak_python_frame *frame) {
+    char *at = frame->text;
+    if (!is_of_type(walk, code, walk->python->code_type)) return false;
+    if (!add_string(walk, read_pointer(walk, code + CODE_NAME), false, &at, frame->text + LONGEST_NAME)) return false;
+    *at++ = '\t';
+    if (!add_string(walk, read_pointer(walk, code + CODE_FILE), true, &at, frame->text + sizeof frame->text - 1))
+        return false;
+    *at = '\0';
+    frame->line = line_at(walk, code, instruction);
+    return !walk->has_failed;
+}
+
+/* What a call of the loop begins with is either marked (3.11), or a frame of its interpreter. */
+bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame) {
+    while (walk->frame != 0 && walk->steps++ < MOST_STEPS) {
+        const struct hak_python_layout *layout = walk->python->layout;
+        uintptr_t at = walk->frame, code = read_pointer(walk, at + layout->code),
+                  instruction = read_pointer(walk, at + layout->instruction);
+        bool is_root = layout->is_root != 0 && read_bytes(walk, at + layout->is_root, 1) != 0,
+             stands_for_call = layout->is_root == 0 && read_bytes(walk, at + layout->owner, 1) == OWNED_BY_C;
+        walk->frame = read_pointer(walk, at + layout->caller);
+        if (stands_for_call) {
+            walk->is_innermost = true;
+            continue;
+        }
+        frame->is_innermost = walk->is_innermost;
+        walk->is_innermost = is_root;
+        if (describe(walk, code, instruction, frame)) return true;
+        break;
+    }
+    walk->frame = 0;
+    return false;
+}
+
+struct hak_python_walk hak_python_begin_at(const struct hak_python *python, uintptr_t thread_state) {
+    struct hak_python_walk walk = {.python = python, .is_innermost = true};
+    const struct hak_python_layout *layout = python->layout;
+    uintptr_t holder = layout->loop == 0 ? thread_state : read_pointer(&walk, thread_state + layout->loop);
+    walk.frame = read_pointer(&walk, holder + layout->innermost);
+    return walk;
+}
+
+/* ---- The interpreter of this process ----------------------------------------------------------------------------- */
+
+/* Of who looks for it, and const once `python_is_known`. */
+static struct {
+    struct hak_python python;
+    unsigned long version; /* 0: it doesn't say */
+    bool is_free_threaded;
+    void *(*state_of_thread)(void);
+    int (*is_ending)(void);
+    struct hak_os_module module; /* where these functions are */
+} interpreter;
+static HAK_ATOMIC(bool) python_is_looked_for, python_is_known;
+
+static void find_exported(void *pointer, const char *name) {
+    void *function = hak_os_find_in_libraries(name);
+    if (function != NULL) memcpy(pointer, &function, sizeof function);
+}
+
+static void read_version(void) {
+    const unsigned long *version = hak_os_find_variable("Py_Version");
+    const uint64_t *runtime = hak_os_find_variable("_PyRuntime");
+    interpreter.version = version == NULL ? 0 : *version;
+    interpreter.python.layout = interpreter.is_ending == NULL ? NULL : hak_python_layout_of(interpreter.version);
+    interpreter.is_free_threaded =
+        interpreter.version >> 16 >= SELF_DESCRIBING && runtime != NULL && runtime[FREE_THREADED_WORD] != 0;
+}
+
+void hak_python_look_for(void) {
+    if (hak_atomic_exchange(&python_is_looked_for, true, relaxed)) return;
+    interpreter.python.code_type = (uintptr_t)hak_os_find_variable("PyCode_Type");
+    interpreter.python.string_type = (uintptr_t)hak_os_find_variable("PyUnicode_Type");
+    interpreter.python.bytes_type = (uintptr_t)hak_os_find_variable("PyBytes_Type");
+    find_exported(&interpreter.state_of_thread, "PyGILState_GetThisThreadState");
+    find_exported(&interpreter.is_ending, "_Py_IsFinalizing");
+    find_exported(&interpreter.is_ending, "Py_IsFinalizing"); /* from 3.13 on */
+    if (interpreter.state_of_thread == NULL) return;
+    if (!hak_os_module_of((uintptr_t)interpreter.state_of_thread, &interpreter.module)) return;
+    read_version();
+    /* Release pairs with has_python. */
+    hak_atomic_store(&python_is_known, true, release);
+}
+
+/* Acquire pairs with hak_python_look_for: all of it can be read. */
+static bool has_python(void) { return hak_atomic_load(&python_is_known, acquire); }
+
+bool hak_python_add_refusal(struct hak_text *text) {
+    if (!has_python()) return false;
+    unsigned long major = interpreter.version >> 24, minor = interpreter.version >> 16 & 0xff;
+    bool is_known = interpreter.python.layout != NULL;
+    if (interpreter.version == 0) hak_text_add(text, "Python is older than 3.11");
+    else if (!is_known) hak_text_add(text, "Python %lu.%lu is none of 3.11 to 3.13", major, minor);
+    else if (interpreter.is_free_threaded) hak_text_add(text, "Python %lu.%lu is free-threaded", major, minor);
+    return !is_known || interpreter.is_free_threaded;
+}
+
+/* What has been unloaded is not called. */
+static bool is_loaded(void) {
+    struct hak_os_module module;
+    return hak_os_module_of((uintptr_t)interpreter.state_of_thread, &module) &&
+           module.start == interpreter.module.start;
+}
+
+struct hak_python_walk hak_python_begin(void) {
+    if (!has_python() || interpreter.python.layout == NULL || interpreter.is_free_threaded || !is_loaded() ||
+        interpreter.is_ending())
+        return (struct hak_python_walk){.frame = 0};
+    return hak_python_begin_at(&interpreter.python, (uintptr_t)interpreter.state_of_thread());
+}
