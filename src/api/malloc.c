@@ -167,7 +167,7 @@ size_t hak_malloc_usable_size(void *block) {
 
 size_t hak_malloc_good_size(size_t size) {
     if (!hak_process_initialize() || size > PTRDIFF_MAX - hak_os_page_bytes()) return size;
-    if (size > HAK_SMALL_MAX) return hak_align_up(size, hak_os_page_bytes());
+    if (size > HAK_SMALL_MAX) return HAK_SECURE ? size : hak_align_up(size, hak_os_page_bytes());
     return hak_usable_bytes(hak_size_class_of(size));
 }
 

@@ -29,11 +29,24 @@ static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UI
 /* A run that grows by so large a part is copied, if so many times what it wants lies free and has its memory. */
 enum { COPIED_GROWTH_SHARE = 2, COPIED_DIRTY_TIMES = 2 };
 
-static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
+/* The pages of an object that has so many usable bytes. */
+static size_t bytes_of_pages(size_t usable) { return hak_align_up(usable + HAK_CANARY_BYTES, hak_os_page_bytes()); }
+
+static uint32_t units_for(size_t bytes) {
+    return (uint32_t)((bytes + HAK_CANARY_BYTES + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
+}
+
+static void set_facts_of_run(struct hak_slab *run, size_t bytes, uint32_t from) {
+    uint64_t facts = bytes | (uint64_t)1 << HAK_RUN_OPEN_SHIFT | (uint64_t)from << HAK_RUN_ORIGIN_SHIFT;
+    if (HAK_SECURE) hak_atomic_store(&run->run_facts, facts, relaxed);
+}
+
+static uint32_t origin_of_run(const struct hak_slab *run) {
+    return (uint32_t)(hak_atomic_load(&run->run_facts, relaxed) >> HAK_RUN_ORIGIN_SHIFT);
+}
 
 static void set_bytes_of_run(struct hak_slab *run, size_t bytes) {
-    size_t page = hak_os_page_bytes();
-    hak_atomic_store(&run->run_pages, (uint32_t)((bytes + page - 1) / page), relaxed);
+    hak_atomic_store(&run->run_pages, (uint32_t)(bytes_of_pages(bytes) / hak_os_page_bytes()), relaxed);
     hak_atomic_store(&run->purged_pages, 0, relaxed);
     hak_atomic_store(&run->sweeps, 0, relaxed);
 }
@@ -49,6 +62,7 @@ enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT };
 /* Makes a run of units that the caller has. */
 static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
     set_bytes_of_run(run, bytes);
+    set_facts_of_run(run, bytes, HAK_FROM_MALLOC);
     /* Release pairs with begin_change: who gets at the run sees its bytes. */
     hak_atomic_store(&run->state, run_live, release);
     hak_region_mark(run, units, HAK_CLASS_RUN_BODY);
@@ -58,7 +72,7 @@ static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
 }
 
 static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
-    uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
+    uint32_t units = units_for(bytes), unit_alignment = (uint32_t)((alignment + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
     static const enum hak_unit_source sources[] = {HAK_UNITS_DIRTY, HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER,
                                                    HAK_UNITS_LAST_RESORT};
     struct hak_slab *run = NULL;
@@ -88,15 +102,29 @@ static void *map_block(size_t bytes, size_t alignment) {
     return NULL;
 }
 
-static bool free_mapping(uintptr_t start, size_t bytes) {
-    if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
-    hak_mapping_cache_put(start, bytes);
+/* The entry of a mapping that is `place`, or was when it was found. */
+static uint64_t entry_of(const struct hak_place *place) {
+    if (!HAK_SECURE) return hak_entry_for_mapping(place->bytes);
+    uint64_t entry = hak_directory_get(place->start);
+    return (entry & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING ? entry : HAK_ENTRY_MAPPING;
+}
+
+/* Says in a mapping's entry what object it has. */
+static void *begin_object(void *start, size_t usable, uint32_t from) {
+    if (!HAK_SECURE || start == NULL) return start;
+    size_t bytes = hak_entry_mapping_bytes(hak_directory_get((uintptr_t)start));
+    hak_directory_set((uintptr_t)start, hak_entry_for_object(bytes, usable, from)); /* can't fail: there is one */
+    return start;
+}
+
+static bool free_mapping(uintptr_t start, uint64_t entry) {
+    if (!hak_directory_replace(start, entry, HAK_ENTRY_NONE)) return false;
+    hak_mapping_cache_put(start, hak_entry_mapping_bytes(entry));
     hak_decay_after_release(0);
     return true;
 }
 
-static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
-    bytes = hak_align_up(bytes, hak_os_page_bytes());
+static void *find_mapping(size_t bytes, size_t alignment, bool clear) {
     if (alignment > HAK_GRANULE_BYTES) return map_block(bytes, alignment);
     size_t have_bytes;
     void *kept = hak_mapping_cache_take(bytes, &have_bytes);
@@ -104,8 +132,12 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
     /* A mapping is too large to be written to before it is used. */
     if (!clear || hak_os_purge(kept, have_bytes)) return kept;
     if (have_bytes <= MOST_CLEARED_BYTES) return memset(kept, 0, have_bytes);
-    free_mapping((uintptr_t)kept, have_bytes);
+    free_mapping((uintptr_t)kept, hak_entry_for_mapping(have_bytes));
     return map_block(bytes, HAK_GRANULE_BYTES);
+}
+
+static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
+    return begin_object(find_mapping(bytes_of_pages(bytes), alignment, clear), bytes, HAK_FROM_MALLOC);
 }
 
 static void *find_large(size_t bytes, size_t alignment, bool clear) {
@@ -150,7 +182,7 @@ void *hak_large_map(size_t bytes, size_t alignment, bool clear) {
 /* The caller has the run, and only its units afterwards. Returns how many. */
 static uint32_t end_run(struct hak_slab *run) {
     size_t bytes = bytes_of_run(run), whole_bytes = hak_align_up(bytes, HAK_UNIT_BYTES);
-    uint32_t units = units_for(bytes);
+    uint32_t units = (uint32_t)(whole_bytes >> HAK_UNIT_SHIFT);
     if (hak_atomic_load(&run->purged_pages, relaxed) != 0)
         hak_count_growth((whole_bytes - bytes) / hak_os_page_bytes());
     hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
@@ -295,7 +327,7 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit) {
 
 bool hak_large_free(const struct hak_place *place) {
     struct hak_change change = hak_change_begin();
-    bool is_free = place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, place->bytes);
+    bool is_free = place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, entry_of(place));
     hak_change_end(change, true);
     return is_free;
 }
@@ -353,10 +385,10 @@ static void *move_run(const struct hak_place *place, size_t bytes) {
     /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
      * counts it as if it were. What is to be moved is one mapping, or is not moved: one page tells. */
     if (HAK_UNLIKELY(hak_os_is_locked((void *)place->start))) return NULL;
-    struct hak_os_target target = reserve_target(hak_align_up(bytes, hak_os_page_bytes()));
+    struct hak_os_target target = reserve_target(bytes_of_pages(bytes));
     if (target.start == NULL) return NULL;
     /* With what lies behind its last page: the units are to be empty. */
-    size_t have_bytes = hak_align_up(place->bytes, HAK_UNIT_BYTES);
+    size_t have_bytes = (size_t)units_for(place->bytes) << HAK_UNIT_SHIFT;
     hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
     void *between = hak_os_move_pages((void *)place->start, have_bytes);
     if (between == NULL) {
@@ -364,7 +396,7 @@ static void *move_run(const struct hak_place *place, size_t bytes) {
         return NULL;
     }
     void *moved = move_mapping((uintptr_t)between, have_bytes, &target);
-    if (moved != NULL) return moved;
+    if (moved != NULL) return begin_object(moved, bytes, origin_of_run(place->slab));
     memcpy((void *)place->start, between, place->bytes);
     if (!hak_os_unmap(between, have_bytes)) hak_os_purge(between, have_bytes); /* its addresses are lost */
     return NULL;
@@ -390,7 +422,10 @@ static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
 static void *resize_run(const struct hak_place *place, size_t bytes) {
     struct hak_slab *run = place->slab;
     if (bytes <= HAK_SMALL_MAX) return NULL;
-    if (hak_align_up(bytes, hak_os_page_bytes()) == place->bytes) return (void *)place->start;
+    if (bytes_of_pages(bytes) == bytes_of_pages(place->bytes)) {
+        set_facts_of_run(run, bytes, origin_of_run(run));
+        return (void *)place->start;
+    }
     if (!begin_change(run)) return bytes < place->bytes ? (void *)place->start : NULL;
     if (!restore_tail(run)) {
         end_change(run);
@@ -405,6 +440,7 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
     }
     hak_signal_fence(); /* L2: units, then bytes; or bytes, then units */
     set_bytes_of_run(run, bytes);
+    set_facts_of_run(run, bytes, origin_of_run(run));
     hak_signal_fence();
     if (want < have) shorten_run(run, have, want);
     end_change(run);
@@ -418,25 +454,39 @@ static void shorten_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
     if (!hak_os_remap((void *)start, have_bytes, bytes)) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
 }
 
-static void *resize_mapping(const struct hak_place *place, size_t bytes) {
-    bytes = hak_align_up(bytes, hak_os_page_bytes());
-    if (bytes == place->bytes) return (void *)place->start;
-    if (bytes <= HAK_SMALL_MAX) return NULL;
-    if (bytes < place->bytes) {
-        shorten_mapping(place->start, place->bytes, bytes);
-        return (void *)place->start;
+/* Returns where the mapping is then; NULL when it can't have as many bytes. */
+static void *change_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
+    if (bytes < have_bytes) {
+        shorten_mapping(start, have_bytes, bytes);
+        return (void *)start;
     }
-    if (hak_os_remap((void *)place->start, place->bytes, bytes)) {
-        count_larger(place->bytes, bytes);
-        hak_directory_set(place->start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
-        return (void *)place->start;
+    if (hak_os_remap((void *)start, have_bytes, bytes)) {
+        count_larger(have_bytes, bytes);
+        hak_directory_set(start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
+        return (void *)start;
     }
     struct hak_os_target target = reserve_target(bytes);
     if (target.start == NULL) return NULL;
-    hak_directory_set(place->start, HAK_ENTRY_NONE); /* D3 */
-    void *moved = move_mapping(place->start, place->bytes, &target);
-    if (moved == NULL) hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
+    hak_directory_set(start, HAK_ENTRY_NONE); /* D3 */
+    void *moved = move_mapping(start, have_bytes, &target);
+    if (moved == NULL) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
     return moved;
+}
+
+static void *resize_mapping(const struct hak_place *place, size_t bytes) {
+    uint64_t entry = entry_of(place);
+    size_t have_bytes = hak_entry_mapping_bytes(entry), want_bytes = bytes_of_pages(bytes);
+    void *resized = (void *)place->start;
+    if (want_bytes != have_bytes) {
+        if (bytes <= HAK_SMALL_MAX) return NULL;
+        resized = change_mapping(place->start, have_bytes, want_bytes);
+    }
+    if (!HAK_SECURE) return resized;
+    /* One that can't become shorter has what it had, and the object in one that can't grow is what it was. */
+    bool is_done = resized != NULL && hak_entry_mapping_bytes(hak_directory_get((uintptr_t)resized)) == want_bytes;
+    begin_object(resized == NULL ? (void *)place->start : resized, is_done ? bytes : place->bytes,
+                 hak_entry_origin(entry));
+    return resized;
 }
 
 void *hak_large_resize(const struct hak_place *place, size_t bytes) {
@@ -445,3 +495,38 @@ void *hak_large_resize(const struct hak_place *place, size_t bytes) {
     hak_change_end(change, true);
     return resized;
 }
+
+/* ---- What the secure build knows of an object -------------------------------------------------------------------- */
+
+size_t hak_large_slack_bytes(size_t usable) { return bytes_of_pages(usable) - usable; }
+
+uint32_t hak_large_origin(const struct hak_place *place) {
+    return place->kind == HAK_PLACE_RUN ? origin_of_run(place->slab)
+                                        : hak_entry_origin(hak_directory_get(place->start));
+}
+
+void hak_large_set_origin(const struct hak_place *place, uint32_t from) {
+    const uint64_t below = hak_low_bits(HAK_RUN_ORIGIN_SHIFT);
+    if (place->kind == HAK_PLACE_MAPPING) {
+        begin_object((void *)place->start, place->bytes, from);
+        return;
+    }
+    uint64_t facts = hak_atomic_load(&place->slab->run_facts, relaxed) & below;
+    hak_atomic_store(&place->slab->run_facts, facts | (uint64_t)from << HAK_RUN_ORIGIN_SHIFT, relaxed);
+}
+
+/* A run's owner alone changes its facts. */
+static void set_open(const struct hak_place *place, bool is_open) {
+    const uint64_t bit = (uint64_t)1 << HAK_RUN_OPEN_SHIFT;
+    if (place->kind != HAK_PLACE_RUN) return;
+    uint64_t facts = hak_atomic_load(&place->slab->run_facts, relaxed);
+    /* Release: what was filled is seen by who finds it closed. */
+    hak_atomic_store(&place->slab->run_facts, is_open ? facts | bit : facts & ~bit, release);
+}
+
+void hak_large_open_slack(const struct hak_place *place) {
+    set_open(place, true);
+    hak_atomic_fence(seq_cst); /* before its bytes change: who has read one of them finds it open */
+}
+
+void hak_large_close_slack(const struct hak_place *place) { set_open(place, false); }

@@ -36,6 +36,7 @@
 #define HAK_REGION_LARGE_H
 
 #include "region/region.h"
+#include "slab/origin.h"
 
 /* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. With
  * `clear` all its usable bytes are zero; what the kernel has given zero is not touched for that. */
@@ -72,6 +73,17 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
 /* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its
  * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
+
+/* In the secure build an object says where it is from, malloc at first, and how many bytes the program may use of it:
+ * exactly as many as were asked for. What lies behind them, up to the end of the last page, is its slack, of which there
+ * are HAK_CANARY_BYTES at least; it is the caller's to fill and look at. The slack of a run that was made or resized is
+ * open: it is in change. Who has filled it closes it, and opens it before it changes again, so that others can look at
+ * what is closed. */
+size_t hak_large_slack_bytes(size_t usable);
+uint32_t hak_large_origin(const struct hak_place *place);
+void hak_large_set_origin(const struct hak_place *place, uint32_t from);
+void hak_large_open_slack(const struct hak_place *place);
+void hak_large_close_slack(const struct hak_place *place);
 
 /* In a child after fork, for each run: nobody is at it any more. Writes where somebody was. */
 void hak_large_recover_run(struct hak_slab *run);

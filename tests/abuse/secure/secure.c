@@ -8,6 +8,9 @@
 
 enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 1024 /* of these, 64 KiB */, LONG = 40 * PLACES };
 
+/* Of a page run, and of an object with a mapping of its own. */
+enum { RUN = 100000, MAPPING = (64 << 20) + 1000 };
+
 static void free_many(int count, size_t size) {
     for (int i = 0; i < count; i++) free(hidden(malloc(size)));
 }
@@ -63,7 +66,27 @@ static void free_sized_as(void *block, size_t size) {
     sized(block, size);
 }
 
+/* Of large objects. Their names begin with "run-" or "mapping-". */
+static void misuse_large(const char *what, size_t size) {
+    char *large = !strncmp(what, "new-", 4) || !strncmp(what, "array-", 6) ? NULL : told(malloc(size));
+    if (!strcmp(what, "new-free")) free(told(new_block(size)));
+    if (!strcmp(what, "array-delete")) delete_block(told(new_array(size)));
+    if (!strcmp(what, "new-realloc")) free(hidden(realloc(told(new_block(size)), 2 * size)));
+    if (!strcmp(what, "new-aligned-delete")) delete_block(told(new_aligned(size, 128)));
+    if (!strcmp(what, "malloc-delete")) delete_array(large);
+    if (!strncmp(what, "overflow-", 9)) large[size] = 0;
+    if (!strcmp(what, "overflow-free")) free(large);
+    if (!strcmp(what, "overflow-realloc")) free(hidden(realloc(large, size + 100)));
+    if (!strcmp(what, "overflow-moved")) free(hidden(realloc(large, 10)));
+    if (!strcmp(what, "last-free")) {
+        large[(size | 4095)] ^= 1;
+        free(large);
+    }
+}
+
 static void victim(const char *what) {
+    if (!strncmp(what, "run-", 4)) misuse_large(what + 4, RUN);
+    if (!strncmp(what, "mapping-", 8)) misuse_large(what + 8, MAPPING);
     char *block = block_of(SIZE);
     case_print(1, "%#lx", (unsigned long)(uintptr_t)block);
     if (!strcmp(what, "smaller")) free_sized_as(hidden(malloc(1000)), 100);
@@ -169,6 +192,42 @@ static void run_mismatch(void) {
     expect_end("alignment", "mismatch: a block of 120 bytes from new, aligned to 64");
 }
 
+static void expect_overflow(const char *argument, int at, size_t size) {
+    char line[200];
+    snprintf(line, sizeof line, "overflow: %d bytes behind the end of a block of %zu bytes were written", at, size);
+    expect_end(argument, line);
+}
+
+static void run_large(void) {
+    expect_overflow("run-overflow-free", 0, RUN);
+    expect_overflow("run-overflow-realloc", 0, RUN);
+    expect_overflow("run-overflow-moved", 0, RUN);
+    expect_overflow("run-last-free", 2399, RUN);
+    expect_overflow("mapping-overflow-free", 0, MAPPING);
+    expect_overflow("mapping-overflow-realloc", 0, MAPPING);
+    expect_overflow("mapping-overflow-moved", 0, MAPPING);
+    expect_overflow("mapping-last-free", 3095, MAPPING);
+}
+
+static void expect_mismatch(const char *argument, const char *origin, size_t size) {
+    char line[200];
+    snprintf(line, sizeof line, "mismatch: a block of %zu bytes from %s", size, origin);
+    expect_end(argument, line);
+}
+
+static void run_large_mismatch(void) {
+    expect_mismatch("run-new-free", "new", RUN);
+    expect_mismatch("run-array-delete", "new[]", RUN);
+    expect_mismatch("run-new-realloc", "new", RUN);
+    expect_mismatch("run-new-aligned-delete", "new, aligned to 128", RUN);
+    expect_mismatch("run-malloc-delete", "malloc", RUN);
+    expect_mismatch("mapping-new-free", "new", MAPPING);
+    expect_mismatch("mapping-array-delete", "new[]", MAPPING);
+    expect_mismatch("mapping-new-realloc", "new", MAPPING);
+    expect_mismatch("mapping-new-aligned-delete", "new, aligned to 128", MAPPING);
+    expect_mismatch("mapping-malloc-delete", "malloc", MAPPING);
+}
+
 /* Each family with its own, of all sizes, hits and misses. */
 static void run_match(void) {
     for (size_t size = 0; size < 70000; size += size < 3000 ? 1 : 997) {
@@ -178,6 +237,13 @@ static void run_match(void) {
         delete_aligned(hidden(new_aligned(size, 64)), 64);
         delete_aligned(hidden(new_aligned(size, 4096)), 4096);
         free(hidden(aligned_alloc(64, size)));
+    }
+    for (size_t size = 70000; size < 3 * (size_t)MAPPING; size += size / 3) {
+        delete_block(hidden(new_block(size)));
+        delete_array(hidden(new_array(size)));
+        delete_sized(hidden(new_block(size)), size);
+        delete_aligned(hidden(new_aligned(size, 4096)), 4096);
+        free(hidden(realloc(hidden(realloc(hidden(malloc(size)), size + size / 2)), size / 3)));
     }
 }
 
@@ -206,7 +272,7 @@ static void run_waiting(void) {
 static void run_sizes(void) {
     expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
     expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
-    expect_end("large", "*wrong size: 200000 bytes for a block of 102400 bytes\n");
+    expect_end("large", "*wrong size: 200000 bytes for a block of 100000 bytes\n");
     expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
 }
 
@@ -315,6 +381,8 @@ static const struct hak_case cases[] = {
     CASE("overflow", run_overflow, victim),
     CASE("mismatch", run_mismatch, victim),
     CASE("match", run_match, NULL),
+    CASE("large", run_large, victim),
+    CASE("large-mismatch", run_large_mismatch, victim),
     CASE("zero", run_zero, NULL),
 };
 
