@@ -21,10 +21,12 @@
 #define HAK_GRANULE_BYTES ((size_t)1 << HAK_GRANULE_SHIFT)
 
 /* An entry: 0 for nothing; the number of a range, tagged; or the bytes of a mapping, a multiple of the page size,
- * tagged. In the secure build a mapping's says of its object, too, where it is from (slab/origin.h), and above the bytes
- * how many of them are not the program's, less HAK_CANARY_BYTES. */
+ * tagged. In the secure build a mapping's says of its object, too, where it is from (slab/origin.h), whether its last
+ * page is forbidden (hak_page_policy_forbid), and above the bytes how many of them are not the program's, less
+ * HAK_CANARY_BYTES. */
 enum { HAK_ENTRY_NONE = 0, HAK_ENTRY_RANGE = 1, HAK_ENTRY_MAPPING = 2, HAK_ENTRY_KIND_MASK = 3 };
-enum { HAK_ENTRY_ORIGIN_SHIFT = 2, HAK_ENTRY_BYTES_SHIFT = 12, HAK_ENTRY_REST_SHIFT = 47 };
+enum { HAK_ENTRY_ORIGIN_SHIFT = 2, HAK_ENTRY_FORBIDDEN = 1 << 10 };
+enum { HAK_ENTRY_BYTES_SHIFT = 12, HAK_ENTRY_REST_SHIFT = 47 };
 
 HAK_INLINE uint64_t hak_entry_for_range(uint32_t number) { return (uint64_t)number << 2 | HAK_ENTRY_RANGE; }
 HAK_INLINE uint64_t hak_entry_for_mapping(size_t bytes) { return bytes | HAK_ENTRY_MAPPING; }

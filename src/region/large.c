@@ -32,6 +32,9 @@ enum { COPIED_GROWTH_SHARE = 2, COPIED_DIRTY_TIMES = 2 };
 /* The pages of an object that has so many usable bytes. */
 static size_t bytes_of_pages(size_t usable) { return hak_align_up(usable + HAK_CANARY_BYTES, hak_os_page_bytes()); }
 
+/* And its mapping, with a page for the guard. */
+static size_t bytes_of_mapping(size_t usable) { return bytes_of_pages(usable) + (HAK_SECURE ? hak_os_page_bytes() : 0); }
+
 static uint32_t units_for(size_t bytes) {
     return (uint32_t)((bytes + HAK_CANARY_BYTES + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
 }
@@ -56,13 +59,35 @@ static size_t bytes_of_run(const struct hak_slab *run) {
 }
 
 /* What a run's record says of its tail, what lies in its last unit behind its last page, in the place where a slab's
- * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again. */
-enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT };
+ * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again; GUARDED before it
+ * gets guards, and until they are gone. */
+enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT, TAIL_GUARDED };
+
+static size_t tail_bytes_of(const struct hak_slab *run) {
+    size_t bytes = bytes_of_run(run);
+    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
+}
+
+static uintptr_t tail_of(const struct hak_slab *run) {
+    return hak_region_start_of(hak_region_range_of_record(run), run) + bytes_of_run(run);
+}
+
+/* The caller has the run, and its tail is whole. Where guards are refused the tail may have some, unless they are
+ * gone. */
+static void guard_tail(struct hak_slab *run) {
+    if (!HAK_SECURE || tail_bytes_of(run) == 0) return;
+    hak_atomic_store(&run->purged_pages, TAIL_GUARDED, relaxed);
+    hak_signal_fence(); /* L3 */
+    if (hak_page_policy_guard(hak_region_range_of_record(run), tail_of(run), tail_bytes_of(run))) return;
+    if (hak_os_unguard((void *)tail_of(run), tail_bytes_of(run)))
+        hak_atomic_store(&run->purged_pages, TAIL_MAPPED, relaxed);
+}
 
 /* Makes a run of units that the caller has. */
 static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
     set_bytes_of_run(run, bytes);
     set_facts_of_run(run, bytes, HAK_FROM_MALLOC);
+    guard_tail(run);
     /* Release pairs with begin_change: who gets at the run sees its bytes. */
     hak_atomic_store(&run->state, run_live, release);
     hak_region_mark(run, units, HAK_CLASS_RUN_BODY);
@@ -109,17 +134,40 @@ static uint64_t entry_of(const struct hak_place *place) {
     return (entry & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING ? entry : HAK_ENTRY_MAPPING;
 }
 
-/* Says in a mapping's entry what object it has. */
+/* The object leaves the last page of its mapping. */
+static bool has_guard_page(uint64_t entry) {
+    return hak_entry_mapping_bytes(entry) > bytes_of_pages(hak_entry_usable_bytes(entry));
+}
+
+/* Says in a mapping's entry what object it has, and guards it. */
 static void *begin_object(void *start, size_t usable, uint32_t from) {
     if (!HAK_SECURE || start == NULL) return start;
-    size_t bytes = hak_entry_mapping_bytes(hak_directory_get((uintptr_t)start));
-    hak_directory_set((uintptr_t)start, hak_entry_for_object(bytes, usable, from)); /* can't fail: there is one */
+    size_t bytes = hak_entry_mapping_bytes(hak_directory_get((uintptr_t)start)), page = hak_os_page_bytes();
+    uint64_t entry = hak_entry_for_object(bytes, usable, from);
+    uintptr_t last = (uintptr_t)start + bytes - page;
+    if (has_guard_page(entry) && !hak_os_guard((void *)last, page) && hak_page_policy_forbid(last))
+        entry |= HAK_ENTRY_FORBIDDEN;
+    hak_directory_set((uintptr_t)start, entry); /* can't fail: there is one */
     return start;
+}
+
+/* Takes the guard away from a mapping whose entry this was. Returns the bytes that it has then: if the kernel refuses,
+ * the last page is none of it any more, and goes back, or is nobody's. */
+static size_t end_object(uintptr_t start, uint64_t entry) {
+    size_t bytes = hak_entry_mapping_bytes(entry), page = hak_os_page_bytes();
+    void *last = (void *)(start + bytes - page);
+    if (!HAK_SECURE || !has_guard_page(entry)) return bytes;
+    bool is_forbidden = (entry & HAK_ENTRY_FORBIDDEN) != 0,
+         is_open = is_forbidden ? hak_os_commit(last, page) : hak_os_unguard(last, page);
+    if (is_forbidden) hak_page_policy_count_allowed();
+    if (is_open) return bytes;
+    hak_os_unmap(last, page);
+    return bytes - page;
 }
 
 static bool free_mapping(uintptr_t start, uint64_t entry) {
     if (!hak_directory_replace(start, entry, HAK_ENTRY_NONE)) return false;
-    hak_mapping_cache_put(start, hak_entry_mapping_bytes(entry));
+    hak_mapping_cache_put(start, end_object(start, entry));
     hak_decay_after_release(0);
     return true;
 }
@@ -137,7 +185,7 @@ static void *find_mapping(size_t bytes, size_t alignment, bool clear) {
 }
 
 static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
-    return begin_object(find_mapping(bytes_of_pages(bytes), alignment, clear), bytes, HAK_FROM_MALLOC);
+    return begin_object(find_mapping(bytes_of_mapping(bytes), alignment, clear), bytes, HAK_FROM_MALLOC);
 }
 
 static void *find_large(size_t bytes, size_t alignment, bool clear) {
@@ -191,19 +239,23 @@ static uint32_t end_run(struct hak_slab *run) {
     return units;
 }
 
-static size_t tail_bytes_of(const struct hak_slab *run) {
-    size_t bytes = bytes_of_run(run);
-    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
-}
-
-static uintptr_t tail_of(const struct hak_slab *run) {
-    return hak_region_start_of(hak_region_range_of_record(run), run) + bytes_of_run(run);
-}
-
 static bool is_cut(const struct hak_slab *run) { return hak_atomic_load(&run->purged_pages, relaxed) == TAIL_CUT; }
 
-/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again. */
+static bool is_guarded(const struct hak_slab *run) {
+    return HAK_SECURE && hak_atomic_load(&run->purged_pages, relaxed) == TAIL_GUARDED;
+}
+
+static bool take_guards(struct hak_slab *run) {
+    if (!hak_os_unguard((void *)tail_of(run), tail_bytes_of(run))) return false;
+    hak_signal_fence(); /* L3 */
+    hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
+    return true;
+}
+
+/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again, or has guards that the kernel
+ * doesn't take away. */
 static bool restore_tail(struct hak_slab *run) {
+    if (is_guarded(run)) return take_guards(run);
     if (HAK_LIKELY(!is_cut(run))) return true;
     if (hak_page_policy_map_again(tail_of(run), tail_bytes_of(run), false) != HAK_OS_MAPPED) return false;
     hak_page_policy_count_cut(-1);
@@ -219,16 +271,24 @@ static void give_up_last_unit(struct hak_slab *last, size_t bytes) {
     if (hak_os_unmap((void *)hak_region_start_of(range, last), bytes)) hak_region_release_absent(last);
 }
 
+/* The same of one whose tail has guards. In further ranges no unit is absent (hak_region_unmap_units). */
+static void give_up_guarded_unit(struct hak_slab *last) {
+    struct hak_range *range = hak_region_range_of_record(last);
+    if (range->number == 0 && hak_page_policy_unmap(range, hak_region_start_of(range, last), HAK_UNIT_BYTES))
+        hak_region_release_absent(last);
+}
+
 /* The caller has the run, and gives up its units, of which this is the count; `moved` says that they have no memory any
  * more. */
 static uint32_t give_up_run(struct hak_slab *run, bool moved) {
     size_t bytes = bytes_of_run(run);
-    bool is_whole = restore_tail(run);
+    bool is_whole = restore_tail(run), was_guarded = !is_whole && is_guarded(run);
     uint32_t units = end_run(run);
     if (HAK_UNLIKELY(!is_whole)) {
         struct hak_slab *last = run + --units;
         hak_atomic_store(&last->range, hak_atomic_load(&run->range, relaxed), relaxed);
-        give_up_last_unit(last, bytes - (size_t)units * HAK_UNIT_BYTES);
+        if (was_guarded) give_up_guarded_unit(last);
+        else give_up_last_unit(last, bytes - (size_t)units * HAK_UNIT_BYTES);
     }
     if (moved) hak_region_release_fresh(run, units);
     else if (units != 0) hak_region_release(run, units);
@@ -298,7 +358,8 @@ size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
     struct hak_slab *run = &range->slabs[unit];
     if (hak_large_tail_bytes(range, unit) == 0 || !begin_change(run)) return 0;
     size_t tail_bytes = tail_bytes_of(run);
-    bool purged = tail_bytes != 0 && !is_cut(run) && hak_page_policy_purge(range, tail_of(run), tail_bytes, false);
+    bool purged = tail_bytes != 0 && !is_cut(run) && !is_guarded(run) &&
+                  hak_page_policy_purge(range, tail_of(run), tail_bytes, false);
     if (purged) hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
     end_change(run);
     return purged ? tail_bytes : 0;
@@ -385,7 +446,7 @@ static void *move_run(const struct hak_place *place, size_t bytes) {
     /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
      * counts it as if it were. What is to be moved is one mapping, or is not moved: one page tells. */
     if (HAK_UNLIKELY(hak_os_is_locked((void *)place->start))) return NULL;
-    struct hak_os_target target = reserve_target(bytes_of_pages(bytes));
+    struct hak_os_target target = reserve_target(bytes_of_mapping(bytes));
     if (target.start == NULL) return NULL;
     /* With what lies behind its last page: the units are to be empty. */
     size_t have_bytes = (size_t)units_for(place->bytes) << HAK_UNIT_SHIFT;
@@ -434,8 +495,12 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
     uint32_t have = units_for(place->bytes), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
     if (want == 0 || (want > have && !extend_run(run, have, want))) {
         void *moved = move_run(place, bytes);
-        if (moved != NULL) give_up_run(run, true);
-        else end_change(run);
+        if (moved != NULL) {
+            give_up_run(run, true);
+        } else {
+            guard_tail(run);
+            end_change(run);
+        }
         return moved;
     }
     hak_signal_fence(); /* L2: units, then bytes; or bytes, then units */
@@ -443,6 +508,7 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
     set_facts_of_run(run, bytes, origin_of_run(run));
     hak_signal_fence();
     if (want < have) shorten_run(run, have, want);
+    guard_tail(run);
     end_change(run);
     return (void *)place->start;
 }
@@ -473,20 +539,32 @@ static void *change_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
     return moved;
 }
 
+/* The object may use other bytes of the same pages. */
+static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size_t bytes) {
+    uint64_t changed = hak_entry_for_object(hak_entry_mapping_bytes(entry), bytes, hak_entry_origin(entry));
+    if (HAK_SECURE) hak_directory_set(place->start, changed | (entry & HAK_ENTRY_FORBIDDEN));
+    return (void *)place->start;
+}
+
+/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). One that can't become shorter has
+ * what it had, and the object in one that can't grow is what it was. */
+static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_t bytes) {
+    uintptr_t start = place->start;
+    hak_directory_set(start, hak_entry_for_mapping(hak_entry_mapping_bytes(entry) - hak_os_page_bytes()));
+    size_t have_bytes = end_object(start, entry), want_bytes = bytes_of_mapping(bytes);
+    hak_directory_set(start, hak_entry_for_mapping(have_bytes));
+    void *resized = change_mapping(start, have_bytes, want_bytes), *now = resized == NULL ? (void *)start : resized;
+    bool is_done = resized != NULL && hak_entry_mapping_bytes(hak_directory_get((uintptr_t)now)) == want_bytes;
+    begin_object(now, is_done ? bytes : place->bytes, hak_entry_origin(entry));
+    return resized;
+}
+
 static void *resize_mapping(const struct hak_place *place, size_t bytes) {
     uint64_t entry = entry_of(place);
-    size_t have_bytes = hak_entry_mapping_bytes(entry), want_bytes = bytes_of_pages(bytes);
-    void *resized = (void *)place->start;
-    if (want_bytes != have_bytes) {
-        if (bytes <= HAK_SMALL_MAX) return NULL;
-        resized = change_mapping(place->start, have_bytes, want_bytes);
-    }
-    if (!HAK_SECURE) return resized;
-    /* One that can't become shorter has what it had, and the object in one that can't grow is what it was. */
-    bool is_done = resized != NULL && hak_entry_mapping_bytes(hak_directory_get((uintptr_t)resized)) == want_bytes;
-    begin_object(resized == NULL ? (void *)place->start : resized, is_done ? bytes : place->bytes,
-                 hak_entry_origin(entry));
-    return resized;
+    size_t have_bytes = hak_entry_mapping_bytes(entry), want_bytes = bytes_of_mapping(bytes);
+    if (want_bytes == have_bytes) return resize_in_pages(place, entry, bytes);
+    if (bytes <= HAK_SMALL_MAX) return NULL;
+    return HAK_SECURE ? resize_guarded(place, entry, bytes) : change_mapping(place->start, have_bytes, want_bytes);
 }
 
 void *hak_large_resize(const struct hak_place *place, size_t bytes) {
@@ -506,9 +584,10 @@ uint32_t hak_large_origin(const struct hak_place *place) {
 }
 
 void hak_large_set_origin(const struct hak_place *place, uint32_t from) {
-    const uint64_t below = hak_low_bits(HAK_RUN_ORIGIN_SHIFT);
+    const uint64_t in_entry = (uint64_t)0xFF << HAK_ENTRY_ORIGIN_SHIFT, below = hak_low_bits(HAK_RUN_ORIGIN_SHIFT);
     if (place->kind == HAK_PLACE_MAPPING) {
-        begin_object((void *)place->start, place->bytes, from);
+        uint64_t entry = hak_directory_get(place->start) & ~in_entry;
+        hak_directory_set(place->start, entry | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT);
         return;
     }
     uint64_t facts = hak_atomic_load(&place->slab->run_facts, relaxed) & below;

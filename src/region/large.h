@@ -4,6 +4,10 @@
  * SuperSlabs. Above, each has a mapping of its own, which starts at a granule and grows by remapping. When one of the
  * two is not to be had, the other serves. A run that can't grow where it is becomes a mapping.
  *
+ * In the secure build large objects have guards behind them, which fault when they are touched. A mapping has a page
+ * more for that. It is forbidden, as a mapping of its own, if the kernel has no guards within mappings (hak_os_guard). A
+ * run has its tail, what its last unit has left behind its last page, if there are such guards.
+ *
  * The state of a run's record says who may change the run:
  *
  *       live                    nobody is at it
@@ -27,6 +31,8 @@
  *   L4  What the directory says of a mapping is there, all of it (D3): a mapping that grows has the pages before its
  *       entry says so, one that shrinks has an entry for what is left before pages go. A kept mapping is in one place
  *       or in nobody's.
+ *       Who changes a tail's guards says before that it has some, and when they are gone that it has none. So there
+ *       are no guards but where a record says so, of whoever has the units, or that of a mapping.
  *   L5  What another thread had in hand, and no record or entry has, is lost to the child: of each thread at most the
  *       object that it was making, freeing or resizing, with its old and its new place; the SuperSlabs that it was
  *       making for it; one kept mapping. The block itself that another thread was in the middle of resizing is

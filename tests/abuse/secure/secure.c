@@ -1,7 +1,12 @@
 /* The secure build: freed blocks wait, are zero, and are looked at when they come out and when they are handed out;
  * what a sized delete is told is compared; behind each block lies a canary. Frees are chosen so many that a block that
  * waits has come out, but for a chance that no run will meet. */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "case.h"
 #include "operators.h"
@@ -78,6 +83,7 @@ static void misuse_large(const char *what, size_t size) {
     if (!strcmp(what, "overflow-free")) free(large);
     if (!strcmp(what, "overflow-realloc")) free(hidden(realloc(large, size + 100)));
     if (!strcmp(what, "overflow-moved")) free(hidden(realloc(large, 10)));
+    if (!strcmp(what, "guard")) large[size + 2 * 4096] = 1;
     if (!strcmp(what, "last-free")) {
         large[(size | 4095)] ^= 1;
         free(large);
@@ -207,6 +213,97 @@ static void run_large(void) {
     expect_overflow("mapping-overflow-realloc", 0, MAPPING);
     expect_overflow("mapping-overflow-moved", 0, MAPPING);
     expect_overflow("mapping-last-free", 3095, MAPPING);
+}
+
+static void expect_fault(const char *argument) {
+    struct case_end end = case_watch(argument);
+    expect(end.status != -1 && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGSEGV,
+           "%s: wait status %#x: %.300s", argument, (unsigned)end.status, end.error);
+}
+
+/* As a kernel that doesn't know of guards within mappings. */
+static void know_no_guards(void) {
+    enum { GUARD_INSTALL = 102 };
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, GUARD_INSTALL, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof steps / sizeof *steps, steps};
+    expect(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0,
+           "no filter");
+}
+
+/* Where the kernel has them within mappings; else one with a mapping of its own has one all the same. */
+static void run_large_guards(void) {
+    void *probe = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (madvise(probe, 4096, 102) == 0) expect_fault("run-guard");
+    expect_fault("mapping-guard");
+    know_no_guards();
+    expect_fault("mapping-guard");
+}
+
+/* Objects of all sizes, each used in full, come and go, are resized and trimmed, and children do the same. */
+static void use_large(uint64_t seed, int turns) {
+    static __thread char *blocks[16];
+    static __thread size_t sizes[16];
+    for (int i = 0; i < turns; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = seed >> 60, most = (size_t[]){100000, 1 << 20, 6 << 20, 40 << 20}[seed >> 40 & 3];
+        size_t size = 33000 + (seed >> 20 & 0xFFFFF) * (most / 0x100000 + 1) % most;
+        if (seed >> 50 & 1) size = (size + 4095) & ~(size_t)4095;
+        if (blocks[at] == NULL) {
+            blocks[at] = seed >> 51 & 1 ? malloc(size) : aligned_alloc(1 << 16, size);
+        } else if (seed >> 52 & 1) {
+            char first = blocks[at][0], last = blocks[at][(size < sizes[at] ? size : sizes[at]) - 1];
+            blocks[at] = realloc(blocks[at], size);
+            expect(blocks[at][0] == first && blocks[at][(size < sizes[at] ? size : sizes[at]) - 1] == last, "lost");
+        } else {
+            free(blocks[at]);
+            blocks[at] = NULL;
+            continue;
+        }
+        sizes[at] = size;
+        expect(blocks[at] != NULL && malloc_usable_size(blocks[at]) == size, "%zu bytes", size);
+        if (most <= 1 << 20) memset(blocks[at], (int)i, size);
+        else for (size_t byte = 0; byte < size; byte += 4096) blocks[at][byte] = (char)i;
+        blocks[at][size - 1] = (char)i;
+        if (i % 64 == 63) malloc_trim(0);
+        for (int small = 0; small < 64; small++) free(hidden(malloc((size_t)small * 100)));
+    }
+    for (int i = 0; i < 16; i++) {
+        free(blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+static void *use_large_in_thread(void *number) {
+    use_large((uintptr_t)number + 1, 400);
+    return NULL;
+}
+
+static void run_large_stress(void) {
+    pthread_t threads[3];
+    for (uintptr_t i = 0; i < 3; i++)
+        expect(pthread_create(&threads[i], NULL, use_large_in_thread, (void *)i) == 0, "no thread");
+    for (uint64_t i = 0; i < 6; i++) {
+        use_large(i + 10, 40);
+        pid_t child = fork();
+        if (child == 0) {
+            use_large(i + 20, 150);
+            _exit(0);
+        }
+        case_expect_success(child, 60);
+    }
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+}
+
+static void run_large_stress_unguarded(void) {
+    know_no_guards();
+    run_large_stress();
 }
 
 static void expect_mismatch(const char *argument, const char *origin, size_t size) {
@@ -383,6 +480,9 @@ static const struct hak_case cases[] = {
     CASE("match", run_match, NULL),
     CASE("large", run_large, victim),
     CASE("large-mismatch", run_large_mismatch, victim),
+    CASE("large-guards", run_large_guards, victim),
+    CASE("large-stress", run_large_stress, NULL),
+    CASE("large-stress-unguarded", run_large_stress_unguarded, NULL),
     CASE("zero", run_zero, NULL),
 };
 
