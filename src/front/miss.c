@@ -284,14 +284,12 @@ static void look_after_growth(void) {
 static void open_large(const struct hak_place *place, uint32_t from, const char *function) {
     void *block = (void *)place->start;
     hak_canary_compare_origin(block, place->bytes, hak_large_origin(place), from, function);
-    hak_large_open_slack(place);
     hak_canary_clear(block, place->bytes, hak_large_slack_bytes(place->bytes), function);
 }
 
 static void close_large(void *block) {
     struct hak_place place = hak_region_find((uintptr_t)block);
     hak_canary_fill(block, place.bytes, hak_large_slack_bytes(place.bytes));
-    hak_large_close_slack(&place);
 }
 
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller) {

@@ -262,7 +262,8 @@ bool hak_os_unmap(void *start, size_t bytes) {
 }
 
 /* Some emulators of a kernel (qemu's user mode before 7.2) say that they have purged, and have not. The first purge
- * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. So do the first guards. */
+ * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. So do the first
+ * guards. */
 enum { KERNEL_UNKNOWN, KERNEL_DOES_IT, KERNEL_DOES_NOT };
 static HAK_ATOMIC(uint32_t) purges, moves, guards;
 

@@ -129,7 +129,11 @@ static bool is_filled(const void *block, size_t usable, size_t slack) {
     return difference == 0;
 }
 
-void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function) {
+void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function) {
     if (HAK_UNLIKELY(!is_filled(block, usable, slack))) report_slack(block, usable, slack_word_for(block), function);
+}
+
+void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function) {
+    hak_canary_look_behind(block, usable, slack, function);
     memset((char *)block + usable, 0, slack);
 }

@@ -30,8 +30,10 @@ void hak_canary_take_back(void *block, size_t usable, uint32_t from);
 /* True when the block is free. One that is neither live nor free ends the program. */
 bool hak_canary_is_free(const void *block, size_t usable, const char *function);
 
-/* The `slack` bytes behind a large object of `usable` bytes are filled; are looked at, for `function`, and zeroed. */
+/* The `slack` bytes behind a large object of `usable` bytes are filled; looked at, for `function`; looked at, and
+ * zeroed. */
 void hak_canary_fill(void *block, size_t usable, size_t slack);
+void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function);
 void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function);
 
 /* What frees blocks from such a call. */

@@ -33,15 +33,16 @@ enum { COPIED_GROWTH_SHARE = 2, COPIED_DIRTY_TIMES = 2 };
 static size_t bytes_of_pages(size_t usable) { return hak_align_up(usable + HAK_CANARY_BYTES, hak_os_page_bytes()); }
 
 /* And its mapping, with a page for the guard. */
-static size_t bytes_of_mapping(size_t usable) { return bytes_of_pages(usable) + (HAK_SECURE ? hak_os_page_bytes() : 0); }
+static size_t bytes_of_mapping(size_t usable) {
+    return bytes_of_pages(usable) + (HAK_SECURE ? hak_os_page_bytes() : 0);
+}
 
 static uint32_t units_for(size_t bytes) {
     return (uint32_t)((bytes + HAK_CANARY_BYTES + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
 }
 
 static void set_facts_of_run(struct hak_slab *run, size_t bytes, uint32_t from) {
-    uint64_t facts = bytes | (uint64_t)1 << HAK_RUN_OPEN_SHIFT | (uint64_t)from << HAK_RUN_ORIGIN_SHIFT;
-    if (HAK_SECURE) hak_atomic_store(&run->run_facts, facts, relaxed);
+    if (HAK_SECURE) hak_atomic_store(&run->run_facts, bytes | (uint64_t)from << HAK_RUN_ORIGIN_SHIFT, relaxed);
 }
 
 static uint32_t origin_of_run(const struct hak_slab *run) {
@@ -59,8 +60,8 @@ static size_t bytes_of_run(const struct hak_slab *run) {
 }
 
 /* What a run's record says of its tail, what lies in its last unit behind its last page, in the place where a slab's
- * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again; GUARDED before it
- * gets guards, and until they are gone. */
+ * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again; GUARDED before
+ * it gets guards, and until they are gone. */
 enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT, TAIL_GUARDED };
 
 static size_t tail_bytes_of(const struct hak_slab *run) {
@@ -252,8 +253,8 @@ static bool take_guards(struct hak_slab *run) {
     return true;
 }
 
-/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again, or has guards that the kernel
- * doesn't take away. */
+/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again, or has guards that the
+ * kernel doesn't take away. */
 static bool restore_tail(struct hak_slab *run) {
     if (is_guarded(run)) return take_guards(run);
     if (HAK_LIKELY(!is_cut(run))) return true;
@@ -546,8 +547,8 @@ static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size
     return (void *)place->start;
 }
 
-/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). One that can't become shorter has
- * what it had, and the object in one that can't grow is what it was. */
+/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). One that can't become shorter
+ * has what it had, and the object in one that can't grow is what it was. */
 static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_t bytes) {
     uintptr_t start = place->start;
     hak_directory_set(start, hak_entry_for_mapping(hak_entry_mapping_bytes(entry) - hak_os_page_bytes()));
@@ -584,28 +585,11 @@ uint32_t hak_large_origin(const struct hak_place *place) {
 }
 
 void hak_large_set_origin(const struct hak_place *place, uint32_t from) {
-    const uint64_t in_entry = (uint64_t)0xFF << HAK_ENTRY_ORIGIN_SHIFT, below = hak_low_bits(HAK_RUN_ORIGIN_SHIFT);
-    if (place->kind == HAK_PLACE_MAPPING) {
-        uint64_t entry = hak_directory_get(place->start) & ~in_entry;
-        hak_directory_set(place->start, entry | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT);
+    const uint64_t in_entry = (uint64_t)0xFF << HAK_ENTRY_ORIGIN_SHIFT;
+    if (place->kind == HAK_PLACE_RUN) {
+        set_facts_of_run(place->slab, place->bytes, from);
         return;
     }
-    uint64_t facts = hak_atomic_load(&place->slab->run_facts, relaxed) & below;
-    hak_atomic_store(&place->slab->run_facts, facts | (uint64_t)from << HAK_RUN_ORIGIN_SHIFT, relaxed);
+    uint64_t entry = hak_directory_get(place->start) & ~in_entry;
+    hak_directory_set(place->start, entry | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT);
 }
-
-/* A run's owner alone changes its facts. */
-static void set_open(const struct hak_place *place, bool is_open) {
-    const uint64_t bit = (uint64_t)1 << HAK_RUN_OPEN_SHIFT;
-    if (place->kind != HAK_PLACE_RUN) return;
-    uint64_t facts = hak_atomic_load(&place->slab->run_facts, relaxed);
-    /* Release: what was filled is seen by who finds it closed. */
-    hak_atomic_store(&place->slab->run_facts, is_open ? facts | bit : facts & ~bit, release);
-}
-
-void hak_large_open_slack(const struct hak_place *place) {
-    set_open(place, true);
-    hak_atomic_fence(seq_cst); /* before its bytes change: who has read one of them finds it open */
-}
-
-void hak_large_close_slack(const struct hak_place *place) { set_open(place, false); }

@@ -5,8 +5,8 @@
  * two is not to be had, the other serves. A run that can't grow where it is becomes a mapping.
  *
  * In the secure build large objects have guards behind them, which fault when they are touched. A mapping has a page
- * more for that. It is forbidden, as a mapping of its own, if the kernel has no guards within mappings (hak_os_guard). A
- * run has its tail, what its last unit has left behind its last page, if there are such guards.
+ * more for that. It is forbidden, as a mapping of its own, if the kernel has no guards within mappings (hak_os_guard).
+ * A run has its tail, what its last unit has left behind its last page, if there are such guards.
  *
  * The state of a run's record says who may change the run:
  *
@@ -81,15 +81,11 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
 
 /* In the secure build an object says where it is from, malloc at first, and how many bytes the program may use of it:
- * exactly as many as were asked for. What lies behind them, up to the end of the last page, is its slack, of which there
- * are HAK_CANARY_BYTES at least; it is the caller's to fill and look at. The slack of a run that was made or resized is
- * open: it is in change. Who has filled it closes it, and opens it before it changes again, so that others can look at
- * what is closed. */
+ * exactly as many as were asked for. What lies behind them, up to the end of the last page, is its slack, of which
+ * there are HAK_CANARY_BYTES at least; it is the caller's to fill and look at. */
 size_t hak_large_slack_bytes(size_t usable);
 uint32_t hak_large_origin(const struct hak_place *place);
 void hak_large_set_origin(const struct hak_place *place, uint32_t from);
-void hak_large_open_slack(const struct hak_place *place);
-void hak_large_close_slack(const struct hak_place *place);
 
 /* In a child after fork, for each run: nobody is at it any more. Writes where somebody was. */
 void hak_large_recover_run(struct hak_slab *run);

@@ -24,8 +24,8 @@ static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without
 /* Parts of SuperSlabs that are not mapped: no fewer than there are since the last count, for each change may add one.
  * Counted anew when the budget seems to be spent, and enough has changed to be worth it. */
 static HAK_ATOMIC(uint64_t) gap_count, gap_changes;
-static HAK_ATOMIC(uint64_t) cut_count;   /* of these, what lies behind runs (region/large.c); a guess */
-static HAK_ATOMIC(uint64_t) apart_count; /* mappings more that stay when gaps have been mapped again */
+static HAK_ATOMIC(uint64_t) cut_count;       /* of these, what lies behind runs (region/large.c); a guess */
+static HAK_ATOMIC(uint64_t) apart_count;     /* mappings more that stay when gaps have been mapped again */
 static HAK_ATOMIC(uint64_t) forbidden_count; /* inaccessible pages behind objects that have mappings of their own */
 static bool is_forked_child;
 

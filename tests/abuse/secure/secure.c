@@ -71,6 +71,12 @@ static void free_sized_as(void *block, size_t size) {
     sized(block, size);
 }
 
+static void check_heap(void) {
+    int (*check)(void) = NULL;
+    *(void **)&check = dlsym(RTLD_DEFAULT, "hak_heap_check");
+    expect(check != NULL && check() == 0, "the heap isn't looked at");
+}
+
 /* Of large objects. Their names begin with "run-" or "mapping-". */
 static void misuse_large(const char *what, size_t size) {
     char *large = !strncmp(what, "new-", 4) || !strncmp(what, "array-", 6) ? NULL : told(malloc(size));
@@ -83,6 +89,7 @@ static void misuse_large(const char *what, size_t size) {
     if (!strcmp(what, "overflow-free")) free(large);
     if (!strcmp(what, "overflow-realloc")) free(hidden(realloc(large, size + 100)));
     if (!strcmp(what, "overflow-moved")) free(hidden(realloc(large, 10)));
+    if (!strcmp(what, "overflow-check")) check_heap();
     if (!strcmp(what, "guard")) large[size + 2 * 4096] = 1;
     if (!strcmp(what, "last-free")) {
         large[(size | 4095)] ^= 1;
@@ -111,6 +118,17 @@ static void victim(const char *what) {
     if (!strcmp(what, "overflow-thread")) {
         block[SIZE] = 'a';
         by_thread(block);
+    }
+    if (!strncmp(what, "check-", 6)) {
+        check_heap();
+        char *freed = block_of(5 * SIZE);
+        if (!strcmp(what, "check-overflow")) block[SIZE] = 'a';
+        if (!strcmp(what, "check-freed")) {
+            case_print(1, "%#lx", (unsigned long)(uintptr_t)freed);
+            free(freed);
+            *(volatile char *)hidden(freed + 3) = 'a';
+        }
+        check_heap();
     }
     misuse_families(what, block);
     if (!strcmp(what, "large")) free_sized_as(hidden(malloc(100000)), 200000);
@@ -204,6 +222,31 @@ static void expect_overflow(const char *argument, int at, size_t size) {
     expect_end(argument, line);
 }
 
+/* A look at blocks that are live, and at freed ones that wait. */
+static void run_check(void) {
+    expect_overflow("check-overflow", 0, SIZE);
+    expect_end("check-freed", "write after free: 3 bytes into a freed block of 280 bytes");
+    expect_overflow("run-overflow-check", 0, RUN);
+    expect_overflow("mapping-overflow-check", 0, MAPPING);
+}
+
+/* Nothing is said of what is whole. */
+static void run_check_whole(void) {
+    static char *blocks[3000];
+    uint64_t seed = 1;
+    for (int i = 0; i < 100000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = (seed >> 40) % 3000, size = 8 + (seed >> 20) % (seed >> 60 ? 3000 : 300000);
+        if (seed >> 59 & 1) blocks[at] = realloc(blocks[at], size);
+        else free(blocks[at]), blocks[at] = seed >> 58 & 1 ? new_block(size) : new_array(size);
+        if (!(seed >> 59 & 1)) (seed >> 58 & 1 ? delete_block : delete_array)(blocks[at]), blocks[at] = malloc(size);
+        memset(blocks[at], 'a', malloc_usable_size(blocks[at]));
+        if (i % 10000 == 5000) malloc_trim(0);
+        if (i % 1000 == 0) check_heap();
+    }
+    check_heap();
+}
+
 static void run_large(void) {
     expect_overflow("run-overflow-free", 0, RUN);
     expect_overflow("run-overflow-realloc", 0, RUN);
@@ -269,7 +312,8 @@ static void use_large(uint64_t seed, int turns) {
         sizes[at] = size;
         expect(blocks[at] != NULL && malloc_usable_size(blocks[at]) == size, "%zu bytes", size);
         if (most <= 1 << 20) memset(blocks[at], (int)i, size);
-        else for (size_t byte = 0; byte < size; byte += 4096) blocks[at][byte] = (char)i;
+        else
+            for (size_t byte = 0; byte < size; byte += 4096) blocks[at][byte] = (char)i;
         blocks[at][size - 1] = (char)i;
         if (i % 64 == 63) malloc_trim(0);
         for (int small = 0; small < 64; small++) free(hidden(malloc((size_t)small * 100)));
@@ -478,6 +522,8 @@ static const struct hak_case cases[] = {
     CASE("overflow", run_overflow, victim),
     CASE("mismatch", run_mismatch, victim),
     CASE("match", run_match, NULL),
+    CASE("check", run_check, victim),
+    CASE("check-whole", run_check_whole, NULL),
     CASE("large", run_large, victim),
     CASE("large-mismatch", run_large_mismatch, victim),
     CASE("large-guards", run_large_guards, victim),

@@ -116,20 +116,6 @@ static void origins(void **state) {
     }
 }
 
-static void slack_is_open_or_closed(void **state) {
-    (void)state;
-    start(GUARDS);
-    struct hak_place place = place_of(alloc(100000));
-    const uint64_t bit = (uint64_t)1 << HAK_RUN_OPEN_SHIFT;
-    assert_true((hak_atomic_load(&place.slab->run_facts, relaxed) & bit) != 0);
-    hak_large_close_slack(&place);
-    assert_true((hak_atomic_load(&place.slab->run_facts, relaxed) & bit) == 0);
-    assert_int_equal(place_of((char *)place.start).bytes, 100000);
-    hak_large_open_slack(&place);
-    assert_true((hak_atomic_load(&place.slab->run_facts, relaxed) & bit) != 0);
-    assert_int_equal(hak_large_origin(&place), HAK_FROM_MALLOC);
-}
-
 /* ---- Guards ------------------------------------------------------------------------------------------------------ */
 
 static void behind_runs(void **state) {
@@ -296,8 +282,7 @@ static void give_back(void) {
 static void expect_free_usable(void) {
     const struct hak_range *range = hak_region_range(0);
     for (uint32_t unit = 0; unit < hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB; unit++) {
-        uint64_t word =
-            hak_atomic_load(&range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units, relaxed);
+        uint64_t word = hak_atomic_load(&range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units, relaxed);
         bool is_usable = ((hak_units_dirty(word) | hak_units_fresh(word)) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1) != 0;
         const char *start = (const char *)range->start + ((size_t)unit << HAK_UNIT_SHIFT);
         for (size_t at = 0; is_usable && at < HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(start + at));
@@ -358,7 +343,7 @@ static void any_sequence_without_guards(void **state) {
     any_sequence(FORBIDDEN);
 }
 
-UNIT_MAIN(cmocka_unit_test(exact_sizes), cmocka_unit_test(origins), cmocka_unit_test(slack_is_open_or_closed),
-          cmocka_unit_test(behind_runs), cmocka_unit_test(behind_mappings), cmocka_unit_test(behind_mappings_forbidden),
+UNIT_MAIN(cmocka_unit_test(exact_sizes), cmocka_unit_test(origins), cmocka_unit_test(behind_runs),
+          cmocka_unit_test(behind_mappings), cmocka_unit_test(behind_mappings_forbidden),
           cmocka_unit_test(behind_mappings_refused), cmocka_unit_test(bounded), cmocka_unit_test(not_taken_away),
           cmocka_unit_test(any_sequence_with_guards), cmocka_unit_test(any_sequence_without_guards))
