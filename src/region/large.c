@@ -46,7 +46,7 @@ static void set_facts_of_run(struct hak_slab *run, size_t bytes, uint32_t from) 
 }
 
 static uint32_t origin_of_run(const struct hak_slab *run) {
-    return (uint32_t)(hak_atomic_load(&run->run_facts, relaxed) >> HAK_RUN_ORIGIN_SHIFT);
+    return HAK_SECURE ? (uint32_t)(hak_atomic_load(&run->run_facts, relaxed) >> HAK_RUN_ORIGIN_SHIFT) : 0;
 }
 
 static void set_bytes_of_run(struct hak_slab *run, size_t bytes) {
