@@ -155,9 +155,10 @@ static void *begin_object(void *start, size_t usable, uint32_t from) {
 /* Takes the guard away from a mapping whose entry this was. Returns the bytes that it has then: if the kernel refuses,
  * the last page is none of it any more, and goes back, or is nobody's. */
 static size_t end_object(uintptr_t start, uint64_t entry) {
-    size_t bytes = hak_entry_mapping_bytes(entry), page = hak_os_page_bytes();
-    void *last = (void *)(start + bytes - page);
+    size_t bytes = hak_entry_mapping_bytes(entry);
     if (!HAK_SECURE || !has_guard_page(entry)) return bytes;
+    size_t page = hak_os_page_bytes();
+    void *last = (void *)(start + bytes - page);
     bool is_forbidden = (entry & HAK_ENTRY_FORBIDDEN) != 0,
          is_open = is_forbidden ? hak_os_commit(last, page) : hak_os_unguard(last, page);
     if (is_forbidden) hak_page_policy_count_allowed();
@@ -542,8 +543,9 @@ static void *change_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
 
 /* The object may use other bytes of the same pages. */
 static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size_t bytes) {
+    if (!HAK_SECURE) return (void *)place->start;
     uint64_t changed = hak_entry_for_object(hak_entry_mapping_bytes(entry), bytes, hak_entry_origin(entry));
-    if (HAK_SECURE) hak_directory_set(place->start, changed | (entry & HAK_ENTRY_FORBIDDEN));
+    hak_directory_set(place->start, changed | (entry & HAK_ENTRY_FORBIDDEN));
     return (void *)place->start;
 }
 

@@ -116,6 +116,25 @@ static void origins(void **state) {
     }
 }
 
+static void origin_of_a_run_that_moves(void **state) {
+    (void)state;
+    start(GUARDS);
+    char *run = alloc(HAK_MIB), *behind = alloc(HAK_UNIT_BYTES);
+    struct hak_place place = place_of(run);
+    assert_ptr_equal(behind, run + HAK_MIB + HAK_UNIT_BYTES);
+    hak_large_set_origin(&place, HAK_FROM_NEW_ARRAY);
+    char *moved = resize(run, 4 * HAK_MIB - 100);
+    assert_non_null(moved);
+    assert_ptr_not_equal(moved, run);
+    place = place_of(moved);
+    assert_int_equal(place.kind, HAK_PLACE_MAPPING);
+    assert_int_equal(place.bytes, 4 * HAK_MIB - 100);
+    assert_int_equal(hak_large_origin(&place), HAK_FROM_NEW_ARRAY);
+    expect_usable(moved);
+    assert_false(is_accessible(end_of(moved)));
+    for (size_t at = 0; at < HAK_MIB + HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(run + at));
+}
+
 /* ---- Guards ------------------------------------------------------------------------------------------------------ */
 
 static void behind_runs(void **state) {
@@ -343,7 +362,7 @@ static void any_sequence_without_guards(void **state) {
     any_sequence(FORBIDDEN);
 }
 
-UNIT_MAIN(cmocka_unit_test(exact_sizes), cmocka_unit_test(origins), cmocka_unit_test(behind_runs),
-          cmocka_unit_test(behind_mappings), cmocka_unit_test(behind_mappings_forbidden),
+UNIT_MAIN(cmocka_unit_test(exact_sizes), cmocka_unit_test(origins), cmocka_unit_test(origin_of_a_run_that_moves),
+          cmocka_unit_test(behind_runs), cmocka_unit_test(behind_mappings), cmocka_unit_test(behind_mappings_forbidden),
           cmocka_unit_test(behind_mappings_refused), cmocka_unit_test(bounded), cmocka_unit_test(not_taken_away),
           cmocka_unit_test(any_sequence_with_guards), cmocka_unit_test(any_sequence_without_guards))
