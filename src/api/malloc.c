@@ -14,6 +14,7 @@
 #include "front/statistics.h"
 #include "observe/stack.h"
 #include "os/os.h"
+#include "pool/heap_check.h"
 #include "pool/sparse.h"
 
 /* ---- malloc, free, calloc, realloc ------------------------------------------------------------------------------- */
@@ -167,7 +168,7 @@ size_t hak_malloc_usable_size(void *block) {
 
 size_t hak_malloc_good_size(size_t size) {
     if (!hak_process_initialize() || size > PTRDIFF_MAX - hak_os_page_bytes()) return size;
-    if (size > HAK_SMALL_MAX) return hak_align_up(size, hak_os_page_bytes());
+    if (size > HAK_SMALL_MAX) return HAK_SECURE ? size : hak_align_up(size, hak_os_page_bytes());
     return hak_usable_bytes(hak_size_class_of(size));
 }
 
@@ -181,6 +182,12 @@ void *hak_alloc_at_least(size_t size, size_t *usable) {
 int hak_owns(const void *address) { return hak_region_covers((uintptr_t)address); }
 
 int hak_should_move(const void *block) { return hak_sparse_holds((uintptr_t)block); }
+
+int hak_heap_check(void) {
+    if (!HAK_SECURE) return ENOTSUP;
+    if (hak_process_initialize()) hak_heap_check_all();
+    return 0;
+}
 
 size_t hak_purge(void) {
     if (!hak_process_initialize()) return 0;

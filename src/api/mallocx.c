@@ -31,7 +31,8 @@ size_t hak_nallocx(size_t size, int flags) {
     if (!hak_process_initialize()) return 0;
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
     if (size_class != HAK_CLASS_NONE) return hak_usable_bytes(size_class);
-    return size == 0 ? hak_os_page_bytes() : hak_align_up(size, hak_os_page_bytes());
+    if (size == 0) size = 1;
+    return HAK_SECURE ? size : hak_align_up(size, hak_os_page_bytes());
 }
 
 static void *alloc_as_asked(size_t size, int flags) {

@@ -33,7 +33,7 @@ extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_BLOCK_MAX / HAK_ALIGNMENT + 1];
 HAK_COLD void *hak_front_alloc_miss(size_t size, const void *caller);
 HAK_COLD void hak_front_free_miss(void *block);
 
-/* The secure build's: a live small block is from another call than malloc; and a free of what is from such a call. */
+/* The secure build's: a live block is from another call than malloc; and a free of what is from such a call. */
 void hak_front_change_from(void *block, uint32_t from);
 void hak_front_free_checked(void *block, uint32_t from);
 

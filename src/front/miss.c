@@ -232,7 +232,7 @@ static void *serve_large(size_t size, size_t alignment, bool clear) {
 
 /* In a unit that the heap keeps, if one will do. */
 static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
-    if (size > HAK_UNIT_BYTES || alignment > HAK_UNIT_BYTES) return NULL;
+    if (size > HAK_UNIT_BYTES - HAK_CANARY_BYTES || alignment > HAK_UNIT_BYTES) return NULL;
     struct hak_heap *heap = enter();
     if (heap == NULL) return NULL;
     struct hak_slab *unit = hak_heap_take_unit(heap);
@@ -279,11 +279,25 @@ static void look_after_growth(void) {
     hak_meter_notice_tracer();
 }
 
+/* The secure build's: what lies behind a large object is looked at before the object changes, or is freed by what frees
+ * objects from such a call, and filled when it is in place. */
+static void open_large(const struct hak_place *place, uint32_t from, const char *function) {
+    void *block = (void *)place->start;
+    hak_canary_compare_origin(block, place->bytes, hak_large_origin(place), from, function);
+    hak_canary_clear(block, place->bytes, hak_large_slack_bytes(place->bytes), function);
+}
+
+static void close_large(void *block) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    hak_canary_fill(block, place.bytes, hak_large_slack_bytes(place.bytes));
+}
+
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX) || !hak_process_initialize()) return out_of_memory();
     if (size == 0) size = 1;
     void *block = alloc_in_kept_unit(size, alignment, clear);
     if (block == NULL && (block = serve_large(size, alignment, clear)) == NULL) return NULL;
+    if (HAK_SECURE) close_large(block);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
@@ -297,7 +311,9 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
     void *block = (void *)place->start;
     /* Before another thread can have the address. */
     struct hak_profile_entry sampled = hak_profile_forget(block, 0, large_rarity());
+    if (HAK_SECURE) open_large(place, HAK_FROM_MALLOC, "realloc");
     void *resized = hak_large_resize(place, size);
+    if (HAK_SECURE) close_large(resized == NULL ? block : resized);
     if (resized == NULL) {
         hak_profile_take_back(block, &sampled);
         return NULL;
@@ -693,6 +709,7 @@ static HAK_COLD void free_any(void *block, uint32_t from) {
         free_guarded(block, place.bytes, __builtin_frame_address(0));
         return;
     }
+    if (HAK_SECURE) open_large(&place, from, hak_canary_freed_by(from));
     hak_profile_forget(block, moment_of(hak_thread_heap), large_rarity());
     if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
@@ -718,6 +735,7 @@ void hak_front_free_checked(void *block, uint32_t from) {
 void hak_front_change_from(void *block, uint32_t from) {
     struct hak_place place = hak_region_find((uintptr_t)block);
     if (place.kind == HAK_PLACE_SMALL) hak_canary_change(block, place.bytes, from);
+    else if (hak_place_is_large(&place)) hak_large_set_origin(&place, from);
 }
 
 /* Whether `bytes` are what a block has that was made for `size`, or that realloc has left there. */

@@ -39,6 +39,10 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
@@ -258,9 +262,10 @@ bool hak_os_unmap(void *start, size_t bytes) {
 }
 
 /* Some emulators of a kernel (qemu's user mode before 7.2) say that they have purged, and have not. The first purge
- * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. */
+ * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. So do the first
+ * guards. */
 enum { KERNEL_UNKNOWN, KERNEL_DOES_IT, KERNEL_DOES_NOT };
-static HAK_ATOMIC(uint32_t) purges, moves;
+static HAK_ATOMIC(uint32_t) purges, moves, guards;
 
 static bool purge(void *start, size_t bytes) {
     count_call();
@@ -431,6 +436,22 @@ bool hak_os_ask_for_huge_pages(void *start, size_t bytes) { return advise(start,
 bool hak_os_refuse_huge_pages(void *start, size_t bytes) {
     int error = advise_error(start, bytes, MADV_NOHUGEPAGE);
     return error == 0 || error == ENOMEM;
+}
+
+bool hak_os_may_guard(void) { return hak_atomic_load(&guards, relaxed) != KERNEL_DOES_NOT; }
+
+bool hak_os_guard(void *start, size_t bytes) {
+    uint32_t unknown = KERNEL_UNKNOWN;
+    if (!hak_os_may_guard()) return false;
+    bool done = advise(start, bytes, MADV_GUARD_INSTALL);
+    /* Where there are some, they are known to be: whatever another thread has found. */
+    if (done) hak_atomic_store(&guards, KERNEL_DOES_IT, relaxed);
+    else hak_atomic_cas(&guards, &unknown, KERNEL_DOES_NOT, relaxed, relaxed);
+    return done;
+}
+
+bool hak_os_unguard(void *start, size_t bytes) {
+    return hak_atomic_load(&guards, relaxed) != KERNEL_DOES_IT || advise(start, bytes, MADV_GUARD_REMOVE);
 }
 
 uint64_t hak_os_touch(void *page) {

@@ -97,6 +97,15 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
  * To chosen addresses newer kernels (Linux 6.17) move one mapping after the other, and may stop between them. */
 void *hak_os_move_pages(void *start, size_t bytes);
 
+/* Puts guards into a part of a mapping, which stays one: its memory goes back, and whatever touches it faults. False
+ * where the kernel doesn't know of guards (Linux 6.13), or refuses: each page is as it was, or has one. The second
+ * takes guards away, if there are some: pages that had one read as zero. False on refusal. */
+bool hak_os_guard(void *start, size_t bytes);
+bool hak_os_unguard(void *start, size_t bytes);
+
+/* False once the kernel has shown that it doesn't know of guards. */
+bool hak_os_may_guard(void);
+
 /* Whether the mapping that a page is in is locked in memory (mlock, mlockall). */
 bool hak_os_is_locked(void *page);
 

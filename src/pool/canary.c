@@ -63,9 +63,15 @@ void hak_canary_change(void *block, size_t usable, uint32_t from) {
 static const char *const freed_by[] = {
     [HAK_FROM_MALLOC] = "free", [HAK_FROM_NEW] = "delete", [HAK_FROM_NEW_ARRAY] = "delete[]"};
 
+const char *hak_canary_freed_by(uint32_t from) { return freed_by[from % (1u << HAK_FROM_BITS)]; }
+
+void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, uint32_t by, const char *function) {
+    if (HAK_UNLIKELY(from != by)) hak_misuse(HAK_MISUSE_MISMATCH, function, block, from, usable);
+}
+
 /* The canary is not the one of a live block from such a call. */
 static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from) {
-    const char *function = freed_by[from % (1u << HAK_FROM_BITS)];
+    const char *function = hak_canary_freed_by(from);
     uint64_t found = *canary_of(block, usable), wanted = canary_for(block, from);
     size_t at = first_difference(found, wanted);
     if (found == 0) hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
@@ -83,4 +89,51 @@ bool hak_canary_is_free(const void *block, size_t usable, const char *function) 
     size_t at = first_difference(found, wanted);
     if (found != 0 && at < FROM_SHIFT / 8) hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
     return found == 0;
+}
+
+/* ---- Behind large objects (C4) ----------------------------------------------------------------------------------- */
+
+static uint64_t slack_word_for(const void *block) { return canary_for(block, 0) | UINT64_C(0x8181818181818181); }
+
+/* What lies `at` bytes behind the block's beginning: the word's bytes by turns. */
+static unsigned char slack_byte(uint64_t word, size_t at) { return (unsigned char)(word >> at % sizeof word * 8); }
+
+/* The bytes up to the first word. */
+static size_t bytes_to_word(size_t usable, size_t slack) {
+    size_t bytes = hak_align_up(usable, sizeof(canary_word)) - usable;
+    return bytes < slack ? bytes : slack;
+}
+
+void hak_canary_fill(void *block, size_t usable, size_t slack) {
+    uint64_t word = slack_word_for(block);
+    unsigned char *bytes = block;
+    size_t at = usable, end = usable + slack, words = usable + bytes_to_word(usable, slack);
+    for (; at < words; at++) bytes[at] = slack_byte(word, at);
+    for (; at < end; at += sizeof word) *canary_of(block, at) = word;
+}
+
+static HAK_COLD _Noreturn void report_slack(const void *block, size_t usable, uint64_t word, const char *function) {
+    const unsigned char *bytes = block;
+    size_t at = usable;
+    while (bytes[at] == slack_byte(word, at)) at++;
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at - usable, usable);
+}
+
+/* True when it is as it was filled. */
+static bool is_filled(const void *block, size_t usable, size_t slack) {
+    uint64_t word = slack_word_for(block), difference = 0;
+    const unsigned char *bytes = block;
+    size_t at = usable, end = usable + slack, words = usable + bytes_to_word(usable, slack);
+    for (; at < words; at++) difference |= bytes[at] ^ slack_byte(word, at);
+    for (; at < end; at += sizeof word) difference |= *canary_of(block, at) ^ word;
+    return difference == 0;
+}
+
+void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function) {
+    if (HAK_UNLIKELY(!is_filled(block, usable, slack))) report_slack(block, usable, slack_word_for(block), function);
+}
+
+void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function) {
+    hak_canary_look_behind(block, usable, slack, function);
+    memset((char *)block + usable, 0, slack);
 }

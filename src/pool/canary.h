@@ -6,18 +6,14 @@
  *       handed out. So units that become a slab are zero.
  *   C3  A block is looked at when it is freed, when it goes back to its slab, and when it is handed out. What doesn't
  *       hold then is misuse, and ends the program.
+ *   C4  Behind a live large object all bytes to the end of its last page are filled (its slack, region/large.h), with
+ *       what is made of its address and of the secret number. No byte of it is a letter or zero.
  */
 #ifndef HAK_POOL_CANARY_H
 #define HAK_POOL_CANARY_H
 
+#include "slab/origin.h"
 #include "slab/size_class.h"
-
-/* Which call a block is from, in the low bits. Above is the logarithm of the alignment that a `new` was told, or 0. */
-enum { HAK_FROM_MALLOC = 1, HAK_FROM_NEW = 2, HAK_FROM_NEW_ARRAY = 3, HAK_FROM_BITS = 2 };
-
-HAK_INLINE uint32_t hak_from_aligned_new(size_t alignment) {
-    return HAK_FROM_NEW | hak_highest_bit(alignment) << HAK_FROM_BITS;
-}
 
 /* Chooses the secret number, before any block is handed out. */
 void hak_canary_begin(void);
@@ -33,6 +29,19 @@ void hak_canary_take_back(void *block, size_t usable, uint32_t from);
 
 /* True when the block is free. One that is neither live nor free ends the program. */
 bool hak_canary_is_free(const void *block, size_t usable, const char *function);
+
+/* The `slack` bytes behind a large object of `usable` bytes are filled; looked at, for `function`; looked at, and
+ * zeroed. */
+void hak_canary_fill(void *block, size_t usable, size_t slack);
+void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function);
+void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function);
+
+/* What frees blocks from such a call. */
+const char *hak_canary_freed_by(uint32_t from);
+
+/* Ends the program when `by`, what frees blocks from one call, gets a block that is `from` another. `function` is its
+ * name. */
+void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, uint32_t by, const char *function);
 
 /* A free block: C2 is looked at. */
 void hak_canary_look(const void *block, size_t usable);

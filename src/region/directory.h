@@ -15,17 +15,34 @@
 
 #include "base/atomic.h"
 #include "base/bits.h"
+#include "slab/size_class.h"
 
 #define HAK_GRANULE_SHIFT 21
 #define HAK_GRANULE_BYTES ((size_t)1 << HAK_GRANULE_SHIFT)
 
 /* An entry: 0 for nothing; the number of a range, tagged; or the bytes of a mapping, a multiple of the page size,
- * tagged. */
+ * tagged. In the secure build a mapping's says of its object, too, where it is from (slab/origin.h), whether its last
+ * page is forbidden (hak_page_policy_forbid), and above the bytes how many of them are not the program's, less
+ * HAK_CANARY_BYTES. */
 enum { HAK_ENTRY_NONE = 0, HAK_ENTRY_RANGE = 1, HAK_ENTRY_MAPPING = 2, HAK_ENTRY_KIND_MASK = 3 };
+enum { HAK_ENTRY_ORIGIN_SHIFT = 2, HAK_ENTRY_FORBIDDEN = 1 << 10 };
+enum { HAK_ENTRY_BYTES_SHIFT = 12, HAK_ENTRY_REST_SHIFT = 47 };
 
 HAK_INLINE uint64_t hak_entry_for_range(uint32_t number) { return (uint64_t)number << 2 | HAK_ENTRY_RANGE; }
 HAK_INLINE uint64_t hak_entry_for_mapping(size_t bytes) { return bytes | HAK_ENTRY_MAPPING; }
-HAK_INLINE size_t hak_entry_mapping_bytes(uint64_t entry) { return entry & ~(uint64_t)HAK_ENTRY_KIND_MASK; }
+HAK_INLINE size_t hak_entry_mapping_bytes(uint64_t entry) {
+    return entry & hak_low_bits(HAK_ENTRY_REST_SHIFT) & ~hak_low_bits(HAK_ENTRY_BYTES_SHIFT);
+}
+
+/* The secure build's. */
+HAK_INLINE uint64_t hak_entry_for_object(size_t bytes, size_t usable, uint32_t from) {
+    uint64_t rest = bytes - usable - HAK_CANARY_BYTES;
+    return hak_entry_for_mapping(bytes) | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT | rest << HAK_ENTRY_REST_SHIFT;
+}
+HAK_INLINE size_t hak_entry_usable_bytes(uint64_t entry) {
+    return hak_entry_mapping_bytes(entry) - HAK_CANARY_BYTES - (entry >> HAK_ENTRY_REST_SHIFT);
+}
+HAK_INLINE uint32_t hak_entry_origin(uint64_t entry) { return entry >> HAK_ENTRY_ORIGIN_SHIFT & 0xFF; }
 
 /* The entry of the granule of `address`; HAK_ENTRY_NONE for any address that has none, whatever its value. */
 uint64_t hak_directory_get(uintptr_t address);

@@ -29,11 +29,28 @@ static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UI
 /* A run that grows by so large a part is copied, if so many times what it wants lies free and has its memory. */
 enum { COPIED_GROWTH_SHARE = 2, COPIED_DIRTY_TIMES = 2 };
 
-static uint32_t units_for(size_t bytes) { return (uint32_t)((bytes + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT); }
+/* The pages of an object that has so many usable bytes. */
+static size_t bytes_of_pages(size_t usable) { return hak_align_up(usable + HAK_CANARY_BYTES, hak_os_page_bytes()); }
+
+/* And its mapping, with a page for the guard. */
+static size_t bytes_of_mapping(size_t usable) {
+    return bytes_of_pages(usable) + (HAK_SECURE ? hak_os_page_bytes() : 0);
+}
+
+static uint32_t units_for(size_t bytes) {
+    return (uint32_t)((bytes + HAK_CANARY_BYTES + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
+}
+
+static void set_facts_of_run(struct hak_slab *run, size_t bytes, uint32_t from) {
+    if (HAK_SECURE) hak_atomic_store(&run->run_facts, bytes | (uint64_t)from << HAK_RUN_ORIGIN_SHIFT, relaxed);
+}
+
+static uint32_t origin_of_run(const struct hak_slab *run) {
+    return HAK_SECURE ? (uint32_t)(hak_atomic_load(&run->run_facts, relaxed) >> HAK_RUN_ORIGIN_SHIFT) : 0;
+}
 
 static void set_bytes_of_run(struct hak_slab *run, size_t bytes) {
-    size_t page = hak_os_page_bytes();
-    hak_atomic_store(&run->run_pages, (uint32_t)((bytes + page - 1) / page), relaxed);
+    hak_atomic_store(&run->run_pages, (uint32_t)(bytes_of_pages(bytes) / hak_os_page_bytes()), relaxed);
     hak_atomic_store(&run->purged_pages, 0, relaxed);
     hak_atomic_store(&run->sweeps, 0, relaxed);
 }
@@ -43,12 +60,35 @@ static size_t bytes_of_run(const struct hak_slab *run) {
 }
 
 /* What a run's record says of its tail, what lies in its last unit behind its last page, in the place where a slab's
- * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again. */
-enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT };
+ * says which pages were purged. CUT is said before the tail is unmapped, and until it is mapped again; GUARDED before
+ * it gets guards, and until they are gone. */
+enum { TAIL_MAPPED, TAIL_PURGED, TAIL_CUT, TAIL_GUARDED };
+
+static size_t tail_bytes_of(const struct hak_slab *run) {
+    size_t bytes = bytes_of_run(run);
+    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
+}
+
+static uintptr_t tail_of(const struct hak_slab *run) {
+    return hak_region_start_of(hak_region_range_of_record(run), run) + bytes_of_run(run);
+}
+
+/* The caller has the run, and its tail is whole. Where guards are refused the tail may have some, unless they are
+ * gone. */
+static void guard_tail(struct hak_slab *run) {
+    if (!HAK_SECURE || tail_bytes_of(run) == 0) return;
+    hak_atomic_store(&run->purged_pages, TAIL_GUARDED, relaxed);
+    hak_signal_fence(); /* L3 */
+    if (hak_page_policy_guard(hak_region_range_of_record(run), tail_of(run), tail_bytes_of(run))) return;
+    if (hak_os_unguard((void *)tail_of(run), tail_bytes_of(run)))
+        hak_atomic_store(&run->purged_pages, TAIL_MAPPED, relaxed);
+}
 
 /* Makes a run of units that the caller has. */
 static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
     set_bytes_of_run(run, bytes);
+    set_facts_of_run(run, bytes, HAK_FROM_MALLOC);
+    guard_tail(run);
     /* Release pairs with begin_change: who gets at the run sees its bytes. */
     hak_atomic_store(&run->state, run_live, release);
     hak_region_mark(run, units, HAK_CLASS_RUN_BODY);
@@ -58,7 +98,7 @@ static void *begin_run(struct hak_slab *run, uint32_t units, size_t bytes) {
 }
 
 static void *alloc_run(size_t bytes, size_t alignment, bool clear) {
-    uint32_t units = units_for(bytes), unit_alignment = alignment <= HAK_UNIT_BYTES ? 1 : units_for(alignment);
+    uint32_t units = units_for(bytes), unit_alignment = (uint32_t)((alignment + HAK_UNIT_BYTES - 1) >> HAK_UNIT_SHIFT);
     static const enum hak_unit_source sources[] = {HAK_UNITS_DIRTY, HAK_UNITS_FREE, HAK_UNITS_NEW_SUPER,
                                                    HAK_UNITS_LAST_RESORT};
     struct hak_slab *run = NULL;
@@ -88,15 +128,53 @@ static void *map_block(size_t bytes, size_t alignment) {
     return NULL;
 }
 
-static bool free_mapping(uintptr_t start, size_t bytes) {
-    if (!hak_directory_replace(start, hak_entry_for_mapping(bytes), HAK_ENTRY_NONE)) return false;
-    hak_mapping_cache_put(start, bytes);
+/* The entry of a mapping that is `place`, or was when it was found. */
+static uint64_t entry_of(const struct hak_place *place) {
+    if (!HAK_SECURE) return hak_entry_for_mapping(place->bytes);
+    uint64_t entry = hak_directory_get(place->start);
+    return (entry & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING ? entry : HAK_ENTRY_MAPPING;
+}
+
+/* The object leaves the last page of its mapping. */
+static bool has_guard_page(uint64_t entry) {
+    return hak_entry_mapping_bytes(entry) > bytes_of_pages(hak_entry_usable_bytes(entry));
+}
+
+/* Says in a mapping's entry what object it has, and guards it. */
+static void *begin_object(void *start, size_t usable, uint32_t from) {
+    if (!HAK_SECURE || start == NULL) return start;
+    size_t bytes = hak_entry_mapping_bytes(hak_directory_get((uintptr_t)start)), page = hak_os_page_bytes();
+    uint64_t entry = hak_entry_for_object(bytes, usable, from);
+    uintptr_t last = (uintptr_t)start + bytes - page;
+    if (has_guard_page(entry) && !hak_os_guard((void *)last, page) && hak_page_policy_forbid(last))
+        entry |= HAK_ENTRY_FORBIDDEN;
+    hak_directory_set((uintptr_t)start, entry); /* can't fail: there is one */
+    return start;
+}
+
+/* Takes the guard away from a mapping whose entry this was. Returns the bytes that it has then: if the kernel refuses,
+ * the last page is none of it any more, and goes back, or is nobody's. */
+static size_t end_object(uintptr_t start, uint64_t entry) {
+    size_t bytes = hak_entry_mapping_bytes(entry);
+    if (!HAK_SECURE || !has_guard_page(entry)) return bytes;
+    size_t page = hak_os_page_bytes();
+    void *last = (void *)(start + bytes - page);
+    bool is_forbidden = (entry & HAK_ENTRY_FORBIDDEN) != 0,
+         is_open = is_forbidden ? hak_os_commit(last, page) : hak_os_unguard(last, page);
+    if (is_forbidden) hak_page_policy_count_allowed();
+    if (is_open) return bytes;
+    hak_os_unmap(last, page);
+    return bytes - page;
+}
+
+static bool free_mapping(uintptr_t start, uint64_t entry) {
+    if (!hak_directory_replace(start, entry, HAK_ENTRY_NONE)) return false;
+    hak_mapping_cache_put(start, end_object(start, entry));
     hak_decay_after_release(0);
     return true;
 }
 
-static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
-    bytes = hak_align_up(bytes, hak_os_page_bytes());
+static void *find_mapping(size_t bytes, size_t alignment, bool clear) {
     if (alignment > HAK_GRANULE_BYTES) return map_block(bytes, alignment);
     size_t have_bytes;
     void *kept = hak_mapping_cache_take(bytes, &have_bytes);
@@ -104,8 +182,12 @@ static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
     /* A mapping is too large to be written to before it is used. */
     if (!clear || hak_os_purge(kept, have_bytes)) return kept;
     if (have_bytes <= MOST_CLEARED_BYTES) return memset(kept, 0, have_bytes);
-    free_mapping((uintptr_t)kept, have_bytes);
+    free_mapping((uintptr_t)kept, hak_entry_for_mapping(have_bytes));
     return map_block(bytes, HAK_GRANULE_BYTES);
+}
+
+static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
+    return begin_object(find_mapping(bytes_of_mapping(bytes), alignment, clear), bytes, HAK_FROM_MALLOC);
 }
 
 static void *find_large(size_t bytes, size_t alignment, bool clear) {
@@ -150,7 +232,7 @@ void *hak_large_map(size_t bytes, size_t alignment, bool clear) {
 /* The caller has the run, and only its units afterwards. Returns how many. */
 static uint32_t end_run(struct hak_slab *run) {
     size_t bytes = bytes_of_run(run), whole_bytes = hak_align_up(bytes, HAK_UNIT_BYTES);
-    uint32_t units = units_for(bytes);
+    uint32_t units = (uint32_t)(whole_bytes >> HAK_UNIT_SHIFT);
     if (hak_atomic_load(&run->purged_pages, relaxed) != 0)
         hak_count_growth((whole_bytes - bytes) / hak_os_page_bytes());
     hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
@@ -159,19 +241,23 @@ static uint32_t end_run(struct hak_slab *run) {
     return units;
 }
 
-static size_t tail_bytes_of(const struct hak_slab *run) {
-    size_t bytes = bytes_of_run(run);
-    return hak_align_up(bytes, HAK_UNIT_BYTES) - bytes;
-}
-
-static uintptr_t tail_of(const struct hak_slab *run) {
-    return hak_region_start_of(hak_region_range_of_record(run), run) + bytes_of_run(run);
-}
-
 static bool is_cut(const struct hak_slab *run) { return hak_atomic_load(&run->purged_pages, relaxed) == TAIL_CUT; }
 
-/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again. */
+static bool is_guarded(const struct hak_slab *run) {
+    return HAK_SECURE && hak_atomic_load(&run->purged_pages, relaxed) == TAIL_GUARDED;
+}
+
+static bool take_guards(struct hak_slab *run) {
+    if (!hak_os_unguard((void *)tail_of(run), tail_bytes_of(run))) return false;
+    hak_signal_fence(); /* L3 */
+    hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
+    return true;
+}
+
+/* The caller has the run. False when its tail was cut, and the kernel doesn't map it again, or has guards that the
+ * kernel doesn't take away. */
 static bool restore_tail(struct hak_slab *run) {
+    if (is_guarded(run)) return take_guards(run);
     if (HAK_LIKELY(!is_cut(run))) return true;
     if (hak_page_policy_map_again(tail_of(run), tail_bytes_of(run), false) != HAK_OS_MAPPED) return false;
     hak_page_policy_count_cut(-1);
@@ -187,16 +273,24 @@ static void give_up_last_unit(struct hak_slab *last, size_t bytes) {
     if (hak_os_unmap((void *)hak_region_start_of(range, last), bytes)) hak_region_release_absent(last);
 }
 
+/* The same of one whose tail has guards. In further ranges no unit is absent (hak_region_unmap_units). */
+static void give_up_guarded_unit(struct hak_slab *last) {
+    struct hak_range *range = hak_region_range_of_record(last);
+    if (range->number == 0 && hak_page_policy_unmap(range, hak_region_start_of(range, last), HAK_UNIT_BYTES))
+        hak_region_release_absent(last);
+}
+
 /* The caller has the run, and gives up its units, of which this is the count; `moved` says that they have no memory any
  * more. */
 static uint32_t give_up_run(struct hak_slab *run, bool moved) {
     size_t bytes = bytes_of_run(run);
-    bool is_whole = restore_tail(run);
+    bool is_whole = restore_tail(run), was_guarded = !is_whole && is_guarded(run);
     uint32_t units = end_run(run);
     if (HAK_UNLIKELY(!is_whole)) {
         struct hak_slab *last = run + --units;
         hak_atomic_store(&last->range, hak_atomic_load(&run->range, relaxed), relaxed);
-        give_up_last_unit(last, bytes - (size_t)units * HAK_UNIT_BYTES);
+        if (was_guarded) give_up_guarded_unit(last);
+        else give_up_last_unit(last, bytes - (size_t)units * HAK_UNIT_BYTES);
     }
     if (moved) hak_region_release_fresh(run, units);
     else if (units != 0) hak_region_release(run, units);
@@ -266,7 +360,8 @@ size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit) {
     struct hak_slab *run = &range->slabs[unit];
     if (hak_large_tail_bytes(range, unit) == 0 || !begin_change(run)) return 0;
     size_t tail_bytes = tail_bytes_of(run);
-    bool purged = tail_bytes != 0 && !is_cut(run) && hak_page_policy_purge(range, tail_of(run), tail_bytes, false);
+    bool purged = tail_bytes != 0 && !is_cut(run) && !is_guarded(run) &&
+                  hak_page_policy_purge(range, tail_of(run), tail_bytes, false);
     if (purged) hak_atomic_store(&run->purged_pages, TAIL_PURGED, relaxed);
     end_change(run);
     return purged ? tail_bytes : 0;
@@ -295,7 +390,7 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit) {
 
 bool hak_large_free(const struct hak_place *place) {
     struct hak_change change = hak_change_begin();
-    bool is_free = place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, place->bytes);
+    bool is_free = place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, entry_of(place));
     hak_change_end(change, true);
     return is_free;
 }
@@ -353,10 +448,10 @@ static void *move_run(const struct hak_place *place, size_t bytes) {
     /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
      * counts it as if it were. What is to be moved is one mapping, or is not moved: one page tells. */
     if (HAK_UNLIKELY(hak_os_is_locked((void *)place->start))) return NULL;
-    struct hak_os_target target = reserve_target(hak_align_up(bytes, hak_os_page_bytes()));
+    struct hak_os_target target = reserve_target(bytes_of_mapping(bytes));
     if (target.start == NULL) return NULL;
     /* With what lies behind its last page: the units are to be empty. */
-    size_t have_bytes = hak_align_up(place->bytes, HAK_UNIT_BYTES);
+    size_t have_bytes = (size_t)units_for(place->bytes) << HAK_UNIT_SHIFT;
     hak_page_policy_make_one_mapping(hak_region_range_of_record(place->slab), place->start, have_bytes);
     void *between = hak_os_move_pages((void *)place->start, have_bytes);
     if (between == NULL) {
@@ -364,7 +459,7 @@ static void *move_run(const struct hak_place *place, size_t bytes) {
         return NULL;
     }
     void *moved = move_mapping((uintptr_t)between, have_bytes, &target);
-    if (moved != NULL) return moved;
+    if (moved != NULL) return begin_object(moved, bytes, origin_of_run(place->slab));
     memcpy((void *)place->start, between, place->bytes);
     if (!hak_os_unmap(between, have_bytes)) hak_os_purge(between, have_bytes); /* its addresses are lost */
     return NULL;
@@ -390,7 +485,10 @@ static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
 static void *resize_run(const struct hak_place *place, size_t bytes) {
     struct hak_slab *run = place->slab;
     if (bytes <= HAK_SMALL_MAX) return NULL;
-    if (hak_align_up(bytes, hak_os_page_bytes()) == place->bytes) return (void *)place->start;
+    if (bytes_of_pages(bytes) == bytes_of_pages(place->bytes)) {
+        set_facts_of_run(run, bytes, origin_of_run(run));
+        return (void *)place->start;
+    }
     if (!begin_change(run)) return bytes < place->bytes ? (void *)place->start : NULL;
     if (!restore_tail(run)) {
         end_change(run);
@@ -399,14 +497,20 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
     uint32_t have = units_for(place->bytes), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
     if (want == 0 || (want > have && !extend_run(run, have, want))) {
         void *moved = move_run(place, bytes);
-        if (moved != NULL) give_up_run(run, true);
-        else end_change(run);
+        if (moved != NULL) {
+            give_up_run(run, true);
+        } else {
+            guard_tail(run);
+            end_change(run);
+        }
         return moved;
     }
     hak_signal_fence(); /* L2: units, then bytes; or bytes, then units */
     set_bytes_of_run(run, bytes);
+    set_facts_of_run(run, bytes, origin_of_run(run));
     hak_signal_fence();
     if (want < have) shorten_run(run, have, want);
+    guard_tail(run);
     end_change(run);
     return (void *)place->start;
 }
@@ -418,25 +522,52 @@ static void shorten_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
     if (!hak_os_remap((void *)start, have_bytes, bytes)) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
 }
 
-static void *resize_mapping(const struct hak_place *place, size_t bytes) {
-    bytes = hak_align_up(bytes, hak_os_page_bytes());
-    if (bytes == place->bytes) return (void *)place->start;
-    if (bytes <= HAK_SMALL_MAX) return NULL;
-    if (bytes < place->bytes) {
-        shorten_mapping(place->start, place->bytes, bytes);
-        return (void *)place->start;
+/* Returns where the mapping is then; NULL when it can't have as many bytes. */
+static void *change_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
+    if (bytes < have_bytes) {
+        shorten_mapping(start, have_bytes, bytes);
+        return (void *)start;
     }
-    if (hak_os_remap((void *)place->start, place->bytes, bytes)) {
-        count_larger(place->bytes, bytes);
-        hak_directory_set(place->start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
-        return (void *)place->start;
+    if (hak_os_remap((void *)start, have_bytes, bytes)) {
+        count_larger(have_bytes, bytes);
+        hak_directory_set(start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
+        return (void *)start;
     }
     struct hak_os_target target = reserve_target(bytes);
     if (target.start == NULL) return NULL;
-    hak_directory_set(place->start, HAK_ENTRY_NONE); /* D3 */
-    void *moved = move_mapping(place->start, place->bytes, &target);
-    if (moved == NULL) hak_directory_set(place->start, hak_entry_for_mapping(place->bytes));
+    hak_directory_set(start, HAK_ENTRY_NONE); /* D3 */
+    void *moved = move_mapping(start, have_bytes, &target);
+    if (moved == NULL) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
     return moved;
+}
+
+/* The object may use other bytes of the same pages. */
+static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size_t bytes) {
+    if (!HAK_SECURE) return (void *)place->start;
+    uint64_t changed = hak_entry_for_object(hak_entry_mapping_bytes(entry), bytes, hak_entry_origin(entry));
+    hak_directory_set(place->start, changed | (entry & HAK_ENTRY_FORBIDDEN));
+    return (void *)place->start;
+}
+
+/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). One that can't become shorter
+ * has what it had, and the object in one that can't grow is what it was. */
+static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_t bytes) {
+    uintptr_t start = place->start;
+    hak_directory_set(start, hak_entry_for_mapping(hak_entry_mapping_bytes(entry) - hak_os_page_bytes()));
+    size_t have_bytes = end_object(start, entry), want_bytes = bytes_of_mapping(bytes);
+    hak_directory_set(start, hak_entry_for_mapping(have_bytes));
+    void *resized = change_mapping(start, have_bytes, want_bytes), *now = resized == NULL ? (void *)start : resized;
+    bool is_done = resized != NULL && hak_entry_mapping_bytes(hak_directory_get((uintptr_t)now)) == want_bytes;
+    begin_object(now, is_done ? bytes : place->bytes, hak_entry_origin(entry));
+    return resized;
+}
+
+static void *resize_mapping(const struct hak_place *place, size_t bytes) {
+    uint64_t entry = entry_of(place);
+    size_t have_bytes = hak_entry_mapping_bytes(entry), want_bytes = bytes_of_mapping(bytes);
+    if (want_bytes == have_bytes) return resize_in_pages(place, entry, bytes);
+    if (bytes <= HAK_SMALL_MAX) return NULL;
+    return HAK_SECURE ? resize_guarded(place, entry, bytes) : change_mapping(place->start, have_bytes, want_bytes);
 }
 
 void *hak_large_resize(const struct hak_place *place, size_t bytes) {
@@ -444,4 +575,23 @@ void *hak_large_resize(const struct hak_place *place, size_t bytes) {
     void *resized = place->kind == HAK_PLACE_RUN ? resize_run(place, bytes) : resize_mapping(place, bytes);
     hak_change_end(change, true);
     return resized;
+}
+
+/* ---- What the secure build knows of an object -------------------------------------------------------------------- */
+
+size_t hak_large_slack_bytes(size_t usable) { return bytes_of_pages(usable) - usable; }
+
+uint32_t hak_large_origin(const struct hak_place *place) {
+    return place->kind == HAK_PLACE_RUN ? origin_of_run(place->slab)
+                                        : hak_entry_origin(hak_directory_get(place->start));
+}
+
+void hak_large_set_origin(const struct hak_place *place, uint32_t from) {
+    const uint64_t in_entry = (uint64_t)0xFF << HAK_ENTRY_ORIGIN_SHIFT;
+    if (place->kind == HAK_PLACE_RUN) {
+        set_facts_of_run(place->slab, place->bytes, from);
+        return;
+    }
+    uint64_t entry = hak_directory_get(place->start) & ~in_entry;
+    hak_directory_set(place->start, entry | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT);
 }

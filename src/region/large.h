@@ -4,6 +4,10 @@
  * SuperSlabs. Above, each has a mapping of its own, which starts at a granule and grows by remapping. When one of the
  * two is not to be had, the other serves. A run that can't grow where it is becomes a mapping.
  *
+ * In the secure build large objects have guards behind them, which fault when they are touched. A mapping has a page
+ * more for that. It is forbidden, as a mapping of its own, if the kernel has no guards within mappings (hak_os_guard).
+ * A run has its tail, what its last unit has left behind its last page, if there are such guards.
+ *
  * The state of a run's record says who may change the run:
  *
  *       live                    nobody is at it
@@ -27,6 +31,8 @@
  *   L4  What the directory says of a mapping is there, all of it (D3): a mapping that grows has the pages before its
  *       entry says so, one that shrinks has an entry for what is left before pages go. A kept mapping is in one place
  *       or in nobody's.
+ *       Who changes a tail's guards says before that it has some, and when they are gone that it has none. So there
+ *       are no guards but where a record says so, of whoever has the units, or that of a mapping.
  *   L5  What another thread had in hand, and no record or entry has, is lost to the child: of each thread at most the
  *       object that it was making, freeing or resizing, with its old and its new place; the SuperSlabs that it was
  *       making for it; one kept mapping. The block itself that another thread was in the middle of resizing is
@@ -36,6 +42,7 @@
 #define HAK_REGION_LARGE_H
 
 #include "region/region.h"
+#include "slab/origin.h"
 
 /* A block of `bytes`, 1..PTRDIFF_MAX, at a multiple of `alignment`, a power of two. NULL when there is no memory. With
  * `clear` all its usable bytes are zero; what the kernel has given zero is not touched for that. */
@@ -72,6 +79,13 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
 /* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its
  * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
+
+/* In the secure build an object says where it is from, malloc at first, and how many bytes the program may use of it:
+ * exactly as many as were asked for. What lies behind them, up to the end of the last page, is its slack, of which
+ * there are HAK_CANARY_BYTES at least; it is the caller's to fill and look at. */
+size_t hak_large_slack_bytes(size_t usable);
+uint32_t hak_large_origin(const struct hak_place *place);
+void hak_large_set_origin(const struct hak_place *place, uint32_t from);
 
 /* In a child after fork, for each run: nobody is at it any more. Writes where somebody was. */
 void hak_large_recover_run(struct hak_slab *run);

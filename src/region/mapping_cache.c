@@ -176,7 +176,7 @@ void *hak_mapping_cache_take(size_t bytes, size_t *have_bytes) {
     if (place == HAK_KEPT_MAPPINGS || !take_place(place, word)) return NULL;
     uintptr_t start = hak_kept_start(word);
     size_t have = bytes_of(word);
-    if (have < bytes || have > bytes + bytes / 4) {
+    if (have < bytes || have > bytes + bytes / 4 || (HAK_SECURE && have != bytes)) { /* behind the object lies little */
         if (!hak_os_remap((void *)start, have, bytes)) {
             hak_mapping_cache_give_back(start, have);
             return NULL;

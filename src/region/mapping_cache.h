@@ -24,8 +24,9 @@ void hak_mapping_cache_tell_mapped(size_t bytes);
  * then; and if there is no place for it, it has no memory any more, but its addresses are lost. */
 bool hak_mapping_cache_give_back(uintptr_t start, size_t bytes);
 
-/* A kept mapping of `bytes`, or up to a quarter more, which is *have_bytes, with a directory entry; its contents are
- * what its last user left. NULL when there is none. `bytes` is a multiple of the page size. */
+/* A kept mapping of `bytes`, which is *have_bytes, or up to a quarter more, but not in the secure build; with a
+ * directory entry; its contents are what its last user left. NULL when there is none. `bytes` is a multiple of the
+ * page size. */
 void *hak_mapping_cache_take(size_t bytes, size_t *have_bytes);
 
 /* How much lies free: dirty units, and kept mappings. */

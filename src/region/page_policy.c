@@ -24,8 +24,9 @@ static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without
 /* Parts of SuperSlabs that are not mapped: no fewer than there are since the last count, for each change may add one.
  * Counted anew when the budget seems to be spent, and enough has changed to be worth it. */
 static HAK_ATOMIC(uint64_t) gap_count, gap_changes;
-static HAK_ATOMIC(uint64_t) cut_count;   /* of these, what lies behind runs (region/large.c); a guess */
-static HAK_ATOMIC(uint64_t) apart_count; /* mappings more that stay when gaps have been mapped again */
+static HAK_ATOMIC(uint64_t) cut_count;       /* of these, what lies behind runs (region/large.c); a guess */
+static HAK_ATOMIC(uint64_t) apart_count;     /* mappings more that stay when gaps have been mapped again */
+static HAK_ATOMIC(uint64_t) forbidden_count; /* inaccessible pages behind objects that have mappings of their own */
 static bool is_forked_child;
 
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
@@ -33,7 +34,7 @@ enum { OTHER_MAPPINGS = 256 };
 
 /* Half of what a kernel allows that nobody has set otherwise. What it is set to stands in a file, which is not opened:
  * those who set it allow more, and where it is less P2 holds all the same. */
-enum { MOST_MAPPINGS = 65530 / 2, MAPPINGS_FOR_UNITS = 2048 };
+enum { MOST_MAPPINGS = 65530 / 2, MAPPINGS_FOR_UNITS = 2048, MOST_FORBIDDEN = 1024 };
 
 /* Whoever maps a part again between two others makes one mapping of the three, most often. The kernel leaves them apart
  * in a forked child; and where the part was in the middle of a gap, and was touched before what is around it is
@@ -44,7 +45,8 @@ static uint64_t count_mappings(void) {
     uint64_t gaps = hak_atomic_load(&gap_count, relaxed);
     if (is_forked_child) gaps *= APART_MAPPINGS; /* as many as they will be once they are mapped */
     return hak_atomic_load(&hak_mapping_count, relaxed) + hak_atomic_load(&border_count, relaxed) + gaps +
-           hak_atomic_load(&apart_count, relaxed) + OTHER_MAPPINGS;
+           hak_atomic_load(&apart_count, relaxed) + (HAK_SECURE ? hak_atomic_load(&forbidden_count, relaxed) : 0) +
+           OTHER_MAPPINGS;
 }
 
 /* Of absent units in the first range, the only one that has some. */
@@ -321,6 +323,21 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
     hak_atomic_store(&was_ever_lazy, true, relaxed);
     return hak_os_purge_lazily((void *)start, bytes);
 }
+
+bool hak_page_policy_guard(struct hak_range *range, uintptr_t start, size_t bytes) {
+    if (!hak_os_may_guard()) return false;
+    give_up_huge_page(range, start, bytes, false);
+    return hak_os_guard((void *)start, bytes);
+}
+
+bool hak_page_policy_forbid(uintptr_t page) {
+    if (hak_atomic_load(&forbidden_count, relaxed) >= MOST_FORBIDDEN || !fits_budget(1)) return false;
+    if (!hak_os_forbid((void *)page, hak_os_page_bytes())) return false;
+    hak_atomic_fetch_add(&forbidden_count, 1, relaxed);
+    return true;
+}
+
+void hak_page_policy_count_allowed(void) { hak_atomic_fetch_sub(&forbidden_count, 1, relaxed); }
 
 bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes) {
     if (!fits_budget(1)) return false;

@@ -47,6 +47,14 @@ bool hak_page_policy_purge(struct hak_range *range, uintptr_t start, size_t byte
 bool hak_page_policy_unmap(struct hak_range *range, uintptr_t start, size_t bytes);
 enum hak_os_mapped hak_page_policy_map_again(uintptr_t start, size_t bytes, bool in_the_middle);
 
+/* Guards behind large objects, of the secure build. The first puts them into a part of a SuperSlab that the caller has;
+ * false as of hak_os_guard. The second makes an inaccessible page of the last one of an object's mapping, which is a
+ * mapping more; false when the kernel refuses, or there are so many of these that no more may be (P2). The third says
+ * that it is none any more. */
+bool hak_page_policy_guard(struct hak_range *range, uintptr_t start, size_t bytes);
+bool hak_page_policy_forbid(uintptr_t page);
+void hak_page_policy_count_allowed(void);
+
 /* So many tails of runs more were unmapped; or less, as they are mapped again, or their last unit is absent as a
  * whole. */
 void hak_page_policy_count_cut(int32_t change);

@@ -472,8 +472,12 @@ struct hak_place hak_region_find(uintptr_t address) {
     }
     if (size_class == HAK_CLASS_NONE) {
         /* A mapping may lie where units are absent, and somebody be about to try whether they can be mapped again. */
-        if (hak_directory_find_mapping(address, &place.start, &place.bytes)) place.kind = HAK_PLACE_MAPPING;
-        else if (hak_guard_find(address, &place.start, &place.bytes)) place.kind = HAK_PLACE_GUARDED;
+        if (hak_directory_find_mapping(address, &place.start, &place.bytes)) {
+            place.kind = HAK_PLACE_MAPPING;
+            if (HAK_SECURE) place.bytes = hak_entry_usable_bytes(hak_directory_get(place.start));
+        } else if (hak_guard_find(address, &place.start, &place.bytes)) {
+            place.kind = HAK_PLACE_GUARDED;
+        }
         return place;
     }
     if (size_class <= HAK_SLAB_CLASS_COUNT) {
@@ -493,7 +497,8 @@ struct hak_place hak_region_find(uintptr_t address) {
     place.kind = HAK_PLACE_RUN;
     place.slab = &range->slabs[unit];
     place.start = hak_region_start_of(range, place.slab);
-    place.bytes = hak_atomic_load(&place.slab->run_pages, relaxed) * hak_os_page_bytes();
+    place.bytes = HAK_SECURE ? hak_run_usable_bytes(hak_atomic_load(&place.slab->run_facts, relaxed))
+                             : hak_atomic_load(&place.slab->run_pages, relaxed) * hak_os_page_bytes();
     return place;
 }
 

@@ -58,10 +58,11 @@ struct hak_slab {
     HAK_ATOMIC(uint8_t) scan_word;   /* hint: where the holder claims next; below it, it has freed nothing */
     HAK_ATOMIC(uint8_t) size_class;  /* relaxed: late readers check it against what they hold */
     HAK_OWNED(uint8_t) claimed_word; /* holder: the word it claimed last */
-    HAK_OWNED(uint8_t) was_used;  /* holder: its blocks were in use before, and may be in another processor's cache */
-    HAK_OWNED(uint8_t) tail_word; /* holder: words from here on it has claimed all along (S7) */
-    HAK_ATOMIC(uint8_t) range;    /* relaxed: number of the region's range the units lie in */
-    HAK_ATOMIC(uint8_t) sweeps;   /* hint: sweeps by the background thread since the last claim, up to 2 */
+    HAK_OWNED(uint8_t) was_used;    /* holder: its blocks were in use before, and may be in another processor's cache */
+    HAK_OWNED(uint8_t) tail_word;   /* holder: words from here on it has claimed all along (S7) */
+    HAK_ATOMIC(uint8_t) range;      /* relaxed: number of the region's range the units lie in */
+    HAK_ATOMIC(uint8_t) sweeps;     /* hint: sweeps by the background thread since the last claim, up to 2 */
+    HAK_ATOMIC(uint64_t) run_facts; /* relaxed: of a page run of the secure build; region/large.h */
 
     /* What others need who free: apart from what the holder writes at every refill. */
     _Alignas(64) HAK_ATOMIC(uint64_t) *bits; /* const: S1-S3; inline_bits, or a row of the range's table */
@@ -69,6 +70,10 @@ struct hak_slab {
     HAK_ATOMIC(uint32_t) run_pages;          /* relaxed: of a page run; 0 for a small slab */
     HAK_ATOMIC(uint64_t) inline_bits[HAK_SLAB_INLINE_WORDS];
 };
+
+/* The facts of a run: what the program may use of it, and where it is from (slab/origin.h). */
+enum { HAK_RUN_ORIGIN_SHIFT = 56 };
+HAK_INLINE size_t hak_run_usable_bytes(uint64_t facts) { return facts & hak_low_bits(HAK_RUN_ORIGIN_SHIFT); }
 
 _Static_assert(offsetof(struct hak_slab, bits) == 64, "the holder has a line of its own, and freers the other");
 _Static_assert(sizeof(struct hak_slab) == 128, "two cache lines a unit of 64 KiB: 0.2 %");

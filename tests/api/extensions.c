@@ -2,6 +2,7 @@
  * Compiled twice: linked to libhakmem.so, and to the core that has the hak_* names only (API_HAK). */
 #include "expect.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 static void version(void) {
@@ -120,6 +121,14 @@ static void defragment(size_t size, size_t count, size_t keep_one_in) {
         EXPECT(!memcmp(blocks[i], blocks[i] + 1, size - 1), "a moved block of %zu bytes changed", size);
         hak_free(blocks[i]);
     }
+}
+
+/* Only the secure build can; what it finds is tested with that (abuse.secure_build). */
+static void heap_check(void) {
+    char *block = hak_malloc(100);
+    int result = hak_heap_check();
+    EXPECT(result == 0 || result == ENOTSUP, "hak_heap_check() gave %d", result);
+    hak_free(block);
 }
 
 static void should_move(void) {
@@ -351,7 +360,7 @@ int main(int argc, char **argv) {
         {"should_move", should_move}, {"should_stay", should_stay},
         {"movers", movers},           {"purge", purge},
         {"prewarm", prewarm},         {"stats", stats},
-        {"stats_sizes", stats_sizes},
+        {"stats_sizes", stats_sizes}, {"heap_check", heap_check},
 #ifndef API_HAK
         {"one_heap", one_heap},
 #endif

@@ -333,14 +333,19 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target) 
     if (bytes >= target->bytes) stop("a move to no more room");
     area_of(start, bytes);
     if (area_of_target(target) == NULL) stop("no target");
-    if (!is_granted(FAKE_MOVE)) {
+    int saved_errno = errno;
+    bool granted = is_granted(FAKE_MOVE);
+    void *moved =
+        granted ? mremap(start, bytes, target->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target->start) : MAP_FAILED;
+    /* Pages that had other rights once are another mapping in a child. */
+    if (granted && moved == MAP_FAILED && errno != EFAULT) stop("mremap failed");
+    errno = saved_errno;
+    if (moved == MAP_FAILED) {
         if (!fake_os.keeps_targets) unmap_target(target);
         record(FAKE_MOVE, target->start, target->bytes, false);
         if (fake_os.at_refused_move != NULL) fake_os.at_refused_move();
         return false;
     }
-    if (mremap(start, bytes, target->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target->start) == MAP_FAILED)
-        stop("mremap failed");
     area_of_target(target)->mark = 0;
     cut_area(area_of(start, bytes), (uintptr_t)start, bytes);
     return record(FAKE_MOVE, target->start, target->bytes, true);
@@ -358,6 +363,28 @@ void *hak_os_move_pages(void *start, size_t bytes) {
     add_area((uintptr_t)moved, bytes);
     record(FAKE_MOVE_PAGES, moved, bytes, true);
     return moved;
+}
+
+bool hak_os_may_guard(void) { return fake_os.has_guards; }
+
+/* As pages that are mappings of their own, which what has to be one mapping stumbles over. */
+bool hak_os_guard(void *start, size_t bytes) {
+    area_of(start, bytes);
+    if (!fake_os.has_guards) return false;
+    if (!is_granted(FAKE_GUARD)) {
+        if (bytes > fake_os.page_bytes && mprotect(start, fake_os.page_bytes, PROT_NONE) != 0) stop("mprotect failed");
+        return record(FAKE_GUARD, start, bytes, false);
+    }
+    if (madvise(start, bytes, MADV_DONTNEED) != 0 || mprotect(start, bytes, PROT_NONE) != 0) stop("no guards");
+    return record(FAKE_GUARD, start, bytes, true);
+}
+
+bool hak_os_unguard(void *start, size_t bytes) {
+    area_of(start, bytes);
+    if (!fake_os.has_guards) return true;
+    if (!is_granted(FAKE_UNGUARD)) return record(FAKE_UNGUARD, start, bytes, false);
+    if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) stop("mprotect failed");
+    return record(FAKE_UNGUARD, start, bytes, true);
 }
 
 bool hak_os_is_locked(void *page) { return (void)page, false; }

@@ -33,6 +33,8 @@ enum fake_call_kind {
     FAKE_BREAK,
     FAKE_POPULATE,
     FAKE_LAZY_PURGE,
+    FAKE_GUARD,
+    FAKE_UNGUARD,
     FAKE_KIND_COUNT,
     FAKE_ANY = FAKE_KIND_COUNT /* all of these together */
 };
@@ -65,6 +67,7 @@ struct fake_os {
     void (*at_refused_move)(void); /* called after each, for what another thread does there; NULL */
     void *next_start;              /* where the next mapping will be, if nothing is there; NULL */
     bool has_huge_pages;           /* the kernel gives them; false */
+    bool has_guards;               /* it knows of guards within mappings; false */
     uint64_t touch_ms;             /* what the first touch of a page takes; 0 */
     uint64_t touches;
     uint32_t processors;       /* 64 */

@@ -1,12 +1,20 @@
 /* The secure build: freed blocks wait, are zero, and are looked at when they come out and when they are handed out;
  * what a sized delete is told is compared; behind each block lies a canary. Frees are chosen so many that a block that
  * waits has come out, but for a chance that no run will meet. */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "case.h"
 #include "operators.h"
 
 enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 1024 /* of these, 64 KiB */, LONG = 40 * PLACES };
+
+/* Of a page run, and of an object with a mapping of its own. */
+enum { RUN = 100000, MAPPING = (64 << 20) + 1000 };
 
 static void free_many(int count, size_t size) {
     for (int i = 0; i < count; i++) free(hidden(malloc(size)));
@@ -63,7 +71,35 @@ static void free_sized_as(void *block, size_t size) {
     sized(block, size);
 }
 
+static void check_heap(void) {
+    int (*check)(void) = NULL;
+    *(void **)&check = dlsym(RTLD_DEFAULT, "hak_heap_check");
+    expect(check != NULL && check() == 0, "the heap isn't looked at");
+}
+
+/* Of large objects. Their names begin with "run-" or "mapping-". */
+static void misuse_large(const char *what, size_t size) {
+    char *large = !strncmp(what, "new-", 4) || !strncmp(what, "array-", 6) ? NULL : told(malloc(size));
+    if (!strcmp(what, "new-free")) free(told(new_block(size)));
+    if (!strcmp(what, "array-delete")) delete_block(told(new_array(size)));
+    if (!strcmp(what, "new-realloc")) free(hidden(realloc(told(new_block(size)), 2 * size)));
+    if (!strcmp(what, "new-aligned-delete")) delete_block(told(new_aligned(size, 128)));
+    if (!strcmp(what, "malloc-delete")) delete_array(large);
+    if (!strncmp(what, "overflow-", 9)) large[size] = 0;
+    if (!strcmp(what, "overflow-free")) free(large);
+    if (!strcmp(what, "overflow-realloc")) free(hidden(realloc(large, size + 100)));
+    if (!strcmp(what, "overflow-moved")) free(hidden(realloc(large, 10)));
+    if (!strcmp(what, "overflow-check")) check_heap();
+    if (!strcmp(what, "guard")) large[size + 2 * 4096] = 1;
+    if (!strcmp(what, "last-free")) {
+        large[(size | 4095)] ^= 1;
+        free(large);
+    }
+}
+
 static void victim(const char *what) {
+    if (!strncmp(what, "run-", 4)) misuse_large(what + 4, RUN);
+    if (!strncmp(what, "mapping-", 8)) misuse_large(what + 8, MAPPING);
     char *block = block_of(SIZE);
     case_print(1, "%#lx", (unsigned long)(uintptr_t)block);
     if (!strcmp(what, "smaller")) free_sized_as(hidden(malloc(1000)), 100);
@@ -82,6 +118,17 @@ static void victim(const char *what) {
     if (!strcmp(what, "overflow-thread")) {
         block[SIZE] = 'a';
         by_thread(block);
+    }
+    if (!strncmp(what, "check-", 6)) {
+        check_heap();
+        char *freed = block_of(5 * SIZE);
+        if (!strcmp(what, "check-overflow")) block[SIZE] = 'a';
+        if (!strcmp(what, "check-freed")) {
+            case_print(1, "%#lx", (unsigned long)(uintptr_t)freed);
+            free(freed);
+            *(volatile char *)hidden(freed + 3) = 'a';
+        }
+        check_heap();
     }
     misuse_families(what, block);
     if (!strcmp(what, "large")) free_sized_as(hidden(malloc(100000)), 200000);
@@ -169,6 +216,159 @@ static void run_mismatch(void) {
     expect_end("alignment", "mismatch: a block of 120 bytes from new, aligned to 64");
 }
 
+static void expect_overflow(const char *argument, int at, size_t size) {
+    char line[200];
+    snprintf(line, sizeof line, "overflow: %d bytes behind the end of a block of %zu bytes were written", at, size);
+    expect_end(argument, line);
+}
+
+/* A look at blocks that are live, and at freed ones that wait. */
+static void run_check(void) {
+    expect_overflow("check-overflow", 0, SIZE);
+    expect_end("check-freed", "write after free: 3 bytes into a freed block of 280 bytes");
+    expect_overflow("run-overflow-check", 0, RUN);
+    expect_overflow("mapping-overflow-check", 0, MAPPING);
+}
+
+/* Nothing is said of what is whole. */
+static void run_check_whole(void) {
+    static char *blocks[3000];
+    uint64_t seed = 1;
+    for (int i = 0; i < 100000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = (seed >> 40) % 3000, size = 8 + (seed >> 20) % (seed >> 60 ? 3000 : 300000);
+        if (seed >> 59 & 1) blocks[at] = realloc(blocks[at], size);
+        else free(blocks[at]), blocks[at] = seed >> 58 & 1 ? new_block(size) : new_array(size);
+        if (!(seed >> 59 & 1)) (seed >> 58 & 1 ? delete_block : delete_array)(blocks[at]), blocks[at] = malloc(size);
+        memset(blocks[at], 'a', malloc_usable_size(blocks[at]));
+        if (i % 10000 == 5000) malloc_trim(0);
+        if (i % 1000 == 0) check_heap();
+    }
+    check_heap();
+}
+
+static void run_large(void) {
+    expect_overflow("run-overflow-free", 0, RUN);
+    expect_overflow("run-overflow-realloc", 0, RUN);
+    expect_overflow("run-overflow-moved", 0, RUN);
+    expect_overflow("run-last-free", 2399, RUN);
+    expect_overflow("mapping-overflow-free", 0, MAPPING);
+    expect_overflow("mapping-overflow-realloc", 0, MAPPING);
+    expect_overflow("mapping-overflow-moved", 0, MAPPING);
+    expect_overflow("mapping-last-free", 3095, MAPPING);
+}
+
+static void expect_fault(const char *argument) {
+    struct case_end end = case_watch(argument);
+    expect(end.status != -1 && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGSEGV,
+           "%s: wait status %#x: %.300s", argument, (unsigned)end.status, end.error);
+}
+
+/* As a kernel that doesn't know of guards within mappings. */
+static void know_no_guards(void) {
+    enum { GUARD_INSTALL = 102 };
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, GUARD_INSTALL, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof steps / sizeof *steps, steps};
+    expect(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0,
+           "no filter");
+}
+
+/* Where the kernel has them within mappings; else one with a mapping of its own has one all the same. */
+static void run_large_guards(void) {
+    void *probe = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (madvise(probe, 4096, 102) == 0) expect_fault("run-guard");
+    expect_fault("mapping-guard");
+    know_no_guards();
+    expect_fault("mapping-guard");
+}
+
+/* Objects of all sizes, each used in full, come and go, are resized and trimmed, and children do the same. */
+static void use_large(uint64_t seed, int turns) {
+    static __thread char *blocks[16];
+    static __thread size_t sizes[16];
+    for (int i = 0; i < turns; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = seed >> 60, most = (size_t[]){100000, 1 << 20, 6 << 20, 40 << 20}[seed >> 40 & 3];
+        size_t size = 33000 + (seed >> 20 & 0xFFFFF) * (most / 0x100000 + 1) % most;
+        if (seed >> 50 & 1) size = (size + 4095) & ~(size_t)4095;
+        if (blocks[at] == NULL) {
+            blocks[at] = seed >> 51 & 1 ? malloc(size) : aligned_alloc(1 << 16, size);
+        } else if (seed >> 52 & 1) {
+            char first = blocks[at][0], last = blocks[at][(size < sizes[at] ? size : sizes[at]) - 1];
+            blocks[at] = realloc(blocks[at], size);
+            expect(blocks[at][0] == first && blocks[at][(size < sizes[at] ? size : sizes[at]) - 1] == last, "lost");
+        } else {
+            free(blocks[at]);
+            blocks[at] = NULL;
+            continue;
+        }
+        sizes[at] = size;
+        expect(blocks[at] != NULL && malloc_usable_size(blocks[at]) == size, "%zu bytes", size);
+        if (most <= 1 << 20) memset(blocks[at], (int)i, size);
+        else
+            for (size_t byte = 0; byte < size; byte += 4096) blocks[at][byte] = (char)i;
+        blocks[at][size - 1] = (char)i;
+        if (i % 64 == 63) malloc_trim(0);
+        for (int small = 0; small < 64; small++) free(hidden(malloc((size_t)small * 100)));
+    }
+    for (int i = 0; i < 16; i++) {
+        free(blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+static void *use_large_in_thread(void *number) {
+    use_large((uintptr_t)number + 1, 400);
+    return NULL;
+}
+
+static void run_large_stress(void) {
+    pthread_t threads[3];
+    for (uintptr_t i = 0; i < 3; i++)
+        expect(pthread_create(&threads[i], NULL, use_large_in_thread, (void *)i) == 0, "no thread");
+    for (uint64_t i = 0; i < 6; i++) {
+        use_large(i + 10, 40);
+        pid_t child = fork();
+        if (child == 0) {
+            use_large(i + 20, 150);
+            _exit(0);
+        }
+        case_expect_success(child, 60);
+    }
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+}
+
+static void run_large_stress_unguarded(void) {
+    know_no_guards();
+    run_large_stress();
+}
+
+static void expect_mismatch(const char *argument, const char *origin, size_t size) {
+    char line[200];
+    snprintf(line, sizeof line, "mismatch: a block of %zu bytes from %s", size, origin);
+    expect_end(argument, line);
+}
+
+static void run_large_mismatch(void) {
+    expect_mismatch("run-new-free", "new", RUN);
+    expect_mismatch("run-array-delete", "new[]", RUN);
+    expect_mismatch("run-new-realloc", "new", RUN);
+    expect_mismatch("run-new-aligned-delete", "new, aligned to 128", RUN);
+    expect_mismatch("run-malloc-delete", "malloc", RUN);
+    expect_mismatch("mapping-new-free", "new", MAPPING);
+    expect_mismatch("mapping-array-delete", "new[]", MAPPING);
+    expect_mismatch("mapping-new-realloc", "new", MAPPING);
+    expect_mismatch("mapping-new-aligned-delete", "new, aligned to 128", MAPPING);
+    expect_mismatch("mapping-malloc-delete", "malloc", MAPPING);
+}
+
 /* Each family with its own, of all sizes, hits and misses. */
 static void run_match(void) {
     for (size_t size = 0; size < 70000; size += size < 3000 ? 1 : 997) {
@@ -178,6 +378,13 @@ static void run_match(void) {
         delete_aligned(hidden(new_aligned(size, 64)), 64);
         delete_aligned(hidden(new_aligned(size, 4096)), 4096);
         free(hidden(aligned_alloc(64, size)));
+    }
+    for (size_t size = 70000; size < 3 * (size_t)MAPPING; size += size / 3) {
+        delete_block(hidden(new_block(size)));
+        delete_array(hidden(new_array(size)));
+        delete_sized(hidden(new_block(size)), size);
+        delete_aligned(hidden(new_aligned(size, 4096)), 4096);
+        free(hidden(realloc(hidden(realloc(hidden(malloc(size)), size + size / 2)), size / 3)));
     }
 }
 
@@ -206,7 +413,7 @@ static void run_waiting(void) {
 static void run_sizes(void) {
     expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
     expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
-    expect_end("large", "*wrong size: 200000 bytes for a block of 102400 bytes\n");
+    expect_end("large", "*wrong size: 200000 bytes for a block of 100000 bytes\n");
     expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
 }
 
@@ -315,6 +522,13 @@ static const struct hak_case cases[] = {
     CASE("overflow", run_overflow, victim),
     CASE("mismatch", run_mismatch, victim),
     CASE("match", run_match, NULL),
+    CASE("check", run_check, victim),
+    CASE("check-whole", run_check_whole, NULL),
+    CASE("large", run_large, victim),
+    CASE("large-mismatch", run_large_mismatch, victim),
+    CASE("large-guards", run_large_guards, victim),
+    CASE("large-stress", run_large_stress, NULL),
+    CASE("large-stress-unguarded", run_large_stress_unguarded, NULL),
     CASE("zero", run_zero, NULL),
 };
 

@@ -173,6 +173,37 @@ static void moving_pages(void **state) {
 
 /* Four small mappings of a large alignment, whichever of them are aligned by chance, in a thread for which the kernel
  * refuses all munmap. */
+/* Nobody gets at them, in a child neither; purged they stay; and there is zero when they are gone. */
+static void guarding(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(4 * page, page), *guarded = start + page;
+    memset(start, 7, 4 * page);
+    assert_true(hak_os_may_guard());
+    if (!hak_os_guard(guarded, 2 * page)) { /* an older kernel, or memory that is locked */
+        assert_false(hak_os_may_guard());
+        assert_int_equal(guarded[0], 7);
+        assert_true(hak_os_unguard(guarded, 2 * page));
+        skip();
+    }
+    assert_true(is_readable(guarded - 1) && is_readable(guarded + 2 * page));
+    assert_false(is_readable(guarded) || is_readable(guarded + 2 * page - 1));
+    assert_true(hak_os_purge(start, 4 * page));
+    assert_false(is_readable(guarded));
+    assert_false(hak_os_guard((void *)page, page)); /* where nothing is */
+    assert_true(hak_os_may_guard());
+    pid_t child = fork();
+    if (child == 0) _exit(is_readable(guarded) || !hak_os_unguard(guarded, page) || !is_readable(guarded));
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_false(is_readable(guarded));
+    assert_true(hak_os_unguard(start, 4 * page));
+    assert_true(is_zero(guarded, 2 * page));
+    guarded[0] = 1;
+    assert_true(hak_os_unmap(start, 4 * page));
+}
+
 static void *map_refusing_unmaps(void *maps) {
     size_t page = hak_os_page_bytes(), alignment = 512 * page;
     if (!refuse(SYS_munmap, ENOMEM)) return NULL;
@@ -663,11 +694,12 @@ static void looking_before_reading(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
-          cmocka_unit_test(moving_pages), cmocka_unit_test(targets), cmocka_unit_test(refused_pieces),
-          cmocka_unit_test(populating), cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap),
-          cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses), cmocka_unit_test(seeded_addresses),
-          cmocka_unit_test(refused_addresses), cmocka_unit_test(usage), cmocka_unit_test(clock_moves),
-          cmocka_unit_test(files), cmocka_unit_test(own_files), cmocka_unit_test(kept_stderr),
-          cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids), cmocka_unit_test(facts),
-          cmocka_unit_test(processors), cmocka_unit_test(one_processor), cmocka_unit_test(messages),
-          cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files), cmocka_unit_test(looking_before_reading))
+          cmocka_unit_test(moving_pages), cmocka_unit_test(guarding), cmocka_unit_test(targets),
+          cmocka_unit_test(refused_pieces), cmocka_unit_test(populating), cmocka_unit_test(huge_pages),
+          cmocka_unit_test(huge_pages_around_a_gap), cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses),
+          cmocka_unit_test(seeded_addresses), cmocka_unit_test(refused_addresses), cmocka_unit_test(usage),
+          cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(own_files),
+          cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids),
+          cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(one_processor),
+          cmocka_unit_test(messages), cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files),
+          cmocka_unit_test(looking_before_reading))

@@ -84,5 +84,67 @@ static void misuse_of_calls(void **state) {
     expect_misuse(fake_os_catch(take_back, &by_aligned), HAK_MISUSE_DOUBLE_FREE, "delete", 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(a_life), cmocka_unit_test(overflow), cmocka_unit_test(write_after_free),
-          cmocka_unit_test(misuse_of_calls))
+/* ---- Behind large objects ---------------------------------------------------------------------------------------- */
+
+static _Alignas(HAK_ALIGNMENT) unsigned char object[200];
+static size_t usable, slack;
+
+static void fill(size_t usable_bytes, size_t slack_bytes) {
+    memset(object, 'a', sizeof object);
+    usable = usable_bytes, slack = slack_bytes;
+    hak_canary_fill(object, usable, slack);
+}
+static void look_behind(void *nothing) {
+    (void)nothing;
+    hak_canary_look_behind(object, usable, slack, "realloc");
+}
+static void clear(void *nothing) {
+    (void)nothing;
+    hak_canary_clear(object, usable, slack, "free");
+}
+
+/* Of each length, from each address on: no byte is a letter or zero, each is looked at, and none beside them is
+ * touched. */
+static void behind_large(void **state) {
+    (void)state;
+    hak_canary_begin();
+    for (size_t first = 64; first < 80; first++) {
+        for (size_t count = sizeof(uint64_t) + (16 - first % 8) % 8; first + count < 150; count += 8) {
+            fill(first, count);
+            for (size_t i = 0; i < sizeof object; i++) {
+                bool is_filled = i >= first && i < first + count;
+                assert_true(is_filled ? object[i] >= 0x80 : object[i] == 'a');
+            }
+            look_behind(NULL);
+            for (size_t i = first; i < first + count; i++) {
+                fill(first, count);
+                object[i] ^= 1;
+                const struct fake_report *report = fake_os_catch(look_behind, NULL);
+                unit_expect_misuse(report, HAK_MISUSE_OVERFLOW, "realloc", object, i - first, first);
+                report = fake_os_catch(clear, NULL);
+                unit_expect_misuse(report, HAK_MISUSE_OVERFLOW, "free", object, i - first, first);
+            }
+            fill(first, count);
+            clear(NULL);
+            for (size_t i = 0; i < sizeof object; i++)
+                assert_int_equal(object[i], i >= first && i < first + count ? 0 : 'a');
+        }
+    }
+}
+
+static void compare_origin(void *by) {
+    hak_canary_compare_origin(object, 100, HAK_FROM_NEW, *(const uint32_t *)by, "realloc");
+}
+
+static void origins_of_large(void **state) {
+    (void)state;
+    uint32_t by = HAK_FROM_NEW, by_free = HAK_FROM_MALLOC;
+    compare_origin(&by);
+    unit_expect_misuse(fake_os_catch(compare_origin, &by_free), HAK_MISUSE_MISMATCH, "realloc", object, HAK_FROM_NEW,
+                       100);
+    assert_string_equal(hak_canary_freed_by(HAK_FROM_NEW_ARRAY), "delete[]");
+    assert_string_equal(hak_canary_freed_by(hak_from_aligned_new(64)), "delete");
+}
+
+UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(origins_of_large), cmocka_unit_test(a_life),
+          cmocka_unit_test(overflow), cmocka_unit_test(write_after_free), cmocka_unit_test(misuse_of_calls))

@@ -1,0 +1,15 @@
+/* Origin: which call made a block. The secure build (HAK_SECURE) keeps it, in the canary of a small block
+ * (pool/canary.h) and in the record of a large object (region/large.h); 8 bits. The other builds ignore it. */
+#ifndef HAK_SLAB_ORIGIN_H
+#define HAK_SLAB_ORIGIN_H
+
+#include "base/bits.h"
+
+/* In the low bits. Above is the logarithm of the alignment that a `new` was told, or 0. */
+enum { HAK_FROM_MALLOC = 1, HAK_FROM_NEW = 2, HAK_FROM_NEW_ARRAY = 3, HAK_FROM_BITS = 2 };
+
+HAK_INLINE uint32_t hak_from_aligned_new(size_t alignment) {
+    return HAK_FROM_NEW | hak_highest_bit(alignment) << HAK_FROM_BITS;
+}
+
+#endif
