@@ -113,9 +113,9 @@ static HAK_COLD uint32_t up_to_guarded(const struct hak_heap *heap, uint32_t wan
 
 /* By now blocks of one size for all of its group cost more than slabs that are not full. */
 static bool is_group_to_open(uint32_t size_class) {
+    if (!hak_routes_is_closed_group(size_class)) return false;
     int32_t heaps = (int32_t)hak_atomic_load(&hak_heaps_about, relaxed);
-    return hak_atomic_load(&hak_pool_slabs[size_class], relaxed) > SLABS_TO_OPEN * (heaps + (heaps == 0)) &&
-           hak_routes_is_closed_group(size_class);
+    return hak_atomic_load(&hak_pool_slabs[size_class], relaxed) > SLABS_TO_OPEN * (heaps + (heaps == 0));
 }
 
 /* Fills a closed bin that is empty. */

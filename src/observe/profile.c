@@ -212,17 +212,23 @@ static uint32_t intern_function(struct hak_profile_tables *known, const char *na
     return find_site(known, &known->functions, words, (uint32_t)(length / sizeof words[0] + 1));
 }
 
-uint32_t hak_profile_walk(const void *frame, uintptr_t *addresses) {
-    uint32_t depth = hak_stack_walk(frame, addresses), most = depth + HAK_PROFILE_PYTHON_MOST;
-    struct hak_profile_tables *known = known_tables();
+/* Apart: what it takes of the stack, programs in other languages don't. */
+static HAK_COLD uint32_t walk_python(struct hak_profile_tables *known, uintptr_t *words) {
+    uint32_t depth = 0;
     struct hak_python_walk walk = hak_python_begin();
     struct hak_python_frame function;
-    while (known != NULL && depth < most && hak_python_next(&walk, &function)) {
+    while (depth < HAK_PROFILE_PYTHON_MOST && hak_python_next(&walk, &function)) {
         uintptr_t line = function.line < 1U << LINE_BITS ? function.line : 0;
-        addresses[depth++] = HAK_PROFILE_IN_PYTHON | (function.is_innermost ? is_innermost_bit : 0) |
-                             (uintptr_t)intern_function(known, function.text) << LINE_BITS | line;
+        words[depth++] = HAK_PROFILE_IN_PYTHON | (function.is_innermost ? is_innermost_bit : 0) |
+                         (uintptr_t)intern_function(known, function.text) << LINE_BITS | line;
     }
     return depth;
+}
+
+uint32_t hak_profile_walk(const void *frame, uintptr_t *addresses) {
+    uint32_t depth = hak_stack_walk(frame, addresses);
+    struct hak_profile_tables *known = known_tables();
+    return known != NULL && hak_python_is_there() ? depth + walk_python(known, addresses + depth) : depth;
 }
 
 const char *hak_profile_python_function(uintptr_t word) {

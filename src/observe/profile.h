@@ -83,7 +83,7 @@ uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t ra
 /* Stacks of the profile: up to HAK_STACK_MOST addresses, as of hak_stack_walk; and behind them, where the thread runs
  * Python, up to HAK_PROFILE_PYTHON_MOST words with this bit, each a place in a function (P8). Returns how many there
  * are in all. */
-enum { HAK_PROFILE_PYTHON_MOST = 128, HAK_PROFILE_STACK_MOST = HAK_STACK_MOST + HAK_PROFILE_PYTHON_MOST };
+enum { HAK_PROFILE_PYTHON_MOST = 96, HAK_PROFILE_STACK_MOST = HAK_STACK_MOST + HAK_PROFILE_PYTHON_MOST };
 #define HAK_PROFILE_IN_PYTHON ((uintptr_t)1 << 63)
 uint32_t hak_profile_walk(const void *frame, uintptr_t *addresses);
 

@@ -248,6 +248,8 @@ void hak_python_look_for(void) {
 /* Acquire pairs with hak_python_look_for: all of it can be read. */
 static bool has_python(void) { return hak_atomic_load(&python_is_known, acquire); }
 
+bool hak_python_is_there(void) { return has_python(); }
+
 bool hak_python_add_refusal(struct hak_text *text) {
     if (!has_python()) return false;
     unsigned long major = interpreter.version >> 24, minor = interpreter.version >> 16 & 0xff;

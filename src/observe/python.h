@@ -30,6 +30,9 @@ struct hak_python_frame {
  * linker's lock. */
 void hak_python_look_for(void);
 
+/* It has found one. */
+bool hak_python_is_there(void);
+
 /* Adds why there are no frames. False, with nothing added, where there is no interpreter, or frames are told. */
 bool hak_python_add_refusal(struct hak_text *text);
 

@@ -205,7 +205,9 @@ static bool is_worth_keeping(const struct hak_heap *heap) {
 
 /* Of large blocks a few are much memory, and whether the next thread wants some, nobody knows. */
 static void give_up_large_blocks(struct hak_heap *heap) {
-    for (uint32_t c = HAK_SINGLE_CLASS_COUNT + 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+    enum { MOST_KEPT_BYTES = 4096 };
+    for (uint32_t c = hak_class_of_block(MOST_KEPT_BYTES) + 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        if (heap->slots[c].end == NULL) continue; /* without a look at the bin */
         hak_heap_flush_bin(heap, c);
         hak_heap_shrink_to(heap, c, HAK_SHRUNK_SLOTS);
     }

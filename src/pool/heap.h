@@ -217,7 +217,7 @@ struct hak_heap *hak_heap_acquire(void);
  * one. */
 void hak_heap_release(struct hak_heap *heap);
 
-/* The same, but its bins of blocks up to 1 KiB are kept for the next thread; unless enough heaps are kept already,
+/* The same, but its bins of blocks up to 4 KiB are kept for the next thread; unless enough heaps are kept already,
  * memory is tight, or the bins may keep more than bin_budget_bytes (knob). Counts as a miss. */
 void hak_heap_leave(struct hak_heap *heap);
 

@@ -13,6 +13,12 @@
 
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_CLASS_LIMIT];
 
+/* Nobody asks for other classes, and threads that are born and end would wait for each other here. */
+static void count_slabs(uint32_t size_class, int32_t by) {
+    if (size_class <= HAK_SINGLE_CLASS_COUNT || hak_widest_of_group(size_class) != size_class) return;
+    hak_atomic_fetch_add(&hak_pool_slabs[size_class], by, relaxed);
+}
+
 static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }
 
 /* ---- Acquiring and retiring slabs -------------------------------------------------------------------------------- */
@@ -47,19 +53,23 @@ static bool is_small(void) {
     return hak_region_super_slabs(hak_region_range(0)) < NOT_SMALL * hak_atomic_load(&hak_heaps_about, relaxed);
 }
 
+/* Units that were used before: the heap has kept one, or they are the pool's. NULL stays NULL. */
+static struct hak_slab *own_unit(struct hak_heap *heap, struct hak_slab *slab) {
+    if (slab != NULL) HAK_COUNT(heap, slabs_own_empty, 1);
+    return slab;
+}
+static struct hak_slab *units_of_pool(struct hak_heap *heap, struct hak_slab *slab) {
+    if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
+    return slab;
+}
+
 /* Units that were a slab of the class: a small heap, whose slabs are hardly filled, touches the same pages of them
  * again. Other units are touched where the slab before wasn't, until all of the heap has memory. */
 static struct hak_slab *former_units(struct hak_heap *heap, uint32_t size_class) {
     if (heap == NULL || !is_small()) return NULL;
     bool is_single = hak_size_classes[size_class].unit_count == 1;
-    struct hak_slab *slab = is_single ? hak_heap_take_former(heap, size_class) : NULL;
-    if (slab != NULL) {
-        HAK_COUNT(heap, slabs_own_empty, 1);
-        return slab;
-    }
-    slab = hak_region_acquire_former(size_class, HAK_SECURE);
-    if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
-    return slab;
+    struct hak_slab *slab = own_unit(heap, is_single ? hak_heap_take_former(heap, size_class) : NULL);
+    return slab != NULL ? slab : units_of_pool(heap, hak_region_acquire_former(size_class, HAK_SECURE));
 }
 
 /* A class of which the heap has had no slab may stay small, and would keep the memory of a whole dirty unit from
@@ -73,14 +83,8 @@ static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32
 
 /* Units that were a slab before: their memory is there. */
 static struct hak_slab *used_units(struct hak_heap *heap, uint32_t units) {
-    struct hak_slab *slab = heap != NULL && units == 1 ? hak_heap_take_unit(heap) : NULL;
-    if (slab != NULL) {
-        HAK_COUNT(heap, slabs_own_empty, 1);
-        return slab;
-    }
-    slab = units_for_slab(heap, units, HAK_UNITS_DIRTY);
-    if (slab != NULL) HAK_COUNT(heap, slabs_pool_empty, 1);
-    return slab;
+    struct hak_slab *slab = own_unit(heap, heap != NULL && units == 1 ? hak_heap_take_unit(heap) : NULL);
+    return slab != NULL ? slab : units_of_pool(heap, units_for_slab(heap, units, HAK_UNITS_DIRTY));
 }
 
 static struct hak_slab *unused_units(struct hak_heap *heap, uint32_t size_class, uint32_t units) {
@@ -128,7 +132,7 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
         heap->acquired_count++;
         heap->has_acquired[size_class] = true;
     }
-    hak_atomic_fetch_add(&hak_pool_slabs[size_class], 1, relaxed);
+    count_slabs(size_class, 1);
     struct hak_range *range = hak_region_range_of_record(slab);
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
                         range->bit_rows[hak_region_unit_of(range, slab)], state);
@@ -158,7 +162,7 @@ static bool purge_retired(struct hak_slab *slab, uint32_t units) {
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
-    hak_atomic_fetch_sub(&hak_pool_slabs[size_class], 1, relaxed);
+    count_slabs(size_class, -1);
     hak_counter_add_shared(&hak_slab_bytes, -bytes_of_slab(size_class));
     hak_region_mark(slab, units, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);

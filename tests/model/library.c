@@ -78,6 +78,7 @@ uint32_t hak_stack_walk(const void *frame, uintptr_t *addresses) {
 /* No interpreter. */
 #include "observe/python.h"
 void hak_python_look_for(void) {}
+bool hak_python_is_there(void) { return false; }
 bool hak_python_add_refusal(struct hak_text *text) { return (void)text, false; }
 struct hak_python_walk hak_python_begin(void) {
     return (struct hak_python_walk){.frame = 0};

@@ -24,7 +24,7 @@ from on_hakmem import GLIBC, SKIPPED, Failure, LabError, ending, hakmem, process
 HOLDER = Path(__file__).resolve().parent / "python_holder.py"
 KNOWN = ((3, 11), (3, 12), (3, 13))
 NAMES = [f"python3.{minor}" for minor in range(9, 20)]
-MOST = 128  # functions of a stack
+MOST = 96  # functions of a stack
 LEAST_SITES = 40
 IN_PYTHON, LINE_BITS, FUNCTION_BITS = 1 << 63, 24, 38
 CRASHES = {

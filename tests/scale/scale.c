@@ -208,9 +208,9 @@ static const struct bound {
     double transfers, hottest, failed_swaps, system_calls;
 } bounds[] = {
     {"private", 8, false, 1, 0.5, 1, 1},       {"private", 64, false, 5, 3, 1, 1},
-    {"private", 64, true, 6, 4, 1, 1},         {"private", 512, false, 80, 5, 1, 1},
+    {"private", 64, true, 6, 4, 1, 1},         {"private", 512, false, 82, 5, 1, 1},
     {"small", 8, false, 1, 0.5, 1, 1},         {"small", 64, false, 5, 3, 1, 1},
-    {"small", 512, false, 80, 5, 1, 1},        {"handing", 8, false, 60, 5, 1, 1},
+    {"small", 512, false, 82, 5, 1, 1},        {"handing", 8, false, 60, 5, 1, 1},
     {"handing", 64, false, 80, 8, 2, 1},       {"handing", 64, true, 100, 12, 5, 1},
     {"handing", 512, false, 120, 15, 2, 1},    {"runs", 8, false, 18000, 2500, 1, 1},
     {"runs", 64, false, 24000, 2500, 1, 1},    {"runs", 64, true, 45000, 8000, 5000, 2},

@@ -30,7 +30,7 @@ LEAST_BACKGROUND_BYTES = 8 << 20
 PATHS_PER_LOOK = 64
 PUT_GROUPS = 64
 FEW_HEAPS, HEAPS_PER_PROCESSOR, MOST_KEPT_HEAPS = 4, 2, 8
-MOST_KEPT_BYTES = 1024  # of blocks that a heap keeps whose thread has ended
+MOST_KEPT_BYTES = 4096  # of blocks that a heap keeps whose thread has ended
 
 
 class Allocator:

@@ -99,20 +99,25 @@ static void former_slab_of_several_units(void **state) {
     assert_ptr_equal(hak_heap_take_unit(heap), slab);
 }
 
-/* Whoever acquires or gives up a slab: it is counted. */
+/* Whoever acquires or gives up a slab: it is counted, of classes that stand for a group. */
 static void slabs_are_counted(void **state) {
     (void)state;
+    enum { WIDEST = HAK_SINGLE_CLASS_COUNT + HAK_GROUP_CLASSES };
     pool_start(SIZE_MAX);
     struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
     static void *blocks[3 * 64];
-    uint32_t c = class_1024();
-    pool_take(heap, c, blocks, 3 * 64);
-    assert_int_equal(hak_atomic_load(&hak_pool_slabs[c], relaxed), 3);
-    hak_pool_put(other, c, blocks + 64, 2 * 64);
+    uint32_t per_slab = hak_size_classes[WIDEST].block_count;
+    pool_take(heap, WIDEST, blocks, 3 * per_slab);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[WIDEST], relaxed), 3);
+    hak_pool_put(other, WIDEST, blocks + per_slab, 2 * per_slab);
     hak_heap_flush(heap);
-    assert_int_equal(hak_atomic_load(&hak_pool_slabs[c], relaxed), 1);
-    hak_pool_put(NULL, c, blocks, 64);
-    assert_int_equal(hak_atomic_load(&hak_pool_slabs[c], relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[WIDEST], relaxed), 1);
+    hak_pool_put(NULL, WIDEST, blocks, per_slab);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[WIDEST], relaxed), 0);
+    pool_take_one(heap, class_1024());
+    pool_take_one(heap, WIDEST - 1);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[class_1024()], relaxed), 0);
+    assert_int_equal(hak_atomic_load(&hak_pool_slabs[WIDEST - 1], relaxed), 0);
 }
 
 /* Without a heap: no own slabs, and counts in the shared record. */
