@@ -91,6 +91,18 @@ static size_t encode(uint64_t character, char bytes[4]) {
     return count;
 }
 
+/* The first character from which on all have room. */
+static uint64_t first_with_room(struct hak_python_walk *walk, uintptr_t from, uint64_t length, uint32_t width,
+                                uint64_t room) {
+    char bytes[4];
+    for (; length > 0 && !walk->has_failed; length--) {
+        size_t count = encode(read_bytes(walk, from + (length - 1) * width, width), bytes);
+        if (count > room) break;
+        room -= count;
+    }
+    return length;
+}
+
 /* Appends the characters of a string, as many as have room before `end`: the last ones, or the first. False when it is
  * none. */
 static bool add_string(struct hak_python_walk *walk, uintptr_t string, bool is_cut_in_front, char **at,
@@ -102,7 +114,8 @@ static bool add_string(struct hak_python_walk *walk, uintptr_t string, bool is_c
     if (!is_compact || (width != 1 && width != 2 && width != 4)) return false;
     const struct hak_python_layout *layout = walk->python->layout;
     uintptr_t from = string + (is_ascii ? layout->ascii_bytes : layout->other_bytes);
-    for (uint64_t i = is_cut_in_front && length > room ? length - room : 0; i < length; i++) {
+    bool may_be_cut = is_cut_in_front && length > room / 4; /* a character has up to 4 bytes */
+    for (uint64_t i = may_be_cut ? first_with_room(walk, from, length, width, room) : 0; i < length; i++) {
         char bytes[4];
         size_t count = encode(read_bytes(walk, from + i * width, width), bytes);
         if (walk->has_failed || count > (size_t)(end - *at)) break;
@@ -208,26 +221,29 @@ struct hak_python_walk hak_python_begin_at(const struct hak_python *python, uint
 /* Of who looks for it, and const once `python_is_known`. */
 static struct {
     struct hak_python python;
-    unsigned long version; /* 0: it doesn't say */
+    struct hak_os_module module;     /* all that follows is in there: another one's may be unloaded */
+    const unsigned long *version_at; /* NULL: it doesn't say */
+    unsigned long version;           /* 0 then */
     bool is_free_threaded;
     void *(*state_of_thread)(void);
     int (*is_ending)(void);
-    struct hak_os_module module; /* where these functions are */
 } interpreter;
 static HAK_ATOMIC(bool) python_is_looked_for, python_is_known;
 
-static void find_exported(void *pointer, const char *name) {
-    void *function = hak_os_find_in_libraries(name);
-    if (function != NULL) memcpy(pointer, &function, sizeof function);
+static void *if_of_interpreter(void *exported) {
+    const struct hak_os_module *module = &interpreter.module;
+    return (uintptr_t)exported - module->start < module->end - module->start ? exported : NULL;
 }
 
 static void read_version(void) {
-    const unsigned long *version = hak_os_find_variable("Py_Version");
-    const uint64_t *runtime = hak_os_find_variable("_PyRuntime");
-    interpreter.version = version == NULL ? 0 : *version;
-    interpreter.python.layout = interpreter.is_ending == NULL ? NULL : hak_python_layout_of(interpreter.version);
-    interpreter.is_free_threaded =
-        interpreter.version >> 16 >= SELF_DESCRIBING && runtime != NULL && runtime[FREE_THREADED_WORD] != 0;
+    interpreter.version_at = if_of_interpreter(hak_os_find_variable("Py_Version"));
+    interpreter.version = interpreter.version_at == NULL ? 0 : *interpreter.version_at;
+    bool is_new = interpreter.version >> 16 >= SELF_DESCRIBING;
+    const uint64_t *runtime = is_new ? if_of_interpreter(hak_os_find_variable("_PyRuntime")) : NULL;
+    void *is_ending = if_of_interpreter(hak_os_find_in_libraries(is_new ? "Py_IsFinalizing" : "_Py_IsFinalizing"));
+    memcpy(&interpreter.is_ending, &is_ending, sizeof is_ending);
+    interpreter.python.layout = is_ending == NULL ? NULL : hak_python_layout_of(interpreter.version);
+    interpreter.is_free_threaded = runtime != NULL && runtime[FREE_THREADED_WORD] != 0;
 }
 
 void hak_python_look_for(void) {
@@ -235,11 +251,9 @@ void hak_python_look_for(void) {
     interpreter.python.code_type = (uintptr_t)hak_os_find_variable("PyCode_Type");
     interpreter.python.string_type = (uintptr_t)hak_os_find_variable("PyUnicode_Type");
     interpreter.python.bytes_type = (uintptr_t)hak_os_find_variable("PyBytes_Type");
-    find_exported(&interpreter.state_of_thread, "PyGILState_GetThisThreadState");
-    find_exported(&interpreter.is_ending, "_Py_IsFinalizing");
-    find_exported(&interpreter.is_ending, "Py_IsFinalizing"); /* from 3.13 on */
-    if (interpreter.state_of_thread == NULL) return;
-    if (!hak_os_module_of((uintptr_t)interpreter.state_of_thread, &interpreter.module)) return;
+    void *state_of_thread = hak_os_find_in_libraries("PyGILState_GetThisThreadState");
+    if (state_of_thread == NULL || !hak_os_module_of((uintptr_t)state_of_thread, &interpreter.module)) return;
+    memcpy(&interpreter.state_of_thread, &state_of_thread, sizeof state_of_thread);
     read_version();
     /* Release pairs with has_python. */
     hak_atomic_store(&python_is_known, true, release);
@@ -260,11 +274,12 @@ bool hak_python_add_refusal(struct hak_text *text) {
     return !is_known || interpreter.is_free_threaded;
 }
 
-/* What has been unloaded is not called. */
+/* What has been unloaded is not called, nor what was loaded in its place. */
 static bool is_loaded(void) {
-    struct hak_os_module module;
-    return hak_os_module_of((uintptr_t)interpreter.state_of_thread, &module) &&
-           module.start == interpreter.module.start;
+    const struct hak_os_module *was = &interpreter.module;
+    struct hak_os_module now;
+    return hak_os_module_of((uintptr_t)interpreter.state_of_thread, &now) && now.start == was->start &&
+           now.end == was->end && now.frame_table == was->frame_table && *interpreter.version_at == interpreter.version;
 }
 
 struct hak_python_walk hak_python_begin(void) {

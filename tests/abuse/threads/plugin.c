@@ -1,5 +1,5 @@
 /* Libraries that come and go: plugins of others, and hakmem itself opened at run time.
- * Arguments: the plugin's path, libhakmem's path. */
+ * Arguments: the plugin's path, libhakmem's path; or those of two plugins, as plugin_interpreter.c has them. */
 #include "plugin.h"
 
 #include "churn.h"
@@ -137,10 +137,46 @@ static void run_never_unloaded(void) {
     pthread_join(thread, NULL);
 }
 
+/* ---- An interpreter's place ---------------------------------------------------------------------------------------- */
+
+/* How often the function was called, of a library that is loaded. */
+static int *calls_in(void *library) {
+    expect(library, "%s", dlerror());
+    int *calls = dlsym(library, "plugin_calls");
+    expect(calls, "%s", dlerror());
+    return calls;
+}
+
+static void allocate_sampled(void) {
+    for (int i = 0; i < 1000; i++) free(malloc(60000));
+}
+
+/* The heap profile has found an interpreter, which goes, and another library gets its addresses: nothing in that one
+ * may be called. */
+static void run_in_place(void) {
+    int (*start)(size_t);
+    *(void **)&start = dlsym(RTLD_DEFAULT, "hak_profile_start");
+    expect(start && case_arguments[0] && case_arguments[1], "no hakmem, or a path is missing");
+    void *library = dlopen(case_arguments[0], RTLD_NOW | RTLD_LOCAL);
+    int *calls = calls_in(library), *place = NULL;
+    expect(start(1000) == 0, "no profile");
+    allocate_sampled();
+    expect(*calls > 0, "the interpreter isn't asked");
+    for (int i = 0; i < 100 && place != calls; i++) {
+        dlclose(library);
+        library = dlopen(case_arguments[1], RTLD_NOW | RTLD_LOCAL);
+        place = calls_in(library);
+    }
+    if (place != calls) skip("no library gets the place of another");
+    allocate_sampled();
+    expect(*place == 0, "a library that is no interpreter was called %d times", *place);
+}
+
 static const struct hak_case cases[] = {
     {.name = "threads", .run = run_threads, .seconds = 120, .memory_mib = 1024},
     {.name = "namespace", .run = run_namespace, .seconds = 120, .memory_mib = 1024},
     {.name = "hakmem-namespace", .run = run_hakmem_namespace, .seconds = 120, .memory_mib = 1024},
+    {.name = "in-place", .run = run_in_place, .seconds = 120, .memory_mib = 1024},
     {.name = "opened", .run = run_opened, .seconds = 120, .memory_mib = 1024, .without_preload = true},
     {.name = "never-unloaded", .run = run_never_unloaded, .seconds = 120, .memory_mib = 1024, .without_preload = true},
 };

@@ -213,13 +213,14 @@ static void long_names_are_cut_at_their_end_and_paths_at_their_beginning(void **
     expect(&walk, expected, 203, true);
 
     uint32_t snakes[LONG];
-    for (size_t i = 0; i < LONG; i++) snakes[i] = 0x1f40d;
+    for (size_t i = 0; i < LONG; i++) snakes[i] = i < LONG - 1 ? 0x1f40d : 'y';
     begin_version(&versions[0]);
     string = make_wide(snakes, LONG, 4, false);
     walk = walk_of(make_thread(make_frame(make_code(string, string), 0, NULL)));
     assert_true(hak_python_next(&walk, &told));
     assert_int_equal(strchr(told.text, '\t') - told.text, NAME_BYTES);
-    assert_int_equal(strlen(told.text), NAME_BYTES + 1 + rest / 4 * 4);
+    assert_int_equal(strlen(told.text), NAME_BYTES + 1 + (rest - 1) / 4 * 4 + 1);
+    assert_string_equal(told.text + strlen(told.text) - 5, "\xf0\x9f\x90\x8dy");
 }
 
 /* ---- What is damaged --------------------------------------------------------------------------------------------- */
