@@ -54,6 +54,10 @@ class Frame:
     line: int | None = None  # of source, in a function of Python: its module is the path of the file; 0: unknown
 
     @property
+    def is_of_python(self) -> bool:
+        return self.line is not None
+
+    @property
     def label(self) -> str:
         return f"{self.name} ({Path(self.module).name}:{self.line})" if self.line and self.module else self.name
 

@@ -458,6 +458,18 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
         assert f"{live} total" in top.stdout and "program+0x100" in top.stdout
 
 
+@pytest.mark.slow
+def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, tmp_path: Path) -> None:
+    """It takes <module> for a template's arguments where it believes a name to be one of C++, and says <unknown>."""
+    if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
+        pytest.skip("no `go tool pprof` here: Debian's package golang-go")
+    graph = tmp_path / "some.pb.gz"
+    graph.write_bytes(pprof.encode(of_python))
+    words = ["go", "tool", "pprof", "-traces", "-sample_index=alloc_space", str(graph)]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
+    assert told.count("<module>") == 2 and "<unknown>" not in told, told
+
+
 def test_exports() -> None:
     found = profile.parse(TEXT, "some.prof")
     for_speedscope = json.loads(exports.speedscope(found))
