@@ -12,7 +12,7 @@ from collections.abc import Mapping as Mapped
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hakmem import native
+from hakmem import files, native
 from hakmem.errors import LabError
 from hakmem.symbols import Mapping, Symbols
 
@@ -155,7 +155,8 @@ class Profile:
 def read(path: Path) -> Profile:
     """Raises LabError for what is no profile."""
     try:
-        return parse(path.read_text(errors="replace"), path.name)
+        data = files.content(path, FIRST_LINE.encode())
+        return parse(data.decode(errors="replace") if data else "", path.name)
     except OSError as error:
         raise LabError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, IndexError):
