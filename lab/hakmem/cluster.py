@@ -167,6 +167,8 @@ def connected(address: str) -> Iterator[Cluster]:
     """LabError unless a scheduler answers, and has machines that are as this one is."""
     try:
         client = distributed.Client(address, timeout=ANSWER_S)
+    except TypeError:  # Dask's settings have no certificates for tls://
+        raise LabError(f"--on {address}: Dask's settings name no certificates (distributed.comm.tls)") from None
     except (OSError, ValueError, distributed.TimeoutError) as error:
         raise LabError(f"--on {address}: no scheduler of Dask answers there: {type(error).__name__}") from None
     with client:

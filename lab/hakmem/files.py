@@ -1,5 +1,4 @@
-"""Files that a command writes, and the beginnings of those that it reads. Whether they can be written is found out before
-it does anything else."""
+"""Files that a command reads and writes. Whether they can be written is found out before it does anything else."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_what_fails_there_is_told(three: Machines) -> None:
 
 def test_who_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cluster, "ANSWER_S", 1.0)
-    for address in (f"tcp://127.0.0.1:{free_port()}", "nonsense://x", "tcp://"):
+    for address in (f"tcp://127.0.0.1:{free_port()}", "nonsense://x", "tcp://", "tls://127.0.0.1:1"):
         with pytest.raises(LabError, match=f"--on {address}"), places.opened(address):
             pass
     hosts = tmp_path / "hosts.txt"
