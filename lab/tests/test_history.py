@@ -130,6 +130,7 @@ def test_what_can_not_be_looked_at_is_skipped_with_a_word(clone: Path, monkeypat
     assert History(clone, clone / "evidence").missing() is None and found(clone) != []
     assert History(shallow, shallow / "evidence").missing() == "this clone is shallow" and found(shallow) == []
     monkeypatch.setattr(native, "checkout", lambda: shallow)
+    monkeypatch.chdir(shallow)
     done = CliRunner().invoke(cli.cli, ["claims"])
     assert "hakmem: git's history was not looked at: this clone is shallow" in done.output
     assert History(clone.parent, clone.parent / "evidence").missing() == "this is no clone"
