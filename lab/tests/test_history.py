@@ -180,6 +180,17 @@ def test_messages_from_before_the_rule_and_of_released_commits_are_left_alone(cl
     assert one.endswith("names no record: Four times faster")
 
 
+def test_a_branch_from_before_a_release_that_comes_after_it_is_looked_at(clone: Path) -> None:
+    git(clone, "checkout", "-q", "-b", "side")
+    commit(clone, "Five times faster")
+    git(clone, "checkout", "-q", "main")
+    commit(clone, "Released")
+    git(clone, "tag", "v1")
+    git(clone, "merge", "-q", "--no-ff", "-m", "Merge", "side")
+    (one,) = found(clone)
+    assert one.endswith("names no record: Five times faster")
+
+
 def test_a_record_that_was_just_kept_is_no_change_of_the_tree(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several are kept in a row."""
     monkeypatch.setattr(native, "checkout", lambda: clone)
