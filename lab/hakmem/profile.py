@@ -18,6 +18,7 @@ from hakmem.symbols import Mapping, Symbols
 
 FIRST_LINE = "hakmem heap profile 1"
 WEIGHT_ONE = 1024
+MOST_PER_S = 500_000  # calls of malloc, of a program that is looked at all the time (src/front/meter.c)
 
 # A place in a function of Python, as src/observe/profile.h has it (P8): these bits, the function, the line.
 IN_PYTHON, IS_INNERMOST = 1 << 63, 1 << 62
@@ -146,6 +147,11 @@ class Profile:
     peak_s: float = 0  # when the heap was largest
     without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
     is_difference: bool = False
+
+    @property
+    def may_be_of_windows(self) -> bool:
+        """The program allocated so often that hakmem looked in windows, where it had a thread for that."""
+        return self.total.total_count > MOST_PER_S * self.elapsed_s > 0
 
     @property
     def total(self) -> Figures:

@@ -470,6 +470,18 @@ def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, 
     assert told.count("<module>") == 2 and "<unknown>" not in told, told
 
 
+def test_a_program_that_allocates_very_often_is_told_to_be_looked_at_in_windows() -> None:
+    weight = 600_000 * 1024 * 3 // 2
+    often = profile.parse(TEXT.replace("site 1 0 5120", f"site 1 0 {weight}"), "some.prof")
+    assert "600,013 times a second: unless HAKMEM_BACKGROUND=0 is set" in text(often)
+    assert "times a second" not in text(profile.parse(TEXT, "some.prof"))
+
+
+def test_a_name_that_is_cut_shows_it() -> None:
+    long = PYTHON_TEXT.replace("Büro.hält", "FileFinder._fill_cache").replace("b.py", "b" * 50)
+    assert "FileFinder._fill_ca\N{HORIZONTAL ELLIPSIS} (" in text(profile.parse(long, "some.prof"))
+
+
 def test_exports() -> None:
     found = profile.parse(TEXT, "some.prof")
     for_speedscope = json.loads(exports.speedscope(found))
