@@ -290,8 +290,8 @@ def test_a_shim_is_not_taken_for_the_program(tmp_path: Path) -> None:
     shim = tmp_path / "shim"
     shim.write_text(SHIM)
     shim.chmod(0o755)
-    work = "import ctypes\nc = ctypes.CDLL(None)\nfor i in range(3000): c.malloc(ctypes.c_size_t(10000))"
-    done = hakmem("-o", tmp_path / "out", "--", shim, sys.executable, "-S", "-c", work)
+    work = "import ctypes\nc = ctypes.CDLL(None)\nfor i in range(30000): c.malloc(ctypes.c_size_t(10000))"
+    done = hakmem("-o", tmp_path / "out", "--interval", "16M", "--", shim, sys.executable, "-S", "-c", work)
     assert done.returncode == 0, done.stderr
     (raw,) = tmp_path.glob("out.*.prof")
     found = profile.read(raw)
