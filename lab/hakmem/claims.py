@@ -31,7 +31,8 @@ else:
 
 FEWEST_ROUNDS = 3
 WIDEST = 80  # letters of a phrase that is no measured figure
-SKIPPED_FOLDERS = {"build", "node_modules"}  # and all whose name begins with a dot
+SKIPPED_FOLDERS = {"node_modules"}  # and build/, and all whose name begins with a dot, but for these
+PUBLISHED_FOLDERS = {".ci", ".github"}
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
@@ -182,7 +183,13 @@ def _sentences(text: str) -> Iterator[str]:
 
 def _files(root: Path) -> Iterator[Path]:
     for folder, children, files in os.walk(root):
-        children[:] = sorted(name for name in children if name not in SKIPPED_FOLDERS and not name.startswith("."))
+        children[:] = sorted(
+            name
+            for name in children
+            if name in PUBLISHED_FOLDERS or (name not in SKIPPED_FOLDERS and not name.startswith("."))
+        )
+        if Path(folder) == root:
+            children[:] = [name for name in children if name != "build"]
         yield from (Path(folder) / name for name in sorted(files))
 
 

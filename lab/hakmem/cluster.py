@@ -9,11 +9,13 @@ have the laboratory; the allocators' libraries are sent to them, so that all mea
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +32,7 @@ RESOURCE = "machine"
 ANSWER_S = 10.0  # of a scheduler
 LOOK_S = 1.0  # from one look at who is still there to the next
 ALONE_S = 30.0  # without a machine: one that is started again has come back by then
+CONNECTION_LOST = (OSError, distributed.TimeoutError, CancelledError, distributed.client.ClosedClientError)
 FOLDER = "hakmem-libraries"  # below a worker's own
 
 
@@ -105,7 +108,9 @@ class Cluster:
 
     def machines(self) -> dict[str, str]:
         """Names by address. A worker without a name is called by its address."""
-        workers = self._client.scheduler_info()["workers"]
+        workers = self._client.scheduler_info().get("workers")
+        if workers is None:
+            raise ConnectionError("the connection to the scheduler is lost")
         return {
             address: str(facts["name"]) for address, facts in workers.items() if facts["resources"].get(RESOURCE, 0) > 0
         }
@@ -126,8 +131,11 @@ class Cluster:
                 if not running and (machines or time.monotonic() > (alone_since or 0) + ALONE_S):
                     return
                 self._wait([own.future for own in running.values()])
+        except CONNECTION_LOST:
+            print("hakmem: the scheduler is gone; rounds that were whole are kept", file=sys.stderr)
         finally:
-            self._client.cancel([own.future for own in running.values()], force=True)
+            with contextlib.suppress(*CONNECTION_LOST):
+                self._client.cancel([own.future for own in running.values()], force=True)
 
     def _begin(self, turn: Turn, address: str) -> distributed.Future[Outcome]:
         for allocator in {variant.allocator for variant in turn.variants} - self._hashes.keys():
@@ -165,8 +173,13 @@ class Cluster:
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """LabError unless a scheduler answers, and has machines that are as this one is."""
+    logging.getLogger("distributed.client").setLevel(
+        logging.CRITICAL
+    )  # a line of ours says what it tells by tracebacks
     try:
         client = distributed.Client(address, timeout=ANSWER_S)
+    except TypeError:  # Dask's settings have no certificates for tls://
+        raise LabError(f"--on {address}: Dask's settings name no certificates (distributed.comm.tls)") from None
     except (OSError, ValueError, distributed.TimeoutError) as error:
         raise LabError(f"--on {address}: no scheduler of Dask answers there: {type(error).__name__}") from None
     with client:

@@ -32,10 +32,10 @@ class Members(dict[str, Any]):
 def read(file: Path) -> Statistics:
     """Statistics as HAKMEM_STATS=json writes them."""
     try:
-        found = json.loads(file.read_text(), object_hook=lambda members: Members(file, members))
+        found = json.loads(files.content(file, b"{") or b"", object_hook=lambda members: Members(file, members))
     except OSError as error:
         raise LabError(f"can't read {file}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LabError(f"{file}: no statistics of hakmem (HAKMEM_STATS=json:FILE writes them)") from None
     if not isinstance(found, dict) or not isinstance(found.get("control"), dict):
         raise LabError(f"{file}: no statistics of hakmem that tell of its controller")

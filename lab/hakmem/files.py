@@ -1,4 +1,4 @@
-"""Files that a command writes. Whether they can be written is found out before it does anything else."""
+"""Files that a command reads and writes. Whether they can be written is found out before it does anything else."""
 
 from __future__ import annotations
 
@@ -93,6 +93,13 @@ FOLDER: dict[str, Any] = {"type": click.Path(path_type=Path), "callback": _folde
 def json_option(of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds --json, as argument json_file: where `of` is written."""
     return click.option("--json", "json_file", **FILE, help=f"{of}; - for standard output")
+
+
+def content(file: Path, *beginnings: bytes) -> bytes | None:
+    """None for a file that begins with none of these. Nothing more of such a one is read: a device has no end."""
+    with open(file, "rb") as source:
+        head = source.read(max(map(len, beginnings)))
+        return head + source.read() if head.startswith(beginnings) else None
 
 
 def takes_output(file: Path | None) -> bool:

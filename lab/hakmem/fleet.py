@@ -34,6 +34,8 @@ FEWEST_KNOWN = 0.5  # of the hosts must have a figure from before, else none is 
 POWER = 0.8
 STEPS = 200  # of a window: in so many places an expression is looked at
 ANSWER_S = 120
+FARTHEST = 300.0  # logarithms of the figures of two hosts may be apart: what is computed of them are numbers
+LONGEST_S = 100 * 365 * 86400  # that is looked back
 Z = medians.NormalDist().inv_cdf
 
 
@@ -79,6 +81,8 @@ def analyse(hosts: Sequence[Host], threshold: float, less_is_better: bool = True
         spread = _spread(after)
         explained = max(0.0, 1 - (_spread(adjusted) / spread) ** 2) if spread > 0 else 0.0
         after = adjusted
+    if max(map(max, after)) - min(map(min, after)) > FARTHEST:
+        raise LabError("the figures of the hosts are too far apart to be compared")
     middle = medians.fmean(after[0] + after[1])  # so that no exponent overflows
     candidate, baseline = ([math.exp(y - middle) for y in ys] for ys in after)
     ratio = statistics.ratio(candidate, baseline, paired=False)
@@ -109,7 +113,7 @@ def _spread(arms: Sequence[Sequence[float]]) -> float:
 # ---- Prometheus ------------------------------------------------------------------------------------------------------
 
 
-NO_ANSWER = (ValueError, LookupError, TypeError)  # JSON that is none, or says something else
+NO_ANSWER = (ValueError, LookupError, TypeError, RecursionError)  # JSON that is none, or says something else
 Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time: its series
 
 
@@ -159,7 +163,7 @@ def begun(ask: Ask, name: str, end: float, look_back_s: float) -> float:
     """When a host first said that it takes part."""
     step = max(1, int(look_back_s / STEPS / 10))
     rows = ask(f"min(min_over_time(timestamp({_info(name)})[{int(look_back_s)}s:{step}s]))", end)
-    if not rows:
+    if not rows or not math.isfinite(rows[0]["value"]):
         raise LabError(f"no host has said that it is in an experiment {name!r}: hakmem_experiment_info has its names")
     return float(rows[0]["value"])
 
@@ -224,9 +228,11 @@ def _duration(seconds: float) -> str:
 def duration(word: str) -> float:
     """Seconds, from words like 90m and 7d."""
     number, unit = word[:-1], word[-1:]
-    if unit not in UNITS or not number.isascii() or not number.isdigit() or not 0 < int(number) < 10**6:
+    is_one = unit in UNITS and number.isascii() and number.isdigit() and len(number) < 12
+    seconds = int(number) * UNITS[unit] if is_one else 0
+    if not 0 < seconds <= LONGEST_S:
         raise LabError(f"{word!r}: expected a duration, such as 90m or 7d")
-    return float(int(number) * UNITS[unit])
+    return float(seconds)
 
 
 def moment(word: str) -> float:

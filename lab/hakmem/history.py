@@ -6,6 +6,7 @@ commit that is gone, a message with a figure. Each names its commit, so that the
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -141,12 +142,9 @@ class History:
         if not rule:
             return
         releases = self._git("tag", "--list", "--merged", "HEAD", "--contains", *rule, "--sort=-creatordate").split()
-        since = [*releases, *rule][0]
-        told = self._git(
-            *("log", "-z", f"--max-count={MOST_MESSAGES}", "--format=%H%n%B", "--ancestry-path", f"{since}..HEAD")
-        )
+        told = self._git("log", "-z", "--format=%H%n%B", f"{[*releases, *rule][0]}..HEAD")
+        bound = set(self._git("rev-list", "--ancestry-path", f"{rule[0]}..HEAD").split())
         exempt = {one.commit for one in self.exceptions if not one.record}
-        for part in told.split("\0"):
-            commit, _, text = part.partition("\n")
-            if commit and commit not in exempt:
-                yield Message(commit, text)
+        messages = (Message(*part.split("\n", 1)) for part in told.split("\0") if part)
+        ours = (one for one in messages if one.commit in bound and one.commit not in exempt)
+        yield from itertools.islice(ours, MOST_MESSAGES)

@@ -350,6 +350,8 @@ def measure(
                     result.samples[case_name][variant_name].append(sample)
                 result.blocks.append(done.machine)
                 result.rounds += 1
+        if result.rounds < rounds:
+            result.notes.append(f"{result.rounds} of {rounds} rounds: no machine was left")
     except KeyboardInterrupt:
         result.interrupted = True
     for case_name, variant_name in failed:  # what failed half-way has no figure

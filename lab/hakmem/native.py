@@ -21,7 +21,16 @@ SYSTEMS = Path("/usr/lib/hakmem")  # where the system's package has this one, wi
 def checkout() -> Path | None:
     """The root of the source tree this module lies in; None in an installed package."""
     root = PACKAGE.parent.parent
-    return root if (root / "src" / "hakmem.c").is_file() and (root / "lab").is_dir() else None
+    return root if _is_checkout(root) else None
+
+
+def checkout_around(folder: Path) -> Path | None:
+    """The root of the source tree that the folder lies in, of this or of another checkout."""
+    return next(filter(_is_checkout, (folder, *folder.parents)), None)
+
+
+def _is_checkout(folder: Path) -> bool:
+    return (folder / "src" / "hakmem.c").is_file() and (folder / "lab").is_dir()
 
 
 def is_systems() -> bool:

@@ -19,7 +19,8 @@ _BYTES = r"(?:[KMGT]i?B|kilobytes|megabytes|gigabytes)"
 _COUNTED = rf"(?:ops?|operations|allocations|frees|mallocs|calls|requests|queries|transactions|{_BYTES})"
 _MULTIPLE = r"(?:twice|thrice|half|one and a half times)"
 _PART = r"(?:a|one|two|three) (?:third|quarter|fifth|tenth)s?"
-_SHARE = rf"(?:{_MULTIPLE}|double[sd]?|tripled?|triples|halve[sd]|{_PART})"
+_CHANGED = r"(?:doubl|tripl|quadrupl|halv)(?:e[sd]?|ing)"
+_SHARE = rf"(?:{_MULTIPLE}|{_CHANGED}|{_PART})"
 _GOOD = r"(?:throughput|rate|speed|memory|peak|rss|footprint|latenc\w+|faults)"
 _SPENT = r"(?:time|cost|instructions|operations)"
 _OTHER = r"(?:glibc|jemalloc|mimalloc|tcmalloc|snmalloc|rpmalloc|hoard|musl|the c library|other allocators)"
@@ -28,7 +29,7 @@ _MORE = r"(?:less|more|fewer|better|worse|lower|higher|leaner|smaller|larger)"
 _OF = r"(?:\s(?:x|×|times|%|percent|per cent)|\s?[x×%]|[\s-]?fold)?"
 
 _RATE = (
-    rf"{_NUMBER}\s*{_SCALE}\s*{_COUNTED}?\s*(?:/\s?s\b|/sec\b|per second\b)"
+    rf"{_NUMBER}\s*{_SCALE}\s*{_COUNTED}?\s*(?:/\s?s(?:ec(?:ond)?)?\b|per second\b)"
     rf"|{_NUMBER}\s*{_SCALE}\s*{_COUNTED}\s+(?:a|each|every)\s+second\b"
     rf"|{_NUMBER}\s?[kMG]?(?:ops|rps|qps|tps)\b"
 )
@@ -36,9 +37,13 @@ _COMPARISON = (
     rf"(?:{_NUMBER}{_OF}|\b{_MULTIPLE})[\s-]{_FASTER}\b"
     rf"|(?:\bby\s+)?(?:an?|{_WORD}|\d+)\s+orders?\s+of\s+magnitude\b"
     rf"|\b{_SHARE}\s+(?:of\s+)?(?:(?:the|its|their|\w+'s)\s+)?(?:[\w-]+\s+)?{_GOOD}\b"
-    rf"|\b{_SHARE}\s+(?:of\s+)?{_OTHER}(?:'s)?\b"
+    rf"|\b{_SHARE}\s+(?:of\s+)?(?:what\s+)?{_OTHER}(?:'s)?\b"
+    rf"|\bspeed-?up\sof\s{_NUMBER}"
     rf"|{_NUMBER}{_OF}\s(?:as\s(?:much|many)\s|{_MORE}\s)(?:[\w-]+\s)?{_GOOD}\b"
     rf"|\b{_MULTIPLE}\sas\s(?:much|many)\s(?:[\w-]+\s)?{_GOOD}\b"
+    rf"|\b{_FASTER}\sby\s(?:a\sfactor\sof\s)?{_NUMBER}"
+    rf"|\b{_GOOD}\s(?:is\s|was\s|were\s)?{_CHANGED}\b"
+    rf"|\b{_GOOD}\s(?:\w+\s){{0,2}}(?:to|by)\s(?:half|{_PART})\b"
     rf"|{_NUMBER}\s?(?:x|×|times)\s(?:the\s(?:\w+\s)?{_GOOD}\b|(?:that\sof\s)?{_OTHER}\b)"
 )
 _COST = (
@@ -75,9 +80,11 @@ PERFORMANCE = re.compile(
     re.IGNORECASE,
 )
 _ALLOCATOR = re.compile(r"\b(?:hakmem|glibc|jemalloc|mimalloc|tcmalloc|snmalloc|rpmalloc|hoard)\b", re.IGNORECASE)
+_TAKEN_BY_OTHERS = re.compile(rf"\b{_OTHER}\s(?:takes|needs|uses)\b", re.IGNORECASE)
 ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
 
 def is_about_performance(text: str) -> bool:
-    """It has a word of performance, or names two allocators, and so compares them."""
-    return bool(PERFORMANCE.search(text)) or len({name.lower() for name in _ALLOCATOR.findall(text)}) > 1
+    """It has a word of performance, or names two allocators, or says what another one takes, and so compares them."""
+    names = {name.lower() for name in _ALLOCATOR.findall(text)}
+    return bool(PERFORMANCE.search(text) or _TAKEN_BY_OTHERS.search(text)) or len(names) > 1

@@ -101,8 +101,10 @@ class _Builder:
         if key not in self.functions:
             self.functions[key] = len(self.functions) + 1
             name = self.string(frame.name)
+            # Where both names are the same, pprof takes <module> for a template's arguments, and drops it.
+            system_name = 0 if frame.is_of_python else name
             self.message.function.add(
-                id=self.functions[key], name=name, system_name=name, filename=self.string(frame.module)
+                id=self.functions[key], name=name, system_name=system_name, filename=self.string(frame.module)
             )
         return self.functions[key]
 

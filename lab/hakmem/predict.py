@@ -148,7 +148,11 @@ class Answer:
     def _sizes(self) -> Table:
         named = [(f"malloc to {size:,} B", of) for size, of in self.counts.sizes.items()]
         rows = tuple(
-            (name, f"{of.count:,}", amount(of.seconds / max(1, of.count), "s"), amount(of.seconds, "s"))
+            (
+                name,
+                f"{of.count:,}",
+                *(amount(of.seconds / one, "s") if of.seconds else "not timed" for one in (of.count, 1)),
+            )
             for name, of in [*named, ("free", self.counts.frees)]
         )
         return Table("calls", ("", "calls", "each", "all"), rows)

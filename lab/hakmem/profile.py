@@ -12,12 +12,13 @@ from collections.abc import Mapping as Mapped
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hakmem import native
+from hakmem import files, native
 from hakmem.errors import LabError
 from hakmem.symbols import Mapping, Symbols
 
 FIRST_LINE = "hakmem heap profile 1"
 WEIGHT_ONE = 1024
+MOST_PER_S = 500_000  # calls of malloc, of a program that is looked at all the time (src/front/meter.c)
 
 # A place in a function of Python, as src/observe/profile.h has it (P8): these bits, the function, the line.
 IN_PYTHON, IS_INNERMOST = 1 << 63, 1 << 62
@@ -52,6 +53,10 @@ class Frame:
     address: int = field(compare=False, default=0)
     mapping: Mapping | None = field(compare=False, default=None, repr=False)
     line: int | None = None  # of source, in a function of Python: its module is the path of the file; 0: unknown
+
+    @property
+    def is_of_python(self) -> bool:
+        return self.line is not None
 
     @property
     def label(self) -> str:
@@ -144,6 +149,11 @@ class Profile:
     is_difference: bool = False
 
     @property
+    def may_be_of_windows(self) -> bool:
+        """The program allocated so often that hakmem looked in windows, where it had a thread for that."""
+        return self.total.total_count > MOST_PER_S * self.elapsed_s > 0
+
+    @property
     def total(self) -> Figures:
         return sum((site.figures for site in self.sites), Figures())
 
@@ -151,7 +161,8 @@ class Profile:
 def read(path: Path) -> Profile:
     """Raises LabError for what is no profile."""
     try:
-        return parse(path.read_text(errors="replace"), path.name)
+        data = files.content(path, FIRST_LINE.encode())
+        return parse(data.decode(errors="replace") if data else "", path.name)
     except OSError as error:
         raise LabError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, IndexError):

@@ -18,9 +18,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from hakmem import files
 from hakmem.errors import LabError
 
 MAGIC = b"haktrace"
+XZ = b"\xfd7zXZ"
 VERSION = 1
 CHUNK_BYTES = 4096
 FULL = 1  # of the header's flags
@@ -147,8 +149,8 @@ def read(path: Path) -> Trace:
 def unpacked(path: Path) -> bytes:
     """The bytes of a trace, after decompression where it is packed."""
     try:
-        data = path.read_bytes()
-        return lzma.decompress(data) if data.startswith(b"\xfd7zXZ") else data
+        data = files.content(path, MAGIC, XZ) or b""
+        return lzma.decompress(data) if data.startswith(XZ) else data
     except lzma.LZMAError as error:
         raise TraceError(f"{path}: its compression is damaged ({error})") from None
     except OSError as error:

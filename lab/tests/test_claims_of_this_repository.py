@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from hakmem import claims, native
+import pytest
+from click.testing import CliRunner
+from hakmem import claims, cli, native
+from hakmem.errors import LabError
 
 
 def test_a_record_stands_behind_every_figure() -> None:
@@ -36,3 +40,14 @@ def test_a_figure_that_is_edited_is_found_on_every_page() -> None:
             assert any("not what the record gives" in one.message for one in found), document.path
             edited += 1
     assert edited > 10
+
+
+def test_another_checkout_is_not_taken_for_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is in it would take the silence for an answer."""
+    for name in ("src", "lab", "docs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "src" / "hakmem.c").touch()
+    monkeypatch.chdir(tmp_path / "docs")
+    done = CliRunner().invoke(cli.cli, ["claims"])
+    assert isinstance(done.exception, LabError), done.output
+    assert str(done.exception).endswith(f"not {tmp_path}: type ./dev lab claims there")

@@ -44,6 +44,7 @@ def free_port() -> int:
 @dataclass
 class Machines:
     address: str
+    scheduler: subprocess.Popen[bytes]
     workers: dict[str, subprocess.Popen[bytes]]
 
 
@@ -65,7 +66,8 @@ def started(folder: Path, **environments: dict[str, str]) -> Iterator[Machines]:
             return child
 
         dask = str(BIN / "dask")
-        start("scheduler", [dask, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"], {})
+        words = ["scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+        scheduler = start("scheduler", [dask, *words], {})
         flags = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--resources", "machine=1"]
         workers = {
             name: start(name, [dask, "worker", address, "--name", name, *flags], more)
@@ -78,7 +80,7 @@ def started(folder: Path, **environments: dict[str, str]) -> Iterator[Machines]:
                     break
             if time.monotonic() > deadline:
                 pytest.fail("".join(path.read_text() for path in folder.glob("*.log")))
-        yield Machines(address, workers)
+        yield Machines(address, scheduler, workers)
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +179,22 @@ def test_a_lost_worker_loses_a_round_and_nothing_else(tmp_path: Path) -> None:
     assert killed[0] not in left and len(left) == 2
 
 
+def test_a_lost_scheduler_loses_no_round_that_was_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with started(tmp_path, a={}, b={}) as machines, places.opened(machines.address) as place:
+
+        def kill(step: measure.Step) -> None:
+            if step.round == 7:
+                machines.scheduler.kill()
+
+        command = measure.CommandCase(("sleep", "0.2"))
+        done = measure.measure([command], sides(), 100, warmup=0, on_step=kill, place=place)
+    assert 4 <= done.rounds < 10 and len(done.blocks) == done.rounds
+    assert f"{done.rounds} of 100 rounds: no machine was left" in done.notes
+    assert all(len(samples) == done.rounds for by_variant in done.samples.values() for samples in by_variant.values())
+    said = capfd.readouterr().err
+    assert "hakmem: the scheduler is gone; rounds that were whole are kept\n" in said and "Traceback" not in said
+
+
 def test_the_allocator_is_sent_and_proved(three: Machines, tmp_path: Path) -> None:
     """A library that the workers don't have under this name, and the settings of whoever measures."""
     library = tmp_path / "lib moved.so"
@@ -209,7 +227,7 @@ def test_what_fails_there_is_told(three: Machines) -> None:
 
 def test_who_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cluster, "ANSWER_S", 1.0)
-    for address in (f"tcp://127.0.0.1:{free_port()}", "nonsense://x", "tcp://"):
+    for address in (f"tcp://127.0.0.1:{free_port()}", "nonsense://x", "tcp://", "tls://127.0.0.1:1"):
         with pytest.raises(LabError, match=f"--on {address}"), places.opened(address):
             pass
     hosts = tmp_path / "hosts.txt"

@@ -89,13 +89,23 @@ def test_what_can_t_be_compared() -> None:
     hosts = [*simulated(1), Host("off", True, 0.0, 1.0)]
     with pytest.raises(LabError, match="off has a figure of 0: ratios need figures above 0"):
         fleet.analyse(hosts, 0.002)
+    hosts = [
+        Host(one.name, one.is_treated, 10.0 ** (number % 600 - 300), None) for number, one in enumerate(hosts[:200])
+    ]
+    with pytest.raises(LabError, match="too far apart"):
+        fleet.analyse([*hosts, Host("large", True, 1e300, None)], 0.002)
+
+
+def test_an_experiment_began_at_a_time() -> None:
+    with pytest.raises(LabError, match="no host has said"):
+        fleet.begun(lambda expression, at: [{"metric": {}, "value": math.nan}], "decay", 1.0, 1.0)
 
 
 def test_durations_and_moments() -> None:
     assert (fleet.duration("90m"), fleet.duration("7d")) == (5400, 604800)
     assert fleet.moment("1970-01-02") == 86400
     assert abs(fleet.moment("2h") - time.time() + 7200) < 5
-    for bad in ("", "d", "7", "-1d", "0d", "7y", "1.5d"):
+    for bad in ("", "d", "7", "-1d", "0d", "7y", "1.5d", "999999w", "9" * 5000 + "s"):
         with pytest.raises(LabError, match="expected a duration"):
             fleet.moment(bad)
 
@@ -208,6 +218,7 @@ def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
         b"SSH-2.0 another protocol\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
         b"HTTP/1.1 200 OK\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
         b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [1]}}',
         b'HTTP/1.1 200 OK\r\n\r\n{"data": {"result": [{"metric": {}, "value": []}]}}',
     ],

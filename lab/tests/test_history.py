@@ -130,6 +130,7 @@ def test_what_can_not_be_looked_at_is_skipped_with_a_word(clone: Path, monkeypat
     assert History(clone, clone / "evidence").missing() is None and found(clone) != []
     assert History(shallow, shallow / "evidence").missing() == "this clone is shallow" and found(shallow) == []
     monkeypatch.setattr(native, "checkout", lambda: shallow)
+    monkeypatch.chdir(shallow)
     done = CliRunner().invoke(cli.cli, ["claims"])
     assert "hakmem: git's history was not looked at: this clone is shallow" in done.output
     assert History(clone.parent, clone.parent / "evidence").missing() == "this is no clone"
@@ -177,6 +178,17 @@ def test_messages_from_before_the_rule_and_of_released_commits_are_left_alone(cl
     commit(clone, "Four times faster")
     (one,) = found(clone)
     assert one.endswith("names no record: Four times faster")
+
+
+def test_a_branch_from_before_a_release_that_comes_after_it_is_looked_at(clone: Path) -> None:
+    git(clone, "checkout", "-q", "-b", "side")
+    commit(clone, "Five times faster")
+    git(clone, "checkout", "-q", "main")
+    commit(clone, "Released")
+    git(clone, "tag", "v1")
+    git(clone, "merge", "-q", "--no-ff", "-m", "Merge", "side")
+    (one,) = found(clone)
+    assert one.endswith("names no record: Five times faster")
 
 
 def test_a_record_that_was_just_kept_is_no_change_of_the_tree(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

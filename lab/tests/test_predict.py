@@ -518,6 +518,12 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*PREDICT, *map(str, words)], capture_output=True, text=True, timeout=300)
 
 
+def test_what_was_not_timed_is_not_told_to_take_nothing(program: Path) -> None:
+    done = run("-n", 1, "--replays", 1, "--with", "glibc", "--", program, "pairs", 5000)
+    assert done.returncode == 0, done.stderr
+    assert "not timed" in done.stdout and " 0 ns" not in done.stdout
+
+
 def test_it_predicts_without_running_the_program_on_another(program: Path) -> None:
     done = run("-n", 1, "--replays", 1, "--with", "hakmem", "--json", "-", "--", program, "pairs", 5000)
     assert done.returncode == 0, done.stderr

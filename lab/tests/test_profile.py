@@ -290,8 +290,8 @@ def test_a_shim_is_not_taken_for_the_program(tmp_path: Path) -> None:
     shim = tmp_path / "shim"
     shim.write_text(SHIM)
     shim.chmod(0o755)
-    work = "import ctypes\nc = ctypes.CDLL(None)\nfor i in range(3000): c.malloc(ctypes.c_size_t(10000))"
-    done = hakmem("-o", tmp_path / "out", "--", shim, sys.executable, "-S", "-c", work)
+    work = "import ctypes\nc = ctypes.CDLL(None)\nfor i in range(30000): c.malloc(ctypes.c_size_t(10000))"
+    done = hakmem("-o", tmp_path / "out", "--interval", "16M", "--", shim, sys.executable, "-S", "-c", work)
     assert done.returncode == 0, done.stderr
     (raw,) = tmp_path.glob("out.*.prof")
     found = profile.read(raw)
@@ -456,6 +456,30 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
         top = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert top.returncode == 0, top.stderr
         assert f"{live} total" in top.stdout and "program+0x100" in top.stdout
+
+
+@pytest.mark.slow
+def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, tmp_path: Path) -> None:
+    """It takes <module> for a template's arguments where it believes a name to be one of C++, and says <unknown>."""
+    if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
+        pytest.skip("no `go tool pprof` here: Debian's package golang-go")
+    graph = tmp_path / "some.pb.gz"
+    graph.write_bytes(pprof.encode(of_python))
+    words = ["go", "tool", "pprof", "-traces", "-sample_index=alloc_space", str(graph)]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
+    assert told.count("<module>") == 2 and "<unknown>" not in told, told
+
+
+def test_a_program_that_allocates_very_often_is_told_to_be_looked_at_in_windows() -> None:
+    weight = 600_000 * 1024 * 3 // 2
+    often = profile.parse(TEXT.replace("site 1 0 5120", f"site 1 0 {weight}"), "some.prof")
+    assert "600,013 times a second: unless HAKMEM_BACKGROUND=0 is set" in text(often)
+    assert "times a second" not in text(profile.parse(TEXT, "some.prof"))
+
+
+def test_a_name_that_is_cut_shows_it() -> None:
+    long = PYTHON_TEXT.replace("Büro.hält", "FileFinder._fill_cache").replace("b.py", "b" * 50)
+    assert "FileFinder._fill_ca\N{HORIZONTAL ELLIPSIS} (" in text(profile.parse(long, "some.prof"))
 
 
 def test_exports() -> None:

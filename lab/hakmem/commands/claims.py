@@ -27,6 +27,11 @@ def command(write: bool, json_file: Path | None) -> int:
     root = native.checkout()
     if root is None:
         raise LabError("claims checks the documents of a checkout of hakmem, and this is an installed package")
+    here = native.checkout_around(Path.cwd())
+    if here not in (None, root):
+        raise LabError(
+            f"this command checks {root}, from which it was installed, not {here}: type ./dev lab claims there"
+        )
     for name in claims.write(root) if write else []:
         click.echo(f"hakmem: wrote {name}", err=True)
     missing = claims.history_of(root).missing()

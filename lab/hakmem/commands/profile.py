@@ -194,6 +194,11 @@ def text(profile: Profile) -> str:
         lines.append(
             f"{profile.lost_samples:,} samples were lost, figures are too small: a larger --interval is needed"
         )
+    if profile.may_be_of_windows:
+        lines.append(
+            f"it allocates some {total.total_count / profile.elapsed_s:,.0f} times a second: unless HAKMEM_BACKGROUND=0"
+            " is set, it is looked at in short windows, and figures may be several times too high or too low"
+        )
     if profile.without_python:
         lines.append(f"functions of Python have no names: {profile.without_python}")
     rows = [
@@ -211,4 +216,5 @@ def text(profile: Profile) -> str:
 
 def _short(frame: Frame) -> str:
     place = frame.label.removeprefix(frame.name)
-    return frame.name[: max(60 - len(place), 20)] + place
+    room = max(60 - len(place), 20)
+    return (frame.name if len(frame.name) <= room else f"{frame.name[: room - 1]}\N{HORIZONTAL ELLIPSIS}") + place
