@@ -268,9 +268,9 @@ def predict(
             of.event_count for of in recorded.values()
         )
         own = measure.variants([incumbent, *peers])
-        replayed = _whole(replays.cases(map(str, kept), "sanity"), own, replay_rounds, on_step)
+        replayed = _whole(replays.cases(map(str, kept), "sanity"), own, 1, replay_rounds, on_step)
         peaks = [packing.least(calls.of_trace(trace.read(path))).peak for path in kept if not is_cut]
-    program = _whole([case], delays.variants(incumbent, pilot), rounds, on_step)
+    program = _whole([case], delays.variants(incumbent, pilot), 2, rounds, on_step)
     failures = [*program.failures, *replayed.failures]
     of = Rounds(program, replayed, max(1.0, counts.calls / event_count), max(peaks, default=None))
     notes = [f"{one.case} on {one.variant}: {one.reason}" for one in failures]
@@ -285,11 +285,18 @@ def _lacks(of: Rounds, call_count: int, event_count: int) -> Iterator[str]:
         yield f"Time is scaled: {replayed}, and what they differ by counts {of.scale:.1f} times."
 
 
-def _whole(cases: Sequence[Case], variants: Sequence[Variant], rounds: int, on_step: OnStep) -> Measurement:
-    """All rounds: a prediction from fewer would have another width than was asked for."""
+def _whole(
+    cases: Sequence[Case], variants: Sequence[Variant], needed: int, rounds: int, on_step: OnStep
+) -> Measurement:
+    """All rounds: a prediction from fewer would have another width than was asked for. LabError where one of the first
+    variants failed, so many as are needed: without their figures nothing is predicted."""
     done = measure.measure(cases, variants, rounds, warmup=0, on_step=on_step)
     if done.interrupted:
         raise KeyboardInterrupt
+    names = [variant.name for variant in variants[:needed]]
+    for failure in done.failures:
+        if failure.variant in names:
+            raise LabError(f"{failure.reason}, in round {failure.round}; a prediction needs all runs")
     return done
 
 

@@ -565,3 +565,13 @@ def test_errors_are_one_line(words: tuple[str, ...], said: str) -> None:
     done = run(*words)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("failing", [3, 4])  # the first two are counted and recorded, then comes the first round
+def test_a_program_that_fails_later_is_told(failing: int, tmp_path: Path) -> None:
+    script = 'echo >> "$1"; n=$(wc -l < "$1"); [ $n -ne $2 ]'
+    done = run(
+        "-n", 1, "--replays", 1, "--with", "hakmem", "--", "bash", "-c", script, "bash", tmp_path / "runs", failing
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert "bash ended with exit status 1, in round 1" in done.stderr.splitlines()[-1], done.stderr
