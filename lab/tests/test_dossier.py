@@ -294,6 +294,7 @@ def test_who_changes_the_rule_gets_no_answer(tmp_path: Path) -> None:
         (["--dossier", "new", "--also", "'"], "--also ': No closing quotation"),
         (["--dossier", "new", "--also", ""], "expected a command"),
         (["--dossier", "new", "--also", "nosuch 1"], "nosuch: command not found"),
+        (["--dossier", "new", "--also", "true"], "--also true: named twice"),
         (["--dossier", "new", "--client", "nosuch"], "nosuch: command not found"),
         (["--dossier", "new", "--with", "hakmem"], "nothing to compare it with"),
         (["--dossier", "new", "--baseline", "nosuch"], "--baseline nosuch: not among"),

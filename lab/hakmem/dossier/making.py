@@ -90,6 +90,9 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
         raise LabError(f"--with {known[0]}: nothing to compare it with")
     for words in (*plan.commands, *([plan.client] if plan.client else [])):
         process.expect_program(words)
+    twice = next((words for number, words in enumerate(plan.commands) if words in plan.commands[:number]), None)
+    if twice is not None:
+        raise LabError(f"--also {shlex.join(twice)}: named twice; expected another size of the work")
     from hakmem.report import html, markdown  # not before plots are known to be there
 
     record, rule, digest = make(plan, variants, incumbent)
