@@ -384,6 +384,12 @@ def test_a_client_that_fails_is_no_figure(client: str, said: str, tmp_path: Path
     assert found.returncode == 2 and said in found.stderr
 
 
+def test_a_service_that_ends_by_itself_is_told(tmp_path: Path) -> None:
+    words = ["--idle", 0, "--client", "sleep 1", "--", "sleep", "0.1"]
+    found = compare("--dossier", "new", *SMALL, *words, cwd=tmp_path)
+    assert found.returncode == 2 and "the service was gone before it was asked to end" in found.stderr
+
+
 @pytest.mark.slow
 def test_a_real_program(tmp_path: Path) -> None:
     """Two sizes, enough rounds: there is an answer, and every contestant is proved to have run."""

@@ -167,7 +167,10 @@ class DossierCase:
         time.sleep(idle_s)
         if idle_s:
             told.values["idle_bytes"] = _proportional_bytes(process.tree(server))
-        os.kill(server, signal.SIGTERM)
+        try:
+            os.kill(server, signal.SIGTERM)
+        except ProcessLookupError:
+            raise LabError("the service was gone before it was asked to end") from None
         _expect_end(server)
 
 
