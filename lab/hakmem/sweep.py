@@ -91,7 +91,8 @@ def combined(knobs: Sequence[Knob], count: int, seed: int) -> list[dict[str, int
 def cases(what: Sequence[str], seconds: float = behaviours.SECONDS) -> list[Case]:
     """After the word `behaviour`, behaviours of bench_switching with commas between; else what `hakmem ab` takes."""
     if tuple(what[:1]) == ("behaviour",):
-        return [BehaviourCase(name.strip(), seconds) for name in " ".join(what[1:]).split(",")]
+        names = dict.fromkeys(name.strip() for name in " ".join(what[1:]).split(","))
+        return [BehaviourCase(name, seconds) for name in names]
     return ab.cases(what, sanity=False)
 
 
@@ -168,12 +169,16 @@ class Search:
 
 
 def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step: Callable[[Step], None]) -> None:
-    """All settings of a search. LabError where the default fails, to which the others are compared."""
+    """All settings of a search; a round that is lost is run again. LabError where the default fails, to which the
+    others are compared."""
     default = fixed(DEFAULT, {})
     begun = 0
+    lost: list[Turn] = []
 
     def next_turn(machine: str) -> Turn | None:
         nonlocal begun
+        if lost:
+            return lost.pop()
         asked = [variant for variant in (search.ask() for _ in range(IN_A_ROUND)) if variant is not None]
         begun += 1
         return Turn(begun, begun - 1, begun, cases, [default, *asked]) if asked else None
@@ -184,11 +189,14 @@ def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step:
         on_step(Step(turn.begun * of_round + number, rounds * of_round, turn.round, rounds, case, variant))
 
     for done in place.run(next_turn, on_run):
-        failed = [one for one in done.outcome.failures if one.variant == DEFAULT] if done.outcome else []
+        if done.outcome is None:
+            lost.append(done.turn)
+            continue
+        failed = [one for one in done.outcome.failures if one.variant == DEFAULT]
         if failed:
             raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
         for variant in done.turn.variants[1:]:
-            search.tell(variant.name, _ratios(done.outcome, cases, variant.name) if done.outcome else None)
+            search.tell(variant.name, _ratios(done.outcome, cases, variant.name))
 
 
 def _memory_of(case: Case) -> str:
@@ -258,6 +266,13 @@ def screened(rows: Iterable[Row]) -> list[str]:
     """A line each for the record, the fastest first."""
     ranked = sorted(rows, key=lambda row: row[1])
     return [f"screened: {name}: time {time:.3f}, memory {memory:.3f} of the default's" for name, time, memory in ranked]
+
+
+def unfinished(search: Search) -> list[str]:
+    """A line for each finalist of a search without a second stage, with its setting."""
+    chosen = finalists(search.rows)
+    rows = [row for row in search.rows if row[0] in chosen]
+    return [f"{screened([row])[0]}: {search.variants[row[0]].settings['HAKMEM_KNOBS']}" for row in rows]
 
 
 # ---- What came of it -------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from hakmem import behaviours, cli, native, settings, sweep
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
-from hakmem.measure import Case, CommandCase, Here, Outcome, Sample, Variant
+from hakmem.measure import Case, CommandCase, Done, Here, OnRun, Outcome, Sample, Turn, Variant
 from hakmem.settings import Knob
 from hakmem.suite import BenchCase
 
@@ -158,6 +159,17 @@ def test_what_a_budget_buys() -> None:
     assert f"budget: with 95 % the best of {drawn} random ones is among the best {share:.1%} of all" in lines
 
 
+def test_a_lost_round_is_run_again() -> None:
+    class Losing(Here):
+        def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+            for number, done in enumerate(super().run(next_turn, on_run)):
+                yield replace(done, outcome=None) if number == 1 else done
+
+    search, lossless = sweep.Search(BOWL, 12, 1), searched(12, 1)
+    sweep.run(search, [Bowl()], Losing(), 12, lambda step: None)
+    assert {name for name, _, _ in search.rows} == {name for name, _, _ in lossless.rows}
+
+
 def test_the_default_must_work() -> None:
     class Broken(Bowl):
         def run(self, variant: Variant) -> Sample:
@@ -183,6 +195,7 @@ def test_a_behaviour_is_the_last_visit_of_a_program(monkeypatch: pytest.MonkeyPa
         "peak_rss_bytes": 3.0,
     }
     assert sweep.cases(["behaviour", "hot,idle"], 2)[1].command[1] == "2"
+    assert len(sweep.cases(["behaviour", "hot, hot"])) == 1
     assert sweep.shortened(case).command[1] == "0.125"
 
 
@@ -215,3 +228,18 @@ def test_sweep_finds_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert '"kind": "sweep"' in text and "screened: decay_ms=4000: time 0.500" in text
     assert text.count('"variant": "adaptive"') == 3
     assert set(behaviours.NAMES) == {"hot", "bulk", "handover", "buffers", "growing", "idle"}
+
+
+def test_ctrl_c_shows_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: BehaviourCase, variant: Variant) -> Sample:
+        if next(count) == 30:
+            raise KeyboardInterrupt
+        is_best = variant.settings.get("HAKMEM_KNOBS") == "decay_ms=4000"
+        return Sample({"cost_ns": 5.0 if is_best else 10.0, "mean_rss_bytes": 100.0}, "0x1", True)
+
+    count = itertools.count()
+    monkeypatch.setattr(BehaviourCase, "run", run)
+    monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
+    done = CliRunner().invoke(cli.cli, ["sweep", "--trials", "100", "--", "behaviour", "hot"])
+    assert done.exit_code != 0
+    assert "screened: decay_ms=4000: time 0.500, memory 1.000 of the default's: decay_ms=4000" in done.output

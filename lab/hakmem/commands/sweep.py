@@ -49,6 +49,8 @@ def command(
     It says what the trials have bought: how much of all settings they are, and what the best of so many is expected
     to be.
 
+    Ctrl-C keeps whole rounds of the second stage; before that it shows the best of the first one.
+
     Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
     """
     from hakmem import ab, extras, ledger, machine, measure, native, progress, settings, sweep
@@ -67,13 +69,18 @@ def command(
     others = [ab.side(name, side) for name, _, side in named]
     search = sweep.Search(knobs, trials, seed)
     start = machine.facts()
-    with places.opened(on) as place:
-        with progress.shown() as on_step:
-            sweep.run(search, [sweep.shortened(case) for case in cases], place, trials, on_step)
-        finalists = [search.variants[name] for name in sweep.finalists(search.rows)]
-        with progress.shown() as on_step:
-            sides_of = [sweep.fixed(sweep.DEFAULT, {}), *finalists, *others]
-            done = measure.measure(cases, sides_of, rounds, on_step=on_step, place=place)
+    try:
+        with places.opened(on) as place:
+            with progress.shown() as on_step:
+                sweep.run(search, [sweep.shortened(case) for case in cases], place, trials, on_step)
+            finalists = [search.variants[name] for name in sweep.finalists(search.rows)]
+            with progress.shown() as on_step:
+                sides_of = [sweep.fixed(sweep.DEFAULT, {}), *finalists, *others]
+                done = measure.measure(cases, sides_of, rounds, on_step=on_step, place=place)
+    except (KeyboardInterrupt, LabError):
+        for line in sweep.unfinished(search):  # no record has them
+            click.echo(f"hakmem: {line}", err=True)
+        raise
     done.notes += [*sweep.budget(search), *sweep.screened(search.rows)]
     record = ledger.from_measurement(done, "sweep", start=start)
     output.finish(record, lambda kept: sweep.report(record, kept), **files)  # type: ignore[arg-type]
