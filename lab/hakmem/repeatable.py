@@ -35,16 +35,16 @@ SEEDS = {"PYTHONHASHSEED": "0", "PERL_HASH_SEED": "0", "PERL_PERTURB_KEYS": "0"}
 
 
 def settings(given: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """NAME=VALUE words that say these beside what was given, by hand or as HAKMEM_KNOBS. LabError where that says
-    otherwise."""
-    words, knobs = [], {}
-    from_environment = [f"KNOBS={environment['HAKMEM_KNOBS']}"] if environment.get("HAKMEM_KNOBS") else []
-    for word in (*from_environment, *given):
+    """NAME=VALUE words that say these beside what was given, by hand or as HAKMEM_KNOBS. LabError where what was given
+    by hand says otherwise."""
+    words = []
+    knobs = {knob: number for knob, number in _knobs(environment.get("HAKMEM_KNOBS", "")).items() if knob not in KNOBS}
+    for word in given:
         name, _, value = word.partition("=")
         if value != SETTINGS.get(name, value):
             raise LabError(f"{word}: --repeatable needs {name}={SETTINGS[name]}")
         if name == "KNOBS":
-            knobs = {} if value == "none" else dict(one.split("=", 1) for one in value.split(":") if "=" in one)
+            knobs = _knobs(value)
         else:
             words.append(word)
     for knob, number in KNOBS.items():
@@ -52,6 +52,10 @@ def settings(given: Iterable[str], environment: Mapping[str, str]) -> tuple[str,
             raise LabError(f"{knob}={knobs[knob]}: --repeatable needs {knob}={number}")
     pairs = [f"{name}={value}" for name, value in SETTINGS.items()]
     return (*words, *pairs, "KNOBS=" + ":".join(f"{knob}={number}" for knob, number in knobs.items()))
+
+
+def _knobs(value: str) -> dict[str, str]:
+    return dict(one.split("=", 1) for one in value.split(":") if "=" in one)
 
 
 def fix_layout() -> None:

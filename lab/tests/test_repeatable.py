@@ -174,6 +174,8 @@ def test_other_settings_stay() -> None:
     words = repeatable.settings(["PROFILE=speed", "KNOBS=held_slabs=4"], {})
     assert words[0] == "PROFILE=speed" and words[-1] == "KNOBS=held_slabs=4:decay_ms=3600000"
     assert repeatable.settings([], {"HAKMEM_KNOBS": "bin_bytes=4096"})[-1] == "KNOBS=bin_bytes=4096:decay_ms=3600000"
+    from_before = {"HAKMEM_KNOBS": "decay_ms=50:bin_bytes=4096"}
+    assert repeatable.settings([], from_before)[-1] == "KNOBS=bin_bytes=4096:decay_ms=3600000"
     assert repeatable.settings(["KNOBS=none", "SEED=1"], {})[-1] == "KNOBS=decay_ms=3600000"
 
 
