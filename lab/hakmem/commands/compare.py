@@ -98,10 +98,10 @@ def command(
     Without --with: hakmem and glibc. --with hakmem,glibc,packaged fetches jemalloc, mimalloc and tcmalloc as the
     distribution has built them, in seconds; `hakmem peers install` builds more.
 
-    Every run proves whose malloc it ran on. Compared are wall time, CPU time, peak memory and page faults; the verdict
-    rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults). "No difference": the 95 % interval of the ratio
-    holds 1, and nothing that is 1 % from it. "Don't know": it holds 1 and more, so that it takes more rounds to tell.
-    Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
+    Every run has empty standard input, and proves whose malloc it ran on. Compared are wall time, CPU time, peak memory
+    and page faults; the verdict rests on --by alone (wall_s, cpu_s, peak_rss_bytes, minor_faults). "No difference": the
+    95 % interval of the ratio holds 1, and nothing that is 1 % from it. "Don't know": it holds 1 and more, so that it
+    takes more rounds to tell. Needs six rounds for a verdict. Ctrl-C keeps whole rounds.
 
     --dossier DIR runs each command three times a round, also cold and under strace, and has all installed allocators
     take part. Its answer is "switch", "don't switch" or "don't know".

@@ -22,7 +22,7 @@ def command() -> None:
 )
 @click.option("--host", "label", default="instance", show_default=True, metavar="LABEL", help="that tells hosts apart")
 @click.option(
-    "--since", metavar="TIME", help="when it began: 2026-11-26T08:00, or 3d ago as 3d  [default: as hosts say]"
+    "--since", metavar="TIME", help="when it began: 2026-11-26T08:00 (UTC), or 3d ago as 3d  [default: as hosts say]"
 )
 @click.option("--before", default="7d", show_default=True, metavar="DURATION", help="how long before that is looked at")
 @click.option("--threshold", default=0.2, show_default=True, metavar="PERCENT", type=FiniteRange(0, 100))
