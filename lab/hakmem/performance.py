@@ -44,6 +44,7 @@ _COMPARISON = (
     rf"|\b{_FASTER}\sby\s(?:a\sfactor\sof\s)?{_NUMBER}"
     rf"|\b{_GOOD}\s(?:is\s|was\s|were\s)?{_CHANGED}\b"
     rf"|\b{_GOOD}\s(?:\w+\s){{0,2}}(?:to|by)\s(?:half|{_PART})\b"
+    rf"|\b{_GOOD}\s(?:\w+\s){{0,3}}in\shalf\b(?!\sof)"
     rf"|{_NUMBER}\s?(?:x|×|times)\s(?:the\s(?:\w+\s)?{_GOOD}\b|(?:that\sof\s)?{_OTHER}\b)"
 )
 _COST = (

@@ -96,6 +96,7 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "several times as slow",
         "twenty percent of it",
         "half as much memory",
+        "latency has been cut in half",
         "It halves peak memory.",
         "It doubles the throughput.",
         "an order of magnitude",
