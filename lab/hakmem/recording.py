@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -63,6 +64,8 @@ def collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple
             continue
         name, dot, suffix = output.name.partition(".")
         path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if kept else output
+        if path.exists():  # somebody has made it meanwhile
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         found = trace.parse(data, str(path))
         files.put(path, trace.compress(trace.pack(found)) if path.suffix == trace.PACKED else data)
         kept.append((path, found))

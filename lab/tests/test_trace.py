@@ -273,6 +273,14 @@ def test_a_program_that_asks_for_nothing_is_told(tmp_path: Path) -> None:
     assert done.stderr == "hakmem: ./asks ended with exit status 0 and asked its allocator for nothing: no trace\n"
 
 
+def test_a_file_that_somebody_makes_meanwhile_stays(tmp_path: Path) -> None:
+    words = ["-o", "x.trace", "--", "sh", "-c", "echo precious > x.trace; ls > listing"]
+    done = subprocess.run([*RECORD, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and (tmp_path / "x.trace").read_text() == "precious\n"
+    said, _, folder = done.stderr.partition("; what was recorded is in ")
+    assert said == "hakmem: x.trace: File exists" and any(Path(folder.strip()).iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
