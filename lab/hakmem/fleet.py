@@ -160,12 +160,19 @@ class Windows:
 
 
 def begun(ask: Ask, name: str, end: float, look_back_s: float) -> float:
-    """When a host first said that it takes part."""
+    """When a host first said that it takes part: by wide steps, then by narrow ones in the step before that, which is
+    the last one where it began only now."""
     step = max(1, int(look_back_s / STEPS / 10))
-    rows = ask(f"min(min_over_time(timestamp({_info(name)})[{int(look_back_s)}s:{step}s]))", end)
-    if not rows or not math.isfinite(rows[0]["value"]):
+    known = _first(ask, name, end, int(look_back_s), step)
+    found = _first(ask, name, known or end, step, max(1, step // STEPS)) or known
+    if found is None:
         raise LabError(f"no host has said that it is in an experiment {name!r}: hakmem_experiment_info has its names")
-    return float(rows[0]["value"])
+    return found
+
+
+def _first(ask: Ask, name: str, end: float, seconds: int, step: int) -> float | None:
+    rows = ask(f"min(min_over_time(timestamp({_info(name)})[{seconds}s:{step}s]))", end)
+    return float(rows[0]["value"]) if rows and math.isfinite(rows[0]["value"]) else None
 
 
 def _info(name: str) -> str:

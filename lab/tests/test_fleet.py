@@ -6,14 +6,16 @@ import contextlib
 import json
 import math
 import random
+import re
 import shutil
 import socket
 import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -99,6 +101,22 @@ def test_what_can_t_be_compared() -> None:
 def test_an_experiment_began_at_a_time() -> None:
     with pytest.raises(LabError, match="no host has said"):
         fleet.begun(lambda expression, at: [{"metric": {}, "value": math.nan}], "decay", 1.0, 1.0)
+
+
+@pytest.mark.parametrize("ago_s", [120, 1800, 40000, 5000000])
+def test_a_beginning_is_found_to_the_minute(ago_s: int) -> None:
+    end = 1.8e9
+
+    def ask(expression: str, at: float) -> list[Mapping[str, Any]]:
+        """As Prometheus: at multiples of the step."""
+        found = re.search(r"\[(\d+)s:(\d+)s\]", expression)
+        assert found is not None
+        seconds, step = int(found[1]), int(found[2])
+        first = max(at - seconds + 0.001, end - ago_s)
+        told = math.ceil(first / step) * step
+        return [{"metric": {}, "value": float(told)}] if told <= at else []
+
+    assert 0 <= fleet.begun(ask, "decay", end, 90 * 86400.0) - (end - ago_s) < 60
 
 
 def test_durations_and_moments() -> None:
