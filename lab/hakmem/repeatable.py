@@ -44,6 +44,8 @@ def settings(given: Iterable[str], environment: Mapping[str, str]) -> tuple[str,
         if value != SETTINGS.get(name, value):
             raise LabError(f"{word}: --repeatable needs {name}={SETTINGS[name]}")
         if name == "KNOBS":
+            if value not in {"", "none"} and not all("=" in one for one in value.split(":")):
+                raise LabError(f"{word}: expected none, or NAME=NUMBER[:NAME=NUMBER...] of knobs")
             knobs = _knobs(value)
         else:
             words.append(word)

@@ -190,6 +190,13 @@ def test_a_setting_that_it_needs_otherwise_is_refused(word: str, said: str) -> N
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
 
 
+@pytest.mark.parametrize("word", ["KNOBS=rubbish", "KNOBS=held_slabs=5:rubbish"])
+def test_knobs_that_are_none_are_refused(word: str) -> None:
+    with pytest.raises(LabError, match="expected none, or NAME=NUMBER"):
+        repeatable.settings([word], {})
+    repeatable.settings(["KNOBS=none"], {})
+
+
 def test_the_library_takes_all_of_it() -> None:
     done = run("--repeatable", "--", "true", HAKMEM_HELP="1")
     for name, value in repeatable.SETTINGS.items():
