@@ -255,17 +255,15 @@ void hak_python_look_for(void) {
     if (state_of_thread == NULL || !hak_os_module_of((uintptr_t)state_of_thread, &interpreter.module)) return;
     memcpy(&interpreter.state_of_thread, &state_of_thread, sizeof state_of_thread);
     read_version();
-    /* Release pairs with has_python. */
+    /* Release pairs with hak_python_is_there. */
     hak_atomic_store(&python_is_known, true, release);
 }
 
 /* Acquire pairs with hak_python_look_for: all of it can be read. */
-static bool has_python(void) { return hak_atomic_load(&python_is_known, acquire); }
-
-bool hak_python_is_there(void) { return has_python(); }
+bool hak_python_is_there(void) { return hak_atomic_load(&python_is_known, acquire); }
 
 bool hak_python_add_refusal(struct hak_text *text) {
-    if (!has_python()) return false;
+    if (!hak_python_is_there()) return false;
     unsigned long major = interpreter.version >> 24, minor = interpreter.version >> 16 & 0xff;
     bool is_known = interpreter.python.layout != NULL;
     if (interpreter.version == 0) hak_text_add(text, "Python is older than 3.11");
@@ -283,7 +281,7 @@ static bool is_loaded(void) {
 }
 
 struct hak_python_walk hak_python_begin(void) {
-    if (!has_python() || interpreter.python.layout == NULL || interpreter.is_free_threaded || !is_loaded() ||
+    if (!hak_python_is_there() || interpreter.python.layout == NULL || interpreter.is_free_threaded || !is_loaded() ||
         interpreter.is_ending())
         return (struct hak_python_walk){.frame = 0};
     return hak_python_begin_at(&interpreter.python, (uintptr_t)interpreter.state_of_thread());

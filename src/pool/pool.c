@@ -11,11 +11,12 @@
 #include "region/heap_count.h"
 #include "region/in_hand.h"
 
-HAK_WRITTEN_BY_MANY HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_CLASS_LIMIT];
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_SMALL_CLASS_COUNT + 1];
 
 /* Nobody asks for other classes, and threads that are born and end would wait for each other here. */
 static void count_slabs(uint32_t size_class, int32_t by) {
-    if (size_class <= HAK_SINGLE_CLASS_COUNT || hak_widest_of_group(size_class) != size_class) return;
+    bool is_in_group = size_class > HAK_SINGLE_CLASS_COUNT && size_class <= HAK_SMALL_CLASS_COUNT;
+    if (!is_in_group || hak_widest_of_group(size_class) != size_class) return;
     hak_atomic_fetch_add(&hak_pool_slabs[size_class], by, relaxed);
 }
 

@@ -18,7 +18,7 @@
 
 /* Slabs that there are of the widest class of a group, of all heaps; 0 for other classes. Relaxed; after a fork it may
  * be wrong by those that were in the making then. */
-extern HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_CLASS_LIMIT];
+extern HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_SMALL_CLASS_COUNT + 1];
 
 /* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how
  * many; 0 when there is no memory. */

@@ -1,5 +1,5 @@
 /* region/large.h: page runs and mappings: where each begins, how they grow, shrink, move and end. */
-#include "unit.h"
+#include "large_fixture.h"
 
 #include "allowance.h"
 
@@ -9,7 +9,6 @@
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
-#include "region/large.h"
 #include "region/mapping_cache.h"
 
 /* Runs up to 2 MiB, mappings above. */
@@ -18,24 +17,6 @@ static void start(void) {
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
-}
-
-static char *alloc(size_t bytes) { return hak_large_alloc(bytes, HAK_ALIGNMENT, false); }
-
-static struct hak_place place_of(const char *block) {
-    struct hak_place place = hak_region_find((uintptr_t)block);
-    assert_int_equal(place.start, (uintptr_t)block);
-    return place;
-}
-
-static bool free_block(const char *block) {
-    struct hak_place place = place_of(block);
-    return hak_large_free(&place);
-}
-
-static char *resize(const char *block, size_t bytes) {
-    struct hak_place place = place_of(block);
-    return hak_large_resize(&place, bytes);
 }
 
 static void fill(char *block, size_t bytes) {

@@ -1,7 +1,7 @@
 /* region/large.h in the secure build: what is known of an object, and the guards behind it. A guard that is forgotten
  * makes a program crash that does nothing wrong: so all that can be used is tried out, over and over, while objects are
  * made, resized, moved, kept, purged, cut, forked and freed, and the kernel refuses. */
-#include "unit.h"
+#include "large_fixture.h"
 
 #include "allowance.h"
 
@@ -13,7 +13,6 @@
 #include "fake_os.h"
 #include "region/directory.h"
 #include "region/in_hand.h"
-#include "region/large.h"
 #include "region/mapping_cache.h"
 
 enum { PAGE = 4096, GUARDS, FORBIDDEN, NONE };
@@ -26,24 +25,6 @@ static void start(int how) {
     hak_size_class_initialize();
     assert_true(hak_region_initialize());
     if (how == NONE) fake_os_refuse(FAKE_FORBID, 1, SIZE_MAX);
-}
-
-static char *alloc(size_t bytes) { return hak_large_alloc(bytes, HAK_ALIGNMENT, false); }
-
-static struct hak_place place_of(const char *block) {
-    struct hak_place place = hak_region_find((uintptr_t)block);
-    assert_int_equal(place.start, (uintptr_t)block);
-    return place;
-}
-
-static bool free_block(const char *block) {
-    struct hak_place place = place_of(block);
-    return hak_large_free(&place);
-}
-
-static char *resize(const char *block, size_t bytes) {
-    struct hak_place place = place_of(block);
-    return hak_large_resize(&place, bytes);
 }
 
 /* The kernel reads the byte, or finds that it can't be. */
