@@ -142,7 +142,7 @@ static HAK_COLD void *new_asked(size_t size, size_t alignment, bool may_throw) {
     return HAK_LIKELY(block != NULL) ? block : new_failed(size, alignment, may_throw, HAK_CALLER(), HAK_FROM_MALLOC);
 }
 
-static HAK_COLD void *new_missed(size_t size, bool may_throw, uint32_t from) {
+static HAK_MISS void *new_missed(size_t size, bool may_throw, uint32_t from) {
     HAK_WALKABLE();
     void *block = hak_front_alloc_miss(size, HAK_CALLER()); /* new_missed is a last act */
     if (HAK_UNLIKELY(block == NULL)) return new_failed(size, 0, may_throw, HAK_CALLER(), from);

@@ -20,7 +20,7 @@
 /* ---- malloc, free, calloc, realloc ------------------------------------------------------------------------------- */
 
 /* As a last act of the public function: so that what it returns to is read here, and not in hits. */
-static HAK_COLD void *malloc_missed(size_t size) { return hak_front_alloc_miss(size, HAK_CALLER()); }
+static HAK_MISS void *malloc_missed(size_t size) { return hak_front_alloc_miss(size, HAK_CALLER()); }
 
 HAK_HIT void *hak_malloc(size_t size) {
     void *block = hak_front_take(size, HAK_FROM_MALLOC);
@@ -40,7 +40,7 @@ static HAK_COLD void *fail(int error) {
     return NULL;
 }
 
-static HAK_COLD void *calloc_missed(size_t bytes) {
+static HAK_MISS void *calloc_missed(size_t bytes) {
     HAK_WALKABLE();
     void *block = hak_front_alloc_miss(bytes, HAK_CALLER());
     return block == NULL ? block : memset(block, 0, bytes);
@@ -62,7 +62,7 @@ HAK_INLINE void *move_to(void *moved, const struct hak_place *place, size_t size
     return moved;
 }
 
-static HAK_COLD void *move_missed(const struct hak_place *place, size_t size, const void *caller) {
+static HAK_MISS void *move_missed(const struct hak_place *place, size_t size, const void *caller) {
     HAK_WALKABLE();
     int saved_errno = errno;
     void *moved = hak_front_alloc_miss(size, caller);
@@ -81,7 +81,7 @@ static void *move_block(const struct hak_place *place, size_t size, const void *
     return HAK_LIKELY(moved != NULL) ? move_to(moved, place, size) : move_missed(place, size, caller);
 }
 
-static HAK_COLD void *resize_large(const struct hak_place *place, size_t size, const void *caller) {
+static HAK_MISS void *resize_large(const struct hak_place *place, size_t size, const void *caller) {
     HAK_WALKABLE();
     int saved_errno = errno;
     void *resized = hak_front_resize_large(place, size, caller);

@@ -24,6 +24,9 @@
 #define HAK_UNCHECKED
 #endif
 
+/* Not what a hit does, but all programs do it. */
+#define HAK_MISS __attribute__((noinline))
+/* What most programs never do: in pages of its own, which they don't touch, and as small as can be. */
 #define HAK_COLD __attribute__((cold, noinline))
 /* A function whose hit is to be in as few lines as it can be, whatever lies before it. */
 #define HAK_HIT __attribute__((aligned(64)))

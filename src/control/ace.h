@@ -27,14 +27,14 @@ void hak_ace_configure(const struct hak_ace_settings *settings);
 
 /* The values that a knob is given, at most HAK_ACE_ARMS; how many they are, 0 where it is not turned. */
 enum { HAK_ACE_ARMS = 12 };
-uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]);
+HAK_COLD uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]);
 
 /* Why the controller leaves a knob alone for as long as the process runs; NULL when it may turn it. */
-const char *hak_ace_refusal(enum hak_knob_number knob);
+HAK_COLD const char *hak_ace_refusal(enum hak_knob_number knob);
 
 /* From any thread: one of these values is to be tried against what is in force, and kept only if it is shown to be
  * better. False when it is none of them. A knob that is somebody else's by then is left alone. */
-bool hak_ace_try(enum hak_knob_number knob, uint64_t value);
+HAK_COLD bool hak_ace_try(enum hak_knob_number knob, uint64_t value);
 
 /* How long until the next step is due, at most so long: less only while arms are being tried. */
 uint64_t hak_ace_wait_ms(uint64_t most_ms);

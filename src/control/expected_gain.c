@@ -54,19 +54,19 @@ static double larger_bins(const struct hak_change_of_knob *change, double miss_n
 }
 
 /* The share is a divisor of the heap: bins have no more than all of it. */
-static double of_bin_budget_share(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_bin_budget_share(const struct hak_change_of_knob *change) {
     return larger_bins(change, change->activity->miss_ns, change->activity->bin_bytes, 1 / change->times);
 }
 
 /* Of the slabs that go to the pool and come from it, so many more or fewer. */
-static double of_held_slabs(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_held_slabs(const struct hak_change_of_knob *change) {
     double slabs = of_time(change->activity, change->activity->pool_moves * slab_ns);
     return change->weights->miss * slabs * (1 - 1 / change->times);
 }
 
 /* A lower limit matters if more lies free than that; a higher one, if the limit is reached (what is above goes back
  * until half of it is left), and pages go back in vain. */
-static double of_dirty_limit_bytes(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_dirty_limit_bytes(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
     if (change->times < 1) return change->weights->kept * kept_above(activity, activity->dirty_bytes, change->to);
     if (activity->dirty_bytes < (double)change->from / 2) return 0;
@@ -75,7 +75,7 @@ static double of_dirty_limit_bytes(const struct hak_change_of_knob *change) {
 }
 
 /* Later, as many fewer pages go back in vain, and what goes back is kept as much longer. Sooner, the reverse. */
-static double of_decay_ms(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_decay_ms(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
     double vain = returned_in_vain(activity) * (1 - 1 / change->times);
     double kept =
@@ -92,7 +92,7 @@ static double populated(double heap_bytes, uint64_t share) {
 
 /* Faults of the SuperSlabs that are used for the first time, as far as they are populated. Only who asks the kernel
  * sees them. */
-static double of_fault_ahead_share(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_fault_ahead_share(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
     double heap_bytes = activity->used_bytes + activity->kept_bytes,
            pages = (double)HAK_SUPER_SLAB_BYTES / (double)hak_os_page_bytes();
@@ -103,7 +103,7 @@ static double of_fault_ahead_share(const struct hak_change_of_knob *change) {
 
 /* A lower limit matters if more is kept than that; a higher one, if the limit is nearly reached, and memory goes
  * back. */
-static double of_mapping_cache_bytes(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_mapping_cache_bytes(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
     if (change->times < 1) return change->weights->kept * kept_above(activity, activity->mapping_bytes, change->to);
     if (activity->mapping_bytes < (double)change->from * 3 / 4) return 0;
@@ -129,7 +129,7 @@ bool hak_run_limits_differ(const struct hak_activity *activity, uint64_t one, ui
 
 /* Whether runs or mappings are better nobody knows before. So half of what the objects may be to blame for: of the
  * kernel's time and the kept memory as large a share as they are of the large objects. */
-static double of_run_limit_bytes(const struct hak_change_of_knob *change) {
+static HAK_COLD double of_run_limit_bytes(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
     double all = 0, moved = between(activity, change->from, change->to);
     for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) all += activity->large[i];

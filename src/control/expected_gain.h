@@ -31,12 +31,12 @@ struct hak_activity {
 };
 
 /* Of a knob's value `to`, where `from` is in force. 0 for a knob of which nothing is known. */
-double hak_expected_gain(const struct hak_activity *activity, const struct hak_costs *weights,
-                         enum hak_knob_number knob, uint64_t from, uint64_t to);
+HAK_COLD double hak_expected_gain(const struct hak_activity *activity, const struct hak_costs *weights,
+                                  enum hak_knob_number knob, uint64_t from, uint64_t to);
 
 /* Of `to` slots for the bins of a class, which have so many misses and bytes of the period's, and `from` slots. */
-double hak_expected_gain_of_class(const struct hak_activity *activity, const struct hak_costs *weights, double misses,
-                                  double bin_bytes, double from, double to);
+HAK_COLD double hak_expected_gain_of_class(const struct hak_activity *activity, const struct hak_costs *weights,
+                                           double misses, double bin_bytes, double from, double to);
 
 /* True when the program had objects of a size that one of two values of run_limit_bytes makes page runs, and the other
  * mappings. */

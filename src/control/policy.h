@@ -32,12 +32,13 @@ struct hak_policy_program {
 };
 
 /* Reads `text`, which ends with NUL. NULL when all is well; else what is wrong, and `policy` is undefined. */
-const char *hak_policy_parse(const char *text, const struct hak_policy_program *program, struct hak_policy *policy);
+HAK_COLD const char *hak_policy_parse(const char *text, const struct hak_policy_program *program,
+                                      struct hak_policy *policy);
 
 /* The program's build id in hexadecimal, as a policy says it. */
-void hak_policy_add_id(struct hak_text *out, const struct hak_policy_program *program);
+HAK_COLD void hak_policy_add_id(struct hak_text *out, const struct hak_policy_program *program);
 
 /* FNV-1a. */
-uint64_t hak_policy_sum(const char *text, size_t length);
+HAK_COLD uint64_t hak_policy_sum(const char *text, size_t length);
 
 #endif

@@ -12,10 +12,11 @@
 void hak_report_configure(const struct hak_ace_settings *settings, const uint64_t *first_values);
 
 /* The controller begins now: times are counted from here. */
-void hak_report_begin(uint64_t now_ms);
+HAK_COLD void hak_report_begin(uint64_t now_ms);
 
 /* A switch, from and to these values or slots; of the bins of a class, its blocks are given, else 0. */
-void hak_report_event(const struct hak_move *move, uint32_t phase, uint64_t from, uint64_t to, uint32_t block_bytes);
+HAK_COLD void hak_report_event(const struct hak_move *move, uint32_t phase, uint64_t from, uint64_t to,
+                               uint32_t block_bytes);
 
 /* What a period has cost. */
 void hak_report_costs(const struct hak_costs *costs, double cost, uint32_t phase, enum hak_life_state state);
@@ -30,8 +31,8 @@ void hak_report_state(const struct hak_phases *phases, const struct hak_life_cyc
 void hak_report_trial(uint32_t dimension, uint32_t block_bytes, uint64_t chosen);
 
 /* The state, the knobs, the events; for JSON, a member "control" of an object. */
-void hak_report_write_text(struct hak_text *out);
-void hak_report_write_json(struct hak_text *out);
+HAK_COLD void hak_report_write_text(struct hak_text *out);
+HAK_COLD void hak_report_write_json(struct hak_text *out);
 
 /* JSON is at most so long. */
 enum { HAK_REPORT_BYTES = 36 << 10 };

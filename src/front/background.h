@@ -37,8 +37,8 @@ enum {
 
 extern HAK_ATOMIC(uint32_t) hak_background_state;
 
-HAK_COLD void hak_background_start(const void *caller);
-HAK_COLD void hak_background_wake(void);
+HAK_MISS void hak_background_start(const void *caller);
+HAK_MISS void hak_background_wake(void);
 
 /* There is something new for the thread to do, wherever it waits. */
 void hak_background_nudge(void);

@@ -30,8 +30,8 @@ extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_BLOCK_MAX / HAK_ALIGNMENT + 1];
 
 /* Everything the hit path does not do. The first returns NULL with errno = ENOMEM when there is no memory; `caller` is
  * the code that wants it (front/background.h). */
-HAK_COLD void *hak_front_alloc_miss(size_t size, const void *caller);
-HAK_COLD void hak_front_free_miss(void *block);
+HAK_MISS void *hak_front_alloc_miss(size_t size, const void *caller);
+HAK_MISS void hak_front_free_miss(void *block);
 
 /* The secure build's: a live block is from another call than malloc; and a free of what is from such a call. */
 void hak_front_change_from(void *block, uint32_t from);

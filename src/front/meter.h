@@ -39,13 +39,13 @@ HAK_INLINE uint64_t hak_meter_interval(void) {
 
 /* Switches the heap profile on, with so many bytes from sample to sample on average, or to another interval; any number
  * of times. False when there is no memory for it. hak_profile_write writes it (observe/profile.h). */
-bool hak_meter_start(uint64_t interval_bytes);
+HAK_COLD bool hak_meter_start(uint64_t interval_bytes);
 
 /* The same, with samples in runs, one per interval (P6): for which call sites hold pages. */
-bool hak_meter_start_runs(uint64_t interval_bytes);
+HAK_COLD bool hak_meter_start_runs(uint64_t interval_bytes);
 
 /* Switches it off. */
-void hak_meter_stop(void);
+HAK_COLD void hak_meter_stop(void);
 
 /* Whether a tracer was attached at the last look. */
 extern HAK_ATOMIC(bool) hak_meter_is_traced;
@@ -60,7 +60,7 @@ HAK_INLINE void hak_meter_notice_tracer(void) {
 
 /* The background thread's part, at `now_us`: opens and closes windows. Returns when to call it again, in us from now;
  * UINT64_MAX while the profile is off. */
-uint64_t hak_meter_step(uint64_t now_us);
+HAK_COLD uint64_t hak_meter_step(uint64_t now_us);
 
 /* The background thread is going to sleep, because the program seems to. */
 void hak_meter_rest(void);

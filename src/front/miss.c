@@ -473,7 +473,7 @@ static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
     return block != NULL ? block : take_one_at_last(size_class);
 }
 
-static HAK_COLD void *alloc_missed(size_t size, const void *caller) {
+static HAK_MISS void *alloc_missed(size_t size, const void *caller) {
     if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) {
         void *guarded = take_guarded(size, __builtin_frame_address(0));
         if (guarded != NULL) return guarded;
@@ -697,7 +697,7 @@ HAK_INLINE void free_live_small(void *block, uint32_t size_class, uint32_t from)
     take_turn();
 }
 
-static HAK_COLD void free_any(void *block, uint32_t from) {
+static HAK_MISS void free_any(void *block, uint32_t from) {
     if (block == NULL) return;
     struct hak_place place = place_of(block, "free", true);
     if (place.kind == HAK_PLACE_SMALL) {

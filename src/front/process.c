@@ -190,7 +190,7 @@ static struct hak_heap *keep_own(struct hak_heap *own) {
  * change of a large object, or the birth or end of the thread's heap, the child leaves all that, for it will go on with
  * it: the free memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. So it is
  * where another library's handler, which was called before, has started threads: these use it already. */
-static void in_child(void) {
+static HAK_COLD void in_child(void) {
     if (hak_generation_is_settled()) return;
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     bool is_alone = hak_generation_begin();

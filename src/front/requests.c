@@ -27,7 +27,7 @@ static void say_ok(struct hak_answer *answer) { hak_text_add(&answer->text, "ok\
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
-static void tell_stats(const char *form, struct hak_answer *answer) {
+static HAK_COLD void tell_stats(const char *form, struct hak_answer *answer) {
     bool is_json = strcmp(form, "json") == 0;
     if (!is_json && form[0] != '\0' && strcmp(form, "text") != 0) {
         hak_text_add(&answer->text, "error: stats takes text or json, not %s\n", form);
@@ -39,7 +39,7 @@ static void tell_stats(const char *form, struct hak_answer *answer) {
     else hak_statistics_write_text(&answered, true, &answer->text);
 }
 
-static void tell_metrics(const char *nothing, struct hak_answer *answer) {
+static HAK_COLD void tell_metrics(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
     say_ok(answer);
     hak_answer_make_room(answer, HAK_SNAPSHOT_TEXT_BYTES);
@@ -47,7 +47,7 @@ static void tell_metrics(const char *nothing, struct hak_answer *answer) {
     hak_snapshot_write_metrics(&answered, &answer->text);
 }
 
-static void tell_control(const char *nothing, struct hak_answer *answer) {
+static HAK_COLD void tell_control(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
     say_ok(answer);
     hak_answer_make_room(answer, HAK_REPORT_BYTES);
@@ -66,7 +66,7 @@ static void purge_all(const char *nothing, struct hak_answer *answer) {
 
 /* ---- Knobs ------------------------------------------------------------------------------------------------------- */
 
-static void tell_knobs(const char *nothing, struct hak_answer *answer) {
+static HAK_COLD void tell_knobs(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
     say_ok(answer);
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++) {
@@ -78,7 +78,8 @@ static void tell_knobs(const char *nothing, struct hak_answer *answer) {
 }
 
 /* The knob and the value of KNOB=VALUE; HAK_KNOB_COUNT after an error. */
-static enum hak_knob_number take_assignment(const char *assignment, uint64_t *value, struct hak_answer *answer) {
+static HAK_COLD enum hak_knob_number take_assignment(const char *assignment, uint64_t *value,
+                                                     struct hak_answer *answer) {
     size_t length = strcspn(assignment, "=");
     enum hak_knob_number knob = hak_knob_find(assignment, length);
     if (assignment[length] != '=') {
@@ -97,7 +98,7 @@ static enum hak_knob_number take_assignment(const char *assignment, uint64_t *va
     return HAK_KNOB_COUNT;
 }
 
-static void set_knob(const char *assignment, struct hak_answer *answer) {
+static HAK_COLD void set_knob(const char *assignment, struct hak_answer *answer) {
     uint64_t value;
     enum hak_knob_number knob = take_assignment(assignment, &value, answer);
     if (knob == HAK_KNOB_COUNT) return;
@@ -107,7 +108,7 @@ static void set_knob(const char *assignment, struct hak_answer *answer) {
     hak_text_add(&answer->text, "%s: %lu -> %lu\n", hak_knob_table[knob].name, before, (unsigned long)value);
 }
 
-static void try_knob(const char *assignment, struct hak_answer *answer) {
+static HAK_COLD void try_knob(const char *assignment, struct hak_answer *answer) {
     uint64_t value, arms[HAK_ACE_ARMS];
     enum hak_knob_number knob = take_assignment(assignment, &value, answer);
     if (knob == HAK_KNOB_COUNT) return;
@@ -137,7 +138,7 @@ static void add_part(const char *text, void *answer) {
     if (hak_answer_make_room(answer, strlen(text))) hak_text_add(&((struct hak_answer *)answer)->text, "%s", text);
 }
 
-static void start_profile(const char *interval, bool in_runs, struct hak_answer *answer) {
+static HAK_COLD void start_profile(const char *interval, bool in_runs, struct hak_answer *answer) {
     uint64_t bytes = hak_process_config()->heap_profile_interval_bytes;
     if (interval[0] != '\0' && (!hak_config_parse_number(interval, &bytes) || bytes == 0)) {
         hak_text_add(&answer->text, "error: %s: expected a number of bytes, such as 64K or 1M\n", interval);
@@ -156,7 +157,7 @@ static const char *after_on(const char *what) {
     return what[2] == '\0' ? what + 2 : what + 3;
 }
 
-static void steer_pins(const char *what, struct hak_answer *answer) {
+static HAK_COLD void steer_pins(const char *what, struct hak_answer *answer) {
     if (after_on(what) != NULL) {
         start_profile(after_on(what), true, answer);
     } else if (strcmp(what, "off") == 0) {
@@ -167,7 +168,7 @@ static void steer_pins(const char *what, struct hak_answer *answer) {
     }
 }
 
-static void steer_profile(const char *what, struct hak_answer *answer) {
+static HAK_COLD void steer_profile(const char *what, struct hak_answer *answer) {
     if (after_on(what) != NULL) {
         start_profile(after_on(what), false, answer);
     } else if (strcmp(what, "off") == 0) {
@@ -185,7 +186,7 @@ static void steer_profile(const char *what, struct hak_answer *answer) {
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
-static void tell_requests(const char *nothing, struct hak_answer *answer);
+static HAK_COLD void tell_requests(const char *nothing, struct hak_answer *answer);
 
 static const struct request_kind {
     const char *name;
@@ -209,7 +210,7 @@ static const struct request_kind {
 
 enum { REQUEST_COUNT = sizeof request_table / sizeof request_table[0] };
 
-static void tell_requests(const char *nothing, struct hak_answer *answer) {
+static HAK_COLD void tell_requests(const char *nothing, struct hak_answer *answer) {
     (void)nothing;
     say_ok(answer);
     for (size_t i = 0; i < REQUEST_COUNT; i++)

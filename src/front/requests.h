@@ -19,10 +19,10 @@ struct hak_answer {
 };
 
 /* Sends what there is, so that so many bytes are free. False when nobody listens: whoever writes may as well stop. */
-bool hak_answer_make_room(struct hak_answer *answer, size_t bytes);
+HAK_COLD bool hak_answer_make_room(struct hak_answer *answer, size_t bytes);
 
 /* Carries out a request and writes its answer: a line "ok", or "error: " and why; what was asked for; and a line
  * "end". */
-void hak_request_answer(char *line, struct hak_answer *answer);
+HAK_COLD void hak_request_answer(char *line, struct hak_answer *answer);
 
 #endif

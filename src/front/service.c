@@ -97,7 +97,7 @@ static void write_metrics(void) {
 
 static bool is_serving(void) { return hak_atomic_load(&service_state, relaxed) == SERVICE_OPEN; }
 
-static void serve(void) {
+static HAK_COLD void serve(void) {
     char buffer[HAK_REQUEST_BYTES];
     if (has_metrics()) write_metrics();
     while (is_serving()) {
@@ -110,7 +110,7 @@ static void serve(void) {
     while (is_serving() && hak_os_may_wait()) hak_os_wait(&service_state, SERVICE_OPEN, 0);
 }
 
-static void run_service(void) {
+static HAK_COLD void run_service(void) {
     hak_thread_refuse_heap();
     service.line_length = 0;
     service.is_filtered = false;

@@ -23,8 +23,8 @@ bool hak_service_is_asked(void);
 bool hak_service_is_in_use(void);
 
 /* Both to be called by the background thread, at its beginning and at its end; `is_filtered` are its system calls. */
-void hak_service_start(bool is_filtered);
-void hak_service_stop(void);
+HAK_COLD void hak_service_start(bool is_filtered);
+HAK_COLD void hak_service_stop(void);
 
 /* In a child after fork: there is no such thread. */
 void hak_service_after_fork(void);

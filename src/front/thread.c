@@ -115,7 +115,7 @@ static struct hak_heap *take_heap(void) {
     return heap;
 }
 
-static HAK_COLD struct hak_heap *give_heap(void) {
+static HAK_MISS struct hak_heap *give_heap(void) {
     if (hak_thread_heap == &exited_heap || !hak_process_initialize() || !hak_thread_initialize()) return NULL;
     begin_between();
     struct hak_heap *heap = take_heap();

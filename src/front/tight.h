@@ -28,7 +28,7 @@
 void hak_tight_begin(void);
 
 /* Looks, and gives back what the answer calls for, the calling thread's cache included. Not from a slow path. */
-HAK_COLD void hak_tight_look(void);
+HAK_MISS void hak_tight_look(void);
 
 /* The next look is due when so many pages have come into use (hak_pages_grown). */
 extern HAK_ATOMIC(uint64_t) hak_look_at_pages;

@@ -31,9 +31,9 @@ struct hak_address {
     size_t bytes;    /* usable, of that block */
 };
 
-struct hak_address hak_address_find(uintptr_t address);
+HAK_COLD struct hak_address hak_address_find(uintptr_t address);
 
 /* Adds what was found of `address` in words: "16 bytes into a free block of 64 bytes at 0x7f3c5a400040". */
-void hak_address_describe(const struct hak_address *found, uintptr_t address, struct hak_text *out);
+HAK_COLD void hak_address_describe(const struct hak_address *found, uintptr_t address, struct hak_text *out);
 
 #endif

@@ -439,7 +439,7 @@ static bool begin_report(uint32_t process) {
 }
 
 /* False when there is nothing to report, or there is a report already. */
-static bool report(const struct hak_os_signal *arrived) {
+static HAK_COLD bool report(const struct hak_os_signal *arrived) {
     uint32_t process = (uint32_t)hak_os_process_id();
     uintptr_t subject = arrived->cause == HAK_SIGNAL_ACCESS ? arrived->address : hak_os_complaint();
     if (!crash_reports_all && !hak_guard_covers(subject)) return false;

@@ -41,7 +41,7 @@ void hak_crash_install_for_guards(void);
 
 /* Gives the calling thread an alternate stack for its signals, unless it has one: without it, the overflow of a stack
  * can't be reported. It belongs to the heap, and is kept for the next thread that has it. */
-void hak_crash_enter_thread(struct hak_heap *heap);
+HAK_COLD void hak_crash_enter_thread(struct hak_heap *heap);
 
 /* To be called before the thread leaves the heap. */
 void hak_crash_leave_thread(struct hak_heap *heap);

@@ -9,6 +9,6 @@
 #include "observe/stats.h"
 
 /* It fits in HAK_SNAPSHOT_TEXT_BYTES. */
-void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_text *out);
+HAK_COLD void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_text *out);
 
 #endif

@@ -40,7 +40,7 @@ HAK_INLINE bool hak_profile_is_on(void) { return HAK_UNLIKELY(hak_atomic_load(&h
 
 /* Switches sampling on, or to another interval (1 at least): what was recorded stays. False when there is no memory for
  * the tables. Where allocations are to be sampled is front's business. */
-bool hak_profile_begin(uint64_t interval_bytes);
+HAK_COLD bool hak_profile_begin(uint64_t interval_bytes);
 
 /* Switches sampling off. Sampled blocks that are live stay known. */
 void hak_profile_end(void);
@@ -122,14 +122,14 @@ struct hak_profile_origin {
     uint64_t depth;
     const uintptr_t *addresses; /* its stack, as of hak_profile_walk; stays as it is */
 };
-bool hak_profile_find(const void *block, struct hak_profile_origin *origin);
+HAK_COLD bool hak_profile_find(const void *block, struct hak_profile_origin *origin);
 
 /* Writes all there is, as text, with the map of the process's memory. Returns 0, ENODATA when there never was a
  * profile, or EIO when not all could be written. */
-int hak_profile_write(int descriptor);
+HAK_COLD int hak_profile_write(int descriptor);
 
 /* The same to any place, in pieces of text, and without the map, which would follow. */
-bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context);
+HAK_COLD bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context);
 
 /* The tables: NULL before their first use. They begin with their size in bytes, a uint64_t. */
 extern HAK_ATOMIC(struct hak_profile_tables *) hak_profile_tables;

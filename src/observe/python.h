@@ -28,13 +28,13 @@ struct hak_python_frame {
 
 /* Looks for an interpreter among the libraries that are loaded now; the first call alone does. Waits for the dynamic
  * linker's lock. */
-void hak_python_look_for(void);
+HAK_COLD void hak_python_look_for(void);
 
 /* It has found one. */
 bool hak_python_is_there(void);
 
 /* Adds why there are no frames. False, with nothing added, where there is no interpreter, or frames are told. */
-bool hak_python_add_refusal(struct hak_text *text);
+HAK_COLD bool hak_python_add_refusal(struct hak_text *text);
 
 /* An interpreter: where its version keeps what is read, and the addresses of three of its types. */
 struct hak_python_layout;
@@ -56,10 +56,10 @@ struct hak_python_walk {
 
 /* From the innermost function of the calling thread outwards; none where it runs no Python. The second begins at a
  * thread's state (PyThreadState). */
-struct hak_python_walk hak_python_begin(void);
-struct hak_python_walk hak_python_begin_at(const struct hak_python *python, uintptr_t thread_state);
+HAK_COLD struct hak_python_walk hak_python_begin(void);
+HAK_COLD struct hak_python_walk hak_python_begin_at(const struct hak_python *python, uintptr_t thread_state);
 
 /* False when there is no further one. */
-bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame);
+HAK_COLD bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame);
 
 #endif

@@ -27,15 +27,15 @@ struct hak_snapshot {
 #undef HAK_COUNTER
 };
 
-void hak_snapshot_take(struct hak_snapshot *snapshot);
+HAK_COLD void hak_snapshot_take(struct hak_snapshot *snapshot);
 
 /* What is the same for all classes alone. Takes less of the stack. */
-void hak_statistics_take(struct hak_statistics *total);
+HAK_COLD void hak_statistics_take(struct hak_statistics *total);
 
 /* Names of threads stand in files, which are read only `with_names`: a sandbox may kill for it. */
-void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_names, struct hak_text *out);
+HAK_COLD void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_names, struct hak_text *out);
 /* The object is left open: the caller may add members, and ends it. */
-void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out);
+HAK_COLD void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out);
 
 /* Both end with a row for each thread that has a heap, as it is at this moment: of the first so many heaps, and how
  * many are left out. */

@@ -19,7 +19,8 @@ struct hak_os_mapping {
 };
 
 /* Calls `visit` for every mapping, from the lowest on, until it returns false. False when /proc can't be read. */
-bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping, void *context), void *context);
+HAK_COLD bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping, void *context),
+                                      void *context);
 
 /* Copies memory that may not be there. False, with `to` in any state, when it can't be read. */
 bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes);
@@ -30,6 +31,6 @@ bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes);
 
 /* What a thread of this process is called; empty when that can't be told. */
 enum { HAK_THREAD_NAME_BYTES = 16 }; /* with the terminating NUL */
-void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]);
+HAK_COLD void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]);
 
 #endif

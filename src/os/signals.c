@@ -172,7 +172,7 @@ static bool hand_on(int number, siginfo_t *info, void *context) {
     return true;
 }
 
-static void on_crash(int number, siginfo_t *info, void *context) {
+static HAK_COLD void on_crash(int number, siginfo_t *info, void *context) {
     int saved_errno = errno;
     struct hak_os_signal arrived = tell_signal(number, info, context);
     bool is_reported = report_crash(&arrived);

@@ -92,7 +92,7 @@ static size_t slots_earned(struct hak_heap *heap, uint32_t size_class, size_t ha
 }
 
 /* Slots are short in a heap whose bins are another thread's: all begin small again. */
-static HAK_COLD enum hak_bin_fit grow_anew(struct hak_heap *heap, uint32_t size_class) {
+static HAK_MISS enum hak_bin_fit grow_anew(struct hak_heap *heap, uint32_t size_class) {
     hak_heap_give_up_bins(heap);
     return hak_heap_grow_bin(heap, size_class);
 }

@@ -29,14 +29,14 @@ size_t hak_heap_most_slots(uint32_t size_class);
 size_t hak_heap_usual_slots(uint32_t size_class);
 
 /* Takes the slots that a closed bin has above that, as far as there are no blocks in them. */
-HAK_COLD void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
+HAK_MISS void hak_heap_shrink_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* The same down to `most_slots`, of a bin that is in no change. */
-HAK_COLD void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots);
+HAK_MISS void hak_heap_shrink_to(struct hak_heap *heap, uint32_t size_class, size_t most_slots);
 
 /* When the bins have more slots than the heap's share could allow any bin now, takes half of those of each open bin
  * that was earned within it, and of each other one, too, if they are above the budget; as far as there are no blocks
  * in them, and leaves what any bin may have. */
-HAK_COLD void hak_heap_shrink_to_budget(struct hak_heap *heap);
+HAK_MISS void hak_heap_shrink_to_budget(struct hak_heap *heap);
 
 #endif

@@ -29,7 +29,7 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
 void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count);
 
 /* True when a slab has this block of the class as a free one: then nobody can free it. */
-HAK_COLD bool hak_pool_has_free(const void *block, uint32_t size_class);
+HAK_MISS bool hak_pool_has_free(const void *block, uint32_t size_class);
 
 /* Gives up a slab whose bits the caller has all claimed, and which is in no list or set. */
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab);

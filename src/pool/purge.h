@@ -29,7 +29,7 @@ size_t hak_purge_round_bytes(void);
 /* To be called at the end of a call of the program's that frees, and is no hit: a turn, if there is a round. */
 extern HAK_ATOMIC(uint64_t) hak_purge_place;
 #define HAK_PURGE_NO_ROUND UINT64_MAX
-HAK_COLD void hak_purge_take_turn(void);
+HAK_MISS void hak_purge_take_turn(void);
 HAK_INLINE bool hak_purge_is_round(void) { return hak_atomic_load(&hak_purge_place, relaxed) != HAK_PURGE_NO_ROUND; }
 HAK_INLINE void hak_purge_notice(void) {
     if (HAK_UNLIKELY(hak_purge_is_round())) hak_purge_take_turn();

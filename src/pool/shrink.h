@@ -21,9 +21,9 @@
 #include "pool/heap.h"
 
 /* Slabs have handed out so many bytes to the heap, or got them back. NULL: to a thread without one. */
-HAK_COLD void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
+HAK_MISS void hak_shrink_add(struct hak_heap *heap, int64_t bytes);
 /* The same bytes, towards the end of a time of small bins. */
-HAK_COLD void hak_shrink_count_small(struct hak_heap *heap, int64_t bytes);
+HAK_MISS void hak_shrink_count_small(struct hak_heap *heap, int64_t bytes);
 HAK_INLINE void hak_shrink_count(struct hak_heap *heap, int64_t bytes) {
     enum { UNTOLD_BYTES = 1 << 16, UNTOLD_AT_THE_END_BYTES = 1 << 12 };
     int64_t small = heap->small_bins_bytes, sum = heap->out_bytes + bytes;
@@ -41,6 +41,6 @@ extern HAK_ATOMIC(uint32_t) hak_vain_rounds;
 
 /* Begins a round, if it is worth one, or goes on with it, when heap->is_shrink_due says so. Outside of any change of a
  * bin. */
-HAK_COLD void hak_shrink_go_on(struct hak_heap *heap);
+HAK_MISS void hak_shrink_go_on(struct hak_heap *heap);
 
 #endif

@@ -179,6 +179,6 @@ HAK_INLINE struct hak_search hak_search_begin(void) {
 }
 
 /* Nothing was found. True when it is to be looked for again (I2), after a while. */
-HAK_COLD bool hak_search_again(struct hak_search *search);
+HAK_MISS bool hak_search_again(struct hak_search *search);
 
 #endif

@@ -44,7 +44,7 @@ def problems(file: str, readelf: str, objdump: str) -> list[str]:
         instruction = re.search(rf"^\s*{at:x}:\s+(\w+)", listing, re.MULTILINE)
         if instruction is None or instruction[1] not in NO_OPERATION:
             wrong.append(f"{name}: at {location} is {instruction and instruction[1]}")
-        if not parts[".text"][0] <= at < parts[".text"][1]:
+        if not any(start <= at < end and "X" in flags for start, end, flags in parts.values()):
             wrong.append(f"{name}: {location} is no code")
         if int(base, 16) != parts[".stapsdt.base"][0]:
             wrong.append(f"{name}: base {base} is not .stapsdt.base")
