@@ -11,6 +11,7 @@ library's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -202,8 +203,12 @@ def run(
 
 def _expect_room(folder: Path) -> None:
     """OSError where the disk is full: then it is no fault of the command that it failed, or left no proof."""
-    with open(folder / "room", "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, LEAST_ROOM)
+    try:
+        with open(folder / "room", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, LEAST_ROOM)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # some file systems can't be asked
+            raise
 
 
 def _run_in(
