@@ -169,7 +169,7 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
             few = words.few_rounds(record.rounds, fewest_rounds(record, case))
             said = {decision: decision.value for decision in Decision} | {Decision.UNDECIDED: few, None: ""}
             rows = tuple((one.metric.title, _ratio(one.ratio), said[one.decision]) for one in mine)
-            head = ("", "ratio (95 %)", f"at +-{threshold:.1%}")
+            head = ("", "ratio (95 %)", f"at +-{words.share(threshold)}")
             sections.append(Table(f"{case}: b / a", head, rows, ("Ratios below 1: b takes less.",)))
             summary += [f"{case}, {one.metric.title}: {said[one.decision]}" for one in mine if one.decision]
         sections += [_values_table(record, case, metric) for metric in metrics]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hakmem import trace
@@ -23,14 +24,21 @@ class Call(NamedTuple):
 
 def of_trace(recorded: Trace) -> list[Call]:
     """In the recorded order."""
-    calls: list[Call] = []
+    calls = list(each(recorded))
+    if not calls:
+        raise TraceError("no calls in it")
+    return calls
+
+
+def each(recorded: Trace) -> Iterator[Call]:
+    """The same one by one: a long trace has millions."""
     sizes: dict[int, int] = {}
     live = old = 0
     for thread, kind, block, operand in trace.numbered(recorded):
         if kind in (Kind.FREE, Kind.REALLOC):
             live -= sizes.pop(block)
             if kind == Kind.FREE:
-                calls.append(Call(thread, block, 0))
+                yield Call(thread, block, 0)
             else:
                 old = block
             continue
@@ -39,8 +47,5 @@ def of_trace(recorded: Trace) -> list[Call]:
         live += size
         if live > MOST_LIVE_BYTES:
             raise TraceError(f"more than {amount(MOST_LIVE_BYTES, 'B')} alive at a time, too much to model")
-        calls.append(Call(thread, old, block, size, alignment))
+        yield Call(thread, old, block, size, alignment)
         old = 0
-    if not calls:
-        raise TraceError("no calls in it")
-    return calls

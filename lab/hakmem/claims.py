@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hakmem import contest, figures, ledger, pictures, remarks, uncited
+from hakmem import contest, figures, files, ledger, pictures, remarks, uncited
 from hakmem.errors import LabError
 from hakmem.history import EXCEPTIONS, History
 from hakmem.ledger import Record
@@ -31,6 +31,10 @@ else:
 
 FEWEST_ROUNDS = 3
 WIDEST = 80  # letters of a phrase that is no measured figure
+AROUND = 120  # letters beside such a phrase, with which it may be one
+# What a reader can look up: an issue, a decision, an address, a publication with its year, a file of the repository.
+NO_SOURCE = "an expected value without a source that can be looked up: "
+SOURCE = re.compile(r"\b(?:issue|decision) \d+\b|https?://\S+\.\S+|, (?:19|20)\d\d\b")
 SKIPPED_FOLDERS = {"node_modules"}  # and build/, and all whose name begins with a dot, but for these
 PUBLISHED_FOLDERS = {".ci", ".github"}
 
@@ -124,6 +128,13 @@ class Document:
         spans += [match.span(1) for match in LINK.finditer(self.text)]
         return _blank(self.text, spans)
 
+    @cached_property
+    def seen(self) -> str:
+        """Without comments, and without the list of records that nobody cites."""
+        spans = [(marker.start, marker.end) for marker in self.markers if marker.kind == "uncited"]
+        spans += [match.span() for match in COMMENT.finditer(self.without_code)]
+        return _blank(self.text, spans)
+
     def begins_a_line(self, offset: int) -> bool:
         return not self.text[self.text.rfind("\n", 0, offset) + 1 : offset].strip()
 
@@ -182,7 +193,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for folder, children, files in os.walk(root):
+    for folder, children, names in os.walk(root):
         children[:] = sorted(
             name
             for name in children
@@ -190,15 +201,23 @@ def _files(root: Path) -> Iterator[Path]:
         )
         if Path(folder) == root:
             children[:] = [name for name in children if name != "build"]
-        yield from (Path(folder) / name for name in sorted(files))
+        yield from (Path(folder) / name for name in sorted(names))
 
 
 def documents(root: Path) -> list[Document]:
+    """LabError for one that is no text. What an editor leaves beside one, a link to nowhere, is none."""
     return [
-        Document(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+        Document(path.relative_to(root).as_posix(), _text(path, root))
         for path in _files(root)
-        if path.suffix == ".md"
+        if path.suffix == ".md" and path.is_file()
     ]
+
+
+def _text(path: Path, root: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise LabError(f"{path.relative_to(root)}: no text in UTF-8") from None
 
 
 class Definitions:
@@ -210,7 +229,7 @@ class Definitions:
     def of(self, document: Document) -> dict[str, object]:
         path = self.folder / f"{Path(document.path).stem}.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            return tomllib.loads(_text(path, self.root)) if path.is_file() else {}
         except tomllib.TOMLDecodeError as error:
             raise LabError(f"{path.relative_to(self.root)} is no TOML: {error}") from None
 
@@ -230,8 +249,8 @@ class Definitions:
         }
         for path in sorted(self.folder.glob("*.toml")):
             try:
-                names = tomllib.loads(path.read_text(encoding="utf-8"))
-            except tomllib.TOMLDecodeError:
+                names = tomllib.loads(_text(path, self.root))
+            except (tomllib.TOMLDecodeError, LabError):
                 continue  # the page that asks for it says so
             for name in names:
                 if (path.stem, name) not in used:
@@ -268,6 +287,8 @@ class Ledger:
             raise LabError(f"the record {name} is of a tree with changes: nobody can measure that again")
         if record.size != "full":
             raise LabError(f"the record {name} is of {record.size} size: it proves that something ran, nothing else")
+        if record.interrupted:
+            raise LabError(f"the record {name} was interrupted: who may stop at will stops when it looks good")
         if record.rounds < FEWEST_ROUNDS:
             raise LabError(f"the record {name} has {record.rounds} runs of each; a figure needs {FEWEST_ROUNDS}")
         return record
@@ -289,11 +310,8 @@ class Ledger:
         return max(found, key=lambda one: one.date, default=None)
 
     def uncited(self, documents: list[Document]) -> list[Record]:
-        """Those of which no document has the name, but where all of these are listed."""
-        named = "".join(
-            _blank(one.text, [(marker.start, marker.end) for marker in one.markers if marker.kind == "uncited"])
-            for one in documents
-        )
+        """Those of which no document has the name where a reader sees it, but where all of these are listed."""
+        named = "".join(one.seen for one in documents)
         words = set(NAMED.findall(named))
         return [record for name, record in ledger.load_all(self.folder)[0].items() if name not in words]
 
@@ -376,7 +394,7 @@ def _write_once(root: Path, records: Ledger) -> list[str]:
             if body is not None:
                 text = text[: marker.body_start] + body + text[marker.body_start + len(marker.body) :]
         if text != document.text:
-            (root / document.path).write_text(text, encoding="utf-8")
+            files.put(root / document.path, text.encode())
             changed.append(document.path)
     return changed
 
@@ -390,6 +408,9 @@ def generated(document: Document, marker: Marker, root: Path, records: Ledger, e
 
     if marker.kind == "table":
         table = figures.parse_table(Definitions(root).find(document, marker.words))
+        for source in table.sources:
+            if not is_source(source, root):
+                raise LabError(f"{NO_SOURCE}{source}")
         return f"\n{figures.markdown(table, records.find, link)}\n"
     if marker.kind == "picture":
         definition = pictures.parse(Definitions(root).find(document, marker.words))
@@ -417,7 +438,7 @@ def _draw(document: Document, marker: Marker, root: Path, records: Ledger) -> It
     """Writes the picture's file, and names it if that changed it."""
     path, drawn = _picture(root, marker), _drawn(document, marker, root, records)
     if not path.is_file() or path.read_text(encoding="utf-8") != drawn:
-        path.write_text(drawn, encoding="utf-8")
+        files.put(path, drawn.encode())
         yield path.relative_to(root).as_posix()
 
 
@@ -452,7 +473,7 @@ def _check_marker(document: Document, marker: Marker, root: Path, records: Ledge
     if marker.kind not in TABLES and "\n" not in marker.body and document.begins_a_line(marker.start):
         return "a line that begins with a marker ends the paragraph: put a word before it"
     if marker.kind in ("expected", "not measured"):
-        return _check_unmeasured(document, marker)
+        return _check_unmeasured(document, marker, root)
     body = generated(document, marker, root, records, every)
     if body != marker.body:
         thing = "picture" if marker.kind == "picture" else "table"
@@ -470,12 +491,12 @@ def _check_marker(document: Document, marker: Marker, root: Path, records: Ledge
     return None
 
 
-def _check_unmeasured(document: Document, marker: Marker) -> str | None:
+def _check_unmeasured(document: Document, marker: Marker, root: Path) -> str | None:
     """Such a marker is as wide as what it is for: a phrase, a table or a block of code. A comparison or a rate is
     measured or expected, whatever it stands in, but for code, which may show a program's output."""
+    if marker.kind == "expected" and not is_source(marker.words, root):
+        return f"{NO_SOURCE}{marker.words or '<!-- expected: SOURCE -->'}"
     if not marker.words:
-        if marker.kind == "expected":
-            return "an expected value without a source: <!-- expected: SOURCE -->"
         return "not measured, but what is it? <!-- not measured: WHAT -->"
     body = marker.body.strip()
     if document.begins_a_line(marker.start):
@@ -484,10 +505,28 @@ def _check_unmeasured(document: Document, marker: Marker) -> str | None:
             return None
         if not all(line.startswith("|") for line in lines):
             return f"a marker around more than a table or a block of code: {_one_line(body)[:40]}..."
+        found = CLAIM.search(body)
     elif len(_one_line(body)) > WIDEST or SENTENCE_END.search(body):
         return f"a marker wider than a phrase: {_one_line(body)[:40]}..."
-    found = CLAIM.search(body) if marker.kind == "not measured" else None
-    return f"a rate or a comparison is measured, or expected: {_one_line(found[0])}" if found else None
+    else:
+        found = _claimed_with(document, marker)
+    is_measured = found is not None and marker.kind == "not measured"
+    return f"a rate or a comparison is measured, or expected: {_one_line(found[0])}" if found and is_measured else None
+
+
+def is_source(words: str, root: Path) -> bool:
+    """Whether they name something that a reader can look up."""
+    named = ((root / word).resolve() for word in words.split())
+    return bool(SOURCE.search(words)) or any(one.is_file() and one.is_relative_to(root.resolve()) for one in named)
+
+
+def _claimed_with(document: Document, marker: Marker) -> re.Match[str] | None:
+    """A rate or a comparison that a phrase makes with the words beside it."""
+    before = document.text[max(0, marker.start - AROUND) : marker.start].rpartition("\n\n")[2]
+    after = document.text[marker.end : marker.end + AROUND].partition("\n\n")[0]
+    start, end = len(before), len(before) + len(marker.body)
+    found = CLAIM.finditer(before + marker.body + after)
+    return next((one for one in found if one.start() < end and one.end() > start), None)
 
 
 def _mixed_columns(document: Document) -> Iterator[tuple[int, str]]:

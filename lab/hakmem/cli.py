@@ -82,12 +82,12 @@ def _version(context: click.Context, option: click.Parameter, wanted: bool) -> N
         return
     from importlib import metadata
 
-    from hakmem import ledger, native
+    from hakmem import native, tree
 
-    commit, is_clean = ledger.checked_out()
-    tree = "" if commit is None else f", commit {commit[:12]}{'' if is_clean else ', changed since'}"
+    commit, is_clean = tree.checked_out()
+    of_tree = "" if commit is None else f", commit {commit[:12]}{'' if is_clean else ', changed since'}"
     library = native.library()
-    print(f"hakmem {metadata.version('hakmem')}{tree}")
+    print(f"hakmem {metadata.version('hakmem')}{of_tree}")
     print(f"libhakmem {native.version(library)}, {library}")
     context.exit()
 

@@ -9,6 +9,7 @@ have the laboratory; the allocators' libraries are sent to them, so that all mea
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import platform
@@ -33,6 +34,7 @@ ANSWER_S = 10.0  # of a scheduler
 LOOK_S = 1.0  # from one look at who is still there to the next
 ALONE_S = 30.0  # without a machine: one that is started again has come back by then
 CONNECTION_LOST = (OSError, distributed.TimeoutError, CancelledError, distributed.client.ClosedClientError)
+MOST_LETTERS = 1 << 20  # of a list of hosts
 FOLDER = "hakmem-libraries"  # below a worker's own
 
 
@@ -47,9 +49,13 @@ class Library(distributed.WorkerPlugin):
         self._where, self._data = (sha256, name), data
 
     def setup(self, worker: distributed.Worker) -> None:
+        """A worker that has no room for it says so when it is to run a round."""
         path = _library(worker, *self._where)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(self._data)
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(self._data)
+            unfinished.rename(path)
 
 
 def _library(worker: distributed.Worker, sha256: str, name: str) -> Path:
@@ -71,7 +77,10 @@ def _run(turn: Turn, hashes: Mapping[Allocator, str], settings: Mapping[str, str
     def sent(allocator: Allocator) -> Allocator:
         if allocator.library is None:
             return allocator
-        return replace(allocator, library=_library(worker, hashes[allocator], allocator.library.name))
+        library = _library(worker, hashes[allocator], allocator.library.name)
+        if not library.is_file():
+            raise FileNotFoundError(errno.ENOENT, "the library that was sent is not there", str(library))
+        return replace(allocator, library=library)
 
     variants = [replace(variant, allocator=sent(variant.allocator)) for variant in turn.variants]
     before = process.caller_settings()
@@ -105,6 +114,7 @@ class Cluster:
     def __init__(self, client: distributed.Client) -> None:
         self._client = client
         self._hashes: dict[Allocator, str] = {}
+        self._unable: set[str] = set()  # addresses of workers that could not run a round
 
     def machines(self) -> dict[str, str]:
         """Names by address. A worker without a name is called by its address."""
@@ -122,9 +132,10 @@ class Cluster:
             while True:
                 machines = self.machines()
                 for address in [one for one, own in running.items() if one not in machines or own.future.done()]:
-                    yield self._come_back(running.pop(address), address in machines)
+                    yield self._come_back(running.pop(address), address, address in machines)
                 for address, name in machines.items():
-                    if address not in running and (turn := next_turn(name)) is not None:
+                    is_free = address not in running and address not in self._unable
+                    if is_free and (turn := next_turn(name)) is not None:
                         on_run(turn, 1, turn.cases[0].name, name)
                         running[address] = _Running(name, turn, self._begin(turn, address))
                 alone_since = None if machines else alone_since or time.monotonic()
@@ -154,8 +165,9 @@ class Cluster:
         with contextlib.suppress(distributed.TimeoutError):
             distributed.wait(futures, timeout=LOOK_S, return_when="FIRST_COMPLETED")
 
-    def _come_back(self, own: _Running, is_there: bool) -> Done:
-        """LabError where the round itself went wrong, and not its machine."""
+    def _come_back(self, own: _Running, address: str, is_there: bool) -> Done:
+        """A machine that can't run a round, as its disk is full, is not asked again."""
+        why = "was lost with"
         if is_there and own.future.status == "finished":
             try:
                 return Done(own.name, own.turn, own.future.result(timeout=ANSWER_S))
@@ -164,9 +176,10 @@ class Cluster:
         elif is_there and own.future.status == "error":
             error = own.future.exception()
             if not isinstance(error, distributed.KilledWorker):
-                raise LabError(f"{own.name} can't run a round: {type(error).__name__}: {error}")
+                self._unable.add(address)
+                why = f"is left out, by {type(error).__name__}: {' '.join(str(error).split())}, from"
         own.future.cancel(force=True)
-        print(f"hakmem: {own.name} was lost with a round, which another machine runs again", file=sys.stderr)
+        print(f"hakmem: {own.name} {why} a round, which another machine runs again", file=sys.stderr)
         return Done(own.name, own.turn, None)
 
 
@@ -202,10 +215,14 @@ def connected(address: str) -> Iterator[Cluster]:
 def over_ssh(file: str) -> Iterator[str]:
     """Starts a scheduler on the first host of the file and a worker on each of the others, and ends them."""
     try:
-        lines = Path(file).read_text().splitlines()
+        with open(file, encoding="utf-8") as source:
+            text = source.read(MOST_LETTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise LabError(f"{file}: {getattr(error, 'strerror', None) or 'no text'}") from None
-    hosts = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if len(text) > MOST_LETTERS or not text.replace("\n", " ").replace("\t", " ").isprintable():
+        raise LabError(f"{file}: no list of hosts")
+    lines = (line.strip() for line in text.splitlines())
+    hosts = [line for line in lines if line and not line.startswith("#")]
     if len(hosts) < 2:
         raise LabError(f"{file}: expected a host a line: that of the scheduler, then one or more that measure")
     workers = {"nthreads": 1, "resources": {RESOURCE: 1}}

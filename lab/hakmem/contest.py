@@ -81,6 +81,8 @@ def markdown(record: Record, link: Callable[[str], str]) -> str:
     """What stands on the page: the ranks, then the cases, then who took part and what failed."""
     sides = [_side(record, title, of(record)) for title, of in SIDES]
     lines = [line for note in record.notes if note.startswith(PART) for line in (f"**{note}.**", "")]
+    if record.short_cases:
+        lines += [f"**Left out, of too short runs: {', '.join(record.short_cases)}.**", ""]
     for side in sides:
         lines += [f"### {side.title}: ranks", "", *_ranks(side), ""]
     for side in sides:
@@ -94,7 +96,7 @@ def markdown(record: Record, link: Callable[[str], str]) -> str:
 
 def _side(record: Record, title: str, figure: comparison.Figure) -> _Side:
     values: dict[str, dict[str, list[float]]] = {}
-    for case in record.cases:
+    for case in (case for case in record.cases if case not in record.short_cases):
         found = {name: list(figure(case, name)) for name in record.variants}
         values[case] = {name: some for name, some in found.items() if some}
     best = {case: min(names, key=lambda name: medians.median(names[name])) for case, names in values.items() if names}

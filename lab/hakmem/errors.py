@@ -9,6 +9,12 @@ class LabError(Exception):
     exit_status = 2
 
 
+class InterruptedEarly(LabError):
+    """Ctrl-C came before there was anything to keep."""
+
+    exit_status = 130
+
+
 class NegativeError(LabError):
     """The work was done, and its answer is no: a check that failed, a bar that was missed."""
 

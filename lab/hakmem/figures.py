@@ -83,6 +83,11 @@ class Table:
     def records(self) -> list[str]:
         return list(dict.fromkeys(cell.record for cell in self.measured()))
 
+    @property
+    def sources(self) -> list[str]:
+        """Of what is expected."""
+        return [column.cells[0].source for column in self.columns if isinstance(column, ExpectedColumn)]
+
 
 # ---- Reading what a document asks for --------------------------------------------------------------------------------
 

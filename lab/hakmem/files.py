@@ -61,6 +61,8 @@ def _file(context: click.Context, option: click.Parameter, value: Path | None) -
     if value is not None:
         if takes_output(value) and any(isinstance(one, Path) and takes_output(one) for one in context.params.values()):
             raise LabError(f"{option.opts[0]} -: standard output is another option's already")
+        if value in context.params.values() and (value.is_file() or not value.exists()):
+            raise LabError(f"{option.opts[0]} {value}: that file is another option's already")
         check(value)
     return value
 
@@ -124,7 +126,7 @@ def write(file: Path, text: str) -> bool:
         sys.stdout.write(text)
         return True
     try:
-        put(file, text.encode())
+        put(file, text.encode(errors="replace"))  # names that are no text
     except OSError as error:
         raise LabError(f"can't write {file}: {error.strerror}") from None
     return False

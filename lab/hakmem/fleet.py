@@ -10,10 +10,12 @@ what the rank-sum test leaves. docs/decisions/0151 has what else was tried.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import http.client
 import json
 import math
+import re
 import statistics as medians
 import time
 import urllib.error
@@ -55,6 +57,7 @@ class Analysis:
     decision: Decision
     visible: float  # the smallest effect that would have been seen, as a part of 1, with the chance of POWER
     explained: float | None  # the share of the variance between hosts that was there before; None: not adjusted
+    left_out: int = 0  # hosts without a figure from before, where the others have one
 
 
 # ---- Statistics ------------------------------------------------------------------------------------------------------
@@ -90,7 +93,8 @@ def analyse(hosts: Sequence[Host], threshold: float, less_is_better: bool = True
     reach = (Z((1 + statistics.CONFIDENCE) / 2) + Z(POWER)) / Z((1 + statistics.CONFIDENCE) / 2)
     judged = ratio if less_is_better else Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low)
     decision = statistics.decision(judged, threshold)
-    return Analysis(len(arms[0]), len(arms[1]), ratio, decision, math.expm1(half * reach), explained)
+    visible, left_out = math.expm1(half * reach), len(hosts) - len(used)
+    return Analysis(len(arms[0]), len(arms[1]), ratio, decision, visible, explained, left_out)
 
 
 def _slope(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
@@ -118,25 +122,33 @@ Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time
 
 
 def prometheus(url: str) -> Ask:
-    """Asks a server's HTTP interface."""
+    """Asks a server's HTTP interface. A name with a password in the address is what the server is told, and nobody
+    else."""
+    shown = re.sub(r"//[^/]*@", "//", url)
     try:
         parts = urllib.parse.urlsplit(url)
         is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # brackets, or a port that is no number
         is_usable = False
     if not is_usable or not url.isprintable() or " " in url:
-        raise LabError(f"--prometheus {url}: expected http://HOST:PORT")
+        raise LabError(f"--prometheus {shown}: expected http://HOST:PORT")
+    headers = {}
+    if parts.username is not None:
+        pair = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    server = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     def ask(expression: str, at: float) -> list[Mapping[str, Any]]:
         words = urllib.parse.urlencode({"query": expression, "time": f"{at:.3f}"}).encode()
+        question = urllib.request.Request(f"{server.rstrip('/')}/api/v1/query", words, headers)
         try:
-            with urllib.request.urlopen(f"{url.rstrip('/')}/api/v1/query", words, timeout=ANSWER_S) as answer:
+            with urllib.request.urlopen(question, timeout=ANSWER_S) as answer:
                 found = json.load(answer)
             return [{"metric": dict(row["metric"]), "value": float(row["value"][1])} for row in found["data"]["result"]]
         except urllib.error.HTTPError as error:
-            raise LabError(f"{url} refuses {expression}: {_why(error)}") from None
+            raise LabError(f"{shown} refuses {expression}: {_why(error)}") from None
         except (OSError, http.client.HTTPException, *NO_ANSWER) as error:
-            raise LabError(f"{url} does not answer as a Prometheus server: {error}") from None
+            raise LabError(f"{shown} does not answer as a Prometheus server: {error}") from None
 
     return ask
 
@@ -211,10 +223,11 @@ def lines(found: Analysis, expression: str, less_is_better: bool, windows: Windo
         adjusted = (
             f"each host adjusted by what it was before, which explains {found.explained:.0%} of their differences"
         )
+    left_out = f"; {found.left_out} left out, without a figure from before" if found.left_out else ""
     return [
         f"{found.decision.value}: {expression} in treatment is {found.ratio.estimate - 1:+.2%} of control "
         f"({low} to {high}, 95 %); {better} is better",
-        f"hosts: {found.treated} in treatment, {found.control} in control; {adjusted}",
+        f"hosts: {found.treated} in treatment, {found.control} in control{left_out}; {adjusted}",
         f"the smallest effect that would have been seen (in four of five such experiments): {found.visible:.2%}",
         f"since {_date(windows.since)}, before that {_duration(windows.before_s)}, until {_date(windows.end)}",
     ]

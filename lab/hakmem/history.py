@@ -27,6 +27,7 @@ else:
 
 EXCEPTIONS = "exceptions.toml"
 MOST_MESSAGES = 300
+RELEASES = "v[0-9]*"  # as git finds their tags; others are somebody's bookmarks
 
 
 class Exempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +142,8 @@ class History:
         rule = self._git("log", "--format=%H", "--diff-filter=A", "--", sums).split()[-1:]
         if not rule:
             return
-        releases = self._git("tag", "--list", "--merged", "HEAD", "--contains", *rule, "--sort=-creatordate").split()
+        of_ours = ("--merged", "HEAD", "--contains", *rule, "--sort=-creatordate")
+        releases = self._git("tag", "--list", *of_ours, RELEASES).split()
         told = self._git("log", "-z", "--format=%H%n%B", f"{[*releases, *rule][0]}..HEAD")
         bound = set(self._git("rev-list", "--ancestry-path", f"{rule[0]}..HEAD").split())
         exempt = {one.commit for one in self.exceptions if not one.record}

@@ -15,7 +15,6 @@ import hashlib
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -26,6 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from hakmem import native, process
+from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.machine import Machine
 from hakmem.measure import METRICS, Measurement, Variant
@@ -34,6 +34,7 @@ UNSIGNED = "hakmem-record/1"
 SIGNED = "hakmem-record/2"
 SUMS = "SHA256SUMS"  # of unsigned records, in the form that sha256sum checks
 SHOWN_DIGITS = 8  # of the digest, in the id
+CHANGED = "its library was changed while it was measured"
 ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
@@ -145,7 +146,10 @@ def from_measurement(
     the rounds, it has theirs."""
     machines = measurement.machines
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
-    commit, clean = checked_out()
+    commit, clean = measurement.tree
+    facts = {variant.name: facts_of(variant) for variant in measurement.variants}
+    changed = [name for name, sha256 in measurement.hashes.items() if sha256 != facts[name].sha256]
+    before = {name: msgspec.structs.replace(facts[name], sha256=measurement.hashes[name]) for name in changed}
     short = measurement.short_cases()
     return Record(
         id=f"{now:%Y-%m-%d}-{slug or kind}",
@@ -153,7 +157,7 @@ def from_measurement(
         date=now,
         command=shlex.join(["hakmem", *(_relative(word) for word in sys.argv[1:])]),
         commit=commit,
-        clean=clean,
+        clean=clean and not changed,
         settings=process.caller_settings(),
         machine=next(iter(machines.values()), start),
         load_at_end=measurement.load_at_end,
@@ -165,11 +169,19 @@ def from_measurement(
         warmup=warmup,
         interrupted=measurement.interrupted,
         cases={case.name: [_relative(word) for word in case.command] for case in measurement.cases},
-        variants={variant.name: facts_of(variant) for variant in measurement.variants},
+        variants={**facts, **before},
         series=list(_series(measurement)),
         failures=[FailedRun(**vars(failure)) for failure in measurement.failures],
-        notes=measurement.notes,
+        notes=[*measurement.notes, *(f"{name}: {CHANGED}" for name in changed)],
     )
+
+
+def _sha256(allocator: Allocator) -> str | None:
+    """None also where the library is gone."""
+    try:
+        return allocator.sha256()
+    except OSError:
+        return None
 
 
 def facts_of(variant: Variant) -> VariantFacts:
@@ -177,7 +189,7 @@ def facts_of(variant: Variant) -> VariantFacts:
     return VariantFacts(
         allocator=allocator.name,
         library=_relative(str(allocator.library)) if allocator.library else None,
-        sha256=allocator.sha256(),
+        sha256=_sha256(allocator),
         settings={**allocator.settings, **variant.settings},
     )
 
@@ -200,26 +212,6 @@ def _relative(word: str) -> str:
         if folder is not None:
             word = word.replace(f"{folder}/", name)
     return word
-
-
-def checked_out() -> tuple[str | None, bool | None]:
-    """Of the checkout that this is, and whether its tree is as committed. None: not known."""
-    root = native.checkout()
-    if root is None:
-        return None, None
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "--no-optional-locks", "-C", str(root), *words], capture_output=True, text=True
-            )
-        except FileNotFoundError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    # Records that were kept since then change nothing that is measured.
-    head, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":/", ":(top,exclude)evidence")
-    return head, None if status is None else status == ""
 
 
 def folder() -> Path:
@@ -295,7 +287,7 @@ def load(name: str | Path, ledger: Path | None = None) -> Record:
         plain = json.loads(path.read_text())
     except FileNotFoundError:
         raise LabError(f"no record {name}: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LabError(f"{path}: not a record: {error}") from None
     found = plain.get("format") if isinstance(plain, dict) else None
     if found not in (UNSIGNED, SIGNED):
@@ -313,7 +305,10 @@ def load(name: str | Path, ledger: Path | None = None) -> Record:
 
 def _check(plain: dict[str, object], record: Record, path: Path) -> None:
     name, _, shown = record.id.rpartition("-")
-    expected = _digest(plain, name)
+    try:
+        expected = _digest(plain, name)
+    except ValueError as error:  # what is no number
+        raise LabError(f"{path}: damaged record: {error}") from None
     if record.digest != expected or shown != expected[:SHOWN_DIGITS]:
         raise LabError(f"{path}: edited: what it holds does not give its digest")
 

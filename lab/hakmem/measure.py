@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from hakmem import process
+from hakmem import process, tree
 from hakmem.allocators import SYSTEM, Allocator
-from hakmem.errors import LabError
+from hakmem.errors import InterruptedEarly, LabError
 
 if TYPE_CHECKING:  # msgspec is in the laboratory's environment only; tests of programs have no more than Python
     from hakmem.machine import Machine
@@ -137,6 +137,8 @@ class Measurement:
     samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    tree: tuple[str | None, bool | None] = field(default_factory=tree.checked_out)  # at the beginning
+    hashes: dict[str, str | None] = field(default_factory=dict)  # of the variants' libraries, at the beginning
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
         """By round. Empty where a round has none: values of different rounds are not to be paired."""
@@ -309,17 +311,22 @@ def measure(
     place: Place | None = None,
 ) -> Measurement:
     """Runs every case under every variant `warmup` times uncounted on each machine, then `rounds` times in all. A round
-    that is lost is run again. At least one variant of one case must succeed in one whole round, else LabError."""
+    that is lost is run again. A machine on which nothing has succeeded is left out. At least one variant of one case
+    must succeed in one whole round, else LabError. Where this machine has no room left, whole rounds are kept, as they
+    are when it is asked to end."""
     result = Measurement(list(cases), list(variants))
+    result.hashes = {variant.name: variant.allocator.sha256() for variant in variants}
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
     failed: set[tuple[str, str]] = set()
     own: Counter[str] = Counter()  # rounds that each machine has begun
+    able: set[str] = set()  # machines on which something has succeeded
+    unable: dict[str, Failure] = {}  # machines on which nothing has, with what failed first
     begun = counted = 0
 
     def next_turn(name: str) -> Turn | None:
         nonlocal begun, counted
         is_warmup = own[name] < warmup
-        if counted == rounds:
+        if counted == rounds or name in unable:
             return None
         counted += not is_warmup
         turn = Turn(own[name], begun, 0 if is_warmup else counted, result.cases, result.variants, frozenset(failed))
@@ -332,34 +339,54 @@ def measure(
         count = (warmup * max(1, len(own)) + rounds) * of_round
         on_step(Step(turn.begun * of_round + number, count, turn.round, rounds, case, variant))
 
+    def take(done: Done) -> None:
+        nonlocal counted
+        if done.outcome is None:
+            counted -= done.turn.round > 0
+            result.notes.append(f"a round was lost with the machine {done.machine}")
+            return
+        if done.outcome.samples:
+            able.add(done.machine)
+        elif done.outcome.failures and done.machine not in able:
+            counted -= done.turn.round > 0
+            unable[done.machine] = done.outcome.failures[0]
+            result.notes.append(f"{done.machine} was left out: {unable[done.machine].reason}")
+            return
+        if done.outcome.machine:
+            result.machines.setdefault(done.machine, done.outcome.machine)
+        result.load_at_end = done.outcome.load_at_end
+        for failure in done.outcome.failures:
+            if (failure.case, failure.variant) not in failed:
+                failed.add((failure.case, failure.variant))
+                result.failures.append(failure)
+        if done.turn.round > 0:
+            for case_name, variant_name, sample in done.outcome.samples:
+                result.samples[case_name][variant_name].append(sample)
+            result.blocks.append(done.machine)
+            result.rounds += 1
+
     try:
-        for done in (place or Here()).run(next_turn, on_run):
-            if done.outcome is None:
-                counted -= done.turn.round > 0
-                result.notes.append(f"a round was lost with the machine {done.machine}")
-                continue
-            if done.outcome.machine:
-                result.machines.setdefault(done.machine, done.outcome.machine)
-            result.load_at_end = done.outcome.load_at_end
-            for failure in done.outcome.failures:
-                if (failure.case, failure.variant) not in failed:
-                    failed.add((failure.case, failure.variant))
-                    result.failures.append(failure)
-            if done.turn.round > 0:
-                for case_name, variant_name, sample in done.outcome.samples:
-                    result.samples[case_name][variant_name].append(sample)
-                result.blocks.append(done.machine)
-                result.rounds += 1
+        with process.interrupted_by_all():
+            for done in (place or Here()).run(next_turn, on_run):
+                take(done)
         if result.rounds < rounds:
             result.notes.append(f"{result.rounds} of {rounds} rounds: no machine was left")
     except KeyboardInterrupt:
         result.interrupted = True
+    except OSError as error:
+        if not result.rounds:
+            raise
+        result.interrupted = True
+        result.notes.append(f"{result.rounds} of {rounds} rounds: {error.strerror or error}")
     for case_name, variant_name in failed:  # what failed half-way has no figure
         result.samples[case_name][variant_name].clear()
     _compare_digests(result)
     if not any(some for by_variant in result.samples.values() for some in by_variant.values()):
-        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in result.failures]
-        raise LabError(reasons[0] if reasons else "interrupted before the first whole round; nothing to keep")
+        if result.interrupted:
+            raise InterruptedEarly("interrupted before the first whole round; nothing to keep")
+        failures = [*result.failures, *unable.values()]
+        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in failures]
+        raise LabError(reasons[0] if reasons else "no machine has run a whole round; nothing to keep")
     return result
 
 

@@ -72,18 +72,27 @@ def show(
     shown: Report, markdown_file: Path | None, html_file: Path | None, plain: tuple[Path | None, str] = (None, "")
 ) -> None:
     """Writes the report in the forms asked for, and what it was made from (`plain`); as text when none of these went to
-    standard output."""
-    json_file, text = plain
-    taken = json_file is not None and files.write(json_file, text)
+    standard output. A form that can't be written is told when the others are."""
+    forms: list[tuple[Path, Callable[[], str]]] = []
+    if plain[0]:
+        forms.append((plain[0], lambda: plain[1]))
     if markdown_file:
         from hakmem.report import markdown
 
-        taken |= files.write(markdown_file, markdown.render(shown))
+        forms.append((markdown_file, lambda: markdown.render(shown)))
     if html_file:
         from hakmem.report import html
 
-        taken |= files.write(html_file, html.render(shown))
+        forms.append((html_file, lambda: html.render(shown)))
+    taken, not_written = False, None
+    for file, made in forms:
+        try:
+            taken |= files.write(file, made())
+        except LabError as error:
+            not_written = not_written or error
     if not taken:
         from hakmem.report import text as table
 
         table.write(shown, sys.stdout)
+    if not_written:
+        raise not_written

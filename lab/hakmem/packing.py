@@ -20,7 +20,7 @@ def granules(size: int) -> int:
     return -(-size // GRANULE)
 
 
-def least(calls: Sequence[Call]) -> Resident:
+def least(calls: Iterable[Call]) -> Resident:
     """Blocks alive, each rounded up to 16 bytes, in whole pages: no placement needs less, not even one that moves
     blocks."""
     sizes: dict[int, int] = {}

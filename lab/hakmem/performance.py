@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 
-_DIGITS = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?"
+_DIGITS = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 _TENS = r"twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 _ONES = r"two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen"
-_WORD = rf"\b(?:{_ONES}|{_TENS}|several|a (?:dozen|hundred|thousand))"
+_WORD = rf"\b(?:{_ONES}|{_TENS}|several|(?:a )?(?:dozen|hundred|thousand))"
 _NUMBER = rf"(?:{_DIGITS}|{_WORD})"
 _SCALE = r"(?:[kMG]|thousand|million|billion)?"
 _BYTES = r"(?:[KMGT]i?B|kilobytes|megabytes|gigabytes)"
-_COUNTED = rf"(?:ops?|operations|allocations|frees|mallocs|calls|requests|queries|transactions|{_BYTES})"
+_COUNTED = rf"(?:ops?|operations|alloc(?:ation)?s|frees|mallocs|calls|req(?:uest)?s?|queries|transactions|{_BYTES})"
 _MULTIPLE = r"(?:twice|thrice|half|one and a half times)"
 _PART = r"(?:a|one|two|three) (?:third|quarter|fifth|tenth)s?"
 _CHANGED = r"(?:doubl|tripl|quadrupl|halv)(?:e[sd]?|ing)"
@@ -31,10 +31,10 @@ _OF = r"(?:\s(?:x|×|times|%|percent|per cent)|\s?[x×%]|[\s-]?fold)?"
 _RATE = (
     rf"{_NUMBER}\s*{_SCALE}\s*{_COUNTED}?\s*(?:/\s?s(?:ec(?:ond)?)?\b|per second\b)"
     rf"|{_NUMBER}\s*{_SCALE}\s*{_COUNTED}\s+(?:a|each|every)\s+second\b"
-    rf"|{_NUMBER}\s?[kMG]?(?:ops|rps|qps|tps)\b"
+    rf"|{_NUMBER}\s?{_SCALE}\s?(?:ops|rps|qps|tps)\b"
 )
 _COMPARISON = (
-    rf"(?:{_NUMBER}{_OF}|\b{_MULTIPLE})[\s-]{_FASTER}\b"
+    rf"(?:{_NUMBER}{_OF}|\b{_MULTIPLE}|\b{_PART})[\s-]{_FASTER}\b"
     rf"|(?:\bby\s+)?(?:an?|{_WORD}|\d+)\s+orders?\s+of\s+magnitude\b"
     rf"|\b{_SHARE}\s+(?:of\s+)?(?:(?:the|its|their|\w+'s)\s+)?(?:[\w-]+\s+)?{_GOOD}\b"
     rf"|\b{_SHARE}\s+(?:of\s+)?(?:what\s+)?{_OTHER}(?:'s)?\b"

@@ -269,7 +269,7 @@ def predict(
         )
         own = measure.variants([incumbent, *peers])
         replayed = _whole(replays.cases(map(str, kept), "sanity"), own, 1, replay_rounds, on_step)
-        peaks = [packing.least(calls.of_trace(trace.read(path))).peak for path in kept if not is_cut]
+        peaks = [packing.least(calls.each(trace.read(path))).peak for path in kept if not is_cut]
     program = _whole([case], delays.variants(incumbent, pilot), 2, rounds, on_step)
     failures = [*program.failures, *replayed.failures]
     of = Rounds(program, replayed, max(1.0, counts.calls / event_count), max(peaks, default=None))

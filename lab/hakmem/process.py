@@ -11,6 +11,7 @@ library's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -19,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,12 @@ from hakmem.errors import LabError
 # The caller's settings of hakmem, its peers and the C library. They reach every run, and every record says them.
 SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
 C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")
+
+
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+MOST_KEPT = 64 << 20  # bytes of each output
+LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
+MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
 
 
 class TakeoverError(LabError):
@@ -69,9 +77,10 @@ class Run:
     minor_faults: int
     major_faults: int
     processes: tuple[Process, ...]
-    stdout: bytes
+    stdout: bytes  # the first MOST_KEPT of what it printed there
     stderr: bytes
     mean_rss_bytes: int | None = None  # None: it was over before anybody had looked often enough
+    sums: tuple[bytes, bytes] = (b"", b"")  # SHA-256 of all that it printed on either
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -84,7 +93,8 @@ class Run:
         return f"{name} {ending(self.status)}" + (f": {said[-1]}" if said else "")
 
     def digest(self) -> str:
-        return hashlib.sha256(self.stdout + b"\0" + self.stderr).hexdigest()[:16]
+        """Of all that it printed."""
+        return hashlib.sha256(b"".join(self.sums)).hexdigest()[:16]
 
 
 def ending(status: int) -> str:
@@ -174,8 +184,8 @@ def run(
     empty.
 
     Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something
-    else. A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in
-    Run.status.
+    else, OSError when there is no room for its files. A status other than 0 is the caller's to judge: without a proof
+    of takeover it stands before it in Run.status.
     """
     words = [str(word) for word in command]
     base = dict(os.environ if environment is None else environment)
@@ -184,8 +194,21 @@ def run(
     try:
         given = {**base, **allocator.settings, **(settings or {})}
         return _run_in(folder, words, allocator, given, timeout_s, cwd, drive, prove, tool, before)
+    except LabError:
+        _expect_room(folder)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _expect_room(folder: Path) -> None:
+    """OSError where the disk is full: then it is no fault of the command that it failed, or left no proof."""
+    try:
+        with open(folder / "room", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, LEAST_ROOM)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # some file systems can't be asked
+            raise
 
 
 def _run_in(
@@ -210,25 +233,29 @@ def _run_in(
     first = [str(linked(before))] if before else []
     preload = ":".join([*first, *preload_words(allocator), str(linked(native.helper("witness.so")))])
     launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
+    child: subprocess.Popen[bytes] | None = None
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
-        child = subprocess.Popen(
-            launch,
-            env=environment,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
         try:
+            with _interrupted_later():
+                child = subprocess.Popen(
+                    launch,
+                    env=environment,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
             if drive is not None:
                 drive(child.pid)
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
         finally:
-            _end_group(child)
-    printed = (folder / "stderr").read_bytes()
+            if child is not None:
+                _end(child, witnesses)
+    outputs = folder / "stdout", folder / "stderr"
+    shown, printed = map(_beginning, outputs)
     if child.returncode != 0 or not result.read_text():
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
@@ -243,13 +270,59 @@ def _run_in(
         minor_faults=minor,
         major_faults=major,
         processes=tuple(read_witnesses(witnesses)),
-        stdout=(folder / "stdout").read_bytes(),
+        stdout=shown,
         stderr=printed,
         mean_rss_bytes=mean_kib * 1024 or None,
+        sums=(sum_of(outputs[0]), sum_of(outputs[1])),
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
     return done
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """What interrupts (Ctrl-C, say) does so at the end of it: a process that was just started would be nobody's."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ends = [one for one in (signal.SIGINT, *ENDS) if is_main and callable(signal.getsignal(one))]
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda received, _: came.append(received)) for number in ends}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        os.kill(os.getpid(), came[0])
+
+
+@contextlib.contextmanager
+def interrupted_by_all() -> Iterator[None]:
+    """Who asks this process to end, by SIGTERM or with its terminal, interrupts as Ctrl-C does."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ends = [one for one in ENDS if is_main and signal.getsignal(one) is signal.SIG_DFL]
+    of_ctrl_c = signal.getsignal(signal.SIGINT)
+    for number in ends:
+        signal.signal(number, of_ctrl_c if callable(of_ctrl_c) else signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _beginning(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MOST_KEPT)
+
+
+def sum_of(path: Path) -> bytes:
+    """SHA-256 of a file of any size."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.digest()
 
 
 @contextlib.contextmanager
@@ -278,7 +351,6 @@ def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | No
 @contextlib.contextmanager
 def _passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before."""
-    ends = (signal.SIGTERM, signal.SIGHUP)
     children: list[subprocess.Popen[bytes]] = []
 
     def take(number: int, _: object) -> None:
@@ -289,10 +361,10 @@ def _passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], 
     def name(child: subprocess.Popen[bytes]) -> None:
         children.append(child)
         for number in came:
-            if number in ends:
+            if number in ENDS:
                 child.send_signal(number)
 
-    before = {number: signal.signal(number, take) for number in ends}
+    before = {number: signal.signal(number, take) for number in ENDS}
     try:
         yield name
     finally:
@@ -331,6 +403,11 @@ def started(
 # ---- Processes of a run ----------------------------------------------------------------------------------------------
 
 
+def is_alive(pid: int) -> bool:
+    """Not so of one that has ended, and that nobody has waited for."""
+    return _known(pid) is not None
+
+
 def command_in(session: int) -> int | None:
     """The process that launch has started in a session; None while it has not."""
     found = _processes()
@@ -356,25 +433,43 @@ class _Known:
     session: int
 
 
-def _processes() -> dict[int, _Known]:
-    found: dict[int, _Known] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            head, _, rest = path.read_text(errors="replace").rpartition(")")
-        except OSError:
-            continue  # it has ended meanwhile
-        words = rest.split()
-        found[int(path.parent.name)] = _Known(head.partition("(")[2], int(words[1]), int(words[3]))
-    return found
-
-
-def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of the session that a run had to itself: the whole of it if it failed, stragglers if not."""
+def _known(pid: int) -> _Known | None:
+    """None when it has ended."""
     try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            head, _, rest = file.read().rpartition(")")
+    except OSError:
+        return None
+    state, parent, _, session, *_ = rest.split()
+    return None if state in "ZX" else _Known(head.partition("(")[2], int(parent), int(session))
+
+
+def _processes() -> dict[int, _Known]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: one for pid in pids if (one := _known(pid)) is not None}
+
+
+def _end(child: subprocess.Popen[bytes], witnesses: Path) -> None:
+    """Ends what is left of a run: all of it if it failed, stragglers if not. They are those of its session, in whatever
+    process group, and those that have its variable, in whatever session."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.wait()
+    mark = os.fsencode(f"ALLOCATOR_WITNESS={witnesses}")
+    for _ in range(MOST_GENERATIONS):  # what is killed may have started another just before
+        left = [pid for pid, one in _processes().items() if one.session == child.pid or mark in _environment(pid)]
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # it has ended, or is somebody else's
 
 
 def read_witnesses(folder: Path) -> list[Process]:

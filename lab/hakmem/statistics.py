@@ -123,8 +123,7 @@ def ratio(
     between these can't be told from a difference."""
     above, below = _logarithms(candidate), _logarithms(baseline)
     if not paired:
-        differences = sorted(one - other for one in above for other in below)
-        return _exponential(_cut(differences, _rank_sum_distribution(len(above), len(below)), confidence))
+        return _exponential(_shift(above, below, confidence))
     if len(above) != len(below):
         raise ValueError(f"rounds of candidate and baseline differ: {len(above)} and {len(below)}")
     return _exponential(_centre(_differences(above, below), confidence, blocks))
@@ -252,6 +251,44 @@ def _centre(differences: Sequence[float], confidence: float, blocks: Sequence[st
     return _cut(averages, _signed_rank_distribution(*sorted(map(len, of_block.values()))), confidence)
 
 
+def _shift(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
+    """The median of all differences of two values, one of each group, between the outermost of them that the rank-sum
+    test leaves. Of very many pairs ranks are as good as normal, and differences are found without a list of all."""
+    count = len(above) * len(below)
+    if count <= MOST_PAIRS or min(len(above), len(below)) < NORMAL_FROM:
+        differences = sorted(one - other for one in above for other in below)
+        return _cut(differences, _rank_sum_distribution(len(above), len(below)), confidence)
+    spread = math.sqrt(count * (len(above) + len(below) + 1) / 12)
+    reach = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * spread
+    cut = math.floor(count / 2 - reach + 0.5)
+    ends = sorted(above), sorted(below)
+    low, middle, above_middle, high = (
+        _difference_at(*ends, rank) for rank in (cut - 1, (count - 1) // 2, count // 2, count - cut)
+    )
+    return Interval((middle + above_middle) / 2, low, high)
+
+
+def _difference_at(above: Sequence[float], below: Sequence[float], rank: int) -> float:
+    """The one that so many are below, by halving. Both groups are in order."""
+    low, high = above[0] - below[-1], above[-1] - below[0]
+    while low < (middle := (low + high) / 2) < high:
+        if _count_to(above, below, middle) > rank:
+            high = middle
+        else:
+            low = middle
+    return low if _count_to(above, below, low) > rank else high
+
+
+def _count_to(above: Sequence[float], below: Sequence[float], most: float) -> int:
+    """Of differences that are at most that."""
+    count, place = 0, len(below)
+    for one in above:
+        while place and one - below[len(below) - place] > most:
+            place -= 1
+        count += place
+    return count
+
+
 def _cut(ordered: Sequence[float], cumulative: Sequence[float], confidence: float) -> Interval:
     """The median of ordered values, between the outermost of them that a test leaves. `cumulative`: the chances, when
     nothing differs, that at most 0, 1, 2... of the ordered values lie on one side."""
@@ -290,12 +327,7 @@ def _signed_rank_distribution(*rounds: int) -> list[float]:
 @lru_cache(maxsize=64)
 def _rank_sum_distribution(first: int, second: int) -> list[float]:
     """Of the number of pairs, one of each group, that are in the wrong order (Mann and Whitney). The ways to have each
-    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first. Of very many
-    pairs it is the normal distribution."""
-    if first * second > MOST_PAIRS and min(first, second) >= NORMAL_FROM:
-        spread = math.sqrt(first * second * (first + second + 1) / 12)
-        normal = statistics.NormalDist(first * second / 2, spread)
-        return [normal.cdf(number + 0.5) for number in range(first * second + 1)]
+    number are the coefficients of the product of (1 - x^(second + i)) / (1 - x^i), i from 1 to first."""
     ways = [1] + [0] * (first * second)
     for i in range(1, first + 1):
         for place in range(len(ways) - 1, second + i - 1, -1):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from hakmem import ab, behaviours, comparison, statistics, words
+from hakmem import ab, behaviours, comparison, process, statistics, words
 from hakmem.allocators import hakmem
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
@@ -136,10 +136,16 @@ class Search:
         self._planned = [(setting_of(one), one) for one in alone]
         self._planned += [(f"{RANDOM}{number}", one) for number, one in enumerate(drawn, 1)]
         self._count, self._asked = count, 0
+        self._given: dict[str, frozenset[tuple[str, int]]] = {}  # of each setting all knobs
         self._trials: dict[str, optuna.Trial] = {}  # those that are being run
         self.size = math.prod(spaces.values())
         self.variants: dict[str, Variant] = {}
         self.rows: list[Row] = []
+
+    @property
+    def tried(self) -> int:
+        """So many different settings have a figure."""
+        return len({self._given[name] for name, _, _ in self.rows})
 
     def ask(self) -> Variant | None:
         if self._asked == self._count:
@@ -154,6 +160,7 @@ class Search:
         if given is None:
             given = {knob: values(self._knobs[knob])[place] for knob, place in trial.params.items()}
         self._trials[name] = trial
+        self._given[name] = frozenset(trial.params.items())
         self.variants[name] = fixed(name, given)
         return self.variants[name]
 
@@ -188,15 +195,16 @@ def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step:
         of_round = (1 + IN_A_ROUND) * len(cases)
         on_step(Step(turn.begun * of_round + number, rounds * of_round, turn.round, rounds, case, variant))
 
-    for done in place.run(next_turn, on_run):
-        if done.outcome is None:
-            lost.append(done.turn)
-            continue
-        failed = [one for one in done.outcome.failures if one.variant == DEFAULT]
-        if failed:
-            raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
-        for variant in done.turn.variants[1:]:
-            search.tell(variant.name, _ratios(done.outcome, cases, variant.name))
+    with process.interrupted_by_all():
+        for done in place.run(next_turn, on_run):
+            if done.outcome is None:
+                lost.append(done.turn)
+                continue
+            failed = [one for one in done.outcome.failures if one.variant == DEFAULT]
+            if failed:
+                raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
+            for variant in done.turn.variants[1:]:
+                search.tell(variant.name, _ratios(done.outcome, cases, variant.name))
 
 
 def _memory_of(case: Case) -> str:
@@ -234,9 +242,8 @@ def expected_best(ratios: Sequence[float], count: int) -> float:
 
 def budget(search: Search) -> list[str]:
     """Lines for the record: how much of all settings was seen, and what more of them would bring."""
-    tried = len(search.rows)
     drawn = [time for name, time, _ in search.rows if name.startswith(RANDOM)]
-    lines = [f"{tried} of {search.size:.3g} settings were tried"]
+    lines = [f"{search.tried} of {search.size:.3g} settings were tried"]
     if drawn:
         share = 1 - (1 - statistics.CONFIDENCE) ** (1 / len(drawn))
         lines.append(f"with 95 % the best of {len(drawn)} random ones is among the best {share:.1%} of all")

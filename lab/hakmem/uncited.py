@@ -18,9 +18,15 @@ def listing(records: Iterable[Record], link: Callable[[str], str]) -> str:
     """A table in Markdown, a row for each record."""
     rows = ["| record | what it is | what it shows |", "|---|---|---|"]
     for record in records:
-        flaws = {"one round": record.rounds == 1, "short": record.size != "full", "changed tree": not record.clean}
+        flaws = {
+            "one round": record.rounds == 1,
+            "short": record.size != "full",
+            "changed tree": not record.clean,
+            "interrupted": record.interrupted,
+        }
         what = ", ".join([f"{record.kind}: {', '.join(record.cases)}", *(flaw for flaw, has in flaws.items() if has)])
-        rows.append(f"| [`{record.id}`]({link(record.id)}) | {_cell(what)} | {_cell('; '.join(_shown(record)))} |")
+        shown = "; ".join([*_shown(record), *_failed(record)])
+        rows.append(f"| [`{record.id}`]({link(record.id)}) | {_cell(what)} | {_cell(shown)} |")
     return "\n".join(rows)
 
 
@@ -49,6 +55,13 @@ def _shown(record: Record) -> list[str]:
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
     return found or ["one side only"]
+
+
+def _failed(record: Record) -> list[str]:
+    """What has no figure, and so is in no ratio."""
+    named = [f"{one.case} on {one.variant}" for one in record.failures]
+    more = [f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+    return [f"failed: {', '.join([*named[:MOST_NAMED], *more])}"] if named else []
 
 
 Pairs = dict[str, tuple[list[float], list[float]]]  # per case: values of a side and of the baseline

@@ -48,6 +48,11 @@ def amount(value: float, unit: str) -> str:
     return f"{figures(value)} {unit}".rstrip()
 
 
+def share(value: float) -> str:
+    """As somebody has chosen it: 5%, 0.25%."""
+    return f"{100 * value:.6g}%"
+
+
 def figures(value: float) -> str:
     """Three significant figures, without an exponent."""
     if value >= 1000:

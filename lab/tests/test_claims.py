@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hakmem import claims, ledger, pictures, uncited
+from hakmem.errors import LabError
+from hakmem.ledger import FailedRun
 from hakmem.report import chart
 from sample_record import VALUES, keep_unsigned, record
 
@@ -117,6 +121,12 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "Memory was halved.",
         "The peak fell to a third.",
         "10 million mallocs/second",
+        "25 million allocs per second",
+        "1e6 ops/s",
+        "10k QPS",
+        "10k req/s",
+        "one third faster",
+        "hundred times faster",
     ],
 )
 def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
@@ -157,6 +167,26 @@ def test_the_line_of_a_finding_is_the_figures(tree: Path) -> None:
         "README.md:7: a figure that no record backs: 7",
         "README.md:9: a figure that no record backs: 5 ns",
     ]
+
+
+def test_what_is_no_page_in_text_is_told_in_one_line(tree: Path) -> None:
+    (tree / ".#README.md").symlink_to("somebody@host.1234")  # as Emacs locks a file
+    assert findings(tree, "text") == []
+    (tree / "latin.md").write_bytes(b"caf\xe9")
+    with pytest.raises(LabError, match="^latin.md: no text in UTF-8$"):
+        claims.audit(tree)
+
+
+def test_a_page_for_which_there_is_no_room_stays_as_it_was(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    page = f"x <!-- figure: {ID} {RATIO} --><!-- end -->\n"
+    (tree / "README.md").write_text(page)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        claims.write(tree)
+    assert (tree / "README.md").read_text() == page
 
 
 def test_every_markdown_file_is_read_but_what_is_built_or_hidden(tree: Path) -> None:
@@ -369,6 +399,7 @@ def test_a_figure_may_not_cite_a_record_that_does_not_exist(tree: Path) -> None:
         ({"rounds": 2}, f"the record {ID} has 2 runs of each; a figure needs 3"),
         ({"clean": False}, f"the record {ID} is of a tree with changes: nobody can measure that again"),
         ({"clean": None}, f"the record {ID} is of a tree with changes: nobody can measure that again"),
+        ({"interrupted": True}, f"the record {ID} was interrupted: who may stop at will stops when it looks good"),
     ],
 )
 def test_a_record_that_proves_nothing_may_not_be_cited(
@@ -479,12 +510,18 @@ def test_expected_values_and_constants_stand_between_markers_that_say_so(tree: P
 
 
 def test_they_need_a_source_or_a_reason(tree: Path) -> None:
-    assert findings(tree, "x <!-- expected: -->1.5 x<!-- end -->") == [
-        "README.md:1: an expected value without a source: <!-- expected: SOURCE -->"
-    ]
+    wrong = "README.md:1: an expected value without a source that can be looked up: "
+    assert findings(tree, "x <!-- expected: -->1.5 x<!-- end -->") == [f"{wrong}<!-- expected: SOURCE -->"]
+    (tree / "model.py").touch()
+    for source in ("issue 4", "decision 21", "https://a.org/b", "A. Person, Title, 2022", "model.py", "by model.py"):
+        assert findings(tree, f"x <!-- expected: {source} -->1.5 x<!-- end -->") == []
+    for source in ("my feeling", "a paper", "other.py", "/etc/passwd", "1.5 x"):
+        assert findings(tree, f"x <!-- expected: {source} -->1.5 x<!-- end -->") == [wrong + source]
     assert findings(tree, "x <!-- not measured: -->1.5 x<!-- end -->") == [
         "README.md:1: not measured, but what is it? <!-- not measured: WHAT -->"
     ]
+    define(tree, DEFINITION + EXPECTED_COLUMN.replace("issue 4", "my feeling"))
+    assert f"{wrong}my feeling" in findings(tree, TABLE)
 
 
 @pytest.mark.parametrize(
@@ -519,6 +556,8 @@ def test_a_marker_does_not_begin_a_line_of_a_paragraph(tree: Path) -> None:
         ("<!-- not measured: x -->\n```\n5 ns\n```\nIt is 5 ns.\n<!-- end -->", "a marker around more than a table"),
         ("x <!-- not measured: luck -->25 M ops/s<!-- end -->", "a rate or a comparison is measured, or expected: 25"),
         ("x <!-- not measured: luck -->ten times faster<!-- end -->", "a rate or a comparison is measured"),
+        ("x is <!-- not measured: luck -->ten times<!-- end --> faster", "a rate or a comparison is measured"),
+        ("it takes <!-- not measured: luck -->5 ns<!-- end --> a call", "a rate or a comparison is measured"),
         ("<!-- not measured: luck -->\n| a |\n|---|\n| 5 % slower |\n<!-- end -->", "a rate or a comparison is"),
     ],
 )
@@ -706,8 +745,9 @@ def test_a_record_that_is_cited_is_not_listed(tree: Path) -> None:
     (tree / "README.md").write_text(f"See {LINK}.\n")
     claims.write(tree)
     assert ID not in (tree / "docs" / "records.md").read_text()
-    (tree / "README.md").write_text("See nothing.\n")
-    assert any("this table is not" in str(one) for one in claims.audit(tree))
+    for hidden in ("See nothing.", f"See <!-- {LINK} --> nothing.", f"x <!-- not measured: {ID} -->1<!-- end -->"):
+        (tree / "README.md").write_text(hidden + "\n")
+        assert any("this table is not" in str(one) for one in claims.audit(tree))
 
 
 def test_what_was_shown_to_be_worse_is_named() -> None:
@@ -718,5 +758,8 @@ def test_what_was_shown_to_be_worse_is_named() -> None:
     told = uncited.listing([record(values, kind="ab")], lambda name: f"{name}.json")
     assert "b to a, wall time (less is better): worse, 1.107 (1.104-1.109); of 4 cases better in 1, " in told
     assert "worse in 2 (worst 2.0" in told and "bad 1.5" in told
+    failed = [FailedRun(f"case {number}", "b", 1, "was killed by signal 11") for number in range(5)]
+    told = uncited.listing([record(values, kind="ab", failures=failed, interrupted=True)], str)
+    assert "; failed: case 0 on b, case 1 on b, case 2 on b, 2 more |" in told and ", interrupted |" in told
     few = {("case", "a", "wall_s"): [1.0], ("case", "b", "wall_s"): [2.0]}
     assert "one round" in uncited.listing([record(few, kind="ab")], str)

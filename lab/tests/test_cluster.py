@@ -179,6 +179,37 @@ def test_a_lost_worker_loses_a_round_and_nothing_else(tmp_path: Path) -> None:
     assert killed[0] not in left and len(left) == 2
 
 
+def test_a_machine_that_can_not_run_a_round_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By no fault of what it runs: it has no place for files any more."""
+    room = tmp_path / "room"
+    room.mkdir()
+    more = {"full": {"TMPDIR": str(room)}, "good": {}}
+    only = measure.CommandCase(("true",))
+    with started(tmp_path, **more) as machines, places.opened(machines.address) as place:
+        shutil.rmtree(room)
+        done = measure.measure([only], sides(), 8, warmup=1, place=place)
+        assert (done.rounds, {*done.blocks}, done.failures) == (8, {"good"}, [])
+        (line,) = [line for line in capfd.readouterr().err.splitlines() if "left out" in line]
+        assert line.startswith("hakmem: full is left out, by FileNotFoundError: [Errno 2] No such file")
+        machines.workers["good"].kill()
+        machines.workers["good"].wait()
+        with pytest.raises(LabError, match="^no machine has run a whole round; nothing to keep$"):
+            measure.measure([only], sides(), 8, warmup=1, place=place)
+
+
+def test_a_machine_without_the_library_that_was_sent_is_left_out(tmp_path: Path) -> None:
+    """It had no room for it, or somebody has cleaned up."""
+
+    def forget(dask_worker: distributed.Worker) -> None:
+        dask_worker.local_directory = "/dev/null"
+
+    with started(tmp_path, good={}, bare={}) as machines, cluster.connected(machines.address) as place:
+        hakmem = [Variant("hakmem", allocators.hakmem()), Variant("glibc", allocators.glibc())]
+        place._client.run(forget, workers=[address for address, name in place.machines().items() if name == "bare"])
+        done = measure.measure([measure.CommandCase(("true",))], hakmem, 6, warmup=1, place=place)
+    assert (done.rounds, {*done.blocks}, done.failures) == (6, {"good"}, [])
+
+
 def test_a_lost_scheduler_loses_no_round_that_was_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with started(tmp_path, a={}, b={}) as machines, places.opened(machines.address) as place:
 
@@ -233,7 +264,10 @@ def test_who_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     hosts = tmp_path / "hosts.txt"
     with pytest.raises(LabError, match="No such file"), places.opened(f"ssh:{hosts}"):
         pass
-    hosts.write_text("# mine\n\nonly.one\n")
+    for endless in ("/dev/zero", "/dev/urandom"):
+        with pytest.raises(LabError, match=f"^{endless}: no "), places.opened(f"ssh:{endless}"):
+            pass
+    hosts.write_text(" # mine\n\nonly.one\n")
     with pytest.raises(LabError, match="expected a host a line"), places.opened(f"ssh:{hosts}"):
         pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hakmem import catalogue, claims, cli, contest, ledger, native, peers
+from hakmem import catalogue, claims, cli, contest, ledger, native, peers, tree
 from hakmem.allocators import Allocator
 from hakmem.ledger import FailedRun, Record
 from sample_record import Values, record
@@ -107,6 +107,7 @@ def test_the_page_is_of_the_newest_record_that_may_be_cited(tmp_path: Path) -> N
     later = record().date.replace(year=2027)
     keep(tmp_path, date=later, clean=False)
     keep(tmp_path, date=later, size="sanity")
+    keep(tmp_path, date=later, interrupted=True)
     assert claims.write(tmp_path) == []
     new = keep(tmp_path, date=later)
     assert claims.write(tmp_path) == ["page.md"] and new.id in page.read_text() and old.id not in page.read_text()
@@ -118,7 +119,7 @@ def test_one_command_makes_record_and_page(
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "contest.md").write_text(PAGE)
     monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
-    monkeypatch.setattr(ledger, "checked_out", lambda: ("0" * 40, True))
+    monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, True))
     glibc = Allocator("glibc", None)
     monkeypatch.setattr("hakmem.allocators.installed", lambda: [Allocator("hakmem", native.library()), glibc])
     assert call("-n", "3", "bulk 1k") == 0
@@ -137,6 +138,18 @@ def test_one_command_makes_record_and_page(
     said = capsys.readouterr().err
     assert "wrote docs" not in said and "docs/contest.md has no word of it: the record " in said
     assert "has 2 runs of each; a figure needs 3" in said and (tmp_path / "docs" / "contest.md").read_text() == page
+
+
+def test_a_case_of_short_runs_is_left_out_and_named() -> None:
+    of_two: Values = {
+        (case, name, metric): [base * factor + number for number in range(6)]
+        for case in ("long", "short")
+        for name, factor in (("hakmem", 1.0), ("glibc", 2.0))
+        for metric, base in (("cpu_s", 100.0), ("peak_rss_bytes", 1e6))
+    }
+    page = contest.markdown(record(of_two, kind=contest.KIND, short_cases=["short"]), str)
+    assert "**Left out, of too short runs: short.**" in page and page.count("| short |") == 0
+    assert page.count("| long |") == 2 and "Geometric mean over 1 cases" in page
 
 
 def test_a_record_of_all_is_no_part() -> None:
@@ -161,7 +174,7 @@ def test_nothing_is_picked(
 def test_a_tree_with_changes_is_refused_before_the_first_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean: bool | None
 ) -> None:
-    monkeypatch.setattr(ledger, "checked_out", lambda: ("0" * 40, clean))
+    monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, clean))
     monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
     assert call("hot") == 2
     said = capsys.readouterr().err

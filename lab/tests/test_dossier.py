@@ -144,10 +144,10 @@ def test_the_answer_is_that_of_the_best(ratios: dict[str, tuple[float, float]], 
 
 
 def test_the_rule_says_its_numbers() -> None:
-    said = dict(prose(rule("new")))
+    said = dict(prose(rule("new", gain=0.07, loss=0.0025)))
     assert said["rounds"].startswith("10 interleaved ones, after 1 ")
-    assert said["a gain that is worth it"].startswith("from 5.0% on")
-    assert said["a loss that forbids it"].startswith("more than 2.0%,")
+    assert said["a gain that is worth it"].startswith("from 7% on")
+    assert said["a loss that forbids it"].startswith("more than 0.25%,")
     assert said["intervals"] == "all hold together with 95%: each with 97.50%"
 
 
@@ -155,8 +155,8 @@ def test_the_rule_says_its_numbers() -> None:
 
 
 def test_latencies_are_the_lines_that_are_numbers() -> None:
-    printed = b"0.5\n1e-3\nanswer 7\n 2 \nnan\n-1\n"
-    assert cases.read_latencies(printed) == ([0.5, 0.001, 2.0], b"answer 7\nnan\n-1\n")
+    printed = b"0.5\n1e-3\nanswer 7\n 2 \nnan\n-1\n1e999\n"
+    assert cases.read_latencies(printed) == ([0.5, 0.001, 2.0], b"answer 7\nnan\n-1\n1e999\n")
     assert cases.percentile([float(one) for one in range(1, 101)], 0.99) == 99
     assert cases.percentile([3.0, 1.0, 2.0], 0.99) == 3
 
@@ -269,7 +269,9 @@ def test_files_that_are_written_are_compared(tmp_path: Path) -> None:
         assert found.returncode == 0 and said in found.stdout, found
     (tmp_path / "old").write_text("")
     os.utime(tmp_path / "old", (1, 1))
-    for name, said in (("none", "No such file"), ("old", "the run has not written it")):
+    os.mkfifo(tmp_path / "pipe")
+    refusals = {"none": "No such file", "old": "the run has not written it", "pipe": "not a regular file"}
+    for name, said in refusals.items():
         refused = compare("--dossier", f"new-{name}", *SMALL, "--output", name, *work, cwd=tmp_path)
         assert refused.returncode == 2 and f"--output {name}: " in refused.stderr and said in refused.stderr
 
@@ -299,6 +301,12 @@ def test_who_changes_the_rule_gets_no_answer(tmp_path: Path) -> None:
         (["--dossier", "new", "--with", "hakmem"], "nothing to compare it with"),
         (["--dossier", "new", "--baseline", "nosuch"], "--baseline nosuch: not among"),
         (["--dossier", "new", "--gain", 0], "--gain"),
+        (["--dossier", "new", "--by", "p99_s"], "--by p99_s: expected one of wall_s, cpu_s, "),
+        (
+            ["--dossier", "new", "--by", "wall_s", "--client", "true"],
+            "--by wall_s: expected one of p99_s, measured_s, ",
+        ),
+        (["--dossier", "new", "--by", "peak_rss_bytes"], "--by peak_rss_bytes: expected one of wall_s"),
         (["--dossier", "no/new"], "can't write no/new: No such file or directory"),
     ],
 )
@@ -361,6 +369,10 @@ def test_a_service_is_loaded_idles_and_is_asked_to_end(requests: int, tmp_path: 
     (tmp_path / "client.py").write_text(CLIENT)
     client = f"{sys.executable} client.py {port} {requests}"
     words = ["--idle", 0.2, "--client", client, "--", sys.executable, "service.py", port]
+    if not requests:
+        refused = compare("--dossier", "none", *SMALL, *words, cwd=tmp_path)
+        assert refused.returncode == 2 and "printed 0 latencies, and the rule goes by" in refused.stderr
+        words = ["--by", "measured_s", *words]
     found = compare("--dossier", "new", *SMALL, *words, cwd=tmp_path)
     assert found.returncode == 0, found
     (path,) = (tmp_path / "new").glob("*-dossier-*.json")
@@ -384,10 +396,46 @@ def test_a_client_that_fails_is_no_figure(client: str, said: str, tmp_path: Path
     assert found.returncode == 2 and said in found.stderr
 
 
-def test_a_service_that_ends_by_itself_is_told(tmp_path: Path) -> None:
-    words = ["--idle", 0, "--client", "sleep 1", "--", "sleep", "0.1"]
+@pytest.mark.parametrize("client", ["sleep 1", "sleep 1000"])
+@pytest.mark.parametrize(
+    ("service", "said"),
+    [
+        ("sleep 0.1", "the service was gone before it was asked to end"),
+        ("true", "the service was gone before it was asked to end"),
+        ("echo address in use >&2; exit 7", "sh ended with exit status 7: address in use"),
+        ("sleep 0.1; kill -SEGV $$", "sh was killed by signal 11"),
+    ],
+)
+def test_a_service_that_ends_by_itself_is_told(service: str, client: str, said: str, tmp_path: Path) -> None:
+    """Whatever its client does, which may wait for it forever."""
+    start = time.monotonic()
+    words = ["--idle", 0, "--client", client, "--", "sh", "-c", service]
     found = compare("--dossier", "new", *SMALL, *words, cwd=tmp_path)
-    assert found.returncode == 2 and "the service was gone before it was asked to end" in found.stderr
+    assert found.returncode == 2 and said in found.stderr, found
+    assert time.monotonic() - start < 30
+
+
+def test_what_was_measured_is_shown_where_the_folder_can_not_be_written(tmp_path: Path) -> None:
+    """It was removed, and somebody else has made a file of its name."""
+    work = ["--", "sh", "-c", "rm -rf new; echo text >new"]
+    found = compare("--dossier", "new", *SMALL, *work, cwd=tmp_path)
+    assert (
+        found.returncode == 2 and "can't keep the record " in found.stderr and found.stderr.count("hakmem: can't") == 1
+    )
+    assert CHANGED in found.stdout and "peak RSS" in found.stdout
+
+
+def test_a_word_that_is_no_text(tmp_path: Path) -> None:
+    words = [*COMPARE, "--dossier", "new", "-n", "1", "--warmup", "0", "--with", "hakmem,hakmem", "--"]
+    found = subprocess.run([*words, b"echo", b"\xff | \n a"], capture_output=True, cwd=tmp_path, timeout=300)
+    assert found.returncode == 0, found
+    assert {"dossier.md", "dossier.html", "rule.json", "rule.md"} <= {
+        path.name for path in (tmp_path / "new").iterdir()
+    }
+    (path,) = (tmp_path / "new").glob("*-dossier-*.json")
+    assert ledger.load(path).cases
+    assert (tmp_path / "new" / "dossier.md").read_text().partition("\n")[0].endswith("?")
+    assert "\n    echo '" in (tmp_path / "new" / "rule.md").read_text()
 
 
 @pytest.mark.slow

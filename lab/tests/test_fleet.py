@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import math
@@ -83,6 +84,14 @@ def test_nothing_is_neutral_where_there_are_hosts_enough() -> None:
 
 def test_more_may_be_better() -> None:
     assert fleet.analyse(simulated(1, effect=1.01), 0.002, less_is_better=False).decision is Decision.GO
+
+
+def test_hosts_that_are_left_out_are_counted() -> None:
+    hosts = simulated(1)
+    new = [Host(f"new{number}", bool(number % 2), 1e9, None) for number in range(7)]
+    windows = fleet.Windows(1.0, 2.0, 1.0)
+    for some, said in ((hosts, "in control; each host"), ([*hosts, *new], "7 left out, without a figure from before;")):
+        assert said in fleet.lines(fleet.analyse(some, 0.002), "x", True, windows)[1]
 
 
 def test_what_can_t_be_compared() -> None:
@@ -254,6 +263,32 @@ def test_a_server_that_is_no_prometheus(said: bytes) -> None:
         with pytest.raises(LabError, match="does not answer as a Prometheus server"):
             fleet.prometheus(f"http://127.0.0.1:{server.getsockname()[1]}")("up", 0)
         thread.join()
+
+
+def test_a_password_in_the_address_is_told_to_the_server_and_to_nobody_else() -> None:
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        for _ in range(2):
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        for user, told in (("me:p%40ss@", b"Basic " + base64.b64encode(b"me:p@ss")), ("", None)):
+            with pytest.raises(LabError, match=f"^http://{host}/prom/ refuses up: Unauthorized$"):
+                fleet.prometheus(f"http://{user}{host}/prom/")("up", 0)
+            assert heard[-1].startswith(b"POST /prom/api/v1/query ") and b"@" not in heard[-1]
+            assert re.findall(rb"Authorization: (.*)\r\n", heard[-1]) == ([told] if told else [])
+        thread.join()
+    for bad in ("http://me:pass@host:port", "ftp://me:pass@host", "http://me:pa ss@host", "http://me:pass@127.0.0.1:1"):
+        with pytest.raises(LabError) as raised:
+            fleet.prometheus(bad)("up", 0)
+        assert "pass" not in str(raised.value) and "pa ss" not in str(raised.value) and "//me" not in str(raised.value)
 
 
 # ---- The library -----------------------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ def test_another_format_is_named(tmp_path: Path) -> None:
         ledger.load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": "hakmem-rec'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b'{"format": "hakmem-rec', b"[" * 100_000, b'{"rounds": ' + b"9" * 5000 + b"}"]
+)
 def test_a_file_that_is_no_json_is_no_record(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / f"{ID}.json"
     path.write_bytes(content)
@@ -186,6 +188,14 @@ def test_a_value_is_a_finite_number(tmp_path: Path, value: str) -> None:
     path = keep_unsigned(record(), tmp_path)
     path.write_text(path.read_text().replace("[108000000.0,", f"[{value},"))
     with pytest.raises(LabError, match=r"damaged record: .* at `\$\.series\[0\]\.values\[0\]`"):
+        ledger.load(path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999"])
+def test_what_is_no_number_is_damage_of_a_signed_record(tmp_path: Path, value: str) -> None:
+    path = ledger.keep(record(), tmp_path)
+    path.write_text(path.read_text().replace("2600.0", value))
+    with pytest.raises(LabError, match=re.escape(f"{path}: damaged record: ")):
         ledger.load(path)
 
 
@@ -285,6 +295,21 @@ def test_one_short_run_makes_it_of_sanity_size() -> None:
 def test_a_value_that_some_rounds_lack_is_no_series() -> None:
     made = ledger.from_measurement(measurement(sample(1, holes=3), sample(1)), "compare", start=MACHINE)
     assert made.metrics() == ["wall_s"]
+
+
+def test_a_record_is_of_the_commit_and_the_library_of_its_beginning(tmp_path: Path) -> None:
+    """Somebody commits, or builds, while it is measured."""
+    library = tmp_path / "lib.so"
+    library.write_bytes(b"old")
+    old = hashlib.sha256(b"old").hexdigest()
+    done = measurement(sample(1.0), tree=("1" * 40, True), hashes={"a": old})
+    done.variants = [Variant("a", Allocator("mine", library))]
+    found = ledger.from_measurement(done, "bench", start=MACHINE)
+    assert (found.commit, found.clean, found.notes, found.variants["a"].sha256) == ("1" * 40, True, [], old)
+    for change in (lambda: library.write_bytes(b"new"), library.unlink):
+        change()
+        found = ledger.from_measurement(done, "bench", start=MACHINE)
+        assert (found.clean, found.notes, found.variants["a"].sha256) == (False, [f"a: {ledger.CHANGED}"], old)
 
 
 def test_the_callers_settings_are_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

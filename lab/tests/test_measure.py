@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import errno
+import os
+import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import pytest
 from hakmem import measure
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Step, Variant
+from hakmem.measure import Done, Failure, OnRun, Outcome, Sample, Step, Turn, Variant
 
 Behaviour = Callable[[str, int], Sample]  # of a variant's name and the number of its run, from 0
 
@@ -95,8 +98,67 @@ def test_ctrl_c_in_the_middle_of_a_round_keeps_whole_rounds() -> None:
 
 
 def test_ctrl_c_before_a_whole_round_keeps_nothing() -> None:
-    with pytest.raises(LabError, match="interrupted before the first whole round"):
+    with pytest.raises(LabError, match="interrupted before the first whole round") as raised:
         measure.measure([Scripted(interrupting(4))], variants("a", "b"), 10, warmup=1)
+    assert raised.value.exit_status == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_asked_to_end_keeps_whole_rounds(number: signal.Signals) -> None:
+    """As `timeout` asks, and a connection that is lost."""
+
+    def behaviour(name: str, run: int) -> Sample:
+        if (name, run) == ("b", 3):
+            os.kill(os.getpid(), number)
+        return numbered(name, run)
+
+    before = signal.getsignal(number)
+    done = measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
+    assert (done.rounds, done.interrupted) == (2, True) and signal.getsignal(number) is before
+
+
+def test_a_full_disk_keeps_whole_rounds() -> None:
+    def behaviour(name: str, run: int) -> Sample:
+        if run == full_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return numbered(name, run)
+
+    full_at = 3
+    done = measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
+    assert (done.rounds, done.interrupted) == (2, True)
+    assert done.notes == ["2 of 10 rounds: No space left on device"] and done.failures == []
+    full_at = 1
+    with pytest.raises(OSError, match="No space left"):
+        measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
+
+
+class Machines:
+    """One round after the other, on machines in turn."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+        while turns := [(name, turn) for name in self.names if (turn := next_turn(name)) is not None]:
+            yield from (Done(name, turn, self.outcome(name, turn)) for name, turn in turns)
+
+    def outcome(self, name: str, turn: Turn) -> Outcome:
+        samples = [(case.name, one.name, numbered(one.name, 1)) for case in turn.cases for one in turn.variants]
+        failures = [Failure(case, one, turn.round, "prog: command not found") for case, one, _ in samples]
+        return Outcome([], failures, (0, 0, 0)) if name.startswith("bare") else Outcome(samples, [], (0, 0, 0))
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+@pytest.mark.parametrize("names", [("bare", "good"), ("good", "bare"), ("bare", "good", "bare too")])
+def test_a_machine_on_which_nothing_succeeds_is_left_out(names: tuple[str, ...], warmup: int) -> None:
+    """It lacks the program, say: what the others measure stands."""
+    done = measure.measure([Scripted(numbered)], variants("a", "b"), 6, warmup=warmup, place=Machines(*names))
+    assert (done.rounds, done.failures, {*done.blocks}) == (6, [], {"good"})
+    assert len(done.values("case", "a", "wall_s")) == 6
+    left = [f"{name} was left out: prog: command not found" for name in names if name.startswith("bare")]
+    assert done.notes == left
+    with pytest.raises(LabError, match="^case under a: prog: command not found$"):
+        measure.measure([Scripted(numbered)], variants("a", "b"), 6, warmup=warmup, place=Machines("bare"))
 
 
 def failing(variant: str, at_run: int) -> Behaviour:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hakmem import allocators, cli, comparison, ledger, measure, native, output
 from hakmem.errors import LabError
+from hakmem.report.model import Report
 from sample_record import record
 
 SAMPLE = record()
@@ -151,6 +153,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert library == f"libhakmem {native.version(native.library())}, {native.library()}"
 
 
+def test_what_was_measured_is_shown_where_one_form_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full by then."""
+
+    def full(descriptor: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    files = [tmp_path / name for name in ("a.json", "a.md")]
+    with pytest.raises(LabError, match="^can't write .*/a.json: No space left on device$"):
+        output.show(Report("a title", "a command", ()), files[1], None, plain=(files[0], "{}"))
+    assert "a title" in capsys.readouterr().out and not any(map(Path.exists, files))
+
+
 @pytest.mark.parametrize(("words", "expected"), [("hakmem com", "compare"), ("hakmem ab --m", "--matrix")])
 def test_completion(words: str, expected: str) -> None:
     asked = {"_HAKMEM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -168,6 +185,11 @@ def test_completion(words: str, expected: str) -> None:
         (["compare", "--with", "nosuch", "--", "true"], "hakmem: no allocator 'nosuch'; known are hakmem, glibc"),
         (["compare", "--with", "x=/no/file", "--", "true"], "hakmem: x=/no/file: expected NAME=PATH"),
         (["compare", "--by", "speed", "--", "true"], "hakmem: --by speed: expected one of wall_s"),
+        (["compare", "--by", "p99_s", "--", "true"], "hakmem: --by p99_s: expected one of wall_s"),
+        (
+            ["compare", "--json", "/tmp/x y", "--html", "/tmp/x y", "--", "true"],
+            "hakmem: --html /tmp/x y: that file is ",
+        ),
         (["compare", "--baseline", "x", "--with", "glibc", "--", "true"], "hakmem: --baseline x: not among glibc"),
         (["compare", "-n", "0", "--", "true"], "hakmem: Invalid value for '-n'"),
         (["compare", "--nosuch", "--", "true"], "hakmem: --nosuch"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import os
 import re
@@ -288,6 +290,55 @@ def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     run(["sh", "-c", f"sleep 600 & echo $! >{pids}"], glibc())
     assert is_gone(int(pids.read_text()))
+
+
+def test_what_is_printed_may_be_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MOST_KEPT", 5)
+    first, again, other = (run(["sh", "-c", f"printf 'line {end}'; echo error >&2"], glibc()) for end in "aab")
+    assert (first.stdout, first.stderr) == (b"line ", b"error")
+    assert first.digest() == again.digest() != other.digest()
+
+
+@pytest.mark.parametrize("leaves", ["timeout 600", "setsid"])
+@pytest.mark.parametrize("limit", [None, 1])
+def test_so_is_what_has_left_its_group_or_its_session(tmp_path: Path, leaves: str, limit: float | None) -> None:
+    pids = tmp_path / "pids"
+    start = f"{leaves} sh -c 'echo $$ >{pids}; exec sleep 600' & until [ -s {pids} ]; do sleep 0.01; done"
+    with contextlib.suppress(RunError):
+        run(["sh", "-c", f"{start}; sleep {600 if limit else 0}"], glibc(), timeout_s=limit)
+    assert is_gone(int(pids.read_text()))
+
+
+def test_what_interrupts_a_start_comes_when_it_is_known_what_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would go on, and nobody would end it."""
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, words: list[str], **more: object) -> None:
+            super().__init__(words, **more)  # type: ignore[call-overload]
+            pids.append(self.pid)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pids: list[int] = []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(["sleep", "600"], glibc())
+    assert is_gone(pids[0]) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "raises"), [(errno.ENOSPC, OSError), (errno.EOPNOTSUPP, RunError)])
+def test_a_full_disk_is_no_fault_of_the_command(
+    number: int, raises: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(descriptor: int, start: int, length: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", answer)
+    assert run(["true"], glibc()).status == 0
+    with pytest.raises(raises):
+        run(["sleep", "60"], glibc(), timeout_s=0.1)
 
 
 def is_gone(pid: int) -> bool:

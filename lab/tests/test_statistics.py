@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import time
+from statistics import NormalDist, median
 
 import calibration
 import numpy as np
@@ -106,6 +107,26 @@ def test_an_interval_of_independent_groups_agrees_with_the_rank_sum_test(seed: i
             for step in (-outwards, outwards)
         )
         assert inside > 0.05 >= outside
+
+
+@pytest.mark.parametrize("digits", [1, 12])
+def test_the_interval_of_large_groups_lies_between_two_of_their_differences(digits: int) -> None:
+    """So does the one in the middle. Equal values are common."""
+    source = random.Random(1)
+    first, second = ([round(source.gauss(1, 0.1), digits) for _ in range(count)] for count in (90, 71))
+    found = statistics._shift(first, second, 0.95)
+    every = sorted(one - other for one in first for other in second)
+    spread = math.sqrt(len(every) * (90 + 71 + 1) / 12)
+    cut = sum(NormalDist(len(every) / 2, spread).cdf(number + 0.5) <= 0.025 for number in range(len(every)))
+    assert (found.low, found.estimate, found.high) == (every[cut - 1], median(every), every[-cut])
+
+
+def test_groups_of_ten_thousands_are_compared_at_once() -> None:
+    source = random.Random(1)
+    groups = [[source.lognormvariate(0, 0.1) for _ in range(20_000)] for _ in range(2)]
+    start = time.process_time()
+    found = statistics.ratio(*groups, paired=False)
+    assert found.holds(1) and found.high - found.low < 0.01 and time.process_time() - start < 30
 
 
 def test_a_ratio_turns_over_with_its_arguments() -> None:

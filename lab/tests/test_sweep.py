@@ -153,10 +153,18 @@ def test_what_a_budget_buys() -> None:
     assert sweep.expected_best(ratios, 3) == pytest.approx(0.9)
     search = searched(40, 3)
     lines = sweep.budget(search)
-    assert f"budget: {len(search.rows)} of {6**6:.3g} settings were tried" in lines
+    assert f"budget: {search.tried} of {6**6:.3g} settings were tried" in lines
     drawn = sum(name.startswith(sweep.RANDOM) for name, _, _ in search.rows)
     share = 1 - 0.05 ** (1 / drawn)
     assert f"budget: with 95 % the best of {drawn} random ones is among the best {share:.1%} of all" in lines
+
+
+def test_a_setting_that_was_tried_twice_counts_once() -> None:
+    search = sweep.Search(BOWL[:1], 40, 3)
+    while (asked := search.ask()) is not None:
+        search.tell(asked.name, (1.0, 1.0))
+    assert len(search.rows) == 40 and 2 <= search.tried <= search.size == 6
+    assert sweep.budget(search)[0] == f"budget: {search.tried} of 6 settings were tried"
 
 
 def test_a_lost_round_is_run_again() -> None:
@@ -228,6 +236,23 @@ def test_sweep_finds_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert '"kind": "sweep"' in text and "screened: decay_ms=4000: time 0.500" in text
     assert text.count('"variant": "adaptive"') == 3
     assert set(behaviours.NAMES) == {"hot", "bulk", "handover", "buffers", "growing", "idle"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--side", "default=ACE_ENABLED=1"], "--side default: there is one of that name"),
+        (["--side", "a=ACE_ENABLED=1", "--side", "a=ACE_ENABLED=0"], "--side a: there is one of that name"),
+        (["--side", "=ACE_ENABLED=1"], "expected --side NAME=SIDE"),
+        (["--knob", "metrics_ms"], "no knob 'metrics_ms' to sweep; there are decay_ms, huge_page_mode"),
+    ],
+)
+def test_what_makes_no_sweep_is_refused(words: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = "  metrics_ms          = 0 (default 0, 0 to 1000): how often\n"
+    monkeypatch.setattr(settings, "_said", lambda library, settings: HELP + metrics)
+    monkeypatch.setattr(sweep, "run", lambda *_: pytest.fail("measures"))
+    done = CliRunner().invoke(cli.cli, ["sweep", *words, "--", "behaviour", "hot"])
+    assert done.exit_code != 0 and isinstance(done.exception, LabError) and said in str(done.exception)
 
 
 def test_ctrl_c_shows_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:

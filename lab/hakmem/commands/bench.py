@@ -80,13 +80,13 @@ def command(
 
 def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool) -> None:
     """That a contest is of all, and can be cited: told before the first run."""
-    from hakmem import ledger, native
+    from hakmem import native, tree
 
     if names or baseline or sanity:
         raise LabError("--contest is of all allocators, at full size: it takes no --with, --baseline or --sanity")
     if native.checkout() is None:
         raise LabError("--contest writes a page of a checkout of hakmem, and this is an installed package")
-    if not ledger.checked_out()[1]:
+    if not tree.checked_out()[1]:
         raise LabError("--contest measures what was committed, and this tree has changes, or git doesn't tell")
 
 

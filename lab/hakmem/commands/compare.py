@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -34,7 +35,7 @@ OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parame
     "--by",
     "primary",
     metavar="METRIC",
-    help="what the verdict is on  [default: wall_s; of a service in a dossier: p99_s]",
+    help="what the verdict is on; in a dossier, the time  [default: wall_s; of a service in a dossier: p99_s]",
 )
 @click.option("--timeout", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
 @click.option("--dossier", **files.FOLDER, help="what to know before a switch, with a rule fixed before; a new folder")
@@ -114,14 +115,13 @@ def command(
 
     if not words:
         raise LabError("no command: expected `hakmem compare [OPTIONS] -- COMMAND [ARGUMENT]...`")
-    if primary is not None and primary not in measure.METRICS:
-        raise LabError(f"--by {primary}: expected one of {', '.join(comparison.COMPARED)}")
     if dossier is not None:
         if on is not None:
             raise LabError("--dossier is made on this machine: expected it without --on")
         from hakmem.dossier import making
 
-        default = "p99_s" if client is not None else "wall_s"
+        times = making.TIMES_OF_A_SERVICE if client is not None else making.TIMES_OF_A_COMMAND
+        _expect_one(primary, times)
         plan = making.Plan(
             folder=dossier,
             commands=(words, *(making.words_of(text, "--also") for text in also)),
@@ -131,12 +131,13 @@ def command(
             rounds=rounds,
             warmup=warmup,
             timeout_s=timeout,
-            time=primary or default,
+            time=primary or times[0],
             gain=gain / 100,
             loss=loss / 100,
         )
         return making.run(plan, names, baseline, results)  # type: ignore[arg-type]
     _expect_none_of_a_dossier(click.get_current_context())
+    _expect_one(primary, comparison.COMPARED)
     primary, rounds = primary or "wall_s", rounds or ROUNDS
     variants = measure.variants(allocators.resolve(names or ("hakmem,glibc",)))
     if baseline is not None and baseline not in {variant.name for variant in variants}:
@@ -158,6 +159,12 @@ def command(
             "hakmem: --with hakmem,glibc,packaged takes in the distribution's jemalloc, mimalloc, tcmalloc", err=True
         )
     return 130 if done.interrupted else 1 if done.failures else 0
+
+
+def _expect_one(metric: str | None, known: Sequence[str]) -> None:
+    """Before anything is run: what no run has is no verdict."""
+    if metric is not None and metric not in known:
+        raise LabError(f"--by {metric}: expected one of {', '.join(known)}")
 
 
 def _expect_none_of_a_dossier(context: click.Context) -> None:

@@ -59,13 +59,18 @@ def command(
     extras.expect("sweep", "hakmem sweep")
     cases = sweep.cases(what[1:] if what[:1] == ("--",) else what, seconds)
     knobs = settings.knobs(native.library())
+    known = [knob.name for knob in knobs if knob.name not in sweep.UNRELATED]
     for name in wanted:
-        if name not in {knob.name for knob in knobs}:
-            raise LabError(f"no knob {name!r}; there are {', '.join(knob.name for knob in knobs)}")
+        if name not in known:
+            raise LabError(f"no knob {name!r} to sweep; there are {', '.join(known)}")
     knobs = [knob for knob in knobs if not wanted or knob.name in wanted]
     named = [side.partition("=") for side in sides]
-    if any(not side for _, _, side in named):
+    if any(not name or not side for name, _, side in named):
         raise LabError("expected --side NAME=SIDE, such as adaptive=ACE_ENABLED=1")
+    names = [sweep.DEFAULT, *(name for name, _, _ in named)]
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise LabError(f"--side {twice}: there is one of that name")
     others = [ab.side(name, side) for name, _, side in named]
     search = sweep.Search(knobs, trials, seed)
     start = machine.facts()

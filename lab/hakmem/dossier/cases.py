@@ -7,6 +7,7 @@ dropped from the page cache. The third is the one whose time, memory and output 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -18,7 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hakmem import process
@@ -26,7 +27,9 @@ from hakmem.errors import LabError
 from hakmem.measure import Sample, Variant, values_of
 
 TRIM = {"ALLOCATOR_WITNESS_TRIM": "1"}
+LATENCY = "p99_s"
 FEWEST_LATENCIES = 100  # of which one is the hundredth part
+LOOK_S = 0.5  # at whether a service is still there
 TICK_NS = 20_000_000  # of the kernel's clock for files, or longer
 COARSE_TICK_NS = 1_000_000_000  # of file systems that keep whole seconds
 START_S = 10  # until a service's process is there
@@ -75,6 +78,7 @@ class DossierCase:
     idle_s: float = 0
     timeout_s: float | None = None
     counts_calls: bool = True
+    goes_by_latency: bool = False  # then a run without it says nothing
     same_output: bool = False  # rule.py compares digests itself: a program may print something else each time
 
     @property
@@ -143,44 +147,75 @@ class DossierCase:
         )
         if run.status not in (ENDED_BY if self.client else (0,)):
             raise LabError(run.how_it_ended(self.command[0]))
+        if told.is_gone:
+            raise LabError("the service was gone before it was asked to end")
         process.prove_takeover(run, self.command[0], variant.allocator)
-        parts = [told.answers] if self.client else [run.stdout]
-        parts += [_written(path, state) for path, state in zip(self.outputs, before, strict=True)]
-        digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+        sums = [hashlib.sha256(told.answers).digest() if self.client else run.sums[0]]
+        sums += [_written(path, state) for path, state in zip(self.outputs, before, strict=True)]
+        digest = hashlib.sha256(b"".join(sums)).hexdigest()[:16]
         return _Ran(run, told.values, digest)
 
     def _talk(self, session: int, idle_s: float, told: _Told) -> None:
         """Loads the service, lets it idle, looks at its memory, and asks it to end."""
         server = _server_in(session)
-        start = time.monotonic()
+        if server is None:
+            told.is_gone = True
+            return
         try:
-            done = subprocess.run(self.client, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise LabError(f"the client {self.client[0]} did not end within {self.timeout_s:g} s") from None
+            self._load(server, idle_s, told)
+        except LabError:
+            if process.is_alive(server):
+                raise
+        told.is_gone = not process.is_alive(server)
+        if not told.is_gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGTERM)
+        _expect_end(server)
+
+    def _load(self, server: int, idle_s: float, told: _Told) -> None:
+        """Until the client has ended, or the service is gone."""
+        start = time.monotonic()
+        status, printed, said = self._served(server)
         told.values["measured_s"] = time.monotonic() - start
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise LabError(f"the client {self.client[0]} failed: {said[-1] if said else done.returncode}")
-        latencies, told.answers = read_latencies(done.stdout)
+        if status != 0:
+            lines = said.decode(errors="replace").strip().splitlines()
+            raise LabError(f"the client {self.client[0]} failed: {lines[-1] if lines else status}")
+        latencies, told.answers = read_latencies(printed)
         if len(latencies) >= FEWEST_LATENCIES:
-            told.values["p99_s"] = percentile(latencies, 0.99)
+            told.values[LATENCY] = percentile(latencies, 0.99)
+        elif self.goes_by_latency:
+            few = f"the client has printed {len(latencies)} latencies, and the rule goes by their 99th percentile"
+            raise LabError(f"{few}: expected {FEWEST_LATENCIES} at least, or --by measured_s")
         time.sleep(idle_s)
         if idle_s:
             told.values["idle_bytes"] = _proportional_bytes(process.tree(server))
-        try:
-            os.kill(server, signal.SIGTERM)
-        except ProcessLookupError:
-            raise LabError("the service was gone before it was asked to end") from None
-        _expect_end(server)
+
+    def _served(self, server: int) -> tuple[int, bytes, bytes]:
+        """The client's exit status, and what it has printed on both outputs. LabError when it doesn't end in time, or
+        when the service has ended: a client may wait for that forever."""
+        deadline = time.monotonic() + (math.inf if self.timeout_s is None else self.timeout_s)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(self.client, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as client:
+            try:
+                while True:
+                    try:
+                        printed, said = client.communicate(timeout=LOOK_S)
+                        return client.returncode, printed, said
+                    except subprocess.TimeoutExpired:
+                        if time.monotonic() > deadline:
+                            name, limit_s = self.client[0], self.timeout_s
+                            raise LabError(f"the client {name} did not end within {limit_s:g} s") from None
+                        if not process.is_alive(server):
+                            raise LabError("the service has ended before its client") from None
+            finally:
+                client.kill()
 
 
 @dataclass
 class _Told:
-    values: dict[str, float]
-    answers: bytes
-
-    def __init__(self) -> None:
-        self.values, self.answers = {}, b""
+    values: dict[str, float] = field(default_factory=dict)
+    answers: bytes = b""
+    is_gone: bool = False  # the service ended by itself
 
 
 @dataclass(frozen=True)
@@ -195,7 +230,7 @@ def read_latencies(printed: bytes) -> tuple[list[float], bytes]:
     latencies: list[float] = []
     answers: list[bytes] = []
     for line in printed.splitlines(keepends=True):
-        if re.fullmatch(rb"\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*", line):
+        if re.fullmatch(rb"\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*", line) and math.isfinite(float(line)):
             latencies.append(float(line))
         else:
             answers.append(line)
@@ -207,9 +242,10 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
-def _server_in(session: int) -> int:
+def _server_in(session: int) -> int | None:
+    """None when it has ended already."""
     deadline = time.monotonic() + START_S
-    while (server := process.command_in(session)) is None:
+    while (server := process.command_in(session)) is None and process.is_alive(session):
         if time.monotonic() > deadline:
             raise LabError(f"the service has not started within {START_S} s")
         time.sleep(0.01)
@@ -218,7 +254,7 @@ def _server_in(session: int) -> int:
 
 def _expect_end(server: int) -> None:
     deadline = time.monotonic() + END_S
-    while os.path.exists(f"/proc/{server}"):
+    while process.is_alive(server):
         if time.monotonic() > deadline:
             raise LabError(f"the service did not end within {END_S} s after SIGTERM")
         time.sleep(0.01)
@@ -266,10 +302,13 @@ def _before_a_write(path: Path) -> _State | None:
 
 
 def _written(path: Path, before: _State | None) -> bytes:
+    """Its SHA-256."""
+    if path.exists() and not path.is_file():
+        raise LabError(f"--output {path}: not a regular file")
     try:
-        content = path.read_bytes()
+        found = process.sum_of(path)
     except OSError as error:
         raise LabError(f"--output {path}: {error.strerror} after the run") from None
     if _state(path) == before:
         raise LabError(f"--output {path}: the run has not written it")
-    return content
+    return found

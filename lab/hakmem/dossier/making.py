@@ -25,6 +25,8 @@ from hakmem.report.model import Report
 ARENAS = {"MALLOC_ARENA_MAX": "2"}
 HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 HUGE_SINCE = (2, 35)  # glibc's version
+TIMES_OF_A_COMMAND = ("wall_s", "cpu_s", "user_s", "system_s", "cold_s")  # that a rule may go by; the usual one first
+TIMES_OF_A_SERVICE = (cases.LATENCY, "measured_s", "cpu_s", "user_s", "system_s", "cold_s")
 USUAL_ROUNDS = 10
 ROUNDS_MORE = 3  # than an interval needs to have ends: one odd round is then no end of all
 
@@ -96,15 +98,22 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
     from hakmem.report import html, markdown  # not before plots are known to be there
 
     record, rule, digest = make(plan, variants, incumbent)
-    kept = ledger.keep(record, plan.folder)
+    not_written: LabError | None = None
+    kept: str | None = None
 
     def shown(name: str | None) -> Report:
-        return page.report(record, rule, digest, name or kept.stem)
+        return page.report(record, rule, digest, name or kept)
 
+    try:
+        kept = ledger.keep(record, plan.folder).stem
+        files.write(plan.folder / "dossier.md", markdown.render(shown(None)))
+        files.write(plan.folder / "dossier.html", html.render(shown(None)))
+        click.echo(f"hakmem: the dossier is {plan.folder / 'dossier.html'}", err=True)
+    except LabError as error:  # what was measured is shown all the same
+        not_written = error
     output.finish(record, shown, **results)  # type: ignore[arg-type]
-    files.write(plan.folder / "dossier.md", markdown.render(shown(None)))
-    files.write(plan.folder / "dossier.html", html.render(shown(None)))
-    click.echo(f"hakmem: the dossier is {plan.folder / 'dossier.html'}", err=True)
+    if not_written:
+        raise not_written
     return 130 if record.interrupted else 1 if record.failures else 0
 
 
@@ -113,7 +122,11 @@ def make(plan: Plan, variants: Sequence[Variant], incumbent: str) -> tuple[Recor
     refusal = cases.strace_refusal()
     idle_s = plan.idle_s if plan.client else 0
     made = [
-        cases.DossierCase(command, plan.outputs, plan.client, idle_s, plan.timeout_s, counts_calls=refusal is None)
+        cases.DossierCase(
+            *(command, plan.outputs, plan.client, idle_s, plan.timeout_s),
+            counts_calls=refusal is None,
+            goes_by_latency=plan.time == cases.LATENCY,
+        )
         for command in plan.commands
     ]
     rule = _rule(plan, [case.name for case in made], variants, incumbent)
@@ -123,7 +136,8 @@ def make(plan: Plan, variants: Sequence[Variant], incumbent: str) -> tuple[Recor
     with progress.shown() as on_step:
         done = measure.measure(made, list(variants), rule.rounds, warmup=rule.warmup, on_step=on_step)
     compare_outputs(done, incumbent)
-    if not rules.is_unchanged(plan.folder, digest):
+    now = {variant.name: ledger.facts_of(variant) for variant in variants}
+    if not rules.is_unchanged(plan.folder, digest) or now != rule.contestants:
         done.notes.append(rules.CHANGED)
     if refusal is not None:
         done.notes.append(f"{page.UNMEASURED}system calls: {refusal}")

@@ -49,7 +49,7 @@ def report(record: Record, rule: Rule, digest: str, kept: str | None) -> Report:
         record, "", baseline=rule.incumbent, primary=primary, metrics=present, confidence=each, kept=kept
     )
     return Report(
-        title=f"Another allocator for {rule.commands[0]}?",
+        title=f"Another allocator for {' '.join(rule.commands[0].split())}?",
         command=record.command,
         sections=(*tables, *figures.sections),
         summary=(answer,),

@@ -15,6 +15,7 @@ Shown means: by the whole interval. All intervals of a dossier hold together wit
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -22,14 +23,14 @@ from pathlib import Path
 
 import msgspec
 
-from hakmem import comparison, files, statistics
+from hakmem import comparison, files, statistics, words
 from hakmem.errors import LabError
 from hakmem.ledger import Record, VariantFacts
 from hakmem.measure import METRICS
 from hakmem.statistics import Interval
 
 MEMORY = "peak_rss_bytes"
-CHANGED = "the rule was changed while it was measured"
+CHANGED = "the rule, or a library that it names, was changed while it was measured"
 OTHER_OUTPUT = "its output is not that of"
 PLAIN, PROSE, SUM = "rule.json", "rule.md", "rule.json.sha256"
 
@@ -108,8 +109,8 @@ def prose(rule: Rule) -> tuple[tuple[str, str], ...]:
         ("rounds", f"{rule.rounds} interleaved ones, after {rule.warmup} uncounted"),
         ("time", f"the {time}, as a ratio to the incumbent's"),
         ("memory", f"the {memory}, as a ratio to the incumbent's"),
-        ("a gain that is worth it", f"from {rule.gain:.1%} on, in time or in memory of one command"),
-        ("a loss that forbids it", f"more than {rule.loss:.1%}, in time or in memory of any command"),
+        ("a gain that is worth it", f"from {words.share(rule.gain)} on, in time or in memory of one command"),
+        ("a loss that forbids it", f"more than {words.share(rule.loss)}, in time or in memory of any command"),
         ("intervals", f"all hold together with {rule.confidence:.0%}: each with {rule.each:.2%}"),
         switch,
         stay,
@@ -119,9 +120,9 @@ def prose(rule: Rule) -> tuple[tuple[str, str], ...]:
 
 def write(rule: Rule, folder: Path) -> str:
     """Makes the folder, with the rule in it. Returns the rule's SHA-256."""
-    text = msgspec.json.format(msgspec.json.encode(rule)).decode() + "\n"
+    text = json.dumps(msgspec.to_builtins(rule), indent=2) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
-    commands = "\n".join(f"    {command}" for command in rule.commands)
+    commands = "\n".join(f"    {line}" for command in rule.commands for line in command.split("\n"))
     lines = "\n".join(f"- *{what}*: {said}" for what, said in prose(rule))
     try:
         folder.mkdir()
@@ -173,19 +174,20 @@ def _judge(rule: Rule, record: Record, name: str) -> Judgement:
 
 
 def _weigh(rule: Rule, known: list[tuple[str, Interval]]) -> tuple[Answer, str]:
+    gain, loss = words.share(rule.gain), words.share(rule.loss)
     worst = max(known, key=lambda one: one[1].low)
     if worst[1].low > 1 + rule.loss:
-        return Answer.STAY, f"{worst[0]}: more than {rule.loss:.1%} worse"
+        return Answer.STAY, f"{worst[0]}: more than {loss} worse"
     best = min(known, key=lambda one: one[1].high)
     if best[1].high <= 1 - rule.gain:
         doubtful = max(known, key=lambda one: one[1].high)
         if doubtful[1].high <= 1 + rule.loss:
-            return Answer.SWITCH, f"{best[0]}: better by {rule.gain:.1%} or more; nothing is worse by {rule.loss:.1%}"
-        return Answer.UNKNOWN, f"{doubtful[0]}: perhaps more than {rule.loss:.1%} worse"
+            return Answer.SWITCH, f"{best[0]}: better by {gain} or more; nothing is worse by {loss}"
+        return Answer.UNKNOWN, f"{doubtful[0]}: perhaps more than {loss} worse"
     hopeful = min(known, key=lambda one: one[1].low)
     if hopeful[1].low > 1 - rule.gain:
-        return Answer.STAY, f"nothing is better by {rule.gain:.1%}"
-    return Answer.UNKNOWN, f"{hopeful[0]}: perhaps better by {rule.gain:.1%}, perhaps not"
+        return Answer.STAY, f"nothing is better by {gain}"
+    return Answer.UNKNOWN, f"{hopeful[0]}: perhaps better by {gain}, perhaps not"
 
 
 def _intervals(rule: Rule, record: Record, name: str) -> Iterator[tuple[str, Interval | None]]:
