@@ -269,14 +269,14 @@ def undisturbed() -> Iterator[list[int]]:
 def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> Attended:
     """Runs a command undisturbed on the caller's terminal. Who asks this process to end asks the command. `file` is the
     program."""
-    with undisturbed() as came, _passed_on(came) as to:
+    with undisturbed() as came, passed_on(came) as to:
         child = started(words, environment, file)
         to(child)
         return Attended(child.pid, child.wait(), came)
 
 
 @contextlib.contextmanager
-def _passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before."""
     ends = (signal.SIGTERM, signal.SIGHUP)
     children: list[subprocess.Popen[bytes]] = []
