@@ -59,8 +59,9 @@ def _allow(path: Path, rights: int) -> None:
 
 def _file(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
     if value is not None:
-        if takes_output(value) and any(isinstance(one, Path) and takes_output(one) for one in context.params.values()):
-            raise LabError(f"{option.opts[0]} -: standard output is another option's already")
+        if value in context.params.values():
+            what = "standard output" if takes_output(value) else "that file"
+            raise LabError(f"{option.opts[0]} {value}: {what} is another option's already")
         check(value)
     return value
 
