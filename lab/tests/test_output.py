@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,6 +207,17 @@ def test_completion(words: str, expected: str) -> None:
         [Path(sys.executable).parent / "hakmem"], env={**os.environ, **asked}, capture_output=True, text=True
     )
     assert expected in done.stdout.splitlines(), done
+
+
+def test_zsh_serves_the_first_tab() -> None:
+    """Which loads the package's file: what stands in it is done as a part of that."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed: Debian's package zsh")
+    folder = Path(__file__).resolve().parents[2] / "packaging" / "completions"
+    says = 'print "_hakmem_completion() { print served \\$1; }; compdef _hakmem_completion hakmem"'
+    script = f"fpath=({folder}); compdef() {{ }}; hakmem() {{ {says} }}; autoload -Uz _hakmem; _hakmem once"
+    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("served once\n", "")
 
 
 @pytest.mark.parametrize(

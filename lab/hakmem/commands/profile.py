@@ -142,8 +142,8 @@ def _read_all(written: Sequence[Path]) -> dict[Path, Profile]:
             damaged.append(error)
     if not profiles:
         raise damaged[0]
-    for error in damaged:
-        print(f"hakmem: {error}", file=sys.stderr)
+    for one in damaged:
+        print(f"hakmem: {one}", file=sys.stderr)
     return profiles
 
 
