@@ -344,18 +344,30 @@ def test_a_table_of_another_process_says_so(tmp_path: Path) -> None:
     assert second.startswith(f"{raw.name}, program: live ")
 
 
+def write_as(number: int, text: str) -> tuple[str, ...]:
+    """A command that writes a profile as a process of this number would."""
+    place = f"os.environ['HAKMEM_HEAP_PROFILE'].removeprefix('1:').replace('%p', '{number}')"
+    return (sys.executable, "-S", "-c", f"import os, sys; open({place}, 'w').write(sys.argv[1])", text)
+
+
 def test_a_process_may_have_the_number_of_one_that_wrote_before(tmp_path: Path) -> None:
     """As in each container of an image."""
-    (tmp_path / "good").write_text(TEXT)
     (tmp_path / "out.77.prof").write_text("of a former run")
-    done = hakmem("-o", "out", "--", "cp", "good", "out.77.prof", cwd=tmp_path)
+    done = hakmem("-o", "out", "--", *write_as(77, TEXT), cwd=tmp_path)
     assert done.returncode == 0 and "hakmem: process 77, program: 2.34 KiB in all" in done.stderr, done.stderr
-    assert (tmp_path / "out.77.html").is_file()
+    assert (tmp_path / "out.77.html").is_file() and (tmp_path / "out.77.prof").read_text() == TEXT
+
+
+def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
+    empty = TEXT.partition("site ")[0] + TEXT[TEXT.index("maps\n") :]
+    write = f"open('out.78.prof', 'w').write({empty!r})"
+    done = hakmem("-o", "out", "--", sys.executable, "-S", "-c", write, cwd=tmp_path)
+    assert done.returncode == 0 and "out.78" not in done.stderr, done.stderr
+    assert (tmp_path / "out.78.prof").read_text() == empty and not (tmp_path / "out.78.html").exists()
 
 
 def test_a_damaged_profile_of_one_process_does_not_cost_the_others_theirs(tmp_path: Path) -> None:
-    write = "import pathlib, sys; pathlib.Path('out.77.prof').write_text(sys.argv[1])"
-    done = hakmem("-o", "out", "--", sys.executable, "-c", write, TEXT[:100], cwd=tmp_path)
+    done = hakmem("-o", "out", "--", *write_as(77, TEXT[:100]), cwd=tmp_path)
     first, *rest = done.stderr.splitlines()
     assert done.returncode == 0 and first.endswith("out.77.prof: a damaged heap profile, or of another version")
     assert ": live " in rest[0] and len(list(tmp_path.glob("out.*.html"))) == 1, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,11 +106,13 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     library = native.library()
     if "%p" in str(prefix):
         raise LabError(f"-o {prefix}: %p stands for a process id there, which the names get anyhow; leave it out")
-    before = _profiles(prefix)
-    settings = {"HAKMEM_HEAP_PROFILE": f"1:{prefix}.%p.prof", "HAKMEM_HEAP_PROFILE_INTERVAL": str(interval)}
+    # Runs before and beside this one have processes of the same number, as in each container of an image.
+    ending = f".{secrets.token_hex(4)}.prof"
+    settings = {"HAKMEM_HEAP_PROFILE": f"1:{prefix}.%p{ending}", "HAKMEM_HEAP_PROFILE_INTERVAL": str(interval)}
     file, ready = takeover.prepare_child(words, library, {**callers_environment(), **settings})
     command = process.attend(words, ready, file)
-    written = sorted(path for path, _ in _profiles(prefix) - before)
+    own = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
+    written = [path.replace(path.with_name(path.name.removesuffix(ending) + ".prof")) for path in own]
     if not written:
         raise LabError(
             f"no process wrote a profile: {words[0]} {command.how}, perhaps by _exit, or without rights to write here"
@@ -117,13 +120,6 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     if command.came:
         print(f"hakmem: interrupted: the profile is of what {words[0]} did until its end", file=sys.stderr)
     return command, written
-
-
-def _profiles(prefix: Path) -> set[tuple[Path, int]]:
-    """With the times at which they were written: a process may have the number of one that wrote before, as in each
-    container of an image."""
-    found = prefix.parent.glob(f"{glob.escape(prefix.name)}.*.prof")
-    return {(path, path.stat().st_mtime_ns) for path in found}
 
 
 def _read_all(written: Sequence[Path]) -> dict[Path, Profile]:
