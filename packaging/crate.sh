@@ -7,5 +7,6 @@ rm -rf "$work" "$out"/*.crate
 mkdir -p "$work"
 cp -rL packaging/rust/hakmem-alloc "$work"
 sed -i -e "s/^version = .*/version = \"$version\"/" -e "s|^license = .*|&\nhomepage = \"$homepage\"|" "$work/hakmem-alloc/Cargo.toml"
+filled packaging/rust/hakmem-alloc/README.md >"$work/hakmem-alloc/README.md"
 cargo package --manifest-path "$work/hakmem-alloc/Cargo.toml" --target-dir "$work/target" --all-features
 mv "$work/target/package/hakmem-alloc-$version.crate" "$out"

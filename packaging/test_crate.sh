@@ -14,6 +14,7 @@ crate=$work/hakmem-alloc-$version
 
 cd "$crate"
 grep -qx '#!\[no_std\]' src/lib.rs
+grep -qx "    hakmem-alloc = \"$version\"" README.md
 cargo fmt --check
 cargo test
 cargo test --all-features

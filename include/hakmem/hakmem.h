@@ -55,8 +55,9 @@ HAK_API int hak_posix_memalign(void **block, size_t alignment, size_t size);
  * same until the block is resized or freed, and hak_realloc to a larger size keeps all of these bytes. */
 HAK_API size_t hak_malloc_usable_size(void *block);
 
-/* The size to ask for instead of `size`: it costs nothing more, for a block of `size` bytes has so many usable ones, or
- * more. `size` itself where no block can be so large. */
+/* A size to ask for instead of `size`, which costs nothing more: a block of `size` bytes has at least so many usable
+ * ones. It may have more, as sizes above 1 KiB share wider blocks in a small heap; hak_alloc_at_least tells how many.
+ * `size` itself where no block can be so large. */
 HAK_API size_t hak_malloc_good_size(size_t size);
 
 /* As hak_malloc; on success *usable is what hak_malloc_usable_size says of the block, else it is not written. `usable`

@@ -32,7 +32,12 @@ class Allocator:
 
 
 def hakmem() -> Allocator:
-    return Allocator(OWN, native.library())
+    """LabError where it ignores a setting of the caller's."""
+    from hakmem import settings
+
+    library = native.library()
+    settings.expect_callers(library)
+    return Allocator(OWN, library)
 
 
 def glibc() -> Allocator:

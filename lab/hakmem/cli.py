@@ -56,7 +56,7 @@ EXIT_STATUS = {
     "1": "the answer is no: a check failed, a bar was missed",
     "2": "bad input or a missing piece",
     "70": "an error of these commands themselves",
-    "130": "interrupted",
+    "130": "interrupted, by Ctrl-C, SIGTERM or SIGHUP",
 }
 
 

@@ -130,8 +130,10 @@ def look_after(
     out: TextIO | None,
     *options: str,
 ) -> Plain:
-    """Starts a program, looks at it after a while, and lets it go on to its end."""
-    with process.started(words, environment, file, out) as child:
+    """Starts a program, looks at it after a while, and lets it go on to its end. Who asks this process to end asks the
+    program."""
+    with process.passed_on([]) as to, process.started(words, environment, file, out) as child:
+        to(child)
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:

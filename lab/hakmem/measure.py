@@ -366,9 +366,8 @@ def measure(
             result.rounds += 1
 
     try:
-        with process.interrupted_by_all():
-            for done in (place or Here()).run(next_turn, on_run):
-                take(done)
+        for done in (place or Here()).run(next_turn, on_run):
+            take(done)
         if result.rounds < rounds:
             result.notes.append(f"{result.rounds} of {rounds} rounds: no machine was left")
     except KeyboardInterrupt:

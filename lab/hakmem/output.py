@@ -21,6 +21,9 @@ def record_name(context: click.Context, option: click.Parameter, value: str | No
     """Checked before anything is measured."""
     if value is not None and not re.match(ledger.ID, f"2000-01-01-{value}"):
         raise LabError(f"--keep {value}: expected a name of small letters, digits and single hyphens")
+    if value is not None:
+        folder = ledger.folder()
+        files.check(folder / f"{value}.json" if folder.exists() else folder)
     return value
 
 

@@ -296,21 +296,6 @@ def _interrupted_later() -> Iterator[None]:
         os.kill(os.getpid(), came[0])
 
 
-@contextlib.contextmanager
-def interrupted_by_all() -> Iterator[None]:
-    """Who asks this process to end, by SIGTERM or with its terminal, interrupts as Ctrl-C does."""
-    is_main = threading.current_thread() is threading.main_thread()
-    ends = [one for one in ENDS if is_main and signal.getsignal(one) is signal.SIG_DFL]
-    of_ctrl_c = signal.getsignal(signal.SIGINT)
-    for number in ends:
-        signal.signal(number, of_ctrl_c if callable(of_ctrl_c) else signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in ends:
-            signal.signal(number, signal.SIG_DFL)
-
-
 def _beginning(path: Path) -> bytes:
     with open(path, "rb") as file:
         return file.read(MOST_KEPT)
@@ -342,14 +327,14 @@ def undisturbed() -> Iterator[list[int]]:
 def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> Attended:
     """Runs a command undisturbed on the caller's terminal. Who asks this process to end asks the command. `file` is the
     program."""
-    with undisturbed() as came, _passed_on(came) as to:
+    with undisturbed() as came, passed_on(came) as to:
         child = started(words, environment, file)
         to(child)
         return Attended(child.pid, child.wait(), came)
 
 
 @contextlib.contextmanager
-def _passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before."""
     children: list[subprocess.Popen[bytes]] = []
 

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from hakmem import terminal
 from hakmem.measure import Step
 
 
 @contextmanager
 def shown() -> Iterator[Callable[[Step], None]]:
     """Gives the callback for measure()."""
-    if sys.stderr.isatty():
+    if terminal.can_draw(sys.stderr):
         with _bar() as on_step:
             yield on_step
     else:

@@ -24,7 +24,8 @@ FILES = {  # any word is one's name
     "METRICS_FILE": "none, or the name of a file",
     "POLICY": "none, auto, or the name of a file",
 }
-_IGNORED = re.compile(r"^hakmem: (setting .* ignored: .*)$", re.MULTILINE)
+_IGNORED = re.compile(r"^hakmem: ((?:unknown )?setting .* ignored\b.*)$", re.MULTILINE)
+OF_ANOTHER = "ignored: made for another program"  # than the one that is asked, which is not the one that is to run
 
 
 def _said(library: Path, settings: Mapping[str, str]) -> str:
@@ -105,7 +106,19 @@ def parse(words: Iterable[str], library: Path) -> dict[str, str]:
         if name not in names:
             raise LabError(f"no setting {name!r}; known are {', '.join(names)}")
     settings = {PREFIX + name: value for name, _, value in pairs}
-    ignored = _IGNORED.search(_said(library, settings))
-    if ignored:
-        raise LabError(ignored[1].replace(" ignored: expected", ": expected"))
+    _expect_taken(settings, library)
     return settings
+
+
+def expect_callers(library: Path) -> None:
+    """LabError for a setting in the caller's environment that the library ignores, before something else is measured
+    than was meant."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    if own:
+        _expect_taken(own, library)
+
+
+def _expect_taken(settings: Mapping[str, str], library: Path) -> None:
+    for found in _IGNORED.finditer(_said(library, settings)):
+        if not found[1].endswith(OF_ANOTHER):
+            raise LabError(found[1].replace(" ignored: expected", ": expected"))

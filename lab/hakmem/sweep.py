@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from hakmem import ab, behaviours, comparison, process, statistics, words
+from hakmem import ab, behaviours, comparison, statistics, words
 from hakmem.allocators import hakmem
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
@@ -195,16 +195,15 @@ def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step:
         of_round = (1 + IN_A_ROUND) * len(cases)
         on_step(Step(turn.begun * of_round + number, rounds * of_round, turn.round, rounds, case, variant))
 
-    with process.interrupted_by_all():
-        for done in place.run(next_turn, on_run):
-            if done.outcome is None:
-                lost.append(done.turn)
-                continue
-            failed = [one for one in done.outcome.failures if one.variant == DEFAULT]
-            if failed:
-                raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
-            for variant in done.turn.variants[1:]:
-                search.tell(variant.name, _ratios(done.outcome, cases, variant.name))
+    for done in place.run(next_turn, on_run):
+        if done.outcome is None:
+            lost.append(done.turn)
+            continue
+        failed = [one for one in done.outcome.failures if one.variant == DEFAULT]
+        if failed:
+            raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
+        for variant in done.turn.variants[1:]:
+            search.tell(variant.name, _ratios(done.outcome, cases, variant.name))
 
 
 def _memory_of(case: Case) -> str:

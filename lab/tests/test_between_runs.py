@@ -139,7 +139,7 @@ def test_the_user_s_knobs_are_in_all_runs_and_not_tried(
 ) -> None:
     given = "decay_ms=500:guard_share=0"
     seen = costs(monkeypatch, (0.8, 1.0), given)
-    monkeypatch.setenv("HAKMEM_KNOBS", "decay_ms=7" if is_set else given)
+    monkeypatch.setenv("HAKMEM_KNOBS", "decay_ms=70" if is_set else given)
     status, said = learn("-o", str(tmp_path / "policy"), *(["--set", f"KNOBS={given}"] if is_set else []))
     assert status == 0, said
     own = [knobs.removeprefix(given) for knobs in seen if knobs.startswith(given)]

@@ -769,12 +769,24 @@ def test_keys_sort(key: str, first: int) -> None:
     assert top.processes(crowd(10), before, key)[1].split()[0] == str(first)
 
 
+def test_top_on_a_terminal_without_a_cursor_shows_all_once() -> None:
+    ours, theirs = pty.openpty()
+    with answering() as child:
+        words = [sys.executable, "-m", "hakmem", "top", "--interval", "0.1"]
+        done = subprocess.run(words, stdin=theirs, stdout=theirs, timeout=60, env={**os.environ, "TERM": "dumb"})
+        text = os.read(ours, 1 << 16)
+    assert done.returncode == 0 and str(child.pid).encode() in text and b"\x1b" not in text
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_top_on_a_terminal_sorts_and_ends_at_a_key() -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with answering() as child:
         words = [sys.executable, "-m", "hakmem", "top", "--interval", "30"]
-        shown = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+        with_cursor = {**os.environ, "TERM": "xterm"}
+        shown = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=with_cursor)
         text = b""
         for key, expected in ((b"", b"by RSS now"), (b"l", b"by live now"), (b"q", b"")):
             os.write(ours, key)

@@ -172,12 +172,13 @@ def test_json_on_standard_output_is_alone_there(name: str, words_of: dict[str, l
 
 
 @every_command
-def test_standard_output_is_for_one_result(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+def test_a_place_is_for_one_result(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     first, *rest = words_of[name][: name.count(" ") + 1], words_of[name][name.count(" ") + 1 :]
     written = [option for option in files_of(name, is_written=True) if option in ("--json", "--markdown")]
     if len(written) == 2:
-        call = [*first, *(word for option in written for word in (option, "-")), *rest[0]]
-        ends(call, tmp_path).expect_refusal("standard output is another option's already")
+        for place, said in (("-", "standard output"), ("x", "that file")):
+            call = [*first, *(word for option in written for word in (option, place)), *rest[0]]
+            ends(call, tmp_path).expect_refusal(f"{said} is another option's already")
 
 
 @every_call
@@ -327,6 +328,20 @@ def test_garbage_on_its_command_line(name: str, words_of: dict[str, list[str]], 
         done = ends([*first, *garbage], tmp_path, after_s=LONGEST_S)
         done.expect_no_traceback()
         assert "\x1b" not in done.error
+
+
+@every_command
+def test_an_option_that_it_does_not_have(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
+    """Not taken for the command to run."""
+    own = name.count(" ") + 1
+    words = words_of[name]
+    ends([*words[:own], "--nosuch", *words[own:]], tmp_path).expect_refusal("No such option")
+
+
+@pytest.mark.parametrize("name", ["explain", "pins", "ctl"])
+def test_an_option_behind_a_process(name: str, tmp_path: Path) -> None:
+    """Not taken for an argument of a command 1."""
+    ends([name, "1", "--json", "x"], tmp_path).expect_refusal("options stand before PID")
 
 
 @pytest.mark.parametrize(

@@ -651,6 +651,19 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], num
     assert (b"interrupted: " in error) == (not options)
 
 
+def test_who_asks_it_to_end_asks_the_command(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    program = ("sh", "-c", 'echo $$ >"$0.new" && mv "$0.new" "$0" && exec sleep 1000', ready)
+    command = [sys.executable, "-m", "hakmem", "explain", "--after", "100", "--", *program]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+        while not ready.exists():
+            time.sleep(0.01)
+        child.terminate()
+        _, error = child.communicate(timeout=60)
+    assert child.returncode == 2 and error.endswith(b"ended before the 100 s were over, with -15\n"), error
+    assert not Path(f"/proc/{ready.read_text().strip()}").exists()
+
+
 def test_mistakes_are_one_line() -> None:
     for options, said in (
         (["4194305"], "there is no process 4194305"),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -101,20 +100,6 @@ def test_ctrl_c_before_a_whole_round_keeps_nothing() -> None:
     with pytest.raises(LabError, match="interrupted before the first whole round") as raised:
         measure.measure([Scripted(interrupting(4))], variants("a", "b"), 10, warmup=1)
     assert raised.value.exit_status == 130
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_who_is_asked_to_end_keeps_whole_rounds(number: signal.Signals) -> None:
-    """As `timeout` asks, and a connection that is lost."""
-
-    def behaviour(name: str, run: int) -> Sample:
-        if (name, run) == ("b", 3):
-            os.kill(os.getpid(), number)
-        return numbered(name, run)
-
-    before = signal.getsignal(number)
-    done = measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
-    assert (done.rounds, done.interrupted) == (2, True) and signal.getsignal(number) is before
 
 
 def test_a_full_disk_keeps_whole_rounds() -> None:

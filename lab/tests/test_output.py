@@ -6,6 +6,9 @@ import errno
 import json
 import os
 import re
+import runpy
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +147,43 @@ def test_what_no_command_expects_is_one_line(
     assert call(["run", "true"], capsys) == (2, "", "hakmem: /some/?file: Permission denied\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_a_measurement_to_end_gets_its_whole_rounds(number: int, tmp_path: Path) -> None:
+    """As `timeout` and a terminal that is closed do. No files are left behind."""
+    words = ["compare", "-n", "10000", "--warmup", "0", "--with", "glibc", "--", "true"]
+    call = [sys.executable, "-m", "hakmem", *words]
+    given = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given) as child:
+        assert child.stderr is not None
+        while "round 2 of" not in child.stderr.readline():
+            assert child.poll() is None
+        child.send_signal(number)
+        out, error = child.communicate(timeout=60)
+    assert child.returncode == 130 and "peak RSS" in out and "Traceback" not in error, error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_for_the_record_is_looked_for_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "evidence"):
+        monkeypatch.setattr(ledger, "folder", lambda folder=folder: folder)
+        run = ["-n", "1", "--warmup", "0", "--with", "glibc", "--", "touch", f"{tmp_path}/ran"]
+        status, out, err = call(["compare", "--keep", "x", *run], capsys)
+        assert (status, out, err.count("\n")) == (2, "", 1) and f"can't write {folder}" in err, err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_debian_package_has_the_same_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one at which Ctrl-C is one line also while modules are imported."""
+    entered: list[bool] = []
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr("hakmem.__main__.main", lambda: entered.append(True))
+    runpy.run_path(str(Path(__file__).resolve().parents[2] / "packaging" / "debian" / "hakmem.py"))
+    assert entered == [True]
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = call(["--version"], capsys)
     assert (status, err) == (0, "")
@@ -168,13 +208,33 @@ def test_what_was_measured_is_shown_where_one_form_can_not_be_written(
     assert "a title" in capsys.readouterr().out and not any(map(Path.exists, files))
 
 
-@pytest.mark.parametrize(("words", "expected"), [("hakmem com", "compare"), ("hakmem ab --m", "--matrix")])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("hakmem com", "plain,compare"),
+        ("hakmem ab --m", "plain,--matrix"),
+        ("hakmem run -- ./p", "file,./p"),
+        ("hakmem compare -n 5 -- python3 s", "file,s"),
+        ("hakmem replay t", "file,t"),
+    ],
+)
 def test_completion(words: str, expected: str) -> None:
     asked = {"_HAKMEM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
         [Path(sys.executable).parent / "hakmem"], env={**os.environ, **asked}, capture_output=True, text=True
     )
-    assert f"plain,{expected}" in done.stdout.splitlines(), done
+    assert expected in done.stdout.splitlines(), done
+
+
+def test_zsh_serves_the_first_tab() -> None:
+    """Which loads the package's file: what stands in it is done as a part of that."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed: Debian's package zsh")
+    folder = Path(__file__).resolve().parents[2] / "packaging" / "completions"
+    says = 'print "_hakmem_completion() { print served \\$1; }; compdef _hakmem_completion hakmem"'
+    script = f"fpath=({folder}); compdef() {{ }}; hakmem() {{ {says} }}; autoload -Uz _hakmem; _hakmem once"
+    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("served once\n", "")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +252,7 @@ def test_completion(words: str, expected: str) -> None:
         ),
         (["compare", "--baseline", "x", "--with", "glibc", "--", "true"], "hakmem: --baseline x: not among glibc"),
         (["compare", "-n", "0", "--", "true"], "hakmem: Invalid value for '-n'"),
-        (["compare", "--nosuch", "--", "true"], "hakmem: --nosuch"),
+        (["compare", "--nosuch", "--", "true"], "hakmem: No such option"),
         (["compare", "--keep", "Bad Name", "--", "true"], "hakmem: --keep Bad Name: expected a name of small letters"),
         (["bench", "nosuch"], "hakmem: no case 'nosuch'"),
         (["demo", "--only", "nosuch"], "hakmem: no program 'nosuch'"),

@@ -132,7 +132,7 @@ def test_every_setting_and_knob_that_is_named_exists() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["service.py", "holder.py", "load.py", "rows.py"])
+@pytest.mark.parametrize("name", ["service.py", "holder.py", "load.py", "rows.py", "client.py"])
 def test_the_programs_of_the_guides_are_programs(name: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in GUIDES]
     (body,) = [body for text in texts for _, own, body in FENCE.findall(text) if own == name]

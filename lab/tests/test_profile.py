@@ -161,6 +161,13 @@ def test_a_python_program_shows_who_holds_its_memory(tmp_path: Path) -> None:
     assert profile.LOOP not in [frame.name for frame in site.frames]
 
 
+def test_an_empty_table_says_why() -> None:
+    head, _, maps = TEXT.partition("site ")
+    found = profile.parse(head + maps[maps.index("maps\n") :], "some.prof")
+    assert "no allocation was sampled, of one in 512.0 KiB: a smaller --interval sees more\n" in text(found)
+    assert "no allocation" not in text(profile.parse(TEXT, "some.prof"))
+
+
 def test_a_difference_is_after_minus_before() -> None:
     before, after = profile.parse(TEXT, "a"), profile.parse(TEXT.replace("400 0 480", "900 0 980"), "b")
     found = profile.difference(before, after)
@@ -337,6 +344,44 @@ def test_a_table_of_another_process_says_so(tmp_path: Path) -> None:
     assert second.startswith(f"{raw.name}, program: live ")
 
 
+def write_as(number: int, text: str) -> tuple[str, ...]:
+    """A command that writes a profile as a process of this number would."""
+    place = f"os.environ['HAKMEM_HEAP_PROFILE'].removeprefix('1:').replace('%p', '{number}')"
+    return (sys.executable, "-S", "-c", f"import os, sys; open({place}, 'w').write(sys.argv[1])", text)
+
+
+def test_a_process_may_have_the_number_of_one_that_wrote_before(tmp_path: Path) -> None:
+    """As in each container of an image."""
+    (tmp_path / "out.77.prof").write_text("of a former run")
+    done = hakmem("-o", "out", "--", *write_as(77, TEXT), cwd=tmp_path)
+    assert done.returncode == 0 and "hakmem: process 77, program: 2.34 KiB in all" in done.stderr, done.stderr
+    assert (tmp_path / "out.77.html").is_file() and (tmp_path / "out.77.prof").read_text() == TEXT
+
+
+def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
+    empty = TEXT.partition("site ")[0] + TEXT[TEXT.index("maps\n") :]
+    write = f"open('out.78.prof', 'w').write({empty!r})"
+    done = hakmem("-o", "out", "--", sys.executable, "-S", "-c", write, cwd=tmp_path)
+    assert done.returncode == 0 and "out.78" not in done.stderr, done.stderr
+    assert (tmp_path / "out.78.prof").read_text() == empty and not (tmp_path / "out.78.html").exists()
+
+
+def test_a_damaged_profile_of_one_process_does_not_cost_the_others_theirs(tmp_path: Path) -> None:
+    done = hakmem("-o", "out", "--", *write_as(77, TEXT[:100]), cwd=tmp_path)
+    first, *rest = done.stderr.splitlines()
+    assert done.returncode == 0 and first.endswith("out.77.prof: a damaged heap profile, or of another version")
+    assert ": live " in rest[0] and len(list(tmp_path.glob("out.*.html"))) == 1, done.stderr
+
+
+def test_profiles_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.prof").write_text(TEXT)
+    done = hakmem("--read", "a/x.prof", "--read", "b/x.prof", cwd=tmp_path)
+    assert done.returncode == 2 and "several would become profile.x.html" in done.stderr, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
 @pytest.mark.parametrize("name", ["a[1]", "p 100%", "*?"])
 def test_names_of_files_are_no_patterns(tmp_path: Path, name: str) -> None:
     (tmp_path / "a1.7.prof").write_text("of another name")
@@ -473,7 +518,8 @@ def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, 
 def test_a_program_that_allocates_very_often_is_told_to_be_looked_at_in_windows() -> None:
     weight = 600_000 * 1024 * 3 // 2
     often = profile.parse(TEXT.replace("site 1 0 5120", f"site 1 0 {weight}"), "some.prof")
-    assert "600,013 times a second: unless HAKMEM_BACKGROUND=0 is set" in text(often)
+    assert f"600,013 times a second, and is looked at {flame.IN_WINDOWS}\n" in text(often)
+    assert flame.IN_WINDOWS in flame.render(often)
     assert "times a second" not in text(profile.parse(TEXT, "some.prof"))
 
 
@@ -571,3 +617,10 @@ def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
     graph = dom[dom.index('id="flame"') : dom.index('id="status"')]
     assert graph.count("<div") == 5  # all; two callers, and the function that both call
     assert ">program+0x200<" in graph and "1.37 KiB" in graph
+
+
+def test_the_page_writes_amounts_without_exponents(tmp_path: Path) -> None:
+    grown = TEXT.replace(" 2000 1000 ", f" {1020 << 10} 0 ")
+    (tmp_path / "page.html").write_text(flame.render(profile.parse(grown, "some.prof")))
+    dom = dump(tmp_path / "page.html")
+    assert "1,020 KiB" in dom[dom.index('id="flame"') : dom.index('id="status"')]

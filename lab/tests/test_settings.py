@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from hakmem import cli, native, settings
+from hakmem import allocators, cli, control, native, settings
+from hakmem.errors import LabError
 
 
 def test_every_setting_says_which_values_it_takes() -> None:
@@ -52,6 +54,35 @@ def test_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
         cli.main(["settings", *words])
     said = capsys.readouterr().out
     assert ended.value.code == 0 and "HAKMEM_THP" in said and "decay_ms" in said
+
+
+def test_a_policy_may_be_for_the_program_that_is_to_run(tmp_path: Path) -> None:
+    """Which is not the one that the library is asked in."""
+    library, policy = native.library(), tmp_path / "some.policy"
+    text = control.policy_text(native.version(library), "ab" * 20, control.Learned({"decay_ms": 2000}, {}), [])
+    policy.write_text(text)
+    assert settings.parse([f"POLICY={policy}"], library) == {"HAKMEM_POLICY": str(policy)}
+    policy.write_text(text.replace("policy 1", "policy 9"))
+    with pytest.raises(LabError, match="^setting HAKMEM_POLICY=.*some.policy ignored: "):
+        settings.parse([f"POLICY={policy}"], library)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("HAKMEM_PROFILE", "^setting HAKMEM_PROFILE=leen: expected balanced, speed, "),
+        ("HAKMEM_PROFIL", "^unknown setting HAKMEM_PROFIL=leen ignored"),
+    ],
+)
+def test_what_is_ignored_of_the_callers_settings_is_not_measured(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "leen")
+    with pytest.raises(LabError, match=said):
+        allocators.hakmem()
+    monkeypatch.delenv(name)
+    monkeypatch.setenv("HAKMEM_PROFILE", "lean")
+    assert allocators.hakmem().library == native.library()
 
 
 def test_what_it_does_not_know() -> None:

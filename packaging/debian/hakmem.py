@@ -5,6 +5,6 @@ import sys
 
 sys.path.insert(0, "/usr/lib/hakmem")
 
-from hakmem.cli import main  # noqa: E402
+from hakmem.__main__ import main  # noqa: E402
 
 main()

@@ -6,7 +6,7 @@ import re
 
 import click
 
-from hakmem import output
+from hakmem import arguments, output
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
 
@@ -20,7 +20,7 @@ from hakmem.finite import FiniteRange
 @click.option("--instructions", is_flag=True, help="count instructions (by callgrind) in place of time and memory")
 @click.option("--sanity", is_flag=True, help="short benchmarks: they prove that they run, nothing else")
 @output.options
-@click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | bench NAME,...", type=click.UNPROCESSED)
+@click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | bench NAME,...", type=arguments.WORDS)
 def command(
     a: str | None,
     b: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hakmem import output, places
+from hakmem import arguments, output, places
 from hakmem.finite import FiniteRange
 
 rounds_option = click.option(
@@ -66,7 +66,7 @@ def switching(
 @rounds_option
 @places.option
 @output.options
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=arguments.WORDS)
 def excursion(
     assignment: str,
     given: tuple[str, ...],

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hakmem import ab, files, native, progress, words
+from hakmem import ab, arguments, files, native, progress, words
 from hakmem.bisect import Bisection, Line, Report, builds, commits
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
@@ -21,7 +21,7 @@ from hakmem.finite import FiniteRange
 @click.option("--threshold", default=2.0, show_default=True, metavar="PERCENT", type=FiniteRange(0, 1000),
               help="By how much the bad commit has to be worse at least.")  # fmt: skip
 @files.json_option("What was found")
-@click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | BENCHMARK", type=click.UNPROCESSED)
+@click.argument("what", nargs=-1, required=True, metavar="-- COMMAND... | BENCHMARK", type=arguments.WORDS)
 def command(
     good: str, bad: str, metric: str | None, threshold: float, json_file: Path | None, what: tuple[str, ...]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import files, output, places
+from hakmem import arguments, files, output, places
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
 
@@ -15,7 +15,7 @@ ROUNDS = 10
 OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parameters that mean nothing without one
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "-n",
     "--rounds",
@@ -75,7 +75,7 @@ OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parame
 )
 @places.option
 @output.options
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
+@click.argument("words", nargs=-1, type=arguments.WORDS, metavar="-- COMMAND [ARGUMENT]...")
 def command(
     rounds: int | None,
     warmup: int,

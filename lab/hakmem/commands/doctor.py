@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 
 MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
@@ -14,7 +14,7 @@ MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--pid", type=click.IntRange(min=1), help="Look at a running process.")
 @files.json_option("The findings")
-@click.argument("words", nargs=-1, metavar="[-- COMMAND...]", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, metavar="[-- COMMAND...]", type=arguments.WORDS)
 def command(pid: int | None, json_file: Path | None, words: tuple[str, ...]) -> int:
     """Says what would stop or hurt hakmem on this machine, for a command, or in a running process.
 

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 from hakmem.finite import FiniteRange
 
 
@@ -17,7 +17,7 @@ from hakmem.finite import FiniteRange
 @files.json_option("What was measured")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
 @click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
-@click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=arguments.WORDS)
 def command(
     seconds: float | None,
     settings: tuple[str, ...],
@@ -36,12 +36,10 @@ def command(
     import shlex
 
     from hakmem import explain, output
-    from hakmem.errors import LabError
 
-    if len(words) == 1 and words[0].isdecimal():
-        if seconds is not None or settings:
-            raise LabError("--after and --set are for commands, not for a running process")
-        found = explain.of_process(number(words[0]))
+    pid = pid_of(words, seconds, settings)
+    if pid is not None:
+        found = explain.of_process(pid)
     else:
         out = files.output_of_command(json_file, markdown_file)
         found = explain.explanation(look_at_command(words, seconds, settings, out))
@@ -50,13 +48,21 @@ def command(
     output.show(shown, markdown_file, html_file, (json_file, json.dumps(found.plain(), indent=1) + "\n"))
 
 
-def number(word: str) -> int:
+def pid_of(words: tuple[str, ...], seconds: float | None, settings: tuple[str, ...]) -> int | None:
+    """None when the words are a command."""
     from hakmem.errors import LabError
 
+    first, *rest = words
+    if not first.isdecimal() or (rest and not rest[0].startswith("-")):
+        return None
+    if rest:
+        raise LabError(f"options stand before PID: expected `{rest[0]} ... {first}`")
+    if seconds is not None or settings:
+        raise LabError("--after and --set are for commands, not for a running process")
     try:
-        return int(word)
+        return int(first)
     except ValueError:  # Python reads so many digits and no more
-        raise LabError(f"there is no process {word}") from None
+        raise LabError(f"there is no process {first}") from None
 
 
 def look_at_command(

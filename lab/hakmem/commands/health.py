@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import files
+from hakmem import files, terminal
 from hakmem.health import Check
 
 
@@ -35,7 +35,7 @@ def command(names: tuple[str, ...], quick: bool, json_file: Path | None) -> int:
         if name not in {profile.name for profile in known}:
             raise LabError(f"no profile {name!r}; there are {', '.join(profile.name for profile in known)}")
     wanted = [profile for profile in known if not names or profile.name in names]
-    is_told = not files.takes_output(json_file)
+    is_told, is_drawn = not files.takes_output(json_file), terminal.can_draw(sys.stderr)
     checks: list[Check] = []
     for check in health.Examination(own, quick=quick).run(wanted):
         checks.append(check)
@@ -43,9 +43,9 @@ def command(names: tuple[str, ...], quick: bool, json_file: Path | None) -> int:
             print(f"FAILED: {check.profile}: {check.name}: {check.wrong}", flush=True)
         elif check.short and is_told:
             print(f"SHORT OF ITS GOAL: {check.profile}: {check.name}: {check.short}", flush=True)
-        elif sys.stderr.isatty():
+        elif is_drawn:
             print(f"\r\033[K{check.profile}: {check.name}", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
+    if is_drawn:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     files.write_json(json_file, [dataclasses.asdict(check) for check in checks])
     if is_told:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 
 if TYPE_CHECKING:
     from hakmem.hot import Profile
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--pages", "show_pages", is_flag=True, help="Compare with and without huge pages and prefault instead.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds of --pages.")
 @files.json_option("The report")
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=arguments.WORDS)
 def command(
     name: str, tool: str | None, show_pages: bool, rounds: int, json_file: Path | None, words: tuple[str, ...]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hakmem import files, output
+from hakmem import arguments, files, output
 
 if TYPE_CHECKING:
     from hakmem import control
@@ -30,7 +30,7 @@ FEWEST_RUNS, USUAL_RUNS = 80, 200  # with fewer, the second stage has too few ro
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
 @click.option("--any-program", is_flag=True, help="A policy for every program, not only for this one.")
 @click.option("--statistics", "statistics_file", **files.FILE, help="Keep them: tune-log shows them.")
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=arguments.WORDS)
 def command(
     policy_file: Path | None,
     install: bool,

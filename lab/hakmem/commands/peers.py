@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import files
+from hakmem import files, terminal
 from hakmem.peers import installing, store
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.workshop import Say
@@ -78,7 +78,7 @@ def _summary(outcome: installing.Outcome) -> str:
 @contextmanager
 def _progress() -> Iterator[Callable[[Peer], Say]]:
     """A line that moves on a terminal; elsewhere a line per step."""
-    if sys.stderr.isatty():
+    if terminal.can_draw(sys.stderr):
         from rich.console import Console
 
         with Console(stderr=True).status("") as status:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 from hakmem.finite import INTERVAL, FiniteRange
 
 
@@ -19,7 +19,7 @@ from hakmem.finite import INTERVAL, FiniteRange
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
 @click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
 @click.option("--pprof", "pprof_file", **files.FILE, help="For pprof: the sample type pinned_space, and others.")
-@click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, required=True, metavar="PID | -- COMMAND...", type=arguments.WORDS)
 def command(
     seconds: float | None,
     interval: int,
@@ -46,8 +46,7 @@ def command(
     import shlex
 
     from hakmem import explain, extras, output
-    from hakmem.commands.explain import look_at_command, number
-    from hakmem.errors import LabError
+    from hakmem.commands.explain import look_at_command, pid_of
 
     extras.expect("profile", "hakmem pins")
     if pprof_file:
@@ -58,10 +57,9 @@ def command(
         from hakmem import placement, replays
 
         (recorded,) = replays.cases([trace], size="sanity")  # refused before anything is looked at
-    if len(words) == 1 and words[0].isdecimal():
-        if seconds is not None or settings:
-            raise LabError("--after and --set are for commands, not for a running process")
-        found = pins.pins(explain.look(number(words[0]), "--pins"))
+    pid = pid_of(words, seconds, settings)
+    if pid is not None:
+        found = pins.pins(explain.look(pid, "--pins"))
     else:
         own = ("PINS=1", f"HEAP_PROFILE_INTERVAL={interval}")
         out = files.output_of_command(json_file, markdown_file)

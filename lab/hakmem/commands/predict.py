@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="runs of COMMAND, of each kind"
 )
@@ -28,7 +28,7 @@ from hakmem.finite import FiniteRange
 @click.option("--baseline", metavar="NAME", default="glibc", show_default=True, help="what COMMAND runs on now")
 @click.option("--timeout", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
 @files.json_option("the prediction")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
+@click.argument("words", nargs=-1, type=arguments.WORDS, metavar="-- COMMAND [ARGUMENT]...")
 def command(
     rounds: int,
     replays: int,

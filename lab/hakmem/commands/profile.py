@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 from hakmem.finite import INTERVAL
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ SHOWN = 15
 @click.option("--diff", nargs=2, type=FILE, metavar="BEFORE AFTER", help="Shows what AFTER has more than BEFORE.")
 @click.option("--speedscope", is_flag=True, help="Also writes PREFIX.PID.speedscope.json.")
 @click.option("--dhat", is_flag=True, help="Also writes PREFIX.PID.dhat.json, for valgrind's dh_view.html.")
-@click.argument("words", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, metavar="-- COMMAND...", type=arguments.WORDS)
 def command(
     prefix: str,
     interval: int,
@@ -70,12 +71,14 @@ def command(
         prefixes = [prefix] if len(raw) == 1 else [f"{prefix}.{path.stem}" for path in raw]
         for one in prefixes:
             _check(one, exports)
+            if prefixes.count(one) > 1:
+                raise LabError(f"--read: several would become {one}.html; read one at a time, each with its own -o")
         for path, one in zip(raw, prefixes, strict=True):
             _write(profile.read(path), one, exports)
         return 0
     _check(f"{prefix}.0", exports)
     command, written = _run(words, Path(prefix).absolute(), interval)
-    _write_all({path: profile.read(path) for path in written}, command.pid, exports)
+    _write_all(_read_all(written), command.pid, exports)
     return command.exit_status
 
 
@@ -103,11 +106,13 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     library = native.library()
     if "%p" in str(prefix):
         raise LabError(f"-o {prefix}: %p stands for a process id there, which the names get anyhow; leave it out")
-    known = _profiles(prefix)
-    settings = {"HAKMEM_HEAP_PROFILE": f"1:{prefix}.%p.prof", "HAKMEM_HEAP_PROFILE_INTERVAL": str(interval)}
+    # Runs before and beside this one have processes of the same number, as in each container of an image.
+    ending = f".{secrets.token_hex(4)}.prof"
+    settings = {"HAKMEM_HEAP_PROFILE": f"1:{prefix}.%p{ending}", "HAKMEM_HEAP_PROFILE_INTERVAL": str(interval)}
     file, ready = takeover.prepare_child(words, library, {**callers_environment(), **settings})
     command = process.attend(words, ready, file)
-    written = sorted(_profiles(prefix) - known)
+    own = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
+    written = [path.replace(path.with_name(path.name.removesuffix(ending) + ".prof")) for path in own]
     if not written:
         raise LabError(
             f"no process wrote a profile: {words[0]} {command.how}, perhaps by _exit, or without rights to write here"
@@ -117,8 +122,25 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     return command, written
 
 
-def _profiles(prefix: Path) -> set[Path]:
-    return set(prefix.parent.glob(f"{glob.escape(prefix.name)}.*.prof"))
+def _read_all(written: Sequence[Path]) -> dict[Path, Profile]:
+    """Those that are whole. A process may have been killed while it wrote, or write still; LabError if all have."""
+    import sys
+
+    from hakmem import profile
+    from hakmem.errors import LabError
+
+    profiles: dict[Path, Profile] = {}
+    damaged: list[LabError] = []
+    for path in written:
+        try:
+            profiles[path] = profile.read(path)
+        except LabError as error:
+            damaged.append(error)
+    if not profiles:
+        raise damaged[0]
+    for one in damaged:
+        print(f"hakmem: {one}", file=sys.stderr)
+    return profiles
 
 
 def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str]) -> None:
@@ -180,8 +202,8 @@ def _put(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
 
 def text(profile: Profile) -> str:
     from hakmem.profile import by_function
-    from hakmem.report.flame import signed
-    from hakmem.words import table
+    from hakmem.report.flame import IN_WINDOWS, signed
+    from hakmem.words import amount, table
 
     total = profile.total
     lines = [
@@ -190,15 +212,16 @@ def text(profile: Profile) -> str:
         f" temporary {signed(total.temporary_bytes)} in {total.temporary_count:,.0f};"
         f" {total.samples:,} samples"
     ]
+    if not total.samples and not profile.is_difference:
+        every = amount(profile.interval_bytes, "B")
+        lines.append(f"no allocation was sampled, of one in {every}: a smaller --interval sees more")
     if profile.lost_samples:
         lines.append(
             f"{profile.lost_samples:,} samples were lost, figures are too small: a larger --interval is needed"
         )
     if profile.may_be_of_windows:
-        lines.append(
-            f"it allocates some {total.total_count / profile.elapsed_s:,.0f} times a second: unless HAKMEM_BACKGROUND=0"
-            " is set, it is looked at in short windows, and figures may be several times too high or too low"
-        )
+        often = f"{total.total_count / profile.elapsed_s:,.0f}"
+        lines.append(f"it allocates some {often} times a second, and is looked at {IN_WINDOWS}")
     if profile.without_python:
         lines.append(f"functions of Python have no names: {profile.without_python}")
     rows = [

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from hakmem import files
+from hakmem import arguments, files
 from hakmem.finite import byte_range
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-o", "output", type=FILE, metavar="FILE", help="packed if it ends in .xz  [default: PROGRAM.trace]")
 @click.option(
     "--limit",
@@ -23,7 +23,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     help="of the file, before it is packed",
 )
 @click.option("--children", is_flag=True, help="also the processes that it starts, each in a file of its own")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
+@click.argument("words", nargs=-1, type=arguments.WORDS, metavar="-- COMMAND [ARGUMENT]...")
 def command(output: Path | None, limit: int, children: bool, words: tuple[str, ...]) -> int:
     """Runs COMMAND and writes down every block it gets, resizes and gives back: in which thread, and in which order.
 

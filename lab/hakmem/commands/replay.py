@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hakmem import arguments
 from hakmem.commands import suites
 
 
@@ -14,7 +15,7 @@ from hakmem.commands import suites
 @click.option(
     "--lifetimes", is_flag=True, help="in place of the recorded calls, a long run of blocks that live as the trace's do"
 )
-@click.argument("traces", nargs=-1, metavar="TRACE...")
+@click.argument("traces", nargs=-1, metavar="TRACE...", type=arguments.WORDS)
 def command(
     rounds: int,
     warmup: int,

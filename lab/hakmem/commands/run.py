@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import click
 
+from hakmem import arguments
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
@@ -15,7 +17,7 @@ import click
 @click.option("--children/--no-children", default=True, help="Whether the programs it starts run on hakmem too.")
 @click.option("--secure", is_flag=True, help="On the secure build, which finds more misuse and takes more time.")
 @click.option("--repeatable", is_flag=True, help="Two runs of a deterministic program do the same, to the page.")
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=arguments.WORDS)
 def command(
     settings: tuple[str, ...],
     profile: str | None,

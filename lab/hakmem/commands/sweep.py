@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hakmem import output, places
+from hakmem import arguments, output, places
 from hakmem.finite import FiniteRange
 
 
@@ -26,7 +26,7 @@ from hakmem.finite import FiniteRange
     nargs=-1,
     required=True,
     metavar="-- COMMAND... | bench NAME,... | behaviour NAME,...",
-    type=click.UNPROCESSED,
+    type=arguments.WORDS,
 )
 def command(
     sides: tuple[str, ...],

@@ -35,12 +35,12 @@ def command(interval_s: float, json_file: Path | None, pid: int | None) -> None:
     given back  memory that went back to the kernel
 
     The key that a column's name begins with sorts by it (b: given back); q or Ctrl-C ends. Where standard output is no
-    terminal it shows all that once.
+    terminal, or one that can't be drawn on (TERM=dumb), it shows all that once.
     """
     import sys
     import time
 
-    from hakmem import top
+    from hakmem import terminal, top
 
     watcher = top.Watcher()
 
@@ -58,7 +58,7 @@ def command(interval_s: float, json_file: Path | None, pid: int | None) -> None:
     files.write_json(json_file, [_plain(one) for one in before.values()] if json_file else None)
     if files.takes_output(json_file):
         return
-    if not sys.stdout.isatty():
+    if not terminal.can_draw(sys.stdout):
         time.sleep(interval_s)
         print("\n".join(lines(look(), before, top.SORTED)))
         return
