@@ -5,22 +5,21 @@
 
 enum { CLASS_ARMS = 5 }; /* half of the slots, all, 2, 4, 8 times as many */
 
+/* The knob stands at its first arm when main begins; each arm is `factor` times the one before, within bounds. */
 static const struct turned_knob {
     enum hak_knob_number knob;
     uint32_t factor; /* 0: strategies */
 } turned_knobs[HAK_TURNED_KNOBS] = {
-#define HAK_ARMS(name, arms, first, factor, periods, is_rated) {HAK_KNOB_##name, factor},
-#include "control/arms.def"
-#undef HAK_ARMS
-    {HAK_KNOB_run_limit_bytes, 0},
-};
+    {HAK_KNOB_bin_budget_share, 8}, {HAK_KNOB_decay_ms, 4}, {HAK_KNOB_run_limit_bytes, 0}};
 
+/* What changes at once has short pulls; what has to fill or to decay first, long ones. */
 const struct hak_dimension hak_dimensions[HAK_DIMENSION_COUNT] = {
-    {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},       {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},
-    {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},       {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},
-#define HAK_ARMS(name, arms, first, factor, periods, is_rated) {arms, first, periods, is_rated},
-#include "control/arms.def"
-#undef HAK_ARMS
+    {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},
+    {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},
+    {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},
+    {CLASS_ARMS, HAK_CLASS_AS_IS, 2, false},
+    {3, 1, 3, false},
+    {4, 1, 4, true},
     {HAK_STRATEGIES, HAK_STRATEGIES - 1, 2, true},
 };
 

@@ -1,6 +1,6 @@
 /* Dimensions: what the controller turns, by number, and what the arms of each mean. Bins of some size classes come
- * first, then the knobs of arms.def, then run_limit_bytes, whose arms are the strategies of control/rating.h. Tables
- * and arithmetic. */
+ * first, then knobs; the last one is run_limit_bytes, whose arms are the strategies of control/rating.h. Tables and
+ * arithmetic. */
 #ifndef HAK_CONTROL_DIMENSION_H
 #define HAK_CONTROL_DIMENSION_H
 
@@ -10,11 +10,7 @@
 enum {
     HAK_CLASS_PLACES = 4, /* bins of the classes that miss most */
     HAK_CLASS_AS_IS = 1,  /* the arm of a class whose bins are as the knobs say */
-    HAK_TURNED_KNOBS =
-#define HAK_ARMS(name, arms, first, factor, periods, is_rated) 1 +
-#include "control/arms.def"
-#undef HAK_ARMS
-        1,
+    HAK_TURNED_KNOBS = 3,
     HAK_LIMIT_DIMENSION = HAK_CLASS_PLACES + HAK_TURNED_KNOBS - 1, /* run_limit_bytes */
     HAK_DIMENSION_COUNT = HAK_CLASS_PLACES + HAK_TURNED_KNOBS,
     HAK_CLASS_BITS = (1 << HAK_CLASS_PLACES) - 1,

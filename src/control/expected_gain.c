@@ -3,11 +3,8 @@
 #include "control/arithmetic.h"
 #include "os/os.h"
 
-/* What things cost about, on the processors of today. */
-static const double page_ns = 500; /* a page that goes back and is faulted in again, or is faulted in */
-static const double slab_ns = 300; /* a slab that goes to the pool, or comes from it: lines of other processors */
-
-static const double populated_price = 0.1; /* of a page that is populated with others, as a share of a fault */
+/* What a page costs about that goes back and is faulted in again, on the processors of today. */
+static const double page_ns = 500;
 
 /* ---- Shares ------------------------------------------------------------------------------------------------------ */
 
@@ -31,12 +28,6 @@ static double kept_longer(const struct hak_activity *activity, double times) {
     return of_memory(activity, hak_clamp(activity->given_back_bytes * times, 0, activity->used_bytes));
 }
 
-/* What is above `limit` is kept no more. */
-static double kept_above(const struct hak_activity *activity, double bytes, uint64_t limit) {
-    double kept = hak_clamp(bytes, 0, activity->kept_bytes);
-    return of_memory(activity, hak_clamp(kept - (double)limit, 0, kept));
-}
-
 /* ---- Estimates, one for each knob -------------------------------------------------------------------------------- */
 
 struct hak_change_of_knob {
@@ -58,22 +49,6 @@ static HAK_COLD double of_bin_budget_share(const struct hak_change_of_knob *chan
     return larger_bins(change, change->activity->miss_ns, change->activity->bin_bytes, 1 / change->times);
 }
 
-/* Of the slabs that go to the pool and come from it, so many more or fewer. */
-static HAK_COLD double of_held_slabs(const struct hak_change_of_knob *change) {
-    double slabs = of_time(change->activity, change->activity->pool_moves * slab_ns);
-    return change->weights->miss * slabs * (1 - 1 / change->times);
-}
-
-/* A lower limit matters if more lies free than that; a higher one, if the limit is reached (what is above goes back
- * until half of it is left), and pages go back in vain. */
-static HAK_COLD double of_dirty_limit_bytes(const struct hak_change_of_knob *change) {
-    const struct hak_activity *activity = change->activity;
-    if (change->times < 1) return change->weights->kept * kept_above(activity, activity->dirty_bytes, change->to);
-    if (activity->dirty_bytes < (double)change->from / 2) return 0;
-    return change->weights->kernel * returned_in_vain(activity) * (1 - 1 / change->times) -
-           change->weights->kept * kept_longer(activity, change->times - 1);
-}
-
 /* Later, as many fewer pages go back in vain, and what goes back is kept as much longer. Sooner, the reverse. */
 static HAK_COLD double of_decay_ms(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
@@ -83,33 +58,6 @@ static HAK_COLD double of_decay_ms(const struct hak_change_of_knob *change) {
             ? kept_longer(activity, change->times - 1)
             : (change->times - 1) * of_memory(activity, hak_clamp(activity->dirty_bytes, 0, activity->kept_bytes));
     return change->weights->kernel * vain - change->weights->kept * kept;
-}
-
-/* How much of a SuperSlab is populated ahead in a heap of this size, in parts of it. */
-static double populated(double heap_bytes, uint64_t share) {
-    return share == 0 ? 0 : hak_clamp(heap_bytes / (double)share / HAK_SUPER_SLAB_BYTES, 0, 1);
-}
-
-/* Faults of the SuperSlabs that are used for the first time, as far as they are populated. Only who asks the kernel
- * sees them. */
-static HAK_COLD double of_fault_ahead_share(const struct hak_change_of_knob *change) {
-    const struct hak_activity *activity = change->activity;
-    double heap_bytes = activity->used_bytes + activity->kept_bytes,
-           pages = (double)HAK_SUPER_SLAB_BYTES / (double)hak_os_page_bytes();
-    double more = populated(heap_bytes, change->to) - populated(heap_bytes, change->from);
-    double faults = of_time(activity, activity->ahead_super_slabs * pages * page_ns * (1 - populated_price));
-    return activity->sees_faults ? change->weights->kernel * faults * more : 0;
-}
-
-/* A lower limit matters if more is kept than that; a higher one, if the limit is nearly reached, and memory goes
- * back. */
-static HAK_COLD double of_mapping_cache_bytes(const struct hak_change_of_knob *change) {
-    const struct hak_activity *activity = change->activity;
-    if (change->times < 1) return change->weights->kept * kept_above(activity, activity->mapping_bytes, change->to);
-    if (activity->mapping_bytes < (double)change->from * 3 / 4) return 0;
-    double pages = activity->given_back_bytes / (double)hak_os_page_bytes();
-    return change->weights->kernel * of_time(activity, pages * page_ns) * (1 - 1 / change->times) -
-           change->weights->kept * kept_longer(activity, change->times - 1);
 }
 
 /* Objects that lie between two limits, in bands that do in part. */
@@ -139,9 +87,8 @@ static HAK_COLD double of_run_limit_bytes(const struct hak_change_of_knob *chang
 }
 
 static double (*const estimates[HAK_KNOB_COUNT])(const struct hak_change_of_knob *change) = {
-    [HAK_KNOB_bin_budget_share] = of_bin_budget_share,   [HAK_KNOB_held_slabs] = of_held_slabs,
-    [HAK_KNOB_dirty_limit_bytes] = of_dirty_limit_bytes, [HAK_KNOB_decay_ms] = of_decay_ms,
-    [HAK_KNOB_fault_ahead_share] = of_fault_ahead_share, [HAK_KNOB_mapping_cache_bytes] = of_mapping_cache_bytes,
+    [HAK_KNOB_bin_budget_share] = of_bin_budget_share,
+    [HAK_KNOB_decay_ms] = of_decay_ms,
     [HAK_KNOB_run_limit_bytes] = of_run_limit_bytes,
 };
 

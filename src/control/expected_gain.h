@@ -18,16 +18,12 @@
 struct hak_activity {
     double cpu_ns, miss_ns, kernel_ns; /* as in struct hak_period */
     double misses;
-    double pool_moves;        /* partial slabs given to the pool, and taken from it */
-    double given_back_bytes;  /* to the kernel */
-    double reused_bytes;      /* that had gone back, and came into use again */
-    double ahead_super_slabs; /* SuperSlabs for which fault_ahead_share has said how much is populated */
+    double given_back_bytes; /* to the kernel */
+    double reused_bytes;     /* that had gone back, and came into use again */
     double large[HAK_LARGE_BANDS];
     double kept_bytes, used_bytes; /* as in struct hak_period */
     double dirty_bytes;            /* free units with memory: the most at one of the last looks */
-    double mapping_bytes;          /* kept mappings */
     double bin_bytes;              /* blocks in bins */
-    bool sees_faults;              /* kernel_ns has page faults in it: the kernel is asked */
 };
 
 /* Of a knob's value `to`, where `from` is in force. 0 for a knob of which nothing is known. */

@@ -25,7 +25,7 @@
 #include "control/rating.h"
 #include "control/trial.h"
 
-enum { HAK_DIMENSIONS = 12 };
+enum { HAK_DIMENSIONS = 8 };
 
 enum hak_life_state { HAK_LEARN, HAK_CANARY, HAK_FROZEN };
 

@@ -7,7 +7,6 @@
 #include "pool/heap.h"
 #include "region/directory.h"
 #include "region/mapping_cache.h"
-#include "region/page_policy.h"
 #include "region/region.h"
 
 enum {
@@ -30,8 +29,6 @@ static void add_heap(const struct hak_heap *heap, struct hak_sums *sums) {
     sums->misses += hak_atomic_load(&heap->slow_paths, relaxed);
     sums->flushed += hak_atomic_load(&counters->flushed_blocks, relaxed);
     sums->remote += hak_atomic_load(&counters->remote_frees, relaxed);
-    sums->pool_moves +=
-        hak_atomic_load(&counters->slabs_pooled, relaxed) + hak_atomic_load(&counters->slabs_pool_partial, relaxed);
     sums->sampled_ticks += hak_atomic_load(&heap->sampled_ticks, relaxed);
     sums->samples += hak_atomic_load(&heap->sample_count, relaxed);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
@@ -48,7 +45,6 @@ void hak_measure_sums(struct hak_measure *measure, struct hak_sums *sums, bool t
         sums->large_bands[i] = hak_atomic_load(&hak_large_counts[i], relaxed);
     sums->given_back_bytes = hak_atomic_load(&hak_os_counters.purged_bytes, relaxed);
     sums->reused_pages = hak_atomic_load(&hak_pages_reused, relaxed);
-    sums->ahead_super_slabs = hak_atomic_load(&hak_super_slabs_ahead, relaxed);
     sums->usage = hak_os_usage(measure->may_ask);
     sums->ticks = times ? hak_ticks() : 0;
     sums->now_ms = hak_os_clock_ms();
@@ -127,16 +123,12 @@ struct hak_activity hak_measure_activity(const struct hak_measure *measure, cons
         .miss_ns = (double)period->miss_ns,
         .kernel_ns = (double)period->kernel_ns,
         .misses = (double)(to->misses - from->misses),
-        .pool_moves = (double)(to->pool_moves - from->pool_moves),
         .given_back_bytes = (double)(to->given_back_bytes - from->given_back_bytes),
         .reused_bytes = (double)((to->reused_pages - from->reused_pages) * hak_os_page_bytes()),
-        .ahead_super_slabs = (double)(to->ahead_super_slabs - from->ahead_super_slabs),
         .kept_bytes = (double)period->kept_bytes,
         .used_bytes = (double)period->used_bytes,
         .dirty_bytes = (double)most_of(measure->dirty_bytes),
-        .mapping_bytes = (double)hak_mapping_cache_bytes(),
         .bin_bytes = (double)all_bin_bytes(to),
-        .sees_faults = measure->may_ask,
     };
     for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++)
         activity.large[i] = (double)(to->large_bands[i] - from->large_bands[i]);
@@ -149,18 +141,14 @@ void hak_activity_follow(struct hak_activity *mean, const struct hak_activity *n
     FOLLOW(miss_ns)
     FOLLOW(kernel_ns)
     FOLLOW(misses)
-    FOLLOW(pool_moves)
     FOLLOW(given_back_bytes)
     FOLLOW(reused_bytes)
-    FOLLOW(ahead_super_slabs)
     FOLLOW(kept_bytes)
     FOLLOW(used_bytes)
     FOLLOW(dirty_bytes)
-    FOLLOW(mapping_bytes)
     FOLLOW(bin_bytes)
     for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) FOLLOW(large[i])
 #undef FOLLOW
-    mean->sees_faults = now->sees_faults;
 }
 
 /* ---- A signature ------------------------------------------------------------------------------------------------- */

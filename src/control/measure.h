@@ -10,10 +10,10 @@
 
 /* Sums over heaps at some moment. */
 struct hak_sums {
-    uint64_t misses, flushed, remote, pool_moves, sampled_ticks, samples, active_heaps;
+    uint64_t misses, flushed, remote, sampled_ticks, samples, active_heaps;
     uint64_t bin_bytes[HAK_CLASS_LIMIT], class_misses[HAK_CLASS_LIMIT];
     uint64_t large_bands[HAK_LARGE_BANDS];
-    uint64_t given_back_bytes, reused_pages, ahead_super_slabs;
+    uint64_t given_back_bytes, reused_pages;
     struct hak_os_usage usage;
     uint64_t ticks, now_ms;
 };

@@ -230,8 +230,6 @@ static uint32_t populate(const struct hak_range *range, uint32_t super_slab, boo
     return (uint32_t)units;
 }
 
-HAK_ATOMIC(uint64_t) hak_super_slabs_ahead;
-
 uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab) {
     uint64_t mode = hak_knob(huge_page_mode);
     bool may_be_huge = mode != HAK_HUGE_OFF && hak_os_has_huge_pages(), prefault = hak_knob(prefault_mode) != 0;
@@ -245,7 +243,6 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
     }
     bool huge = may_be_huge && try_huge(range, super_slab);
     if (huge && !prefault) return HAK_UNITS_PER_SUPER_SLAB; /* with the first touch */
-    if (!huge && !prefault) hak_counter_add_shared(&hak_super_slabs_ahead, 1);
     uint32_t populated = populate(range, super_slab, prefault);
     return huge ? HAK_UNITS_PER_SUPER_SLAB : populated;
 }

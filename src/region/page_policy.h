@@ -80,9 +80,6 @@ uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab)
 /* The same for a mapping of a large object. Sparse ones are frequent: huge pages only if everything is to have some. */
 void hak_page_policy_begin_mapping(void *start, size_t bytes);
 
-/* SuperSlabs so far for which the knob fault_ahead_share has said how much of them is populated ahead. */
-extern HAK_ATOMIC(uint64_t) hak_super_slabs_ahead;
-
 /* ---- Using again */
 
 /* To be called when a SuperSlab is used again all of whose units were free and dirty. True when it was used so often

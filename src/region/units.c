@@ -217,7 +217,8 @@ static void add_units(struct hak_range *range, uint32_t super_slab, uint64_t uni
 /* Units are used that had no memory. */
 static void count_growth(uint32_t units) { hak_count_growth(units * (HAK_UNIT_BYTES / hak_os_page_bytes())); }
 
-/* Of the units of a SuperSlab that are used now and had no memory, those that had some before. */
+/* Of the units of a SuperSlab that are used now, those that went back before. Dirty ones, too: whoever begins to use a
+ * SuperSlab has others of its units get memory with his (make_dirty). */
 static void count_reused(struct hak_super_slab *record, uint32_t units) {
     uint32_t reused = hak_atomic_load(&record->given, relaxed) & units;
     if (HAK_LIKELY(reused == 0)) return;
@@ -243,7 +244,7 @@ static void after_taking(struct hak_range *range, uint32_t super_slab, uint64_t 
     if (HAK_UNLIKELY((taken & ENDS) != 0)) leave_spans(range, super_slab, taken);
     uint32_t dirty = hak_units_dirty(before ^ after), others = taken & ~dirty;
     count_taken(dirty == 0 ? 0 : hak_bit_count(dirty), others == 0 || !is_used ? 0 : hak_bit_count(others));
-    if (others != 0 && is_used) count_reused(&range->super_slabs[super_slab], others);
+    if (is_used) count_reused(&range->super_slabs[super_slab], taken);
     clear_dirty_hint(range, super_slab, before, after);
 }
 
@@ -636,7 +637,7 @@ static enum attempt take_exactly(struct hak_range *range, uint32_t super_slab, u
              dirty = before == DIRTY_BITS ? count : hak_bit_count(hak_units_dirty(before & (units | units << 32)));
     taken->dirty += dirty;
     taken->fresh += count - dirty;
-    if (count != dirty) count_reused(&range->super_slabs[super_slab], (uint32_t)units);
+    count_reused(&range->super_slabs[super_slab], (uint32_t)units);
     if (units != DIRTY_BITS) clear_dirty_hint(range, super_slab, before, after);
     *word = before;
     return TAKEN;

@@ -287,15 +287,15 @@ static void does_not_try(void **state) {
         period(0.01, 0);
         assert_int_equal(hak_knob(decay_ms), 1234);
     }
-    assert_true(hak_ace_try(HAK_KNOB_held_slabs, 64));
+    assert_true(hak_ace_try(HAK_KNOB_bin_budget_share, 64));
     hak_ace_after_fork();
     for (int i = 0; i < 100; i++) {
         period(0.01, 0);
-        assert_int_equal(hak_knob(held_slabs), 16);
+        assert_int_equal(hak_knob(bin_budget_share), 8);
     }
     for (int pinned = 0; pinned < 2; pinned++) {
         configure(pinned, pinned, HAK_GOAL_BALANCED);
-        assert_false(hak_ace_try(HAK_KNOB_held_slabs, 64));
+        assert_false(hak_ace_try(HAK_KNOB_bin_budget_share, 64));
     }
 }
 
@@ -305,16 +305,16 @@ static void somebody_elses_knob(void **state) { /* A2 */
     hak_knob_give(HAK_KNOB_decay_ms, 4000);      /* one of its arms, */
     hak_knob_give(HAK_KNOB_bin_budget_share, 8); /* and where one stood */
     for (int i = 0; i < 1000; i++) {
-        if (i == 300) hak_knob_give(HAK_KNOB_dirty_limit_bytes, 5 << 20);
+        if (i == 300) hak_knob_give(HAK_KNOB_run_limit_bytes, 5 << 20);
         period(0.5, 100);
         assert_int_equal(hak_knob(decay_ms), 4000);
         assert_int_equal(hak_knob(bin_budget_share), 8);
-        assert_true(i < 300 || hak_knob(dirty_limit_bytes) == 5 << 20);
+        assert_true(i < 300 || hak_knob(run_limit_bytes) == 5 << 20);
     }
-    hak_knob_give(HAK_KNOB_held_slabs, 7);
+    hak_knob_give(HAK_KNOB_bin_budget_share, 7);
     hak_ace_rest();
-    assert_int_equal(hak_knob(held_slabs), 7);
-    assert_false(hak_knob_give(HAK_KNOB_held_slabs, 0)); /* out of bounds */
+    assert_int_equal(hak_knob(bin_budget_share), 7);
+    assert_false(hak_knob_give(HAK_KNOB_bin_budget_share, 0)); /* out of bounds */
 }
 
 /* A knob that was given the value that it had stays there, where it would be turned otherwise. */
@@ -463,12 +463,12 @@ static void fork_begins_anew(void **state) { /* A3 */
     hak_atomic_store(&hak_class_slots[5], 64, relaxed);
     hak_ace_after_fork();
     expect_start();
-    hak_knob_give(HAK_KNOB_run_limit_bytes, 3 << 20);     /* mallopt, */
-    hak_knob_give(HAK_KNOB_dirty_limit_bytes, 256 << 20); /* to one of its arms */
+    hak_knob_give(HAK_KNOB_run_limit_bytes, 3 << 20); /* mallopt, */
+    hak_knob_give(HAK_KNOB_decay_ms, 250);            /* to one of its arms */
     period(0.5, 100);
     hak_ace_after_fork();
     assert_int_equal(hak_knob(run_limit_bytes), 3 << 20);
-    assert_int_equal(hak_knob(dirty_limit_bytes), 256 << 20);
+    assert_int_equal(hak_knob(decay_ms), 250);
 }
 
 static void tight_memory(void **state) { /* A3 */
@@ -506,7 +506,7 @@ static void only_what_matters(void **state) {
         expect_bounds();
     }
     assert_true(hak_knob(decay_ms) >= 4000);
-    assert_null(strstr(json(), "{\"knob\": \"dirty_limit_bytes\", \"block_bytes\": 0, \"gain_ppm\""));
+    assert_null(strstr(json(), "{\"knob\": \"run_limit_bytes\", \"block_bytes\": 0, \"gain_ppm\""));
 }
 
 static uint32_t matches(void) {

@@ -27,7 +27,7 @@ static void nothing_to_change(void **state) {
         expect(gain(&activity, (enum hak_knob_number)knob, 1 << 20, 1 << 18), 0);
         expect(gain(&activity, (enum hak_knob_number)knob, 1 << 20, 1 << 22), 0);
     }
-    activity = (struct hak_activity){1e9, 1e8, 1e8, 1e6, 1e5, 1e9, 1e9, 100, {1}, 1e8, 1e8, 1e8, 1e8, 1e8, true};
+    activity = (struct hak_activity){1e9, 1e8, 1e8, 1e6, 1e9, 1e9, {1}, 1e8, 1e8, 1e8, 1e8};
     for (uint32_t knob = 0; knob < HAK_KNOB_COUNT; knob++) expect(gain(&activity, (enum hak_knob_number)knob, 5, 5), 0);
     expect(gain(&activity, HAK_KNOB_metrics_ms, 5, 10), 0);
 }
@@ -47,58 +47,6 @@ static void decay(void **state) {
     activity.given_back_bytes = 0;
     activity.kept_bytes = activity.dirty_bytes = 16.0 * HAK_MIB; /* a fifth of what there is then */
     expect(gain(&activity, HAK_KNOB_decay_ms, 1000, 250), 0.75 * 0.2);
-}
-
-/* A limit that the heap doesn't reach changes nothing; a lower one takes what is above it. */
-static void dirty_limit(void **state) {
-    (void)state;
-    struct hak_activity activity = program();
-    activity.used_bytes = 32.0 * HAK_MIB;
-    activity.kept_bytes = activity.dirty_bytes = 16.0 * HAK_MIB;
-    expect(gain(&activity, HAK_KNOB_dirty_limit_bytes, HAK_GIB, HAK_GIB / 4), 0);
-    expect(gain(&activity, HAK_KNOB_dirty_limit_bytes, HAK_GIB, 4 * HAK_GIB), 0);
-    expect(gain(&activity, HAK_KNOB_dirty_limit_bytes, 32 * HAK_MIB, 8 * HAK_MIB), 8.0 / 64);
-    activity.given_back_bytes = activity.reused_bytes = 200000.0 * 4096;
-    struct hak_costs time = {1, 1, 0};
-    expect(hak_expected_gain(&activity, &time, HAK_KNOB_dirty_limit_bytes, 32 * HAK_MIB, 128 * HAK_MIB), 0.075);
-    expect(hak_expected_gain(&activity, &time, HAK_KNOB_dirty_limit_bytes, 64 * HAK_MIB, 256 * HAK_MIB), 0);
-}
-
-static void mapping_cache(void **state) {
-    (void)state;
-    struct hak_activity activity = program();
-    activity.used_bytes = 32.0 * HAK_MIB;
-    activity.kept_bytes = activity.mapping_bytes = 16.0 * HAK_MIB;
-    expect(gain(&activity, HAK_KNOB_mapping_cache_bytes, 256 * HAK_MIB, 64 * HAK_MIB), 0);
-    expect(gain(&activity, HAK_KNOB_mapping_cache_bytes, 16 * HAK_MIB, 4 * HAK_MIB), 12.0 / 64);
-    activity.given_back_bytes = 100000.0 * 4096; /* 0.05 of the time */
-    struct hak_costs time = {1, 1, 0};
-    expect(hak_expected_gain(&activity, &time, HAK_KNOB_mapping_cache_bytes, 16 * HAK_MIB, 64 * HAK_MIB), 0.0375);
-    expect(hak_expected_gain(&activity, &time, HAK_KNOB_mapping_cache_bytes, 256 * HAK_MIB, HAK_GIB), 0);
-}
-
-/* A heap of 64 MiB populates, at a 32nd, all of a SuperSlab; at a 128th, a quarter. 100 SuperSlabs of 512 pages would take 25.6 ms to
- * fault in, and a tenth of that populated. */
-static void fault_ahead(void **state) {
-    (void)state;
-    struct hak_activity activity = program();
-    activity.used_bytes = 64.0 * HAK_MIB;
-    activity.ahead_super_slabs = 100;
-    expect(gain(&activity, HAK_KNOB_fault_ahead_share, 128, 32), 0); /* nobody sees faults */
-    activity.sees_faults = true;
-    expect(gain(&activity, HAK_KNOB_fault_ahead_share, 128, 32), 0.0256 * 0.9 * 0.75);
-    expect(gain(&activity, HAK_KNOB_fault_ahead_share, 32, 8), 0); /* all is populated already */
-    expect(gain(&activity, HAK_KNOB_fault_ahead_share, 0, 32), 0.0256 * 0.9);
-    expect(gain(&activity, HAK_KNOB_fault_ahead_share, 32, 0), -0.0256 * 0.9);
-}
-
-/* 100000 slabs that go to the pool or come from it take 0.03 of the second. */
-static void held_slabs(void **state) {
-    (void)state;
-    struct hak_activity activity = program();
-    activity.pool_moves = 100000;
-    expect(gain(&activity, HAK_KNOB_held_slabs, 16, 64), 0.03 * 0.75);
-    expect(gain(&activity, HAK_KNOB_held_slabs, 16, 4), -0.03 * 3);
 }
 
 /* A tenth of the time is misses, half of them of one class, whose bins have a MiB: twice as many slots save a quarter of the misses'
@@ -140,12 +88,11 @@ static void any_counters(void **state) { /* R1 */
     static const double odd[] = {0, 1, -1, 1e300, 1e-300, NAN, INFINITY, -INFINITY};
     uint64_t random = 5;
     for (int i = 0; i < 200000; i++) {
-        struct hak_activity activity = {.sees_faults = i % 2 == 0};
-        double *fields[] = {&activity.cpu_ns,        &activity.miss_ns,           &activity.kernel_ns,
-                            &activity.misses,        &activity.pool_moves,        &activity.given_back_bytes,
-                            &activity.reused_bytes,  &activity.ahead_super_slabs, &activity.large[2],
-                            &activity.kept_bytes,    &activity.used_bytes,        &activity.dirty_bytes,
-                            &activity.mapping_bytes, &activity.bin_bytes};
+        struct hak_activity activity = {0};
+        double *fields[] = {&activity.cpu_ns,      &activity.miss_ns,          &activity.kernel_ns,
+                            &activity.misses,      &activity.given_back_bytes, &activity.reused_bytes,
+                            &activity.large[2],    &activity.kept_bytes,       &activity.used_bytes,
+                            &activity.dirty_bytes, &activity.bin_bytes};
         for (size_t field = 0; field < sizeof fields / sizeof fields[0]; field++) {
             uint64_t draw = unit_random(&random);
             *fields[field] = draw % 8 == 0 ? odd[draw >> 8 & 7] : (double)(draw >> (draw & 63));
@@ -160,6 +107,5 @@ static void any_counters(void **state) { /* R1 */
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(nothing_to_change), cmocka_unit_test(decay), cmocka_unit_test(dirty_limit),
-          cmocka_unit_test(mapping_cache), cmocka_unit_test(fault_ahead), cmocka_unit_test(held_slabs),
-          cmocka_unit_test(bins), cmocka_unit_test(run_limits), cmocka_unit_test(any_counters))
+UNIT_MAIN(cmocka_unit_test(nothing_to_change), cmocka_unit_test(decay), cmocka_unit_test(bins),
+          cmocka_unit_test(run_limits), cmocka_unit_test(any_counters))

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/counters.h"
+#include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
 #include "region/in_hand.h"
@@ -391,6 +392,29 @@ static void used_again(void **state) {
     assert_int_equal(reused_units(), 2);
 }
 
+/* What gets memory with a neighbour (all of a SuperSlab, here) counts when it is used, and not before. */
+static void used_again_with_others(void **state) {
+    (void)state;
+    hak_atomic_store(&hak_knobs.prefault_mode, 1, relaxed);
+    start();
+    struct hak_slab *slab = acquire(1, 1, HAK_UNITS_NEW_SUPER);
+    assert_int_equal(dirty(), 31);
+    assert_ptr_equal(acquire(31, 1, HAK_UNITS_DIRTY), slab + 1);
+    assert_int_equal(reused_units(), 0);
+    hak_region_release(slab, 32);
+    assert_int_equal(hak_region_purge_units(UINT64_MAX, true), 32 * HAK_UNIT_BYTES);
+    assert_ptr_equal(acquire(1, 1, HAK_UNITS_FREE), slab);
+    assert_int_equal(dirty(), 31);
+    assert_int_equal(reused_units(), 1);
+    assert_ptr_equal(acquire(4, 1, HAK_UNITS_DIRTY), slab + 1);
+    assert_int_equal(reused_units(), 4);
+    assert_ptr_equal(hak_region_acquire_span(24, 1, false), slab + 5);
+    assert_int_equal(reused_units(), 24);
+    hak_region_release(slab + 5, 24);
+    assert_ptr_equal(hak_region_acquire_span(24, 1, false), slab + 5);
+    assert_int_equal(reused_units(), 0);
+}
+
 static void spans_used_again(void **state) {
     (void)state;
     start();
@@ -577,6 +601,7 @@ UNIT_MAIN(cmocka_unit_test(sources), cmocka_unit_test(counts_and_alignments), cm
           cmocka_unit_test(extending_all_or_nothing), cmocka_unit_test(extending_in_vain),
           cmocka_unit_test(growing_in_a_race), cmocka_unit_test(spans_are_prepared_later), cmocka_unit_test(spans),
           cmocka_unit_test(spans_in_address_order), cmocka_unit_test(spans_at_random), cmocka_unit_test(aligned_spans),
-          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again), cmocka_unit_test(spans_used_again),
-          cmocka_unit_test(absent), cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap),
-          cmocka_unit_test(last_resort), cmocka_unit_test(at_random))
+          cmocka_unit_test(moved_units_are_fresh), cmocka_unit_test(used_again),
+          cmocka_unit_test(used_again_with_others), cmocka_unit_test(spans_used_again), cmocka_unit_test(absent),
+          cmocka_unit_test(absent_spans), cmocka_unit_test(middle_of_a_gap), cmocka_unit_test(last_resort),
+          cmocka_unit_test(at_random))
