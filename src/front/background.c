@@ -97,7 +97,7 @@ static uint64_t count_misses(void) {
 /* Drains heaps whose threads have not missed for a period, once. */
 static void drain_idle_heaps(void) {
     uint32_t resting = 0;
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         uint64_t misses = misses_of(heap);
         if (misses != heap->swept_misses) {

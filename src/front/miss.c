@@ -171,7 +171,6 @@ static HAK_COLD void reclaim(size_t want_bytes) {
     uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
     bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
-    if (HAK_SECURE) hak_quarantine_empty(heap);
     hak_purge_reclaim(heap, drains, want_bytes);
     if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
@@ -610,33 +609,18 @@ static void free_unsampled(void *block, uint32_t size_class) {
     }
 }
 
-/* The block is about to be looked at: its first lines are asked for. */
-static void prefetch_waited(const void *block, uint32_t size_class) {
-    enum { CACHE_LINE = 64, MOST_ASKED = 8 * CACHE_LINE };
-    size_t bytes = hak_size_classes[size_class].block_bytes;
-    if (bytes > MOST_ASKED) bytes = MOST_ASKED;
-    for (size_t at = 0; at < bytes; at += CACHE_LINE) hak_prefetch_for_write((const char *)block + at);
-}
+static HAK_COLD void free_without_wait(void *block, uint32_t size_class) { free_unsampled(block, size_class); }
 
-/* What has come out of quarantine, or NULL, is free for all as in the other builds. */
-static void free_waited(void *block, uint32_t size_class, const void *twice) {
-    if (HAK_UNLIKELY(twice != NULL)) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", twice, 0, hak_usable_bytes(size_class));
-    if (block == NULL) return;
-    prefetch_waited(block, size_class);
-    if (HAK_LIKELY(hak_front_put(&hak_thread_heap->bins[size_class], block))) return;
-    free_unsampled(block, size_class);
-}
-
-/* The block waits, and others may be free. */
-static void free_to_quarantine(void *block, uint32_t size_class) {
-    static __thread uint64_t turn;
-    const void *twice;
-    uint64_t chance = ++turn * UINT64_C(0x9E3779B97F4A7C15);
-    void *other = hak_quarantine_exchange(block, size_class, turn, &twice);
-    free_waited(other, size_class, twice);
-    if (HAK_LIKELY(chance >= UINT64_MAX / HAK_QUARANTINE_GROUP)) return; /* whatever sizes take turns */
-    other = hak_quarantine_release(size_class, turn, &twice);
-    free_waited(other, size_class, twice);
+/* The block waits, and another one that has waited is free as in the other builds. Without the heap none waits. */
+HAK_INLINE void free_to_quarantine(void *block, uint32_t size_class) {
+    struct hak_heap *heap = hak_thread_attach();
+    void *other = block;
+    if (HAK_LIKELY(heap != NULL) && HAK_LIKELY(hak_heap_begin_moment(heap))) {
+        other = hak_quarantine_exchange(heap, block, size_class);
+        hak_heap_end_moment(heap);
+        if (HAK_LIKELY(other == NULL) || HAK_LIKELY(hak_front_put(&heap->bins[size_class], other))) return;
+    }
+    free_without_wait(other, size_class);
 }
 
 static void free_small(void *block, uint32_t size_class) {
@@ -680,9 +664,11 @@ static void take_turn(void) {
 
 /* Of the first range, where an unsampled block begins; HAK_CLASS_NONE elsewhere, and often enough there. */
 HAK_INLINE uint32_t find_class_of_start(const void *block) {
-    uintptr_t offset = (uintptr_t)block - hak_atomic_load(&hak_window.start, relaxed), unit = offset >> HAK_UNIT_SHIFT;
+    uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), offset = (uintptr_t)block - start,
+              unit = offset >> HAK_UNIT_SHIFT;
     if (!hak_page_map_reaches(unit)) return HAK_CLASS_NONE;
-    uint32_t size_class = hak_page_map_class(hak_region_range(0), unit);
+    HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
+    uint32_t size_class = hak_atomic_load(&page_map[unit], relaxed) / HAK_BIN_STRIDE;
     if (size_class > HAK_SMALL_CLASS_COUNT) return HAK_CLASS_NONE;
     const struct hak_size_class *cut = &hak_size_classes[size_class];
     offset &= cut->unit_count * HAK_UNIT_BYTES - 1;
@@ -728,7 +714,6 @@ void hak_front_free_checked(void *block, uint32_t from) {
         free_any(block, from);
         return;
     }
-    hak_quarantine_prefetch(block, size_class);
     free_live_small(block, size_class, from);
 }
 
@@ -738,8 +723,16 @@ void hak_front_change_from(void *block, uint32_t from) {
     else if (hak_place_is_large(&place)) hak_large_set_origin(&place, from);
 }
 
+/* The same of a large object, which has as many as were asked for. Where it doesn't change the size of one that is
+ * aligned, rallocx leaves an object of which more than half is used. */
+static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) {
+    bool may_be_left = alignment > (size > HAK_SMALL_MAX ? HAK_UNIT_BYTES : HAK_ALIGNMENT);
+    return bytes == (size == 0 ? 1 : size) || (may_be_left && size < bytes && size > bytes / 2);
+}
+
 /* Whether `bytes` are what a block has that was made for `size`, or that realloc has left there. */
 static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
+    if (hak_place_is_large(place)) return is_right_size_of_large(place->bytes, alignment, size);
     if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
     if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
     uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
@@ -749,7 +742,10 @@ static bool is_right_size(const struct hak_place *place, size_t alignment, size_
 }
 
 void hak_front_check_size(const void *block, size_t alignment, size_t size) {
-    struct hak_place place = hak_region_find((uintptr_t)block);
+    uint32_t size_class = find_class_of_start(block);
+    size_t usable = hak_usable_bytes(size_class);
+    struct hak_place place = {.kind = HAK_PLACE_SMALL, .start = (uintptr_t)block, .bytes = usable};
+    if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) place = hak_region_find((uintptr_t)block);
     if (block == NULL || place.start != (uintptr_t)block || is_right_size(&place, alignment, size)) return;
     hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, place.bytes);
 }
@@ -775,15 +771,12 @@ void hak_front_free_uncached(void *block) {
 
 void hak_front_end_waits(void) {
     struct hak_heap *heap = enter();
-    hak_quarantine_empty(heap);
-    if (heap == NULL) return;
-    hak_heap_flush_bins(heap);
-    leave(heap);
+    hak_purge_drain(heap);
+    if (heap != NULL) leave(heap);
 }
 
 size_t hak_front_purge(void) {
     struct hak_heap *heap = enter();
-    if (HAK_SECURE) hak_quarantine_empty(heap);
     size_t purged_bytes = hak_purge_all(heap);
     hak_purge_unmap();
     if (heap != NULL) leave(heap);

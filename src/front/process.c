@@ -104,9 +104,7 @@ static void check_metrics_file(struct hak_text *messages) {
 
 static void use_seed(void) {
     hak_profile_seed(settings.seed);
-    if (!HAK_SECURE || !hak_process_initialize()) return;
-    hak_front_end_waits();
-    hak_quarantine_seed(settings.seed);
+    if (HAK_SECURE && hak_process_initialize()) hak_quarantine_seed(settings.seed);
 }
 
 static void read_settings(void) {

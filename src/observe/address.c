@@ -28,9 +28,14 @@ static bool is_in_bin(const struct hak_heap *heap, uint32_t size_class, uintptr_
     return false;
 }
 
+static bool has_block(const struct hak_heap *heap, uint32_t size_class, uintptr_t block) {
+    return is_in_bin(heap, size_class, block) ||
+           (HAK_SECURE && hak_quarantine_has(heap, hak_plain_class(size_class), (const void *)block));
+}
+
 static const struct hak_heap *heap_with_block(uint32_t size_class, uintptr_t block) {
     const struct hak_heap *heap = hak_heap_first();
-    while (heap != NULL && !is_in_bin(heap, size_class, block)) heap = heap->next;
+    while (heap != NULL && !has_block(heap, size_class, block)) heap = heap->next;
     return heap;
 }
 
@@ -45,11 +50,6 @@ static struct hak_address find_small(const struct hak_range *range, const struct
     struct hak_address found = {.kind = HAK_ADDRESS_LIVE, .start = place->start, .bytes = place->bytes};
     uint32_t offset = (uint32_t)(address - hak_region_start_of(range, place->slab));
     uint32_t index = hak_block_index(offset, hak_size_classes[place->size_class].reciprocal);
-    if (HAK_SECURE && place->size_class <= HAK_SMALL_CLASS_COUNT &&
-        hak_quarantine_has((const void *)place->start, place->size_class)) {
-        found.kind = HAK_ADDRESS_FREE;
-        return found;
-    }
     if (is_free_block(range, place, index)) {
         uint64_t purged = hak_atomic_load(&place->slab->purged_pages, relaxed);
         found.kind = HAK_ADDRESS_FREE;

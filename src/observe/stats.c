@@ -74,11 +74,12 @@ static void count(struct counted *counted) {
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         total->heaps++;
         total->remote_frees += hak_atomic_load(&heap->counters.remote_frees, relaxed);
-        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-            add_to_class(counted, i, 0, 0, hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i)));
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+            size_t waiting = HAK_SECURE ? hak_quarantine_count(heap, i) : 0;
+            add_to_class(counted, i, 0, 0,
+                         hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i)) + waiting);
+        }
     }
-    for (uint32_t i = 1; HAK_SECURE && i <= HAK_SMALL_CLASS_COUNT; i++)
-        add_to_class(counted, i, 0, 0, hak_quarantine_count(i));
     struct hak_region_sums region = hak_region_sums();
     total->super_slabs = region.super_slabs;
     total->committed_bytes = region.committed_bytes + hak_mapping_cache_bytes();

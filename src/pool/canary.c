@@ -12,6 +12,7 @@ static uint64_t canary_secret = 1; /* const after the start */
 void hak_canary_begin(void) { canary_secret = hak_os_random(HAK_RANDOM_CANARIES) | 1; }
 
 typedef uint64_t __attribute__((may_alias)) canary_word;
+typedef HAK_ATOMIC(uint64_t) __attribute__((may_alias)) shared_canary_word;
 
 static canary_word *canary_of(const void *block, size_t usable) {
     return (canary_word *)(void *)((char *)(uintptr_t)block + usable);
@@ -32,11 +33,15 @@ static size_t first_difference(uint64_t one, uint64_t other) {
     return at;
 }
 
-/* All is zero where the bytes are, taken by pairs of words. */
+/* As blocks lie. */
+typedef hak_address_pair __attribute__((aligned(HAK_ALIGNMENT))) aligned_pair;
+
+/* All is zero where the bytes are, taken by cache lines as far as they go, and by pairs of words. */
 HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
-    const hak_address_pair *pairs = block;
-    hak_address_pair all = pairs[0];
-    for (size_t i = 1; i < bytes / sizeof *pairs; i++) all |= pairs[i];
+    const aligned_pair *pairs = block, *end = pairs + bytes / sizeof *pairs;
+    aligned_pair all = {0, 0};
+    for (; pairs + 4 <= end; pairs += 4) all |= pairs[0] | pairs[1] | pairs[2] | pairs[3];
+    for (; pairs != end; pairs++) all |= *pairs;
     return (all[0] | all[1]) == 0;
 }
 
@@ -69,18 +74,25 @@ void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, 
     if (HAK_UNLIKELY(from != by)) hak_misuse(HAK_MISUSE_MISMATCH, function, block, from, usable);
 }
 
-/* The canary is not the one of a live block from such a call. */
-static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from) {
+/* What was found is not the canary of a live block from such a call. */
+static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from, uint64_t found) {
     const char *function = hak_canary_freed_by(from);
-    uint64_t found = *canary_of(block, usable), wanted = canary_for(block, from);
+    uint64_t wanted = canary_for(block, from);
     size_t at = first_difference(found, wanted);
     if (found == 0) hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
     if (at == FROM_SHIFT / 8) hak_misuse(HAK_MISUSE_MISMATCH, function, block, found >> FROM_SHIFT, usable);
     hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
 }
 
+bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
+    *found = canary_for(block, from);
+    /* Relaxed: what the program has done with the block is its own care. */
+    return hak_atomic_cas((shared_canary_word *)(void *)canary_of(block, usable), found, 0, relaxed, relaxed);
+}
+
 void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
-    if (HAK_UNLIKELY(*canary_of(block, usable) != canary_for(block, from))) report_canary(block, usable, from);
+    uint64_t found;
+    if (HAK_UNLIKELY(!hak_canary_take(block, usable, from, &found))) report_canary(block, usable, from, found);
     memset(block, 0, usable + sizeof(canary_word));
 }
 

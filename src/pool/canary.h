@@ -5,7 +5,8 @@
  *   C2  A free block is zero, canary and all, wherever it is: in quarantine, in a bin, in its slab, purged, or never
  *       handed out. So units that become a slab are zero.
  *   C3  A block is looked at when it is freed, when it goes back to its slab, and when it is handed out. What doesn't
- *       hold then is misuse, and ends the program.
+ *       hold then is misuse, and ends the program. Of two threads that free a block at once, one takes the canary; the
+ *       other finds zero.
  *   C4  Behind a live large object all bytes to the end of its last page are filled (its slack, region/large.h), with
  *       what is made of its address and of the secret number. No byte of it is a letter or zero.
  */
@@ -23,6 +24,10 @@ void hak_canary_hand_out(void *block, size_t usable, uint32_t from);
 
 /* The same block is from another call. */
 void hak_canary_change(void *block, size_t usable, uint32_t from);
+
+/* Takes the canary of a live block from such a call, if it has one: zero is left. Of two who do so at once one gets it,
+ * and the other finds zero. True when it was there; else `found` is what was. */
+bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found);
 
 /* A live block becomes free, by what frees blocks from such a call. */
 void hak_canary_take_back(void *block, size_t usable, uint32_t from);

@@ -4,6 +4,7 @@
 #include "pool/bin.h"
 #include "pool/held.h"
 #include "pool/pool.h"
+#include "pool/quarantine.h"
 #include "region/in_hand.h"
 
 /* From the fence that follows, no hit begins at or below the topmost block, and none puts a block on top. No hit is on
@@ -49,7 +50,8 @@ static bool empty_bins(struct hak_heap *heap, bool all) {
 }
 
 /* What else it keeps. A slow path of its owner that this drain did not meet comes after it, and counts itself then. */
-static void finish_drain(struct hak_heap *heap, bool is_empty) {
+static void finish_drain(struct hak_heap *heap, bool is_empty, bool ends_waits) {
+    if (HAK_SECURE && ends_waits) hak_quarantine_empty(heap);
     hak_heap_give_up_slabs(heap);
     hak_atomic_store(&heap->drained_at, is_empty ? hak_atomic_load(&heap->slow_paths, relaxed) + 1 : 0, relaxed);
 }
@@ -69,9 +71,14 @@ static bool is_drained(const struct hak_heap *heap) {
            !hak_atomic_load(&hak_memory_is_tight, relaxed);
 }
 
+static bool has_waits_to_end(const struct hak_heap *heap, const struct hak_drain *drain) {
+    return HAK_SECURE && drain->ends_waits && hak_quarantine_has_any(heap);
+}
+
 bool hak_heap_begin_drain(struct hak_heap *heap, struct hak_drain *drain) {
     hak_heap_take_apart(heap);
-    if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE || is_drained(heap)) return false;
+    if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE) return false;
+    if (is_drained(heap) && !has_waits_to_end(heap, drain)) return false;
     if (hak_atomic_load(&heap->drained, relaxed) != 0) return false;
     hak_in_hand_begin(); /* what the heap keeps, until it is given back */
     if (!hak_heap_try_drain(heap)) {
@@ -107,7 +114,7 @@ bool hak_heap_drain_taken(struct hak_drain *drain) {
     for (heap = first; heap != NULL; heap = undrained(heap->next_taken)) {
         if (heap->is_closed) {
             bool is_empty = empty_bins(heap, closed);
-            if (closed) finish_drain(heap, is_empty);
+            if (closed) finish_drain(heap, is_empty, drain->ends_waits);
             heap->is_drained = closed;
         }
         all &= heap->is_drained;
@@ -116,6 +123,7 @@ bool hak_heap_drain_taken(struct hak_drain *drain) {
 }
 
 bool hak_heap_drain_others(const struct hak_heap *own, struct hak_drain *drain) {
+    drain->ends_waits = true;
     hak_heap_take_kept_apart();
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         if (heap != own) hak_heap_begin_drain(heap, drain);

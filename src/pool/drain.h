@@ -29,6 +29,7 @@
  * and gives them back. Meanwhile their threads go without them. */
 struct hak_drain {
     struct hak_heap *first_taken; /* NULL at the beginning */
+    bool ends_waits;              /* of blocks in quarantine, too */
 };
 
 /* Takes a heap, which may not be the caller's own. False when nobody has it, or another drainer; or when it was drained
@@ -39,7 +40,7 @@ bool hak_heap_begin_drain(struct hak_heap *heap, struct hak_drain *drain);
  * there is something left to drain. */
 bool hak_heap_drain_taken(struct hak_drain *drain);
 
-/* Takes all heaps but `own`, which may be NULL, and drains them. */
+/* Takes all heaps but `own`, which may be NULL, and drains them. No block is left in quarantine. */
 bool hak_heap_drain_others(const struct hak_heap *own, struct hak_drain *drain);
 
 /* Gives back what was taken, and sees to it that the owners of heaps that are not drained drain them. */

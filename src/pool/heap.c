@@ -8,6 +8,7 @@
 #include "pool/bin.h"
 #include "pool/bin_size.h"
 #include "pool/held.h"
+#include "pool/quarantine.h"
 #include "pool/shrink.h"
 #include "pool/vacant.h"
 #include "region/decay.h"
@@ -141,6 +142,7 @@ void hak_heap_give_up_idle(struct hak_heap *heap, uint32_t refilled_class) {
 }
 
 void hak_heap_flush(struct hak_heap *heap) {
+    if (HAK_SECURE) hak_quarantine_empty(heap);
     if (hak_atomic_load(&hak_memory_is_tight, relaxed)) hak_heap_give_up_bins(heap);
     else hak_heap_flush_bins(heap);
     hak_heap_give_up_slabs(heap);

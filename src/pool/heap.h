@@ -145,6 +145,9 @@ struct hak_heap {
     int64_t unguarded_count;                  /* allocations to the next one between guards, and how many there were */
     uint64_t guard_share;                     /* on average when that was drawn; 0 before the first draw */
     void *signal_stack;                       /* made when first asked for, and kept; observe/crash.h */
+    HAK_OWNED(void **) waiting;               /* the secure build's, as well: places of pool/quarantine.h; */
+    uint64_t waits;                           /* how many have begun, */
+    HAK_OWNED(uint16_t) waiting_count[HAK_SMALL_CLASS_COUNT + 1]; /* and how many of a class go on */
     struct hak_counters counters;
 
     /* The background thread, at its looks at all heaps. */
@@ -184,6 +187,21 @@ HAK_INLINE bool hak_heap_begin_slow_path(struct hak_heap *heap) {
     hak_counter_add(&heap->slow_paths, 1);
     if (HAK_LIKELY(drained == 0)) return true;
     hak_heap_end_slow_path(heap);
+    return false;
+}
+
+/* The same for a moment, in which nothing but what the heap itself has in memory is touched, and no bin: no slow path
+ * that counts or has a hand. */
+HAK_INLINE void hak_heap_end_moment(struct hak_heap *heap) {
+    /* Release as in hak_heap_end_slow_path. */
+    hak_atomic_store(&heap->busy, 0, release);
+}
+HAK_INLINE bool hak_heap_begin_moment(struct hak_heap *heap) {
+    hak_atomic_store(&heap->busy, 1, relaxed);
+    hak_signal_fence(); /* the light side of the drainer's hak_fence_threads */
+    /* Acquire as in hak_heap_begin_slow_path. */
+    if (HAK_LIKELY(hak_atomic_load(&heap->drained, acquire) == 0)) return true;
+    hak_heap_end_moment(heap);
     return false;
 }
 
@@ -235,9 +253,9 @@ void hak_heap_end_drain(struct hak_heap *heap);
 
 /* All that follows is for who has the heap (H5). */
 
-/* Gives what the heap keeps back: blocks in bins to their slabs; partial slabs to the pool, empty ones to the region.
- * The bins are the owner's, so this is for him, or for heaps that have none. While memory is tight the bins lose their
- * slots, too, and get no more than the first ones again. */
+/* Gives what the heap keeps back: blocks in bins and in quarantine to their slabs; partial slabs to the pool, empty
+ * ones to the region. The bins are the owner's, so this is for him, or for heaps that have none. While memory is tight
+ * the bins lose their slots, too, and get no more than the first ones again. */
 void hak_heap_flush(struct hak_heap *heap);
 
 /* Gives back what it keeps of classes that have not missed since the last such call: blocks in bins, and slabs that

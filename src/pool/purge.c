@@ -339,11 +339,8 @@ void hak_purge_begin_holes(uint64_t want_bytes) {
 
 size_t hak_purge_round_bytes(void) { return hak_atomic_load(&round_given_bytes, relaxed); }
 
-/* Other threads may take turns from the first line on: what drains is kept from nobody by it. */
-void hak_purge_begin_round(struct hak_heap *own) {
-    struct hak_drain drain = {NULL};
-    hak_purge_begin_holes(UINT64_MAX);
-    hak_decay_owe_all();
+void hak_purge_drain(struct hak_heap *own) {
+    struct hak_drain drain = {.first_taken = NULL};
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
     hak_in_hand_begin();
     if (own != NULL) hak_heap_flush(own);
@@ -351,6 +348,13 @@ void hak_purge_begin_round(struct hak_heap *own) {
     hak_heap_end_drains(&drain);
     hak_in_hand_end();
     hak_hand_take_up(outer);
+}
+
+/* Other threads may take turns from the first line on: what drains is kept from nobody by it. */
+void hak_purge_begin_round(struct hak_heap *own) {
+    hak_purge_begin_holes(UINT64_MAX);
+    hak_decay_owe_all();
+    hak_purge_drain(own);
     hak_decay_owe_all();
     hak_purge_begin_holes(UINT64_MAX);
 }
@@ -414,7 +418,7 @@ void hak_purge_take_turn(void) {
 /* While other threads go on, what they have touched by the end of a look is the less, the shorter it was, and each has
  * less to give back than the one before. */
 size_t hak_purge_all(struct hak_heap *own) {
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     size_t bytes = 0, found;
     bool alone = hak_atomic_load(&hak_heaps_in_use, relaxed) <= (own != NULL), is_done;
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
@@ -496,7 +500,7 @@ static void unmap_what_is_free(size_t want_bytes) {
 }
 
 void hak_purge_reclaim(struct hak_heap *own, bool drains, size_t want_bytes) {
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
     hak_in_hand_begin();
     if (own != NULL) hak_heap_flush(own);

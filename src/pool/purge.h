@@ -12,6 +12,9 @@ size_t hak_purge_all(struct hak_heap *own);
 /* Unmaps what is free in whole SuperSlabs (hak_region_unmap_super_slabs), not as a part of what the caller does. */
 void hak_purge_unmap(void);
 
+/* All caches become free blocks and units. `own` as above. */
+void hak_purge_drain(struct hak_heap *own);
+
 /* The same by turns. For one thread at a time: begins a round, in which all caches and empty slabs become free units;
  * these and kept mappings are owed (region/decay.h). */
 void hak_purge_begin_round(struct hak_heap *own);

@@ -2,49 +2,44 @@
  * (HAK_SECURE): front puts in each block that is freed, zeroed, and gets another one out, which it frees as the other
  * builds do.
  *
- *   Q1  Each class has as many places as make HAK_QUARANTINE_BYTES, within bounds, in groups of HAK_QUARANTINE_GROUP:
- *       a cache line. A secret number and its address tell the group of a block. In there it takes an empty place, or
- *       else one picked by chance, whose block comes out: so in full groups a block waits for as many frees as there
- *       are places, on average, and nobody can tell for how many. In a group that isn't full it would stay: one free
- *       in HAK_QUARANTINE_GROUP empties a place of the class besides, whichever chance picks.
- *   Q2  A block in its group is free: who finds the very block there that he frees, frees it twice. Two threads that do
- *       so at once may both put it in. Who takes out one of the two finds the other one, and knows: nobody can have
- *       put it in since, for it is not handed out yet.
+ *   Q1  A heap has for each class as many places as make HAK_QUARANTINE_BYTES, HAK_QUARANTINE_LEAST at least. A freed
+ *       block goes into the next empty one. When all are full, it goes into one that chance picks, and what was in
+ *       there comes out. So it waits for as many frees of its class as there are places, on average, and nobody can
+ *       tell for how many.
+ *   Q2  Who has the heap (H5) changes its places; others may peek. Of two threads that free a block at once only one
+ *       gets here (C3 of pool/canary.h): a block is in one place.
  *   Q3  To its slab a block in quarantine is allocated: it stays in no bin, and its page is no hole.
  *
- * One table for the process, mapped at the start; without memory for it no block waits. Lock-free. In a child
- * of fork it is what it was: a block that another thread had just taken out is lost.
+ * A heap's places are mapped when it frees its first block; without memory for them no block waits. They stay when its
+ * thread ends, as bins do, and when it is idle. In a child of fork they are what they were.
  */
 #ifndef HAK_POOL_QUARANTINE_H
 #define HAK_POOL_QUARANTINE_H
 
 #include "pool/heap.h"
 
-enum { HAK_QUARANTINE_BYTES = 64 << 10, HAK_QUARANTINE_GROUP = 8, HAK_QUARANTINE_MOST = 4096 };
+enum { HAK_QUARANTINE_BYTES = 20 << 10, HAK_QUARANTINE_LEAST = 8 };
 
-/* Makes the table and the secret number, before any block is handed out. */
+/* Decides on the places and on the secret number, before any block is handed out. */
 void hak_quarantine_begin(void);
 
-/* Another secret number (hak_secret), for tests. Nothing may be in. */
+/* Another secret number (hak_secret), for tests. */
 HAK_COLD void hak_quarantine_seed(uint64_t seed);
 
-/* Asks for the memory of a block's group, which is about to be put in. */
-void hak_quarantine_prefetch(const void *block, uint32_t size_class);
-
-/* Puts a block in. Returns the one that comes out, which is the caller's, or NULL; where there is no table, the same.
- * `turn` is another number each time. Of a block that was freed twice, `twice` tells (Q2); else it becomes NULL. */
-void *hak_quarantine_exchange(void *block, uint32_t size_class, uint64_t turn, const void **twice);
-
-/* Empties a place of the class that chance picks, which `turn` is for, as above. Returns what was in it, or NULL. */
-void *hak_quarantine_release(uint32_t size_class, uint64_t turn, const void **twice);
-
-/* True when the block is in. A guess while others free. */
-bool hak_quarantine_has(const void *block, uint32_t size_class);
+/* Puts a block in. Returns the one that comes out, which is the caller's, or NULL; where there are no places, the same.
+ * The caller has the heap. */
+void *hak_quarantine_exchange(struct hak_heap *heap, void *block, uint32_t size_class);
 
 /* How many blocks of a class are in, at this moment. */
-uint32_t hak_quarantine_count(uint32_t size_class);
+HAK_INLINE uint32_t hak_quarantine_count(const struct hak_heap *heap, uint32_t size_class) {
+    return hak_owned_peek(&heap->waiting_count[size_class]);
+}
 
-/* All go back to their slabs. `heap` as for hak_pool_put. */
+/* True when the heap has the block in, or any of any class. */
+bool hak_quarantine_has(const struct hak_heap *heap, uint32_t size_class, const void *block);
+bool hak_quarantine_has_any(const struct hak_heap *heap);
+
+/* All go back to their slabs. The caller has the heap. */
 HAK_COLD void hak_quarantine_empty(struct hak_heap *heap);
 
 #endif

@@ -74,7 +74,7 @@ void inside_profile(unsigned what, size_t interval) {
 void inside_be_background(void) { hak_thread_refuse_heap(); }
 
 void inside_background_step(unsigned part) {
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     switch (part % 8) {
     case 0:
     case 1:

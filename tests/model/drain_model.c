@@ -153,7 +153,7 @@ static void leave_and_come(void) {
     come();
 }
 static void drain_all(void) {
-    struct hak_drain drainer = {NULL};
+    struct hak_drain drainer = {.first_taken = NULL};
     for (uint32_t tries = 0; tries < 2; tries++) hak_heap_drain_others(NULL, &drainer);
     hak_heap_end_drains(&drainer);
 }

@@ -350,13 +350,6 @@ static void quarantined(void) {
     alloc(PAIR);
     hak_thread_abandon_heap();
 }
-static void quarantined_blocks(void) {
-    const void *twice;
-    quarantined();
-    void *block = had[had_count - 1];
-    had[had_count - 1] = NULL;
-    hak_quarantine_exchange(block, PAIR, 0, &twice);
-}
 static void for_frees(void) {
     usual();
     hak_heap_keep_for_frees(library_heaps[0], PAIR);
@@ -555,16 +548,12 @@ static void fail_guards(void) {
     hak_guard_free(block, stack, 1, &offset);
     block[32] ^= 1;
 }
-static void empty_quarantine_for_nobody(void) { be_nobody(), hak_quarantine_empty(NULL); }
 static void exchange_in_quarantine(void) {
     be(1), hak_heap_begin_slow_path(library_heaps[1]);
     for (uint32_t i = 0; i < 3 && i < had_count; i++) {
         void *block = had[i], *other;
-        const void *twice;
         had[i] = NULL;
-        other = hak_quarantine_exchange(block, PAIR, i, &twice);
-        if (other != NULL) hak_pool_put(library_heaps[1], PAIR, &other, 1);
-        other = hak_quarantine_release(PAIR, i, &twice);
+        other = hak_quarantine_exchange(library_heaps[1], block, PAIR);
         if (other != NULL) hak_pool_put(library_heaps[1], PAIR, &other, 1);
     }
     hak_quarantine_empty(library_heaps[1]);
@@ -700,7 +689,6 @@ FORK_AT(guards, unguarded, use_guards, 0, 0);
 FORK_AT(guards_refused, guards_refused, begin_guards, 0, 0);
 FORK_AT(guards_failed, unguarded, fail_guards, 0, 0);
 FORK_AT(quarantine, quarantined, exchange_in_quarantine, 2 + HEAP_BLOCKS, HEAP_UNITS);
-FORK_AT(quarantine_of_nobody, quarantined_blocks, empty_quarantine_for_nobody, 2 + HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(profile, usual, begin_and_end_profile, 0, 0);
 FORK_AT(many_heaps, many_heaps, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(many_heaps_free, many_heaps, free_flush, HEAP_BLOCKS, HEAP_UNITS);

@@ -273,8 +273,8 @@ void library_reset(void) {
     service.line_length = 0;
     guard_pool = guard_turns = hak_guard_live_blocks = hak_guard_live_bytes = 0;
     guard_is_refused = false;
-    quarantine = NULL;
-    quarantine_most = quarantine_group = 2;
+    memset(rows, 0, sizeof rows);
+    least_places = most_places = 2;
     hak_profile_tables = NULL;
     hak_profile_interval = random_state = facts = hak_routes_turns = starts = 0;
     hak_meter_rarity = HAK_RARITY_ONE;
@@ -506,7 +506,7 @@ uint32_t library_count_lone_units(void) {
 }
 
 void library_drain(struct hak_heap *heap) {
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     if (!hak_heap_begin_drain(heap, &drain)) return;
     hak_heap_drain_taken(&drain);
     hak_heap_end_drains(&drain);

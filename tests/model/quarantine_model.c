@@ -1,98 +1,67 @@
-/* Quarantine (pool/quarantine.h): blocks that one thread frees and another takes out, whose contents are plain data. */
+/* Quarantine (pool/quarantine.h): blocks whose contents are plain data wait in the heap of the thread that frees them,
+ * which another one may drain. And the canary, by which one of two threads frees a block (pool/canary.h). */
 #include "library.h"
 
-static void *freed[2], *out[2], *earlier; /* a group has two places, one of which that one has */
+#include <string.h>
 
-static void *put_in(void *block, uint64_t turn) {
-    const void *twice;
-    void *other = hak_quarantine_exchange(block, PAIR, turn, &twice);
-    model_assert(twice == NULL, "none is freed twice");
-    return other;
-}
+#include "pool/canary.h"
+
+static void *freed[2];
 
 static void setup(void) {
     library_start(1, 1, 3, 2);
     fake_os.maps_left = 1;
     hak_quarantine_begin();
-    for (int i = 0; i < 2; i++) freed[i] = library_take(library_heaps[i], PAIR);
-    earlier = library_take(library_heaps[0], PAIR);
-    put_in(earlier, 1);
-    out[0] = out[1] = NULL;
+    for (int i = 0; i < 2; i++) freed[i] = library_take(library_heaps[0], PAIR);
 }
 
-/* What comes out is the caller's. */
-static void exchange(int number) {
-    library_touch(freed[number]);
-    out[number] = put_in(freed[number], 1);
-    if (out[number] == NULL) return;
-    library_touch(out[number]);
-    library_put(library_heaps[number], PAIR, out[number]);
+/* What comes out is the caller's. Without the heap, the block does not wait. */
+static void free_both(void) {
+    struct hak_heap *heap = library_heaps[0];
+    for (int i = 0; i < 2; i++) {
+        library_touch(freed[i]);
+        bool is_ours = hak_heap_begin_slow_path(heap);
+        void *other = is_ours ? hak_quarantine_exchange(heap, freed[i], PAIR) : freed[i];
+        if (is_ours) hak_heap_end_slow_path(heap);
+        if (other == NULL) continue;
+        library_touch(other);
+        library_put(is_ours ? heap : NULL, PAIR, other);
+    }
 }
-static void free_one(void) { exchange(0); }
-static void free_other(void) { exchange(1); }
 
-static void check(void) {
-    model_assert((out[0] == NULL) != (out[1] == NULL), "one finds an empty place");
-    model_assert(hak_quarantine_count(PAIR) == 2, "two wait");
-    model_assert(hak_quarantine_has(freed[0], PAIR) + hak_quarantine_has(freed[1], PAIR) +
-                         hak_quarantine_has(earlier, PAIR) ==
-                     2,
-                 "and are known");
-    model_assert(library_check() == 2, "the other one is free");
-    hak_quarantine_empty(library_heaps[0]);
-    model_assert(library_check() == 0, "and now all");
+/* As a drainer does (pool/drain.h). */
+static void end_waits(void) {
+    struct hak_heap *heap = library_heaps[0];
+    if (!hak_heap_try_drain(heap)) return;
+    /* H5. Acquire pairs with the end of a slow path that the fence met. */
+    if (hak_fence_threads() && hak_atomic_load(&heap->busy, acquire) == 0) hak_quarantine_empty(heap);
+    hak_heap_end_drain(heap);
 }
-MODEL_HARNESS(quarantine_two, setup, check, free_one, free_other);
 
 static void check_emptied(void) {
-    hak_quarantine_empty(NULL);
-    model_assert(library_check() == 1, "the other block is live");
+    hak_quarantine_empty(library_heaps[0]);
+    model_assert(!hak_quarantine_has_any(library_heaps[0]), "none waits");
+    model_assert(library_check() == 0, "all are free");
 }
-/* Who empties it hands the block on. */
-static void take_again(void) {
-    hak_quarantine_empty(NULL);
-    void *blocks[4];
-    for (int i = 0; i < 4; i++) blocks[i] = library_take(library_heaps[0], PAIR);
-    for (int i = 0; i < 4; i++)
-        if (blocks[i] != NULL) library_put(library_heaps[0], PAIR, blocks[i]);
-}
-MODEL_HARNESS(quarantine_emptied, setup, check_emptied, free_one, take_again);
+MODEL_HARNESS(quarantine_drained, setup, check_emptied, free_both, end_waits);
 
-/* One comes out by chance, of whichever place. */
-static void release(void) {
-    const void *twice;
-    void *block = hak_quarantine_release(PAIR, 1, &twice);
-    model_assert(twice == NULL, "none is freed twice");
-    if (block == NULL) return;
-    library_touch(block);
-    library_put(library_heaps[1], PAIR, block);
+static _Alignas(HAK_ALIGNMENT) uint64_t live[2], found[2];
+static bool is_taken[2];
+static void setup_live(void) {
+    library_start(1, 1, 3, 1);
+    memset(live, 0, sizeof live);
+    hak_canary_hand_out(live, sizeof live[0], HAK_FROM_MALLOC);
 }
-MODEL_HARNESS(quarantine_released, setup, check_emptied, free_one, release);
-
-static bool found[2];
-static void setup_twice(void) {
-    setup();
-    found[0] = found[1] = false;
+static void take_as(int number) {
+    is_taken[number] = hak_canary_take(live, sizeof live[0], HAK_FROM_MALLOC, &found[number]);
 }
-static void free_it_as(int number) {
-    const void *mine;
-    hak_quarantine_exchange(freed[0], PAIR, (uint64_t)number, &mine);
-    found[number] = mine == freed[0];
+static void take(void) { take_as(0); }
+static void take_too(void) { take_as(1); }
+static void check_taken(void) {
+    model_assert(is_taken[0] != is_taken[1], "one of them has freed the block");
+    model_assert(found[is_taken[0]] == 0, "the other one knows");
 }
-static void free_it(void) { free_it_as(0); }
-static void free_it_again(void) { free_it_as(1); }
-static void check_found(void) {
-    const void *mine = NULL;
-    if (!found[0] && !found[1]) hak_quarantine_exchange(freed[1], PAIR, 1, &mine);
-    model_assert(found[0] || found[1] || mine == freed[0], "it is found, at the latest when one comes out");
-}
-static void check_found_by_chance(void) {
-    const void *mine = NULL;
-    if (!found[0] && !found[1]) hak_quarantine_release(PAIR, 1, &mine);
-    model_assert(found[0] || found[1] || mine == freed[0], "it is found, whichever comes out");
-}
-MODEL_HARNESS(quarantine_twice, setup_twice, check_found, free_it, free_it_again);
-MODEL_HARNESS(quarantine_twice_by_chance, setup_twice, check_found_by_chance, free_it, free_it_again);
+MODEL_HARNESS(quarantine_freed_twice, setup_live, check_taken, take, take_too);
 
 static void refused(void) {
     library_start(1, 1, 3, 1);
@@ -100,9 +69,10 @@ static void refused(void) {
     hak_quarantine_begin();
 }
 static void goes_back(void) {
-    void *block = library_take(library_heaps[0], PAIR);
-    model_assert(put_in(block, 1) == block && !hak_quarantine_has(block, PAIR), "there is none");
-    hak_quarantine_empty(NULL);
-    library_put(library_heaps[0], PAIR, block);
+    struct hak_heap *heap = library_heaps[0];
+    void *block = library_take(heap, PAIR);
+    model_assert(hak_quarantine_exchange(heap, block, PAIR) == block && !hak_quarantine_has_any(heap), "no places");
+    hak_quarantine_empty(heap);
+    library_put(heap, PAIR, block);
 }
 MODEL_HARNESS(quarantine_refused, refused, NULL, goes_back);

@@ -11,7 +11,7 @@
 #include "case.h"
 #include "operators.h"
 
-enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 1024 /* of these, 64 KiB */, LONG = 40 * PLACES };
+enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 320 /* of these, 20 KiB */, LONG = 40 * PLACES };
 
 /* Of a page run, and of an object with a mapping of its own. */
 enum { RUN = 100000, MAPPING = (64 << 20) + 1000 };
@@ -46,6 +46,40 @@ static void *free_in_thread(void *block) {
 static void by_thread(void *block) {
     pthread_t thread;
     expect(pthread_create(&thread, NULL, free_in_thread, block) == 0, "no thread");
+    pthread_join(thread, NULL);
+}
+
+/* Frees the block, and writes to it, in a thread that sleeps then. */
+static void *free_and_write(void *is_done) {
+    char *block = block_of(3 * SIZE);
+    case_print(1, "%#lx", (unsigned long)(uintptr_t)block);
+    free(block);
+    *(volatile char *)hidden(block + 7) = 1;
+    atomic_store((atomic_bool *)is_done, true);
+    pause();
+    return NULL;
+}
+
+static void write_in_sleeper(void) {
+    static atomic_bool is_done;
+    pthread_t thread;
+    expect(pthread_create(&thread, NULL, free_and_write, &is_done) == 0, "no thread");
+    while (!atomic_load(&is_done)) usleep(1000);
+}
+
+/* Two threads free a block at once. */
+static atomic_int racers;
+static void *free_at_once(void *block) {
+    atomic_fetch_add(&racers, 1);
+    while (atomic_load(&racers) < 2) continue;
+    free(block);
+    return NULL;
+}
+
+static void free_in_two(void *block) {
+    pthread_t thread;
+    expect(pthread_create(&thread, NULL, free_at_once, block) == 0, "no thread");
+    free_at_once(block);
     pthread_join(thread, NULL);
 }
 
@@ -132,6 +166,10 @@ static void victim(const char *what) {
     }
     misuse_families(what, block);
     if (!strcmp(what, "large")) free_sized_as(hidden(malloc(100000)), 200000);
+    if (!strcmp(what, "large-smaller")) free_sized_as(told(malloc(RUN)), RUN - 1);
+    if (!strcmp(what, "large-small")) free_sized_as(told(malloc(RUN)), 100);
+    if (!strcmp(what, "mapping-smaller")) free_sized_as(told(malloc(MAPPING)), MAPPING - 4096);
+    if (!strcmp(what, "twice-at-once")) free_in_two(hidden(block));
     if (!strcmp(what, "none")) free_sized_as(hidden(malloc(100)), 100000);
     free(block);
     if (!strcmp(what, "twice")) free(hidden(block));
@@ -153,7 +191,8 @@ static void victim(const char *what) {
         free(waiting);
         *(volatile char *)(waiting + 7) = 1;
     }
-    if (!strcmp(what, "waiting-trim")) malloc_trim(0);
+    if (!strncmp(what, "sleeper", 7)) write_in_sleeper();
+    if (!strcmp(what, "waiting-trim") || !strcmp(what, "sleeper-trim")) malloc_trim(0);
     if (!strcmp(what, "waiting-few")) { /* and no more than few blocks of the size */
         for (int i = 0; i < LONG * 4; i++) free(hidden(malloc(3 * SIZE)));
         _exit(0);
@@ -186,6 +225,7 @@ static void run_twice(void) {
     expect_end("twice", "double free of a block of 56 bytes");
     expect_end("twice-later", "double free of a block of 56 bytes");
     expect_end("twice-by-thread", "double free of a block of 56 bytes");
+    for (int i = 0; i < 50; i++) expect_end("twice-at-once", "double free of a block of 56 bytes");
     expect_end("realloc", "invalid pointer: a freed block of 56 bytes");
     expect_end("usable-size", "invalid pointer: a freed block of 56 bytes");
 }
@@ -407,6 +447,8 @@ static void run_zero(void) {
 static void run_waiting(void) {
     expect_end("waiting-exit", "write after free: 7 bytes into a freed block of 168 bytes");
     expect_end("waiting-trim", "write after free: 7 bytes into a freed block of 168 bytes");
+    expect_end("sleeper-exit", "write after free: 7 bytes into a freed block of 168 bytes");
+    expect_end("sleeper-trim", "write after free: 7 bytes into a freed block of 168 bytes");
     expect_end("waiting-few", "write after free: 7 bytes into a freed block of 168 bytes");
 }
 
@@ -414,6 +456,9 @@ static void run_sizes(void) {
     expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
     expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
     expect_end("large", "*wrong size: 200000 bytes for a block of 100000 bytes\n");
+    expect_end("large-smaller", "wrong size: 99999 bytes for a block of 100000 bytes");
+    expect_end("large-small", "wrong size: 100 bytes for a block of 100000 bytes");
+    expect_end("mapping-smaller", "wrong size: 67105768 bytes for a block of 67109864 bytes");
     expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
 }
 

@@ -536,7 +536,7 @@ static void miss_when_asked(void) {
     hak_front_free_miss(hak_malloc(9000));
 }
 static void drain_by_another(void) {
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     hak_heap_begin_drain(hak_thread_heap, &drain);
     hak_heap_drain_taken(&drain);
     hak_heap_end_drains(&drain);

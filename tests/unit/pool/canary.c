@@ -6,9 +6,9 @@
 
 #include "pool/canary.h"
 
-enum { USABLE = 56, BLOCK = USABLE + sizeof(uint64_t) };
+enum { USABLE = 56, BLOCK = USABLE + sizeof(uint64_t), LONGEST = 240 };
 
-static _Alignas(HAK_ALIGNMENT) unsigned char block[BLOCK];
+static _Alignas(HAK_ALIGNMENT) unsigned char block[LONGEST];
 
 static void hand_out(void *from) { hak_canary_hand_out(block, USABLE, *(const uint32_t *)from); }
 static void take_back(void *from) { hak_canary_take_back(block, USABLE, *(const uint32_t *)from); }
@@ -65,6 +65,27 @@ static void write_after_free(void **state) {
         memset(block, 0, sizeof block);
         block[i] = 1;
         expect_misuse(fake_os_catch(hand_out, &from), HAK_MISUSE_FREED_WRITE, "free", i);
+    }
+}
+
+static size_t whole;
+static void look(void *nothing) {
+    (void)nothing;
+    hak_canary_look(block, whole - sizeof(uint64_t));
+}
+
+/* Of each length, however it is taken apart. */
+static void each_byte(void **state) {
+    (void)state;
+    for (whole = HAK_ALIGNMENT; whole <= LONGEST; whole += HAK_ALIGNMENT) {
+        memset(block, 0, sizeof block);
+        look(NULL);
+        for (size_t i = 0; i < whole; i++) {
+            block[i] = 1;
+            unit_expect_misuse(fake_os_catch(look, NULL), HAK_MISUSE_FREED_WRITE, "free", block, i,
+                               whole - sizeof(uint64_t));
+            block[i] = 0;
+        }
     }
 }
 
@@ -147,4 +168,5 @@ static void origins_of_large(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(origins_of_large), cmocka_unit_test(a_life),
-          cmocka_unit_test(overflow), cmocka_unit_test(write_after_free), cmocka_unit_test(misuse_of_calls))
+          cmocka_unit_test(overflow), cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte),
+          cmocka_unit_test(misuse_of_calls))

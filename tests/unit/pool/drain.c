@@ -17,7 +17,7 @@ static void **top(void) { return heap->bins[CLASS].top; }
 
 /* One heap, drained as the background thread does it. */
 static void drain_heap(struct hak_heap *one) {
-    struct hak_drain drain = {NULL};
+    struct hak_drain drain = {.first_taken = NULL};
     if (!hak_heap_begin_drain(one, &drain)) return;
     hak_heap_drain_taken(&drain);
     hak_heap_end_drains(&drain);
@@ -259,7 +259,7 @@ static void all_but_own(void **state) {
     (void)state;
     start();
     struct hak_heap *other = hak_heap_acquire();
-    struct hak_drain drainer = {NULL};
+    struct hak_drain drainer = {.first_taken = NULL};
     assert_true(hak_heap_drain_others(heap, &drainer));
     assert_int_equal(hak_heap_cached(heap, CLASS), CACHED);
     assert_false(hak_heap_begin_slow_path(other));
@@ -275,7 +275,7 @@ static void all_but_own(void **state) {
 /* An owner in a slow path keeps his heap until its end, and goes without it from then on. */
 static void later(void **state) {
     (void)state;
-    struct hak_drain drainer = {NULL}, another = {NULL};
+    struct hak_drain drainer = {.first_taken = NULL}, another = {.first_taken = NULL};
     start();
     assert_true(hak_heap_begin_slow_path(heap));
     assert_false(hak_heap_drain_others(NULL, &drainer));
@@ -299,7 +299,7 @@ static void later(void **state) {
 /* What a thread has left in its bins goes back by the same calls. */
 static void kept(void **state) {
     (void)state;
-    struct hak_drain drainer = {NULL};
+    struct hak_drain drainer = {.first_taken = NULL};
     start();
     hak_heap_leave(heap);
     assert_int_equal(free_blocks(), slab_blocks() - 16);
@@ -316,7 +316,7 @@ static void kept(void **state) {
 static int fences;
 static void count_fence(void) { fences++; }
 static int fences_to_drain_others(void) {
-    struct hak_drain drainer = {NULL};
+    struct hak_drain drainer = {.first_taken = NULL};
     fences = 0;
     fake_os.between_fences = count_fence;
     assert_true(hak_heap_drain_others(NULL, &drainer));
