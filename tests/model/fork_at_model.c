@@ -342,8 +342,11 @@ static void guards_refused(void) {
     usual();
     fake_os.reserves_left = 0;
 }
+static _Alignas(HAK_ALIGNMENT) uint64_t with_canary[2];
 static void quarantined(void) {
     usual();
+    memset(with_canary, 0, sizeof with_canary);
+    hak_canary_hand_out(with_canary, sizeof with_canary[0], HAK_FROM_MALLOC);
     fake_os.maps_left = 1;
     hak_quarantine_begin();
     hak_thread_heap = library_heaps[1];
@@ -549,6 +552,8 @@ static void fail_guards(void) {
     block[32] ^= 1;
 }
 static void exchange_in_quarantine(void) {
+    uint64_t found;
+    hak_canary_take(with_canary, sizeof with_canary[0], HAK_FROM_MALLOC, &found);
     be(1), hak_heap_begin_slow_path(library_heaps[1]);
     for (uint32_t i = 0; i < 3 && i < had_count; i++) {
         void *block = had[i], *other;
