@@ -1,10 +1,11 @@
 """From a record's raw values to a report: medians, ratios with intervals, verdicts.
 
 Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary,
-and its verdict stands alone; the intervals of the other metrics are widened for their number, so that a report of many
-verdicts raises no more false alarms than one verdict does. A suite's verdict is that on the geometric mean; the ratios
-of its single cases are widened for the number of allocators. Where the rounds are too few for intervals so wide to have
-ends, they stay those of single verdicts, and the report says which they are.
+and each of its verdicts stands alone: where there are several, the report says that one may be by chance. The intervals
+of the other metrics are widened for their number, so that all their verdicts raise no more false alarms than one does.
+A suite's verdict is that on the geometric mean; the ratios of its single cases are widened for the number of
+allocators. Where the rounds are too few for intervals so wide to have ends, they stay those of single verdicts, and the
+report says which they are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from hakmem.report.model import Case, Comparison, Entry, Report, Section, Table
 from hakmem.statistics import CONFIDENCE, Interval
 
 COMPARED = ("wall_s", "cpu_s", "peak_rss_bytes", "minor_faults")
+
+BY_CHANCE = " So of many verdicts one may be by chance."
 
 Figure = Callable[[str, str], Sequence[float]]  # of a case and a variant; empty: there is none
 
@@ -118,10 +121,12 @@ def report(
     others = [name for name in dict.fromkeys(metrics) if name != primary and name in present]
     wider = confidence or _each_of(len(others) * (len(record.variants) - 1) * len(record.cases), record.rounds)
     several = len(record.cases) > 1
+    is_one = (len(record.variants) - 1) * len(record.cases) <= 1
     sections: list[Section] = []
     for name in [primary, *others]:
         alone = name == primary and confidence is None
-        each, notes = (CONFIDENCE, ()) if alone else (wider, (_holding(wider),))
+        each = CONFIDENCE if alone else wider
+        notes = () if alone and is_one else (_holding(each) + (BY_CHANCE if alone else ""),)
         found = section(
             record,
             metric(record, name),

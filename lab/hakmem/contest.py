@@ -127,7 +127,9 @@ def _cases(side: _Side) -> list[str]:
     for case, of_case in side.values.items():
         cells = [_cell(side, case, name) if name in of_case else "failed" for name in names]
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
-    return [*lines, "", "Ratios to the best of the row; bold is the best, and what its rounds don't tell from it."]
+    best = "Ratios to the best of the row, by medians; bold is the best, and what its rounds don't tell from it."
+    paired = "Ratios are paired by round, so what isn't told from the best may lie below 1."
+    return [*lines, "", f"{best} {paired}"]
 
 
 def _cell(side: _Side, case: str, name: str) -> str:

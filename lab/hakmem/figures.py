@@ -263,7 +263,7 @@ def _best(record: Record, figure: Measured, cases: list[str]) -> str:
         if name not in record.variants:
             raise FigureError(f"{record.id} has no variant {name!r}; it has {', '.join(record.variants)}")
         found = [record.values(case, name, figure.metric) for case in cases]
-        if all(found):
+        if all(values and min(values) > 0 for values in found):
             means[name] = statistics.geometric_mean([medians.median(values) for values in found])
     if not means:
         raise FigureError(f"{record.id} has nobody to compare {figure.variant!r} with by {figure.metric}")
@@ -309,10 +309,10 @@ def _has_failed(record: Record, cell: Measured) -> bool:
 
 def provenance(record: Record) -> str:
     machine = record.machine
-    return (
-        f"{record.rounds} interleaved rounds on {record.date:%Y-%m-%d}; {machine.cpu}, {machine.cores} cores, "
-        f"kernel {machine.kernel}"
-    )
+    where = f"{machine.cpu}, {machine.cores} cores, kernel {machine.kernel}"
+    if record.machines:
+        where = words.machines(record.machines.values())
+    return f"{record.rounds} interleaved rounds on {record.date:%Y-%m-%d}; {where}"
 
 
 def lookup(records: Mapping[str, Record]) -> Find:

@@ -132,15 +132,17 @@ def prometheus(url: str) -> Ask:
         is_usable = False
     if not is_usable or not url.isprintable() or " " in url:
         raise LabError(f"--prometheus {shown}: expected http://HOST:PORT")
-    headers = {}
+    login = None
     if parts.username is not None:
         pair = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        login = f"Basic {base64.b64encode(pair.encode()).decode()}"
     server = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     def ask(expression: str, at: float) -> list[Mapping[str, Any]]:
         words = urllib.parse.urlencode({"query": expression, "time": f"{at:.3f}"}).encode()
-        question = urllib.request.Request(f"{server.rstrip('/')}/api/v1/query", words, headers)
+        question = urllib.request.Request(f"{server.rstrip('/')}/api/v1/query", words)
+        if login is not None:
+            question.add_unredirected_header("Authorization", login)
         try:
             with urllib.request.urlopen(question, timeout=ANSWER_S) as answer:
                 found = json.load(answer)

@@ -130,14 +130,14 @@ class Measurement:
     cases: list[Case]
     variants: list[Variant]
     rounds: int = 0  # whole ones
-    interrupted: bool = False
+    interrupted: bool = False  # somebody ended it, no machine was left, or there was no room
     blocks: list[str] = field(default_factory=list)  # the machine of each round
     machines: dict[str, Machine] = field(default_factory=dict)  # others than this: by name, before its first round
     load_at_end: tuple[float, float, float] = (0, 0, 0)
     samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    tree: tuple[str | None, bool | None] = field(default_factory=tree.checked_out)  # at the beginning
+    tree: tuple[str | None, bool | None] = field(default_factory=lambda: tree.checked_out())  # at the beginning
     hashes: dict[str, str | None] = field(default_factory=dict)  # of the variants' libraries, at the beginning
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
@@ -311,16 +311,15 @@ def measure(
     place: Place | None = None,
 ) -> Measurement:
     """Runs every case under every variant `warmup` times uncounted on each machine, then `rounds` times in all. A round
-    that is lost is run again. A machine on which nothing has succeeded is left out. At least one variant of one case
-    must succeed in one whole round, else LabError. Where this machine has no room left, whole rounds are kept, as they
-    are when it is asked to end."""
+    that is lost is run again. So is one of which nothing succeeds, and its machine is left out. At least one variant of
+    one case must succeed in one whole round, else LabError. Where no machine is left, or this one has no room left,
+    whole rounds are kept, as they are when it is asked to end."""
     result = Measurement(list(cases), list(variants))
     result.hashes = {variant.name: variant.allocator.sha256() for variant in variants}
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
     failed: set[tuple[str, str]] = set()
     own: Counter[str] = Counter()  # rounds that each machine has begun
-    able: set[str] = set()  # machines on which something has succeeded
-    unable: dict[str, Failure] = {}  # machines on which nothing has, with what failed first
+    unable: dict[str, list[Failure]] = {}  # machines on which nothing of a round has succeeded, with what failed
     begun = counted = 0
 
     def next_turn(name: str) -> Turn | None:
@@ -345,12 +344,11 @@ def measure(
             counted -= done.turn.round > 0
             result.notes.append(f"a round was lost with the machine {done.machine}")
             return
-        if done.outcome.samples:
-            able.add(done.machine)
-        elif done.outcome.failures and done.machine not in able:
+        if done.outcome.failures and not done.outcome.samples:
             counted -= done.turn.round > 0
-            unable[done.machine] = done.outcome.failures[0]
-            result.notes.append(f"{done.machine} was left out: {unable[done.machine].reason}")
+            unable[done.machine] = done.outcome.failures
+            if done.machine != HERE:
+                result.notes.append(f"{done.machine} was left out: {done.outcome.failures[0].reason}")
             return
         if done.outcome.machine:
             result.machines.setdefault(done.machine, done.outcome.machine)
@@ -369,7 +367,10 @@ def measure(
         for done in (place or Here()).run(next_turn, on_run):
             take(done)
         if result.rounds < rounds:
-            result.notes.append(f"{result.rounds} of {rounds} rounds: no machine was left")
+            result.failures += [failure for failures in unable.values() for failure in failures]
+            why = "nothing of the next one has succeeded" if HERE in unable else "no machine was left"
+            result.notes.append(f"{result.rounds} of {rounds} rounds: {why}")
+            result.interrupted = HERE not in unable and result.rounds > 0
     except KeyboardInterrupt:
         result.interrupted = True
     except OSError as error:
@@ -383,8 +384,7 @@ def measure(
     if not any(some for by_variant in result.samples.values() for some in by_variant.values()):
         if result.interrupted:
             raise InterruptedEarly("interrupted before the first whole round; nothing to keep")
-        failures = [*result.failures, *unable.values()]
-        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in failures]
+        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in result.failures]
         raise LabError(reasons[0] if reasons else "no machine has run a whole round; nothing to keep")
     return result
 

@@ -23,7 +23,7 @@ from hakmem.allocators import hakmem
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
 from hakmem.ledger import Record
-from hakmem.measure import Case, Outcome, Place, Step, Turn, Variant
+from hakmem.measure import Case, Failure, Outcome, Place, Step, Turn, Variant
 from hakmem.report.model import Report
 from hakmem.settings import Knob
 
@@ -176,14 +176,17 @@ class Search:
 
 
 def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step: Callable[[Step], None]) -> None:
-    """All settings of a search; a round that is lost is run again. LabError where the default fails, to which the
-    others are compared."""
+    """All settings of a search; a round that is lost is run again. So is one of which nothing succeeds, and its machine
+    is left out. LabError where the default fails, to which the others are compared."""
     default = fixed(DEFAULT, {})
     begun = 0
     lost: list[Turn] = []
+    unable: dict[str, Failure] = {}  # machines on which nothing of a round has succeeded, with what failed first
 
     def next_turn(machine: str) -> Turn | None:
         nonlocal begun
+        if machine in unable:
+            return None
         if lost:
             return lost.pop()
         asked = [variant for variant in (search.ask() for _ in range(IN_A_ROUND)) if variant is not None]
@@ -200,10 +203,20 @@ def run(search: Tries, cases: Sequence[Case], place: Place, count: int, on_step:
             lost.append(done.turn)
             continue
         failed = [one for one in done.outcome.failures if one.variant == DEFAULT]
+        if failed and not done.outcome.samples:
+            lost.append(done.turn)
+            unable[done.machine] = failed[0]
+            continue
         if failed:
-            raise LabError(f"{failed[0].case} at the default: {failed[0].reason}")
+            raise _broken(failed[0])
         for variant in done.turn.variants[1:]:
             search.tell(variant.name, _ratios(done.outcome, cases, variant.name))
+    if lost and unable:
+        raise _broken(next(iter(unable.values())))
+
+
+def _broken(failure: Failure) -> LabError:
+    return LabError(f"{failure.case} at the default: {failure.reason}")
 
 
 def _memory_of(case: Case) -> str:

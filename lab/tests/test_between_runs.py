@@ -169,6 +169,20 @@ def test_the_runs_that_decide_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert any(note.startswith("screened: held_slabs=64: time 0.8") for note in record.notes)
 
 
+def test_what_failed_in_the_runs_that_decide_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = costs(monkeypatch, (0.8, 1.0))
+    run = CommandCase.run
+
+    def breaking(self: CommandCase, variant: Variant) -> Sample:
+        if len(seen) >= 64:
+            raise LabError("no such file")
+        return run(self, variant)
+
+    monkeypatch.setattr(CommandCase, "run", breaking)
+    said = learn("-o", str(tmp_path / "true.policy"))[1]
+    assert "failed on default: no such file" in said, said
+
+
 @pytest.mark.parametrize("gain", [(1.0, 1.0), (0.8, 1.1)])
 def test_what_saves_nothing_or_costs_memory_is_not_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gain: tuple[float, float]

@@ -7,12 +7,13 @@ from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
-from hakmem import claims, ledger, pictures, uncited
+from hakmem import claims, figures, ledger, pictures, uncited
 from hakmem.errors import LabError
 from hakmem.ledger import FailedRun
 from hakmem.report import chart
-from sample_record import VALUES, keep_unsigned, record
+from sample_record import MACHINE, VALUES, keep_unsigned, record
 
 ID = "2026-01-02-sample"
 RATIO = 'ratio("mixed 400", hakmem, glibc, operations_per_s)'
@@ -330,6 +331,38 @@ def test_the_best_rival_is_that_of_the_metric(tmp_path: Path) -> None:
     for words, expected in rivals.items():
         text = f"x <!-- figure: {ID} ratio(hot, hakmem, {words}) -->{expected}<!-- end --> {LINK}"
         assert findings(tmp_path, text) == []
+
+
+def test_figures_of_several_machines_name_all_of_them() -> None:
+    other = msgspec.structs.replace(MACHINE, cpu="another")
+    kept = record(rounds=8, machines={"a": MACHINE, "b": other}, blocks=["a", "b"] * 4)
+    said = figures.provenance(kept)
+    assert MACHINE.cpu in said and "1 x another" in said and "2 machines" in said
+
+
+def test_a_rival_with_zeros_is_not_the_best(tmp_path: Path) -> None:
+    faults = {"hakmem": 2.0, "quick": 1.0, "none": 0.0}
+    keep_unsigned(
+        record({("hot", name, "major_faults"): [of] * 8 for name, of in faults.items()}), tmp_path / "evidence"
+    )
+    text = f"x <!-- figure: {ID} ratio(hot, hakmem, best, major_faults) -->2.000 (2.000-2.000)<!-- end --> {LINK}"
+    assert findings(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "hakmem is two and a half times faster than glibc",
+        "it is faster by half",
+        "hakmem beats glibc by a third",
+        "RSS is one sixth of glibc's",
+        "it takes a seventh of the time",
+        "it serves twice as many requests",
+    ],
+)
+def test_a_claim_in_words_is_found(tmp_path: Path, claim: str) -> None:
+    (found,) = findings(tmp_path, f"{claim}.")
+    assert "a figure that no record backs" in found
 
 
 def test_parts_changes_and_medians(tree: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_lost_scheduler_loses_no_round_that_was_whole(tmp_path: Path, capfd: p
 
         command = measure.CommandCase(("sleep", "0.2"))
         done = measure.measure([command], sides(), 100, warmup=0, on_step=kill, place=place)
-    assert 4 <= done.rounds < 10 and len(done.blocks) == done.rounds
+    assert 4 <= done.rounds < 10 and len(done.blocks) == done.rounds and done.interrupted
     assert f"{done.rounds} of 100 rounds: no machine was left" in done.notes
     assert all(len(samples) == done.rounds for by_variant in done.samples.values() for samples in by_variant.values())
     said = capfd.readouterr().err

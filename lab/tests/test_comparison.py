@@ -61,6 +61,15 @@ def test_secondary_metrics_have_wider_intervals() -> None:
     assert among.low <= alone.low and among.high >= alone.high and among != alone
 
 
+def test_several_verdicts_on_the_primary_metric_may_be_by_chance() -> None:
+    said = "Each interval holds with 95%. So of many verdicts one may be by chance."
+    one = command_record(WALL)
+    values = {(series.case, series.variant, series.metric): series.values for series in one.series}
+    several = record({**values, ("sort", "other", "wall_s"): WALL})
+    assert compared(comparison.report(one, "sort")).notes == ()
+    assert compared(comparison.report(several, "sort")).notes == (said,)
+
+
 def test_zeros_have_no_ratio_and_no_verdict() -> None:
     report = comparison.report(command_record(WALL), "sort", metrics=("major_faults",))
     entry = compared(report, 1).cases[0].entry("hakmem")

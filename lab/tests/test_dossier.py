@@ -210,6 +210,15 @@ def test_output_is_compared_with_the_incumbent_s() -> None:
     assert within.failures == [] and within.notes == restless.notes
 
 
+def test_who_failed_has_no_output() -> None:
+    whole = measured(new=(1.0, 1.0))
+    left = [one for one in whole.series if one.variant != "new"]
+    record = sample(whole.by_name, series=left, failures=[FailedRun("work", "new", 1, "killed by signal 11")])
+    sections = page.report(record, rule("new"), "0" * 64, None).sections
+    (table,) = [one for one in sections if isinstance(one, Table) and one.title == "Takeover and output"]
+    assert {row[0]: row[3:] for row in table.rows} == {"glibc": ("the same", "30"), "new": ("none", "0")}
+
+
 def test_what_was_not_measured_is_said_with_the_reason() -> None:
     record = sample(measured(new=(1.0, 1.0)).by_name, notes=[f"{page.UNMEASURED}system calls: strace is not installed"])
     shown = page.report(record, rule("new"), "0" * 64, None)

@@ -291,6 +291,27 @@ def test_a_password_in_the_address_is_told_to_the_server_and_to_nobody_else() ->
         assert "pass" not in str(raised.value) and "pa ss" not in str(raised.value) and "//me" not in str(raised.value)
 
 
+def test_who_a_server_redirects_to_is_not_told_the_password() -> None:
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        for place in ("/elsewhere", None):
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(65536))
+                to = f"http://localhost:{server.getsockname()[1]}{place}" if place else ""
+                head = f"302 Found\r\nLocation: {to}" if place else "404 Not Found"
+                connection.sendall(f"HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(LabError, match="refuses up"):
+            fleet.prometheus(f"http://me:pass@127.0.0.1:{server.getsockname()[1]}")("up", 0)
+        thread.join()
+    assert [b"Authorization" in one for one in heard] == [True, False]
+
+
 # ---- The library -----------------------------------------------------------------------------------------------------
 
 WAITS = "#include <unistd.h>\nint main(void) { pause(); }"

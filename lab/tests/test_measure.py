@@ -146,6 +146,48 @@ def test_a_machine_on_which_nothing_succeeds_is_left_out(names: tuple[str, ...],
         measure.measure([Scripted(numbered)], variants("a", "b"), 6, warmup=warmup, place=Machines("bare"))
 
 
+class Breaking(Machines):
+    """From a round on nothing succeeds on those that are called bare: the program's folder is gone, say."""
+
+    def outcome(self, name: str, turn: Turn) -> Outcome:
+        return super().outcome(name if turn.number >= 2 else "good", turn)
+
+
+def test_a_machine_that_breaks_later_is_left_out_and_its_whole_rounds_are_kept() -> None:
+    done = measure.measure([Scripted(numbered)], variants("a", "b"), 8, warmup=0, place=Breaking("bare", "good"))
+    assert (done.rounds, done.failures, Counter(done.blocks)) == (8, [], {"bare": 2, "good": 6})
+    assert len(done.values("case", "a", "wall_s")) == len(done.values("case", "b", "wall_s")) == 8
+    assert (done.notes, done.interrupted) == (["bare was left out: prog: command not found"], False)
+
+
+def test_without_a_machine_that_works_whole_rounds_are_kept() -> None:
+    """As interrupted ones: who ends the machines could have looked at what there was."""
+    done = measure.measure([Scripted(numbered)], variants("a", "b"), 8, warmup=0, place=Breaking("bare"))
+    assert (done.rounds, done.interrupted, len(done.values("case", "b", "wall_s"))) == (2, True, 2)
+    assert {failure.variant for failure in done.failures} == {"a", "b"}
+    assert done.notes[-1] == "2 of 8 rounds: no machine was left"
+
+
+def test_when_nothing_succeeds_any_more_whole_rounds_are_kept() -> None:
+    """What the program reads was removed, say: it is no fault of an allocator."""
+
+    def behaviour(name: str, number: int) -> Sample:
+        if number >= 3:
+            raise LabError("no such file")
+        return numbered(name, number)
+
+    case = Scripted(behaviour)
+    done = measure.measure([case], variants("a", "b"), 10, warmup=0)
+    assert (done.rounds, done.interrupted) == (3, False)
+    assert done.values("case", "a", "wall_s") == done.values("case", "b", "wall_s") == [0.0, 1.0, 2.0]
+    assert {(failure.variant, failure.round, failure.reason) for failure in done.failures} == {
+        ("a", 4, "no such file"),
+        ("b", 4, "no such file"),
+    }
+    assert done.notes == ["3 of 10 rounds: nothing of the next one has succeeded"]
+    assert case.order.count("a") == 4  # nothing is asked again
+
+
 def failing(variant: str, at_run: int) -> Behaviour:
     def behaviour(name: str, number: int) -> Sample:
         if name == variant and number >= at_run:

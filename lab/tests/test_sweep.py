@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from hakmem import behaviours, cli, native, settings, sweep
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
-from hakmem.measure import Case, CommandCase, Done, Here, OnRun, Outcome, Sample, Turn, Variant
+from hakmem.measure import Case, CommandCase, Done, Here, OnRun, Outcome, Sample, Turn, Variant, run_turn
 from hakmem.settings import Knob
 from hakmem.suite import BenchCase
 
@@ -187,6 +188,26 @@ def test_the_default_must_work() -> None:
         sweep.run(sweep.Search(BOWL, 4, 1), [Broken()], Here(), 4, lambda step: None)
 
 
+def test_a_machine_on_which_nothing_succeeds_is_left_out() -> None:
+    """It lacks the program, say: what the others find stands."""
+
+    class Two(Here):
+        def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+            while turns := [(name, turn) for name in ("bare", "good") if (turn := next_turn(name)) is not None]:
+                for name, turn in turns:
+                    yield Done(name, turn, run_turn(replace(turn, cases=[Bare()]) if name == "bare" else turn))
+
+    class Bare(Bowl):
+        def run(self, variant: Variant) -> Sample:
+            asked.append(variant.name)
+            raise LabError("prog: command not found")
+
+    asked: list[str] = []
+    search, alone = sweep.Search(BOWL, 12, 1), searched(12, 1)
+    sweep.run(search, [Bowl()], Two(), 12, lambda step: None)
+    assert len(search.rows) == len(alone.rows) and asked.count(sweep.DEFAULT) == 1
+
+
 # ---- Behaviours ------------------------------------------------------------------------------------------------------
 
 
@@ -255,10 +276,11 @@ def test_what_makes_no_sweep_is_refused(words: list[str], said: str, monkeypatch
     assert done.exit_code != 0 and isinstance(done.exception, LabError) and said in str(done.exception)
 
 
-def test_ctrl_c_shows_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_what_ends_the_first_stage_loses_nothing(end: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: BehaviourCase, variant: Variant) -> Sample:
         if next(count) == 30:
-            raise KeyboardInterrupt
+            raise end
         is_best = variant.settings.get("HAKMEM_KNOBS") == "decay_ms=4000"
         return Sample({"cost_ns": 5.0 if is_best else 10.0, "mean_rss_bytes": 100.0}, "0x1", True)
 

@@ -82,7 +82,7 @@ def command(
             with progress.shown() as on_step:
                 sides_of = [sweep.fixed(sweep.DEFAULT, {}), *finalists, *others]
                 done = measure.measure(cases, sides_of, rounds, on_step=on_step, place=place)
-    except (KeyboardInterrupt, LabError):
+    except (KeyboardInterrupt, LabError, OSError):
         for line in sweep.unfinished(search):  # no record has them
             click.echo(f"hakmem: {line}", err=True)
         raise

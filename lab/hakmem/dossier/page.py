@@ -94,6 +94,8 @@ def _takeover(record: Record, rule: Rule) -> Table:
 def _output(record: Record, name: str) -> str:
     if any(failure.variant == name and failure.reason.startswith(OTHER_OUTPUT) for failure in record.failures):
         return "another"
+    if not any(series.variant == name for series in record.series):
+        return "none"  # it failed
     return "not compared" if any(note.startswith(f"{UNMEASURED}output") for note in record.notes) else "the same"
 
 
