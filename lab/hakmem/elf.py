@@ -19,7 +19,7 @@ from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import Section
-from elftools.elf.segments import InterpSegment
+from elftools.elf.segments import InterpSegment, NoteSegment
 
 from hakmem import foreign
 from hakmem.errors import LabError
@@ -88,6 +88,17 @@ class Elf:
 def is_elf(path: Path) -> bool:
     with open(path, "rb") as file:
         return file.read(len(MAGIC)) == MAGIC
+
+
+def build_id(path: Path) -> str | None:
+    """As hexadecimal digits. None: it has none, or is no ELF file that can be read."""
+    try:
+        with foreign.opened(path) as file:
+            segments = [one for one in ELFFile(file).iter_segments() if isinstance(one, NoteSegment)]
+            notes = [note for segment in segments for note in segment.iter_notes()]
+    except Exception:  # whatever pyelftools lets through
+        return None
+    return next((note["n_desc"] for note in notes if note["n_type"] == "NT_GNU_BUILD_ID"), None)
 
 
 def read(path: Path) -> Elf:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -107,18 +107,26 @@ def look(pid: int, *options: str, timeout_s: float | None = None) -> Plain:
 
 
 def look_at_end(
-    file: Path, words: Sequence[str], environment: Mapping[str, str], out: TextIO | None, *options: str
+    file: Path,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    out: TextIO | None,
+    to: Callable[[subprocess.Popen[bytes]], None],
+    *options: str,
 ) -> Plain:
     """Runs a program, and looks at it when it is about to end. Its input and errors are the caller's, and its output,
-    unless that goes to `out`."""
+    unless that goes to `out`. `to` is told of the helper, which passes on what asks it to end."""
     ready = dict(environment)
     preload = ready.pop("LD_PRELOAD", "")
     with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
         result, complaint = Path(folder, "result"), Path(folder, "complaint")
         complaint.touch()
         places = ["--at-end", str(result), str(complaint), preload, str(file)]
-        done = subprocess.run([str(native.helper("explain")), *options, *places, *words], env=ready, stdout=out)
-        _check(done.returncode, complaint.read_bytes())
+        call = [str(native.helper("explain")), *options, *places, *words]
+        with process.started(call, ready, None, out) as child:
+            to(child)
+            status = child.wait()
+        _check(status, complaint.read_bytes())
         return _parsed(result.read_bytes())
 
 
@@ -128,11 +136,11 @@ def look_after(
     words: Sequence[str],
     environment: Mapping[str, str],
     out: TextIO | None,
+    to: Callable[[subprocess.Popen[bytes]], None],
     *options: str,
 ) -> Plain:
-    """Starts a program, looks at it after a while, and lets it go on to its end. Who asks this process to end asks the
-    program."""
-    with process.passed_on([]) as to, process.started(words, environment, file, out) as child:
+    """Starts a program, tells `to` of it, looks at it after a while, and lets it go on to its end."""
+    with process.started(words, environment, file, out) as child:
         to(child)
         try:
             child.wait(seconds)

@@ -124,7 +124,7 @@ Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time
 def prometheus(url: str) -> Ask:
     """Asks a server's HTTP interface. A name with a password in the address is what the server is told, and nobody
     else."""
-    shown = re.sub(r"//[^/]*@", "//", url)
+    shown = re.sub(r"//.*@", "//", url)
     try:
         parts = urllib.parse.urlsplit(url)
         is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

@@ -256,7 +256,7 @@ OnRun = Callable[[Turn, int, str, str], None]  # before a run: its number within
 
 
 def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: None) -> Outcome:
-    """On this machine."""
+    """On this machine. PolicyError ends it: with defaults in place of a policy nothing is compared."""
     samples: list[tuple[str, str, Sample]] = []
     failures: list[Failure] = []
     number = 0
@@ -269,6 +269,8 @@ def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: Non
             on_run(turn, number, case.name, variant.name)
             try:
                 samples.append((case.name, variant.name, case.run(variant)))
+            except process.PolicyError:
+                raise
             except LabError as error:
                 failures.append(Failure(case.name, variant.name, turn.round, str(error)))
     return Outcome(samples, failures, os.getloadavg())

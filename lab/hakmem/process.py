@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hakmem import native
-from hakmem.allocators import Allocator
+from hakmem.allocators import OWN, Allocator
 from hakmem.errors import LabError
 
 # The caller's settings of hakmem, its peers and the C library. They reach every run, and every record says them.
@@ -44,6 +44,10 @@ MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
 class TakeoverError(LabError):
     """The program ran, but not on the allocator that was asked for, or without saying so: its figures are worth
     nothing."""
+
+
+class PolicyError(LabError):
+    """The program ran, but not by the policy that was asked for: it is another program's."""
 
 
 class RunError(LabError):
@@ -184,8 +188,9 @@ def run(
     empty.
 
     Raises RunError when it can't be started or outlives timeout_s, TakeoverError when the process ran on something
-    else, OSError when there is no room for its files. A status other than 0 is the caller's to judge: without a proof
-    of takeover it stands before it in Run.status.
+    else, PolicyError when HAKMEM_POLICY names a file for none of its programs, OSError when there is no room for its
+    files. A status other than 0 is the caller's to judge: without a proof of takeover it stands before it in
+    Run.status.
     """
     words = [str(word) for word in command]
     base = dict(os.environ if environment is None else environment)
@@ -277,6 +282,9 @@ def _run_in(
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
+        policy = environment.get("HAKMEM_POLICY", "")
+        if allocator.name == OWN and policy not in ("", "none", "auto"):
+            _prove_policy(done, words[0], Path(cwd or "", policy))
     return done
 
 
@@ -335,7 +343,8 @@ def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | No
 
 @contextlib.contextmanager
 def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before."""
+    """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before. What
+    this process ignores (under nohup, say) the child ignores, too."""
     children: list[subprocess.Popen[bytes]] = []
 
     def take(number: int, _: object) -> None:
@@ -349,7 +358,8 @@ def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], N
             if number in ENDS:
                 child.send_signal(number)
 
-    before = {number: signal.signal(number, take) for number in ENDS}
+    own = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, take) for number in own}
     try:
         yield name
     finally:
@@ -497,3 +507,18 @@ def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
     for process in done.processes:
         if process.pid == done.pid and not is_allocator(process.malloc, allocator):
             raise TakeoverError(f"{process.program} ran on malloc of {process.malloc}, not on {allocator.name}")
+
+
+POLICY_OF = re.compile(r"^program (?:any|([0-9a-f]+))$", re.MULTILINE)
+
+
+def _prove_policy(done: Run, name: str, policy: Path) -> None:
+    """By the build id that is in it: the library says so, too, but to what the command writes its errors to."""
+    from hakmem import elf
+
+    try:
+        found = POLICY_OF.search(policy.read_text(errors="replace"))
+    except OSError as error:
+        raise PolicyError(f"POLICY={policy}: {error.strerror}") from None
+    if found is None or found[1] and found[1] not in {elf.build_id(Path(one.program)) for one in done.processes}:
+        raise PolicyError(f"{name} does not take POLICY={policy}: it is made for another program")

@@ -244,6 +244,22 @@ static bool is_stopping(int signal) {
     return signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
 }
 
+static pid_t watched;
+
+/* Who asks this process to end asks the command. */
+static void pass_on(int signal) {
+    int saved_errno = errno;
+    kill(watched, signal);
+    errno = saved_errno;
+}
+
+static void pass_on_unless_ignored(int signal) {
+    struct sigaction before, action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+    if (sigaction(signal, NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+        sigaction(signal, &action, NULL);
+    }
+}
+
 /* Lets the process go on after each stop, explains it at the one before its end. True when it was explained. */
 static bool watch(pid_t child, int failure, const char *result, const char *program) {
     bool explained = false;
@@ -312,6 +328,9 @@ static int explain_at_end(const char *result, const char *complaint, const char 
     /* A terminal's Ctrl-C is for the command: it ends, and is explained. */
     signal(SIGINT, SIG_IGN);
     signal(SIGQUIT, SIG_IGN);
+    watched = child;
+    pass_on_unless_ignored(SIGTERM);
+    pass_on_unless_ignored(SIGHUP);
     if (write(ready[1], "", 1) != 1 || !watch(child, failure[0], result, command[0])) {
         process_fail("%s ended without a moment to look at it", command[0]);
     }

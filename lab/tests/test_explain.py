@@ -629,8 +629,7 @@ def save(*_):
     time.sleep(0.6)
     open(sys.argv[2], "w").write("saved")
     sys.exit(0)
-signal.signal(signal.SIGINT, save)
-signal.signal(signal.SIGQUIT, save)
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, save)
 time.sleep(float(sys.argv[3]))
 open(sys.argv[1], "w").close()
 while True: time.sleep(0.05)
@@ -649,6 +648,28 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], num
     assert child.returncode == 0 and saved.read_text() == "saved", error
     assert b"live blocks" in out and json.loads(file.read_text())["resident"] > 0
     assert (b"interrupted: " in error) == (not options)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_asked_to_end_is_explained(tmp_path: Path, number: signal.Signals) -> None:
+    ready, saved, file = tmp_path / "ready", tmp_path / "saved", tmp_path / "found.json"
+    program = (sys.executable, "-S", "-E", "-c", SAVES, ready, saved, "0")
+    command = [sys.executable, "-m", "hakmem", "explain", "--json", file, "--", *program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        while not ready.exists():
+            time.sleep(0.01)
+        child.send_signal(number)
+        out, error = child.communicate(timeout=60)
+    assert child.returncode == 0 and saved.read_text() == "saved", error
+    assert b"live blocks" in out and b"interrupted: " in error and json.loads(file.read_text())["resident"] > 0
+
+
+def test_what_is_ignored_does_not_end_a_command() -> None:
+    """As of a terminal that is closed under nohup."""
+    script = "kill -HUP $$ $PPID $(ps -o ppid= -p $PPID); echo went on"
+    call = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", sys.executable, "-m", "hakmem", "explain", "--"]
+    done = subprocess.run([*call, "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("went on\n")
 
 
 def test_who_asks_it_to_end_asks_the_command(tmp_path: Path) -> None:

@@ -285,7 +285,13 @@ def test_a_password_in_the_address_is_told_to_the_server_and_to_nobody_else() ->
             assert heard[-1].startswith(b"POST /prom/api/v1/query ") and b"@" not in heard[-1]
             assert re.findall(rb"Authorization: (.*)\r\n", heard[-1]) == ([told] if told else [])
         thread.join()
-    for bad in ("http://me:pass@host:port", "ftp://me:pass@host", "http://me:pa ss@host", "http://me:pass@127.0.0.1:1"):
+    for bad in (
+        "http://me:pass@host:port",
+        "http://me:a/pass@host",
+        "ftp://me:pass@host",
+        "http://me:pa ss@host",
+        "http://me:pass@127.0.0.1:1",
+    ):
         with pytest.raises(LabError) as raised:
             fleet.prometheus(bad)("up", 0)
         assert "pass" not in str(raised.value) and "pa ss" not in str(raised.value) and "//me" not in str(raised.value)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from compiled import EXPORTED, PRINTS, compile_c
-from hakmem import measure, native, process, settings
+from hakmem import control, elf, measure, native, process, settings
 from hakmem.allocators import Allocator, glibc, hakmem
 from hakmem.errors import LabError
-from hakmem.process import RunError, TakeoverError, run
+from hakmem.process import PolicyError, RunError, TakeoverError, run
 
 pytestmark = pytest.mark.skipif(
     not (Path(native.__file__).parents[2] / "build" / "release" / "lab" / "witness.so").is_file(),
@@ -248,6 +248,37 @@ def test_the_limit_is_told_as_it_was_given() -> None:
         run(["sleep", "60"], glibc(), timeout_s=0.2)
 
 
+def test_a_policy_of_another_program_is_not_measured(tmp_path: Path) -> None:
+    """Nor by a command that starts no program that it is for. The library's line goes where nobody sees it."""
+    program, policy = tmp_path / "program", tmp_path / "some.policy"
+    compile_c(program, "int main(void) { return 0; }", "-Wl,--build-id")
+    environment = {"HAKMEM_POLICY": str(policy)}
+
+    def written_for(whom: str) -> None:
+        learned = control.Learned({"decay_ms": 2000}, {})
+        policy.write_text(control.policy_text(native.version(native.library()), whom, learned, []))
+
+    own = elf.build_id(program)
+    assert own is not None
+    for whom in (own, "any"):
+        written_for(whom)
+        assert run([str(program)], hakmem(), environment).status == 0
+        assert run(["sh", "-c", f"{program}; exit 3"], hakmem(), environment).status == 3
+    written_for("ab" * 20)
+    assert run([str(program)], glibc(), environment).status == 0
+    line = f"{program} does not take POLICY={policy}: it is made for another program"
+    with pytest.raises(PolicyError, match=f"^{line}$"):
+        run([str(program)], hakmem(), environment)
+    variants = [measure.Variant("a", hakmem(), {}), measure.Variant("b", hakmem(), environment)]
+    steps: list[measure.Step] = []
+    with pytest.raises(PolicyError, match=line):
+        measure.measure([measure.CommandCase((str(program),))], variants, 3, on_step=steps.append)
+    assert [step.round for step in steps] == [0, 0]
+    policy.unlink()
+    with pytest.raises(PolicyError, match="some.policy: No such file"):
+        run([str(program)], hakmem(), environment)
+
+
 # ---- On the caller's terminal ----------------------------------------------------------------------------------------
 
 SENDS = "kill -INT $$ $PPID; exit 7"
@@ -278,12 +309,15 @@ def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
     assert command.status == 5 and command.came == [number] and signal.getsignal(number) is before
 
 
-def test_what_is_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_is_ignored_stays_ignored(number: signal.Signals) -> None:
+    """Of nohup's command, above all."""
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        assert process.attend(["sh", "-c", "kill -INT $$; exit 7"], os.environ).status == 7
+        command = process.attend(["sh", "-c", f"kill -{number.value} $$ $PPID; exit 7"], os.environ)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+    assert command.status == 7 and command.came == []
 
 
 def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:

@@ -358,6 +358,14 @@ def test_a_process_may_have_the_number_of_one_that_wrote_before(tmp_path: Path) 
     assert (tmp_path / "out.77.html").is_file() and (tmp_path / "out.77.prof").read_text() == TEXT
 
 
+def test_a_process_without_a_sample_takes_no_former_profile_away(tmp_path: Path) -> None:
+    (tmp_path / "out.77.prof").write_text(TEXT)
+    empty = TEXT.partition("site ")[0] + TEXT[TEXT.index("maps\n") :]
+    done = hakmem("-o", "out", "--", *write_as(77, empty), cwd=tmp_path)
+    assert done.returncode == 0 and "hakmem: 1 more had no sample, and have no files" in done.stderr, done.stderr
+    assert (tmp_path / "out.77.prof").read_text() == TEXT and len(list(tmp_path.glob("*.prof"))) == 2
+
+
 def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
     empty = TEXT.partition("site ")[0] + TEXT[TEXT.index("maps\n") :]
     write = f"open('out.78.prof', 'w').write({empty!r})"
@@ -367,9 +375,11 @@ def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_damaged_profile_of_one_process_does_not_cost_the_others_theirs(tmp_path: Path) -> None:
+    (tmp_path / "out.77.prof").write_text(TEXT)
     done = hakmem("-o", "out", "--", *write_as(77, TEXT[:100]), cwd=tmp_path)
     first, *rest = done.stderr.splitlines()
-    assert done.returncode == 0 and first.endswith("out.77.prof: a damaged heap profile, or of another version")
+    assert done.returncode == 0 and re.search(r"/out\.77\.\w{8}\.prof: a damaged heap profile, or of another", first)
+    assert (tmp_path / "out.77.prof").read_text() == TEXT
     assert ": live " in rest[0] and len(list(tmp_path.glob("out.*.html"))) == 1, done.stderr
 
 

@@ -39,7 +39,8 @@ def test_the_page_of_settings_says_what_became_of_former_ones() -> None:
     assert root is not None
     table = (root / "docs" / "settings.md").read_text().partition("## Settings of former versions")[2]
     rows = dict(re.findall(r"^\| `(HAKMEM_\w+)` \| (.*) \|$", table, re.MULTILINE))
-    given = {**os.environ, **dict.fromkeys(rows, "0"), "LD_PRELOAD": str(native.library())}
+    values = dict.fromkeys(rows, "0") | {"HAKMEM_PROF_INTERVAL": "1"}
+    given = {**os.environ, **values, "LD_PRELOAD": str(native.library())}
     said = subprocess.run(["true"], env=given, capture_output=True, text=True).stderr
     assert said == ""
     said = subprocess.run(["true"], env={**given, "HAKMEM_HELP": "1"}, capture_output=True, text=True).stderr

@@ -39,7 +39,7 @@ _Static_assert(FORMER_COUNT <= 64, "a bit for each");
 
 static const char *const kind_expected[] = {
     "0 or 1",
-    "a number of bytes, such as 4096 or 64K",
+    "a number of bytes above 0, such as 4096 or 64K",
     "a number",
     "off, auto or on",
     "off, text or json[:FILE]",
@@ -70,6 +70,13 @@ bool hak_config_parse_number(const char *value, uint64_t *out) {
     if (shift != 0) at++;
     if (*at != '\0' || number > UINT64_MAX >> shift) return false;
     *out = number << shift;
+    return true;
+}
+
+static bool parse_bytes(const char *value, uint64_t *out) {
+    uint64_t number;
+    if (!hak_config_parse_number(value, &number) || number == 0) return false;
+    *out = number;
     return true;
 }
 
@@ -240,7 +247,7 @@ static bool parse_value(struct hak_config *config, const struct option *option, 
         if ((value[0] != '0' && value[0] != '1') || value[1] != '\0') return false;
         *field = (uint64_t)(value[0] - '0');
         return true;
-    case HAK_OPTION_BYTES:
+    case HAK_OPTION_BYTES: return parse_bytes(value, field);
     case HAK_OPTION_NUMBER: return hak_config_parse_number(value, field);
     case HAK_OPTION_MODE: return parse_word(value, mode_names, field);
     case HAK_OPTION_GOAL: return parse_word(value, goal_names, field);

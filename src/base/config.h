@@ -11,8 +11,8 @@
 
 enum hak_option_kind {
     HAK_OPTION_BOOL,         /* 0 or 1 */
-    HAK_OPTION_BYTES,        /* a decimal number, with K, M or G for powers of 1024 */
-    HAK_OPTION_NUMBER,       /* the same, of anything */
+    HAK_OPTION_BYTES,        /* a decimal number above 0, with K, M or G for powers of 1024 */
+    HAK_OPTION_NUMBER,       /* the same of anything, or 0 */
     HAK_OPTION_MODE,         /* off, auto, on */
     HAK_OPTION_STATS,        /* text, json, or either with :FILE */
     HAK_OPTION_SIGNAL,       /* HUP, USR1, USR2, or the number of a real-time signal */

@@ -157,6 +157,11 @@ static const char *after_on(const char *what) {
     return what[2] == '\0' ? what + 2 : what + 3;
 }
 
+/* `what` is empty where nothing was said. */
+static HAK_COLD void refuse(const char *expected, const char *what, struct hak_answer *answer) {
+    hak_text_add(&answer->text, "error: expected %s%s%s\n", expected, what[0] == '\0' ? "" : ", not ", what);
+}
+
 static HAK_COLD void steer_pins(const char *what, struct hak_answer *answer) {
     if (after_on(what) != NULL) {
         start_profile(after_on(what), true, answer);
@@ -164,7 +169,7 @@ static HAK_COLD void steer_pins(const char *what, struct hak_answer *answer) {
         hak_meter_stop();
         say_ok(answer);
     } else {
-        hak_text_add(&answer->text, "error: pins takes on, on BYTES or off, not %s\n", what);
+        refuse("pins on, pins on BYTES or pins off", what, answer);
     }
 }
 
@@ -175,7 +180,7 @@ static HAK_COLD void steer_profile(const char *what, struct hak_answer *answer) 
         hak_meter_stop();
         say_ok(answer);
     } else if (strcmp(what, "dump") != 0) {
-        hak_text_add(&answer->text, "error: profile takes on, on BYTES, off or dump, not %s\n", what);
+        refuse("profile on, profile on BYTES, profile off or profile dump", what, answer);
     } else if (hak_atomic_load(&hak_profile_tables, relaxed) == NULL) {
         hak_text_add(&answer->text, "error: there never was a profile; `profile on` begins one\n");
     } else {

@@ -80,11 +80,11 @@ def look_at_command(
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
     file, ready = takeover.prepare(words, library, environment, children=True)
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
-    with process.undisturbed() as came:
+    with process.undisturbed() as came, process.passed_on(came) as to:
         if seconds is None:
-            found = explain.look_at_end(file, words, ready, out, *options)
+            found = explain.look_at_end(file, words, ready, out, to, *options)
         else:
-            found = explain.look_after(seconds, file, words, ready, out, *options)
+            found = explain.look_after(seconds, file, words, ready, out, to, *options)
     if came and seconds is None:
         print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
     return found

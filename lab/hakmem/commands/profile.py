@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,8 +112,7 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     settings = {"HAKMEM_HEAP_PROFILE": f"1:{prefix}.%p{ending}", "HAKMEM_HEAP_PROFILE_INTERVAL": str(interval)}
     file, ready = takeover.prepare_child(words, library, {**callers_environment(), **settings})
     command = process.attend(words, ready, file)
-    own = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
-    written = [path.replace(path.with_name(path.name.removesuffix(ending) + ".prof")) for path in own]
+    written = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
     if not written:
         raise LabError(
             f"no process wrote a profile: {words[0]} {command.how}, perhaps by _exit, or without rights to write here"
@@ -164,13 +164,20 @@ def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str
             path.unlink()
             silent += 1
             continue
-        one, prefix = profiles[path], str(path.with_suffix(""))
+        one, prefix = _named(profiles[path], path)
         _put(one, prefix, wanted)
         said = foreign.line(f"process {one.process}, {one.program}: {signed(one.total.total_bytes)} in all")
         print(f"hakmem: {said}: {_files(prefix)[1]}", file=sys.stderr)
     if silent:
         print(f"hakmem: {silent} more had no sample, and have no files", file=sys.stderr)
-    _write(profiles[main], str(main.with_suffix("")), wanted)
+    _write(*_named(profiles[main], main), wanted)
+
+
+def _named(profile: Profile, path: Path) -> tuple[Profile, str]:
+    """With the name that its file has from now on, in place of a former run's; and what its files' names begin with.
+    What is damaged or has no sample takes nobody's place."""
+    kept = path.replace(path.with_suffix("").with_suffix(".prof"))
+    return replace(profile, name=kept.name), str(kept.with_suffix(""))
 
 
 def _write(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:

@@ -40,7 +40,6 @@ static void accepted(void **state) {
         const char *text;
         uint64_t bytes;
     } numbers[] = {
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=0", 0},
         {"HAKMEM_HEAP_PROFILE_INTERVAL=1", 1},
         {"HAKMEM_HEAP_PROFILE_INTERVAL=007", 7},
         {"HAKMEM_HEAP_PROFILE_INTERVAL=64K", 65536},
@@ -143,7 +142,7 @@ static void names_of_former_times(void **state) {
 static void settings_of_former_times(void **state) {
     (void)state;
     static const char *const all[] = {
-#define HAK_FORMER(name, now, text) name "=0",
+#define HAK_FORMER(name, now, text) name "=1",
 #include "base/former.def"
 #undef HAK_FORMER
         NULL};
@@ -215,19 +214,21 @@ static void refused(void **state) {
         {"HAKMEM_THP", "off, auto or on"},
         {"HAKMEM_THP=1", "off, auto or on"},
         {"HAKMEM_THP=offs", "off, auto or on"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=K", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=-1", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=+1", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL= 1", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=1 ", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=0x10", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=1.5K", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=64k", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=64KB", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=17179869184G", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=18446744073709551616", "a number of bytes, such as 4096 or 64K"},
-        {"HAKMEM_HEAP_PROFILE_INTERVAL=99999999999999999999999", "a number of bytes, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=0", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=0K", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=K", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=-1", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=+1", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL= 1", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=1 ", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=0x10", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=1.5K", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=64k", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=64KB", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=17179869184G", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=18446744073709551616", "a number of bytes above 0, such as 4096 or 64K"},
+        {"HAKMEM_HEAP_PROFILE_INTERVAL=99999999999999999999999", "a number of bytes above 0, such as 4096 or 64K"},
         {"HAKMEM_STATS", "off, text or json[:FILE]"},
         {"HAKMEM_STATS=1", "off, text or json[:FILE]"},
         {"HAKMEM_STATS=JSON", "off, text or json[:FILE]"},

@@ -158,6 +158,17 @@ static void profile(void **state) {
     assert_true(answer.is_lost);
 }
 
+/* Whether a word was said or not, the answer has no hole where it would stand. */
+static void what_is_expected(void **state) {
+    (void)state;
+    assert_string_equal(ask("profile"),
+                        "error: expected profile on, profile on BYTES, profile off or profile dump\nend\n");
+    assert_string_equal(ask("profile once"),
+                        "error: expected profile on, profile on BYTES, profile off or profile dump, not once\nend\n");
+    assert_string_equal(ask("pins"), "error: expected pins on, pins on BYTES or pins off\nend\n");
+    assert_string_equal(ask("pins once"), "error: expected pins on, pins on BYTES or pins off, not once\nend\n");
+}
+
 static void pins(void **state) {
     (void)state;
     assert_string_equal(ask("pins on 1K"), "ok\none run of samples per 1024 bytes\nend\n");
@@ -245,5 +256,6 @@ static void nobody_listens(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(refused), cmocka_unit_test(statistics), cmocka_unit_test(purging), cmocka_unit_test(knobs),
-          cmocka_unit_test(trials), cmocka_unit_test(profile), cmocka_unit_test(pins), cmocka_unit_test(any_knobs),
-          cmocka_unit_test(help_lists_all), cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))
+          cmocka_unit_test(trials), cmocka_unit_test(profile), cmocka_unit_test(what_is_expected),
+          cmocka_unit_test(pins), cmocka_unit_test(any_knobs), cmocka_unit_test(help_lists_all),
+          cmocka_unit_test(in_pieces), cmocka_unit_test(nobody_listens))
