@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hakmem import catalogue, claims, cli, contest, ledger, native, peers, tree
@@ -120,6 +122,9 @@ def test_one_command_makes_record_and_page(
     (tmp_path / "docs" / "contest.md").write_text(PAGE)
     monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
     monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, True))
+    at_once = datetime.datetime(2026, 11, 27, tzinfo=datetime.timezone.utc)  # both contests
+    still = SimpleNamespace(datetime=SimpleNamespace(now=lambda _: at_once), timezone=datetime.timezone)
+    monkeypatch.setattr(ledger, "datetime", still)
     glibc = Allocator("glibc", None)
     monkeypatch.setattr("hakmem.allocators.installed", lambda: [Allocator("hakmem", native.library()), glibc])
     assert call("-n", "3", "bulk 1k") == 0

@@ -61,6 +61,7 @@ def command(
     variants = measure.variants(players) + ([] if is_contest else [catalogue.ceiling()])
     if is_contest:
         files["keep"] = files["keep"] or contest.KIND
+    before = _contests() if is_contest else set()
     status = suites.compare(
         contest.KIND if is_contest else "bench",
         chosen,
@@ -74,7 +75,7 @@ def command(
         notes=[*(_facts(players, chosen) if is_contest else []), *(f"left out: {name}" for name in missing)],
     )
     if is_contest:
-        _write_page()
+        _write_page(before)
     return status
 
 
@@ -96,14 +97,21 @@ def _facts(players: list[Allocator], cases: list[Case]) -> list[str]:
     return [*contest.part((one.name for one in players), (one.name for one in cases)), *contest.versions(players)]
 
 
-def _write_page() -> None:
-    from hakmem import claims, contest, ledger
+def _contests() -> set[str]:
+    from hakmem import contest, ledger
+
+    return {one.id for one in ledger.load_all(ledger.folder())[0].values() if one.kind == contest.KIND}
+
+
+def _write_page(before: set[str]) -> None:
+    """`before` are the contests that were there before this one."""
+    from hakmem import claims, ledger
 
     folder = ledger.folder()
     for name in claims.write(folder.parent):
         click.echo(f"hakmem: wrote {name}", err=True)
-    contests = [one for one in ledger.load_all(folder)[0].values() if one.kind == contest.KIND]
     try:
-        claims.Ledger(folder).find(max(contests, key=lambda one: one.date).id)
+        for one in _contests() - before:
+            claims.Ledger(folder).find(one)
     except LabError as error:
         click.echo(f"hakmem: docs/contest.md has no word of it: {error}", err=True)
