@@ -609,7 +609,7 @@ static void free_unsampled(void *block, uint32_t size_class) {
     }
 }
 
-static HAK_COLD void free_without_wait(void *block, uint32_t size_class) { free_unsampled(block, size_class); }
+static HAK_MISS void free_without_wait(void *block, uint32_t size_class) { free_unsampled(block, size_class); }
 
 /* The block waits, and another one that has waited is free as in the other builds. Without the heap none waits. */
 HAK_INLINE void free_to_quarantine(void *block, uint32_t size_class) {

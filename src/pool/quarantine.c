@@ -52,7 +52,7 @@ HAK_INLINE void *exchange(struct hak_heap *heap, void *block, uint32_t size_clas
     return other;
 }
 
-static HAK_COLD void *begin_exchange(struct hak_heap *heap, void *block, uint32_t size_class) {
+static HAK_MISS void *begin_exchange(struct hak_heap *heap, void *block, uint32_t size_class) {
     size_t bytes = hak_align_up(rows[HAK_SMALL_CLASS_COUNT + 1].first * sizeof(void *), hak_os_page_bytes());
     void *waiting = bytes == 0 ? NULL : hak_os_map(bytes, hak_os_page_bytes());
     if (waiting == NULL) return block;
