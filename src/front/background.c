@@ -60,6 +60,8 @@ static HAK_ATOMIC(int) own_process; /* that the thread is to be of; 0 before mai
  * are the whole process's. 0: none. */
 static HAK_ATOMIC(uint32_t) starter;
 
+__thread bool hak_background_is_starting;
+
 static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
 
 /* Before main, then const. Who calls malloc may hold a lock of the wrapper's, and libc's pthread_create calls the
@@ -313,7 +315,10 @@ static void start_thread(void) {
     if (!hak_os_may_wait() || is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
     hak_atomic_store(&hak_background_pays, 1, relaxed);
     hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
-    if (hak_os_start_thread(run_background, NULL)) return;
+    hak_background_is_starting = true;
+    bool started = hak_os_start_thread(run_background, NULL);
+    hak_background_is_starting = false;
+    if (started) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
     hak_atomic_store(&hak_background_pays, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);

@@ -37,6 +37,9 @@ enum {
 
 extern HAK_ATOMIC(uint32_t) hak_background_state;
 
+/* The calling thread is starting it: what libc allocates meanwhile is not the program's, and is not sampled. */
+extern __thread bool hak_background_is_starting __attribute__((tls_model("initial-exec")));
+
 HAK_MISS void hak_background_start(const void *caller);
 HAK_MISS void hak_background_wake(void);
 

@@ -458,7 +458,7 @@ static HAK_COLD void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t
 static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
     uint32_t size_class = hak_routes_class_of(size);
     struct hak_heap *heap = enter();
-    uint64_t weight = weigh(heap, size_class, metered_bytes(size));
+    uint64_t weight = hak_background_is_starting ? 0 : weigh(heap, size_class, metered_bytes(size));
     void *block = NULL;
     if (weight != 0) {
         block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
