@@ -321,7 +321,8 @@ def test_how_a_process_ended_is_said_in_one_place() -> None:
 def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     command = process.attend(
-        ["sh", "-c", f"trap 'exit 5' {number.value}; kill -{number.value} $PPID; sleep 60"], os.environ
+        ["sh", "-c", f"trap 'exit 5' {number.value}; kill -{number.value} $PPID; while :; do sleep 0.1; done"],
+        os.environ,
     )
     assert command.status == 5 and command.came == [number] and signal.getsignal(number) is before
 
