@@ -32,9 +32,9 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     ours = [number for number in ENDS if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)]
-    for number in ours:
-        signal.signal(number, interrupt)
     try:
+        for number in ours:
+            signal.signal(number, interrupt)
         from hakmem import cli
 
         cli.main()

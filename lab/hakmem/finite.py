@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable
@@ -40,6 +41,18 @@ INTERVAL: dict[str, Any] = {
 }
 
 
+class WholeRange(click.IntRange):
+    """A whole number, not less than `min`."""
+
+    def __init__(self, min: int) -> None:
+        super().__init__(min)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        with contextlib.suppress(click.BadParameter):
+            return int(super().convert(value, param, ctx))
+        self.fail(f"{value!r}: expected a whole number of at least {self.min}", param, ctx)
+
+
 class FiniteRange(click.FloatRange):
     """A number within bounds, of seconds where no other upper one is named; not "nan", which is within all of them."""
 
@@ -47,7 +60,9 @@ class FiniteRange(click.FloatRange):
         super().__init__(min, max, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
-        return number
+        with contextlib.suppress(click.BadParameter):
+            number = float(super().convert(value, param, ctx))
+            if math.isfinite(number):
+                return number
+        least = f"above {self.min:g}" if self.min_open else f"from {self.min:g}"
+        self.fail(f"{value!r}: expected a number {least} to {self.max:.10g}", param, ctx)

@@ -29,6 +29,9 @@ def opened(path: str | Path) -> BinaryIO:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return open(f"/proc/self/fd/{place}", "rb")
+        try:
+            return open(f"/proc/self/fd/{place}", "rb")
+        except FileNotFoundError:  # there is no /proc
+            return open(path, "rb")
     finally:
         os.close(place)

@@ -261,10 +261,11 @@ def _run_in(
                 _end(child, witnesses)
     outputs = folder / "stdout", folder / "stderr"
     shown, printed = map(_beginning, outputs)
-    if child.returncode != 0 or not result.read_text():
+    if child.returncode != 0 or not result.read_bytes():
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
-    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib = map(int, result.read_text().split())
+    figures, last, _ = result.read_text(errors="replace").split("\n", 2)
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib = map(int, figures.split())
     done = Run(
         pid=pid,
         status=os.waitstatus_to_exitcode(status),
@@ -282,6 +283,8 @@ def _run_in(
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
+        if done.status == 0:
+            _prove_last(done, last, allocator)
         policy = environment.get("HAKMEM_POLICY", "")
         if allocator.name == OWN and policy not in ("", "none", "auto"):
             _prove_policy(done, words[0], Path(cwd or "", policy))
@@ -507,6 +510,15 @@ def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
     for process in done.processes:
         if process.pid == done.pid and not is_allocator(process.malloc, allocator):
             raise TakeoverError(f"{process.program} ran on malloc of {process.malloc}, not on {allocator.name}")
+
+
+def _prove_last(done: Run, seen: str, allocator: Allocator) -> None:
+    """`seen` is the program that the command had become without the witness. It has left a proof if it was only seen
+    before the witness came. What the command was before may have left one, and then have started this one without
+    LD_PRELOAD; or it takes none."""
+    if seen and seen not in {one.program for one in done.processes if one.pid == done.pid}:
+        why = "left no proof of its allocator, and the command had become it"
+        raise TakeoverError(f"{seen} {why}: no figure of it under {allocator.name}")
 
 
 POLICY_OF = re.compile(r"^program (?:any|([0-9a-f]+))$", re.MULTILINE)

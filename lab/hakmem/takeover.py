@@ -154,7 +154,10 @@ def gains_rights(file: Path) -> str | None:
 
 
 def _no_new_privileges() -> bool:
-    return "\nNoNewPrivs:\t1\n" in Path("/proc/self/status").read_text(errors="replace")
+    try:
+        return "\nNoNewPrivs:\t1\n" in Path("/proc/self/status").read_text(errors="replace")
+    except FileNotFoundError:
+        return False  # there is no /proc to say so
 
 
 def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:

@@ -390,3 +390,13 @@ def test_bad_input_is_one_line() -> None:
         done = hakmem("doctor", *words)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("hakmem: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="unmounts a file system")
+def test_a_machine_without_proc() -> None:
+    words = ["unshare", "--mount", "sh", "-c", 'umount -l /proc || exit 77; exec "$@"', "sh", sys.executable, "-m"]
+    done = subprocess.run([*words, "hakmem", "doctor", "--", "ls"], capture_output=True, text=True)
+    if done.returncode in (1, 77):
+        pytest.skip(f"/proc can't be unmounted: {done.stderr}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mount /proc" in done.stdout and re.search(r"^ok +command +.*ls takes hakmem$", done.stdout, re.MULTILINE)

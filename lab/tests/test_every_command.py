@@ -250,6 +250,33 @@ except KeyboardInterrupt:
     assert (done.stdout, done.stderr) == ("read\ninterrupted\n", "")
 
 
+def test_a_signal_that_comes_while_the_commands_begin_is_told() -> None:
+    program = """
+import os, signal
+from hakmem import __main__
+def early(number, handler, install=signal.signal):
+    before = install(number, handler)
+    if handler is __main__.interrupt: os.kill(os.getpid(), number)
+    return before
+signal.signal = early
+__main__.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hakmem: interrupted\n")
+
+
+def test_a_command_that_is_interrupted_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: click.Command("run", callback=interrupted))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run"])
+    assert (ended.value.code, capsys.readouterr().err) == (130, "hakmem: interrupted\n")
+
+
 @every_command
 def test_what_it_is_to_write_can_t_be_written(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     first, *rest = words_of[name][: name.count(" ") + 1], words_of[name][name.count(" ") + 1 :]

@@ -20,7 +20,8 @@ from random import Random
 import pytest
 from compiled import compile_c, interrupt
 from hakmem import ctl, explain, moments, native
-from hakmem.errors import LabError
+from hakmem.commands.explain import look_at_command
+from hakmem.errors import InterruptedEarly, LabError
 from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
 from hakmem.measure import Variant
 
@@ -712,3 +713,15 @@ def test_real_programs(name: str, variant: Variant) -> None:
     for one in moments.explanations(name, variant):
         print(f"{name} {one.name}: {one.resident / MIB:.1f} MiB, unknown {one.unknown / one.resident:+.3%}")
         adds_up(one)
+
+
+def test_a_command_that_is_asked_to_end_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody passes it on, the helper itself ends by it."""
+
+    def ends_early(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise LabError("explain ended with -15")
+
+    monkeypatch.setattr(explain, "look_at_end", ends_early)
+    with pytest.raises(InterruptedEarly, match=r"^interrupted before true could be explained$"):
+        look_at_command(("true",), None, (), None)

@@ -22,10 +22,29 @@ def test_more_seconds_than_a_timer_takes_are_refused(words: tuple[str, str]) -> 
         command = [sys.executable, "-m", "hakmem", *words, number, "1"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
-        assert len(done.stderr.splitlines()) == 1 and "<=1000000000" in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1 and "to 1000000000\n" in done.stderr, done.stderr
 
 
 def test_the_most_seconds_are_taken() -> None:
     command = [sys.executable, "-m", "hakmem", "explain", "--after", "1e9", "--", "sleep", "0.1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == "hakmem: sleep ended before the 1e+09 s were over, with 0\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("ctl", "abc"), ("top", "1.5"), ("doctor", "--pid", "0"), ("peers", "install", "-j", "")]
+)
+def test_what_is_no_whole_number_is_told_what_was_expected(words: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, "-m", "hakmem", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f": {words[-1]!r}: expected a whole number of at least 1\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "bounds"), [(("ctl", "--timeout", "x"), "from 0.01"), (("compare", "--timeout", "0"), "above 0")]
+)
+def test_what_is_no_number_of_seconds_is_told_what_was_expected(words: tuple[str, ...], bounds: str) -> None:
+    command = [sys.executable, "-m", "hakmem", *words, "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f": {words[-1]!r}: expected a number {bounds} to 1000000000\n"), done.stderr

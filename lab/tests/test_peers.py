@@ -563,7 +563,10 @@ def test_install_that_fails_ends_with_1_and_names_the_log(
     ("words", "said"),
     [
         (("install", "nobody"), f"hakmem: no peer 'nobody'; there are {', '.join(PEERS)}\n"),
-        (("install", "-j", "0"), "hakmem: Invalid value for '-j' / '--jobs': 0 is not in the range x>=1.\n"),
+        (
+            ("install", "-j", "0"),
+            "hakmem: Invalid value for '-j' / '--jobs': '0': expected a whole number of at least 1\n",
+        ),
         (("remove",), "hakmem: No such command 'remove'.\n"),
     ],
 )

@@ -177,6 +177,23 @@ def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:
         run([str(program)], hakmem())
 
 
+@pytest.mark.parametrize("start", [("env", "-i"), ("sh", "-c", 'unset LD_PRELOAD; exec "$0" "$@"'), ("nice",)])
+def test_what_a_program_becomes_without_the_allocator_gives_no_figure(start: tuple[str, ...], tmp_path: Path) -> None:
+    source = "#include <unistd.h>\nint main(void) { usleep(300000); return 0; }\n"
+    program = compile_c(tmp_path / "sleeps", source, *(["-static"] if start == ("nice",) else []))
+    for allocator in (hakmem(), glibc()):
+        with pytest.raises(
+            TakeoverError, match=f"^{program} left no proof of its allocator, and the command had become"
+        ):
+            run([*start, str(program)], allocator)
+
+
+def test_a_program_may_be_replaced_while_it_runs(tmp_path: Path) -> None:
+    source = "#include <unistd.h>\nint main(int count, char **words) { unlink(words[0]); usleep(300000); return 0; }\n"
+    program = compile_c(tmp_path / "goes", source)
+    assert run([str(program)], hakmem()).status == 0 and not program.exists()
+
+
 def test_half_an_allocator_is_none(tmp_path: Path) -> None:
     half = """
     #include <stddef.h>
@@ -304,7 +321,8 @@ def test_how_a_process_ended_is_said_in_one_place() -> None:
 def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     command = process.attend(
-        ["sh", "-c", f"trap 'exit 5' {number.value}; kill -{number.value} $PPID; sleep 60"], os.environ
+        ["sh", "-c", f"trap 'exit 5' {number.value}; kill -{number.value} $PPID; while :; do sleep 0.1; done"],
+        os.environ,
     )
     assert command.status == 5 and command.came == [number] and signal.getsignal(number) is before
 

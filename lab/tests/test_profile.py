@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_c, interrupt
-from hakmem import exports, pprof, profile
+from hakmem import exports, pprof, process, profile
+from hakmem.commands import profile as profile_command
 from hakmem.commands.profile import text
-from hakmem.errors import LabError
+from hakmem.errors import InterruptedEarly, LabError
 from hakmem.report import flame
 from hakmem.symbols import Symbols
 
@@ -634,3 +635,19 @@ def test_the_page_writes_amounts_without_exponents(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(flame.render(profile.parse(grown, "some.prof")))
     dom = dump(tmp_path / "page.html")
     assert "1,020 KiB" in dom[dom.index('id="flame"') : dom.index('id="status"')]
+
+
+def test_a_command_that_is_asked_to_end_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = process.Attended(1, -signal.SIGTERM, [signal.SIGTERM])
+    monkeypatch.setattr(process, "attend", lambda *_: ended)
+    with pytest.raises(InterruptedEarly, match=r"^interrupted: true was killed by signal 15 before it could write"):
+        profile_command.command.main(["--", "true"], standalone_mode=False)
+
+
+def test_profiles_have_their_names_where_a_page_can_t_be_written(tmp_path: Path) -> None:
+    (tmp_path / "out.77.html").mkdir()
+    done = hakmem("-o", "out", "--", *write_as(77, TEXT), cwd=tmp_path)
+    assert done.returncode == 2 and "out.77.html: Is a directory" in done.stderr, done.stderr
+    names = [path.name for path in tmp_path.glob("out.*.prof")]
+    assert len(names) == 2 and all(re.fullmatch(r"out\.\d+\.prof", name) for name in names), names

@@ -63,6 +63,12 @@ def test_without_the_secure_build_it_says_so(tmp_path: Path, monkeypatch: pytest
         native.secure_library()
 
 
+def test_a_variable_without_a_name_is_left_out() -> None:
+    words = ["env", "-i", "=x", "A=b", sys.executable, "-m", "hakmem", "run", "--", "env"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "A=b\n" in done.stdout and "=x\n" not in done.stdout
+
+
 def test_options_of_the_program_are_its_own() -> None:
     assert run("--", "echo", "--set", "-x", "--", "-h").stdout == "--set -x -- -h\n"
     assert run("sh", "-c", "echo $0", "--help").stdout == "--help\n"

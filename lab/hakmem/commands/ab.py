@@ -8,14 +8,14 @@ import click
 
 from hakmem import arguments, output
 from hakmem.errors import LabError
-from hakmem.finite import FiniteRange
+from hakmem.finite import FiniteRange, WholeRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--a", "a", metavar="SIDE", help="what to compare with: -, or NAME=VALUE,...,library=PATH")
 @click.option("--b", "b", metavar="SIDE", help="the other side")
 @click.option("--matrix", multiple=True, metavar="NAME=V,V...", help="instead: every combination of several switches")
-@click.option("-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each side")
+@click.option("-n", "--rounds", type=WholeRange(min=1), default=10, show_default=True, help="runs of each side")
 @click.option("--threshold", default=1.0, show_default=True, metavar="PERCENT", type=FiniteRange(0, 100))
 @click.option("--instructions", is_flag=True, help="count instructions (by callgrind) in place of time and memory")
 @click.option("--sanity", is_flag=True, help="short benchmarks: they prove that they run, nothing else")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from hakmem import arguments, output, places
-from hakmem.finite import FiniteRange
+from hakmem.finite import FiniteRange, WholeRange
 
 rounds_option = click.option(
-    "-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each side"
+    "-n", "--rounds", type=WholeRange(min=1), default=10, show_default=True, help="runs of each side"
 )
 settings_option = click.option(
     "--set", "given", multiple=True, metavar="NAME=VALUE", help="a setting of hakmem for the sides, without HAKMEM_"
@@ -22,7 +22,7 @@ def command() -> None:
 
 @command.command("switching")
 @click.option("--seconds", type=FiniteRange(0.01), default=10.0, show_default=True, help="of a visit")
-@click.option("--visits", type=click.IntRange(min=1), default=3, show_default=True, help="to each behaviour")
+@click.option("--visits", type=WholeRange(min=1), default=3, show_default=True, help="to each behaviour")
 @click.option("--best", multiple=True, metavar="BEHAVIOUR=KNOB=NUMBER[:...]", help="its best fixed setting")
 @settings_option
 @rounds_option
@@ -98,7 +98,7 @@ def excursion(
 
 @command.command("policy")
 @click.option("--seconds", type=FiniteRange(0.01), default=1.0, show_default=True, help="of a visit")
-@click.option("--visits", type=click.IntRange(min=3), default=120, show_default=True, help="of the side that learns")
+@click.option("--visits", type=WholeRange(min=3), default=120, show_default=True, help="of the side that learns")
 @settings_option
 @rounds_option
 @places.option

@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from hakmem import output
+from hakmem.finite import WholeRange
 from hakmem.ledger import Record
 from hakmem.report.model import Report
 
@@ -14,7 +15,7 @@ FEWEST_ROUNDS = 3
 
 
 @click.command()
-@click.option("-n", "--rounds", type=click.IntRange(min=FEWEST_ROUNDS), default=FEWEST_ROUNDS, show_default=True,
+@click.option("-n", "--rounds", type=WholeRange(min=FEWEST_ROUNDS), default=FEWEST_ROUNDS, show_default=True,
               help="runs of each benchmark under each allocator")  # fmt: skip
 @click.option("--sanity", is_flag=True, help="short benchmarks: they prove that they run, nothing else")
 @output.options

@@ -9,7 +9,7 @@ import click
 
 from hakmem import arguments, files, output, places
 from hakmem.errors import LabError
-from hakmem.finite import FiniteRange
+from hakmem.finite import FiniteRange, WholeRange
 
 ROUNDS = 10
 OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parameters that mean nothing without one
@@ -19,10 +19,10 @@ OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parame
 @click.option(
     "-n",
     "--rounds",
-    type=click.IntRange(min=1),
+    type=WholeRange(min=1),
     help="counted runs of each  [default: 10; in a dossier more, if it takes more]",
 )
-@click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="runs of each before them")
+@click.option("--warmup", type=WholeRange(min=0), default=1, show_default=True, help="runs of each before them")
 @click.option(
     "--with",
     "names",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from hakmem.finite import FiniteRange
+from hakmem.finite import FiniteRange, WholeRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--timeout", "timeout_s", type=FiniteRange(min=0.01), default=10.0, help="Seconds to wait.")
-@click.argument("pid", type=click.IntRange(min=1), metavar="PID")
+@click.argument("pid", type=WholeRange(min=1), metavar="PID")
 @click.argument("words", nargs=-1, metavar="[REQUEST...]")
 def command(timeout_s: float, pid: int, words: tuple[str, ...]) -> None:
     """Asks the process PID, which runs on hakmem, or tells it something, while it goes on.

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hakmem import allocators, files, ledger, machine, measure, native, programs, progress, statistics, words
+from hakmem.finite import WholeRange
 
 METRICS = {"wall time": "wall_s", "CPU time": "cpu_s", "peak RSS": "peak_rss_bytes", "page faults": "minor_faults"}
 USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
@@ -16,7 +17,7 @@ USUAL = ("python3", "sqlite3", "gcc", "git")  # what a developer's machine has
 @click.command()
 @click.option("--all", "every", is_flag=True, help="also servers and other languages; says which packages are missing")
 @click.option("--only", multiple=True, metavar="NAME", help="one program, as often as wanted")
-@click.option("-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="timed rounds")
+@click.option("-n", "--rounds", type=WholeRange(min=1), default=6, show_default=True, help="timed rounds")
 @files.json_option("the record")
 @click.option("--check", is_flag=True, help="one untimed run of each: outputs and takeover, no figures")
 def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | None, check: bool) -> int:

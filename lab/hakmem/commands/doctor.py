@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from hakmem import arguments, files
+from hakmem.finite import WholeRange
 
 MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--pid", type=click.IntRange(min=1), help="Look at a running process.")
+@click.option("--pid", type=WholeRange(min=1), help="Look at a running process.")
 @files.json_option("The findings")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND...]", type=arguments.WORDS)
 def command(pid: int | None, json_file: Path | None, words: tuple[str, ...]) -> int:

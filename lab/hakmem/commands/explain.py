@@ -75,16 +75,21 @@ def look_at_command(
     from hakmem import explain, native, process, takeover
     from hakmem import settings as known_settings
     from hakmem.commands.run import callers_environment
+    from hakmem.errors import InterruptedEarly, LabError
 
     library = native.library()
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
     file, ready = takeover.prepare(words, library, environment, children=True)
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
     with process.undisturbed() as came, process.passed_on(came) as to:
-        if seconds is None:
+        if seconds is not None:
+            return explain.look_after(seconds, file, words, ready, out, to, *options)
+        try:
             found = explain.look_at_end(file, words, ready, out, to, *options)
-        else:
-            found = explain.look_after(seconds, file, words, ready, out, to, *options)
-    if came and seconds is None:
+        except LabError:
+            if came:
+                raise InterruptedEarly(f"interrupted before {words[0]} could be explained") from None
+            raise
+    if came:
         print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
     return found

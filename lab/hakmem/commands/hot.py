@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hakmem import arguments, files
+from hakmem.finite import WholeRange
 
 if TYPE_CHECKING:
     from hakmem.hot import Profile
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     "--tool", type=click.Choice(["perf", "callgrind"]), help="Instead of perf where it works, else callgrind."
 )
 @click.option("--pages", "show_pages", is_flag=True, help="Compare with and without huge pages and prefault instead.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds of --pages.")
+@click.option("--rounds", type=WholeRange(min=1), default=3, show_default=True, help="Rounds of --pages.")
 @files.json_option("The report")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=arguments.WORDS)
 def command(

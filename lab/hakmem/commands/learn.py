@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hakmem import arguments, files, output
+from hakmem.finite import WholeRange
 
 if TYPE_CHECKING:
     from hakmem import control
@@ -20,7 +21,7 @@ FEWEST_RUNS, USUAL_RUNS = 80, 200  # with fewer, the second stage has too few ro
 @click.option("--install", is_flag=True, help="Write it where HAKMEM_POLICY=auto finds it, in place of -o.")
 @click.option(
     "--runs",
-    type=click.IntRange(min=FEWEST_RUNS),
+    type=WholeRange(min=FEWEST_RUNS),
     metavar="N",
     help=f"Try knobs between N runs of the command, at least {FEWEST_RUNS}; {USUAL_RUNS} tell more.",
 )

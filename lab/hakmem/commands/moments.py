@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from hakmem import output
+from hakmem.finite import WholeRange
 from hakmem.ledger import Record
 from hakmem.report.model import Report
 
 
 @click.command()
-@click.option("-n", "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="runs of each program")
+@click.option("-n", "--rounds", type=WholeRange(min=1), default=3, show_default=True, help="runs of each program")
 @output.options
 def command(rounds: int, **files: str | None) -> int:
     """Explains real programs at five moments of each run, as they are and with the heap profile on, and says how much

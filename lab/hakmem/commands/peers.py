@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from hakmem import files, terminal
+from hakmem.finite import WholeRange
 from hakmem.peers import installing, store
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.workshop import Say
@@ -50,7 +51,7 @@ def list_peers(json_file: Path | None) -> None:
 @click.option(
     "-j",
     "--jobs",
-    type=click.IntRange(min=1),
+    type=WholeRange(min=1),
     default=os.cpu_count() or 1,
     help="Compilers at a time; as many as there are cores unless told.",
 )

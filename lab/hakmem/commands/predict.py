@@ -8,15 +8,15 @@ import click
 
 from hakmem import arguments, files
 from hakmem.errors import LabError
-from hakmem.finite import FiniteRange
+from hakmem.finite import FiniteRange, WholeRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="runs of COMMAND, of each kind"
+    "-n", "--rounds", type=WholeRange(min=1), default=6, show_default=True, help="runs of COMMAND, of each kind"
 )
 @click.option(
-    "--replays", type=click.IntRange(min=1), default=3, show_default=True, help="of its calls under each allocator"
+    "--replays", type=WholeRange(min=1), default=3, show_default=True, help="of its calls under each allocator"
 )
 @click.option(
     "--with",

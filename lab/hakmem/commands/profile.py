@@ -102,7 +102,7 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
 
     from hakmem import native, process, takeover
     from hakmem.commands.run import callers_environment
-    from hakmem.errors import LabError
+    from hakmem.errors import InterruptedEarly, LabError
 
     library = native.library()
     if "%p" in str(prefix):
@@ -113,6 +113,8 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     file, ready = takeover.prepare_child(words, library, {**callers_environment(), **settings})
     command = process.attend(words, ready, file)
     written = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
+    if not written and command.came:
+        raise InterruptedEarly(f"interrupted: {words[0]} {command.how} before it could write a profile")
     if not written:
         raise LabError(
             f"no process wrote a profile: {words[0]} {command.how}, perhaps by _exit, or without rights to write here"
@@ -158,19 +160,18 @@ def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str
             f" the table is of process {profiles[main].process}",
             file=sys.stderr,
         )
-    silent = 0
-    for path in others:
-        if not profiles[path].total.samples:
-            path.unlink()
-            silent += 1
-            continue
-        one, prefix = _named(profiles[path], path)
+    spoken = [path for path in others if profiles[path].total.samples]
+    silent = [path for path in others if path not in spoken]
+    for path in silent:
+        path.unlink()
+    named = [_named(profiles[path], path) for path in (*spoken, main)]  # before a page can't be written
+    for one, prefix in named[:-1]:
         _put(one, prefix, wanted)
         said = foreign.line(f"process {one.process}, {one.program}: {signed(one.total.total_bytes)} in all")
         print(f"hakmem: {said}: {_files(prefix)[1]}", file=sys.stderr)
     if silent:
-        print(f"hakmem: {silent} more had no sample, and have no files", file=sys.stderr)
-    _write(*_named(profiles[main], main), wanted)
+        print(f"hakmem: {len(silent)} more had no sample, and have no files", file=sys.stderr)
+    _write(*named[-1], wanted)
 
 
 def _named(profile: Profile, path: Path) -> tuple[Profile, str]:

@@ -58,7 +58,7 @@ def command(
 
 
 def callers_environment() -> dict[str, str]:
-    """What this process was started with: Python may have added a locale to its own."""
+    """What this process was started with, but for what has no name: Python may have added a locale to its own."""
     with open("/proc/self/environ", "rb") as file:
         words = (os.fsdecode(word).partition("=") for word in file.read().split(b"\0"))
-    return {name: value for name, equals, value in words if equals}
+    return {name: value for name, equals, value in words if name and equals}

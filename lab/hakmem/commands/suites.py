@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hakmem import output, places
+from hakmem.finite import WholeRange
 
 if TYPE_CHECKING:
     from hakmem.measure import Case, Variant
@@ -32,10 +33,10 @@ def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Call
                 help="only these allocators; `all`: every one that is installed  [default: hakmem,glibc]",
             ),
             click.option(
-                "--warmup", type=click.IntRange(min=0), default=0, show_default=True, help="runs of each before them"
+                "--warmup", type=WholeRange(min=0), default=0, show_default=True, help="runs of each before them"
             ),
             click.option(
-                "-n", "--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="counted runs of each"
+                "-n", "--rounds", type=WholeRange(min=1), default=6, show_default=True, help="counted runs of each"
             ),
         ):
             command = option(command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hakmem import arguments, output, places
-from hakmem.finite import FiniteRange
+from hakmem.finite import FiniteRange, WholeRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -13,11 +13,9 @@ from hakmem.finite import FiniteRange
     "--side", "sides", multiple=True, metavar="NAME=SIDE", help="take part in the second stage: learned=POLICY=FILE"
 )
 @click.option("--knob", "wanted", multiple=True, metavar="NAME", help="sweep this knob, not all")
-@click.option("--trials", type=click.IntRange(min=1), default=100, show_default=True, help="settings that are tried")
+@click.option("--trials", type=WholeRange(min=1), default=100, show_default=True, help="settings that are tried")
 @click.option("--seed", type=int, default=1, show_default=True, help="of the settings that chance picks")
-@click.option(
-    "-n", "--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="runs of each that is left"
-)
+@click.option("-n", "--rounds", type=WholeRange(min=1), default=10, show_default=True, help="runs of each that is left")
 @click.option("--seconds", type=FiniteRange(0.1), default=0.5, show_default=True, help="a visit to a behaviour lasts")
 @places.option
 @output.options
