@@ -3,7 +3,8 @@
  *     launch RESULT PRELOAD COMMAND [ARGUMENT...]
  *
  * RESULT receives one line: pid, wait status, wall time (ns), CPU time in user mode and in the kernel (us), peak RSS
- * (KiB), minor faults, major faults, mean RSS (KiB). CPU time and faults are those of the command and of every
+ * (KiB), minor faults, major faults, mean RSS (KiB), and the file of the program that was seen last in it (device and
+ * inode; 0 0: none was). CPU time and faults are those of the command and of every
  * descendant that was waited for; the peak is that of the largest one process, the mean over time that of the command
  * alone. PRELOAD becomes LD_PRELOAD of the command alone; empty for
  * none. Exit status: 0 when RESULT was written, 2 for a usage error, 127 when the command could not be started (RESULT
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,13 +38,15 @@ static long long now_ns(void) {
 
 static long long microseconds(struct timeval time) { return time.tv_sec * 1000000LL + time.tv_usec; }
 
-/* ---- Mean of resident memory --------------------------------------------------------------------------------------- */
+/* ---- Looking at the command while it runs --------------------------------------------------------------------------- */
 
 /* Looks at a process in ever longer steps, of a 32nd of its time so far: short programs are looked at often enough, and
  * long ones are not disturbed. What a look finds counts for the time since the one before. */
 struct watch {
-    int statm;    /* of /proc; -1: none */
-    int starting; /* closed at its other end by exec; -1: that was seen */
+    char program[32]; /* of /proc: a link to its file */
+    struct stat last; /* of that file */
+    int statm;        /* of /proc; -1: none */
+    int starting;     /* closed at its other end by exec; -1: that was seen */
     int looks;
     long long start_ns, last_ns;
     double kib_ns; /* the sum */
@@ -51,9 +55,12 @@ struct watch {
 enum { SHORTEST_NS = 1000000, LONGEST_NS = 20000000, STEPS_OF_TIME = 32, LEAST_LOOKS = 5 };
 
 static struct watch watch_begun(pid_t process, int starting) {
-    char path[64];
+    struct watch watch = {.starting = starting, .start_ns = now_ns()};
+    char path[32];
     snprintf(path, sizeof path, "/proc/%d/statm", (int)process);
-    return (struct watch){.statm = open(path, O_RDONLY | O_CLOEXEC), .starting = starting, .start_ns = now_ns()};
+    snprintf(watch.program, sizeof watch.program, "/proc/%d/exe", (int)process);
+    watch.statm = open(path, O_RDONLY | O_CLOEXEC);
+    return watch;
 }
 
 /* Before exec, memory is that of this program. Time begins when it is seen to be over. */
@@ -79,6 +86,8 @@ static void look(struct watch *watch) {
     watch->kib_ns += (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024 * (double)(now - watch->last_ns);
     watch->last_ns = now;
     watch->looks++;
+    struct stat file; /* can't be told of one that runs as somebody else */
+    if (stat(watch->program, &file) == 0) watch->last = file;
 }
 
 static struct timespec step_of(const struct watch *watch) {
@@ -148,8 +157,9 @@ int main(int count, char **arguments) {
         fprintf(stderr, "%s: %s\n", arguments[3], strerror(reason));
         return 127;
     }
-    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f\n", (int)child, status, wall_ns,
+    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f %llu %llu\n", (int)child, status, wall_ns,
             microseconds(usage.ru_utime), microseconds(usage.ru_stime), usage.ru_maxrss, usage.ru_minflt,
-            usage.ru_majflt, mean_kib(&watch));
+            usage.ru_majflt, mean_kib(&watch), (unsigned long long)watch.last.st_dev,
+            (unsigned long long)watch.last.st_ino);
     return fclose(result) == 0 ? 0 : 2;
 }
