@@ -291,8 +291,7 @@ def _whole(
     """All rounds: a prediction from fewer would have another width than was asked for. LabError where one of the first
     variants failed, so many as are needed: without their figures nothing is predicted."""
     done = measure.measure(cases, variants, rounds, warmup=0, on_step=on_step)
-    if done.interrupted:
-        raise KeyboardInterrupt
+    done.expect_whole()
     names = [variant.name for variant in variants[:needed]]
     for failure in done.failures:
         if failure.variant in names:

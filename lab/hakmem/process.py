@@ -245,7 +245,7 @@ def _run_in(
     began: _Known | None = None
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
         try:
-            with _interrupted_later():
+            with interrupted_later():
                 child = subprocess.Popen(
                     launch,
                     env=environment,
@@ -297,8 +297,8 @@ def _run_in(
 
 
 @contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """What interrupts (Ctrl-C, say) does so at the end of it: a process that was just started would be nobody's."""
+def interrupted_later() -> Iterator[None]:
+    """What interrupts (Ctrl-C, say) does so at the end of it: half of it would be a process that is nobody's, say."""
     is_main = threading.current_thread() is threading.main_thread()
     ends = [one for one in (signal.SIGINT, *ENDS) if is_main and callable(signal.getsignal(one))]
     came: list[int] = []
