@@ -371,6 +371,7 @@ def measure(
             unable[done.machine] = done.outcome.failures
             if latest and latest[0].machine == done.machine and latest[0].outcome and latest[1]:
                 if all(result.samples[failure.case][failure.variant] for failure in latest[1]):
+                    unable[done.machine] = [*latest[1], *done.outcome.failures]
                     take_back(latest[0].outcome, latest[1])
             if done.machine != HERE:
                 result.notes.append(f"{done.machine} was left out: {done.outcome.failures[0].reason}")
