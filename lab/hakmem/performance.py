@@ -39,7 +39,7 @@ _COMPARISON = (
     rf"(?:{_NUMBER}{_OF}|\b{_MULTIPLE}|\b{_PART})[\s-]{_FASTER}\b"
     rf"|(?:\bby\s+)?(?:an?|{_WORD}|\d+)\s+orders?\s+of\s+magnitude\b"
     rf"|\b{_SHARE}\s+(?:of\s+)?(?:(?:the|its|their|\w+'s)\s+)?(?:[\w-]+\s+)?{_GOOD}\b"
-    rf"|\b{_SHARE}\s+(?:of\s+)?(?:what\s+)?{_OTHER}(?:'s)?\b"
+    rf"|\b{_SHARE}\s+(?:of\s+)?(?:what\s+|that\s+of\s+)?{_OTHER}(?:'s)?\b"
     rf"|\bspeed-?up\sof\s{_NUMBER}"
     rf"|{_NUMBER}{_OF}\s(?:as\s(?:much|many)\s|{_MORE}\s)(?:[\w-]+\s)?{_GOOD}\b"
     rf"|\b{_MULTIPLE}\sas\s(?:much|many)\s(?:[\w-]+\s)?{_GOOD}\b"
@@ -102,8 +102,8 @@ ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
 
 # What Markdown and HTML have that a reader of the page doesn't see: emphasis, escapes, brackets of links, tags, quotes.
 _MARKS = re.compile(
-    r"(?<=\S)\*+|\*+(?=\S)|~~|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|\\(?=[^\w\s])|\]\([^()\n]*\)|[\[\]]"
-    r"|</?[a-z][^<>]*>|^\s{0,3}(?:>[ \t]?)+|&(?:[a-z]+\d*|#\d+|#x[0-9a-f]+);",
+    r"(?<=\S)\*+|\*+(?=\S)|~~|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|\\(?=[^\w\s])|\]\((?:\s*|[^()\s]*)\)|[\[\]]"
+    r"|</?[a-z][^<>\"']*>|^\s{0,3}(?:>[ \t]?)+|&(?:[a-z]+\d*|#\d+|#x[0-9a-f]+);",
     re.IGNORECASE | re.MULTILINE,
 )
 
