@@ -548,7 +548,7 @@ def test_it_predicts_without_running_the_program_on_another(program: Path) -> No
 def test_a_record_that_reached_its_limit_is_told(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "TRACE_LIMIT_BYTES", 1 << 18)
     own = allocators.glibc()
-    found = predict.predict([str(program), "pairs", "200000"], own, [], rounds=1, replay_rounds=1)
+    found = predict.predict([str(program), "pairs", "200000"], own, [], rounds=3, replay_rounds=3)
     assert [one.memory for one in found.predictions] == [None]
     memory, time = found.notes
     assert memory.startswith("Memory isn't predicted") and time.startswith("Time is scaled")
