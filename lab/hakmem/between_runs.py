@@ -179,8 +179,7 @@ def learn(
     }
     sides = [Variant(name, hakmem()) for name in (sweep.DEFAULT, *policies)]
     done = measure.measure([replace(case, policies=policies)], sides, rounds, on_step=on_step)
-    if done.interrupted:
-        raise KeyboardInterrupt
+    done.expect_whole()
     done.notes += sweep.screened(search.rows())
     found = [Candidate(name, values, _ratios(done, case, name)) for name, values in chosen.items()]
     return Learned(facts, [one for one in found if one.ratios], done)

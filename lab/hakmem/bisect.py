@@ -271,8 +271,7 @@ class Bisection:
         variants = [Variant("good", Allocator("good", self.good)), Variant("commit", Allocator("commit", library))]
         warmup = 0 if good_values else 1
         done = measure.measure([self.case], variants, pairs, warmup=warmup, on_step=self.on_step)
-        if done.interrupted:
-            raise KeyboardInterrupt
+        done.expect_whole()
         for failure in sorted(done.failures, key=lambda failure: failure.variant != "good"):
             raise (LabError if failure.variant == "good" else SkipError)(failure.reason)
         known = done.metrics()

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from hakmem import contest, figures, files, ledger, pictures, remarks, uncited
 from hakmem.errors import LabError
 from hakmem.history import EXCEPTIONS, History
 from hakmem.ledger import Record
-from hakmem.performance import AMOUNT, ANY_NUMBER, CLAIM, FIGURE, PERFORMANCE, is_about_performance
+from hakmem.performance import AMOUNT, ANY_NUMBER, CLAIM, FIGURE, PERFORMANCE, as_read, is_about_performance
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -365,8 +365,9 @@ def _of_history(history: History, records: Ledger) -> Iterator[Finding]:
     for message in history.messages():
         if any(records.has(name) for name in NAMED.findall(message.text)):
             continue
-        for match in CLAIM.finditer(message.text):
-            line = message.text.count("\n", 0, match.start()) + 1
+        text, places = as_read(message.text)
+        for match in CLAIM.finditer(text):
+            line = message.text.count("\n", 0, places[match.start()]) + 1
             said = f"a figure, and the message names no record: {_one_line(match[0])}"
             yield Finding(f"commit {message.commit[:9]}", line, said)
 
@@ -465,8 +466,8 @@ def check(document: Document, root: Path, records: Ledger, every: list[Document]
                 yield finding(match.start(), str(error))
     yield from (finding(offset, message) for offset, message in _mixed_columns(document))
     for piece in document.pieces():
-        for match in _figures_in(piece):
-            yield finding(piece.start + match.start(), f"a figure that no record backs: {_one_line(match[0])}")
+        for offset, said in _figures_in(piece):
+            yield finding(piece.start + offset, f"a figure that no record backs: {said}")
 
 
 def _check_marker(document: Document, marker: Marker, root: Path, records: Ledger, every: list[Document]) -> str | None:
@@ -505,7 +506,7 @@ def _check_unmeasured(document: Document, marker: Marker, root: Path) -> str | N
             return None
         if not all(line.startswith("|") for line in lines):
             return f"a marker around more than a table or a block of code: {_one_line(body)[:40]}..."
-        found = CLAIM.search(body)
+        found = CLAIM.search(as_read(body)[0])
     elif len(_one_line(body)) > WIDEST or SENTENCE_END.search(body):
         return f"a marker wider than a phrase: {_one_line(body)[:40]}..."
     else:
@@ -524,8 +525,9 @@ def _claimed_with(document: Document, marker: Marker) -> re.Match[str] | None:
     """A rate or a comparison that a phrase makes with the words beside it."""
     before = document.text[max(0, marker.start - AROUND) : marker.start].rpartition("\n\n")[2]
     after = document.text[marker.end : marker.end + AROUND].partition("\n\n")[0]
-    start, end = len(before), len(before) + len(marker.body)
-    found = CLAIM.finditer(before + marker.body + after)
+    before, body, after = (as_read(text)[0] for text in (before, marker.body, after))
+    start, end = len(before), len(before) + len(body)
+    found = CLAIM.finditer(before + body + after)
     return next((one for one in found if one.start() < end and one.end() > start), None)
 
 
@@ -543,19 +545,22 @@ def _mixed_columns(document: Document) -> Iterator[tuple[int, str]]:
                 yield column[0].start, "an expected value in a column of measured figures"
 
 
-def _figures_in(piece: Piece) -> Iterator[re.Match[str]]:
-    if piece.context and (PERFORMANCE.search(piece.context) or FIGURE.search(piece.context)):
-        pattern: Callable[[str], Iterator[re.Match[str]]] = ANY_NUMBER.finditer
-        yield from list(pattern(piece.text))[:1]
-        return
-    taken = [match for match in FIGURE.finditer(piece.text)]
-    if is_about_performance(f"{piece.context} {piece.text}"):
-        taken += [
-            match
-            for match in AMOUNT.finditer(piece.text)
-            if not any(one.start() < match.end() and match.start() < one.end() for one in taken)
-        ]
-    yield from sorted(taken, key=lambda match: match.start())
+def _figures_in(piece: Piece) -> Iterator[tuple[int, str]]:
+    """Where they stand in the piece, and what they say."""
+    text, places = as_read(piece.text)
+    context = as_read(piece.context)[0]
+    if context and (PERFORMANCE.search(context) or FIGURE.search(context)):
+        taken = list(ANY_NUMBER.finditer(text))[:1]
+    else:
+        taken = list(FIGURE.finditer(text))
+        if is_about_performance(f"{context} {text}"):
+            taken += [
+                match
+                for match in AMOUNT.finditer(text)
+                if not any(one.start() < match.end() and match.start() < one.end() for one in taken)
+            ]
+    for match in sorted(taken, key=lambda match: match.start()):
+        yield places[match.start()], _one_line(match[0])
 
 
 def _one_line(text: str) -> str:

@@ -196,13 +196,15 @@ def _report(
     short = "all" if record.size == "sanity" else ", ".join(record.short_cases)
     size = (f"Short runs (less than 1 s and 10 M operations), which show little: {short}.",) if short else ()
     cut = ("Interrupted: whole rounds only.",) if record.interrupted else ()
+    caller = " ".join(f"{name}={value}" for name, value in record.settings.items())
+    also = (f"Set for all runs by the environment: {caller}",) if caller else ()
     return Report(
         title=title,
         command=record.command,
         sections=tuple(sections),
         summary=summary,
         failures=tuple(f"{failed.case} on {failed.variant}: {failed.reason}" for failed in record.failures),
-        notes=(*cut, *size, *record.notes),
+        notes=(*cut, *size, *also, *record.notes),
         date=f"{record.date:%Y-%m-%d %H:%M} UTC",
         machine={
             "machine": words.machines(record.machines.values()) if record.machines else words.machine(facts),

@@ -72,13 +72,14 @@ def analyse(hosts: Sequence[Host], threshold: float, less_is_better: bool = True
     for name, own in zip(ARMS, arms, strict=True):
         if len(own) < FEWEST_HOSTS:
             raise LabError(f"{len(own)} hosts in {name}: expected {FEWEST_HOSTS} at least")
-    bad = next((host for host in used if min(host.after, host.before or 1) <= 0), None)
-    if bad:
-        raise LabError(f"{bad.name} has a figure of {min(bad.after, bad.before or 1):g}: ratios need figures above 0")
+    for host in used:
+        least = host.after if host.before is None else min(host.after, host.before)
+        if least <= 0:
+            raise LabError(f"{host.name} has a figure of {least:g}: ratios need figures above 0")
     after = [[math.log(host.after) for host in own] for own in arms]
     explained = None
     if is_adjusted:
-        before = [[math.log(host.before or 1) for host in own] for own in arms]
+        before = [[math.log(host.before) for host in own if host.before is not None] for own in arms]
         slope = _slope(before, after)
         adjusted = [[y - slope * x for y, x in zip(ys, xs, strict=True)] for ys, xs in zip(after, before, strict=True)]
         spread = _spread(after)

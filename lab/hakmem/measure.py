@@ -131,6 +131,7 @@ class Measurement:
     variants: list[Variant]
     rounds: int = 0  # whole ones
     interrupted: bool = False  # somebody ended it, no machine was left, or there was no room
+    no_room: OSError | None = None  # why it was interrupted; None: by one of the others
     blocks: list[str] = field(default_factory=list)  # the machine of each round
     machines: dict[str, Machine] = field(default_factory=dict)  # others than this: by name, before its first round
     load_at_end: tuple[float, float, float] = (0, 0, 0)
@@ -155,6 +156,11 @@ class Measurement:
             for name in s.values
         }
         return [name for name in METRICS if name in seen] + sorted(seen - METRICS.keys())
+
+    def expect_whole(self) -> None:
+        """For who can't do with fewer rounds: raises what interrupted them."""
+        if self.interrupted:
+            raise self.no_room or KeyboardInterrupt
 
     def short_cases(self) -> list[str]:
         """Those of which a run was not of full size."""
@@ -322,6 +328,7 @@ def measure(
     failed: set[tuple[str, str]] = set()
     own: Counter[str] = Counter()  # rounds that each machine has begun
     unable: dict[str, list[Failure]] = {}  # machines on which nothing of a round has succeeded, with what failed
+    latest: tuple[Done, list[Failure]] | None = None  # the last whole round, with what failed in it for the first time
     begun = counted = 0
 
     def next_turn(name: str) -> Turn | None:
@@ -340,8 +347,21 @@ def measure(
         count = (warmup * max(1, len(own)) + rounds) * of_round
         on_step(Step(turn.begun * of_round + number, count, turn.round, rounds, case, variant))
 
+    def take_back(outcome: Outcome, failures: list[Failure]) -> None:
+        """A round amid which something broke: what had succeeded until then has failed by that."""
+        nonlocal counted, latest
+        for failure in failures:
+            failed.remove((failure.case, failure.variant))
+            result.failures.remove(failure)
+        for case, variant, _ in outcome.samples:
+            result.samples[case][variant].pop()
+        result.blocks.pop()
+        result.rounds -= 1
+        counted -= 1
+        latest = None
+
     def take(done: Done) -> None:
-        nonlocal counted
+        nonlocal counted, latest
         if done.outcome is None:
             counted -= done.turn.round > 0
             result.notes.append(f"a round was lost with the machine {done.machine}")
@@ -349,17 +369,21 @@ def measure(
         if done.outcome.failures and not done.outcome.samples:
             counted -= done.turn.round > 0
             unable[done.machine] = done.outcome.failures
+            if latest and latest[0].machine == done.machine and latest[0].outcome and latest[1]:
+                if all(result.samples[failure.case][failure.variant] for failure in latest[1]):
+                    unable[done.machine] = [*latest[1], *done.outcome.failures]
+                    take_back(latest[0].outcome, latest[1])
             if done.machine != HERE:
                 result.notes.append(f"{done.machine} was left out: {done.outcome.failures[0].reason}")
             return
         if done.outcome.machine:
             result.machines.setdefault(done.machine, done.outcome.machine)
         result.load_at_end = done.outcome.load_at_end
-        for failure in done.outcome.failures:
-            if (failure.case, failure.variant) not in failed:
-                failed.add((failure.case, failure.variant))
-                result.failures.append(failure)
+        first = [one for one in done.outcome.failures if (one.case, one.variant) not in failed]
+        failed.update((one.case, one.variant) for one in first)
+        result.failures += first
         if done.turn.round > 0:
+            latest = done, first
             for case_name, variant_name, sample in done.outcome.samples:
                 result.samples[case_name][variant_name].append(sample)
             result.blocks.append(done.machine)
@@ -378,7 +402,7 @@ def measure(
     except OSError as error:
         if not result.rounds:
             raise
-        result.interrupted = True
+        result.interrupted, result.no_room = True, error
         result.notes.append(f"{result.rounds} of {rounds} rounds: {error.strerror or error}")
     for case_name, variant_name in failed:  # what failed half-way has no figure
         result.samples[case_name][variant_name].clear()

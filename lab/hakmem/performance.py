@@ -7,6 +7,7 @@ Sizes, capacities and other constants of the design are none of these.
 
 from __future__ import annotations
 
+import html
 import re
 
 _DIGITS = r"(?<![\w.,])[-+~]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
@@ -18,7 +19,8 @@ _SCALE = r"(?:[kMG]|thousand|million|billion)?"
 _BYTES = r"(?:[KMGT]i?B|kilobytes|megabytes|gigabytes)"
 _COUNTED = rf"(?:ops?|operations|alloc(?:ation)?s|frees|mallocs|calls|req(?:uest)?s?|queries|transactions|{_BYTES})"
 _MULTIPLE = r"(?:twice|thrice|half|one and a half times)"
-_PART = r"(?:a|one|two|three) (?:third|quarter|fifth|sixth|seventh|eighth|ninth|tenth)s?"
+_NTH = r"(?:third|quarter|fifth|sixth|seventh|eighth|ninth|tenth)s?"
+_PART = rf"(?:(?:a|one|two|three)[\s-]{_NTH}|(?<![\w=./])\d/\d(?![\d/])|[⅓⅔¼¾½⅕])"
 _CHANGED = r"(?:doubl|tripl|quadrupl|halv)(?:e[sd]?|ing)"
 _SHARE = rf"(?:{_MULTIPLE}|{_CHANGED}|{_PART})"
 _GOOD = r"(?:throughput|rate|speed|memory|peak|rss|footprint|latenc\w+|faults)"
@@ -37,7 +39,7 @@ _COMPARISON = (
     rf"(?:{_NUMBER}{_OF}|\b{_MULTIPLE}|\b{_PART})[\s-]{_FASTER}\b"
     rf"|(?:\bby\s+)?(?:an?|{_WORD}|\d+)\s+orders?\s+of\s+magnitude\b"
     rf"|\b{_SHARE}\s+(?:of\s+)?(?:(?:the|its|their|\w+'s)\s+)?(?:[\w-]+\s+)?{_GOOD}\b"
-    rf"|\b{_SHARE}\s+(?:of\s+)?(?:what\s+)?{_OTHER}(?:'s)?\b"
+    rf"|\b{_SHARE}\s+(?:of\s+)?(?:what\s+|that\s+of\s+)?{_OTHER}(?:'s)?\b"
     rf"|\bspeed-?up\sof\s{_NUMBER}"
     rf"|{_NUMBER}{_OF}\s(?:as\s(?:much|many)\s|{_MORE}\s)(?:[\w-]+\s)?{_GOOD}\b"
     rf"|\b{_MULTIPLE}\sas\s(?:much|many)\s(?:[\w-]+\s)?{_GOOD}\b"
@@ -53,7 +55,18 @@ _COST = (
     r"\b(?:costs?|takes?|took|saves?|saved|gains?|gained|loses?|lost)\s(?:\w+\s){0,2}"
     rf"{_NUMBER}\s?(?:ns|us|µs|μs|nanoseconds?|microseconds?|%|percent)(?!\w)"
 )
-CLAIM = re.compile(f"{_RATE}|{_COMPARISON}|{_COST}", re.IGNORECASE)
+_TAKEN = rf"{_NUMBER}[\s-]?(?:ms|s|milliseconds?|seconds?|minutes?|hours?|{_BYTES})\b"
+_FELL = (
+    r"(?:drop(?:s|ped)?|f[ae]ll(?:s|en)?|goes|went|gone|shr[iau]nks?|s[iau]nks?|ris(?:es?|en)|rose|grows?|grew|grown"
+    r"|c[ao]mes?|cut|brings?|brought|reduc\w+|(?:de|in)creas\w+|improv\w+|down|up)"
+)
+_CHANGE = (
+    rf"\b{_FELL}\s(?:\w+\s){{0,3}}from\s(?:{_TAKEN}|{_NUMBER})\s(?:down\s|up\s)?to\s{_TAKEN}"
+    rf"|{_TAKEN}\s(?:instead\sof|in\splace\sof|rather\sthan|where\s\w+\s(?:took|needed|used))\s{_TAKEN}"
+    rf"|{_TAKEN}\s?(?:→|->)\s?{_TAKEN}"
+    rf"|\b{_GOOD}\s{_FELL}\s(?:(?:down|up)\s)?(?:from\s{_NUMBER}\s)?to\s{_NUMBER}"
+)
+CLAIM = re.compile(f"{_RATE}|{_COMPARISON}|{_COST}|{_CHANGE}", re.IGNORECASE)
 
 FIGURE = re.compile(
     CLAIM.pattern + rf"|\b{_SHARE}\s+(?:of\s+)?(?:the|its|their|\w+'s)\s+(?:[\w-]+\s+)?{_SPENT}\b"
@@ -85,6 +98,27 @@ PERFORMANCE = re.compile(
 _ALLOCATOR = re.compile(r"\b(?:hakmem|glibc|jemalloc|mimalloc|tcmalloc|snmalloc|rpmalloc|hoard)\b", re.IGNORECASE)
 _TAKEN_BY_OTHERS = re.compile(rf"\b{_OTHER}\s(?:takes|needs|uses)\b", re.IGNORECASE)
 ANY_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w|\.\d)")
+
+
+# What Markdown and HTML have that a reader of the page doesn't see: emphasis, escapes, brackets of links, tags, quotes.
+_MARKS = re.compile(
+    r"(?<=\S)\*+|\*+(?=\S)|~~|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|\\(?=[^\w\s])|\]\((?:\s*|[^()\s]*)\)|[\[\]]"
+    r"|</?[a-z][^<>\"']*>|^\s{0,3}(?:>[ \t]?)+|&(?:[a-z]+\d*|#\d+|#x[0-9a-f]+);",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def as_read(text: str) -> tuple[str, list[int]]:
+    """The text as a page shows it, and where in `text` each of its letters stands."""
+    letters: list[str] = []
+    places: list[int] = []
+    start = 0
+    for mark in _MARKS.finditer(text):
+        shown = html.unescape(mark[0]) if mark[0].startswith("&") else ""
+        letters += [text[start : mark.start()], shown]
+        places += [*range(start, mark.start()), *[mark.start()] * len(shown)]
+        start = mark.end()
+    return "".join([*letters, text[start:]]), [*places, *range(start, len(text))]
 
 
 def is_about_performance(text: str) -> bool:

@@ -37,6 +37,7 @@ MOST_TRACES = 4
 MISSED = 1.1  # times what was recorded, that was counted: beyond, traces lack calls, and that is said
 LEAST_RATIO = 0.01  # a smaller one is none
 RESAMPLES = 1000
+LEAST_ROUNDS = 3  # and replays, for an interval: one says nothing of how far they scatter, two next to nothing
 NORMAL_95 = 1.96
 COLD = 1.5  # by how much a call's difference is larger in a program, whose own work empties caches, than in a replay
 # Of the model, beyond what rounds scatter: half the width of an interval in logarithms, and more for each unit of
@@ -232,7 +233,8 @@ def conclude(of: Rounds) -> list[Prediction]:
         centre = estimate(of, name, range(count), range(replay_count))
         if centre is None or centre < LEAST_RATIO:
             return None
-        if name == IDEAL:  # nobody has measured it, so nothing says how much it is off
+        # Nobody has measured the ideal, so nothing says how much it is off.
+        if name == IDEAL or min(count, replay_count) < LEAST_ROUNDS:
             return Interval(centre, 0, math.inf)
         scatter = statistics.pstdev(one for numbers in drawn if (one := estimate(of, name, *numbers)) is not None)
         half = math.hypot(NORMAL_95 * scatter / centre, error[0] + error[1] * abs(math.log(centre)))
@@ -283,6 +285,9 @@ def _lacks(of: Rounds, call_count: int, event_count: int) -> Iterator[str]:
     if of.scale > MISSED:
         replayed = f"of {call_count:,} calls {event_count:,} are replayed"
         yield f"Time is scaled: {replayed}, and what they differ by counts {of.scale:.1f} times."
+    if min(of.program.rounds, of.replayed.rounds) < LEAST_ROUNDS:
+        few = f"{of.program.rounds} rounds and {of.replayed.rounds} replays"
+        yield f"No intervals: {few} don't tell how far they scatter. It takes {LEAST_ROUNDS} of each."
 
 
 def _whole(
@@ -291,8 +296,7 @@ def _whole(
     """All rounds: a prediction from fewer would have another width than was asked for. LabError where one of the first
     variants failed, so many as are needed: without their figures nothing is predicted."""
     done = measure.measure(cases, variants, rounds, warmup=0, on_step=on_step)
-    if done.interrupted:
-        raise KeyboardInterrupt
+    done.expect_whole()
     names = [variant.name for variant in variants[:needed]]
     for failure in done.failures:
         if failure.variant in names:

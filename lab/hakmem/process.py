@@ -39,6 +39,7 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 MOST_KEPT = 64 << 20  # bytes of each output
 LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
 MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
+NO_FILE = (0, 0)
 
 
 class TakeoverError(LabError):
@@ -65,6 +66,7 @@ class Process:
     end_rss_bytes: int | None
     threads: int | None = None  # alive at the end
     trimmed_rss_bytes: int | None = None  # None also: nobody asked for it, or the allocator can't be asked
+    file: tuple[int, int] = NO_FILE  # device and inode of the program
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Run:
     stderr: bytes
     mean_rss_bytes: int | None = None  # None: it was over before anybody had looked often enough
     sums: tuple[bytes, bytes] = (b"", b"")  # SHA-256 of all that it printed on either
+    last_file: tuple[int, int] = NO_FILE  # device and inode of the program that it was when it was last looked at
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -239,9 +242,10 @@ def _run_in(
     preload = ":".join([*first, *preload_words(allocator), str(linked(native.helper("witness.so")))])
     launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
     child: subprocess.Popen[bytes] | None = None
+    began: _Known | None = None
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
         try:
-            with _interrupted_later():
+            with interrupted_later():
                 child = subprocess.Popen(
                     launch,
                     env=environment,
@@ -251,6 +255,7 @@ def _run_in(
                     stderr=stderr,
                     start_new_session=True,
                 )
+                began = _stat(child.pid)
             if drive is not None:
                 drive(child.pid)
             child.wait(timeout_s)
@@ -258,14 +263,15 @@ def _run_in(
             raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
         finally:
             if child is not None:
-                _end(child, witnesses)
+                _end(child, began, witnesses)
     outputs = folder / "stdout", folder / "stderr"
     shown, printed = map(_beginning, outputs)
-    if child.returncode != 0 or not result.read_bytes():
+    if child.returncode != 0 or not result.read_text():
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
-    figures, last, _ = result.read_text(errors="replace").split("\n", 2)
-    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib = map(int, figures.split())
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib, *file = map(
+        int, result.read_text().split()
+    )
     done = Run(
         pid=pid,
         status=os.waitstatus_to_exitcode(status),
@@ -280,11 +286,10 @@ def _run_in(
         stderr=printed,
         mean_rss_bytes=mean_kib * 1024 or None,
         sums=(sum_of(outputs[0]), sum_of(outputs[1])),
+        last_file=(file[0], file[1]),
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
-        if done.status == 0:
-            _prove_last(done, last, allocator)
         policy = environment.get("HAKMEM_POLICY", "")
         if allocator.name == OWN and policy not in ("", "none", "auto"):
             _prove_policy(done, words[0], Path(cwd or "", policy))
@@ -292,8 +297,8 @@ def _run_in(
 
 
 @contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """What interrupts (Ctrl-C, say) does so at the end of it: a process that was just started would be nobody's."""
+def interrupted_later() -> Iterator[None]:
+    """What interrupts (Ctrl-C, say) does so at the end of it: half of it would be a process that is nobody's, say."""
     is_main = threading.current_thread() is threading.main_thread()
     ends = [one for one in (signal.SIGINT, *ENDS) if is_main and callable(signal.getsignal(one))]
     came: list[int] = []
@@ -427,19 +432,27 @@ def tree(pid: int) -> list[int]:
 @dataclass(frozen=True)
 class _Known:
     name: str
+    state: str
     parent: int
     session: int
+    start_ticks: int  # since the machine began
 
 
 def _known(pid: int) -> _Known | None:
     """None when it has ended."""
+    found = _stat(pid)
+    return None if found is None or found.state in "ZX" else found
+
+
+def _stat(pid: int) -> _Known | None:
+    """None when somebody has waited for it."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             head, _, rest = file.read().rpartition(")")
     except OSError:
         return None
-    state, parent, _, session, *_ = rest.split()
-    return None if state in "ZX" else _Known(head.partition("(")[2], int(parent), int(session))
+    state, parent, _, session, *more = rest.split()
+    return _Known(head.partition("(")[2], state, int(parent), int(session), int(more[15]))
 
 
 def _processes() -> dict[int, _Known]:
@@ -447,15 +460,20 @@ def _processes() -> dict[int, _Known]:
     return {pid: one for pid in pids if (one := _known(pid)) is not None}
 
 
-def _end(child: subprocess.Popen[bytes], witnesses: Path) -> None:
+def _end(child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path) -> None:
     """Ends what is left of a run: all of it if it failed, stragglers if not. They are those of its session, in whatever
-    process group, and those that have its variable, in whatever session."""
+    process group, and those that have its variable, in whatever session. Of processes from before nothing is read."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+    first = began.start_ticks if began else 0
     mark = os.fsencode(f"ALLOCATOR_WITNESS={witnesses}")
+
+    def is_of_it(pid: int, one: _Known) -> bool:
+        return one.session == child.pid or (one.start_ticks >= first and mark in _environment(pid))
+
     for _ in range(MOST_GENERATIONS):  # what is killed may have started another just before
-        left = [pid for pid, one in _processes().items() if one.session == child.pid or mark in _environment(pid)]
+        left = [pid for pid, one in _processes().items() if is_of_it(pid, one)]
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -490,9 +508,15 @@ def read_witnesses(folder: Path) -> list[Process]:
                 end_rss_bytes=in_bytes.get("rss"),
                 threads=int(said["threads"]) if "threads" in said else None,
                 trimmed_rss_bytes=in_bytes.get("trimmed"),
+                file=_file(facts.get("file", "")),
             )
         )
     return found
+
+
+def _file(said: str) -> tuple[int, int]:
+    device, _, inode = said.partition(" ")
+    return (int(device), int(inode)) if device.isdigit() and inode.isdigit() else NO_FILE
 
 
 def is_allocator(file: str, allocator: Allocator) -> bool:
@@ -507,18 +531,15 @@ def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
     if root is None:
         why = "a static or setuid program takes no LD_PRELOAD"
         raise TakeoverError(f"{name} left no proof of its allocator ({why}): no figure of it under {allocator.name}")
-    for process in done.processes:
-        if process.pid == done.pid and not is_allocator(process.malloc, allocator):
+    own = [process for process in done.processes if process.pid == done.pid]
+    for process in own:
+        if not is_allocator(process.malloc, allocator):
             raise TakeoverError(f"{process.program} ran on malloc of {process.malloc}, not on {allocator.name}")
-
-
-def _prove_last(done: Run, seen: str, allocator: Allocator) -> None:
-    """`seen` is the program that the command had become without the witness. It has left a proof if it was only seen
-    before the witness came. What the command was before may have left one, and then have started this one without
-    LD_PRELOAD; or it takes none."""
-    if seen and seen not in {one.program for one in done.processes if one.pid == done.pid}:
-        why = "left no proof of its allocator, and the command had become it"
-        raise TakeoverError(f"{seen} {why}: no figure of it under {allocator.name}")
+    if done.last_file not in (NO_FILE, *(process.file for process in own)):
+        why = "a static or setuid one, or one that was started with another LD_PRELOAD"
+        raise TakeoverError(
+            f"{name} became a program without a proof of its allocator ({why}): no figure of it under {allocator.name}"
+        )
 
 
 POLICY_OF = re.compile(r"^program (?:any|([0-9a-f]+))$", re.MULTILINE)

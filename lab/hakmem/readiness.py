@@ -242,8 +242,7 @@ def no_regression(limit_s: float) -> str:
     cases = [case for case in suite.resolve() if case.name in before.cases]
     variants = measure.variants([allocators.hakmem(), allocators.glibc()])
     done = measure.measure(cases, variants, ROUNDS, on_step=on_step)
-    if done.interrupted:
-        raise KeyboardInterrupt
+    done.expect_whole()
     now = ledger.from_measurement(done, "baseline", start=facts)
     if now.failures:
         failure = now.failures[0]

@@ -297,17 +297,22 @@ def unfinished(search: Search) -> list[str]:
 # ---- What came of it -------------------------------------------------------------------------------------------------
 
 
+def _fixed_ones(record: Record) -> list[str]:
+    return [name for name, facts in record.variants.items() if facts.settings.get(FIXED) == "0" and name != DEFAULT]
+
+
+def _each_of(record: Record) -> float:
+    """The confidence of one of the intervals by which the fixed settings are judged."""
+    return statistics.family_confidence(len(_fixed_ones(record)))
+
+
 def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | None:
     """The fixed setting that is shown to be fastest, and its ratio of time to the default's; None: none is."""
-    fixed_ones = [
-        name for name, facts in record.variants.items() if facts.settings.get(FIXED) == "0" and name != DEFAULT
-    ]
     metric = next(name for name in TIMES if name in record.metrics())
-    confidence = statistics.family_confidence(max(len(fixed_ones), 1))
     found = []
-    for name in fixed_ones:
+    for name in _fixed_ones(record):
         ratio = comparison.compare(
-            record.values(case, name, metric), record.values(case, DEFAULT, metric), confidence, record.blocks
+            record.values(case, name, metric), record.values(case, DEFAULT, metric), _each_of(record), record.blocks
         )
         if ratio is not None and ratio.is_bounded and ratio.high < 1:
             found.append((name, ratio))
@@ -319,9 +324,13 @@ def report(record: Record, kept: str | None = None) -> Report:
     metrics = [name for name in MEMORIES if name in record.metrics()]
     base = comparison.report(record, "sweep", baseline=DEFAULT, primary=primary, metrics=metrics, kept=kept)
     summary: list[str] = []
+    least = statistics.minimum_rounds(_each_of(record))
     for case in record.cases:
         best = headroom(record, case)
-        if best is None:
+        if _fixed_ones(record) and record.rounds < least:
+            few = words.few_rounds(record.rounds, least)
+            summary.append(f"{case}: whether a fixed setting is faster than the default can't be told: {few}.")
+        elif best is None:
             summary.append(f"{case}: no fixed setting is shown to be faster than the default.")
         else:
             summary.append(

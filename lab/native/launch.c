@@ -2,11 +2,12 @@
  *
  *     launch RESULT PRELOAD COMMAND [ARGUMENT...]
  *
- * RESULT receives a line: pid, wait status, wall time (ns), CPU time in user mode and in the kernel (us), peak RSS
- * (KiB), minor faults, major faults, mean RSS (KiB). CPU time and faults are those of the command and of every
+ * RESULT receives one line: pid, wait status, wall time (ns), CPU time in user mode and in the kernel (us), peak RSS
+ * (KiB), minor faults, major faults, mean RSS (KiB), and the file of the program that was seen last in it (device and
+ * inode; 0 0: none was). CPU time and faults are those of the command and of every
  * descendant that was waited for; the peak is that of the largest one process, the mean over time that of the command
- * alone. A second line is empty, or the file of the program that the command had become when it was last looked at, if
- * the last library of PRELOAD was not mapped there. PRELOAD becomes LD_PRELOAD of the command alone; empty for none. Exit status: 0 when RESULT was written, 2 for a usage error, 127 when the command could not be started (RESULT
+ * alone. PRELOAD becomes LD_PRELOAD of the command alone; empty for
+ * none. Exit status: 0 when RESULT was written, 2 for a usage error, 127 when the command could not be started (RESULT
  * is then empty and standard error says why).
  *
  * A program of its own because Linux counts the memory of whoever calls exec in the peak of the program that starts:
@@ -14,7 +15,6 @@
  * The command dies with it, and it dies with its parent: no run outlives the laboratory. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,33 +38,29 @@ static long long now_ns(void) {
 
 static long long microseconds(struct timeval time) { return time.tv_sec * 1000000LL + time.tv_usec; }
 
-/* ---- Mean of resident memory --------------------------------------------------------------------------------------- */
+/* ---- Looking at the command while it runs --------------------------------------------------------------------------- */
 
 /* Looks at a process in ever longer steps, of a 32nd of its time so far: short programs are looked at often enough, and
  * long ones are not disturbed. What a look finds counts for the time since the one before. */
 struct watch {
-    int statm;    /* of /proc; -1: none */
-    int starting; /* closed at its other end by exec; -1: that was seen */
+    char program[32]; /* of /proc: a link to its file */
+    struct stat last; /* of that file */
+    int statm;        /* of /proc; -1: none */
+    int starting;     /* closed at its other end by exec; -1: that was seen */
     int looks;
     long long start_ns, last_ns;
-    double kib_ns;   /* the sum */
-    char folder[32]; /* the process's */
-    char last_preload[PATH_MAX];
-    char program[1024];
-    bool has_preload; /* of that program; until it is seen, it is looked for */
+    double kib_ns; /* the sum */
 };
 
 enum { SHORTEST_NS = 1000000, LONGEST_NS = 20000000, STEPS_OF_TIME = 32, LEAST_LOOKS = 5 };
 
-static void begin_watch(struct watch *watch, pid_t process, int starting, const char *preload) {
-    char path[64];
-    const char *colon = strrchr(preload, ':');
-    snprintf(watch->folder, sizeof watch->folder, "/proc/%d", (int)process);
-    snprintf(path, sizeof path, "%s/statm", watch->folder);
-    watch->statm = open(path, O_RDONLY | O_CLOEXEC);
-    watch->starting = starting;
-    watch->start_ns = now_ns();
-    if (realpath(colon ? colon + 1 : preload, watch->last_preload) == NULL) watch->last_preload[0] = '\0';
+static struct watch watch_begun(pid_t process, int starting) {
+    struct watch watch = {.starting = starting, .start_ns = now_ns()};
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)process);
+    snprintf(watch.program, sizeof watch.program, "/proc/%d/exe", (int)process);
+    watch.statm = open(path, O_RDONLY | O_CLOEXEC);
+    return watch;
 }
 
 /* Before exec, memory is that of this program. Time begins when it is seen to be over. */
@@ -75,29 +72,6 @@ static bool has_started(struct watch *watch) {
         watch->start_ns = watch->last_ns = now_ns();
     }
     return false;
-}
-
-static bool has_mapped(const char *folder, const char *file) {
-    char path[64], *line = NULL;
-    size_t size = 0;
-    bool found = false;
-    snprintf(path, sizeof path, "%s/maps", folder);
-    FILE *maps = fopen(path, "re");
-    while (maps && !found && getline(&line, &size, maps) > 0) found = strstr(line, file) != NULL;
-    if (maps) fclose(maps);
-    free(line);
-    return found;
-}
-
-static void look_at_program(struct watch *watch) {
-    char path[64], program[sizeof watch->program];
-    snprintf(path, sizeof path, "%s/exe", watch->folder);
-    ssize_t length = readlink(path, program, sizeof program - 1);
-    if (length < 0 || watch->last_preload[0] == '\0') return;
-    program[length] = '\0';
-    if (strcmp(program, watch->program) != 0) watch->has_preload = false;
-    strcpy(watch->program, program);
-    watch->has_preload = watch->has_preload || has_mapped(watch->folder, watch->last_preload);
 }
 
 static void look(struct watch *watch) {
@@ -112,7 +86,8 @@ static void look(struct watch *watch) {
     watch->kib_ns += (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024 * (double)(now - watch->last_ns);
     watch->last_ns = now;
     watch->looks++;
-    look_at_program(watch);
+    struct stat file; /* can't be told of one that runs as somebody else */
+    if (stat(watch->program, &file) == 0) watch->last = file;
 }
 
 static struct timespec step_of(const struct watch *watch) {
@@ -171,7 +146,7 @@ int main(int count, char **arguments) {
     int status;
     struct rusage usage;
     struct watch watch = {0};
-    if (child > 0) begin_watch(&watch, child, failure[0], arguments[2]);
+    if (child > 0) watch = watch_begun(child, failure[0]);
     if (child < 0 || watch_to_end(child, &its_end, &watch, &status, &usage) != child) {
         perror("launch");
         return 2;
@@ -182,8 +157,9 @@ int main(int count, char **arguments) {
         fprintf(stderr, "%s: %s\n", arguments[3], strerror(reason));
         return 127;
     }
-    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f\n%s\n", (int)child, status, wall_ns,
+    fprintf(result, "%d %d %lld %lld %lld %ld %ld %ld %.0f %llu %llu\n", (int)child, status, wall_ns,
             microseconds(usage.ru_utime), microseconds(usage.ru_stime), usage.ru_maxrss, usage.ru_minflt,
-            usage.ru_majflt, mean_kib(&watch), watch.has_preload ? "" : watch.program);
+            usage.ru_majflt, mean_kib(&watch), (unsigned long long)watch.last.st_dev,
+            (unsigned long long)watch.last.st_ino);
     return fclose(result) == 0 ? 0 : 2;
 }

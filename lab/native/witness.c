@@ -5,7 +5,7 @@
  *
  *     PID.N.start    lines `malloc PATH`, `calloc PATH`, `realloc PATH`, `free PATH`: the file that the dynamic linker
  *                    resolves each to; `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
- *                    `program PATH`
+ *                    `program PATH`, `file DEVICE INODE` of that program
  *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
  *                    exits in an orderly way. With ALLOCATOR_WITNESS_TRIM in the environment also `trimmed N KiB`:
  *                    resident after the allocator was asked to give back what is free, where it can be asked
@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "file_of.h"
@@ -110,8 +111,11 @@ __attribute__((constructor)) static void begin(void) {
     char program[1024];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
-    dprintf(file, "malloc %s\ncalloc %s\nrealloc %s\nfree %s\n%sprogram %s\n", file_of("malloc"), file_of("calloc"),
-            file_of("realloc"), file_of("free"), owned(), program);
+    struct stat of_program = {0};
+    stat("/proc/self/exe", &of_program);
+    dprintf(file, "malloc %s\ncalloc %s\nrealloc %s\nfree %s\n%sprogram %s\nfile %llu %llu\n", file_of("malloc"),
+            file_of("calloc"), file_of("realloc"), file_of("free"), owned(), program,
+            (unsigned long long)of_program.st_dev, (unsigned long long)of_program.st_ino);
     close(file);
 }
 

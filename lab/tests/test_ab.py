@@ -244,3 +244,13 @@ def test_what_can_not_be_decided_is_refused(ran: Run, words: list[str], expected
     with pytest.raises(LabError, match=expected):
         invoke(*words)
     assert ran.commands == []
+
+
+def test_what_the_environment_sets_is_set_on_the_side_with_nothing_set(
+    ran: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HAKMEM_PREFAULT", "1")
+    with pytest.raises(LabError, match="A and B are the same"):
+        invoke("--a", "-", "--b", "PREFAULT=1", "--", "true")
+    assert ran.commands == []
+    assert "Set for all runs by the environment: HAKMEM_PREFAULT=1" in invoke("--b", "PREFAULT=0", "--", "true")

@@ -128,6 +128,31 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "10k req/s",
         "one third faster",
         "hundred times faster",
+        "It is **12** times faster.",
+        "*Twice* the ***throughput***.",
+        "_Half_ the __memory__ of jemalloc",
+        "25&nbsp;million operations a second",
+        "It is 3 &times; the speed.",
+        "25 <b>million</b> operations a second",
+        "12\\% slower",
+        "[twice](https://example.com) the throughput",
+        "> twice\n> the throughput",
+        "Its throughput is twice that of glibc.",
+        '<img alt="ten times faster" src="x">',
+        "![ten times faster](x.svg)",
+        '[a page](https://example.com "ten times faster")',
+        "slower by a\nquarter",
+        "Startup drops from 12 s to 7 s.",
+        "The build goes from 12 s down to 7 s.",
+        "It shrinks from 4 GiB to 1 GiB.",
+        "The run finishes in 7 s instead of 12 s.",
+        "It needs 40 MiB where it needed 80 MiB.",
+        "12 s → 7 s",
+        "Throughput rises from 12 to 25.",
+        "Memory falls to 40 MiB.",
+        "1/3 of the memory",
+        "one-third the memory",
+        "⅓ of the memory",
     ],
 )
 def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
@@ -156,6 +181,9 @@ def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
         "two slow paths in a row, and twice as many slots",
         "It ends after ten hours.",
         "glibc maps objects from 128 KiB on.",
+        "Blocks of 64 KiB to 1 MiB; periods from 5 s to 60 s.",
+        "`HAKMEM_GUARD=1/2`, a ratio in a path: a/1/2/b",
+        "*Twice* it is asked, and _three_ times it answers; `a * b * c`, snake_case_names",
     ],
 )
 def test_what_is_no_figure_needs_no_marker(tree: Path, text: str) -> None:
@@ -163,10 +191,10 @@ def test_what_is_no_figure_needs_no_marker(tree: Path, text: str) -> None:
 
 
 def test_the_line_of_a_finding_is_the_figures(tree: Path) -> None:
-    text = "one\ntwo\n\n| a | throughput |\n|---|---|\n| b | c |\n| hot | 7 |\n\nlast line: 5 ns\n"
+    text = "one\ntwo\n\n| a | throughput |\n|---|---|\n| b | c |\n| hot | 7 |\n\n**last\nline**: **5** ns\n"
     assert findings(tree, text) == [
         "README.md:7: a figure that no record backs: 7",
-        "README.md:9: a figure that no record backs: 5 ns",
+        "README.md:10: a figure that no record backs: 5 ns",
     ]
 
 

@@ -113,3 +113,11 @@ def comparison_values() -> dict[tuple[str, str, str], list[float]]:
 def test_sanity_sized_and_interrupted_records_say_so() -> None:
     report = comparison.report(command_record(WALL, size="sanity", interrupted=True), "sort")
     assert any("Interrupted" in note for note in report.notes) and any("Short runs" in note for note in report.notes)
+
+
+def test_what_the_environment_has_set_for_all_runs_is_told() -> None:
+    """The C library of a container that sets MALLOC_ARENA_MAX is not as it is elsewhere."""
+    said = "Set for all runs by the environment: MALLOC_ARENA_MAX=2 PYTHONMALLOC=malloc"
+    settings = {"MALLOC_ARENA_MAX": "2", "PYTHONMALLOC": "malloc"}
+    assert said in comparison.report(command_record(WALL, settings=settings), "sort").notes
+    assert not any("environment" in note for note in comparison.report(command_record(WALL), "sort").notes)

@@ -97,11 +97,13 @@ def test_hosts_that_are_left_out_are_counted() -> None:
 def test_what_can_t_be_compared() -> None:
     with pytest.raises(LabError, match="5 hosts in treatment: expected 8 at least"):
         fleet.analyse(simulated(1, count=100, share=0.05), 0.002)
-    hosts = [*simulated(1), Host("off", True, 0.0, 1.0)]
-    with pytest.raises(LabError, match="off has a figure of 0: ratios need figures above 0"):
-        fleet.analyse(hosts, 0.002)
+    for off in (Host("off", True, 0.0, 1.0), Host("off", True, 1.0, 0.0), Host("off", True, 0.0, None)):
+        without = [Host(one.name, one.is_treated, one.after, None if off.before is None else one.before)
+                   for one in simulated(1)]  # fmt: skip
+        with pytest.raises(LabError, match="off has a figure of 0: ratios need figures above 0"):
+            fleet.analyse([*without, off], 0.002)
     hosts = [
-        Host(one.name, one.is_treated, 10.0 ** (number % 600 - 300), None) for number, one in enumerate(hosts[:200])
+        Host(one.name, one.is_treated, 10.0 ** (number % 600 - 300), None) for number, one in enumerate(simulated(1))
     ]
     with pytest.raises(LabError, match="too far apart"):
         fleet.analyse([*hosts, Host("large", True, 1e300, None)], 0.002)

@@ -112,9 +112,27 @@ def test_a_full_disk_keeps_whole_rounds() -> None:
     done = measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
     assert (done.rounds, done.interrupted) == (2, True)
     assert done.notes == ["2 of 10 rounds: No space left on device"] and done.failures == []
+    with pytest.raises(OSError, match="No space left"):  # who can't do with fewer rounds says so, too
+        done.expect_whole()
     full_at = 1
     with pytest.raises(OSError, match="No space left"):
         measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
+
+
+@pytest.mark.parametrize("broken_at", [3.0, 3.5])
+def test_what_breaks_amid_a_round_is_no_failure_of_the_one_that_came_next(broken_at: float) -> None:
+    """Its whole rounds from before are kept, as those of the others are. Runs 0 are the warm-up."""
+
+    def behaviour(name: str, run: int) -> Sample:
+        if run + (0.5 if len(order) % 2 else 0) >= broken_at:
+            raise LabError("prog: command not found")
+        order.append(name)
+        return numbered(name, run)
+
+    order: list[str] = []
+    done = measure.measure([Scripted(behaviour)], variants("a", "b"), 10, warmup=1)
+    assert [len(samples) for samples in done.samples["case"].values()] == [2, 2] and done.rounds == 2
+    assert "2 of 10 rounds: nothing of the next one has succeeded" in done.notes
 
 
 class Machines:

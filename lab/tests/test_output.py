@@ -243,6 +243,7 @@ def test_zsh_serves_the_first_tab() -> None:
         (["compare"], "hakmem: no command: expected `hakmem compare"),
         (["compare", "--", "no-such-command"], "hakmem: no-such-command: command not found"),
         (["compare", "--with", "nosuch", "--", "true"], "hakmem: no allocator 'nosuch'; known are hakmem, glibc"),
+        (["compare", "--with", "glibc=/bin/true", "--", "true"], "hakmem: glibc=/bin/true: glibc is the C"),
         (["compare", "--with", "x=/no/file", "--", "true"], "hakmem: x=/no/file: expected NAME=PATH"),
         (["compare", "--by", "speed", "--", "true"], "hakmem: --by speed: expected one of wall_s"),
         (["compare", "--by", "p99_s", "--", "true"], "hakmem: --by p99_s: expected one of wall_s"),

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -408,6 +409,24 @@ def test_a_place_that_cant_be_written_is_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(LabError, match="can't write .*/file/hakmem/peers: Not a directory; XDG_CACHE_HOME="):
         with store.locked():
             pass
+
+
+def test_what_interrupts_the_last_step_leaves_the_old_one_or_the_new_one(
+    tiny: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(self: Path, target: Path) -> None:
+        os.rename(self, target)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    install(tiny)
+    stamp = store.stamp(tiny.name)
+    assert stamp is not None
+    monkeypatch.setattr(Path, "rename", rename)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "built.so").write_bytes(store.library(tiny.name).read_bytes())
+    with pytest.raises(KeyboardInterrupt):
+        store.keep(tmp_path / "made", tmp_path / "built.so", stamp)
+    assert store.state(tiny) is State.INSTALLED
 
 
 def test_an_installed_package_keeps_peers_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

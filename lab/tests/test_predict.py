@@ -455,6 +455,18 @@ def test_intervals_hold_what_rounds_scatter_and_what_the_model_is_off() -> None:
     assert scattered.high / scattered.low > small.high / small.low
 
 
+@pytest.mark.parametrize("few", ["program", "replayed"])
+def test_too_few_rounds_have_no_interval(few: str) -> None:
+    """Drawn again, one round is always the same: what it scatters would seem to be nothing."""
+    of = rounds_of(1.0)
+    cut: Measurement = getattr(of, few)
+    cut.rounds = predict.LEAST_ROUNDS - 1
+    for samples in cut.samples.values():
+        samples.update({name: some[: cut.rounds] for name, some in samples.items()})
+    assert not time_of(of).is_bounded and time_of(of).estimate == time_of(rounds_of(1.0)).estimate
+    assert any(note.startswith("No intervals: ") for note in predict._lacks(of, 1000, 1000))
+
+
 def test_an_allocator_that_fails_a_replay_has_no_prediction() -> None:
     of = rounds_of(1.0)
     assert of.replayed
@@ -536,7 +548,7 @@ def test_it_predicts_without_running_the_program_on_another(program: Path) -> No
 def test_a_record_that_reached_its_limit_is_told(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "TRACE_LIMIT_BYTES", 1 << 18)
     own = allocators.glibc()
-    found = predict.predict([str(program), "pairs", "200000"], own, [], rounds=1, replay_rounds=1)
+    found = predict.predict([str(program), "pairs", "200000"], own, [], rounds=3, replay_rounds=3)
     assert [one.memory for one in found.predictions] == [None]
     memory, time = found.notes
     assert memory.startswith("Memory isn't predicted") and time.startswith("Time is scaled")

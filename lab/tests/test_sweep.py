@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from hakmem import behaviours, cli, native, settings, sweep
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
+from hakmem.ledger import VariantFacts
 from hakmem.measure import Case, CommandCase, Done, Here, OnRun, Outcome, Sample, Turn, Variant, run_turn
 from hakmem.settings import Knob
 from hakmem.suite import BenchCase
+from sample_record import record
 
 HELP = """\
 hakmem: settings (value, default, meaning)
@@ -290,3 +292,21 @@ def test_what_ends_the_first_stage_loses_nothing(end: BaseException, monkeypatch
     done = CliRunner().invoke(cli.cli, ["sweep", "--trials", "100", "--", "behaviour", "hot"])
     assert done.exit_code != 0
     assert "screened: decay_ms=4000: time 0.500, memory 1.000 of the default's: decay_ms=4000" in done.output
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        (8, "the fastest fixed setting is fixed, 0.800"),
+        (6, "whether a fixed setting is faster than the default can't be told: too few rounds: 6 of at least 7."),
+    ],
+)
+def test_too_few_rounds_do_not_show_that_nothing_is_faster(rounds: int, said: str) -> None:
+    """The more settings are left, the more rounds it takes."""
+    values = {("true", name, "cpu_s"): [time] * rounds for name, time in (("default", 1.0), ("fixed", 0.8), ("x", 1.1))}
+    facts = {
+        name: VariantFacts(allocator="hakmem", library=None, sha256=None, settings={sweep.FIXED: "0"})
+        for name in ("default", "fixed", "x")
+    }
+    (summary,) = sweep.report(record(values, variants=facts)).summary
+    assert summary.startswith(f"true: {said}")

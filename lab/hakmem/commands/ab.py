@@ -42,7 +42,7 @@ def command(
 
     Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
     """
-    from hakmem import ab, counted, ledger, machine, measure, progress
+    from hakmem import ab, counted, ledger, machine, measure, process, progress
 
     while matrix and what and re.match(r"\w+=", what[0]):  # --matrix A=0,1 B=0,1
         matrix, what = (*matrix, what[0]), what[1:]
@@ -54,7 +54,8 @@ def command(
         variants, switches = ab.matrix(matrix)
     else:
         variants = [ab.side("a", a or "-"), ab.side("b", b or "-")]
-        if (variants[0].allocator, variants[0].settings) == (variants[1].allocator, variants[1].settings):
+        one, other = ((side.allocator, {**process.caller_settings(), **side.settings}) for side in variants)
+        if one == other:
             raise LabError("A and B are the same: nothing to decide")
     cases = ab.cases(what, sanity=sanity)
     cases = counted.counted(cases) if instructions else cases

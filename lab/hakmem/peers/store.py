@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from hakmem import native
+from hakmem import native, process
 from hakmem.errors import LabError
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.sources import Crate, digest
@@ -96,9 +96,10 @@ def keep(made: Path, built: Path, description: Stamp) -> None:
     shutil.copyfile(built, finished / library(description.name).name)
     (finished / "stamp.json").write_bytes(msgspec.json.format(msgspec.json.encode(description)) + b"\n")
     target = root() / description.name
-    if target.exists():
-        target.rename(made / "replaced")
-    finished.rename(target)
+    with process.interrupted_later():
+        if target.exists():
+            target.rename(made / "replaced")
+        finished.rename(target)
 
 
 @contextmanager
