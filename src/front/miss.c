@@ -733,7 +733,8 @@ static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) 
 /* Whether `bytes` are what a block has that was made for `size`, or that realloc has left there. */
 static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
     if (hak_place_is_large(place)) return is_right_size_of_large(place->bytes, alignment, size);
-    if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
+    /* Of one between guards nallocx tells what others of its size have. */
+    if (place->kind != HAK_PLACE_SMALL) return size <= hak_usable_bytes(hak_size_class_of(place->bytes));
     if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
     uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
     if (size_class == HAK_CLASS_NONE) return false;

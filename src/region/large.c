@@ -473,6 +473,11 @@ static bool extend_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     return true;
 }
 
+/* An object that can't become smaller now is large enough. The secure build compares sizes: there it is to move. */
+static void *left_as_it_is(const struct hak_place *place, size_t bytes) {
+    return !HAK_SECURE && bytes < place->bytes ? (void *)place->start : NULL;
+}
+
 /* The run has the bytes already that it will have. */
 static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     struct hak_slab *tail = run + want;
@@ -489,10 +494,10 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
         set_facts_of_run(run, bytes, origin_of_run(run));
         return (void *)place->start;
     }
-    if (!begin_change(run)) return bytes < place->bytes ? (void *)place->start : NULL;
+    if (!begin_change(run)) return left_as_it_is(place, bytes);
     if (!restore_tail(run)) {
         end_change(run);
-        return bytes < place->bytes ? (void *)place->start : NULL;
+        return left_as_it_is(place, bytes);
     }
     uint32_t have = units_for(place->bytes), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
     if (want == 0 || (want > have && !extend_run(run, have, want))) {
@@ -549,8 +554,8 @@ static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size
     return (void *)place->start;
 }
 
-/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). One that can't become shorter
- * has what it had, and the object in one that can't grow is what it was. */
+/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). The object in one that can't
+ * become shorter, or can't grow, is what it was. */
 static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_t bytes) {
     uintptr_t start = place->start;
     hak_directory_set(start, hak_entry_for_mapping(hak_entry_mapping_bytes(entry) - hak_os_page_bytes()));
@@ -559,7 +564,7 @@ static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_
     void *resized = change_mapping(start, have_bytes, want_bytes), *now = resized == NULL ? (void *)start : resized;
     bool is_done = resized != NULL && hak_entry_mapping_bytes(hak_directory_get((uintptr_t)now)) == want_bytes;
     begin_object(now, is_done ? bytes : place->bytes, hak_entry_origin(entry));
-    return resized;
+    return is_done ? resized : NULL;
 }
 
 static void *resize_mapping(const struct hak_place *place, size_t bytes) {

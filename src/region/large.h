@@ -77,7 +77,8 @@ size_t hak_large_purge_tail(struct hak_range *range, uint32_t unit);
 size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
 
 /* Makes the block at least `bytes` large, 1..PTRDIFF_MAX, or smaller if that gives memory back, without copying: in its
- * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. */
+ * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. In the
+ * secure build it has exactly as many then, or as before. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
 
 /* In the secure build an object says where it is from, malloc at first, and how many bytes the program may use of it:

@@ -554,13 +554,13 @@ static void fail_guards(void) {
 static void exchange_in_quarantine(void) {
     uint64_t found;
     hak_canary_take(with_canary, sizeof with_canary[0], HAK_FROM_MALLOC, &found);
-    be(1), hak_heap_begin_slow_path(library_heaps[1]);
+    be(1);
     for (uint32_t i = 0; i < 3 && i < had_count; i++) {
-        void *block = had[i], *other;
+        void *block = had[i];
         had[i] = NULL;
-        other = hak_quarantine_exchange(library_heaps[1], block, PAIR);
-        if (other != NULL) hak_pool_put(library_heaps[1], PAIR, &other, 1);
+        library_free_to_wait(PAIR, block);
     }
+    hak_heap_begin_slow_path(library_heaps[1]);
     hak_quarantine_empty(library_heaps[1]);
     hak_heap_end_slow_path(library_heaps[1]);
 }

@@ -373,6 +373,12 @@ void library_cache(struct hak_heap *heap, uint32_t size_class, void *block) {
     hak_bin_set_top(bin, bin->top + 1);
 }
 
+void library_free_to_wait(uint32_t size_class, void *block) {
+    library_touch(block);
+    *(uint64_t *)block = 0;
+    free_to_quarantine(block, size_class);
+}
+
 /* ---- checks -------------------------------------------------------------------------------------------------- */
 
 static uint32_t count_in_bins(struct hak_heap *heap, const struct hak_slab *slab, uint32_t size_class) {

@@ -80,6 +80,7 @@ extern struct hak_heap *library_heaps[LIBRARY_HEAPS];
 void *library_take(struct hak_heap *heap, uint32_t size_class); /* NULL: no memory */
 void library_put(struct hak_heap *heap, uint32_t size_class, void *block);
 void library_cache(struct hak_heap *heap, uint32_t size_class, void *block); /* into its bin */
+void library_free_to_wait(uint32_t size_class, void *block);                 /* the calling thread, in quarantine */
 void library_touch_new(void *block);
 void library_touch(void *block); /* what the owner of a block may do */
 

@@ -304,14 +304,13 @@ static void expect_fault(const char *argument) {
            "%s: wait status %#x: %.300s", argument, (unsigned)end.status, end.error);
 }
 
-/* As a kernel that doesn't know of guards within mappings. */
-static void know_no_guards(void) {
-    enum { GUARD_INSTALL = 102 };
+/* A kernel that refuses a system call with this third argument. */
+static void refuse(int call, unsigned argument) {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, GUARD_INSTALL, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, argument, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -319,6 +318,10 @@ static void know_no_guards(void) {
     expect(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0,
            "no filter");
 }
+
+/* As a kernel that doesn't know of guards within mappings; and as one that doesn't take them away again. */
+enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
+static void know_no_guards(void) { refuse(SYS_madvise, GUARD_INSTALL); }
 
 /* Where the kernel has them within mappings; else one with a mapping of its own has one all the same. */
 static void run_large_guards(void) {
@@ -462,12 +465,31 @@ static void run_sizes(void) {
     expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
 }
 
-/* Sizes that are right, of blocks that realloc has left where they were, too. */
+/* Sizes that are right, of blocks that realloc has left where they were, too; and those that nallocx tells. */
 static void run_right_sizes(void) {
+    size_t (*size_for)(size_t, int) = NULL;
+    *(void **)&size_for = dlsym(RTLD_DEFAULT, "nallocx");
     for (size_t size = 0; size < 70000; size += size < 5000 ? 1 : 997) {
         free_sized_as(hidden(malloc(size)), size);
+        free_sized_as(hidden(malloc(size)), size_for(size, 0));
         if (size == 0) continue;
         free_sized_as(hidden(realloc(hidden(malloc(size)), size * 2 / 3 + 1)), size * 2 / 3 + 1);
+    }
+}
+
+/* Of objects that can't be made smaller where they are. */
+static void run_right_sizes_refused(void) {
+    static char *runs[2], *mappings[2];
+    for (int i = 0; i < 2; i++) runs[i] = malloc(3 * RUN), mappings[i] = malloc(MAPPING);
+    for (int i = 0; i < 2; i++) memset(runs[i], 'a', RUN), memset(mappings[i], 'a', RUN);
+    refuse(SYS_madvise, GUARD_REMOVE);
+    refuse(SYS_mremap, RUN / 2 / 4096 * 4096 + 2 * 4096);
+    for (int i = 0; i < 2; i++) {
+        runs[i] = realloc(runs[i], RUN);
+        mappings[i] = realloc(mappings[i], RUN / 2);
+        expect(runs[i][RUN - 1] == 'a' && mappings[i][RUN / 2 - 1] == 'a', "lost");
+        free_sized_as(runs[i], RUN);
+        free_sized_as(mappings[i], RUN / 2);
     }
 }
 
@@ -559,6 +581,7 @@ static const struct hak_case cases[] = {
     CASE("sizes", run_sizes, victim),
     CASE("inside", run_inside, victim),
     CASE("right-sizes", run_right_sizes, NULL),
+    CASE("right-sizes-refused", run_right_sizes_refused, NULL),
     CASE("order", run_order, NULL),
     CASE("waits", run_waits, NULL),
     CASE("waiting", run_waiting, victim),
