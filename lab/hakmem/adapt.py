@@ -290,12 +290,10 @@ class EloCase(programs.ProgramCase):
     """A service that is kept busy; where the controller may act, with what has become of values rated by matches."""
 
     def run(self, variant: Variant) -> Sample:
-        if variant.name != ADAPTIVE:
-            return super().run(variant)
         with tempfile.TemporaryDirectory(prefix="hakmem-elo-") as folder:
             written = Path(folder) / "statistics"
             sample = super().run(replace(variant, settings={**variant.settings, "HAKMEM_STATS": f"json:{written}"}))
-            found = rated(control.read(written))
+            found = rated(control.read(written)) if variant.name == ADAPTIVE else {}
         units = {name: "s" if name.startswith((SETTLED, DECIDED)) else "" for name in found}
         return replace(sample, values={**sample.values, **found}, units={**sample.units, **units})
 

@@ -34,17 +34,17 @@ static uint32_t try_periods(const struct hak_dimension *dimension) {
     return dimension->is_rated ? 2 * dimension->periods + 1 : dimension->periods;
 }
 
-/* What is left of two slow periods after the looks for a prospect, which are up to two periods apart while nothing is
- * tried; more where a dimension needs more to try each arm once, with a canary. */
-static uint32_t round_periods(const struct hak_life_cycle *cycle) {
-    uint32_t most = 2 * cycle->slow_periods - 2 * (cycle->slow_periods / LOOKS_SHARE) - 1;
-    for (uint32_t i = 0; i < cycle->dimension_count; i++) {
-        const struct hak_dimension *dimension = &cycle->dimensions[i];
-        uint32_t tries = dimension->arm_count - dimension->is_rated, /* the leader meets each of the others */
-            periods = tries * try_periods(dimension) + canary_periods(dimension);
-        if (periods > most) most = periods;
-    }
-    return most;
+/* To try each of these arms once, and for the canary. Of those that are rated the leader meets each of the others. */
+static uint32_t least_periods(const struct hak_dimension *dimension, uint32_t arms) {
+    return (hak_bit_count(arms) - dimension->is_rated) * try_periods(dimension) + canary_periods(dimension);
+}
+
+/* Three quarters of two slow periods, of which the rest is for looks before it, and for a machine on which periods take
+ * longer. */
+static uint32_t round_periods(const struct hak_life_cycle *cycle) { return 3 * cycle->slow_periods / 2; }
+
+static void lengthen_round(struct hak_life_cycle *cycle, uint32_t least) {
+    if (cycle->round_left < least) cycle->round_left = least;
 }
 
 static void renew_round(struct hak_life_cycle *cycle) {
@@ -242,6 +242,7 @@ void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32
     hak_life_cycle_pause(cycle);
     cycle->focus = dimension;
     renew_round(cycle);
+    lengthen_round(cycle, canary_periods(&cycle->dimensions[dimension]));
     cycle->looks_left = 0;
     begin_canary(cycle, arm);
 }
@@ -350,6 +351,8 @@ static struct hak_move begin_focus(struct hak_life_cycle *cycle, const struct ha
     cycle->pulls = 0;
     cycle->pair = HAK_PAIR_NONE;
     cycle->arms = prospects[best].arms | (uint32_t)1 << cycle->chosen[best];
+    if (cycle->round_left == round_periods(cycle)) /* it has just begun */
+        lengthen_round(cycle, least_periods(&cycle->dimensions[best], cycle->arms));
     if (!cycle->dimensions[best].is_rated) hak_bandit_begin(&cycle->bandit, cycle->arms);
     return put(cycle, cycle->chosen[best], HAK_WHY_EXPLORE, 0);
 }

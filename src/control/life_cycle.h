@@ -14,10 +14,10 @@
  *
  *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
  *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
- *   Y3  A round is LEARN with its canaries: after a sixth of a slow period at most in which nothing was worth it,
- *       dimensions are tried for the rest of two slow periods, or for as long as any of them needs to try each arm
- *       once, with a canary. One is begun only if there is time for its verdict; a canary that isn't kept by then is
- *       rolled back. What there was no time to try is not done.
+ *   Y3  A round is LEARN with its canaries. After a sixth of a slow period at most in which nothing was worth it,
+ *       dimensions are tried for one and a half, or for as long as the first of them needs to try each arm with a
+ *       prospect once, with a canary. One is begun only if there is time for its verdict; a canary that isn't kept by
+ *       then is rolled back. What there was no time to try is not done.
  */
 #ifndef HAK_CONTROL_LIFE_CYCLE_H
 #define HAK_CONTROL_LIFE_CYCLE_H
