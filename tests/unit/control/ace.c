@@ -598,16 +598,16 @@ static void tells_when_it_was_decided(void **state) {
     assert_true(settled_ms() == 0 && decided_ms("run_limit_bytes") == 0);
 }
 
-/* Two phases with large objects, of which one has much more memory in use: they share the matches, and the verdict. */
-static void limits_are_decided_in_a_minute_of_two_phases(void **state) {
+/* Phases with large objects, of which each has much more memory in use than the one before: they share the matches, and the canary. */
+static void limits_are_decided_in_a_minute_of_phases(void **state) {
     (void)state;
     begin();
     pages_come_back = false;
     for (int i = 0; i < MINUTE; i++) {
-        hak_atomic_store(&hak_mapping_bytes, UINT64_C(8) << (i / 16 % 2 == 0 ? 20 : 26), relaxed);
+        hak_atomic_store(&hak_mapping_bytes, UINT64_C(8) << (20 + 3 * (i / 16 % 4)), relaxed);
         period_of_large(0.05, 0.3);
     }
-    assert_non_null(strstr(json(), "\"phases\": 2"));
+    assert_non_null(strstr(json(), "\"phases\": 4"));
     assert_in_range(decided_ms("run_limit_bytes"), 10 * FAST_MS, 60000);
     assert_non_null(strstr(json(), "\"why\": \"keep\", \"knob\": \"run_limit_bytes\""));
     hak_atomic_store(&hak_mapping_bytes, 0, relaxed);
@@ -665,6 +665,6 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
           cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
           cmocka_unit_test(limits_are_decided_in_a_minute), cmocka_unit_test(limits_are_decided_in_short_visits),
-          cmocka_unit_test(tells_when_it_was_decided), cmocka_unit_test(limits_are_decided_in_a_minute_of_two_phases),
+          cmocka_unit_test(tells_when_it_was_decided), cmocka_unit_test(limits_are_decided_in_a_minute_of_phases),
           cmocka_unit_test(now_and_then_is_no_phase), cmocka_unit_test(no_limits_without_objects),
           cmocka_unit_test(any_program))
