@@ -1,9 +1,10 @@
-"""What the controller is worth while a program runs: three measurements by programs that go on working.
+"""What the controller is worth while a program runs: four measurements by programs that go on working.
 
 Switching: bench_switching visits its behaviours in turn. The oracle knows each behaviour's best fixed setting and has
 it in force from the first moment of a visit: in each behaviour it is the run, in the same round, that had this setting
 all the time. Excursion: a candidate is forced on the controller, which must roll it back; the same command without
 that says what it has cost. Policy: a behaviour from a policy's first second on, beside one that has learned for long.
+Elo: services, real programs, and what becomes of the values that are rated by matches.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hakmem import behaviours, comparison, control, ctl, process, statistics, sweep, words
+from hakmem import behaviours, comparison, control, ctl, process, programs, statistics, sweep, words
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.ledger import Record
-from hakmem.measure import CommandCase, Measurement, Sample, Variant, values_of
-from hakmem.report.model import Report
+from hakmem.measure import Case, CommandCase, Measurement, Sample, Variant, values_of
+from hakmem.report.model import Report, Table
 from hakmem.suite import BenchCase
 
 ADAPTIVE, ORACLE = "adaptive", "oracle"
@@ -276,3 +277,75 @@ def policy_report(record: Record, kept: str | None = None) -> Report:
     return comparison.report(
         record, "adapt", baseline=sweep.DEFAULT, primary=ALL, metrics=(FIRST, MEMORY, PEAK), kept=kept
     )
+
+
+# ---- Elo -------------------------------------------------------------------------------------------------------------
+
+RATED = ("run_limit_bytes", "decay_ms")
+SETTLED, MATCHES, DECIDED, LEFT = "settled_s", "matches", "decided_s", "left"
+
+
+@dataclass
+class EloCase(programs.ProgramCase):
+    """A service that is kept busy; where the controller may act, with what has become of values rated by matches."""
+
+    def run(self, variant: Variant) -> Sample:
+        with tempfile.TemporaryDirectory(prefix="hakmem-elo-") as folder:
+            written = Path(folder) / "statistics"
+            sample = super().run(replace(variant, settings={**variant.settings, "HAKMEM_STATS": f"json:{written}"}))
+            found = rated(control.read(written)) if variant.name == ADAPTIVE else {}
+        units = {name: "s" if name.startswith((SETTLED, DECIDED)) else "" for name in found}
+        return replace(sample, values={**sample.values, **found}, units={**sample.units, **units})
+
+
+def elo_cases(names: Sequence[str], seconds: float) -> list[Case]:
+    """All of them where none is named. LabError for one that there is not, or that is not installed."""
+    known = {program.name: program for program in programs.SERVICES}
+    for name in names:
+        if name not in known:
+            raise LabError(f"no service {name!r}; there are {', '.join(known)}")
+    ready, missing = programs.cases(known[name] for name in names or known)
+    if missing:
+        raise LabError(f"{missing[0].name}: Debian's package {missing[0].package} is not installed")
+    return [EloCase(case.program, case.paths, seconds=seconds) for case in ready]
+
+
+def elo_variants(settings: Mapping[str, str]) -> list[Variant]:
+    """Both as a program has them that nothing is set for, but these."""
+    return [Variant(sweep.DEFAULT, hakmem(), {**settings, sweep.FIXED: "0"}), Variant(ADAPTIVE, hakmem(), settings)]
+
+
+def rated(statistics: control.Statistics) -> dict[str, float]:
+    """When the first round was over, if it was. Of each rated knob: the matches, the value that it was left with, and
+    when a trial of it first came to an end, if one did."""
+    told = statistics["control"]
+    found: dict[str, float] = {SETTLED: told["settled_ms"] / 1000} if told["settled_ms"] else {}
+    for knob in RATED:
+        chosen = [row["chosen"] for row in told["tried"] if row["knob"] == knob]
+        played = sum(row["matches"] for row in told["strategies"] if row["knob"] == knob) / 2
+        decided = [row["decided_ms"] / 1000 for row in told["prospects"] if row["knob"] == knob and row["decided_ms"]]
+        found |= {f"{MATCHES}_{knob}": played, f"{LEFT}_{knob}": [*chosen, told["knobs"][knob]][0]}
+        found |= {f"{DECIDED}_{knob}": decided[0]} if decided else {}
+    return found
+
+
+def elo_report(record: Record, kept: str | None = None) -> Report:
+    metrics = ("operations_per_s", PEAK, MEMORY)
+    base = comparison.report(record, "adapt", baseline=sweep.DEFAULT, primary=ALL, metrics=metrics, kept=kept)
+    rows = tuple(
+        (case, knob, *(_range(record, case, f"{what}_{knob}") for what in (MATCHES, DECIDED, LEFT)))
+        for case in record.cases
+        for knob in RATED
+    )
+    columns = ("program", "knob", "matches", "decided after, s", "value at the end")
+    notes = ("From the least to the most of all runs; - where it was not so in each of them.",)
+    settled = ((case, _range(record, case, SETTLED)) for case in record.cases)
+    summary = tuple(f"{case}: the first round of trying was over after {seconds} s." for case, seconds in settled)
+    tables = (Table("Values rated by matches", columns, rows, notes, words=2),)
+    return replace(base, sections=(*tables, *base.sections), summary=(*summary, *base.summary))
+
+
+def _range(record: Record, case: str, metric: str) -> str:
+    values = record.values(case, ADAPTIVE, metric)
+    ends = [f"{end:.10g}" for end in (min(values), max(values))] if values else ["-"]
+    return " to ".join(dict.fromkeys(ends))

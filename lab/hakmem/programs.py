@@ -9,6 +9,7 @@ left out by whoever asks for the list, and named.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import re
@@ -91,6 +92,7 @@ class ProgramCase:
     paths: list[str]
     same_output: bool = True
     prepared: Values | None = None
+    seconds: float = 0  # that a service is kept busy
 
     @property
     def name(self) -> str:
@@ -120,7 +122,7 @@ class ProgramCase:
         values = {"exe": self.paths[0], "inputs": str(INPUTS), "python": PYTHON, "work": str(_work())}
         if self.prepared is None:
             self.prepared = program.prepare(values) if program.prepare else {}
-        values |= {**self.prepared, "cwd": str(cwd), "port": servers.free_port()}
+        values |= {**self.prepared, "cwd": str(cwd), "port": servers.free_port(), "seconds": f"{self.seconds}"}
         if program.set_up:
             program.set_up(values)
         answers: list[servers.Told] = []
@@ -130,7 +132,7 @@ class ProgramCase:
             variant.allocator,
             variant.settings,
             environment=environment(cwd),
-            timeout_s=TIMEOUT_S,
+            timeout_s=TIMEOUT_S + self.seconds,
             cwd=cwd,
             drive=(lambda _: answers.append(drive(values))) if drive else None,
         )
@@ -148,7 +150,10 @@ class ProgramCase:
         if answers:
             parts["answers"] = told.answers
         digest = " ".join(f"{name}:{hashlib.sha256(data).hexdigest()[:12]}" for name, data in parts.items())
-        return Sample({**values_of(run), **told.values}, digest, full_size=run.wall_s >= 1, units=told.units)
+        values_of_run = {**values_of(run), **told.values}
+        if told.operations:
+            values_of_run["cost_ns"] = values_of_run["cpu_s"] * 1e9 / told.operations
+        return Sample(values_of_run, digest, full_size=run.wall_s >= 1, units=told.units)
 
 
 def command_of(program: Program, values: Values) -> list[str]:
@@ -209,7 +214,8 @@ def _git_home(values: Values) -> None:
 def _redis(values: Values) -> Values:
     """Debian's redis-tools holds the server too; the name it is called by decides what the program is."""
     server = Path(values["work"], "redis-server")
-    server.symlink_to(values["exe"])
+    with contextlib.suppress(FileExistsError):  # of another case
+        server.symlink_to(values["exe"])
     return {"server": str(server)}
 
 
@@ -332,6 +338,23 @@ PROGRAMS = (
     Program("node", "nodejs", (("node", "nodejs"),), ("{exe}", "{inputs}/objects.js")),
     Program("lua", "lua5.4", (("lua5.4", "lua5.3", "lua"),), ("{exe}", "{inputs}/objects.lua")),
     Program("ruby", "ruby", (("ruby",),), ("{exe}", "{inputs}/objects.rb")),
+)
+
+# What goes on for as long as it is told. How much it does by then differs, and what it answers doesn't.
+SERVICES = (
+    Program("python3", "python3", ((PYTHON,),), ("{exe}", "{inputs}/service.py", "{port}"), drive=servers.documents),
+    Program(
+        "redis",
+        "redis-tools",
+        (("redis-server", "redis-check-rdb"),),
+        ("{server}", "--port", "{port}", "--bind", servers.HOST, "--save", "", "--appendonly", "no"),
+        output=_without_numbers,
+        prepare=_redis,
+        drive=servers.redis_documents,
+    ),
+    Program(
+        "node", "nodejs", (("node", "nodejs"),), ("{exe}", "{inputs}/service.js", "{port}"), drive=servers.documents
+    ),
 )
 
 

@@ -6,6 +6,7 @@ It raises OSError or LabError when the server does not answer, and the run is th
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import os
 import random
@@ -14,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,7 @@ class Told:
     answers: bytes
     values: Mapping[str, float] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    operations: int = 0  # of a service: how many it has done
 
 
 def free_port() -> str:
@@ -78,8 +80,9 @@ def _load(words: list[str], environment: Mapping[str, str] | None = None) -> str
     return done.stdout
 
 
-def _command(*words: str) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+def _command(*words: str | bytes) -> bytes:
+    parts = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
 def _redis_commands() -> Iterator[bytes]:
@@ -201,6 +204,80 @@ def await_snapshot(client: socket.socket) -> dict[str, str]:
 def _persistence(client: socket.socket) -> dict[str, str]:
     answer = ask(client, b"INFO persistence\r\nECHO done\r\n", REDIS_DONE).decode()
     return dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+
+
+# ---- Services, for as long as they are told
+# ----------------------------------------------------------------------------
+
+DOCUMENTS = 2000  # of a round; each is replaced once in it
+LEAST_BYTES, MOST_BYTES = 4096, 8 << 20
+TAIL = 1.1  # heavy, as that of files in the web: one in 200 is above 512 KiB
+CONNECTIONS = 4
+
+
+@lru_cache(maxsize=1)
+def _documents() -> list[bytes]:
+    """In a fixed order, without runs of large ones."""
+    line = b"".join(b"line %d\n" % i for i in range(MOST_BYTES // 7))
+    ranks = ((i * 7919 % DOCUMENTS + 0.5) / DOCUMENTS for i in range(DOCUMENTS))
+    return [line[: min(MOST_BYTES, int(LEAST_BYTES / rank ** (1 / TAIL)))] for rank in ranks]
+
+
+def _serve(one_round: Callable[[], Iterator[bytes]], seconds: float) -> Told:
+    """Rounds of the same requests, for so many seconds from the second one on: the first one fills the caches. What is
+    answered otherwise than in the second one is an error."""
+    for _ in one_round():
+        pass
+    start = time.monotonic()
+    expected = list(one_round())
+    operations = len(expected)
+    while (took := time.monotonic() - start) < seconds:
+        for answer, usual in zip(one_round(), expected, strict=True):
+            if answer != usual:
+                raise LabError("a request was answered otherwise than before")
+        operations += len(expected)
+    return Told(b"".join(expected), {"operations_per_s": operations / took}, operations=operations)
+
+
+def documents(values: Mapping[str, str]) -> Told:
+    """Sends documents to a service over several connections in turns."""
+    clients = [http.client.HTTPConnection(HOST, int(values["port"]), timeout=60) for _ in range(CONNECTIONS)]
+
+    def post(client: http.client.HTTPConnection, path: str, text: bytes) -> bytes:
+        client.request("POST", path, text)
+        with client.getresponse() as response:
+            return response.read()
+
+    def one_round() -> Iterator[bytes]:
+        for i, text in enumerate(_documents()):
+            yield post(clients[i % CONNECTIONS], f"/{i}", text)
+
+    connect(values["port"]).close()
+    try:
+        told = _serve(one_round, float(values["seconds"]))
+        post(clients[0], "/end", b"")
+    except http.client.HTTPException as error:
+        raise LabError(f"no answer: {error!r}") from None
+    finally:
+        for client in clients:
+            client.close()
+    return told
+
+
+def redis_documents(values: Mapping[str, str]) -> Told:
+    """Replaces values, extends them, reads of others and deletes some. An operation is all that for one value."""
+    with connect(values["port"]) as client:
+
+        def one_round() -> Iterator[bytes]:
+            for i, text in enumerate(_documents()):
+                name, other = f"text:{i}", f"text:{(i * 31 + 7) % DOCUMENTS}"
+                commands = _command("SET", name, text) + _command("APPEND", name, b"end") + _command("STRLEN", other)
+                commands += _command("UNLINK", other) if i % 16 == 0 else _command("GETRANGE", other, "0", "99")
+                yield ask(client, commands + b"ECHO done\r\n", REDIS_DONE)
+
+        told = _serve(one_round, float(values["seconds"]))
+        _end_redis(client)
+    return told
 
 
 def memcached(values: Mapping[str, str]) -> Told:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hakmem import adapt, behaviours, cli, control, ctl, native, places
+from hakmem import adapt, behaviours, cli, control, ctl, native, places, programs
 from hakmem.errors import LabError
 from hakmem.measure import Done, Here, OnRun, Sample, Turn, Variant
 from hakmem.suite import BenchCase
@@ -111,6 +111,68 @@ def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
     tried = adapt.excursion_variants(given)[1]
     found = adapt.ExcursionCase(command, assignment="run_limit_bytes=512K").run(tried)
     assert 0 < found.values[adapt.EXCURSION] <= 2 * slow_s
+
+
+# ---- Elo -------------------------------------------------------------------------------------------------------------
+
+
+def controlled(decided_ms: int, settled_ms: int, tried: list[Mapping[str, Any]]) -> control.Statistics:
+    strategies = [{"knob": "run_limit_bytes", "value": n, "points": 1500, "matches": n} for n in (1, 2, 3)]
+    strategies.append({"knob": "decay_ms", "value": 250, "points": 1500, "matches": 0})
+    row = {"knob": "run_limit_bytes", "block_bytes": 0, "gain_ppm": 0, "outcome": "untried", "decided_ms": decided_ms}
+    knobs = {"run_limit_bytes": 1 << 20, "decay_ms": 250}
+    told = {"knobs": knobs, "tried": tried, "strategies": strategies, "prospects": [row], "settled_ms": settled_ms}
+    return {"control": told}
+
+
+def test_what_became_of_the_rated_values() -> None:
+    """What was on trial at the end was not kept; what was not decided has no time."""
+    trial = {"knob": "decay_ms", "block_bytes": 0, "chosen": 1000}
+    matches = {"matches_run_limit_bytes": 3, "matches_decay_ms": 0}
+    left = {"left_run_limit_bytes": 1 << 20, "left_decay_ms": 1000}
+    assert adapt.rated(controlled(0, 0, [trial])) == {**matches, **left}
+    times = {"decided_s_run_limit_bytes": 41.5, "settled_s": 54.0}
+    assert adapt.rated(controlled(41500, 54000, [])) == {**matches, **left, "left_decay_ms": 250, **times}
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_services_are_compared_with_and_without_the_controller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_decided: bool
+) -> None:
+    ran: list[tuple[str, Mapping[str, str], float]] = []
+    decided = iter([40000, 42000 if is_decided else 0])
+
+    def run(self: programs.ProgramCase, variant: Variant) -> Sample:
+        given = dict(variant.settings)
+        Path(given.pop("HAKMEM_STATS").removeprefix("json:")).write_text("{}")
+        ran.append((self.name, given, self.seconds))
+        figures = {"cost_ns": 10.0, "operations_per_s": 5.0, "peak_rss_bytes": 3e6, "mean_rss_bytes": 2e6}
+        return Sample(figures, "", True)
+
+    monkeypatch.setattr(programs.ProgramCase, "run", run)
+    monkeypatch.setattr(control, "read", lambda file: controlled(next(decided), 50000, []))
+    file = tmp_path / "record.json"
+    words = ["adapt", "elo", "--seconds", "7", "-n", "2", "--set", "GOAL=memory", "--json", str(file), "python3"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0, done.output
+    assert {(name, seconds) for name, _, seconds in ran} == {("python3", 7.0)} and len(ran) == 4
+    on, off = {"HAKMEM_GOAL": "memory"}, {"HAKMEM_GOAL": "memory", "HAKMEM_ACE_ENABLED": "0"}
+    assert [settings for _, settings, _ in ran].count(on) == [settings for _, settings, _ in ran].count(off) == 2
+    assert "python3: the first round of trying was over after 50 s." in done.output
+    row = next(line.split() for line in done.output.splitlines() if line.split()[1:2] == ["run_limit_bytes"])
+    assert row == ["python3", "run_limit_bytes", "3", *(["40", "to", "42"] if is_decided else ["-"]), "1048576"]
+    assert all(word in done.output for word in ("CPU time", "throughput", "peak RSS", "mean RSS"))
+    text = file.read_text()
+    assert '"metric": "matches_run_limit_bytes", "unit": "", "values": [3.0, 3.0]' in text
+    assert ('"metric": "decided_s_run_limit_bytes", "unit": "s", "values": [40.0, 42.0]' in text) == is_decided
+
+
+def test_what_is_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LabError, match="no service 'busy'; there are python3, redis, node"):
+        adapt.elo_cases(["busy"], 1)
+    monkeypatch.setattr(programs, "installed", lambda program: None)
+    with pytest.raises(LabError, match="redis: Debian's package redis-tools is not installed"):
+        adapt.elo_cases(["redis"], 1)
 
 
 # ---- Policy ----------------------------------------------------------------------------------------------------------

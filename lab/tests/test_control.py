@@ -70,12 +70,15 @@ def sample() -> dict[str, Any]:
             "phases": 1,
             "kept": 1,
             "rolled_back": 1,
+            "settled_ms": 0,
             "program": "01ff",
             "knobs": {"decay_ms": 4000, "held_slabs": 16, "huge_page_mode": 1},
             "at_start": {"decay_ms": 1000, "held_slabs": 16},
             "class_slots": [{"block_bytes": 2048, "slots": 64}],
             "tried": [],
-            "prospects": [{"knob": "held_slabs", "block_bytes": 0, "gain_ppm": 31000, "outcome": "untried"}],
+            "prospects": [
+                {"knob": "held_slabs", "block_bytes": 0, "gain_ppm": 31000, "outcome": "untried", "decided_ms": 0}
+            ],
             "strategies": [
                 {"knob": "run_limit_bytes", "value": 1 << 19, "points": 1500, "matches": 3},
                 {"knob": "run_limit_bytes", "value": 1 << 25, "points": 1600, "matches": 3},

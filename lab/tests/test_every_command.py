@@ -40,6 +40,7 @@ CALLS = {
     "adapt switching": "--seconds 0.01 --visits 1 -n 1",
     "adapt excursion": "--try decay_ms=4000 -n 1 -- true",
     "adapt policy": "--seconds 0.01 --visits 3 -n 1 idle",
+    "adapt elo": "--seconds 0.01 -n 1 python3",
     "tune-log": "{statistics}",
     "profile": "-- true",
     "record": "-- true",

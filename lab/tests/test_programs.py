@@ -4,7 +4,7 @@ python."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -92,6 +92,48 @@ def test_unknown_and_missing_programs() -> None:
         programs.by_name("nosuch")
     absent = replace(SHELL, needs=(("no-such-command",), ("/no/such/*/file",)))
     assert programs.cases([absent, SHELL])[1] == [absent]
+
+
+@pytest.mark.parametrize("program", programs.SERVICES, ids=lambda program: str(program.name))
+def test_a_service_answers_alike_for_however_long(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    if programs.installed(program) is None:
+        pytest.skip(f"{program.name} is not installed")
+    monkeypatch.setattr(servers, "_documents", lambda: [b"line\n" * (1 + i * 997) for i in range(40)])
+    samples = [replace(case(program), seconds=seconds).run(GLIBC) for seconds in (0, 0.2)]
+    assert "answers:" in samples[0].digest and samples[0].digest == samples[1].digest
+    for sample in samples:
+        operations = sample.values["cpu_s"] * 1e9 / sample.values["cost_ns"]
+        assert round(operations) % 40 == 0 and sample.values["operations_per_s"] > 0
+
+
+def test_a_service_is_kept_busy_for_as_long_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of two requests takes three seconds; the first one fills the caches."""
+    now = 100.0
+
+    def one_round() -> Iterator[bytes]:
+        nonlocal now
+        now += 3
+        yield from (b"1", b"2")
+
+    monkeypatch.setattr(servers.time, "monotonic", lambda: now)
+    for seconds, rounds in ((0, 1), (3, 1), (3.1, 2), (90, 30)):
+        told = servers._serve(one_round, seconds)
+        assert told.answers == b"12" and told.operations == 2 * rounds
+        assert told.values["operations_per_s"] == pytest.approx(2 / 3)
+
+
+def test_a_service_that_answers_otherwise_is_a_failure() -> None:
+    rounds = [[b"1", b"2"], [b"1", b"3"], [b"1", b"3"], [b"1", b"2"], []]  # the first one may differ
+    with pytest.raises(LabError, match="answered otherwise"):
+        servers._serve(lambda: iter(rounds.pop(0)), 60)
+    assert rounds == [[]]
+
+
+def test_documents_have_a_heavy_tail_and_come_mixed() -> None:
+    sizes = [len(text) for text in servers._documents()]
+    large = [at for at, size in enumerate(sizes) if size > 512 << 10]
+    assert len(sizes) == servers.DOCUMENTS and min(sizes) >= servers.LEAST_BYTES and max(sizes) > 4 << 20
+    assert 5 <= len(large) <= 20 and all(later - one > 1 for one, later in zip(large, large[1:], strict=False))
 
 
 @pytest.mark.slow

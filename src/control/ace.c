@@ -244,7 +244,6 @@ static void tell_state(const struct hak_prospect *prospects) {
 static void step_phase(struct learned *learned, double cost, const struct hak_prospect *prospects) {
     struct hak_move move = hak_life_cycle_step(&learned->cycle, cost, prospects, ace.ratings);
     if (move.is_made) turn(move.dimension, &move);
-    if (move.why == HAK_WHY_KEEP) hak_phases_forget(&ace.phases, HAK_REMOTE_PART);
 }
 
 /* Signatures come first: a change of phase is no effect of an arm. */
@@ -253,7 +252,7 @@ static void control(const struct hak_sums *from, const struct hak_sums *to) {
     bool was_trying = is_trying();
     struct hak_period period = hak_measure_period(&ace.measure, from, to);
     struct hak_activity activity = hak_measure_activity(&ace.measure, &period, from, to);
-    struct hak_signature signature = hak_measure_signature(&ace.measure, from, to, was_trying);
+    struct hak_signature signature = hak_measure_signature(&ace.measure, from, to);
     struct hak_costs costs = hak_costs_of(&period);
     double cost = hak_cost_by_goal(&costs, configured.goal);
     struct learned *before = current();
@@ -271,6 +270,7 @@ static void control(const struct hak_sums *from, const struct hak_sums *to) {
     bool goes_on = change == HAK_PHASE_SAME && !begin_asked(current());
     if (goes_on) choose_classes(current(), from, to);
     see_prospects(current(), from, to, prospects);
+    if (current() != before) hak_life_cycle_follow(&current()->cycle, &before->cycle, prospects);
     if (goes_on) step_phase(current(), cost, prospects);
     hak_report_costs(&costs, cost, ace.phases.current, current()->cycle.state);
     tell_state(prospects);

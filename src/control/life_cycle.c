@@ -12,7 +12,7 @@ enum {
     PAIRS_TO_KEEP = 8,   /* a candidate that gains some percent */
     FIRST_PATIENCE = 1,  /* slow periods that costs must have risen for */
     MOST_PATIENCE = 64,
-    LOOKS_SHARE = 4, /* of a slow period: programs begin with something else than what they do later */
+    LOOKS_SHARE = 6, /* of a slow period: programs begin with something else than what they do later */
 };
 
 static const double worth_a_canary = 0.02; /* a guess at what an arm saves, as a share of the cost */
@@ -34,16 +34,17 @@ static uint32_t try_periods(const struct hak_dimension *dimension) {
     return dimension->is_rated ? 2 * dimension->periods + 1 : dimension->periods;
 }
 
-/* Two slow periods; more where a dimension needs more to try each arm once, with a canary. */
-static uint32_t round_periods(const struct hak_life_cycle *cycle) {
-    uint32_t most = 2 * cycle->slow_periods - 1;
-    for (uint32_t i = 0; i < cycle->dimension_count; i++) {
-        const struct hak_dimension *dimension = &cycle->dimensions[i];
-        uint32_t tries = dimension->arm_count - dimension->is_rated, /* the leader meets each of the others */
-            periods = tries * try_periods(dimension) + canary_periods(dimension);
-        if (periods > most) most = periods;
-    }
-    return most;
+/* To try each of these arms once, and for the canary. Of those that are rated the leader meets each of the others. */
+static uint32_t least_periods(const struct hak_dimension *dimension, uint32_t arms) {
+    return (hak_bit_count(arms) - dimension->is_rated) * try_periods(dimension) + canary_periods(dimension);
+}
+
+/* Three quarters of two slow periods, of which the rest is for looks before it, and for a machine on which periods take
+ * longer. */
+static uint32_t round_periods(const struct hak_life_cycle *cycle) { return 3 * cycle->slow_periods / 2; }
+
+static void lengthen_round(struct hak_life_cycle *cycle, uint32_t least) {
+    if (cycle->round_left < least) cycle->round_left = least;
 }
 
 static void renew_round(struct hak_life_cycle *cycle) {
@@ -121,8 +122,10 @@ static void forget_matches(const struct hak_life_cycle *cycle, struct hak_rating
 
 static void stay_frozen(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
                         struct hak_rating *ratings) {
+    /* Where nothing was promised, something may be, soon. */
+    uint32_t periods = cycle->done == 0 ? cycle->slow_periods / LOOKS_SHARE : cycle->slow_periods;
     cycle->frozen_cost += cost;
-    if (++cycle->frozen_periods < cycle->slow_periods) return;
+    if (++cycle->frozen_periods < periods) return;
     double mean = cycle->frozen_cost / cycle->frozen_periods;
     cycle->frozen_periods = 0;
     cycle->frozen_cost = 0;
@@ -218,10 +221,28 @@ static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     return put_in_trial(cycle, cycle->chosen[cycle->focus], HAK_WHY_CANARY);
 }
 
+void hak_life_cycle_follow(struct hak_life_cycle *cycle, struct hak_life_cycle *before,
+                           const struct hak_prospect *prospects) {
+    uint32_t focus = before->focus, count = before->dimension_count;
+    if (focus == count || cycle->focus < count || !before->dimensions[focus].is_rated) return;
+    if (!(prospects[focus].gain > 0) || (cycle->done >> focus & 1) != 0) return;
+    if (cycle->chosen[focus] != before->chosen[focus]) return;
+    cycle->state = before->state;
+    cycle->focus = focus;
+    cycle->arms = before->arms;
+    cycle->candidate = before->candidate;
+    cycle->trial = before->trial;
+    cycle->round_left = before->round_left;
+    cycle->looks_left = 0;
+    before->state = HAK_LEARN;
+    before->focus = count;
+}
+
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm) {
     hak_life_cycle_pause(cycle);
     cycle->focus = dimension;
     renew_round(cycle);
+    lengthen_round(cycle, canary_periods(&cycle->dimensions[dimension]));
     cycle->looks_left = 0;
     begin_canary(cycle, arm);
 }
@@ -330,6 +351,8 @@ static struct hak_move begin_focus(struct hak_life_cycle *cycle, const struct ha
     cycle->pulls = 0;
     cycle->pair = HAK_PAIR_NONE;
     cycle->arms = prospects[best].arms | (uint32_t)1 << cycle->chosen[best];
+    if (cycle->round_left == round_periods(cycle)) /* it has just begun */
+        lengthen_round(cycle, least_periods(&cycle->dimensions[best], cycle->arms));
     if (!cycle->dimensions[best].is_rated) hak_bandit_begin(&cycle->bandit, cycle->arms);
     return put(cycle, cycle->chosen[best], HAK_WHY_EXPLORE, 0);
 }

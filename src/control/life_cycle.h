@@ -14,9 +14,10 @@
  *
  *   Y1  Arms are below their dimension's arm_count, whatever the costs were.
  *   Y2  At most one dimension has an arm other than the chosen one in force, and none while FROZEN.
- *   Y3  A round is LEARN with its canaries: in it, dimensions are tried for two slow periods of the phase at most, or
- *       for as long as any of them needs to try each arm once, with a canary. One is begun only if there is time for
- *       its verdict; a canary that isn't kept by then is rolled back. What there was no time to try is not done.
+ *   Y3  A round is LEARN with its canaries. After a sixth of a slow period at most in which nothing was worth it,
+ *       dimensions are tried for one and a half, or for as long as the first of them needs to try each arm with a
+ *       prospect once, with a canary. One is begun only if there is time for its verdict; a canary that isn't kept by
+ *       then is rolled back. What there was no time to try is not done.
  */
 #ifndef HAK_CONTROL_LIFE_CYCLE_H
 #define HAK_CONTROL_LIFE_CYCLE_H
@@ -103,6 +104,12 @@ struct hak_move hak_life_cycle_step(struct hak_life_cycle *cycle, double cost, c
 /* Puts the chosen arms in force, in the program's absence: a pull, a pair or a match that was begun, or ended with an
  * arm that isn't chosen, is void. What was learned before stays, and the focus, too. */
 void hak_life_cycle_pause(struct hak_life_cycle *cycle);
+
+/* The program has gone from one phase to another, and both are paused: the matches of a dimension, or its canary, go on
+ * there within the same round, if it has a prospect there, was not tried, and has the same arm chosen. A pair is of
+ * one phase, as before. */
+void hak_life_cycle_follow(struct hak_life_cycle *cycle, struct hak_life_cycle *before,
+                           const struct hak_prospect *prospects);
 
 /* Begins the canary of an arm, and a round with it. */
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm);

@@ -10,12 +10,12 @@
 #include "region/region.h"
 
 enum {
-    FEW_BLOCKS = 4096, /* that left bins in a period, 64 of one class at once: they say nothing of the program */
-    FEW_OBJECTS = 16,  /* large ones in a period: neither do they */
-    ANY_OBJECTS = 3,   /* further apart than two signatures of a phase: having large objects, and having none */
+    FEW_OBJECTS = 16, /* large ones in a period: they say nothing of the program */
+    ANY_OBJECTS = 3,  /* further apart than two signatures of a phase: having large objects, and having none */
+    NO_CHANCE = 8,    /* periods in a row are none */
 };
 
-_Static_assert((int)HAK_REMOTE_PART + 1 == (int)HAK_SIGNATURE_PARTS, "a signature has these");
+_Static_assert((int)HAK_THREADS_PART + 1 == (int)HAK_SIGNATURE_PARTS, "a signature has these");
 
 void hak_measure_begin(struct hak_measure *measure, bool may_ask) {
     memset(measure, 0, sizeof *measure);
@@ -25,10 +25,7 @@ void hak_measure_begin(struct hak_measure *measure, bool may_ask) {
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
 static void add_heap(const struct hak_heap *heap, struct hak_sums *sums) {
-    const struct hak_counters *counters = &heap->counters;
     sums->misses += hak_atomic_load(&heap->slow_paths, relaxed);
-    sums->flushed += hak_atomic_load(&counters->flushed_blocks, relaxed);
-    sums->remote += hak_atomic_load(&counters->remote_frees, relaxed);
     sums->sampled_ticks += hak_atomic_load(&heap->sampled_ticks, relaxed);
     sums->samples += hak_atomic_load(&heap->sample_count, relaxed);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
@@ -155,32 +152,35 @@ void hak_activity_follow(struct hak_activity *mean, const struct hak_activity *n
 
 static double log_of(double count) { return hak_log2(1 + (count > 0 ? count : 0)); }
 
-/* How many of the blocks that left bins were of slabs that their thread does not hold, 0..8. How many blocks leave is
- * up to the knobs, and how many slabs are held, too. */
-static double remote_part(const struct hak_sums *from, const struct hak_sums *to) {
-    uint64_t flushed = to->flushed - from->flushed, remote = to->remote - from->remote;
-    return flushed < FEW_BLOCKS ? HAK_SIGNATURE_UNKNOWN : 8 * (double)remote / (double)flushed;
+/* A program that makes some now and then has periods without one. They are another phase's where a steady flow of them
+ * has stopped, or when there was none for long. */
+static double without_large(struct hak_measure *measure) {
+    measure->is_without_large |= measure->steady_periods >= NO_CHANCE || ++measure->quiet_periods >= NO_CHANCE;
+    measure->steady_periods = 0;
+    return measure->is_without_large ? 0 : HAK_SIGNATURE_UNKNOWN;
 }
 
 /* How large the large objects are, in octaves; 0 for none. How many they are in a period is up to the knobs, too: where
  * these make a program slow, it does less. */
-static double large_part(const struct hak_sums *from, const struct hak_sums *to) {
+static double large_part(struct hak_measure *measure, const struct hak_sums *from, const struct hak_sums *to) {
     double count = 0, octaves = 0;
     for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) {
         double in_band = (double)(to->large_bands[i] - from->large_bands[i]);
         count += in_band;
         octaves += in_band * i;
     }
-    if (!(count > 0)) return 0;
+    if (!(count > 0)) return without_large(measure);
+    measure->is_without_large = false;
+    measure->quiet_periods = 0;
+    measure->steady_periods = count < FEW_OBJECTS ? 0 : measure->steady_periods + 1;
     return count < FEW_OBJECTS ? HAK_SIGNATURE_UNKNOWN : ANY_OBJECTS + octaves / count;
 }
 
-struct hak_signature hak_measure_signature(const struct hak_measure *measure, const struct hak_sums *from,
-                                           const struct hak_sums *to, bool is_trying) {
+struct hak_signature hak_measure_signature(struct hak_measure *measure, const struct hak_sums *from,
+                                           const struct hak_sums *to) {
     return (struct hak_signature){.parts = {
                                       [HAK_USED_PART] = log_of((double)measure->recent_bytes / (1 << 20)),
-                                      [HAK_LARGE_PART] = large_part(from, to),
+                                      [HAK_LARGE_PART] = large_part(measure, from, to),
                                       [HAK_THREADS_PART] = log_of((double)to->active_heaps),
-                                      [HAK_REMOTE_PART] = is_trying ? HAK_SIGNATURE_UNKNOWN : remote_part(from, to),
                                   }};
 }

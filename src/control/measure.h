@@ -10,7 +10,7 @@
 
 /* Sums over heaps at some moment. */
 struct hak_sums {
-    uint64_t misses, flushed, remote, sampled_ticks, samples, active_heaps;
+    uint64_t misses, sampled_ticks, samples, active_heaps;
     uint64_t bin_bytes[HAK_CLASS_LIMIT], class_misses[HAK_CLASS_LIMIT];
     uint64_t large_bands[HAK_LARGE_BANDS];
     uint64_t given_back_bytes, reused_pages;
@@ -26,11 +26,13 @@ struct hak_measure {
     uint64_t timed_ms, timed_ticks; /* when slow paths began to be timed */
     uint32_t looks;
     uint64_t used_bytes[HAK_RECENT_LOOKS], dirty_bytes[HAK_RECENT_LOOKS];
-    uint64_t recent_bytes; /* the most of used_bytes */
+    uint64_t recent_bytes;                  /* the most of used_bytes */
+    uint32_t steady_periods, quiet_periods; /* of late, with many large objects in each; with none */
+    bool is_without_large;                  /* that there are none is no chance */
 };
 
 /* The parts of a signature. */
-enum hak_part { HAK_USED_PART, HAK_LARGE_PART, HAK_THREADS_PART, HAK_REMOTE_PART };
+enum hak_part { HAK_USED_PART, HAK_LARGE_PART, HAK_THREADS_PART };
 
 /* `may_ask` as in struct hak_ace_settings. */
 void hak_measure_begin(struct hak_measure *measure, bool may_ask);
@@ -44,10 +46,9 @@ struct hak_period hak_measure_period(struct hak_measure *measure, const struct h
 struct hak_activity hak_measure_activity(const struct hak_measure *measure, const struct hak_period *period,
                                          const struct hak_sums *from, const struct hak_sums *to);
 
-/* What a phase is known by: what knobs move little. Whose blocks leave bins they do move, so this is unknown while an
- * arm is tried. */
-struct hak_signature hak_measure_signature(const struct hak_measure *measure, const struct hak_sums *from,
-                                           const struct hak_sums *to, bool is_trying);
+/* What a phase is known by: what the program asks for, which no knob moves. */
+struct hak_signature hak_measure_signature(struct hak_measure *measure, const struct hak_sums *from,
+                                           const struct hak_sums *to);
 
 /* The mean of activities, which follows the last one. */
 void hak_activity_follow(struct hak_activity *mean, const struct hak_activity *now, double part);

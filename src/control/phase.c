@@ -67,10 +67,6 @@ enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak
     return HAK_PHASE_AWAY;
 }
 
-void hak_phases_forget(struct hak_phases *phases, uint32_t part) {
-    phases->signatures[phases->current].parts[part] = HAK_SIGNATURE_UNKNOWN;
-}
-
 enum hak_phase_change hak_phases_stay(struct hak_phases *phases) {
     HAK_ASSERT(phases->count > 0);
     phases->period++;

@@ -12,7 +12,7 @@
 
 #include "base/platform.h"
 
-enum { HAK_PHASES = 8, HAK_SIGNATURE_PARTS = 4 };
+enum { HAK_PHASES = 8, HAK_SIGNATURE_PARTS = 3 };
 
 /* A part that a period says nothing of. It is like any other; what is known of a phase stays, or becomes known
  * later. */
@@ -40,9 +40,6 @@ void hak_phases_begin(struct hak_phases *phases);
 /* Takes the signature of a period; `current` is the phase that it belongs to. AWAY: to none, perhaps. NEW: what is
  * remembered of `current` is to be forgotten. */
 enum hak_phase_change hak_phases_see(struct hak_phases *phases, const struct hak_signature *signature);
-
-/* What the current phase's signature has in this part is not so any more. */
-void hak_phases_forget(struct hak_phases *phases, uint32_t part);
 
 /* A period whose signature says nothing of the program. */
 enum hak_phase_change hak_phases_stay(struct hak_phases *phases);

@@ -37,15 +37,21 @@ static struct {
     struct {
         HAK_ATOMIC(uint32_t) points[HAK_STRATEGIES], matches[HAK_STRATEGIES]; /* where arms are rated */
         HAK_ATOMIC(uint32_t) gain, outcome, block_bytes;                      /* a gain in millionths */
+        HAK_ATOMIC(uint64_t) decided_ms; /* when a trial first came to an end; 0: none did */
     } dimensions[HAK_DIMENSION_COUNT];
     HAK_ATOMIC(uint32_t) tried, tried_block_bytes; /* dimension that has another arm than the chosen one, */
     HAK_ATOMIC(uint64_t) chosen;                   /* and what that is */
-    HAK_ATOMIC(uint64_t) begun_ms;
+    HAK_ATOMIC(uint64_t) begun_ms, settled_ms;     /* settled: when the first round ended, in any phase; 0: none has */
 } shown = {.periods_per_point = 1, .tried = HAK_DIMENSION_COUNT};
 
 static uint32_t millionths(double share) { return (uint32_t)(hak_clamp(share, 0, HAK_COST_MOST) * 1e6 + 0.5); }
 
 static uint64_t since_begin_ms(void) { return hak_os_clock_ms() - hak_atomic_load(&shown.begun_ms, relaxed); }
+
+/* The first time that something has happened. */
+static void note_first(HAK_ATOMIC(uint64_t) *ms) {
+    if (hak_atomic_load(ms, relaxed) == 0) hak_atomic_store(ms, since_begin_ms(), relaxed);
+}
 
 void hak_report_event(const struct hak_move *move, uint32_t phase, uint64_t from, uint64_t to, uint32_t block_bytes) {
     uint32_t count = hak_atomic_load(&shown.event_count, relaxed);
@@ -118,9 +124,11 @@ void hak_report_state(const struct hak_phases *phases, const struct hak_life_cyc
     hak_atomic_store(&shown.phase, phases->current, relaxed);
     hak_atomic_store(&shown.phase_count, phases->count, relaxed);
     hak_atomic_store(&shown.state, (uint32_t)cycle->state, relaxed);
+    if (cycle->state == HAK_FROZEN) note_first(&shown.settled_ms);
     for (uint32_t i = 0; i < HAK_DIMENSION_COUNT; i++) {
         hak_atomic_store(&shown.dimensions[i].gain, millionths(prospects[i].gain), relaxed);
         hak_atomic_store(&shown.dimensions[i].outcome, cycle->outcomes[i], relaxed);
+        if (cycle->outcomes[i] != HAK_OUTCOME_UNTRIED) note_first(&shown.dimensions[i].decided_ms);
         hak_atomic_store(&shown.dimensions[i].block_bytes, block_bytes[i], relaxed);
         for (uint32_t k = 0; hak_dimensions[i].is_rated && k < hak_dimensions[i].arm_count; k++) {
             hak_atomic_store(&shown.dimensions[i].points[k], (uint32_t)ratings[i].points[k], relaxed);
@@ -143,6 +151,8 @@ void hak_report_configure(const struct hak_ace_settings *settings, const uint64_
 
 void hak_report_begin(uint64_t now_ms) {
     hak_atomic_store(&shown.begun_ms, now_ms, relaxed);
+    hak_atomic_store(&shown.settled_ms, 0, relaxed);
+    for (uint32_t i = 0; i < HAK_DIMENSION_COUNT; i++) hak_atomic_store(&shown.dimensions[i].decided_ms, 0, relaxed);
     hak_atomic_store(&shown.state, HAK_LEARN, relaxed);
 }
 
@@ -262,10 +272,12 @@ static void write_json_prospects(struct hak_text *out) {
     for (uint32_t i = 0; i < HAK_DIMENSION_COUNT; i++) {
         uint32_t gain = hak_atomic_load(&shown.dimensions[i].gain, relaxed),
                  outcome = hak_atomic_load(&shown.dimensions[i].outcome, relaxed);
-        if (gain == 0 && outcome == HAK_OUTCOME_UNTRIED) continue;
-        hak_text_add(out, "%s\n   {\"knob\": \"%s\", \"block_bytes\": %u, \"gain_ppm\": %u, \"outcome\": \"%s\"}",
-                     comma, hak_dimension_name(i), hak_atomic_load(&shown.dimensions[i].block_bytes, relaxed), gain,
+        uint64_t decided_ms = hak_atomic_load(&shown.dimensions[i].decided_ms, relaxed);
+        if (gain == 0 && decided_ms == 0) continue;
+        hak_text_add(out, "%s\n   {\"knob\": \"%s\", \"block_bytes\": %u, \"gain_ppm\": %u, \"outcome\": \"%s\"", comma,
+                     hak_dimension_name(i), hak_atomic_load(&shown.dimensions[i].block_bytes, relaxed), gain,
                      outcome_names[outcome % 4]);
+        hak_text_add(out, ", \"decided_ms\": %lu}", (unsigned long)decided_ms);
         comma = ",";
     }
 }
@@ -286,9 +298,10 @@ static void write_json_strategies(struct hak_text *out) {
 void hak_report_write_json(struct hak_text *out) {
     hak_text_add(out, "\"control\": {\"state\": \"%s\", \"goal\": \"%s\", \"profile\": \"%s\", ", state_name(),
                  names_of_goals[configured.goal], hak_profile_names[configured.profile]);
-    hak_text_add(out, "\"phase\": %u, \"phases\": %u, \"kept\": %u, \"rolled_back\": %u,\n  ",
+    hak_text_add(out, "\"phase\": %u, \"phases\": %u, \"kept\": %u, \"rolled_back\": %u, \"settled_ms\": %lu,\n  ",
                  hak_atomic_load(&shown.phase, relaxed), hak_atomic_load(&shown.phase_count, relaxed),
-                 hak_atomic_load(&shown.kept, relaxed), hak_atomic_load(&shown.rolled_back, relaxed));
+                 hak_atomic_load(&shown.kept, relaxed), hak_atomic_load(&shown.rolled_back, relaxed),
+                 (unsigned long)hak_atomic_load(&shown.settled_ms, relaxed));
     write_json_settings(out);
     hak_text_add(out, ",\n  \"prospects\": [");
     write_json_prospects(out);

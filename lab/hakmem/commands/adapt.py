@@ -136,3 +136,38 @@ def policy(
     record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
     output.finish(record, lambda kept: adapt.policy_report(record, kept), **files)  # type: ignore[arg-type]
     return 130 if done.interrupted else 1 if done.failures else 0
+
+
+@command.command("elo")
+@click.option("--seconds", type=FiniteRange(0.01), default=90.0, show_default=True, help="that a service is kept busy")
+@settings_option
+@rounds_option
+@places.option
+@output.options
+@click.argument("names", nargs=-1, metavar="[SERVICE]...")
+def elo(
+    seconds: float,
+    given: tuple[str, ...],
+    rounds: int,
+    on: str | None,
+    names: tuple[str, ...],
+    **files: str | None,
+) -> int:
+    """Services that are kept busy (python3, redis and node; all unless told), with the controller as a program has it
+    that is told nothing, and without: matches of the values that are rated by them, when a verdict has fallen, what is
+    left at the end, and what all that has cost in time and memory.
+
+    Their answers are checked. A run takes --seconds and some more; --set is for both sides.
+
+    Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
+    """
+    from hakmem import adapt, ledger, machine, measure, native, progress, settings
+
+    cases = adapt.elo_cases(names, seconds)
+    variants = adapt.elo_variants(settings.parse(given, native.library()))
+    start = machine.facts()
+    with places.opened(on) as place, progress.shown() as on_step:
+        done = measure.measure(cases, variants, rounds, warmup=0, on_step=on_step, place=place)
+    record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
+    output.finish(record, lambda kept: adapt.elo_report(record, kept), **files)  # type: ignore[arg-type]
+    return 130 if done.interrupted else 1 if done.failures else 0

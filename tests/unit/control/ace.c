@@ -237,20 +237,16 @@ static void flush_periods(uint64_t blocks, uint64_t remote) {
     }
 }
 
-/* Larger bins let fewer blocks go, but not fewer of them to other threads. */
-static void fewer_flushes_are_no_phase(void **state) {
+/* How many blocks leave bins, and whether they are of slabs that their thread holds, is up to hakmem. */
+static void flushes_are_no_phase(void **state) {
     (void)state;
     begin();
     flush_periods(400000, 200000);
     flush_periods(6000, 3600);
-    flush_periods(4000, 0);
+    flush_periods(400000, 0);
+    flush_periods(400000, 400000);
     flush_periods(0, 0);
     assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1"));
-    flush_periods(400000, 0);
-    assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
-    flush_periods(0, 0);
-    flush_periods(40000, 20000);
-    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 2"));
 }
 
 /* With a candidate that makes everything slow, the program does less in a period: that is no other phase, and no way out. */
@@ -569,6 +565,70 @@ static void limits_are_decided_in_short_visits(void **state) {
     assert_non_null(strstr(json(), "\"phases\": 2"));
 }
 
+/* When a trial of a knob first came to an end; 0 where none did. */
+static uint64_t decided_ms(const char *knob) {
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "\n   {\"knob\": \"%s\"", knob);
+    const char *row = strstr(json(), wanted), *at = row == NULL ? NULL : strstr(row, "\"decided_ms\": ");
+    return at == NULL ? 0 : strtoull(at + strlen("\"decided_ms\": "), NULL, 10);
+}
+
+static uint64_t settled_ms(void) {
+    const char *at = strstr(json(), "\"settled_ms\": ");
+    assert_non_null(at);
+    return strtoull(at + strlen("\"settled_ms\": "), NULL, 10);
+}
+
+/* The first time counts, whatever comes later; a child begins anew. */
+static void tells_when_it_was_decided(void **state) {
+    (void)state;
+    begin();
+    period_of_large(0.05, 0.3);
+    assert_true(settled_ms() == 0 && decided_ms("run_limit_bytes") == 0);
+    uint64_t most = (uint64_t)conclude_limits(0.05, 0.3) * FAST_MS, settled = settled_ms(),
+             decided = decided_ms("run_limit_bytes");
+    assert_in_range(decided, 10 * FAST_MS, most);
+    assert_in_range(settled, decided, most);
+    for (int i = 0; i < 10 * MINUTE; i++) period_of_large(0.3, 0.05 + 0.3 * (i / MINUTE % 2));
+    assert_int_equal(decided_ms("run_limit_bytes"), decided);
+    assert_int_equal(settled_ms(), settled);
+    hak_ace_after_fork();
+    begin();
+    period_of_large(0.05, 0.3);
+    assert_true(settled_ms() == 0 && decided_ms("run_limit_bytes") == 0);
+}
+
+/* Phases with large objects, of which each has much more memory in use than the one before: they share the matches, and the canary. */
+static void limits_are_decided_in_a_minute_of_phases(void **state) {
+    (void)state;
+    begin();
+    pages_come_back = false;
+    for (int i = 0; i < MINUTE; i++) {
+        hak_atomic_store(&hak_mapping_bytes, UINT64_C(8) << (20 + 3 * (i / 16 % 4)), relaxed);
+        period_of_large(0.05, 0.3);
+    }
+    assert_non_null(strstr(json(), "\"phases\": 4"));
+    assert_in_range(decided_ms("run_limit_bytes"), 10 * FAST_MS, 60000);
+    assert_non_null(strstr(json(), "\"why\": \"keep\", \"knob\": \"run_limit_bytes\""));
+    hak_atomic_store(&hak_mapping_bytes, 0, relaxed);
+}
+
+/* A program that makes some large objects now and then, and none in between, is in one phase; one that had made them all the time, and
+ * has stopped, is in another at once. */
+static void now_and_then_is_no_phase(void **state) {
+    (void)state;
+    begin();
+    for (int i = 0; i < 2 * MINUTE; i++) period(0.01, i % 7 < 2 ? 40 : 0);
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 1"));
+    for (int i = 0; i < 20; i++) period(0.01, 40);
+    for (int i = 0; i < 2; i++) period(0.01, 0);
+    assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
+    for (int i = 0; i < 20; i++) period(0.01, i < 5 ? 40 : 0); /* for long */
+    assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
+    period(0.01, 40);
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 2"));
+}
+
 /* Of a program without large objects there is no match, whatever the kernel does. */
 static void no_limits_without_objects(void **state) {
     (void)state;
@@ -598,11 +658,13 @@ static void any_program(void **state) { /* A1 */
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(timed_more_often_while_trying), cmocka_unit_test(asleep_with_the_program),
           cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
-          cmocka_unit_test(fewer_flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
+          cmocka_unit_test(flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_where_it_stood),
           cmocka_unit_test(second_visit), cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
           cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
           cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
           cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
           cmocka_unit_test(limits_are_decided_in_a_minute), cmocka_unit_test(limits_are_decided_in_short_visits),
-          cmocka_unit_test(no_limits_without_objects), cmocka_unit_test(any_program))
+          cmocka_unit_test(tells_when_it_was_decided), cmocka_unit_test(limits_are_decided_in_a_minute_of_phases),
+          cmocka_unit_test(now_and_then_is_no_phase), cmocka_unit_test(no_limits_without_objects),
+          cmocka_unit_test(any_program))
