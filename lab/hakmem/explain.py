@@ -125,7 +125,7 @@ def look_at_end(
         call = [str(native.helper("explain")), *options, *places, *words]
         with process.started(call, ready, None, out) as child:
             to(child)
-            status = child.wait()
+            status = process.wait_for(child)
         _check(status, complaint.read_bytes())
         return _parsed(result.read_bytes())
 
@@ -145,7 +145,9 @@ def look_after(
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
-            return look(child.pid, *options)
+            found = look(child.pid, *options)
+            process.wait_for(child)
+            return found
     raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
 
 

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -346,7 +347,31 @@ def attend(words: Sequence[str], environment: Mapping[str, str], file: Path | No
     with undisturbed() as came, passed_on(came) as to:
         child = started(words, environment, file)
         to(child)
-        return Attended(child.pid, child.wait(), came)
+        return Attended(child.pid, wait_for(child), came)
+
+
+def wait_for(child: subprocess.Popen[bytes]) -> int:
+    """As child.wait(), for who passes signals on: Python calls their handlers between two of its instructions, so one
+    that came just before a wait in the kernel would be seen after it."""
+    try:
+        end = os.pidfd_open(child.pid)
+    except OSError:  # an older kernel, or a sandbox
+        return child.wait()
+    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    waits = select.poll()
+    for one in (end, woken):
+        waits.register(one, select.POLLIN)
+    try:
+        while (status := child.poll()) is None:
+            waits.poll()
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, select.PIPE_BUF)
+        return status
+    finally:
+        signal.set_wakeup_fd(before)
+        for one in (end, woken, wake):
+            os.close(one)
 
 
 @contextlib.contextmanager

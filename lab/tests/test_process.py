@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -332,6 +333,28 @@ def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
         os.environ,
     )
     assert command.status == 5 and command.came == [number] and signal.getsignal(number) is before
+
+
+def test_a_signal_that_comes_just_before_the_wait_is_passed_on() -> None:
+    """Nor is one lost that another thread takes, which is the same for who waits: no call of his is interrupted."""
+    unblock = f"import signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [{signal.SIGTERM.value}])"
+    words = [sys.executable, "-c", f"{unblock}; import time; print('ready', flush=True); time.sleep(60)"]
+
+    def take_it(child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout and child.stdout.readline() == b"ready\n"
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        with process.passed_on([]) as to, subprocess.Popen(words, stdout=subprocess.PIPE) as child:
+            to(child)
+            other = threading.Thread(target=take_it, args=[child])
+            other.start()
+            assert process.wait_for(child) == -signal.SIGTERM
+            other.join()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
