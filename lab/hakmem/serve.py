@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import os
 import secrets
 import socket
 import threading
@@ -62,7 +63,10 @@ def token_of(file: Path | None) -> tuple[str, bool]:
 
 
 def expect_unserved(path: Path) -> None:
-    """LabError where a server answers on this unix socket: it would lose its place to another one."""
+    """LabError where something else is, or where a server answers on this unix socket: it would lose its place to
+    another one."""
+    if os.path.lexists(path) and not path.is_socket():
+        raise LabError(f"{path}: expected a socket there, or nothing")
     with socket.socket(socket.AF_UNIX) as end:
         try:
             end.connect(str(path))

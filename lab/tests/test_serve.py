@@ -135,6 +135,11 @@ def test_a_server_keeps_its_socket(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (2, f"hakmem: {path}: another server answers there\n")
     with serving(tmp_path, "--socket", str(path)):  # that one was killed, and has left its socket
         pass
+    path.unlink()
+    path.write_text("mine")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, f"hakmem: {path}: expected a socket there, or nothing\n")
+    assert path.read_text() == "mine"
 
 
 def test_a_socket_is_the_callers_alone(tmp_path: Path) -> None:
