@@ -66,7 +66,7 @@ def expect_unserved(path: Path) -> None:
     """LabError where something else is, or where a server answers on this unix socket: it would lose its place to
     another one."""
     if os.path.lexists(path) and not path.is_socket():
-        raise LabError(f"{path}: expected a socket there, or nothing")
+        raise LabError(f"can't write {path}: expected a socket there, or nothing")
     with socket.socket(socket.AF_UNIX) as end:
         try:
             end.connect(str(path))
