@@ -206,8 +206,7 @@ def _persistence(client: socket.socket) -> dict[str, str]:
     return dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
 
 
-# ---- Services, for as long as they are told
-# ----------------------------------------------------------------------------
+# ---- Services, for as long as they are told --------------------------------------------------------------------------
 
 DOCUMENTS = 2000  # of a round; each is replaced once in it
 LEAST_BYTES, MOST_BYTES = 4096, 8 << 20
