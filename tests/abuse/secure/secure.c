@@ -144,6 +144,7 @@ static void victim(const char *what) {
         free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
     }
     if (!strcmp(what, "overflow-zero")) block[SIZE] = 0;
+    if (!strcmp(what, "overflow-last")) block[SIZE + 7] = 0; /* as one byte before the next block */
     if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
     if (!strcmp(what, "overflow-realloc")) {
         block[SIZE] = 'a';
@@ -241,6 +242,7 @@ static void run_written(void) {
 static void run_overflow(void) {
     expect_end("overflow-zero", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-far", "overflow: 5 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-last", "overflow: 7 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-realloc", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-thread", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
 }
