@@ -98,11 +98,11 @@ void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
     memset(block, 0, usable + sizeof(canary_word));
 }
 
-/* It is not known what the block is from, if not by the byte that may have been written. */
+/* What the block is from tells the byte that may have been written, so it may also be from malloc. */
 static HAK_COLD _Noreturn void report_live(const void *block, size_t usable, uint64_t found, const char *function) {
-    size_t at = first_difference(found, canary_for(block, origin_in(found)));
-    if (at == 0) at = first_difference(found, canary_for(block, HAK_FROM_MALLOC));
-    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
+    size_t as_told = first_difference(found, canary_for(block, origin_in(found)));
+    size_t as_malloc = first_difference(found, canary_for(block, HAK_FROM_MALLOC));
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, as_told > as_malloc ? as_told : as_malloc, usable);
 }
 
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
