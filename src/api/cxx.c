@@ -92,9 +92,9 @@ static void delete_array(void *block);
 static void delete_aligned(void *block, size_t alignment);
 static void delete_array_aligned(void *block, size_t alignment);
 
-/* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program leaves go by
- * those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its delete[] what
- * hakmem's new[] made. */
+/* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program
+ * leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its
+ * delete[] what hakmem's new[] made. */
 static bool is_family_own(void) {
     return IS_OWN(public_new, new_throwing) && IS_OWN(public_new_array, new_array) &&
            IS_OWN(public_delete, delete_block) && IS_OWN(public_delete_array, delete_array) &&
