@@ -84,24 +84,33 @@ static void *ask(size_t size, size_t alignment) {
 }
 
 static void *new_throwing(size_t size);
+static void *new_array(size_t size);
 static void *new_aligned_throwing(size_t size, size_t alignment);
+static void *new_array_aligned(size_t size, size_t alignment);
 static void delete_block(void *block);
 static void delete_array(void *block);
 static void delete_aligned(void *block, size_t alignment);
+static void delete_array_aligned(void *block, size_t alignment);
 
-/* What a block of the secure build says that it is from. A program's own delete gives free what hakmem's new made. */
-static uint32_t from_new(void) {
-    if (!HAK_SECURE) return 0;
-    return IS_OWN(public_delete, delete_block) && IS_OWN(public_free, hak_free) ? HAK_FROM_NEW : HAK_FROM_MALLOC;
+/* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program
+ * leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its
+ * delete[] what hakmem's new[] made. */
+static bool is_family_own(void) {
+    return IS_OWN(public_new, new_throwing) && IS_OWN(public_new_array, new_array) &&
+           IS_OWN(public_delete, delete_block) && IS_OWN(public_delete_array, delete_array) &&
+           IS_OWN(public_malloc, hak_malloc) && IS_OWN(public_free, hak_free);
 }
-static uint32_t from_new_array(void) {
-    if (!HAK_SECURE) return 0;
-    bool is_ours = IS_OWN(public_delete_array, delete_array) && from_new() == HAK_FROM_NEW;
-    return is_ours ? HAK_FROM_NEW_ARRAY : HAK_FROM_MALLOC;
+static bool is_aligned_family_own(void) {
+    return IS_OWN(public_new_aligned, new_aligned_throwing) && IS_OWN(public_new_array_aligned, new_array_aligned) &&
+           IS_OWN(public_delete_aligned, delete_aligned) && IS_OWN(public_delete_array_aligned, delete_array_aligned);
 }
+
+/* What a block of the secure build says that it is from, and what its delete wants it to say: where the program has any
+ * of the family, all are as malloc and free. */
+static uint32_t from_new(void) { return HAK_SECURE && is_family_own() ? HAK_FROM_NEW : HAK_FROM_MALLOC; }
+static uint32_t from_new_array(void) { return HAK_SECURE && is_family_own() ? HAK_FROM_NEW_ARRAY : HAK_FROM_MALLOC; }
 static uint32_t from_new_aligned(size_t alignment) {
-    if (!HAK_SECURE) return 0;
-    return IS_OWN(public_delete_aligned, delete_aligned) ? hak_from_aligned_new(alignment) : HAK_FROM_MALLOC;
+    return HAK_SECURE && is_aligned_family_own() ? hak_from_aligned_new(alignment) : HAK_FROM_MALLOC;
 }
 
 /* Where the program was not started with a C++ runtime, but the library that wants memory was linked to one of its own:
@@ -123,7 +132,7 @@ static void *ask_beside(void *by, size_t size, size_t alignment) {
  * being there. */
 static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, const void *caller, uint32_t from) {
     void *beside = may_throw ? find_new_beside(caller, alignment != 0) : NULL;
-    if (beside != NULL) return ask_beside(beside, size, alignment);
+    if (beside != NULL) return hak_front_say_from(ask_beside(beside, size, alignment), from);
     for (;;) {
         new_handler *handler = get_new_handler(may_throw);
         if (handler == NULL) break;
@@ -256,7 +265,7 @@ HAK_INLINE void hand_back(void *block, uint32_t from) {
     else hak_front_free(block, from);
 }
 
-static void delete_block(void *block) { hand_back(block, HAK_FROM_NEW); }
+static void delete_block(void *block) { hand_back(block, from_new()); }
 
 /* Where delete is hakmem's, but free is not, the size is of no use. */
 HAK_INLINE void hand_back_sized(void *block, size_t size, uint32_t from) {
@@ -266,17 +275,17 @@ HAK_INLINE void hand_back_sized(void *block, size_t size, uint32_t from) {
 
 static void delete_array(void *block) {
     if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else hand_back(block, HAK_FROM_NEW_ARRAY);
+    else hand_back(block, from_new_array());
 }
 
 static void delete_sized(void *block, size_t size) {
     if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else hand_back_sized(block, size, HAK_FROM_NEW);
+    else hand_back_sized(block, size, from_new());
 }
 
 static void delete_array_sized(void *block, size_t size) {
     if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, delete_block)) public_delete_array(block);
-    else hand_back_sized(block, size, HAK_FROM_NEW_ARRAY);
+    else hand_back_sized(block, size, from_new_array());
 }
 
 /* Of aligned_alloc: where this is hakmem's, so is the block, whoever has put a free before. */
@@ -284,7 +293,7 @@ HAK_INLINE bool is_from_others(void) { return !IS_OWN(public_aligned_alloc, hak_
 
 static void delete_aligned(void *block, size_t alignment) {
     if (is_from_others()) public_free(block);
-    else hak_front_free(block, hak_from_aligned_new(alignment));
+    else hak_front_free(block, from_new_aligned(alignment));
 }
 
 static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
@@ -292,14 +301,14 @@ static void delete_array_aligned(void *block, size_t alignment) { public_delete_
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
     else if (is_from_others()) public_free(block);
-    else hak_front_free_aligned_sized(block, alignment, size, hak_from_aligned_new(alignment));
+    else hak_front_free_aligned_sized(block, alignment, size, from_new_aligned(alignment));
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
     else if (is_from_others()) public_free(block);
-    else hak_front_free_aligned_sized(block, alignment, size, hak_from_aligned_new(alignment));
+    else hak_front_free_aligned_sized(block, alignment, size, from_new_aligned(alignment));
 }
 
 /* Called where a constructor has thrown, and hardly ever. */

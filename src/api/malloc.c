@@ -69,7 +69,7 @@ static HAK_MISS void *move_missed(const struct hak_place *place, size_t size, co
     if (moved != NULL) return move_to(moved, place, size);
     if (size > place->bytes) return NULL;
     /* A smaller one can't be had: it is large enough, and made as small as it can be where it is. */
-    size_t least = place->bytes > HAK_SMALL_MAX ? HAK_SMALL_MAX + 1 : place->bytes;
+    size_t least = size > HAK_SMALL_MAX ? size : place->bytes > HAK_SMALL_MAX ? HAK_SMALL_MAX + 1 : place->bytes;
     if (hak_place_is_large(place)) moved = hak_front_resize_large(place, least, caller);
     errno = saved_errno;
     return moved != NULL ? moved : (void *)place->start;

@@ -18,14 +18,17 @@ static canary_word *canary_of(const void *block, size_t usable) {
     return (canary_word *)(void *)((char *)(uintptr_t)block + usable);
 }
 
-/* Of a live block, but for the last byte. The first byte is no letter and no zero: the bytes that are written behind a
- * block by mistake are of texts, most of them. */
+/* Of a live block. The first byte is no letter and no zero: the bytes that are written behind a block by mistake are of
+ * texts, most of them. All bytes but the last are others for each origin, which that one tells. */
 static uint64_t canary_for(const void *block, uint32_t from) {
-    uint64_t mixed = ((uintptr_t)block ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
+    uint64_t mixed = (((uintptr_t)block + from) ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
     mixed = (mixed ^ mixed >> 29) * canary_secret;
     mixed = (mixed ^ mixed >> 32) >> (64 - FROM_SHIFT);
     return mixed | 0x81 | (uint64_t)from << FROM_SHIFT;
 }
+
+/* What a live block's canary says that the block is from. */
+static uint32_t origin_in(uint64_t canary) { return (uint32_t)(canary >> FROM_SHIFT); }
 
 static size_t first_difference(uint64_t one, uint64_t other) {
     size_t at = 0;
@@ -77,11 +80,10 @@ void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, 
 /* What was found is not the canary of a live block from such a call. */
 static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from, uint64_t found) {
     const char *function = hak_canary_freed_by(from);
-    uint64_t wanted = canary_for(block, from);
-    size_t at = first_difference(found, wanted);
     if (found == 0) hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
-    if (at == FROM_SHIFT / 8) hak_misuse(HAK_MISUSE_MISMATCH, function, block, found >> FROM_SHIFT, usable);
-    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
+    if (found == canary_for(block, origin_in(found)))
+        hak_misuse(HAK_MISUSE_MISMATCH, function, block, origin_in(found), usable);
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, first_difference(found, canary_for(block, from)), usable);
 }
 
 bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
@@ -96,11 +98,18 @@ void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
     memset(block, 0, usable + sizeof(canary_word));
 }
 
+/* What the block is from tells the byte that may have been written, so it may also be from malloc. */
+static HAK_COLD _Noreturn void report_live(const void *block, size_t usable, uint64_t found, const char *function) {
+    size_t as_told = first_difference(found, canary_for(block, origin_in(found)));
+    size_t as_malloc = first_difference(found, canary_for(block, HAK_FROM_MALLOC));
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, as_told > as_malloc ? as_told : as_malloc, usable);
+}
+
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
-    uint64_t found = *canary_of(block, usable), wanted = canary_for(block, 0);
-    size_t at = first_difference(found, wanted);
-    if (found != 0 && at < FROM_SHIFT / 8) hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable);
-    return found == 0;
+    uint64_t found = *canary_of(block, usable);
+    if (found == 0) return true;
+    if (found != canary_for(block, origin_in(found))) report_live(block, usable, found, function);
+    return false;
 }
 
 /* ---- Behind large objects (C4) ----------------------------------------------------------------------------------- */

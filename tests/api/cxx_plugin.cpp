@@ -4,11 +4,30 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include <sys/resource.h>
+
 static volatile std::size_t too_much = static_cast<std::size_t>(1) << 60;
 static int handler_calls;
 
 static void handle() {
     if (++handler_calls == 3) std::set_new_handler(nullptr);
+}
+
+static rlimit limit_before;
+static void make_room() { setrlimit(RLIMIT_AS, &limit_before); }
+
+// What a handler has made room for is deleted as any other.
+static bool gets_room() {
+    const std::size_t bytes = static_cast<std::size_t>(1) << 30;
+    if (getrlimit(RLIMIT_AS, &limit_before) != 0) return false;
+    rlimit less = {bytes, limit_before.rlim_max};
+    std::set_new_handler(make_room);
+    setrlimit(RLIMIT_AS, &less);
+    char *block = static_cast<char *>(::operator new(bytes));
+    block[bytes - 1] = 1;
+    ::operator delete(block);
+    std::set_new_handler(nullptr);
+    return true;
 }
 
 // 0 when all is as the standard says, else the number of what isn't.
@@ -25,5 +44,6 @@ extern "C" int go() {
         return 3;
     } catch (const std::bad_alloc &) {
     }
-    return handler_calls == 3 ? 0 : 4;
+    if (handler_calls != 3) return 4;
+    return gets_room() ? 0 : 5;
 }

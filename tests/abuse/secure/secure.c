@@ -144,6 +144,7 @@ static void victim(const char *what) {
         free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
     }
     if (!strcmp(what, "overflow-zero")) block[SIZE] = 0;
+    if (!strcmp(what, "overflow-last")) block[SIZE + 7] = 0; /* as one byte before the next block */
     if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
     if (!strcmp(what, "overflow-realloc")) {
         block[SIZE] = 'a';
@@ -241,6 +242,7 @@ static void run_written(void) {
 static void run_overflow(void) {
     expect_end("overflow-zero", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-far", "overflow: 5 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-last", "overflow: 7 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-realloc", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-thread", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
 }
@@ -391,6 +393,36 @@ static void run_large_stress(void) {
 static void run_large_stress_unguarded(void) {
     know_no_guards();
     run_large_stress();
+}
+
+/* Objects are resized where there is no more address space, and the ends of runs have gone back: what is refused changes
+ * nothing, and what is made smaller has as much as was asked for. */
+static void run_large_at_limit(void) {
+    enum { LIVE = 32, TURNS = 6000, LIMIT_MIB = 60 };
+    static char *blocks[LIVE];
+    static size_t sizes[LIVE];
+    struct rlimit limit = {LIMIT_MIB << 20, LIMIT_MIB << 20};
+    uint64_t seed = 1;
+    expect(setrlimit(RLIMIT_AS, &limit) == 0, "no limit");
+    for (int i = 0; i < TURNS; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t at = seed >> 59, size = 33000 + (seed >> 20 & 0xFFFFF) * 4;
+        if (blocks[at] != NULL && (seed >> 50 & 7) == 0) {
+            free(blocks[at]);
+            blocks[at] = NULL;
+            sizes[at] = 0;
+            continue;
+        }
+        char *block = realloc(blocks[at], size);
+        size_t kept = size < sizes[at] || block == NULL ? size : sizes[at];
+        if (block != NULL) blocks[at] = block, sizes[at] = size;
+        if (blocks[at] == NULL) continue;
+        expect(malloc_usable_size(blocks[at]) >= sizes[at], "%zu bytes of %zu", malloc_usable_size(blocks[at]),
+               sizes[at]);
+        for (size_t byte = 0; byte < kept && byte < sizes[at]; byte += 4096)
+            expect(blocks[at][byte] == (char)at, "lost");
+        for (size_t byte = 0; byte < sizes[at]; byte += 4096) blocks[at][byte] = (char)at;
+    }
 }
 
 static void expect_mismatch(const char *argument, const char *origin, size_t size) {
@@ -597,6 +629,7 @@ static const struct hak_case cases[] = {
     CASE("large-guards", run_large_guards, victim),
     CASE("large-stress", run_large_stress, NULL),
     CASE("large-stress-unguarded", run_large_stress_unguarded, NULL),
+    CASE("large-at-limit", run_large_at_limit, NULL),
     CASE("zero", run_zero, NULL),
 };
 

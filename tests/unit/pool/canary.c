@@ -44,9 +44,9 @@ static void a_life(void **state) {
 static void overflow(void **state) {
     (void)state;
     uint32_t from = HAK_FROM_MALLOC;
-    for (size_t i = USABLE; i < BLOCK - 1; i++) {
+    for (size_t i = USABLE; i < BLOCK; i++) {
         begin(from);
-        block[i] ^= 1;
+        block[i] ^= 2;
         expect_misuse(fake_os_catch(take_back, &from), HAK_MISUSE_OVERFLOW, "free", i - USABLE);
         expect_misuse(fake_os_catch(ask, NULL), HAK_MISUSE_OVERFLOW, "realloc", i - USABLE);
     }
@@ -54,6 +54,22 @@ static void overflow(void **state) {
         begin(from);
         block[USABLE] = (unsigned char)letter;
         expect_misuse(fake_os_catch(take_back, &from), HAK_MISUSE_OVERFLOW, "free", 0);
+    }
+}
+
+/* The byte before a block is the last one of its neighbour's canary, and tells what that is from: no value of it is taken
+ * for a block of another origin. */
+static void underflow_of_the_next(void **state) {
+    (void)state;
+    static uint32_t origins[] = {HAK_FROM_MALLOC, HAK_FROM_NEW, HAK_FROM_NEW_ARRAY, HAK_FROM_NEW | 6 << HAK_FROM_BITS};
+    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++) {
+        for (int value = 0; value < 256; value++) {
+            begin(origins[i]);
+            if (block[BLOCK - 1] == value) continue;
+            block[BLOCK - 1] = (unsigned char)value;
+            expect_misuse(fake_os_catch(take_back, &origins[i]), HAK_MISUSE_OVERFLOW, hak_canary_freed_by(origins[i]),
+                          sizeof(uint64_t) - 1);
+        }
     }
 }
 
@@ -168,5 +184,5 @@ static void origins_of_large(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(origins_of_large), cmocka_unit_test(a_life),
-          cmocka_unit_test(overflow), cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte),
-          cmocka_unit_test(misuse_of_calls))
+          cmocka_unit_test(overflow), cmocka_unit_test(underflow_of_the_next), cmocka_unit_test(write_after_free),
+          cmocka_unit_test(each_byte), cmocka_unit_test(misuse_of_calls))

@@ -21,4 +21,18 @@ static void last_ones(void **state) {
     assert_int_equal(hak_freed_bytes(objects + (HAK_FREED_KNOWN + 2) * 4096), 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(last_ones))
+/* One after another had an object there, and each thread remembers its own. */
+static void last_of_all_threads(void **state) {
+    (void)state;
+    if (hak_ticks() == 0) skip(); /* a processor whose ticks hakmem doesn't read */
+    pool_start(SIZE_MAX);
+    struct hak_heap *heaps[3];
+    void *object = (void *)0x7000000;
+    for (size_t i = 0; i < 3; i++) heaps[i] = hak_heap_acquire();
+    for (size_t i = 0; i < 30; i++) {
+        hak_freed_note(heaps[i * 7 % 3], object, 1000 + i);
+        assert_int_equal(hak_freed_bytes(object), 1000 + i);
+    }
+}
+
+UNIT_MAIN(cmocka_unit_test(last_ones), cmocka_unit_test(last_of_all_threads))
