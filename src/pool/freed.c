@@ -12,13 +12,13 @@ static const struct hak_freed *find_freed(const struct hak_heap *heap, uintptr_t
 
 size_t hak_freed_bytes(const void *start) {
     size_t bytes = 0;
-    uint64_t last_ticks = 0;
+    uint64_t last_ms = 0;
     for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
         const struct hak_freed *found = find_freed(heap, (uintptr_t)start);
-        uint64_t ticks = found == NULL ? 0 : hak_atomic_load(&found->ticks, relaxed);
-        if (found == NULL || ticks < last_ticks) continue;
+        uint64_t when_ms = found == NULL ? 0 : hak_atomic_load(&found->when_ms, relaxed);
+        if (found == NULL || when_ms < last_ms) continue;
         bytes = hak_atomic_load(&found->bytes, relaxed);
-        last_ticks = ticks;
+        last_ms = when_ms;
     }
     return bytes;
 }

@@ -13,11 +13,11 @@ HAK_INLINE void hak_freed_note(struct hak_heap *heap, const void *start, size_t 
     hak_atomic_store(&heap->freed_next, next + 1, relaxed);
     hak_atomic_store(&place->start, (uintptr_t)start, relaxed);
     hak_atomic_store(&place->bytes, bytes, relaxed);
-    hak_atomic_store(&place->ticks, hak_ticks(), relaxed);
+    hak_atomic_store(&place->when_ms, hak_os_clock_ms(), relaxed);
 }
 
 /* The bytes of the object that began there, of the one that was freed last; 0 when none is known. Any thread; a guess
- * while others free. */
+ * while others free, and between two that threads have freed within one tick of the clock. */
 HAK_COLD size_t hak_freed_bytes(const void *start);
 
 #endif
