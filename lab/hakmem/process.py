@@ -33,6 +33,7 @@ from hakmem.errors import LabError
 
 # The caller's settings of hakmem, its peers and the C library. They reach every run, and every record says them.
 SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
+TUNABLES = "GLIBC_TUNABLES"  # a list with colons between, of which a later one counts
 C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")
 
 
@@ -185,7 +186,8 @@ def run(
     tool: Sequence[str] = (),
     before: Path | None = None,
 ) -> Run:
-    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is
+    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either, tunables to its
+    tunables. `drive` is
     called while it runs, with the number of its session: it talks to a server until the server ends. `tool` is a
     command that runs all of it, such as a profiler, and is not on the allocator itself. `before` is a library that is
     preloaded before the allocator and passes calls on to it; then the proof is that it is called. Standard input is
@@ -201,8 +203,10 @@ def run(
     expect_program(words, base)
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
-        given = {**base, **allocator.settings, **(settings or {})}
-        return _run_in(folder, words, allocator, given, timeout_s, cwd, drive, prove, tool, before)
+        own = {**allocator.settings, **(settings or {})}
+        if base.get(TUNABLES) and TUNABLES in own:
+            own[TUNABLES] = f"{base[TUNABLES]}:{own[TUNABLES]}"
+        return _run_in(folder, words, allocator, {**base, **own}, timeout_s, cwd, drive, prove, tool, before)
     except LabError:
         _expect_room(folder)
         raise

@@ -242,6 +242,18 @@ def test_settings_are_added_to_the_environment() -> None:
     assert done.stdout == b"1 1\n"
 
 
+def test_tunables_are_added_to_those_of_the_caller() -> None:
+    """The last one of a name counts."""
+    show = python("import os; print(os.environ.get('GLIBC_TUNABLES'))")
+    own = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    for given, expected in (
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}, "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"),
+        ({}, "glibc.malloc.hugetlb=1"),
+    ):
+        done = run(show, glibc(), own, environment={"PATH": os.environ["PATH"], **given})
+        assert done.stdout.decode() == f"{expected}\n"
+
+
 def test_a_signal_that_killed_it_is_told() -> None:
     done = run(python("import os; os.kill(os.getpid(), 9)"), glibc())
     assert done.status == -signal.SIGKILL
