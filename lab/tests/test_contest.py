@@ -143,6 +143,10 @@ def test_one_command_makes_record_and_page(
     said = capsys.readouterr().err
     assert "wrote docs" not in said and "docs/contest.md has no word of it: the record " in said
     assert "has 2 runs of each; a figure needs 3" in said and (tmp_path / "docs" / "contest.md").read_text() == page
+    at_once = at_once.replace(year=2025)  # the clock was set back
+    assert call("-n", "3", "bulk 1k") == 0
+    said = capsys.readouterr().err
+    assert f"docs/contest.md has no word of it: the record {kept.id} has a later date" in said
 
 
 def test_a_case_of_short_runs_is_left_out_and_named() -> None:

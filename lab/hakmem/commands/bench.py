@@ -105,13 +105,17 @@ def _contests() -> set[str]:
 
 def _write_page(before: set[str]) -> None:
     """`before` are the contests that were there before this one."""
-    from hakmem import claims, ledger
+    from hakmem import claims, contest, ledger
 
     folder = ledger.folder()
     for name in claims.write(folder.parent):
         click.echo(f"hakmem: wrote {name}", err=True)
+    records = claims.Ledger(folder)
     try:
-        for one in _contests() - before:
-            claims.Ledger(folder).find(one)
+        made = [records.find(one) for one in _contests() - before]
     except LabError as error:
         click.echo(f"hakmem: docs/contest.md has no word of it: {error}", err=True)
+        return
+    newest = records.newest(contest.KIND)
+    if made and newest is not None and newest not in made:
+        click.echo(f"hakmem: docs/contest.md has no word of it: the record {newest.id} has a later date", err=True)
