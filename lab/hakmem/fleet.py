@@ -17,6 +17,7 @@ import json
 import math
 import re
 import statistics as medians
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -131,7 +132,13 @@ def _spread(arms: Sequence[Sequence[float]]) -> float:
 # ---- Prometheus ------------------------------------------------------------------------------------------------------
 
 
-NO_ANSWER = (ValueError, LookupError, TypeError, RecursionError)  # JSON that is none, or says something else
+NO_ANSWER = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)  # JSON that is none, or says something else
 Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time: its series
 
 
@@ -160,6 +167,8 @@ def prometheus(url: str) -> Ask:
         try:
             with urllib.request.urlopen(question, timeout=ANSWER_S) as answer:
                 found = json.load(answer)
+            for warning in found.get("warnings") or ():
+                print(f"hakmem: {shown} warns: {' '.join(str(warning).split())}", file=sys.stderr)
             return [{"metric": dict(row["metric"]), "value": float(row["value"][1])} for row in found["data"]["result"]]
         except urllib.error.HTTPError as error:
             raise LabError(f"{shown} refuses {expression}: {_why(error)}") from None
@@ -212,8 +221,8 @@ def _info(name: str) -> str:
     return f"hakmem_experiment_info{{name={json.dumps(name)}}}"
 
 
-def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) -> list[Host]:
-    """Those that have an arm and a figure. LabError for one that was in both arms."""
+def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) -> tuple[list[Host], int]:
+    """Those that have an arm and a figure, and how many have an arm alone. LabError for one that was in both arms."""
 
     def figures(end: float, seconds: float) -> dict[str, float]:
         step = max(1, int(seconds / STEPS))
@@ -229,9 +238,8 @@ def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) ->
             changed = "or the share was raised: then --since is when"
             raise LabError(f"{label} {host!r} was in both arms: it is no host, or has been renamed, {changed}")
     after, before = figures(windows.end, windows.after_s), figures(windows.begun, windows.before_s)
-    return [
-        Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in sorted(arms.items()) if host in after
-    ]
+    known = [(host, arm) for host, arm in sorted(arms.items()) if host in after]
+    return [Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in known], len(arms) - len(known)
 
 
 # ---- What is said ----------------------------------------------------------------------------------------------------

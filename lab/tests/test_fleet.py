@@ -238,6 +238,15 @@ def test_hosts_are_compared_with_what_they_were_before_anything_was_set(fleet_of
     assert begun < since < end and "; before: 6 h until " in said
 
 
+def test_hosts_of_which_there_is_no_figure_are_told(fleet_of_200: str) -> None:
+    """An expression that leaves out hosts by their figures compares what is left of the arms."""
+    done = CliRunner().invoke(
+        cli.cli, ["fleet", "analyse", "--prometheus", fleet_of_200, "--by", f"{fleet.RESIDENT} > 1e9", "decay"]
+    )
+    said = re.search(r"left out: (\d+) hosts of the experiment", done.stderr)
+    assert said is not None and 50 < int(said[1]) < 150, done.output
+
+
 def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
     def refused(*words: str) -> str:
         done = CliRunner().invoke(cli.cli, ["fleet", "analyse", *words])
@@ -278,6 +287,25 @@ def test_a_server_that_is_no_prometheus(said: bytes) -> None:
         with pytest.raises(LabError, match="does not answer as a Prometheus server"):
             fleet.prometheus(f"http://127.0.0.1:{server.getsockname()[1]}")("up", 0)
         thread.join()
+
+
+def test_what_a_server_warns_of_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of what it has, it may have answered a part."""
+    said = b'{"status": "success", "warnings": ["a store\\nis gone"], "data": {"result": []}}'
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + said)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert fleet.prometheus(url)("up", 0) == []
+        thread.join()
+    assert capsys.readouterr().err == f"hakmem: {url} warns: a store is gone\n"
 
 
 def test_a_password_in_the_address_is_told_to_the_server_and_to_nobody_else() -> None:

@@ -72,7 +72,11 @@ def analyse(
         raise LabError("the experiment has not begun yet")
     windows = fleet.Windows(start, end, min(begun, start), before_s)
     compared = expression or fleet.RESIDENT
-    hosts = fleet.hosts(ask, name, compared, label, windows)
+    hosts, silent = fleet.hosts(ask, name, compared, label, windows)
+    if silent:
+        click.echo(
+            f"hakmem: left out: {silent} hosts of the experiment, of which --by gives no figure since then", err=True
+        )
     found = fleet.analyse(hosts, threshold / 100, not more_is_better)
     plain = {**asdict(found), "decision": found.decision.value, "name": name, "by": compared, **asdict(windows)}
     files.write_json(json_file, plain)
