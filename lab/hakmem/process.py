@@ -33,6 +33,10 @@ from hakmem.errors import LabError
 
 # The caller's settings of hakmem, its peers and the C library. They reach every run, and every record says them.
 SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
+# Programs that do nothing but become another one or start others.
+STARTERS = frozenset(
+    "chroot chrt ionice nice nohup numactl prlimit setpriv setsid stdbuf taskset time timeout unshare xargs".split()
+)
 TUNABLES = "GLIBC_TUNABLES"  # a list with colons between, of which a later one counts
 C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")
 
@@ -582,6 +586,10 @@ def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
         why = "a static or setuid one, or one that was started with another LD_PRELOAD"
         raise TakeoverError(
             f"{name} became a program without a proof of its allocator ({why}): no figure of it under {allocator.name}"
+        )
+    if os.path.basename(root.program) in STARTERS and len(own) == len(done.processes):
+        raise TakeoverError(
+            f"{name} started no program that left a proof of its allocator: no figure under {allocator.name}"
         )
 
 

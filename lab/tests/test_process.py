@@ -173,6 +173,13 @@ def test_a_program_that_brings_its_own_malloc_gives_no_figure(tmp_path: Path) ->
             run([str(program)], allocator)
 
 
+def test_a_static_program_gives_no_figure_where_another_starts_it(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "static", PRINTS.replace("return 3", "return 0"), "-static")
+    with pytest.raises(TakeoverError, match="^timeout started no program that left a proof of its allocator"):
+        run(["timeout", "60", str(program)], hakmem())
+    assert run(["timeout", "60", "true"], hakmem()).status == 0
+
+
 def test_children_on_another_malloc_are_told(tmp_path: Path) -> None:
     """The command itself is on it, so its figures stand; a reader could take them for those of what it starts."""
     program = compile_c(tmp_path / "own", PRINTS + EXPORTED)
