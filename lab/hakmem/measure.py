@@ -140,6 +140,7 @@ class Measurement:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tree: tuple[str | None, bool | None] = field(default_factory=lambda: tree.checked_out())  # at the beginning
+    is_built: bool = field(default_factory=lambda: tree.is_built())  # from the tree, at the beginning
     hashes: dict[str, str | None] = field(default_factory=dict)  # of the variants' libraries, at the beginning
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
