@@ -264,9 +264,8 @@ def budget(search: Search) -> list[str]:
         lines.append(f"expected time of the best of so many random ones, of the default's in one run each: {best}")
         found = [time for name, time, _ in search.rows if name.startswith(FOUND)]
         if found:
-            lines.append(
-                f"the best of {len(found)} that the search chose, by one run each and so also by chance: {min(found):.3f}"
-            )
+            by_chance = "by one run each and so also by chance"
+            lines.append(f"the best of {len(found)} that the search chose, {by_chance}: {min(found):.3f}")
     return [BUDGET + line for line in lines]
 
 
