@@ -175,7 +175,9 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
         sections += [_values_table(record, case, metric) for metric in metrics]
     title = "matrix of " + ", ".join(switches) if switches else "A/B"
     base = comparison.report(record, title, primary=COUNT if COUNT in record.metrics() else "wall_s", kept=kept)
-    notes = tuple(f"{name}: {_described(facts)}" for name, facts in record.variants.items())
+    notes = [f"{name}: {_described(facts)}" for name, facts in record.variants.items()]
+    if not switches and len(record.cases) > 1:
+        notes.append(comparison.holding(statistics.CONFIDENCE) + comparison.BY_CHANCE)
     return replace(base, sections=tuple(sections), summary=tuple(summary), notes=(*notes, *base.notes))
 
 

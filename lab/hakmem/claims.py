@@ -316,6 +316,9 @@ class Ledger:
         return [record for name, record in ledger.load_all(self.folder)[0].items() if name not in words]
 
     def damaged(self) -> Iterator[Finding]:
+        for path in sorted(self.folder.glob("*/**/*.json")):
+            where = f"{self.folder.name}/{path.relative_to(self.folder)}"
+            yield Finding(where, 1, f"no command reads it there: a record lies in {self.folder.name}/ itself")
         for path in sorted(self.folder.glob("*.json")):
             try:
                 self._signed(path.stem) if re.match(ledger.ID, path.stem) else ledger.load(path)

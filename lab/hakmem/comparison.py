@@ -126,7 +126,7 @@ def report(
     for name in [primary, *others]:
         alone = name == primary and confidence is None
         each = CONFIDENCE if alone else wider
-        notes = () if alone and is_one else (_holding(each) + (BY_CHANCE if alone else ""),)
+        notes = () if alone and is_one else (holding(each) + (BY_CHANCE if alone else ""),)
         found = section(
             record,
             metric(record, name),
@@ -148,7 +148,7 @@ def _each_of(verdicts: int, rounds: int) -> float:
     return each if statistics.minimum_rounds(each) <= rounds else CONFIDENCE
 
 
-def _holding(confidence: float) -> str:
+def holding(confidence: float) -> str:
     share = f"{confidence:.1%}".replace(".0%", "%")
     return f"Each interval holds with {share}."
 
@@ -247,7 +247,7 @@ def suite_report(
     """Time and memory of all cases, each with a geometric mean, then those of the benchmarks' own figures."""
     chosen = choose_baseline(record, baseline)
     each = _each_of(len(record.variants) - 1, record.rounds)
-    note = (f"{_holding(each)} The verdict is that on the geometric mean.",)
+    note = (f"{holding(each)} The verdict is that on the geometric mean.",)
     sections: list[Section] = []
     for of, figure in ((COST, cost(record)), (MEMORY, memory(record))):
         found = section(record, of, figure, chosen, confidence=each, mean=True, notes=note)

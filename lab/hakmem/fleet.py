@@ -17,6 +17,7 @@ import json
 import math
 import re
 import statistics as medians
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -34,10 +35,12 @@ RESIDENT = "hakmem_process_resident_bytes"
 FEWEST_HOSTS = 8  # of an arm
 FEWEST_KNOWN = 0.5  # of the hosts must have a figure from before, else none is used
 POWER = 0.8
+EFFICIENCY = 0.6  # of the slope: least squares know it as well from so many of the hosts
 STEPS = 200  # of a window: in so many places an expression is looked at
 ANSWER_S = 120
 FARTHEST = 300.0  # logarithms of the figures of two hosts may be apart: what is computed of them are numbers
-LONGEST_S = 100 * 365 * 86400  # that is looked back
+LONGEST_S = 100 * 365 * 86400  # of a duration
+LOOKED_BACK_S = 90 * 86400, 3650 * 86400  # for the beginning: farther where it is not within the first
 Z = medians.NormalDist().inv_cdf
 
 
@@ -77,19 +80,21 @@ def analyse(hosts: Sequence[Host], threshold: float, less_is_better: bool = True
         if least <= 0:
             raise LabError(f"{host.name} has a figure of {least:g}: ratios need figures above 0")
     after = [[math.log(host.after) for host in own] for own in arms]
-    explained = None
+    explained, wider = None, 1.0
     if is_adjusted:
         before = [[math.log(host.before) for host in own if host.before is not None] for own in arms]
-        slope = _slope(before, after)
+        slope, wider = _slope(before, after), _wider(before)
         adjusted = [[y - slope * x for y, x in zip(ys, xs, strict=True)] for ys, xs in zip(after, before, strict=True)]
         spread = _spread(after)
         explained = max(0.0, 1 - (_spread(adjusted) / spread) ** 2) if spread > 0 else 0.0
         after = adjusted
-    if max(map(max, after)) - min(map(min, after)) > FARTHEST:
+    if (max(map(max, after)) - min(map(min, after))) * wider > FARTHEST:
         raise LabError("the figures of the hosts are too far apart to be compared")
     middle = medians.fmean(after[0] + after[1])  # so that no exponent overflows
     candidate, baseline = ([math.exp(y - middle) for y in ys] for ys in after)
-    ratio = statistics.ratio(candidate, baseline, paired=False)
+    of_ranks = statistics.ratio(candidate, baseline, paired=False)
+    low, high = (of_ranks.estimate * (end / of_ranks.estimate) ** wider for end in (of_ranks.low, of_ranks.high))
+    ratio = Interval(of_ranks.estimate, low, high)
     half = math.log(ratio.high / ratio.low) / 2
     reach = (Z((1 + statistics.CONFIDENCE) / 2) + Z(POWER)) / Z((1 + statistics.CONFIDENCE) / 2)
     judged = ratio if less_is_better else Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low)
@@ -110,6 +115,15 @@ def _slope(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) 
     return medians.median(slopes) if slopes else 0.0
 
 
+def _wider(before: Sequence[Sequence[float]]) -> float:
+    """By how much an interval is wider as the slope isn't known but found: of few hosts, chance deals the arms apart
+    in what they were before, and takes the slope's error into the difference (as in the analysis of covariance)."""
+    means = [medians.fmean(xs) for xs in before]
+    within = math.fsum((x - mean) ** 2 for xs, mean in zip(before, means, strict=True) for x in xs)
+    of_mean = EFFICIENCY * sum(1 / len(xs) for xs in before)
+    return math.sqrt(1 + (means[0] - means[1]) ** 2 / within / of_mean) if within else 1.0
+
+
 def _spread(arms: Sequence[Sequence[float]]) -> float:
     """The median distance from the arm's median."""
     return medians.median(abs(y - medians.median(ys)) for ys in arms for y in ys)
@@ -118,7 +132,13 @@ def _spread(arms: Sequence[Sequence[float]]) -> float:
 # ---- Prometheus ------------------------------------------------------------------------------------------------------
 
 
-NO_ANSWER = (ValueError, LookupError, TypeError, RecursionError)  # JSON that is none, or says something else
+NO_ANSWER = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)  # JSON that is none, or says something else
 Ask = Callable[[str, float], list[Mapping[str, Any]]]  # an expression at a time: its series
 
 
@@ -147,6 +167,8 @@ def prometheus(url: str) -> Ask:
         try:
             with urllib.request.urlopen(question, timeout=ANSWER_S) as answer:
                 found = json.load(answer)
+            for warning in found.get("warnings") or ():
+                print(f"hakmem: {shown} warns: {' '.join(str(warning).split())}", file=sys.stderr)
             return [{"metric": dict(row["metric"]), "value": float(row["value"][1])} for row in found["data"]["result"]]
         except urllib.error.HTTPError as error:
             raise LabError(f"{shown} refuses {expression}: {_why(error)}") from None
@@ -165,21 +187,26 @@ def _why(error: urllib.error.HTTPError) -> str:
 
 @dataclass(frozen=True)
 class Windows:
-    since: float  # when the experiment began
+    since: float  # from when on arms are compared
     end: float
-    before_s: float
+    begun: float  # until then no host had the setting
+    before_s: float  # that is looked at before that
 
     @property
     def after_s(self) -> float:
         return self.end - self.since
 
 
-def begun(ask: Ask, name: str, end: float, look_back_s: float) -> float:
+def begun(ask: Ask, name: str, end: float) -> float:
     """When a host first said that it takes part: by wide steps, then by narrow ones in the step before that, which is
     the last one where it began only now."""
-    step = max(1, int(look_back_s / STEPS / 10))
-    known = _first(ask, name, end, int(look_back_s), step)
-    found = _first(ask, name, known or end, step, max(1, step // STEPS)) or known
+    found = None
+    for look_back_s in LOOKED_BACK_S:
+        step = max(1, look_back_s // STEPS // 10)
+        known = _first(ask, name, end, look_back_s, step)
+        found = _first(ask, name, known or end, step, max(1, step // STEPS)) or known
+        if known is None or known - (end - look_back_s) > 2 * step:
+            break
     if found is None:
         raise LabError(f"no host has said that it is in an experiment {name!r}: hakmem_experiment_info has its names")
     return found
@@ -194,8 +221,8 @@ def _info(name: str) -> str:
     return f"hakmem_experiment_info{{name={json.dumps(name)}}}"
 
 
-def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) -> list[Host]:
-    """Those that have an arm and a figure. LabError for one that was in both arms."""
+def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) -> tuple[list[Host], int]:
+    """Those that have an arm and a figure, and how many have an arm alone. LabError for one that was in both arms."""
 
     def figures(end: float, seconds: float) -> dict[str, float]:
         step = max(1, int(seconds / STEPS))
@@ -208,11 +235,11 @@ def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) ->
     for row in ask(f"max by ({label}, arm) (max_over_time({_info(name)}[{seconds}s]))", windows.end):
         host, arm = row["metric"].get(label, ""), row["metric"].get("arm", "")
         if arms.setdefault(host, arm) != arm:
-            raise LabError(f"{label} {host!r} was in both arms: it is no host, or has been renamed")
-    after, before = figures(windows.end, windows.after_s), figures(windows.since, windows.before_s)
-    return [
-        Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in sorted(arms.items()) if host in after
-    ]
+            changed = "or the share was raised: then --since is when"
+            raise LabError(f"{label} {host!r} was in both arms: it is no host, or has been renamed, {changed}")
+    after, before = figures(windows.end, windows.after_s), figures(windows.begun, windows.before_s)
+    known = [(host, arm) for host, arm in sorted(arms.items()) if host in after]
+    return [Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in known], len(arms) - len(known)
 
 
 # ---- What is said ----------------------------------------------------------------------------------------------------
@@ -232,7 +259,8 @@ def lines(found: Analysis, expression: str, less_is_better: bool, windows: Windo
         f"({low} to {high}, 95 %); {better} is better",
         f"hosts: {found.treated} in treatment, {found.control} in control{left_out}; {adjusted}",
         f"the smallest effect that would have been seen (in four of five such experiments): {found.visible:.2%}",
-        f"since {_date(windows.since)}, before that {_duration(windows.before_s)}, until {_date(windows.end)}",
+        f"since {_date(windows.since)} until {_date(windows.end)}; before: {_duration(windows.before_s)} until "
+        f"{_date(windows.begun)}",
     ]
 
 

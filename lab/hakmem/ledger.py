@@ -35,6 +35,7 @@ SIGNED = "hakmem-record/2"
 SUMS = "SHA256SUMS"  # of unsigned records, in the form that sha256sum checks
 SHOWN_DIGITS = 8  # of the digest, in the id
 CHANGED = "its library was changed while it was measured"
+UNBUILT = "the library in build/release is older than its sources, so it is not of this commit: ./dev build"
 ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
@@ -151,13 +152,14 @@ def from_measurement(
     changed = [name for name, sha256 in measurement.hashes.items() if sha256 != facts[name].sha256]
     before = {name: msgspec.structs.replace(facts[name], sha256=measurement.hashes[name]) for name in changed}
     short = measurement.short_cases()
+    unbuilt = [] if measurement.is_built else [UNBUILT]
     return Record(
         id=f"{now:%Y-%m-%d}-{slug or kind}",
         kind=kind,
         date=now,
         command=shlex.join(["hakmem", *(_relative(word) for word in sys.argv[1:])]),
         commit=commit,
-        clean=clean and not changed,
+        clean=clean and not changed and measurement.is_built,
         settings=process.caller_settings(),
         machine=next(iter(machines.values()), start),
         load_at_end=measurement.load_at_end,
@@ -172,7 +174,7 @@ def from_measurement(
         variants={**facts, **before},
         series=list(_series(measurement)),
         failures=[FailedRun(**vars(failure)) for failure in measurement.failures],
-        notes=[*measurement.notes, *(f"{name}: {CHANGED}" for name in changed)],
+        notes=[*measurement.notes, *(f"{name}: {CHANGED}" for name in changed), *unbuilt],
     )
 
 

@@ -94,6 +94,7 @@ class Sample:
     digest: str  # of what it printed or computed; equal for equal work
     full_size: bool  # >= 1 s or >= 10 M operations
     units: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()  # on what the values are of
 
 
 class Case(Protocol):
@@ -139,6 +140,7 @@ class Measurement:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tree: tuple[str | None, bool | None] = field(default_factory=lambda: tree.checked_out())  # at the beginning
+    is_built: bool = field(default_factory=lambda: tree.is_built())  # from the tree, at the beginning
     hashes: dict[str, str | None] = field(default_factory=dict)  # of the variants' libraries, at the beginning
 
     def values(self, case: str, variant: str, metric: str) -> list[float]:
@@ -220,7 +222,8 @@ class CommandCase:
     def run(self, variant: Variant) -> Sample:
         run = process.run(self.command, variant.allocator, variant.settings, timeout_s=self.timeout_s)
         self.expect_success(run)
-        return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1)
+        remarks = run.remarks(variant.allocator)
+        return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1, remarks=remarks)
 
     def expect_success(self, run: process.Run) -> None:
         if run.status != 0:
@@ -406,6 +409,7 @@ def measure(
         result.notes.append(f"{result.rounds} of {rounds} rounds: {error.strerror or error}")
     for case_name, variant_name in failed:  # what failed half-way has no figure
         result.samples[case_name][variant_name].clear()
+    result.notes += _remarks(result)
     _compare_digests(result)
     if not any(some for by_variant in result.samples.values() for some in by_variant.values()):
         if result.interrupted:
@@ -413,6 +417,18 @@ def measure(
         reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in result.failures]
         raise LabError(reasons[0] if reasons else "no machine has run a whole round; nothing to keep")
     return result
+
+
+def _remarks(result: Measurement) -> list[str]:
+    """Of all samples, each once."""
+    found = (
+        f"{case}: {remark}"
+        for case, by_variant in result.samples.items()
+        for samples in by_variant.values()
+        for sample in samples
+        for remark in sample.remarks
+    )
+    return list(dict.fromkeys(found))
 
 
 def _compare_digests(result: Measurement) -> None:

@@ -33,6 +33,11 @@ from hakmem.errors import LabError
 
 # The caller's settings of hakmem, its peers and the C library. They reach every run, and every record says them.
 SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
+# Programs that do nothing but become another one or start others.
+STARTERS = frozenset(
+    "chroot chrt ionice nice nohup numactl prlimit setpriv setsid stdbuf taskset time timeout unshare xargs".split()
+)
+TUNABLES = "GLIBC_TUNABLES"  # a list with colons between, of which a later one counts
 C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")
 
 
@@ -89,11 +94,20 @@ class Run:
     mean_rss_bytes: int | None = None  # None: it was over before anybody had looked often enough
     sums: tuple[bytes, bytes] = (b"", b"")  # SHA-256 of all that it printed on either
     last_file: tuple[int, int] = NO_FILE  # device and inode of the program that it was when it was last looked at
+    left_behind: bool = False  # processes of it went on when it had ended
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
         own = [process for process in self.processes if process.pid == self.pid]
         return own[-1] if own else None
+
+    def remarks(self, allocator: Allocator) -> tuple[str, ...]:
+        """What its figures are not of, though a reader may think so."""
+        children = (one for one in self.processes if one.pid != self.pid)
+        others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
+        own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
+        left = "processes of it went on when it had ended: they were ended, and are in no figure"
+        return (*([own] if others else []), *([left] if self.left_behind else []))
 
     def how_it_ended(self, name: str) -> str:
         """The command, what became of it, and the last that it said."""
@@ -185,7 +199,8 @@ def run(
     tool: Sequence[str] = (),
     before: Path | None = None,
 ) -> Run:
-    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either. `drive` is
+    """Runs `command` to its end. `environment` replaces the caller's; `settings` are added to either, tunables to its
+    tunables. `drive` is
     called while it runs, with the number of its session: it talks to a server until the server ends. `tool` is a
     command that runs all of it, such as a profiler, and is not on the allocator itself. `before` is a library that is
     preloaded before the allocator and passes calls on to it; then the proof is that it is called. Standard input is
@@ -201,8 +216,10 @@ def run(
     expect_program(words, base)
     folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
     try:
-        given = {**base, **allocator.settings, **(settings or {})}
-        return _run_in(folder, words, allocator, given, timeout_s, cwd, drive, prove, tool, before)
+        own = {**allocator.settings, **(settings or {})}
+        if base.get(TUNABLES) and TUNABLES in own:
+            own[TUNABLES] = f"{base[TUNABLES]}:{own[TUNABLES]}"
+        return _run_in(folder, words, allocator, {**base, **own}, timeout_s, cwd, drive, prove, tool, before)
     except LabError:
         _expect_room(folder)
         raise
@@ -244,6 +261,7 @@ def _run_in(
     launch = [*tool, str(native.helper("launch")), str(result), preload, *words]
     child: subprocess.Popen[bytes] | None = None
     began: _Known | None = None
+    left_behind = False
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
         try:
             with interrupted_later():
@@ -264,7 +282,7 @@ def _run_in(
             raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
         finally:
             if child is not None:
-                _end(child, began, witnesses)
+                left_behind = _end(child, began, witnesses)
     outputs = folder / "stdout", folder / "stderr"
     shown, printed = map(_beginning, outputs)
     if child.returncode != 0 or not result.read_text():
@@ -288,6 +306,7 @@ def _run_in(
         mean_rss_bytes=mean_kib * 1024 or None,
         sums=(sum_of(outputs[0]), sum_of(outputs[1])),
         last_file=(file[0], file[1]),
+        left_behind=left_behind,
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
@@ -485,25 +504,28 @@ def _processes() -> dict[int, _Known]:
     return {pid: one for pid in pids if (one := _known(pid)) is not None}
 
 
-def _end(child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path) -> None:
-    """Ends what is left of a run: all of it if it failed, stragglers if not. They are those of its session, in whatever
-    process group, and those that have its variable, in whatever session. Of processes from before nothing is read."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+def _end(child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path) -> bool:
+    """Ends what is left of a run, and says whether anything was: all of it if it failed, stragglers if not. They are
+    those of its session, in whatever process group, and those that have its variable, in whatever session. Of processes
+    from before nothing is read."""
     first = began.start_ticks if began else 0
     mark = os.fsencode(f"ALLOCATOR_WITNESS={witnesses}")
 
     def is_of_it(pid: int, one: _Known) -> bool:
         return one.session == child.pid or (one.start_ticks >= first and mark in _environment(pid))
 
+    was_left = child.returncode is not None and any(is_of_it(pid, one) for pid, one in _processes().items())
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
     for _ in range(MOST_GENERATIONS):  # what is killed may have started another just before
         left = [pid for pid, one in _processes().items() if is_of_it(pid, one)]
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         if not left:
-            return
+            break
+    return was_left
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -564,6 +586,10 @@ def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
         why = "a static or setuid one, or one that was started with another LD_PRELOAD"
         raise TakeoverError(
             f"{name} became a program without a proof of its allocator ({why}): no figure of it under {allocator.name}"
+        )
+    if os.path.basename(root.program) in STARTERS and len(own) == len(done.processes):
+        raise TakeoverError(
+            f"{name} started no program that left a proof of its allocator: no figure under {allocator.name}"
         )
 
 

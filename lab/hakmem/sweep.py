@@ -258,13 +258,14 @@ def budget(search: Search) -> list[str]:
     lines = [f"{search.tried} of {search.size:.3g} settings were tried"]
     if drawn:
         share = 1 - (1 - statistics.CONFIDENCE) ** (1 / len(drawn))
-        lines.append(f"with 95 % the best of {len(drawn)} random ones is among the best {share:.1%} of all")
+        lines.append(f"with 95 % one of {len(drawn)} random ones is among the best {share:.1%} of all")
         counts = [count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500) if count < len(drawn)] + [len(drawn)]
         best = ", ".join(f"{count}: {expected_best(drawn, count):.3f}" for count in counts)
         lines.append(f"expected time of the best of so many random ones, of the default's in one run each: {best}")
         found = [time for name, time, _ in search.rows if name.startswith(FOUND)]
         if found:
-            lines.append(f"the best of {len(found)} that the search chose: {min(found):.3f}")
+            by_chance = "by one run each and so also by chance"
+            lines.append(f"the best of {len(found)} that the search chose, {by_chance}: {min(found):.3f}")
     return [BUDGET + line for line in lines]
 
 

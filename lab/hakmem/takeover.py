@@ -21,15 +21,12 @@ from pathlib import Path
 
 from hakmem import elf, native
 from hakmem.errors import LabError
-from hakmem.process import TakeoverError, preloadable
+from hakmem.process import STARTERS, TakeoverError, preloadable
 
 SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the kernel's
 
-# Programs whose purpose is to become another or to start others.
+# Programs that start others, besides STARTERS.
 SHELLS = frozenset({"sh", "bash", "dash", "ksh", "mksh", "zsh", "fish", "busybox"})
-STARTERS = frozenset(
-    "chroot chrt ionice nice nohup numactl prlimit setpriv setsid stdbuf taskset time timeout unshare xargs".split()
-)
 
 
 class CommandError(LabError):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hakmem import ab, cli, measure, native, settings
+from hakmem import ab, cli, comparison, measure, native, settings
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.measure import CommandCase, Sample, Variant
@@ -219,6 +219,13 @@ def test_the_command_prints_decisions_statistics_and_raw_values(ran: Run) -> Non
     assert "true -x, wall time: NO-GO" in said and "true -x, peak RSS: NEUTRAL" in said
     for word in ("mean", "median", "standard deviation", "2.20s", "b: ", "HAKMEM_OTHER=1"):
         assert word in said
+
+
+def test_of_several_cases_it_is_said_that_one_may_be_by_chance() -> None:
+    for cases in (1, 2):
+        values = {(f"case {number}", side, "wall_s"): [1.0] * 10 for number in range(cases) for side in "ab"}
+        notes = ab.report(record(values), 0.01).notes
+        assert any(comparison.BY_CHANCE in note for note in notes) == (cases > 1)
 
 
 def test_a_matrix_takes_its_switches_as_one_option_each_or_in_a_row(ran: Run) -> None:

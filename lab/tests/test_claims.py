@@ -386,6 +386,12 @@ def test_a_rival_with_zeros_is_not_the_best(tmp_path: Path) -> None:
         "RSS is one sixth of glibc's",
         "it takes a seventh of the time",
         "it serves twice as many requests",
+        "it needs nine tenths of the time",
+        "it takes 0.93 of jemalloc's time",
+        "hakmem is better by a factor of 2.3",
+        "a 20-percent gain",
+        "memory is down a third",
+        "a gain of a fifth",
     ],
 )
 def test_a_claim_in_words_is_found(tmp_path: Path, claim: str) -> None:
@@ -540,6 +546,15 @@ def test_a_damaged_record_is_found_whether_or_not_it_is_cited(tree: Path) -> Non
     (found,) = findings(tree, "Nothing.")
     assert found.startswith(f"evidence/{ID}.json:1: damaged record: ") and "7 values in 8 rounds" in found
     assert len(findings(tree, TABLE)) == 2
+
+
+def test_a_record_that_lies_deeper_is_found(tree: Path) -> None:
+    """No command reads it there, so nothing it says would be listed."""
+    deeper = tree / "evidence" / "old" / "than"
+    deeper.mkdir(parents=True)
+    (deeper / "record.json").write_bytes((tree / "evidence" / f"{ID}.json").read_bytes())
+    (found,) = findings(tree, "Nothing.")
+    assert found == "evidence/old/than/record.json:1: no command reads it there: a record lies in evidence/ itself"
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_one_command_makes_record_and_page(
     (tmp_path / "docs" / "contest.md").write_text(PAGE)
     monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
     monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, True))
+    monkeypatch.setattr(tree, "is_built", lambda: True)
     at_once = datetime.datetime(2026, 11, 27, tzinfo=datetime.timezone.utc)  # both contests
     still = SimpleNamespace(datetime=SimpleNamespace(now=lambda _: at_once), timezone=datetime.timezone)
     monkeypatch.setattr(ledger, "datetime", still)
@@ -143,6 +144,10 @@ def test_one_command_makes_record_and_page(
     said = capsys.readouterr().err
     assert "wrote docs" not in said and "docs/contest.md has no word of it: the record " in said
     assert "has 2 runs of each; a figure needs 3" in said and (tmp_path / "docs" / "contest.md").read_text() == page
+    at_once = at_once.replace(year=2025)  # the clock was set back
+    assert call("-n", "3", "bulk 1k") == 0
+    said = capsys.readouterr().err
+    assert f"docs/contest.md has no word of it: the record {kept.id} has a later date" in said
 
 
 def test_a_case_of_short_runs_is_left_out_and_named() -> None:
@@ -184,6 +189,14 @@ def test_a_tree_with_changes_is_refused_before_the_first_run(
     assert call("hot") == 2
     said = capsys.readouterr().err
     assert "this tree has changes" in said and said.count("\n") == 1
+
+
+def test_so_is_a_library_of_another_tree(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, True))
+    monkeypatch.setattr(tree, "is_built", lambda: False)
+    monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
+    assert call("hot") == 2
+    assert "is older than its sources" in capsys.readouterr().err
 
 
 def test_an_installed_package_has_no_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

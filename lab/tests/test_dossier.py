@@ -204,7 +204,7 @@ def test_output_is_compared_with_the_incumbent_s() -> None:
     restless = done(glibc=["a", "b"], new=["a", "c"])
     making.compare_outputs(restless, "glibc")
     assert restless.failures == []
-    assert restless.notes == [f"{page.UNMEASURED}output of work: glibc's differs from run to run"]
+    assert restless.notes == [f"{page.UNMEASURED}output: glibc's differs from run to run, of work"]
     within = done(glibc=["a b"], new=["c"])
     making.compare_outputs(within, "glibc")
     assert within.failures == [] and within.notes == restless.notes
@@ -220,11 +220,16 @@ def test_who_failed_has_no_output() -> None:
 
 
 def test_what_was_not_measured_is_said_with_the_reason() -> None:
-    record = sample(measured(new=(1.0, 1.0)).by_name, notes=[f"{page.UNMEASURED}system calls: strace is not installed"])
+    restless = done(glibc=["a", "b"], new=["a", "c"])
+    restless.samples = {"sh -c 'echo a: b'": restless.samples["work"]}
+    making.compare_outputs(restless, "glibc")
+    notes = [f"{page.UNMEASURED}system calls: strace is not installed", *restless.notes]
+    record = sample(measured(new=(1.0, 1.0)).by_name, notes=notes)
     shown = page.report(record, rule("new"), "0" * 64, None)
     (table,) = [one for one in shown.sections if isinstance(one, Table) and one.title == "Not measured"]
     rows = dict(table.rows)
     assert rows["system calls"] == "strace is not installed"
+    assert rows["output"] == "glibc's differs from run to run, of sh -c 'echo a: b'"
     assert {"99th percentile of the latency", "memory after idling", "RSS after a trim, new"} <= rows.keys()
 
 

@@ -59,10 +59,12 @@ def test_without_what_was_before_it_is_not_found() -> None:
     assert found.explained is None and found.decision is Decision.UNKNOWN and found.visible > 0.03
 
 
-@pytest.mark.parametrize(("count", "share", "heavy"), [(200, 0.5, False), (200, 0.05, False), (60, 0.3, True)])
-def test_false_alarms_of_a_a_are_at_the_level(count: int, share: float, heavy: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "share", "heavy", "sets"),
+    [(200, 0.5, False, 600), (200, 0.05, False, 600), (60, 0.3, True, 600), (16, 0.5, False, 8000)],
+)
+def test_false_alarms_of_a_a_are_at_the_level(count: int, share: float, heavy: bool, sets: int) -> None:
     """And nearly as many as at the level: an interval that is too wide finds nothing."""
-    sets = 600
     found = [fleet.analyse(simulated(seed, count, share, heavy=heavy), 0.0) for seed in range(sets)]
     alarms = sum(one.decision in (Decision.GO, Decision.NO_GO) for one in found) / sets
     spread = math.sqrt(0.05 * 0.95 / sets)
@@ -89,7 +91,7 @@ def test_more_may_be_better() -> None:
 def test_hosts_that_are_left_out_are_counted() -> None:
     hosts = simulated(1)
     new = [Host(f"new{number}", bool(number % 2), 1e9, None) for number in range(7)]
-    windows = fleet.Windows(1.0, 2.0, 1.0)
+    windows = fleet.Windows(1.0, 2.0, 1.0, 1.0)
     for some, said in ((hosts, "in control; each host"), ([*hosts, *new], "7 left out, without a figure from before;")):
         assert said in fleet.lines(fleet.analyse(some, 0.002), "x", True, windows)[1]
 
@@ -111,11 +113,14 @@ def test_what_can_t_be_compared() -> None:
 
 def test_an_experiment_began_at_a_time() -> None:
     with pytest.raises(LabError, match="no host has said"):
-        fleet.begun(lambda expression, at: [{"metric": {}, "value": math.nan}], "decay", 1.0, 1.0)
+        fleet.begun(lambda expression, at: [{"metric": {}, "value": math.nan}], "decay", 1.0)
 
 
-@pytest.mark.parametrize("ago_s", [120, 1800, 40000, 5000000])
-def test_a_beginning_is_found_to_the_minute(ago_s: int) -> None:
+@pytest.mark.parametrize(
+    ("ago_s", "off_s"), [(120, 60), (1800, 60), (40000, 60), (5000000, 60), (8000000, 900), (1e8, 900)]
+)
+def test_a_beginning_is_found_to_the_minute(ago_s: float, off_s: int) -> None:
+    """To the quarter of an hour where it is long ago."""
     end = 1.8e9
 
     def ask(expression: str, at: float) -> list[Mapping[str, Any]]:
@@ -127,7 +132,7 @@ def test_a_beginning_is_found_to_the_minute(ago_s: int) -> None:
         told = math.ceil(first / step) * step
         return [{"metric": {}, "value": float(told)}] if told <= at else []
 
-    assert 0 <= fleet.begun(ask, "decay", end, 90 * 86400.0) - (end - ago_s) < 60
+    assert 0 <= fleet.begun(ask, "decay", end) - (end - ago_s) < off_s
 
 
 def test_durations_and_moments() -> None:
@@ -225,6 +230,23 @@ def test_a_fleet_in_prometheus(fleet_of_200: str, tmp_path: Path) -> None:
     assert unlike.startswith("NEUTRAL")
 
 
+def test_hosts_are_compared_with_what_they_were_before_anything_was_set(fleet_of_200: str) -> None:
+    """And not with what they were right before --since: a share may have been raised then."""
+    said = analysed("--prometheus", fleet_of_200, "--since", "8h", "--before", "6h", "decay")
+    assert said.startswith(f"GO: {fleet.RESIDENT} in treatment is -0."), said
+    since, end, begun = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", said)
+    assert begun < since < end and "; before: 6 h until " in said
+
+
+def test_hosts_of_which_there_is_no_figure_are_told(fleet_of_200: str) -> None:
+    """An expression that leaves out hosts by their figures compares what is left of the arms."""
+    done = CliRunner().invoke(
+        cli.cli, ["fleet", "analyse", "--prometheus", fleet_of_200, "--by", f"{fleet.RESIDENT} > 1e9", "decay"]
+    )
+    said = re.search(r"left out: (\d+) hosts of the experiment", done.stderr)
+    assert said is not None and 50 < int(said[1]) < 150, done.output
+
+
 def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
     def refused(*words: str) -> str:
         done = CliRunner().invoke(cli.cli, ["fleet", "analyse", *words])
@@ -265,6 +287,25 @@ def test_a_server_that_is_no_prometheus(said: bytes) -> None:
         with pytest.raises(LabError, match="does not answer as a Prometheus server"):
             fleet.prometheus(f"http://127.0.0.1:{server.getsockname()[1]}")("up", 0)
         thread.join()
+
+
+def test_what_a_server_warns_of_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of what it has, it may have answered a part."""
+    said = b'{"status": "success", "warnings": ["a store\\nis gone"], "data": {"result": []}}'
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + said)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert fleet.prometheus(url)("up", 0) == []
+        thread.join()
+    assert capsys.readouterr().err == f"hakmem: {url} warns: a store is gone\n"
 
 
 def test_a_password_in_the_address_is_told_to_the_server_and_to_nobody_else() -> None:

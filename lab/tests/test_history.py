@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -190,6 +191,22 @@ def test_a_branch_from_before_a_release_that_comes_after_it_is_looked_at(clone: 
     git(clone, "merge", "-q", "--no-ff", "-m", "Merge", "side")
     (one,) = found(clone)
     assert one.endswith("names no record: Five times faster")
+
+
+def test_a_library_is_of_the_tree_that_it_is_younger_than(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of another commit's library, or of changes that are gone, would be one of this commit."""
+    library, source = tmp_path / "libhakmem.so", tmp_path / "src" / "base" / "a.h"
+    source.parent.mkdir(parents=True)
+    for file in (library, source, source.with_name("a.md")):
+        file.touch()
+    monkeypatch.setattr(native, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(native, "library", lambda: library)
+    os.utime(library, (2e9, 2e9))
+    assert tree.is_built()
+    os.utime(source.with_name("a.md"), (3e9, 3e9))
+    assert tree.is_built()
+    os.utime(source, (3e9, 3e9))
+    assert not tree.is_built()
 
 
 def test_a_record_that_was_just_kept_is_no_change_of_the_tree(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ def sample(seconds: float, **more: float) -> Sample:
 
 def measurement(*samples: Sample, **fields: Any) -> Measurement:
     case, variant = CommandCase(("program", "argument")), Variant("a", Allocator("glibc", None), {"HAKMEM_X": "1"})
-    done = Measurement([case], [variant], rounds=len(samples), **fields)
+    done = Measurement([case], [variant], rounds=len(samples), **{"is_built": True, **fields})
     done.samples = {case.name: {"a": list(samples)}}
     return done
 
@@ -310,6 +310,13 @@ def test_a_record_is_of_the_commit_and_the_library_of_its_beginning(tmp_path: Pa
         change()
         found = ledger.from_measurement(done, "bench", start=MACHINE)
         assert (found.clean, found.notes, found.variants["a"].sha256) == (False, [f"a: {ledger.CHANGED}"], old)
+
+
+def test_a_record_of_a_library_that_is_older_than_the_tree_is_of_no_commit() -> None:
+    for is_built, clean, notes in ((True, True, []), (False, False, [ledger.UNBUILT])):
+        done = measurement(sample(1.0), tree=("1" * 40, True), is_built=is_built)
+        found = ledger.from_measurement(done, "bench", start=MACHINE)
+        assert (found.clean, found.notes) == (clean, notes)
 
 
 def test_the_callers_settings_are_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -259,6 +260,11 @@ def test_what_the_c_library_computed_is_right_even_against_a_majority() -> None:
     case = Scripted(printing(glibc=["1"] * 2, b=["2"] * 2, c=["2"] * 2))
     done = measure.measure([case], variants("glibc", "b", "c"), 2, warmup=0)
     assert {failure.variant for failure in done.failures} == {"b", "c"}
+
+
+def test_what_runs_remark_is_noted_once() -> None:
+    case = Scripted(lambda name, number: replace(numbered(name, number), remarks=("odd",) if number else ()))
+    assert measure.measure([case], variants("a", "b"), 3, warmup=0).notes == ["case: odd"]
 
 
 def test_output_that_may_differ_is_worth_a_note_only() -> None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -409,6 +410,22 @@ def test_a_place_that_cant_be_written_is_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(LabError, match="can't write .*/file/hakmem/peers: Not a directory; XDG_CACHE_HOME="):
         with store.locked():
             pass
+
+
+def test_who_waits_for_another_installation_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def second() -> None:
+        with store.locked():
+            pass
+
+    with store.locked():
+        other = threading.Thread(target=second, daemon=True)
+        other.start()
+        other.join(0.01)
+        said = ""
+        while other.is_alive() and not said:
+            said = capsys.readouterr().err
+        assert other.is_alive() and said == f"hakmem: another installation into {root} is waited for\n"
+    other.join()
 
 
 def test_what_interrupts_the_last_step_leaves_the_old_one_or_the_new_one(

@@ -173,6 +173,22 @@ def test_a_program_that_brings_its_own_malloc_gives_no_figure(tmp_path: Path) ->
             run([str(program)], allocator)
 
 
+def test_a_static_program_gives_no_figure_where_another_starts_it(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "static", PRINTS.replace("return 3", "return 0"), "-static")
+    with pytest.raises(TakeoverError, match="^timeout started no program that left a proof of its allocator"):
+        run(["timeout", "60", str(program)], hakmem())
+    assert run(["timeout", "60", "true"], hakmem()).status == 0
+
+
+def test_children_on_another_malloc_are_told(tmp_path: Path) -> None:
+    """The command itself is on it, so its figures stand; a reader could take them for those of what it starts."""
+    program = compile_c(tmp_path / "own", PRINTS + EXPORTED)
+    for allocator in (hakmem(), glibc()):
+        sample = measure.CommandCase(("sh", "-c", f"{program}; ls /; true")).run(measure.Variant("x", allocator))
+        assert sample.remarks == ("programs that it started ran on another malloc than what is compared: own",)
+        assert measure.CommandCase(("sh", "-c", "ls /; true")).run(measure.Variant("x", allocator)).remarks == ()
+
+
 def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "static", PRINTS.replace("return 3", "return 0"), "-static")
     with pytest.raises(TakeoverError, match="left no proof of its allocator"):
@@ -240,6 +256,18 @@ def test_settings_are_added_to_the_environment() -> None:
     environment = {"PATH": os.environ["PATH"], "MINE": "1"}
     done = run(show, hakmem(), {"HAKMEM_PREFAULT": "1"}, environment=environment)
     assert done.stdout == b"1 1\n"
+
+
+def test_tunables_are_added_to_those_of_the_caller() -> None:
+    """The last one of a name counts."""
+    show = python("import os; print(os.environ.get('GLIBC_TUNABLES'))")
+    own = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    for given, expected in (
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}, "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"),
+        ({}, "glibc.malloc.hugetlb=1"),
+    ):
+        done = run(show, glibc(), own, environment={"PATH": os.environ["PATH"], **given})
+        assert done.stdout.decode() == f"{expected}\n"
 
 
 def test_a_signal_that_killed_it_is_told() -> None:
@@ -370,8 +398,10 @@ def test_what_is_ignored_stays_ignored(number: signal.Signals) -> None:
 
 def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    run(["sh", "-c", f"sleep 600 & echo $! >{pids}"], glibc())
+    done = run(["sh", "-c", f"sleep 600 & echo $! >{pids}"], glibc())
     assert is_gone(int(pids.read_text()))
+    (remark,) = done.remarks(glibc())
+    assert remark == "processes of it went on when it had ended: they were ended, and are in no figure"
 
 
 def test_what_is_printed_may_be_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +417,7 @@ def test_so_is_what_has_left_its_group_or_its_session(tmp_path: Path, leaves: st
     pids = tmp_path / "pids"
     start = f"{leaves} sh -c 'echo $$ >{pids}; exec sleep 600' & until [ -s {pids} ]; do sleep 0.01; done"
     with contextlib.suppress(RunError):
-        run(["sh", "-c", f"{start}; sleep {600 if limit else 0}"], glibc(), timeout_s=limit)
+        assert run(["sh", "-c", f"{start}; sleep {600 if limit else 0}"], glibc(), timeout_s=limit).left_behind
     assert is_gone(int(pids.read_text()))
 
 

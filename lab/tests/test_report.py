@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -153,6 +154,13 @@ def test_markdown() -> None:
     assert "| glibc | 104.0 MiB |" not in shown and "| glibc |" in shown
     assert "| switch | factor |\n| --- | ---: |" in shown
     assert shown.endswith("```\nhakmem compare -n 10 -- python3 script.py\n```\n")
+
+
+def test_what_markdown_has_in_one_line_is_in_one_line_whatever_its_name() -> None:
+    table = Table("a\n# b", ("", "x"), (), ("c\n# d",))
+    named = replace(report(table), title="e\n# f", summary=("g\n# h",), failures=("i\n# j",))
+    heads = [line for line in markdown.render(named).splitlines() if line.startswith("#")]
+    assert heads == ["# e # f", "## a # b"]
 
 
 def test_markdown_tables_are_whole_whatever_the_cells_hold() -> None:

@@ -3,6 +3,7 @@
 #ifndef HAK_POOL_FREED_H
 #define HAK_POOL_FREED_H
 
+#include "os/os.h"
 #include "pool/heap.h"
 
 /* The thread of the heap has freed an object. `heap` may be NULL: nobody remembers it. */

@@ -1,4 +1,4 @@
-"""memory_limit.py: a program that needs four fifths of its memory limit at any time lives on hakmem, in a real control group.
+"""memory_limit.py: a program that is near its memory limit at any time lives on hakmem, in a real control group.
 
     memory_limit.py --lib LIBRARY --program bench_tight --threads tight_threads --hardly-touched hardly_touched [--peer LIBRARY]...
 

@@ -81,7 +81,7 @@ def command(
 
 def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool) -> None:
     """That a contest is of all, and can be cited: told before the first run."""
-    from hakmem import native, tree
+    from hakmem import ledger, native, tree
 
     if names or baseline or sanity:
         raise LabError("--contest is of all allocators, at full size: it takes no --with, --baseline or --sanity")
@@ -89,6 +89,8 @@ def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool) -> N
         raise LabError("--contest writes a page of a checkout of hakmem, and this is an installed package")
     if not tree.checked_out()[1]:
         raise LabError("--contest measures what was committed, and this tree has changes, or git doesn't tell")
+    if not tree.is_built():
+        raise LabError(f"--contest measures what was committed: {ledger.UNBUILT}")
 
 
 def _facts(players: list[Allocator], cases: list[Case]) -> list[str]:
@@ -105,13 +107,17 @@ def _contests() -> set[str]:
 
 def _write_page(before: set[str]) -> None:
     """`before` are the contests that were there before this one."""
-    from hakmem import claims, ledger
+    from hakmem import claims, contest, ledger
 
     folder = ledger.folder()
     for name in claims.write(folder.parent):
         click.echo(f"hakmem: wrote {name}", err=True)
+    records = claims.Ledger(folder)
     try:
-        for one in _contests() - before:
-            claims.Ledger(folder).find(one)
+        made = [records.find(one) for one in _contests() - before]
     except LabError as error:
         click.echo(f"hakmem: docs/contest.md has no word of it: {error}", err=True)
+        return
+    newest = records.newest(contest.KIND)
+    if made and newest is not None and newest not in made:
+        click.echo(f"hakmem: docs/contest.md has no word of it: the record {newest.id} has a later date", err=True)

@@ -22,9 +22,13 @@ def command() -> None:
 )
 @click.option("--host", "label", default="instance", show_default=True, metavar="LABEL", help="that tells hosts apart")
 @click.option(
-    "--since", metavar="TIME", help="when it began: 2026-11-26T08:00 (UTC), or 3d ago as 3d  [default: as hosts say]"
+    "--since",
+    metavar="TIME",
+    help="from when on it counts: 2026-11-26T08:00 (UTC), or 3d ago as 3d  [default: since a host said so]",
 )
-@click.option("--before", default="7d", show_default=True, metavar="DURATION", help="how long before that is looked at")
+@click.option(
+    "--before", default="7d", show_default=True, metavar="DURATION", help="how long before it began is looked at"
+)
 @click.option("--threshold", default=0.2, show_default=True, metavar="PERCENT", type=FiniteRange(0, 100))
 @click.option("--more-is-better", is_flag=True, help="of a throughput, say")
 @files.json_option("What was found")
@@ -61,12 +65,18 @@ def analyse(
     if not re.fullmatch(r"[a-zA-Z_]\w*", label, re.ASCII):
         raise LabError(f"--host {label}: expected the name of a label")
     ask, end, before_s = fleet.prometheus(url), time.time(), fleet.duration(before)
-    begun = fleet.moment(since) if since else fleet.begun(ask, name, end, 90 * 86400.0)
-    if begun >= end - 1:
+    wanted = fleet.moment(since) if since else None
+    begun = fleet.begun(ask, name, end)
+    start = begun if wanted is None else wanted
+    if start >= end - 1:
         raise LabError("the experiment has not begun yet")
-    windows = fleet.Windows(begun, end, before_s)
+    windows = fleet.Windows(start, end, min(begun, start), before_s)
     compared = expression or fleet.RESIDENT
-    hosts = fleet.hosts(ask, name, compared, label, windows)
+    hosts, silent = fleet.hosts(ask, name, compared, label, windows)
+    if silent:
+        click.echo(
+            f"hakmem: left out: {silent} hosts of the experiment, of which --by gives no figure since then", err=True
+        )
     found = fleet.analyse(hosts, threshold / 100, not more_is_better)
     plain = {**asdict(found), "decision": found.decision.value, "name": name, "by": compared, **asdict(windows)}
     files.write_json(json_file, plain)

@@ -101,7 +101,8 @@ class DossierCase:
         if self.client:
             del values["wall_s"]  # it idled
         digests = dict.fromkeys((observed.digest, cold.digest, warm.digest))
-        return Sample(values, " ".join(digests), full_size=values.get("measured_s", warm.run.wall_s) >= 1)
+        is_full = values.get("measured_s", warm.run.wall_s) >= 1
+        return Sample(values, " ".join(digests), is_full, remarks=warm.run.remarks(variant.allocator))
 
     def _observed(self, variant: Variant) -> tuple[_Ran, dict[str, float]]:
         """A run that is not timed, and what it was for."""

@@ -188,7 +188,7 @@ def compare_outputs(done: Measurement, incumbent: str) -> None:
         usual = {digest for sample in by_variant.get(incumbent, []) for digest in sample.digest.split()}
         if len(usual) != 1:
             if usual:
-                done.notes.append(f"{page.UNMEASURED}output of {case}: {incumbent}'s differs from run to run")
+                done.notes.append(f"{page.UNMEASURED}output: {incumbent}'s differs from run to run, of {case}")
             continue
         for name, samples in by_variant.items():
             if any({*sample.digest.split()} - usual for sample in samples):

@@ -27,7 +27,7 @@ METRICS = (
 )
 ADDED = ("threads", "system_calls", "minor_faults")
 RUNS = 3  # in a round
-UNMEASURED = "not measured: "  # begins a note of a record: what, and why
+UNMEASURED = "not measured: "  # begins a note of a record: what, without a colon in it, and why
 
 
 def report(record: Record, rule: Rule, digest: str, kept: str | None) -> Report:
@@ -96,7 +96,7 @@ def _output(record: Record, name: str) -> str:
         return "another"
     if not any(series.variant == name for series in record.series):
         return "none"  # it failed
-    return "not compared" if any(note.startswith(f"{UNMEASURED}output") for note in record.notes) else "the same"
+    return "not compared" if any(note.startswith(f"{UNMEASURED}output:") for note in record.notes) else "the same"
 
 
 def _added(record: Record, rule: Rule) -> Table | None:

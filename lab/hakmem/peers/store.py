@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -104,7 +105,7 @@ def keep(made: Path, built: Path, description: Stamp) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One installation at a time; a second one waits."""
+    """One installation at a time; a second one says that it waits."""
     try:
         root().mkdir(parents=True, exist_ok=True)
         file = (root() / "lock").open("w")
@@ -112,5 +113,9 @@ def locked() -> Iterator[None]:
         hint = "" if native.checkout() else "; XDG_CACHE_HOME=FOLDER keeps peers elsewhere"
         raise LabError(f"can't write {root()}: {error.strerror}{hint}") from None
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"hakmem: another installation into {root()} is waited for", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -37,7 +37,7 @@ def section(one: Section) -> Iterator[str]:
         yield table(SHARE_COLUMNS, shares_rows(one))
     else:
         yield table(one.columns, one.rows, one.words)
-    yield from one.notes
+    yield from map(_one_line, one.notes)
 
 
 COURSE_COLUMNS = ("", "first", "least", "most", "last")
@@ -81,18 +81,18 @@ def subtitle(one: Section) -> str:
 
 
 def _blocks(report: Report) -> Iterator[str]:
-    yield f"# {report.title}"
+    yield f"# {_one_line(report.title)}"
     if report.summary:
-        yield "\n".join(f"- {line}" for line in report.summary)
+        yield "\n".join(f"- {_one_line(line)}" for line in report.summary)
     if report.failures:
         yield "**Failed**"
-        yield "\n".join(f"- {line}" for line in report.failures)
+        yield "\n".join(f"- {_one_line(line)}" for line in report.failures)
     for one in report.sections:
-        yield f"## {one.title}"
+        yield f"## {_one_line(one.title)}"
         if said := subtitle(one):
             yield f"{said[0].upper()}{said[1:]}."
         yield from section(one)
-    yield from report.notes
+    yield from map(_one_line, report.notes)
     facts = [f"{name}: {value}" for name, value in report.machine.items()]
     if report.date:
         facts.append(f"date: {report.date}")
@@ -104,4 +104,9 @@ def _blocks(report: Report) -> Iterator[str]:
 
 
 def _escape(cell: str) -> str:
-    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return _one_line(cell).replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _one_line(text: str) -> str:
+    """A name, of a program say, may have several."""
+    return text.replace("\n", " ")
