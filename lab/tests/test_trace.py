@@ -283,7 +283,7 @@ def test_a_file_that_somebody_makes_meanwhile_stays(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_completed_is_replayed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The recorder leaves it so where the disk is full at the end, or `hakmem record` is killed: with room behind it."""
+    """The recorder leaves it so where the disk is full at the end, or `hakmem record` is killed: room is behind it."""
     path = tmp_path / "123.0"
     path.write_bytes(SMALL[:8] + bytes(4) + SMALL[12:] + bytes(trace.CHUNK_BYTES))
     assert trace.read(path) == trace.parse(SMALL, "")

@@ -240,6 +240,7 @@ def text(profile: Profile) -> str:
             frame.module if frame else "",
         ]
         for frame, found in by_function(profile)[:SHOWN]
+        if round(found.live_bytes) or round(found.total_bytes)  # not so where two profiles don't differ
     ]
     return "\n".join([*lines, table(["function", "live", "blocks", "in all", "file"], rows)])
 
