@@ -58,8 +58,15 @@ def title(pid: int) -> str:
         return f"process {pid}"
 
 
+def expect_processes() -> None:
+    """LabError where the kernel shows none."""
+    if not os.path.exists("/proc/self"):
+        raise LabError("there is no /proc here, so no process can be found")
+
+
 def state(pid: int) -> str:
     """R, S, D, T and so on, as in /proc/PID/stat; empty when there is no such process."""
+    expect_processes()
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -127,7 +134,7 @@ def _denied(pid: int) -> str:
     with contextlib.suppress(OSError):
         owner = os.stat(f"/proc/{pid}").st_uid
         if owner == os.geteuid():
-            return "can't be looked into by you"
+            return "can't be looked into by you: it has more rights, or forbids it"
         with contextlib.suppress(KeyError):
             return f"belongs to {pwd.getpwuid(owner).pw_name}: only that user and root may ask it"
         return f"belongs to user {owner}: only that user and root may ask it"

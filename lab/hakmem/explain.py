@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -177,9 +177,18 @@ def explanation(measured: Plain) -> Explanation:
         hakmem=measured["hakmem"],
         resident=measured["resident"],
         causes=(*_own_causes(measured), *_foreign_causes(measured)),
-        classes=tuple(measured["classes"]),
+        classes=tuple(_by_size(measured["classes"])),
         notes=tuple(_notes(measured)),
     )
+
+
+def _by_size(classes: Iterable[Plain]) -> Iterator[Plain]:
+    """Blocks that the heap profile has sampled lie in slabs of their own: they count with the others of their size."""
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for row in classes:
+        sums[row["block_bytes"]].update({name: count for name, count in row.items() if name != "block_bytes"})
+    for size, counts in sorted(sums.items()):
+        yield {"block_bytes": size, **counts}
 
 
 def _own_causes(measured: Plain) -> Iterator[Cause]:

@@ -63,8 +63,9 @@ def collect(folder: Path, root: int, output: Path, children: bool) -> list[tuple
         if data is None or (kept and not children):
             continue
         name, dot, suffix = output.name.partition(".")
-        path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if kept else output
-        if path.exists():  # somebody has made it meanwhile
+        is_taken = kept or output.exists()  # somebody has made it meanwhile
+        path = output.with_name(f"{name}.{file.name}{dot}{suffix}") if is_taken else output
+        if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         found = trace.parse(data, str(path))
         files.put(path, trace.compress(trace.pack(found)) if path.suffix == trace.PACKED else data)

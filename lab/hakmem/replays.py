@@ -86,7 +86,7 @@ def _unpacked(source: str) -> tuple[Path, int]:
     data = trace.unpacked(path)
     event_count = trace.parse(data, source).event_count
     file = path.absolute()
-    if path.suffix == trace.PACKED:
+    if data != file.read_bytes():
         file = _work() / f"{len(list(_work().iterdir()))}.trace"
         file.write_bytes(data)
     return file, event_count

@@ -40,6 +40,7 @@ class Sample:
 
 def sample(pid: int) -> Sample:
     """LabError when there is no such process, or it is none that can be asked."""
+    ctl.expect_processes()
     resident = resident_of(pid)
     if resident is None:
         raise LabError(f"there is no process {pid}")
@@ -88,6 +89,7 @@ class Watcher:
         return found
 
     def pids(self) -> Iterator[int]:
+        ctl.expect_processes()
         seen = {}
         for folder in Path("/proc").iterdir():
             if not folder.name.isdecimal():

@@ -131,14 +131,19 @@ def complete(path: Path) -> bytes | None:
     """The trace in a file of the recorder's, however its program ended. None: the program has not asked for anything.
     The file stays as it is: a process that outlives the recording still writes into it."""
     with open(path, "rb") as file:
-        data = bytearray(file.read(CHUNK_BYTES))
-        chunk_count = HEADER.unpack_from(data)[5] if len(data) == CHUNK_BYTES else 0
-        data += file.read(chunk_count * CHUNK_BYTES)
+        head = file.read(CHUNK_BYTES)
+        chunk_count = HEADER.unpack_from(head)[5] if len(head) == CHUNK_BYTES else 0
+        return _completed(head + file.read(chunk_count * CHUNK_BYTES)) if chunk_count else None
+
+
+def _completed(given: bytes) -> bytes:
+    """With the checksums that the recorder leaves to others, and without the room behind its last chunk."""
+    data = bytearray(given[: (1 + HEADER.unpack_from(given)[5]) * CHUNK_BYTES])
     for start in range(CHUNK_BYTES, len(data), CHUNK_BYTES):
         if data[start : start + 4] == bytes(4):
             data[start : start + 4] = _checksum(data[start + 4 : start + CHUNK_BYTES]).to_bytes(4, "little")
     data[8:12] = _checksum(data[12:CHUNK_BYTES]).to_bytes(4, "little")
-    return bytes(data) if chunk_count else None
+    return bytes(data)
 
 
 def read(path: Path) -> Trace:
@@ -147,10 +152,13 @@ def read(path: Path) -> Trace:
 
 
 def unpacked(path: Path) -> bytes:
-    """The bytes of a trace, after decompression where it is packed."""
+    """The bytes of a trace, decompressed where it is packed, and completed where `hakmem record` could not do so."""
     try:
         data = files.content(path, MAGIC, XZ) or b""
-        return lzma.decompress(data) if data.startswith(XZ) else data
+        if data.startswith(XZ):
+            return lzma.decompress(data)
+        is_whole = len(data) < CHUNK_BYTES or HEADER.unpack_from(data)[1] != 0 or HEADER.unpack_from(data)[5] == 0
+        return data if is_whole else _completed(data)
     except lzma.LZMAError as error:
         raise TraceError(f"{path}: its compression is damaged ({error})") from None
     except OSError as error:
@@ -167,7 +175,7 @@ def parse(data: bytes, name: str) -> Trace:
     if version != VERSION:
         raise TraceError(f"{name}: a trace of format {version}; this hakmem reads format {VERSION}")
     if checksum == 0:
-        raise TraceError(f"{name}: not completed: the `hakmem record` that made it was killed")
+        raise TraceError(f"{name}: nothing was recorded in it")
     if checksum != _checksum(data[12:CHUNK_BYTES]):
         raise TraceError(f"{name}: damaged: its header does not have its checksum")
     if len(data) != expected:

@@ -722,6 +722,17 @@ def test_top_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no process" in refuses(capsys, "top", child.pid)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize("words", [("top",), ("top", "1"), ("ctl", "1", "stats")])
+def test_without_proc_nothing_is_said_of_processes(words: tuple[str, ...]) -> None:
+    command = ["sh", "-c", 'mount -t tmpfs none /proc || exit 77; exec "$@"', "-", sys.executable, "-m", "hakmem"]
+    done = subprocess.run(["unshare", "--mount", *command, *words], capture_output=True, text=True, timeout=60)
+    if done.returncode in (1, 77):
+        pytest.skip(f"no file system can be mounted: {done.stderr}")
+    said = "hakmem: there is no /proc here, so no process can be found\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
 def test_top_refuses_what_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     with running(preload=False) as child:
         assert "is not on hakmem" in refuses(capsys, "top", child.pid)

@@ -549,6 +549,13 @@ def test_causes_of_what_is_not_hakmem_s() -> None:
     assert found.error == 0.05
 
 
+def test_sampled_blocks_count_with_those_of_their_size() -> None:
+    small, sampled = dict(MEASURED["classes"][0]), {**MEASURED["classes"][0], "live": 6}  # type: ignore[index]
+    other = {**small, "block_bytes": 32}
+    found = explain.explanation({**MEASURED, "classes": [small, other, sampled]})
+    assert [(one["block_bytes"], one["slabs"], one["live"]) for one in found.classes] == [(16, 2, 150), (32, 1, 144)]
+
+
 def test_all_three_forms_say_the_same() -> None:
     from io import StringIO
 

@@ -175,6 +175,13 @@ def test_a_difference_is_after_minus_before() -> None:
     assert found.total.live_bytes == 500 and found.is_difference
     assert sorted(site.figures.live_bytes for site in found.sites) == [0, 500]
     assert "500 B" in flame.render(found)
+    assert len(text(found).splitlines()) == 3, "a line for what is as it was"
+
+
+def test_who_killed_a_command_without_a_profile_is_told(tmp_path: Path) -> None:
+    done = hakmem("--", "sh", "-c", "kill -ABRT $$", cwd=tmp_path)
+    said = "hakmem: no process wrote a profile: sh was killed by signal 6 before it could\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_pprof_has_the_same_sums() -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -140,6 +141,16 @@ def test_a_server_keeps_its_socket(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (2, f"hakmem: can't write {path}: expected a socket there, or nothing\n")
     assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_server_does_not_make_it_fail(number: signal.Signals, tmp_path: Path) -> None:
+    """Which systemd would say of another status."""
+    command = [sys.executable, "-m", "hakmem", "serve", "--socket", str(tmp_path / "socket")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr and child.stderr.readline().startswith("hakmem: serving at ")
+        child.send_signal(number)
+        assert (child.wait(60), child.stderr.read()) == (0, "")
 
 
 def test_a_socket_is_the_callers_alone(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ static void check_metrics_file(struct hak_text *messages) {
     struct hak_text path = hak_text_in(buffer, sizeof buffer);
     if (settings.metrics_file == 0 || settings.ctl == 0) return;
     hak_config_add_path(&path, hak_config_file(settings.metrics_file), hak_os_process_id());
-    if (!path.truncated && hak_os_may_create(path.start)) return;
+    if (!path.truncated && hak_os_may_replace(path.start)) return;
     hak_text_add(messages, "hakmem: can't write metrics to %s\n", path.start);
 }
 

@@ -55,7 +55,12 @@ static HAK_ATOMIC(uint32_t) reporter, reported;
 
 static struct hak_text begin_text(void) { return hak_text_in(crash.text, sizeof crash.text); }
 
-static void end_text(const struct hak_text *text) { hak_os_write(STDERR_FILENO, text->start, text->length); }
+/* Names of files, threads and functions are as their makers like: none of them moves a terminal's cursor. */
+static void end_text(const struct hak_text *text) {
+    for (char *at = text->start; at < text->start + text->length; at++)
+        if (((unsigned char)*at < ' ' && *at != '\n') || *at == 127) *at = '?';
+    hak_os_write(STDERR_FILENO, text->start, text->length);
+}
 
 /* ---- Mappings ---------------------------------------------------------------------------------------------------- */
 

@@ -1033,7 +1033,7 @@ void hak_os_write_line(const char *text, size_t length) {
     errno = saved_errno;
 }
 
-bool hak_os_may_create(const char *path) {
+bool hak_os_may_replace(const char *path) {
     char folder[4096] = ".";
     int saved_errno = errno;
     const char *slash = strrchr(path, '/');
@@ -1041,7 +1041,7 @@ bool hak_os_may_create(const char *path) {
     if (length >= sizeof folder) return false;
     if (slash != NULL) memcpy(folder, path, length);
     folder[length] = '\0';
-    bool may = access(folder, W_OK | X_OK) == 0;
+    bool may = may_be_replaced(path) && access(folder, W_OK | X_OK) == 0;
     errno = saved_errno;
     return may;
 }

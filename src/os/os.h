@@ -230,8 +230,8 @@ void hak_os_close(int descriptor);
 void hak_os_keep_stderr(void);
 void hak_os_drop_stderr(void);
 
-/* Whether a file can be made, or replaced, at `path`, as far as its folder goes. */
-bool hak_os_may_create(const char *path);
+/* Whether hak_os_replace_file may do so, as far as what is there and its folder go. */
+bool hak_os_may_replace(const char *path);
 
 /* The kept descriptor, if it is there and the same file's still, else the program's own under the same condition,
  * else -1: whatever has its number now is the program's. */

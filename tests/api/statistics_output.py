@@ -276,9 +276,10 @@ def unread_pipe(library: Path, schema: Json, folder: Path) -> None:
                           capture_output=True, text=True, timeout=LIMIT_S)
     expect(full.returncode == 0 and full.stderr == "hakmem: can't write statistics to /dev/full\n"
            "hakmem: can't write the heap profile to /dev/full\n", f"{full}")
-    lost = subprocess.run(["true"], env=environment(library, METRICS_FILE="/none/such"), capture_output=True, text=True,
-                          timeout=LIMIT_S)
-    expect(lost.returncode == 0 and lost.stderr == "hakmem: can't write metrics to /none/such\n", f"{lost}")
+    for place in ("/none/such", str(folder), str(pipe), "/dev/full"):
+        lost = subprocess.run(["true"], env=environment(library, METRICS_FILE=place), capture_output=True, text=True,
+                              timeout=LIMIT_S)
+        expect(lost.returncode == 0 and lost.stderr == f"hakmem: can't write metrics to {place}\n", f"{lost}")
     tool = subprocess.run(["ls", "-d", "/"], env=environment(library, STATS="text:/none/such"), capture_output=True,
                           text=True, timeout=LIMIT_S)  # closes standard error before it ends
     expect(tool.returncode == 0 and tool.stderr == "hakmem: can't write statistics to /none/such\n", f"{tool}")

@@ -546,7 +546,7 @@ bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {
     return true;
 }
 void hak_os_write_line(const char *text, size_t length) { hak_os_write(STDERR_FILENO, text, length); }
-bool hak_os_may_create(const char *path) { return (void)path, !fake_os.refuses_files; }
+bool hak_os_may_replace(const char *path) { return (void)path, !fake_os.refuses_files; }
 bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
 bool hak_os_copy_file(const char *path, int descriptor) {
     hak_os_write(descriptor, path, strlen(path));

@@ -228,7 +228,7 @@ void *hak_os_move_pages(void *start, size_t bytes) {
 }
 
 void hak_os_write_line(const char *text, size_t length) { hak_os_write(2, text, length); }
-bool hak_os_may_create(const char *path) { return (void)path, true; }
+bool hak_os_may_replace(const char *path) { return (void)path, true; }
 bool hak_os_may_guard(void) { return false; }
 bool hak_os_guard(void *start, size_t bytes) { return (void)start, (void)bytes, false; }
 bool hak_os_unguard(void *start, size_t bytes) { return (void)start, (void)bytes, true; }

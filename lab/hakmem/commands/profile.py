@@ -116,9 +116,8 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     if not written and command.came:
         raise InterruptedEarly(f"interrupted: {words[0]} {command.how} before it could write a profile")
     if not written:
-        raise LabError(
-            f"no process wrote a profile: {words[0]} {command.how}, perhaps by _exit, or without rights to write here"
-        )
+        why = " before it could" if command.status < 0 else ", perhaps by _exit, or without rights to write here"
+        raise LabError(f"no process wrote a profile: {words[0]} {command.how}{why}")
     if command.came:
         print(f"hakmem: interrupted: the profile is of what {words[0]} did until its end", file=sys.stderr)
     return command, written
@@ -241,6 +240,7 @@ def text(profile: Profile) -> str:
             frame.module if frame else "",
         ]
         for frame, found in by_function(profile)[:SHOWN]
+        if round(found.live_bytes) or round(found.total_bytes)  # not so where two profiles don't differ
     ]
     return "\n".join([*lines, table(["function", "live", "blocks", "in all", "file"], rows)])
 

@@ -27,7 +27,9 @@ def command(address: str | None, socket: Path | None, token_file: Path | None) -
 
     Statistics come from processes that have a control thread (`hakmem ctl`), profiles from those that are sampled. Any
     user of the machine reaches an address, so who asks must send the token: as a bearer token, or as the password of
-    any user in the URL. It runs until it is interrupted.
+    any user in the URL.
+
+    It runs until Ctrl-C, SIGTERM or SIGHUP. To end so is no failure of a server: its exit status is 0, then too.
     """
     import os
     import sys

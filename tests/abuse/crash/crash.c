@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <setjmp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "churn.h"
 
@@ -311,6 +312,10 @@ static void victim_way(const char *way) {
     if (!strcmp(way, "report")) crash_in_report();
     if (!strcmp(way, "stack")) lose_stack();
     if (!strcmp(way, "nonsense")) follow_nonsense();
+    if (!strcmp(way, "name")) {
+        prctl(PR_SET_NAME, "r\033[31m\r\177\303\251d");
+        access_at((void *)16);
+    }
     if (!strcmp(way, "closed")) {
         close(2);
         access_at((void *)16);
@@ -352,6 +357,12 @@ static void run_origin(void) {
     expect_origin("origin", "allocated");
     expect_origin("origin-freed", "allocated and freed");
     expect_origin("origin-moved", "allocated and freed");
+}
+
+/* What moves a terminal's cursor is not passed on; what is text in whatever language is. */
+static void run_names(void) {
+    struct case_end end = expect_report("name", SIGSEGV, "SIGSEGV at 0x10 ");
+    expect_says(&end, " (r?[31m??\303\251d) ");
 }
 
 static void run_handler(void) { expect_report("handler", SIGSEGV, "SIGSEGV at 0x10 "); }
@@ -560,6 +571,7 @@ static const struct hak_case cases[] = {
     CASE("beside", run_beside, victim_place),
     CASE("origin", run_origin, victim_origin),
     CASE("overflow", run_overflow, victim_way),
+    CASE("names", run_names, victim_way),
     CASE("handler", run_handler, victim_way),
     CASE("together", run_together, victim_way),
     CASE("allocator", run_allocator, victim_way),

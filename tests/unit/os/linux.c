@@ -670,6 +670,8 @@ static void replaced_files(void **state) {
     assert_false(hak_os_replace_file(link, "other", 5));
     assert_false(hak_os_replace_file(pipe, "other", 5));
     assert_false(hak_os_replace_file(folder, "other", 5));
+    assert_true(hak_os_may_replace(file));
+    assert_false(hak_os_may_replace(link) || hak_os_may_replace(pipe) || hak_os_may_replace(folder));
     unit_read_all(open(file, O_RDONLY), text, sizeof text);
     assert_string_equal(text, "text");
     assert_true(unlink(pipe) == 0 && unlink(link) == 0 && unlink(file) == 0 && rmdir(folder) == 0);
