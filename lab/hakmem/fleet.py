@@ -222,11 +222,13 @@ def _info(name: str) -> str:
 
 
 def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) -> tuple[list[Host], int]:
-    """Those that have an arm and a figure, and how many have an arm alone. LabError for one that was in both arms."""
+    """Those that have an arm and a figure, and how many have an arm alone. LabError for one that was in both arms. The
+    mean over time is one of means over processes, so that many short ones don't outweigh one that lasts; a host that
+    gets the setting late, or loses it before the end, counts while it has it."""
 
-    def figures(end: float, seconds: float) -> dict[str, float]:
+    def figures(of: str, end: float, seconds: float) -> dict[str, float]:
         step = max(1, int(seconds / STEPS))
-        rows = ask(f"avg by ({label}) (avg_over_time(({expression})[{int(seconds)}s:{step}s]))", end)
+        rows = ask(f"avg_over_time((avg by ({label}) ({of}))[{int(seconds)}s:{step}s])", end)
         found = {row["metric"].get(label, ""): row["value"] for row in rows}
         return {host: value for host, value in found.items() if math.isfinite(value)}
 
@@ -237,7 +239,9 @@ def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) ->
         if arms.setdefault(host, arm) != arm:
             changed = "or the share was raised: then --since is when"
             raise LabError(f"{label} {host!r} was in both arms: it is no host, or has been renamed, {changed}")
-    after, before = figures(windows.end, windows.after_s), figures(windows.begun, windows.before_s)
+    taking_part = f"({expression}) and on ({label}) {_info(name)}"
+    after = figures(taking_part, windows.end, windows.after_s)
+    before = figures(expression, windows.begun, windows.before_s)
     known = [(host, arm) for host, arm in sorted(arms.items()) if host in after]
     return [Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in known], len(arms) - len(known)
 

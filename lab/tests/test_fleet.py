@@ -149,18 +149,20 @@ def test_durations_and_moments() -> None:
 STEP_S, WINDOW = 600, 100  # of samples, and how many are before and after
 
 
-def metrics(hosts: list[Host], name: str, since: float) -> str:
-    """What the hosts have told: two processes each, and their arms since the experiment began."""
+def metrics(hosts: list[Host], name: str, since: float, rolled_out: int = 1) -> str:
+    """What the hosts have told: two processes each, and their arms since the experiment began; with several ROLLED_OUT,
+    all but the first of so many hosts have the setting for the last tenth only, and are as before until then."""
     source = random.Random(7)
     resident, arms = [], []
-    for host in hosts:
+    for place, host in enumerate(hosts):
+        first = WINDOW * 9 // 10 if place % rolled_out else 0
         for number in range(-WINDOW, WINDOW):
             at = since + (number + 1) * STEP_S
-            level = host.before if number < 0 else host.after
+            level = host.after if number >= first or host.before is None else host.before
             for pid in (1, 2):
                 value = level * math.exp(source.gauss(0, 0.01))
                 resident.append(f'{fleet.RESIDENT}{{instance="{host.name}",pid="{pid}"}} {value:.0f} {at:.0f}')
-            if number >= 0:
+            if number >= first:
                 arm = fleet.ARMS[not host.is_treated]
                 labels = f'instance="{host.name}",pid="1",name="{name}",arm="{arm}"'
                 arms.append(f"hakmem_experiment_info{{{labels}}} 1 {at:.0f}")
@@ -168,6 +170,11 @@ def metrics(hosts: list[Host], name: str, since: float) -> str:
     return "".join(
         [about[0], *(f"{line}\n" for line in resident), about[1], *(f"{line}\n" for line in arms), "# EOF\n"]
     )
+
+
+def needs_prometheus() -> None:
+    if shutil.which("prometheus") is None or shutil.which("promtool") is None:
+        pytest.skip("prometheus is not installed")
 
 
 @contextlib.contextmanager
@@ -203,8 +210,7 @@ def serving(folder: Path, text: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def fleet_of_200(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Half of them with half a percent less, in an experiment that ends now; and one without an effect beside it."""
-    if shutil.which("prometheus") is None or shutil.which("promtool") is None:
-        pytest.skip("prometheus is not installed")
+    needs_prometheus()
     since = time.time() - WINDOW * STEP_S - 60
     with serving(tmp_path_factory.mktemp("fleet"), metrics(simulated(5, effect=0.995), "decay", since)) as url:
         yield url
@@ -228,6 +234,33 @@ def test_a_fleet_in_prometheus(fleet_of_200: str, tmp_path: Path) -> None:
     assert more.startswith("NO-GO")
     unlike = analysed("--prometheus", fleet_of_200, "--before", "15h", "--by", f"{fleet.RESIDENT} * 0 + 5", "decay")
     assert unlike.startswith("NEUTRAL")
+
+
+def test_a_host_counts_while_it_takes_part(tmp_path: Path) -> None:
+    """And not from when the first one did: nine of ten hosts get the setting in the last tenth of the time."""
+    needs_prometheus()
+    since = time.time() - WINDOW * STEP_S - 60
+    with serving(tmp_path, metrics(simulated(5, 40, effect=0.9), "decay", since, rolled_out=10)) as url:
+        analysed("--prometheus", url, "--before", "15h", "--json", str(tmp_path / "found.json"), "decay")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["decision"] == "GO" and 0.89 < found["ratio"]["estimate"] < 0.91
+
+
+def test_processes_that_end_soon_do_not_outweigh_one_that_lasts(tmp_path: Path) -> None:
+    """Of each host: one process that lasts, of which the treatment's need less, and small ones, each for one sample."""
+    needs_prometheus()
+    since = time.time() - WINDOW * STEP_S - 60
+    text = metrics(simulated(5, 40, effect=0.9), "decay", since)
+    small = "".join(
+        f'{fleet.RESIDENT}{{instance="host{host}",pid="{number + 1000}"}} 200000000 {since + number * STEP_S + 7:.0f}\n'
+        for host in range(40)
+        for number in range(1 - WINDOW, WINDOW)
+    )
+    head, about, rest = text.partition("# TYPE hakmem_experiment_info")
+    with serving(tmp_path, head + small + about + rest) as url:
+        analysed("--prometheus", url, "--before", "15h", "--json", str(tmp_path / "found.json"), "decay")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["decision"] == "GO" and 0.88 < found["ratio"]["estimate"] < 0.92
 
 
 def test_hosts_are_compared_with_what_they_were_before_anything_was_set(fleet_of_200: str) -> None:

@@ -50,8 +50,8 @@ def analyse(
     that. DON'T KNOW: it takes more hosts or more time to tell; the last lines say how small an effect would have been
     seen.
 
-    --by 'rate(process_cpu_seconds_total[5m])' compares another figure. It may have several series of a host: their mean
-    counts.
+    --by 'rate(process_cpu_seconds_total[5m])' compares another figure. It may have several series of a host: the mean
+    over time of their mean counts.
 
     Exit status: 0 for any answer, 2 where there is none.
     """
