@@ -275,7 +275,7 @@ def predict(
     program = _whole([case], delays.variants(incumbent, pilot), 2, rounds, on_step)
     failures = [*program.failures, *replayed.failures]
     of = Rounds(program, replayed, max(1.0, counts.calls / event_count), max(peaks, default=None))
-    notes = [f"{one.case} on {one.variant}: {one.reason}" for one in failures]
+    notes = [*(f"{one.case} on {one.variant}: {one.reason}" for one in failures), *program.notes]
     return Answer(case.name, incumbent.name, counts, of, (*notes, *_lacks(of, counts.calls, event_count)))
 
 

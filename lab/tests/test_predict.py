@@ -555,6 +555,13 @@ def test_a_record_that_reached_its_limit_is_told(program: Path, monkeypatch: pyt
     assert found.rounds.scale > 2 and found.plain()["predictions"][0]["peak_rss_bytes"] is None
 
 
+def test_what_figures_are_not_of_is_told(program: Path) -> None:
+    """As in a comparison: here of a process that goes on when the command has ended."""
+    words = ["sh", "-c", f"sleep 30 & exec {program} pairs 5000"]
+    found = predict.predict(words, allocators.glibc(), [], rounds=1, replay_rounds=1)
+    assert any("processes of it went on when it had ended" in note for note in found.notes), found.notes
+
+
 def test_it_shows_tables(program: Path) -> None:
     done = run("-n", 1, "--replays", 1, "--with", "glibc", "--baseline", "hakmem", "--", program, "pairs", 5000)
     assert done.returncode == 0, done.stderr
