@@ -14,6 +14,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import math
 import os
 import re
 import select
@@ -22,7 +23,8 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -44,6 +46,7 @@ C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 MOST_KEPT = 64 << 20  # bytes of each output
 LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
+LOOK_S = 0.5  # at whether a command has ended that a tool goes on with
 MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
 NO_FILE = (0, 0)
 
@@ -277,12 +280,15 @@ def _run_in(
                 began = _stat(child.pid)
             if drive is not None:
                 drive(child.pid)
-            child.wait(timeout_s)
+            if tool:
+                left_behind = _wait_for_tool(child, began, witnesses, result, timeout_s)
+            else:
+                child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise RunError(f"{words[0]} was ended after {timeout_s:g} s under {allocator.name}") from None
         finally:
             if child is not None:
-                left_behind = _end(child, began, witnesses)
+                left_behind |= _end(child, began, witnesses)
     outputs = folder / "stdout", folder / "stderr"
     shown, printed = map(_beginning, outputs)
     if child.returncode != 0 or not result.read_text():
@@ -504,25 +510,58 @@ def _processes() -> dict[int, _Known]:
     return {pid: one for pid in pids if (one := _known(pid)) is not None}
 
 
-def _end(child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path) -> bool:
-    """Ends what is left of a run, and says whether anything was: all of it if it failed, stragglers if not. They are
-    those of its session, in whatever process group, and those that have its variable, in whatever session. Of processes
-    from before nothing is read."""
+def _wait_for_tool(
+    child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path, result: Path, timeout_s: float | None
+) -> bool:
+    """One that follows processes stays as long as any that the command has left behind: these are ended when launch
+    has written its result. Whether there were any."""
+    deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    was_left = False
+    while True:
+        try:
+            child.wait(min(LOOK_S, max(0, deadline - time.monotonic())))
+            return was_left
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                raise
+        if result.stat().st_size:
+            left = _left(child, began, witnesses)
+            stragglers = [pid for pid, one in left.items() if pid != child.pid and not _is_launch(one, child)]
+            was_left |= bool(stragglers)
+            _kill(stragglers)
+
+
+def _is_launch(one: _Known, child: subprocess.Popen[bytes]) -> bool:
+    return one.name == "launch" and one.parent == child.pid
+
+
+def _left(child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path) -> dict[int, _Known]:
+    """Processes of a run: those of its session, in whatever process group, and those that have its variable, in
+    whatever session. Of processes from before nothing is read."""
     first = began.start_ticks if began else 0
     mark = os.fsencode(f"ALLOCATOR_WITNESS={witnesses}")
+    return {
+        pid: one
+        for pid, one in _processes().items()
+        if one.session == child.pid or (one.start_ticks >= first and mark in _environment(pid))
+    }
 
-    def is_of_it(pid: int, one: _Known) -> bool:
-        return one.session == child.pid or (one.start_ticks >= first and mark in _environment(pid))
 
-    was_left = child.returncode is not None and any(is_of_it(pid, one) for pid, one in _processes().items())
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _end(child: subprocess.Popen[bytes], began: _Known | None, witnesses: Path) -> bool:
+    """Ends what is left of a run, and says whether anything was: all of it if it failed, stragglers if not."""
+    was_left = child.returncode is not None and bool(_left(child, began, witnesses))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     for _ in range(MOST_GENERATIONS):  # what is killed may have started another just before
-        left = [pid for pid, one in _processes().items() if is_of_it(pid, one)]
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        left = _left(child, began, witnesses)
+        _kill(left)
         if not left:
             break
     return was_left

@@ -17,6 +17,7 @@ import pytest
 from hakmem import allocators, ledger, process
 from hakmem.dossier import cases, making, page
 from hakmem.dossier.rule import CHANGED, OTHER_OUTPUT, Answer, Rule, conclude, judge, prose
+from hakmem.errors import LabError
 from hakmem.ledger import FailedRun, Record, VariantFacts
 from hakmem.measure import Measurement, Sample, Variant
 from hakmem.report.model import Table
@@ -466,3 +467,12 @@ def test_a_real_program(tmp_path: Path) -> None:
     assert record.rounds == 12 and len(record.cases) == 2 and record.failures == []
     assert {"hakmem", "glibc", "glibc-2-arenas"} <= record.variants.keys()
     assert "too few rounds" not in (tmp_path / "new" / "dossier.md").read_text()
+
+
+def test_a_service_that_a_script_starts_without_exec_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's memory is not the service's, and the service goes on when the script is asked to end."""
+    monkeypatch.setattr(cases, "END_S", 0.2)
+    service = ("sh", "-c", "sleep 600; true")
+    case = cases.DossierCase(service, client=("sleep", "0.5"), counts_calls=False)
+    with pytest.raises(LabError, match="what the service has started did not end within .* without exec"):
+        case.run(Variant("glibc", allocators.glibc()))

@@ -21,6 +21,7 @@ import pytest
 from compiled import EXPORTED, PRINTS, compile_c
 from hakmem import control, elf, measure, native, process, settings
 from hakmem.allocators import Allocator, glibc, hakmem
+from hakmem.dossier import cases
 from hakmem.errors import LabError
 from hakmem.process import PolicyError, RunError, TakeoverError, run
 
@@ -402,6 +403,18 @@ def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert is_gone(int(pids.read_text()))
     (remark,) = done.remarks(glibc())
     assert remark == "processes of it went on when it had ended: they were ended, and are in no figure"
+
+
+@pytest.mark.skipif(cases.strace_refusal() is not None, reason="strace does not work here")
+@pytest.mark.parametrize("leaves", ["", "setsid "])
+def test_so_it_is_where_a_tool_would_follow_it(tmp_path: Path, leaves: str) -> None:
+    """And would go on as long as it does."""
+    pids, calls = tmp_path / "pids", tmp_path / "calls"
+    start = f"{leaves}sh -c 'echo $$ >{pids}; exec sleep 600' & until [ -s {pids} ]; do sleep 0.01; done"
+    tool = ["strace", "-f", "-c", "-o", str(calls)]
+    done = run(["sh", "-c", start], glibc(), timeout_s=60, tool=tool)
+    assert done.status == 0 and done.left_behind and is_gone(int(pids.read_text()))
+    assert cases.counted_calls(calls.read_text())
 
 
 def test_what_is_printed_may_be_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,10 +168,11 @@ class DossierCase:
             if process.is_alive(server):
                 raise
         told.is_gone = not process.is_alive(server)
+        all_of_it = process.tree(server)
         if not told.is_gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server, signal.SIGTERM)
-        _expect_end(server)
+        _expect_end(all_of_it)
 
     def _load(self, server: int, idle_s: float, told: _Told) -> None:
         """Until the client has ended, or the service is gone."""
@@ -253,11 +254,15 @@ def _server_in(session: int) -> int | None:
     return server
 
 
-def _expect_end(server: int) -> None:
+def _expect_end(pids: Sequence[int]) -> None:
+    """Of a service, the first, and of what it has started: what outlives it has no figure, and may be all there is to
+    it, where a script is what was started."""
     deadline = time.monotonic() + END_S
-    while process.is_alive(server):
+    while left := [pid for pid in pids if process.is_alive(pid)]:
         if time.monotonic() > deadline:
-            raise LabError(f"the service did not end within {END_S} s after SIGTERM")
+            what = "the service" if pids[0] in left else "what the service has started"
+            hint = "" if pids[0] in left else "; does a script start it without exec?"
+            raise LabError(f"{what} did not end within {END_S} s after SIGTERM{hint}")
         time.sleep(0.01)
 
 
