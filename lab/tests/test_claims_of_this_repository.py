@@ -51,3 +51,12 @@ def test_another_checkout_is_not_taken_for_this_one(tmp_path: Path, monkeypatch:
     done = CliRunner().invoke(cli.cli, ["claims"])
     assert isinstance(done.exception, LabError), done.output
     assert str(done.exception).endswith(f"not {tmp_path}: type ./dev lab claims there")
+
+
+def test_elsewhere_it_says_what_it_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a repository of somebody's own, say."""
+    monkeypatch.setattr(claims, "audit", lambda root: [])
+    for folder, told in ((tmp_path, True), (native.checkout() or tmp_path, False)):
+        monkeypatch.chdir(folder)
+        done = CliRunner().invoke(cli.cli, ["claims"], catch_exceptions=False)
+        assert (f"what is checked is {native.checkout()}" in done.stderr) is told and done.stdout == ""

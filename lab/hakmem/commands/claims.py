@@ -32,6 +32,8 @@ def command(write: bool, json_file: Path | None) -> int:
         raise LabError(
             f"this command checks {root}, from which it was installed, not {here}: type ./dev lab claims there"
         )
+    if here is None:
+        click.echo(f"hakmem: what is checked is {root}, from which this command was installed", err=True)
     for name in claims.write(root) if write else []:
         click.echo(f"hakmem: wrote {name}", err=True)
     missing = claims.history_of(root).missing()
