@@ -106,13 +106,26 @@ static void delete_array_aligned(void *block, size_t alignment);
 /* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program
  * leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its
  * delete[] what hakmem's new[] made. */
-static bool is_family_own(void) {
+static HAK_COLD bool find_family_own(void) {
     return IS_OWN(public_new, new_throwing) && IS_OWN(public_new_array, new_array) &&
            IS_OWN(public_new_nothrow, new_nothrow) && IS_OWN(public_new_array_nothrow, new_array_nothrow) &&
            IS_OWN(public_delete, delete_block) && IS_OWN(public_delete_array, delete_array) &&
            IS_OWN(public_delete_sized, delete_sized) && IS_OWN(public_delete_array_sized, delete_array_sized) &&
            IS_OWN(public_malloc, hak_malloc) && IS_OWN(public_free, hak_free);
 }
+
+/* Found once: the dynamic linker has written the addresses before, and they stay. */
+static bool is_family_own(void) {
+    enum { UNKNOWN, OWN, REPLACED };
+    static HAK_ATOMIC(uint8_t) answer;
+    uint8_t known = hak_atomic_load(&answer, relaxed);
+    if (HAK_UNLIKELY(known == UNKNOWN)) {
+        known = find_family_own() ? OWN : REPLACED;
+        hak_atomic_store(&answer, known, relaxed);
+    }
+    return known == OWN;
+}
+
 static bool is_aligned_family_own(void) {
     return IS_OWN(public_new_aligned, new_aligned_throwing) && IS_OWN(public_new_array_aligned, new_array_aligned) &&
            IS_OWN(public_delete_aligned, delete_aligned) && IS_OWN(public_delete_array_aligned, delete_array_aligned);
