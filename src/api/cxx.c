@@ -35,13 +35,20 @@ bool hak_call_new_handler(void (*handler)(void));
 void *hak_call_new(void *(*by)(size_t), size_t size);
 void *hak_call_new_aligned(void *(*by)(size_t, size_t), size_t size, size_t alignment);
 
-/* The forms that others call, by their public names: the program's, if it has them (cmake/program_first.txt). */
+struct nothrow; /* std::nothrow_t, passed by reference and never looked at */
+
+/* The forms that others call or ask for, by their public names: the program's, if it has them
+ * (cmake/program_first.txt). */
 extern void *public_new(size_t size) __asm__("_Znwm");
 extern void *public_new_array(size_t size) __asm__("_Znam");
+extern void *public_new_nothrow(size_t size, const struct nothrow *tag) __asm__("_ZnwmRKSt9nothrow_t");
+extern void *public_new_array_nothrow(size_t size, const struct nothrow *tag) __asm__("_ZnamRKSt9nothrow_t");
 extern void *public_new_aligned(size_t size, size_t alignment) __asm__("_ZnwmSt11align_val_t");
 extern void *public_new_array_aligned(size_t size, size_t alignment) __asm__("_ZnamSt11align_val_t");
 extern void public_delete(void *block) __asm__("_ZdlPv");
 extern void public_delete_array(void *block) __asm__("_ZdaPv");
+extern void public_delete_sized(void *block, size_t size) __asm__("_ZdlPvm");
+extern void public_delete_array_sized(void *block, size_t size) __asm__("_ZdaPvm");
 extern void public_delete_aligned(void *block, size_t alignment) __asm__("_ZdlPvSt11align_val_t");
 extern void public_delete_array_aligned(void *block, size_t alignment) __asm__("_ZdaPvSt11align_val_t");
 extern void *public_malloc(size_t size) __asm__("malloc");
@@ -85,21 +92,40 @@ static void *ask(size_t size, size_t alignment) {
 
 static void *new_throwing(size_t size);
 static void *new_array(size_t size);
+static void *new_nothrow(size_t size, const struct nothrow *tag);
+static void *new_array_nothrow(size_t size, const struct nothrow *tag);
 static void *new_aligned_throwing(size_t size, size_t alignment);
 static void *new_array_aligned(size_t size, size_t alignment);
 static void delete_block(void *block);
 static void delete_array(void *block);
+static void delete_sized(void *block, size_t size);
+static void delete_array_sized(void *block, size_t size);
 static void delete_aligned(void *block, size_t alignment);
 static void delete_array_aligned(void *block, size_t alignment);
 
 /* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program
  * leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its
  * delete[] what hakmem's new[] made. */
-static bool is_family_own(void) {
+static HAK_COLD bool find_family_own(void) {
     return IS_OWN(public_new, new_throwing) && IS_OWN(public_new_array, new_array) &&
+           IS_OWN(public_new_nothrow, new_nothrow) && IS_OWN(public_new_array_nothrow, new_array_nothrow) &&
            IS_OWN(public_delete, delete_block) && IS_OWN(public_delete_array, delete_array) &&
+           IS_OWN(public_delete_sized, delete_sized) && IS_OWN(public_delete_array_sized, delete_array_sized) &&
            IS_OWN(public_malloc, hak_malloc) && IS_OWN(public_free, hak_free);
 }
+
+/* Found once: the dynamic linker has written the addresses before, and they stay. */
+static bool is_family_own(void) {
+    enum { UNKNOWN, OWN, REPLACED };
+    static HAK_ATOMIC(uint8_t) answer;
+    uint8_t known = hak_atomic_load(&answer, relaxed);
+    if (HAK_UNLIKELY(known == UNKNOWN)) {
+        known = find_family_own() ? OWN : REPLACED;
+        hak_atomic_store(&answer, known, relaxed);
+    }
+    return known == OWN;
+}
+
 static bool is_aligned_family_own(void) {
     return IS_OWN(public_new_aligned, new_aligned_throwing) && IS_OWN(public_new_array_aligned, new_array_aligned) &&
            IS_OWN(public_delete_aligned, delete_aligned) && IS_OWN(public_delete_array_aligned, delete_array_aligned);
@@ -172,8 +198,6 @@ static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
     if (HAK_UNLIKELY(block == NULL)) return new_failed(size, alignment, may_throw, HAK_CALLER(), from);
     return hak_front_say_from(block, from);
 }
-
-struct nothrow; /* std::nothrow_t, passed by reference and never looked at */
 
 /* ---- new --------------------------------------------------------------------------------------------------------- */
 
@@ -267,9 +291,13 @@ HAK_INLINE void hand_back(void *block, uint32_t from) {
 
 static void delete_block(void *block) { hand_back(block, from_new()); }
 
+/* True where a block may have another size than its delete is told: a program's own new may have asked for more. */
+HAK_INLINE bool is_size_unknown(uint32_t from) { return HAK_SECURE && from == HAK_FROM_MALLOC; }
+
 /* Where delete is hakmem's, but free is not, the size is of no use. */
 HAK_INLINE void hand_back_sized(void *block, size_t size, uint32_t from) {
     if (!IS_OWN(public_free, hak_free)) public_free(block);
+    else if (is_size_unknown(from)) hak_front_free(block, from);
     else hak_front_free_sized(block, size, from);
 }
 
@@ -298,17 +326,22 @@ static void delete_aligned(void *block, size_t alignment) {
 
 static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
 
+static void hand_back_sized_aligned(void *block, size_t size, size_t alignment) {
+    uint32_t from = from_new_aligned(alignment);
+    if (is_from_others()) public_free(block);
+    else if (is_size_unknown(from)) hak_front_free(block, from);
+    else hak_front_free_aligned_sized(block, alignment, size, from);
+}
+
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
-    else if (is_from_others()) public_free(block);
-    else hak_front_free_aligned_sized(block, alignment, size, from_new_aligned(alignment));
+    else hand_back_sized_aligned(block, size, alignment);
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
     if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
-    else if (is_from_others()) public_free(block);
-    else hak_front_free_aligned_sized(block, alignment, size, from_new_aligned(alignment));
+    else hand_back_sized_aligned(block, size, alignment);
 }
 
 /* Called where a constructor has thrown, and hardly ever. */

@@ -719,6 +719,7 @@ void hak_front_free_checked(void *block, uint32_t from) {
 
 void hak_front_change_from(void *block, uint32_t from) {
     struct hak_place place = hak_region_find((uintptr_t)block);
+    if (place.start != (uintptr_t)block) return; /* a program's malloc has made it, behind a header of its own */
     if (place.kind == HAK_PLACE_SMALL) hak_canary_change(block, place.bytes, from);
     else if (hak_place_is_large(&place)) hak_large_set_origin(&place, from);
 }

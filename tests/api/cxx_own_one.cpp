@@ -1,6 +1,6 @@
 // A program that replaces one function of those behind new and delete, and leaves the others: OWN_NEW, OWN_NEW_ARRAY,
-// OWN_DELETE, OWN_DELETE_ARRAY, OWN_ALIGNED_NEW or OWN_MALLOC. BY_OBJECTS: that of arrays calls that of objects, as the
-// standard's do.
+// OWN_NOTHROW_NEW, OWN_DELETE, OWN_DELETE_ARRAY, OWN_SIZED_DELETE, OWN_ALIGNED_NEW or OWN_MALLOC. BY_OBJECTS: that of
+// arrays calls that of objects, as the standard's do. MARGIN: new asks for so many bytes more.
 #include "expect.h"
 
 #include <cstdlib>
@@ -11,10 +11,20 @@
 #pragma GCC diagnostic ignored "-Wsized-deallocation" // it is not to be replaced here
 #endif
 
+#ifndef MARGIN
+#define MARGIN 0
+#endif
+
 static long calls;
 
 #ifdef OWN_NEW
-void *operator new(std::size_t size) { return calls++, std::malloc(size); }
+void *operator new(std::size_t size) { return calls++, std::malloc(size + MARGIN); }
+#endif
+#ifdef OWN_NOTHROW_NEW
+void *operator new(std::size_t size, const std::nothrow_t &) noexcept { return calls++, std::malloc(size); }
+#endif
+#ifdef OWN_SIZED_DELETE
+void operator delete(void *block, std::size_t) noexcept { calls++, std::free(block); }
 #endif
 #ifdef OWN_DELETE
 void operator delete(void *block) noexcept { calls++, std::free(block); }
@@ -25,7 +35,7 @@ void *operator new[](std::size_t size) {
 #ifdef BY_OBJECTS
     return ::operator new(size);
 #else
-    return std::malloc(size);
+    return std::malloc(size + MARGIN);
 #endif
 }
 #endif
@@ -41,7 +51,7 @@ void operator delete[](void *block) noexcept {
 #endif
 #if defined(OWN_ALIGNED_NEW) && defined(__cpp_aligned_new)
 void *operator new(std::size_t size, std::align_val_t align) {
-    return calls++, aligned_alloc(std::size_t(align), size);
+    return calls++, aligned_alloc(std::size_t(align), size + MARGIN);
 }
 #endif
 #ifdef OWN_MALLOC
@@ -49,7 +59,7 @@ extern "C" void *malloc(std::size_t size) noexcept {
     static void *(*next)(std::size_t);
     calls++;
     if (next == nullptr) *reinterpret_cast<void **>(&next) = dlsym(RTLD_NEXT, "malloc");
-    return next(size);
+    return next(size + MARGIN);
 }
 #endif
 
