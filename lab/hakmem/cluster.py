@@ -183,6 +183,18 @@ class Cluster:
         return Done(own.name, own.turn, None)
 
 
+class _Client(distributed.Client):
+    """Closed at once where it finds no scheduler. What is left open the garbage collector closes, at any moment: also
+    in the midst of what Dask does under the lock that closing takes."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            super().__init__(address, timeout=ANSWER_S)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.__del__()  # type: ignore[no-untyped-call]
+            raise
+
+
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """LabError unless a scheduler answers, and has machines that are as this one is."""
@@ -190,7 +202,7 @@ def connected(address: str) -> Iterator[Cluster]:
         logging.CRITICAL
     )  # a line of ours says what it tells by tracebacks
     try:
-        client = distributed.Client(address, timeout=ANSWER_S)
+        client = _Client(address)
     except TypeError:  # Dask's settings have no certificates for tls://
         raise LabError(f"--on {address}: Dask's settings name no certificates (distributed.comm.tls)") from None
     except (OSError, ValueError, distributed.TimeoutError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -261,6 +262,8 @@ def test_who_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for address in (f"tcp://127.0.0.1:{free_port()}", "nonsense://x", "tcp://", "tls://127.0.0.1:1"):
         with pytest.raises(LabError, match=f"--on {address}"), places.opened(address):
             pass
+        clients = [one for one in gc.get_objects() if isinstance(one, distributed.Client)]
+        assert all(one.status == "closed" for one in clients)  # the garbage collector has none to close
     hosts = tmp_path / "hosts.txt"
     with pytest.raises(LabError, match="No such file"), places.opened(f"ssh:{hosts}"):
         pass
