@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from compiled import compile_c, wait_for_control
-from hakmem import exposition, native, pprof
+from hakmem import cli, exposition, native, pprof
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_metrics
 
@@ -151,6 +152,15 @@ def test_who_ends_a_server_does_not_make_it_fail(number: signal.Signals, tmp_pat
         assert child.stderr and child.stderr.readline().startswith("hakmem: serving at ")
         child.send_signal(number)
         assert (child.wait(60), child.stderr.read()) == (0, "")
+
+
+def test_who_ends_a_server_before_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("waitress.server.UnixWSGIServer.run", interrupted)
+    monkeypatch.setattr(os, "umask", lambda _: 0)  # this process's own stays
+    assert CliRunner().invoke(cli.cli, ["serve", "--socket", str(tmp_path / "socket")]).exit_code == 0
 
 
 def test_a_socket_is_the_callers_alone(tmp_path: Path) -> None:

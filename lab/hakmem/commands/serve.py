@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
@@ -62,11 +63,12 @@ def command(address: str | None, socket: Path | None, token_file: Path | None) -
     except (OSError, ValueError) as error:
         what = address or f"can't write {socket}"
         raise LabError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
-    if address is not None:
-        host, port = server.socket.getsockname()[:2]
-        print(f"hakmem: serving at http://{LOOPBACK[1] if ':' in host else host}:{port}", file=sys.stderr)
-        if is_made:
-            print(f"hakmem: token {token}", file=sys.stderr)
-    else:
-        print(f"hakmem: serving at {socket}", file=sys.stderr)
-    server.run()
+    with contextlib.suppress(KeyboardInterrupt):  # also before it runs
+        if address is not None:
+            host, port = server.socket.getsockname()[:2]
+            print(f"hakmem: serving at http://{LOOPBACK[1] if ':' in host else host}:{port}", file=sys.stderr)
+            if is_made:
+                print(f"hakmem: token {token}", file=sys.stderr)
+        else:
+            print(f"hakmem: serving at {socket}", file=sys.stderr)
+        server.run()
