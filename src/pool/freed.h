@@ -6,6 +6,9 @@
 #include "os/os.h"
 #include "pool/heap.h"
 
+/* When, for who has to tell the objects of several heaps apart: while there is one only, the clock is not asked. */
+HAK_INLINE uint64_t hak_freed_when_ms(void) { return hak_heap_first()->next == NULL ? 0 : hak_os_clock_ms(); }
+
 /* The thread of the heap has freed an object. `heap` may be NULL: nobody remembers it. */
 HAK_INLINE void hak_freed_note(struct hak_heap *heap, const void *start, size_t bytes) {
     if (HAK_UNLIKELY(heap == NULL)) return;
@@ -14,7 +17,7 @@ HAK_INLINE void hak_freed_note(struct hak_heap *heap, const void *start, size_t 
     hak_atomic_store(&heap->freed_next, next + 1, relaxed);
     hak_atomic_store(&place->start, (uintptr_t)start, relaxed);
     hak_atomic_store(&place->bytes, bytes, relaxed);
-    hak_atomic_store(&place->when_ms, hak_os_clock_ms(), relaxed);
+    hak_atomic_store(&place->when_ms, hak_freed_when_ms(), relaxed);
 }
 
 /* The bytes of the object that began there, of the one that was freed last; 0 when none is known. Any thread; a guess

@@ -78,7 +78,7 @@ enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8, HAK_RECENT_CLASSES = 8, HAK_FREE
 struct hak_freed {
     HAK_ATOMIC(uintptr_t) start;
     HAK_ATOMIC(size_t) bytes;
-    HAK_ATOMIC(uint64_t) when_ms; /* hak_os_clock_ms */
+    HAK_ATOMIC(uint64_t) when_ms; /* hak_os_clock_ms; 0 while there was one heap only */
 };
 
 /* In groups by who writes them. */

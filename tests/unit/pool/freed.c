@@ -35,4 +35,25 @@ static void last_of_all_threads(void **state) {
     }
 }
 
-UNIT_MAIN(cmocka_unit_test(last_ones), cmocka_unit_test(last_of_all_threads))
+static uint32_t clock_reads;
+static void count_read(void) { clock_reads++; }
+
+/* A program with one thread is not asked for the time of each free; what it has freed is older than what others free
+ * later. */
+static void one_heap_asks_no_clock(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    void *object = (void *)0x7000000;
+    struct hak_heap *first = hak_heap_acquire();
+    fake_os.clock_ms = 5;
+    fake_os.at_clock = count_read;
+    hak_freed_note(first, object, 1000);
+    assert_int_equal(clock_reads, 0);
+    struct hak_heap *second = hak_heap_acquire();
+    hak_freed_note(second, object, 2000);
+    assert_true(clock_reads > 0);
+    assert_int_equal(hak_freed_bytes(object), 2000);
+    fake_os.at_clock = NULL;
+}
+
+UNIT_MAIN(cmocka_unit_test(last_ones), cmocka_unit_test(last_of_all_threads), cmocka_unit_test(one_heap_asks_no_clock))
