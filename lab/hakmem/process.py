@@ -254,6 +254,7 @@ def _run_in(
 ) -> Run:
     result, witnesses = folder / "result", folder / "witnesses"
     witnesses.mkdir()
+    result.touch()  # a tool may take its time until launch begins, or never get there
     if os.geteuid() == 0:  # a server may go on as somebody else
         folder.chmod(0o711)
         witnesses.chmod(0o1733)

@@ -417,6 +417,14 @@ def test_so_it_is_where_a_tool_would_follow_it(tmp_path: Path, leaves: str) -> N
     assert cases.counted_calls(calls.read_text())
 
 
+def test_a_tool_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the command: it is looked at meanwhile. It may also never get there."""
+    monkeypatch.setattr(process, "LOOK_S", 0.01)
+    assert run(["true"], glibc(), tool=["sh", "-c", 'sleep 0.3; exec "$@"', "slow"]).status == 0
+    with pytest.raises(RunError, match="can't run true: launch ended with 0"):
+        run(["true"], glibc(), tool=["sh", "-c", "exit 0"])
+
+
 def test_what_is_printed_may_be_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MOST_KEPT", 5)
     first, again, other = (run(["sh", "-c", f"printf 'line {end}'; echo error >&2"], glibc()) for end in "aab")

@@ -199,18 +199,24 @@ static void at_end(void) {
     _exit(0);
 }
 
-static void *wait_and_end(void *unused) {
+static void *wait_and_end(void *ready) {
     use_memory(NULL);
+    pthread_barrier_wait(ready);
     wait_for_service();
-    return unused;
+    return NULL;
 }
 
+/* Both have heaps when they wait: or the service would end with the first, and the other, which asks for no more memory,
+ * would never see one. */
 static void end_by_threads(void) {
+    static pthread_barrier_t ready;
     pthread_t thread;
     atexit(at_end);
-    EXPECT(pthread_create(&thread, NULL, wait_and_end, NULL) == 0, "no thread");
+    pthread_barrier_init(&ready, NULL, 2);
+    EXPECT(pthread_create(&thread, NULL, wait_and_end, &ready) == 0, "no thread");
     pthread_detach(thread);
-    wait_for_service(); /* while there are two heaps */
+    pthread_barrier_wait(&ready);
+    wait_for_service();
     pthread_exit(NULL);
 }
 
