@@ -4,6 +4,10 @@
 
 #include "base/check.h"
 #include "os/os.h"
+#include "pool/bin.h"
+#include "pool/pool.h"
+#include "pool/quarantine.h"
+#include "region/region.h"
 
 enum { FROM_SHIFT = 56 }; /* the last byte has what the block is from */
 
@@ -68,6 +72,32 @@ void hak_canary_change(void *block, size_t usable, uint32_t from) {
     *canary_of(block, usable) = canary_for(block, from);
 }
 
+/* A free block is its slab's, or some heap keeps it, unless somebody has it in hand at this moment. */
+static bool is_free_somewhere(const struct hak_place *place, const void *block) {
+    uint32_t plain = hak_plain_class(place->size_class);
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        if (hak_quarantine_has(heap, plain, block) || hak_heap_has_cached(heap, plain, block)) return true;
+    const struct hak_size_class *cut = &hak_size_classes[place->size_class];
+    uint32_t index = hak_block_index((uint32_t)(place->start - place->slab->start), cut->reciprocal);
+    uint64_t claimed = hak_slab_claimed_in(place->slab, cut->block_count, index / 64);
+    return (claimed >> index % 64 & 1) != 0 || hak_pool_has_free(block, place->size_class);
+}
+
+/* Whether a block whose canary is zero is live: zeros were written behind its end. It has contents, then, which a free
+ * one has only where it was written to; and nobody keeps it. Who frees it at this moment is given time. */
+static HAK_COLD bool was_cleared_behind(const void *block, size_t usable) {
+    enum { LOOKS = 10, WAIT_US = 1000 };
+    static HAK_ATOMIC(uint32_t) never_woken;
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    for (int i = 0; i < LOOKS; i++) {
+        if (place.kind != HAK_PLACE_SMALL || is_all_zero(block, usable + sizeof(canary_word)) ||
+            is_free_somewhere(&place, block))
+            return false;
+        hak_os_wait(&never_woken, 0, WAIT_US);
+    }
+    return true;
+}
+
 static const char *const freed_by[] = {
     [HAK_FROM_MALLOC] = "free", [HAK_FROM_NEW] = "delete", [HAK_FROM_NEW_ARRAY] = "delete[]"};
 
@@ -80,7 +110,8 @@ void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, 
 /* What was found is not the canary of a live block from such a call. */
 static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from, uint64_t found) {
     const char *function = hak_canary_freed_by(from);
-    if (found == 0) hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
+    if (found == 0 && !was_cleared_behind(block, usable))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
     if (found == canary_for(block, origin_in(found)))
         hak_misuse(HAK_MISUSE_MISMATCH, function, block, origin_in(found), usable);
     hak_misuse(HAK_MISUSE_OVERFLOW, function, block, first_difference(found, canary_for(block, from)), usable);
@@ -107,7 +138,7 @@ static HAK_COLD _Noreturn void report_live(const void *block, size_t usable, uin
 
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
     uint64_t found = *canary_of(block, usable);
-    if (found == 0) return true;
+    if (found == 0 && !was_cleared_behind(block, usable)) return true;
     if (found != canary_for(block, origin_in(found))) report_live(block, usable, found, function);
     return false;
 }

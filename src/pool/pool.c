@@ -79,7 +79,7 @@ static struct hak_slab *units_for_first_slab(const struct hak_heap *heap, uint32
     uint32_t units = hak_size_classes[size_class].unit_count;
     if (heap == NULL || heap->has_acquired[size_class]) return NULL;
     if (hak_atomic_load(&hak_dirty_units, relaxed) >= FEW_DIRTY_UNITS) return NULL;
-    return hak_region_acquire(units, units, HAK_UNITS_FRESH, false);
+    return hak_region_acquire(units, units, HAK_UNITS_FRESH, HAK_SECURE); /* some may have gone back lazily */
 }
 
 /* Units that were a slab before: their memory is there. */

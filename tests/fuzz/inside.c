@@ -12,6 +12,8 @@
 #include "pool/drain.h"
 #include "pool/purge.h"
 #include "region/decay.h"
+#include "region/directory.h"
+#include "region/large.h"
 #include "region/mapping_cache.h"
 #include "region/region.h"
 
@@ -39,6 +41,15 @@ void inside_look(struct inside_sums *sums) {
              (unsigned long)snapshot.refilled_blocks, (unsigned long)snapshot.flushed_blocks,
              (unsigned long)total->live_blocks, (unsigned long)total->large_blocks, (unsigned long)total->cached_blocks,
              (unsigned long)snapshot.large_allocs, (unsigned long)snapshot.large_frees);
+}
+
+/* The secure build's blocks end in canaries; of large objects whole pages count, with their guards. */
+size_t inside_counted_bytes(const void *block, size_t usable) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    if (!HAK_SECURE || place.kind == HAK_PLACE_GUARDED) return usable;
+    if (place.kind == HAK_PLACE_SMALL) return usable + HAK_CANARY_BYTES;
+    if (place.kind == HAK_PLACE_RUN) return usable + hak_large_slack_bytes(usable);
+    return hak_entry_mapping_bytes(hak_directory_get(place.start));
 }
 
 /* Of bytes, 1 GiB: what may be kept is memory of the machine's, which is not ours alone. */
@@ -93,6 +104,7 @@ void inside_background_step(unsigned part) {
 #else
 
 void inside_look(struct inside_sums *sums) { *sums = (struct inside_sums){0}; }
+size_t inside_counted_bytes(const void *block, size_t usable) { return (void)block, usable; }
 void inside_set_knob(unsigned knob, unsigned value) { (void)knob, (void)value; }
 void inside_reset(void) {}
 void inside_set_tight(int is_tight) { (void)is_tight; }

@@ -17,6 +17,9 @@ struct inside_sums {
 /* At rest: no other thread allocates or frees. */
 void inside_look(struct inside_sums *sums);
 
+/* What statistics count of a live block of so many usable bytes. */
+size_t inside_counted_bytes(const void *block, size_t usable);
+
 /* One of 4 values of a knob: the default, the lowest, the highest, one between. */
 void inside_set_knob(unsigned knob, unsigned value);
 

@@ -126,7 +126,7 @@ void oracle_check_zero(const unsigned char *start, size_t size) {
     }
     for (size_t at = 0; at < size; at += step) {
         size_t page = at / PAGE_BYTES * PAGE_BYTES;
-        for (size_t i = page; i < page + PAGE_PART; i++)
+        for (size_t i = page; i < page + PAGE_PART && i < size; i++)
             EXPECT(start[i] == 0, "%zu bytes from calloc are not zero at %zu", size, i);
     }
     for (size_t i = size - END_BYTES; i < size; i++)

@@ -146,6 +146,9 @@ static void victim(const char *what) {
     if (!strcmp(what, "overflow-zero")) block[SIZE] = 0;
     if (!strcmp(what, "overflow-last")) block[SIZE + 7] = 0; /* as one byte before the next block */
     if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
+    if (!strncmp(what, "overflow-zeros", 14)) memset(block + SIZE, 0, 8); /* as behind a free block */
+    if (!strcmp(what, "overflow-zeros-realloc")) free(hidden(realloc(hidden(block), 10 * SIZE)));
+    if (!strcmp(what, "overflow-zeros-check")) check_heap();
     if (!strcmp(what, "overflow-realloc")) {
         block[SIZE] = 'a';
         free(hidden(realloc(hidden(block), 10 * SIZE)));
@@ -174,6 +177,11 @@ static void victim(const char *what) {
     if (!strcmp(what, "none")) free_sized_as(hidden(malloc(100)), 100000);
     free(block);
     if (!strcmp(what, "twice")) free(hidden(block));
+    if (!strncmp(what, "twice-written", 13)) { /* as a destructor does that runs twice */
+        *(volatile char *)hidden(block) = 1;
+        if (!strcmp(what, "twice-written-by-thread")) by_thread(hidden(block));
+        free(hidden(block));
+    }
     if (!strcmp(what, "twice-later")) {
         free_many(500, SIZE + 100);
         free_many(200, SIZE);
@@ -226,6 +234,8 @@ static void run_twice(void) {
     expect_end("twice", "double free of a block of 56 bytes");
     expect_end("twice-later", "double free of a block of 56 bytes");
     expect_end("twice-by-thread", "double free of a block of 56 bytes");
+    expect_end("twice-written", "double free of a block of 56 bytes");
+    expect_end("twice-written-by-thread", "double free of a block of 56 bytes");
     for (int i = 0; i < 50; i++) expect_end("twice-at-once", "double free of a block of 56 bytes");
     expect_end("realloc", "invalid pointer: a freed block of 56 bytes");
     expect_end("usable-size", "invalid pointer: a freed block of 56 bytes");
@@ -241,6 +251,9 @@ static void run_written(void) {
 /* Behind a block and before it, by free and by realloc. A zero or a letter is never what lies there. */
 static void run_overflow(void) {
     expect_end("overflow-zero", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-zeros", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-zeros-realloc", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-zeros-check", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-far", "overflow: 5 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-last", "overflow: 7 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-realloc", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
