@@ -32,6 +32,9 @@ bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found)
 /* A live block becomes free, by what frees blocks from such a call. */
 void hak_canary_take_back(void *block, size_t usable, uint32_t from);
 
+/* True when all of the block is zero, as of a free one; of a live one only the canary is read. */
+bool hak_canary_is_cleared(const void *block, size_t usable);
+
 /* True when the block is free. One that is neither live nor free ends the program. */
 bool hak_canary_is_free(const void *block, size_t usable, const char *function);
 

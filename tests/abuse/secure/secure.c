@@ -147,6 +147,7 @@ static void victim(const char *what) {
     if (!strcmp(what, "overflow-last")) block[SIZE + 7] = 0; /* as one byte before the next block */
     if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
     if (!strncmp(what, "overflow-zeros", 14)) memset(block + SIZE, 0, 8); /* as behind a free block */
+    if (!strcmp(what, "overflow-all-zeros")) memset(block, 0, BLOCK);
     if (!strcmp(what, "overflow-zeros-realloc")) free(hidden(realloc(hidden(block), 10 * SIZE)));
     if (!strcmp(what, "overflow-zeros-check")) check_heap();
     if (!strcmp(what, "overflow-realloc")) {
@@ -252,6 +253,7 @@ static void run_written(void) {
 static void run_overflow(void) {
     expect_end("overflow-zero", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-zeros", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
+    expect_end("overflow-all-zeros", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-zeros-realloc", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-zeros-check", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
     expect_end("overflow-far", "overflow: 5 bytes behind the end of a block of 56 bytes were written");
