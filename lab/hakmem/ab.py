@@ -79,7 +79,7 @@ def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
         raise LabError("nothing to run: expected `-- COMMAND [ARGUMENT...]` or the name of a benchmark")
     if words[0].startswith("-"):
         raise LabError(f"{words[0]}: expected a command; options stand before it")
-    process.expect_program(words)
+    process.expect_command(words)
     return [CommandCase(tuple(words))]
 
 

@@ -67,6 +67,9 @@ METRICS = {
 CEILING = "ceiling"  # the variant that is no allocator to compare with: it shows how much of a case is the case
 
 
+PRINTED = "printed the same"  # in a note on outputs that differ
+
+
 @dataclass(frozen=True)
 class Variant:
     """An allocator with settings of its own."""
@@ -414,9 +417,17 @@ def measure(
     if not any(some for by_variant in result.samples.values() for some in by_variant.values()):
         if result.interrupted:
             raise InterruptedEarly("interrupted before the first whole round; nothing to keep")
-        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in result.failures]
-        raise LabError(reasons[0] if reasons else "no machine has run a whole round; nothing to keep")
+        raise LabError(_all_failed(result.failures))
     return result
+
+
+def _all_failed(failures: Sequence[Failure]) -> str:
+    """The first reason, with all to whom it applies: what fails under each is no fault of one."""
+    if not failures:
+        return "no machine has run a whole round; nothing to keep"
+    first = failures[0]
+    alike = [one.variant for one in failures if (one.case, one.reason) == (first.case, first.reason)]
+    return f"{first.case} under {', '.join(alike)}: {first.reason}"
 
 
 def _remarks(result: Measurement) -> list[str]:
@@ -440,7 +451,7 @@ def _compare_digests(result: Measurement) -> None:
         if len(set(digests)) <= 1:
             continue
         if not case.same_output:
-            result.notes.append(f"{case.name}: not every run printed the same")
+            result.notes.append(f"{case.name}: {_printed(by_variant)}")
             continue
         trusted = [sample.digest for sample in by_variant.get(SYSTEM, [])] or digests
         usual = max(set(trusted), key=trusted.count)
@@ -452,3 +463,16 @@ def _compare_digests(result: Measurement) -> None:
                 reason = f"its output is not that of other runs: {differs}"
                 result.failures.append(Failure(case.name, name, result.rounds, reason))
                 samples.clear()
+
+
+def _printed(by_variant: Mapping[str, Sequence[Sample]]) -> str:
+    """What differs in what was printed. Where it is the variant that makes the difference, one of them may be wrong."""
+    alike: dict[str, list[str]] = {}  # variants by what all their runs printed
+    for name in sorted(by_variant, key=lambda name: name != SYSTEM):
+        digests = [sample.digest for sample in by_variant[name]]
+        if len(set(digests)) > 1 or len(digests) == 1:
+            return f"not every run {PRINTED}"
+        if digests:
+            alike.setdefault(digests[0], []).append(name)
+    first, *others = (", ".join(names) for names in alike.values())
+    return f"each run under {first} {PRINTED}" + "".join(f", each under {names} something else" for names in others)

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import math
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import termios
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,6 +192,24 @@ def expect_program(words: Sequence[str], environment: Mapping[str, str] | None =
     if shutil.which(words[0], path=search) is None:
         there = "a directory" if os.path.isdir(words[0]) else "not an executable file"
         raise RunError(f"{words[0] or repr('')}: {there if os.path.exists(words[0]) else 'command not found'}")
+
+
+def expect_command(words: Sequence[str]) -> None:
+    """The same for a command of the user's; says so where he gives it input, which no run gets."""
+    expect_program(words)
+    if _has_input():
+        shell = shlex.join(["sh", "-c", f"{shlex.join(words)} < FILE"])
+        print(f"hakmem: standard input is not passed on, each run has an empty one; expected {shell}", file=sys.stderr)
+
+
+def _has_input() -> bool:
+    """Whether something waits to be read there. What is typed ahead is meant for whoever comes next."""
+    waiting = array("i", [0])
+    try:
+        fcntl.ioctl(0, termios.FIONREAD, waiting)
+        return waiting[0] > 0 and not os.isatty(0)
+    except OSError:  # closed, or of a kind that can't say
+        return False
 
 
 def run(

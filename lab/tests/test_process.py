@@ -290,6 +290,35 @@ def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
         run([], glibc())
 
 
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        ("< FILE", True),
+        ("< /dev/null", False),
+        ("<&-", False),
+        ("< EMPTY", False),
+    ],
+)
+def test_input_that_no_run_gets_is_told(given: str, is_told: bool, tmp_path: Path) -> None:
+    """`hakmem compare -- sort < FILE` would compare how fast nothing is sorted."""
+    (tmp_path / "FILE").write_text("b\na\n")
+    (tmp_path / "EMPTY").touch()
+    ask = "from hakmem import process; process.expect_command(['sort', '-t', ' '])"
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {given}', sys.executable, ask], cwd=tmp_path, capture_output=True, text=True
+    )
+    shown = "hakmem: standard input is not passed on, each run has an empty one; expected sh -c "
+    command = shlex.quote("sort -t ' ' < FILE")
+    assert (done.returncode, done.stderr) == (0, f"{shown}{command}\n" if is_told else "")
+
+
+def test_input_by_a_pipe_is_told() -> None:
+    ask = "from hakmem import process; process.expect_command(['wc'])"
+    for said, is_told in ((b"x", True), (b"", False)):
+        done = subprocess.run([sys.executable, "-c", ask], input=said, capture_output=True)
+        assert (b"standard input is not passed on" in done.stderr) is is_told
+
+
 def test_a_run_that_outlives_its_limit_is_ended_with_all_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with pytest.raises(RunError, match="sh was ended after 1 s under glibc"):

@@ -143,7 +143,7 @@ def command(
     if baseline is not None and baseline not in {variant.name for variant in variants}:
         raise LabError(f"--baseline {baseline}: not among {', '.join(variant.name for variant in variants)}")
     if on is None:
-        process.expect_program(words)
+        process.expect_command(words)
     start = machine.facts()
     case = measure.CommandCase(tuple(words), timeout)
     with places.opened(on) as place, progress.shown() as on_step:
