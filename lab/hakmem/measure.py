@@ -64,6 +64,7 @@ METRICS = {
 }
 
 
+LEAST_WORK = 0.1  # CPU time of a command, as a share of its time
 CEILING = "ceiling"  # the variant that is no allocator to compare with: it shows how much of a case is the case
 
 
@@ -207,6 +208,16 @@ def values_of(run: process.Run) -> dict[str, float]:
     return values
 
 
+WAITED = (
+    "it waited for nine tenths of its time or more: what a server or a container did meanwhile is in no other figure"
+)
+
+
+def waited(run: process.Run) -> bool:
+    """Whether a run that lasted did next to nothing itself. Of a client nobody learns what its server would gain."""
+    return run.wall_s >= 1 and run.user_s + run.system_s < LEAST_WORK * run.wall_s
+
+
 @dataclass(frozen=True)
 class CommandCase:
     """A command of the user's."""
@@ -225,7 +236,7 @@ class CommandCase:
     def run(self, variant: Variant) -> Sample:
         run = process.run(self.command, variant.allocator, variant.settings, timeout_s=self.timeout_s)
         self.expect_success(run)
-        remarks = run.remarks(variant.allocator)
+        remarks = (*run.remarks(variant.allocator), *([WAITED] if waited(run) else []))
         return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1, remarks=remarks)
 
     def expect_success(self, run: process.Run) -> None:

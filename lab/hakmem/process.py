@@ -195,8 +195,10 @@ def expect_program(words: Sequence[str], environment: Mapping[str, str] | None =
 
 
 def expect_command(words: Sequence[str]) -> None:
-    """The same for a command of the user's; says so where he gives it input, which no run gets."""
+    """The same for a command of the user's; says so where he gives it input or libraries, which no run gets."""
     expect_program(words)
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        print(f"hakmem: LD_PRELOAD={preloaded} is not passed on: each run has what is compared", file=sys.stderr)
     if _has_input():
         shell = shlex.join(["sh", "-c", f"{shlex.join(words)} < FILE"])
         print(f"hakmem: standard input is not passed on, each run has an empty one; expected {shell}", file=sys.stderr)

@@ -46,6 +46,22 @@ def hakmem_with(closed: str, *words: object) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.parametrize("folder", [".", "src", "own"])
+def test_who_is_in_another_checkout_is_told_which_library_runs(folder: str, tmp_path: Path) -> None:
+    """He may have built that one."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "src" / "hakmem.c").touch()
+    root = native.checkout()
+    there = root if folder == "own" else tmp_path / folder
+    words = ["compare", "-n", "1", "--warmup", "0", "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hakmem", *words], cwd=there, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    said = f"hakmem: what runs is {native.library()}, from where this command was installed, not {tmp_path}\n"
+    assert done.returncode == 0 and done.stderr.count(said) == (folder != "own")
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-"])
 def test_closed_standard_error(closed: str, tmp_path: Path) -> None:
     """What would be said there is said nowhere."""

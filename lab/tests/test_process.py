@@ -312,6 +312,29 @@ def test_input_that_no_run_gets_is_told(given: str, is_told: bool, tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, f"{shown}{command}\n" if is_told else "")
 
 
+def test_libraries_that_no_run_gets_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An image may preload another allocator for all that runs in it."""
+    process.expect_command(["true"])
+    assert "LD_PRELOAD" not in capsys.readouterr().err
+    monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so.2")
+    process.expect_command(["true"])
+    said = "hakmem: LD_PRELOAD=libjemalloc.so.2 is not passed on: each run has what is compared\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("wall_s", "cpu_s", "is_told"), [(2, 0.1, True), (2, 0.3, False), (0.5, 0.0, False)])
+def test_a_client_is_not_taken_for_its_server(
+    monkeypatch: pytest.MonkeyPatch, wall_s: float, cpu_s: float, is_told: bool
+) -> None:
+    """`docker run IMAGE`, say, is a client, and its own malloc is proved to be the allocator's."""
+    done = replace(run(["true"], glibc()), wall_s=wall_s, user_s=cpu_s / 2, system_s=cpu_s / 2)
+    monkeypatch.setattr(process, "run", lambda *_, **__: done)
+    sample = measure.CommandCase(("client",)).run(measure.Variant("glibc", glibc()))
+    assert sample.remarks == ((measure.WAITED,) if is_told else ())
+
+
 def test_input_by_a_pipe_is_told() -> None:
     ask = "from hakmem import process; process.expect_command(['wc'])"
     for said, is_told in ((b"x", True), (b"", False)):
