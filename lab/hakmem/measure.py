@@ -89,6 +89,13 @@ def variants(allocators: Sequence[Allocator]) -> list[Variant]:
     return made
 
 
+def expect_baseline(wanted: str | None, among: Sequence[Variant]) -> None:
+    """LabError before anything is run: no report could be made of it."""
+    names = [variant.name for variant in among]
+    if wanted is not None and wanted not in names:
+        raise LabError(f"--baseline {wanted}: not among {', '.join(names)}")
+
+
 @dataclass(frozen=True)
 class Sample:
     """One run of one case under one variant. `values` has names of METRICS, and names of a benchmark's own figures,

@@ -84,8 +84,7 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
     extras.expect("plots", "--dossier")
     variants = contestants(allocators.resolve(names or ("all",)))
     known = [variant.name for variant in variants]
-    if incumbent is not None and incumbent not in known:
-        raise LabError(f"--baseline {incumbent}: not among {', '.join(known)}")
+    measure.expect_baseline(incumbent, variants)
     if incumbent is None:
         incumbent = SYSTEM if SYSTEM in known else known[0]
     if len(known) < 2:
