@@ -62,6 +62,17 @@ def test_the_mean_of_memory_is_over_time() -> None:
     assert "mean_rss_bytes" not in measure.values_of(replace(done, mean_rss_bytes=None))
 
 
+def test_what_is_of_the_first_process_alone_says_so() -> None:
+    """A shell that starts a program has a memory of its own."""
+    grows = shlex.join(python("held = bytearray(b'x') * (100 << 20); import time; time.sleep(0.2)"))
+    done = run(["sh", "-c", f"{grows}; true"], glibc())
+    values = measure.values_of(done)
+    assert values["peak_rss_bytes"] > 100 << 20
+    for name in ("mean_rss_bytes", "end_rss_bytes"):
+        assert values[name] < 50 << 20
+        assert "of the first process" in measure.METRICS[name].title
+
+
 FEW_PROCESSES = """
 import os, resource, sys
 launch = os.open(sys.argv[1], os.O_RDONLY)
