@@ -63,10 +63,9 @@ def test_the_mean_of_memory_is_over_time() -> None:
 
 
 def test_what_is_of_the_first_process_alone_says_so() -> None:
-    """A shell that starts a program has a memory of its own."""
-    grows = shlex.join(python("held = bytearray(b'x') * (100 << 20); import time; time.sleep(0.2)"))
-    done = run(["sh", "-c", f"{grows}; true"], glibc())
-    values = measure.values_of(done)
+    """A script that starts a program has a memory of its own."""
+    grows = python("held = bytearray(b'x') * (100 << 20); import time; time.sleep(0.2)")
+    values = measure.values_of(run(python(f"import subprocess; subprocess.run({grows!r})"), glibc()))
     assert values["peak_rss_bytes"] > 100 << 20
     for name in ("mean_rss_bytes", "end_rss_bytes"):
         assert values[name] < 50 << 20
