@@ -341,7 +341,7 @@ def _run_in(
         left_behind=left_behind,
     )
     if prove and (done.status == 0 or done.root() is not None):
-        prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
+        prove_takeover(done, words[0], Allocator(allocator.name, before) if before else allocator)
         policy = environment.get("HAKMEM_POLICY", "")
         if allocator.name == OWN and policy not in ("", "none", "auto"):
             _prove_policy(done, words[0], Path(cwd or "", policy))
