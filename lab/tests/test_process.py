@@ -301,10 +301,11 @@ def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["delay.so", "record.so"])
-def test_a_user_is_told_of_the_allocator_that_he_has_named(before: str) -> None:
+def test_a_user_is_told_of_the_allocator_that_he_has_named(before: str, tmp_path: Path) -> None:
     """And not of what is preloaded before it."""
+    program = compile_c(tmp_path / "static", "int main(void) { return 0; }", "-static")
     with pytest.raises(TakeoverError, match="no figure of it under glibc$"):
-        run(["env", "-i", "/bin/true"], glibc(), before=native.helper(before))
+        run([str(program)], glibc(), before=native.helper(before))
 
 
 @pytest.mark.parametrize(
