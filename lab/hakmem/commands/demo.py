@@ -89,9 +89,8 @@ def _table(record: ledger.Record) -> str:
 
 def _ratio(pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
     """Of medians; whether it may be chance, rounds tell in pairs."""
+    if min(min(*own, *glibc) for own, glibc in pairs.values()) <= 0:
+        return "-"
     medians = [[statistics.summary(values).median for values in pair] for pair in pairs.values()]
-    told = statistics.geometric_mean([own / glibc if glibc else 1.0 for own, glibc in medians])
-    if min(min(*own, *glibc) for own, glibc in pairs.values()) <= 0:  # no ratio can be made of each round
-        return f"?{told:.2f}"
-    interval = statistics.geometric_mean_ratio(pairs)
-    return f"{'?' if interval.holds(1) else ''}{told:.2f}"
+    told = statistics.geometric_mean([own / glibc for own, glibc in medians])
+    return f"{'?' if statistics.geometric_mean_ratio(pairs).holds(1) else ''}{told:.2f}"
