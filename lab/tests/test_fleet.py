@@ -115,6 +115,14 @@ def test_ports_of_a_host_do_not_count_as_hosts() -> None:
     assert sum(not one.ratio.holds(1) for one in found) / 200 < 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 200)
 
 
+@pytest.mark.parametrize("counter", ["process_cpu_seconds_total", 'hakmem_purged_bytes_total{job="a"}'])
+def test_what_only_grows_is_no_figure(counter: str) -> None:
+    """It says how long a process has lived."""
+    done = CliRunner().invoke(cli.cli, ["fleet", "analyse", "--prometheus", "http://localhost:1", "--by", counter, "x"])
+    assert isinstance(done.exception, LabError)
+    assert str(done.exception).endswith(f"it counts since each process began; expected rate({counter}[5m])")
+
+
 def test_what_is_one_host() -> None:
     def names(*found: Host) -> list[str]:
         return [host.name for host in fleet.dealt(found)]
