@@ -44,6 +44,7 @@ def side(name: str, word: str) -> Variant:
             if not Path(value).is_file():
                 raise LabError(f"library={value}: there is no such file")
             library = Allocator(OWN, Path(value).resolve())
+            settings.expect_callers(Path(value))  # of another version, it may ignore what the other side takes
         else:
             pairs.append(part.removeprefix(settings.PREFIX))
     assert library.library is not None
@@ -79,7 +80,7 @@ def cases(words: Sequence[str], *, sanity: bool) -> list[Case]:
         raise LabError("nothing to run: expected `-- COMMAND [ARGUMENT...]` or the name of a benchmark")
     if words[0].startswith("-"):
         raise LabError(f"{words[0]}: expected a command; options stand before it")
-    process.expect_program(words)
+    process.expect_command(words)
     return [CommandCase(tuple(words))]
 
 

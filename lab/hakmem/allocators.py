@@ -7,6 +7,7 @@ built them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping
@@ -36,8 +37,20 @@ def hakmem() -> Allocator:
     from hakmem import settings
 
     library = native.library()
+    _tell_elsewhere(library)
     settings.expect_callers(library)
     return Allocator(OWN, library)
+
+
+@functools.cache
+def _tell_elsewhere(library: Path) -> None:
+    """Who has built another checkout, and is in it, may mean that one."""
+    try:
+        here = native.checkout_around(Path.cwd())
+    except OSError:
+        return  # the working directory is gone
+    if here not in (None, native.checkout()):
+        print(f"hakmem: what runs is {library}, from where this command was installed, not {here}", file=sys.stderr)
 
 
 def glibc() -> Allocator:

@@ -21,12 +21,12 @@ from hakmem.errors import LabError
 from hakmem.measure import Case, CommandCase, Measurement, Sample, Step, Variant
 from hakmem.settings import Knob
 from hakmem.statistics import Decision, Interval
+from hakmem.sweep import KNOBS
 
 CANDIDATES = 3
 TOGETHER = 3  # knobs that are tried together
 AGAIN_SHARE = 4  # of the settings that have been tried: one n-th has another run each
 DECIDING = ("cpu_s", "peak_rss_bytes")
-KNOBS = "HAKMEM_KNOBS"
 SHOWN = (*DECIDING, "wall_s", "mean_rss_bytes")
 NOT_LEARNED = {"guard_share", "direct_free_mode", *sweep.UNRELATED}  # they look for misuse, or change nothing
 
@@ -89,7 +89,8 @@ class GivenCase(CommandCase):
 
     def knobs(self) -> str:
         """The user's."""
-        return dict(self.given).get(KNOBS, os.environ.get(KNOBS, ""))
+        own = dict(self.given).get(KNOBS, os.environ.get(KNOBS, ""))
+        return "" if own == "none" else own
 
     def run(self, variant: Variant) -> Sample:
         with tempfile.NamedTemporaryFile("w", prefix="hakmem-policy-") as file:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hakmem import statistics, words
+from hakmem import process, statistics, words
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.measure import METRICS, Metric
@@ -196,8 +196,7 @@ def _report(
     short = "all" if record.size == "sanity" else ", ".join(record.short_cases)
     size = (f"Short runs (less than 1 s and 10 M operations), which show little: {short}.",) if short else ()
     cut = ("Interrupted: whole rounds only.",) if record.interrupted else ()
-    caller = " ".join(f"{name}={value}" for name, value in record.settings.items())
-    also = (f"Set for all runs by the environment: {caller}",) if caller else ()
+    also = _callers(record)
     return Report(
         title=title,
         command=record.command,
@@ -213,6 +212,17 @@ def _report(
         },
         records=(kept,) if kept else (),
     )
+
+
+def _callers(record: Record) -> tuple[str, ...]:
+    """What the environment sets, and which variants set it for themselves: in the list of tunables the last one counts,
+    any other setting is replaced."""
+    said: list[str] = []
+    for name, value in record.settings.items():
+        own = [one for one, facts in record.variants.items() if facts.settings.get(name, value) != value]
+        what = "adds to it" if name == process.TUNABLES else "has another"
+        said.append(f"{name}={value}" + "".join(f" ({one} {what})" for one in own))
+    return (f"Set for all runs by the environment: {' '.join(said)}",) if said else ()
 
 
 # ---- The suite

@@ -41,6 +41,7 @@ ANSWER_S = 120
 FARTHEST = 300.0  # logarithms of the figures of two hosts may be apart: what is computed of them are numbers
 LONGEST_S = 100 * 365 * 86400  # of a duration
 LOOKED_BACK_S = 90 * 86400, 3650 * 86400  # for the beginning: farther where it is not within the first
+AT_PORT = re.compile(r"([^:]+|\[.+\]):\d+$")
 Z = medians.NormalDist().inv_cdf
 
 
@@ -243,7 +244,28 @@ def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) ->
     after = figures(taking_part, windows.end, windows.after_s)
     before = figures(expression, windows.begun, windows.before_s)
     known = [(host, arm) for host, arm in sorted(arms.items()) if host in after]
-    return [Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in known], len(arms) - len(known)
+    found = [Host(host, arm == ARMS[0], after[host], before.get(host)) for host, arm in known]
+    return dealt(found), len(arms) - len(known)
+
+
+def dealt(found: Sequence[Host]) -> list[Host]:
+    """As they were dealt into the arms: ports of one address are one host, or each would count for what all of them
+    have in common. Where an address is in both arms, it has several hosts behind it."""
+    by_address: dict[str, list[Host]] = {}
+    for host in found:
+        at_port = AT_PORT.match(host.name)
+        by_address.setdefault(at_port[1] if at_port else host.name, []).append(host)
+    if any(len({host.is_treated for host in own}) > 1 for own in by_address.values()):
+        return list(found)
+    return [own[0] if len(own) == 1 else _together(address, own) for address, own in by_address.items()]
+
+
+def _together(name: str, own: Sequence[Host]) -> Host:
+    """The mean of those that have a figure from before, or of all if none has one."""
+    known = [host for host in own if host.before is not None] or own
+    before = [host.before for host in known if host.before is not None]
+    after = medians.fmean(host.after for host in known)
+    return Host(name, own[0].is_treated, after, medians.fmean(before) if before else None)
 
 
 # ---- What is said ----------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def layer_of(spot: Spot, allocator: Allocator) -> Layer:
 
 def profile(command: Sequence[str], allocator: Allocator, wanted: str | None = None) -> Profile:
     """Runs the command twice: under the profiler, and once more for the figures that it would distort."""
-    process.expect_program(command)
+    process.expect_command(command)
     choice = profilers.choose(wanted)
     with tempfile.TemporaryDirectory(prefix="hakmem-hot-") as name:
         folder = Path(name)

@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from hakmem import native, process
+from hakmem import files, native, process
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.machine import Machine
@@ -37,6 +37,7 @@ SHOWN_DIGITS = 8  # of the digest, in the id
 CHANGED = "its library was changed while it was measured"
 UNBUILT = "the library in build/release is older than its sources, so it is not of this commit: ./dev build"
 ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
+BEFORE_A_PATH = r"(^|[^\w./~-](?:-\w+)?|^-\w+)"  # in a word: nothing, an option's letters, or what no path has
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
@@ -210,9 +211,9 @@ def _series(measurement: Measurement) -> Iterator[Series]:
 def _relative(word: str) -> str:
     """Without the paths of one machine: files of the tree as seen from its root, others of the home folder from
     there."""
-    for folder, name in ((native.checkout(), ""), (Path.home(), "~/")):
-        if folder is not None:
-            word = word.replace(f"{folder}/", name)
+    for folder, name in ((native.checkout(), ""), (files.home(), "~/")):
+        if folder not in (None, Path("/")):
+            word = re.sub(rf"{BEFORE_A_PATH}{re.escape(str(folder))}/", rf"\g<1>{name}", word)
     return word
 
 

@@ -43,28 +43,32 @@ METRICS = {
         Metric("user_s", "CPU time in user mode", "s"),
         Metric("system_s", "CPU time in the kernel", "s"),
         Metric("peak_rss_bytes", "peak RSS", "B"),
-        Metric("end_rss_bytes", "RSS at the end", "B"),
+        Metric("end_rss_bytes", "RSS of the first process at its end", "B"),
         Metric("idle_bytes", "memory after idling (PSS of all processes)", "B"),
-        Metric("trimmed_rss_bytes", "RSS after a trim at the end", "B"),
+        Metric("trimmed_rss_bytes", "RSS of the first process after a trim at its end", "B"),
         Metric("minor_faults", "page faults", "faults"),
         Metric("major_faults", "major page faults", "faults"),
         Metric("operations_per_s", "throughput", "1/s", less_is_better=False),
         Metric("instructions", "instructions in user mode", "instructions"),
         Metric("p99_s", "99th percentile of the latency", "s"),
         Metric("cold_s", "time from a cold start", "s"),
-        Metric("threads", "threads at the end", "threads"),
+        Metric("threads", "threads of the first process at its end", "threads"),
         Metric("system_calls", "system calls", "calls"),
         Metric("measured_s", "time of the measured part", "s"),
         Metric("cost_ns", "CPU time of an operation", "ns"),
         Metric("cost_again_ns", "CPU time of an operation from the second visit on", "ns"),
         Metric("cost_first_ns", "CPU time of an operation in the first visit", "ns"),
         Metric("excursion_s", "time from a candidate's first period to its end", "s"),
-        Metric("mean_rss_bytes", "mean RSS", "B"),
+        Metric("mean_rss_bytes", "mean RSS of the first process", "B"),
     )
 }
 
 
+LEAST_WORK = 0.1  # CPU time of a command, as a share of its time
 CEILING = "ceiling"  # the variant that is no allocator to compare with: it shows how much of a case is the case
+
+
+PRINTED = "printed the same"  # in a note on outputs that differ
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,13 @@ def variants(allocators: Sequence[Allocator]) -> list[Variant]:
         count = sum(variant.allocator.name == allocator.name for variant in made)
         made.append(Variant(f"{allocator.name} #{count + 1}" if count else allocator.name, allocator))
     return made
+
+
+def expect_baseline(wanted: str | None, among: Sequence[Variant]) -> None:
+    """LabError before anything is run: no report could be made of it."""
+    names = [variant.name for variant in among]
+    if wanted is not None and wanted not in names:
+        raise LabError(f"--baseline {wanted}: not among {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -204,6 +215,16 @@ def values_of(run: process.Run) -> dict[str, float]:
     return values
 
 
+WAITED = (
+    "it waited for nine tenths of its time or more: what a server or a container did meanwhile is in no other figure"
+)
+
+
+def waited(run: process.Run) -> bool:
+    """Whether a run that lasted did next to nothing itself. Of a client nobody learns what its server would gain."""
+    return run.wall_s >= 1 and run.user_s + run.system_s < LEAST_WORK * run.wall_s
+
+
 @dataclass(frozen=True)
 class CommandCase:
     """A command of the user's."""
@@ -222,7 +243,7 @@ class CommandCase:
     def run(self, variant: Variant) -> Sample:
         run = process.run(self.command, variant.allocator, variant.settings, timeout_s=self.timeout_s)
         self.expect_success(run)
-        remarks = run.remarks(variant.allocator)
+        remarks = (*run.remarks(variant.allocator), *([WAITED] if waited(run) else []))
         return Sample(values_of(run), run.digest(), full_size=run.wall_s >= 1, remarks=remarks)
 
     def expect_success(self, run: process.Run) -> None:
@@ -414,9 +435,17 @@ def measure(
     if not any(some for by_variant in result.samples.values() for some in by_variant.values()):
         if result.interrupted:
             raise InterruptedEarly("interrupted before the first whole round; nothing to keep")
-        reasons = [f"{failure.case} under {failure.variant}: {failure.reason}" for failure in result.failures]
-        raise LabError(reasons[0] if reasons else "no machine has run a whole round; nothing to keep")
+        raise LabError(_all_failed(result.failures))
     return result
+
+
+def _all_failed(failures: Sequence[Failure]) -> str:
+    """The first reason, with all to whom it applies: what fails under each is no fault of one."""
+    if not failures:
+        return "no machine has run a whole round; nothing to keep"
+    first = failures[0]
+    alike = [one.variant for one in failures if (one.case, one.reason) == (first.case, first.reason)]
+    return f"{first.case} under {', '.join(alike)}: {first.reason}"
 
 
 def _remarks(result: Measurement) -> list[str]:
@@ -440,7 +469,7 @@ def _compare_digests(result: Measurement) -> None:
         if len(set(digests)) <= 1:
             continue
         if not case.same_output:
-            result.notes.append(f"{case.name}: not every run printed the same")
+            result.notes.append(f"{case.name}: {_printed(by_variant)}")
             continue
         trusted = [sample.digest for sample in by_variant.get(SYSTEM, [])] or digests
         usual = max(set(trusted), key=trusted.count)
@@ -452,3 +481,16 @@ def _compare_digests(result: Measurement) -> None:
                 reason = f"its output is not that of other runs: {differs}"
                 result.failures.append(Failure(case.name, name, result.rounds, reason))
                 samples.clear()
+
+
+def _printed(by_variant: Mapping[str, Sequence[Sample]]) -> str:
+    """What differs in what was printed. Where it is the variant that makes the difference, one of them may be wrong."""
+    alike: dict[str, list[str]] = {}  # variants by what all their runs printed
+    for name in sorted(by_variant, key=lambda name: name != SYSTEM):
+        digests = [sample.digest for sample in by_variant[name]]
+        if len(set(digests)) > 1 or len(digests) == 1:
+            return f"not every run {PRINTED}"
+        if digests:
+            alike.setdefault(digests[0], []).append(name)
+    first, *others = (", ".join(names) for names in alike.values())
+    return f"each run under {first} {PRINTED}" + "".join(f", each under {names} something else" for names in others)

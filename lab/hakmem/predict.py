@@ -260,7 +260,7 @@ def predict(
     on_step: OnStep = lambda step: None,
 ) -> Answer:
     """Of the command, which is run on the incumbent alone."""
-    process.expect_program(words)
+    process.expect_command(words)
     case = delays.DelayedCase(CommandCase(tuple(words), timeout_s))
     pilot, counts = case.counted(Variant(COUNTED, incumbent))
     with tempfile.TemporaryDirectory(prefix="hakmem-predict-") as folder:

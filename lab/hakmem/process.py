@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import math
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import termios
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +194,26 @@ def expect_program(words: Sequence[str], environment: Mapping[str, str] | None =
         raise RunError(f"{words[0] or repr('')}: {there if os.path.exists(words[0]) else 'command not found'}")
 
 
+def expect_command(words: Sequence[str]) -> None:
+    """The same for a command of the user's; says so where he gives it input or libraries, which no run gets."""
+    expect_program(words)
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        print(f"hakmem: LD_PRELOAD={preloaded} is not passed on: each run has what is compared", file=sys.stderr)
+    if _has_input():
+        shell = shlex.join(["sh", "-c", f"{shlex.join(words)} < FILE"])
+        print(f"hakmem: standard input is not passed on, each run has an empty one; expected {shell}", file=sys.stderr)
+
+
+def _has_input() -> bool:
+    """Whether something waits to be read there. What is typed ahead is meant for whoever comes next."""
+    waiting = array("i", [0])
+    try:
+        fcntl.ioctl(0, termios.FIONREAD, waiting)
+        return waiting[0] > 0 and not os.isatty(0)
+    except OSError:  # closed, or of a kind that can't say
+        return False
+
+
 def run(
     command: Sequence[str],
     allocator: Allocator,
@@ -316,7 +341,7 @@ def _run_in(
         left_behind=left_behind,
     )
     if prove and (done.status == 0 or done.root() is not None):
-        prove_takeover(done, words[0], Allocator(before.name, before) if before else allocator)
+        prove_takeover(done, words[0], Allocator(allocator.name, before) if before else allocator)
         policy = environment.get("HAKMEM_POLICY", "")
         if allocator.name == OWN and policy not in ("", "none", "auto"):
             _prove_policy(done, words[0], Path(cwd or "", policy))

@@ -13,6 +13,7 @@ is likely among.
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 FIXED = "HAKMEM_ACE_ENABLED"
-EXPERIMENT = "HAKMEM_EXPERIMENT"
+KNOBS = "HAKMEM_KNOBS"
 UNRELATED = {"metrics_ms"}
 STEPS = (1 / 4, 4, 16)  # as the controller's arms
 MODE_MOST = 16  # a knob with so few values has them all
@@ -63,10 +64,15 @@ def arms(knob: Knob) -> list[int]:
 
 
 def fixed(name: str, given: Mapping[str, int]) -> Variant:
-    """The controller is off, and there is no experiment: what is set stays so."""
-    return Variant(
-        name, hakmem(), {FIXED: "0", EXPERIMENT: "none", **({"HAKMEM_KNOBS": setting_of(given)} if given else {})}
-    )
+    """There is no controller, no experiment, and no policy: what is set stays so, and nothing else is."""
+    own = {FIXED: "0", "HAKMEM_EXPERIMENT": "none", "HAKMEM_POLICY": "none"}
+    return Variant(name, hakmem(), {**own, **({KNOBS: setting_of(given)} if given else {})})
+
+
+def expect_no_knobs() -> None:
+    """LabError where the caller has set some: the default would have them, and what is tried beside it would not."""
+    if os.environ.get(KNOBS, "") not in ("", "none"):
+        raise LabError(f"{KNOBS}={os.environ[KNOBS]}: expected it not to be set, as the knobs are what is tried here")
 
 
 def setting_of(given: Mapping[str, int]) -> str:
@@ -292,7 +298,7 @@ def unfinished(search: Search) -> list[str]:
     """A line for each finalist of a search without a second stage, with its setting."""
     chosen = finalists(search.rows)
     rows = [row for row in search.rows if row[0] in chosen]
-    return [f"{screened([row])[0]}: {search.variants[row[0]].settings['HAKMEM_KNOBS']}" for row in rows]
+    return [f"{screened([row])[0]}: {search.variants[row[0]].settings[KNOBS]}" for row in rows]
 
 
 # ---- What came of it -------------------------------------------------------------------------------------------------
@@ -339,8 +345,6 @@ def report(record: Record, kept: str | None = None) -> Report:
             )
     summary += [note.removeprefix(BUDGET).capitalize() + "." for note in record.notes if note.startswith(BUDGET)]
     knobs = tuple(
-        f"{name}: {facts.settings['HAKMEM_KNOBS']}"
-        for name, facts in record.variants.items()
-        if "HAKMEM_KNOBS" in facts.settings
+        f"{name}: {facts.settings[KNOBS]}" for name, facts in record.variants.items() if KNOBS in facts.settings
     )
     return replace(base, summary=tuple(summary), notes=(*knobs, *base.notes))

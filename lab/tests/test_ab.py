@@ -45,6 +45,21 @@ def test_a_side_may_be_another_build_with_settings_of_its_own(tmp_path: Path) ->
     assert (side.allocator.name, side.allocator.library, side.settings) == ("hakmem", other, {"HAKMEM_OTHER": "1"})
 
 
+def test_a_build_that_ignores_a_setting_of_the_caller_s_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other side would have it, and the report would say that all runs have."""
+    older = tmp_path / "older.so"
+    older.write_bytes(b"older")
+    ignored = "hakmem: unknown setting HAKMEM_STATS ignored\n"
+    monkeypatch.setattr(settings, "_said", lambda library, given: ignored if library == older and given else "")
+    assert ab.side("b", f"library={older}").allocator.library == older
+    monkeypatch.setenv("HAKMEM_STATS", "text:FILE")
+    ab.side("a", "-")
+    with pytest.raises(LabError, match="unknown setting HAKMEM_STATS"):
+        ab.side("b", f"library={older}")
+
+
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
@@ -260,4 +275,5 @@ def test_what_the_environment_sets_is_set_on_the_side_with_nothing_set(
     with pytest.raises(LabError, match="A and B are the same"):
         invoke("--a", "-", "--b", "PREFAULT=1", "--", "true")
     assert ran.commands == []
-    assert "Set for all runs by the environment: HAKMEM_PREFAULT=1" in invoke("--b", "PREFAULT=0", "--", "true")
+    said = "Set for all runs by the environment: HAKMEM_PREFAULT=1 (b has another)"
+    assert said in invoke("--b", "PREFAULT=0", "--", "true")

@@ -148,6 +148,23 @@ def test_the_user_s_knobs_are_in_all_runs_and_not_tried(
     assert "knob held_slabs 64\n" in (tmp_path / "policy").read_text()
 
 
+def test_no_knobs_of_the_user_s_are_no_part_of_what_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The library ignores `none:held_slabs=64`."""
+    costs(monkeypatch, (0.8, 1.0))
+    monkeypatch.setenv("HAKMEM_KNOBS", "none")
+    tried: list[str] = []
+    counted = CommandCase.run
+
+    def run(self: CommandCase, variant: Variant) -> Sample:
+        tried.append(variant.settings.get("HAKMEM_KNOBS", ""))
+        return counted(self, variant)
+
+    monkeypatch.setattr(CommandCase, "run", run)
+    status, said = learn("-o", str(tmp_path / "policy"))
+    assert status == 0, said
+    assert tried and not any("none" in knobs for knobs in tried)
+
+
 @pytest.mark.parametrize("most", [80, 81, 87, 200])
 def test_no_more_runs_than_asked_for(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     seen = costs(monkeypatch, (0.8, 1.0))

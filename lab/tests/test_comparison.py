@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hakmem import comparison
 from hakmem.errors import LabError
@@ -121,3 +122,22 @@ def test_what_the_environment_has_set_for_all_runs_is_told() -> None:
     settings = {"MALLOC_ARENA_MAX": "2", "PYTHONMALLOC": "malloc"}
     assert said in comparison.report(command_record(WALL, settings=settings), "sort").notes
     assert not any("environment" in note for note in comparison.report(command_record(WALL), "sort").notes)
+
+
+@pytest.mark.parametrize(
+    ("environment", "of_hakmem", "said"),
+    [
+        ({"HAKMEM_KNOBS": "decay_ms=50"}, {"HAKMEM_KNOBS": "held_slabs=4"}, "decay_ms=50 (hakmem has another)"),
+        ({"HAKMEM_KNOBS": "decay_ms=50"}, {"HAKMEM_KNOBS": "decay_ms=50"}, "decay_ms=50"),
+        ({"HAKMEM_KNOBS": "decay_ms=50"}, {"HAKMEM_GOAL": "speed"}, "decay_ms=50"),
+        ({"GLIBC_TUNABLES": "a=1"}, {"GLIBC_TUNABLES": "b=1"}, "a=1 (hakmem adds to it)"),
+    ],
+)
+def test_what_a_variant_sets_for_itself_is_not_said_to_be_set_for_all(
+    environment: dict[str, str], of_hakmem: dict[str, str], said: str
+) -> None:
+    sorted_by = command_record(WALL, settings=environment)
+    own = msgspec.structs.replace(sorted_by.variants["hakmem"], settings=of_hakmem)
+    changed = msgspec.structs.replace(sorted_by, variants={**sorted_by.variants, "hakmem": own})
+    (name,) = environment
+    assert f"Set for all runs by the environment: {name}={said}" in comparison.report(changed, "sort").notes

@@ -166,6 +166,7 @@ def test_calls_are_the_total_of_strace() -> None:
     head = "% time     seconds  usecs/call     calls    errors syscall\n 60.00    0.1     1     50     2 read\n"
     assert cases.counted_calls(head + "100.00    0.000000           0      1234        45 total\n") == 1234
     assert cases.counted_calls(head + "100.00    0.000000                  77           total\n") == 77
+    assert cases.counted_calls(head + "100,00    0,000000           0      1234        45 total\n") == 1234
     assert cases.counted_calls(head) is None
 
 

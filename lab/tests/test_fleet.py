@@ -96,6 +96,48 @@ def test_hosts_that_are_left_out_are_counted() -> None:
         assert said in fleet.lines(fleet.analyse(some, 0.002), "x", True, windows)[1]
 
 
+def on_ports(hosts: list[Host], count: int) -> list[Host]:
+    """Of each host so many processes, each with an endpoint of its own, which share the host's week."""
+    source = random.Random(1)
+    made = []
+    for host in hosts:
+        for port in range(count):
+            level = math.exp(source.gauss(0, BETWEEN_HOSTS))
+            before = None if host.before is None else host.before * level
+            made.append(Host(f"{host.name}:{port}", host.is_treated, host.after * level, before))
+    return made
+
+
+def test_ports_of_a_host_do_not_count_as_hosts() -> None:
+    """They were dealt together, and what happens to one happens to all: as hosts, they would show what is chance."""
+    found = [fleet.analyse(fleet.dealt(on_ports(simulated(seed, 40), 10)), 0.0) for seed in range(200)]
+    assert all(one.treated + one.control == 40 for one in found)
+    assert sum(not one.ratio.holds(1) for one in found) / 200 < 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 200)
+
+
+@pytest.mark.parametrize("counter", ["process_cpu_seconds_total", 'hakmem_purged_bytes_total{job="a"}'])
+def test_what_only_grows_is_no_figure(counter: str) -> None:
+    """It says how long a process has lived."""
+    done = CliRunner().invoke(cli.cli, ["fleet", "analyse", "--prometheus", "http://localhost:1", "--by", counter, "x"])
+    assert isinstance(done.exception, LabError)
+    assert str(done.exception).endswith(f"it counts since each process began; expected rate({counter}[5m])")
+
+
+def test_what_is_one_host() -> None:
+    def names(*found: Host) -> list[str]:
+        return [host.name for host in fleet.dealt(found)]
+
+    one, other = Host("a:1", True, 1.0, 2.0), Host("a:2", True, 3.0, 4.0)
+    assert fleet.dealt([one, other]) == [Host("a", True, 2.0, 3.0)]
+    assert fleet.dealt([one, Host("a:2", True, 3.0, None)]) == [Host("a", True, 1.0, 2.0)]
+    assert fleet.dealt([Host("a:1", True, 1.0, None), Host("a:2", True, 3.0, None)]) == [Host("a", True, 2.0, None)]
+    assert names(one, other, Host("b:1", False, 1.0, 1.0)) == ["a", "b:1"]
+    behind_one_address = [one, Host("a:2", False, 1.0, 1.0)]
+    assert fleet.dealt(behind_one_address) == behind_one_address
+    assert names(Host("[fe80::1]:1", True, 1.0, 1.0), Host("[fe80::1]:2", True, 1.0, 1.0)) == ["[fe80::1]"]
+    assert names(Host("fe80::1", True, 1.0, 1.0), Host("fe80::2", True, 1.0, 1.0)) == ["fe80::1", "fe80::2"]
+
+
 def test_what_can_t_be_compared() -> None:
     with pytest.raises(LabError, match="5 hosts in treatment: expected 8 at least"):
         fleet.analyse(simulated(1, count=100, share=0.05), 0.002)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hakmem import ledger
+from hakmem import ledger, native
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.ledger import Expected, Record, Series
@@ -331,3 +331,32 @@ def test_paths_of_one_machine_stay_out(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr("sys.argv", ["hakmem", "compare", f"{tmp_path}/script.py"])
     made = ledger.from_measurement(measurement(sample(1)), "compare", start=MACHINE)
     assert made.command == "hakmem compare '~/script.py'"
+
+
+@pytest.mark.parametrize(
+    ("home", "word", "kept"),
+    [
+        ("/h", "/h/a", "~/a"),
+        ("/h", "--file=/h/a:/h/b", "--file=~/a:~/b"),
+        ("/h", "-I/h/a", "-I~/a"),
+        ("/h", "cat /h/a", "cat ~/a"),
+        ("/h", "/mnt/h/a", "/mnt/h/a"),
+        ("/h", "./x-a/h/a", "./x-a/h/a"),
+        ("/", "tcp://127.0.0.1:8786", "tcp://127.0.0.1:8786"),
+        ("/", "/usr//bin/sort", "/usr//bin/sort"),
+        (None, "/usr/bin/sort", "/usr/bin/sort"),
+    ],
+)
+def test_a_command_stays_one_that_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, word: str, kept: str
+) -> None:
+    """Also of a user without a home folder, whom a container names by a number."""
+
+    def found() -> Path:
+        if home is None:
+            raise RuntimeError("Could not determine home directory.")
+        return Path(home)
+
+    monkeypatch.setattr(Path, "home", found)
+    monkeypatch.setattr(native, "checkout", lambda: None)
+    assert ledger._relative(word) == kept

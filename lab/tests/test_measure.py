@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -161,7 +161,7 @@ def test_a_machine_on_which_nothing_succeeds_is_left_out(names: tuple[str, ...],
     assert len(done.values("case", "a", "wall_s")) == 6
     left = [f"{name} was left out: prog: command not found" for name in names if name.startswith("bare")]
     assert done.notes == left
-    with pytest.raises(LabError, match="^case under a: prog: command not found$"):
+    with pytest.raises(LabError, match="^case under a, b: prog: command not found$"):
         measure.measure([Scripted(numbered)], variants("a", "b"), 6, warmup=warmup, place=Machines("bare"))
 
 
@@ -239,6 +239,14 @@ def test_when_nothing_succeeds_the_first_reason_is_told() -> None:
         measure.measure([Scripted(failing("a", 0))], variants("a"), 3)
 
 
+def test_what_fails_under_all_is_no_fault_of_the_first() -> None:
+    def behaviour(name: str, number: int) -> Sample:
+        raise LabError("grep ended with exit status 1" if name != "c" else "grep was killed by signal 11")
+
+    with pytest.raises(LabError, match="^case under a, b: grep ended with exit status 1$"):
+        measure.measure([Scripted(behaviour)], variants("a", "c", "b"), 3)
+
+
 def test_a_variant_that_a_case_does_not_support_is_no_failure() -> None:
     done = measure.measure([Scripted(numbered)], variants("a", "unsupported"), 2)
     assert done.failures == [] and done.samples["case"]["unsupported"] == []
@@ -272,6 +280,24 @@ def test_output_that_may_differ_is_worth_a_note_only() -> None:
     done = measure.measure([case], variants("a", "b"), 2, warmup=0)
     assert done.failures == [] and done.notes == ["case: not every run printed the same"]
     assert len(done.values("case", "a", "wall_s")) == 2
+
+
+@pytest.mark.parametrize(
+    ("digests", "said"),
+    [
+        ({"a": "23", "glibc": "11"}, "not every run printed the same"),
+        ({"a": "2", "glibc": "1"}, "not every run printed the same"),
+        ({"a": "22", "glibc": "11"}, "each run under glibc printed the same, each under a something else"),
+        (
+            {"a": "22", "b": "11", "glibc": "11", "c": "33"},
+            "each run under glibc, b printed the same, each under a something else, each under c something else",
+        ),
+    ],
+)
+def test_output_that_goes_by_the_variant_is_told_from_chance(digests: Mapping[str, str], said: str) -> None:
+    case = Scripted(printing(**{name: list(some) for name, some in digests.items()}), same_output=False)
+    done = measure.measure([case], variants(*digests), len(digests["a"]), warmup=0)
+    assert done.notes == [f"case: {said}"]
 
 
 def test_full_size_is_said_of_all_runs_or_not_at_all() -> None:

@@ -46,6 +46,22 @@ def hakmem_with(closed: str, *words: object) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.parametrize("folder", [".", "src", "own"])
+def test_who_is_in_another_checkout_is_told_which_library_runs(folder: str, tmp_path: Path) -> None:
+    """He may have built that one."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "src" / "hakmem.c").touch()
+    root = native.checkout()
+    there = root if folder == "own" else tmp_path / folder
+    words = ["compare", "-n", "1", "--warmup", "0", "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hakmem", *words], cwd=there, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    said = f"hakmem: what runs is {native.library()}, from where this command was installed, not {tmp_path}\n"
+    assert done.returncode == 0 and done.stderr.count(said) == (folder != "own")
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-"])
 def test_closed_standard_error(closed: str, tmp_path: Path) -> None:
     """What would be said there is said nowhere."""
@@ -256,14 +272,16 @@ def test_zsh_serves_the_first_tab() -> None:
         (["compare", "--nosuch", "--", "true"], "hakmem: No such option"),
         (["compare", "--keep", "Bad Name", "--", "true"], "hakmem: --keep Bad Name: expected a name of small letters"),
         (["bench", "nosuch"], "hakmem: no case 'nosuch'"),
+        (["bench", "--baseline", "x", "--sanity", "hot"], "hakmem: --baseline x: not among hakmem, glibc, ceiling"),
+        (["replay", "--baseline", "x", "--sanity", "lua"], "hakmem: --baseline x: not among hakmem, glibc"),
         (["demo", "--only", "nosuch"], "hakmem: no program 'nosuch'"),
         (["nosuch"], "hakmem: No such command 'nosuch'"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is run: there is no line of a round."""
     status, out, err = call(words, capsys)
-    last = [one for one in err.splitlines() if "warm-up" not in one]
-    assert status == 2 and out == "" and len(last) == 1 and last[0].startswith(line), (status, out, err)
+    assert status == 2 and out == "" and err.count("\n") == 1 and err.startswith(line), (status, out, err)
 
 
 def test_command_that_fails_under_one_allocator_only(

@@ -62,6 +62,16 @@ def test_the_mean_of_memory_is_over_time() -> None:
     assert "mean_rss_bytes" not in measure.values_of(replace(done, mean_rss_bytes=None))
 
 
+def test_what_is_of_the_first_process_alone_says_so() -> None:
+    """A script that starts a program has a memory of its own."""
+    grows = python("held = bytearray(b'x') * (100 << 20); import time; time.sleep(0.2)")
+    values = measure.values_of(run(python(f"import subprocess; subprocess.run({grows!r})"), glibc()))
+    assert values["peak_rss_bytes"] > 100 << 20
+    for name in ("mean_rss_bytes", "end_rss_bytes"):
+        assert values[name] < 50 << 20
+        assert "of the first process" in measure.METRICS[name].title
+
+
 FEW_PROCESSES = """
 import os, resource, sys
 launch = os.open(sys.argv[1], os.O_RDONLY)
@@ -288,6 +298,66 @@ def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
         run([str(script)], glibc())
     with pytest.raises(LabError, match="no command"):
         run([], glibc())
+
+
+@pytest.mark.parametrize("before", ["delay.so", "record.so"])
+def test_a_user_is_told_of_the_allocator_that_he_has_named(before: str, tmp_path: Path) -> None:
+    """And not of what is preloaded before it."""
+    program = compile_c(tmp_path / "static", "int main(void) { return 0; }", "-static")
+    with pytest.raises(TakeoverError, match="no figure of it under glibc$"):
+        run([str(program)], glibc(), before=native.helper(before))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        ("< FILE", True),
+        ("< /dev/null", False),
+        ("<&-", False),
+        ("< EMPTY", False),
+    ],
+)
+def test_input_that_no_run_gets_is_told(given: str, is_told: bool, tmp_path: Path) -> None:
+    """`hakmem compare -- sort < FILE` would compare how fast nothing is sorted."""
+    (tmp_path / "FILE").write_text("b\na\n")
+    (tmp_path / "EMPTY").touch()
+    ask = "from hakmem import process; process.expect_command(['sort', '-t', ' '])"
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {given}', sys.executable, ask], cwd=tmp_path, capture_output=True, text=True
+    )
+    shown = "hakmem: standard input is not passed on, each run has an empty one; expected sh -c "
+    command = shlex.quote("sort -t ' ' < FILE")
+    assert (done.returncode, done.stderr) == (0, f"{shown}{command}\n" if is_told else "")
+
+
+def test_libraries_that_no_run_gets_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An image may preload another allocator for all that runs in it."""
+    process.expect_command(["true"])
+    assert "LD_PRELOAD" not in capsys.readouterr().err
+    monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so.2")
+    process.expect_command(["true"])
+    said = "hakmem: LD_PRELOAD=libjemalloc.so.2 is not passed on: each run has what is compared\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("wall_s", "cpu_s", "is_told"), [(2, 0.1, True), (2, 0.3, False), (0.5, 0.0, False)])
+def test_a_client_is_not_taken_for_its_server(
+    monkeypatch: pytest.MonkeyPatch, wall_s: float, cpu_s: float, is_told: bool
+) -> None:
+    """`docker run IMAGE`, say, is a client, and its own malloc is proved to be the allocator's."""
+    done = replace(run(["true"], glibc()), wall_s=wall_s, user_s=cpu_s / 2, system_s=cpu_s / 2)
+    monkeypatch.setattr(process, "run", lambda *_, **__: done)
+    sample = measure.CommandCase(("client",)).run(measure.Variant("glibc", glibc()))
+    assert sample.remarks == ((measure.WAITED,) if is_told else ())
+
+
+def test_input_by_a_pipe_is_told() -> None:
+    ask = "from hakmem import process; process.expect_command(['wc'])"
+    for said, is_told in ((b"x", True), (b"", False)):
+        done = subprocess.run([sys.executable, "-c", ask], input=said, capture_output=True)
+        assert (b"standard input is not passed on" in done.stderr) is is_told
 
 
 def test_a_run_that_outlives_its_limit_is_ended_with_all_it_started(tmp_path: Path) -> None:

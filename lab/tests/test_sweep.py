@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hakmem import behaviours, cli, native, settings, sweep
+from hakmem import behaviours, cli, measure, native, settings, sweep
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
 from hakmem.ledger import VariantFacts
@@ -53,6 +53,7 @@ def test_a_setting_has_no_controller() -> None:
     assert sweep.fixed("name", {"decay_ms": 10}).settings == {
         "HAKMEM_ACE_ENABLED": "0",
         "HAKMEM_EXPERIMENT": "none",
+        "HAKMEM_POLICY": "none",
         "HAKMEM_KNOBS": "decay_ms=10",
     }
 
@@ -277,6 +278,19 @@ def test_what_makes_no_sweep_is_refused(words: list[str], said: str, monkeypatch
     monkeypatch.setattr(sweep, "run", lambda *_: pytest.fail("measures"))
     done = CliRunner().invoke(cli.cli, ["sweep", *words, "--", "behaviour", "hot"])
     assert done.exit_code != 0 and isinstance(done.exception, LabError) and said in str(done.exception)
+
+
+@pytest.mark.parametrize("words", [["sweep", "--", "behaviour", "hot"], ["adapt", "switching"]])
+def test_the_default_is_the_default(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Knobs in the environment are not in what has knobs of its own: a setting would be compared with another one than
+    is said."""
+    monkeypatch.setattr(sweep, "run", lambda *_: pytest.fail("measures"))
+    monkeypatch.setattr(measure, "measure", lambda *_, **__: pytest.fail("measures"))
+    monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
+    monkeypatch.setenv("HAKMEM_KNOBS", "decay_ms=50")
+    done = CliRunner().invoke(cli.cli, words)
+    assert isinstance(done.exception, LabError)
+    assert "HAKMEM_KNOBS=decay_ms=50: expected it not to be set" in str(done.exception)
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])

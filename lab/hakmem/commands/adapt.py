@@ -47,6 +47,7 @@ def switching(
     """
     from hakmem import adapt, ledger, machine, measure, native, progress, settings, sweep
 
+    sweep.expect_no_knobs()
     chosen = adapt.best_of(best)
     own = settings.parse(given, native.library())
     default = sweep.fixed(sweep.DEFAULT, {})
@@ -85,7 +86,7 @@ def excursion(
     from hakmem import adapt, ledger, machine, measure, native, process, progress, settings
 
     if on is None:
-        process.expect_program(words)
+        process.expect_command(words)
     case = adapt.ExcursionCase(words, assignment=assignment)
     variants = adapt.excursion_variants(settings.parse(given, native.library()))
     start = machine.facts()

@@ -140,10 +140,9 @@ def command(
     _expect_one(primary, comparison.COMPARED)
     primary, rounds = primary or "wall_s", rounds or ROUNDS
     variants = measure.variants(allocators.resolve(names or ("hakmem,glibc",)))
-    if baseline is not None and baseline not in {variant.name for variant in variants}:
-        raise LabError(f"--baseline {baseline}: not among {', '.join(variant.name for variant in variants)}")
+    measure.expect_baseline(baseline, variants)
     if on is None:
-        process.expect_program(words)
+        process.expect_command(words)
     start = machine.facts()
     case = measure.CommandCase(tuple(words), timeout)
     with places.opened(on) as place, progress.shown() as on_step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -62,23 +63,34 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     return 1 if failed else 0
 
 
+CHANCE = "?: may be chance, the 95 % interval of the ratio holds 1. So may be one in twenty of the others."
+
+
 def _table(record: ledger.Record) -> str:
     """A line per program: medians of both, and hakmem's over glibc's."""
     lines: list[list[str]] = []
-    ratios: dict[str, list[float]] = {name: [] for name in METRICS.values()}
+    found: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in METRICS.values()}
     for case in record.cases:
         line = [case]
-        for metric, found in ratios.items():
+        for metric, pairs in found.items():
             glibc, own = (record.values(case, variant, metric) for variant in ("glibc", "hakmem"))
             if not (glibc and own):
                 line += ["", "", "failed"]
                 continue
-            medians = statistics.summary(glibc).median, statistics.summary(own).median
-            found.append(medians[1] / medians[0] if medians[0] else 1.0)
+            pairs[case] = own, glibc
             unit = measure.METRICS[metric].unit.replace("faults", "")
-            line += [*(words.amount(median, unit) for median in medians), f"{found[-1]:.2f}"]
+            medians = (words.amount(statistics.summary(values).median, unit) for values in (glibc, own))
+            line += [*medians, _ratio({case: pairs[case]})]
         lines.append(line)
-    if all(ratios.values()):
-        means = (["", "", f"{statistics.geometric_mean(found):.2f}"] for found in ratios.values())
-        lines.append(["geometric mean", *(word for mean in means for word in mean)])
-    return words.grouped_table("program", METRICS, ("glibc", "hakmem", "ratio"), lines)
+    if all(found.values()):
+        lines.append(["geometric mean", *(word for pairs in found.values() for word in ("", "", _ratio(pairs)))])
+    return words.grouped_table("program", METRICS, ("glibc", "hakmem", "ratio"), lines) + f"\n{CHANCE}"
+
+
+def _ratio(pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
+    """Of medians; whether it may be chance, rounds tell in pairs."""
+    if min(min(*own, *glibc) for own, glibc in pairs.values()) <= 0:
+        return "-"
+    medians = [[statistics.summary(values).median for values in pair] for pair in pairs.values()]
+    told = statistics.geometric_mean([own / glibc for own, glibc in medians])
+    return f"{'?' if statistics.geometric_mean_ratio(pairs).holds(1) else ''}{told:.2f}"

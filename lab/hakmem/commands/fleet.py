@@ -64,6 +64,8 @@ def analyse(
 
     if not re.fullmatch(r"[a-zA-Z_]\w*", label, re.ASCII):
         raise LabError(f"--host {label}: expected the name of a label")
+    if expression and re.fullmatch(r"[\w:]+_total(\{[^{}]*\})?", expression.strip()):
+        raise LabError(f"--by {expression}: it counts since each process began; expected rate({expression}[5m])")
     ask, end, before_s = fleet.prometheus(url), time.time(), fleet.duration(before)
     wanted = fleet.moment(since) if since else None
     begun = fleet.begun(ask, name, end)

@@ -125,7 +125,7 @@ def _from_runs(
     from hakmem import settings as known_settings
     from hakmem.errors import LabError
 
-    process.expect_program(words)
+    process.expect_command(words)
     start = machine.facts()
     with progress.shown() as on_step:
         done = between_runs.learn(

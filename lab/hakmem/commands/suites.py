@@ -61,6 +61,7 @@ def compare(
     """Measures, keeps and shows; `title` is the record's kind, too. Returns the exit status."""
     from hakmem import comparison, ledger, machine, measure, progress
 
+    measure.expect_baseline(baseline, variants)
     start = machine.facts()
     with places.opened(on) as place, progress.shown() as on_step:
         done = measure.measure(cases, variants, rounds, warmup=warmup, on_step=on_step, place=place)

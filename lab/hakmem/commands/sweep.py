@@ -55,6 +55,7 @@ def command(
     from hakmem.errors import LabError
 
     extras.expect("sweep", "hakmem sweep")
+    sweep.expect_no_knobs()
     cases = sweep.cases(what[1:] if what[:1] == ("--",) else what, seconds)
     knobs = settings.knobs(native.library())
     known = [knob.name for knob in knobs if knob.name not in sweep.UNRELATED]

@@ -47,8 +47,8 @@ def strace_refusal() -> str | None:
 
 
 def counted_calls(summary: str) -> float | None:
-    """The sum that `strace -c` prints."""
-    found = re.search(r"^100\.00 +\S+ +(?:\S+ +)?(\d+) +(?:\d+ +)?total$", summary, re.MULTILINE)
+    """The sum that `strace -c` prints, with the decimal comma or point of the caller's locale."""
+    found = re.search(r"^100[^\s\d]+00 +\S+ +(?:\S+ +)?(\d+) +(?:\d+ +)?total$", summary, re.MULTILINE)
     return float(found[1]) if found else None
 
 

@@ -84,13 +84,13 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
     extras.expect("plots", "--dossier")
     variants = contestants(allocators.resolve(names or ("all",)))
     known = [variant.name for variant in variants]
-    if incumbent is not None and incumbent not in known:
-        raise LabError(f"--baseline {incumbent}: not among {', '.join(known)}")
+    measure.expect_baseline(incumbent, variants)
     if incumbent is None:
         incumbent = SYSTEM if SYSTEM in known else known[0]
     if len(known) < 2:
         raise LabError(f"--with {known[0]}: nothing to compare it with")
-    for words in (*plan.commands, *([plan.client] if plan.client else [])):
+    process.expect_command(plan.commands[0])
+    for words in (*plan.commands[1:], *([plan.client] if plan.client else [])):
         process.expect_program(words)
     twice = next((words for number, words in enumerate(plan.commands) if words in plan.commands[:number]), None)
     if twice is not None:
@@ -183,7 +183,7 @@ def _tell(rule: rules.Rule) -> None:
 def compare_outputs(done: Measurement, incumbent: str) -> None:
     """Who prints something else than the incumbent has failed. Where the incumbent itself differs from run to run, its
     output tells nothing."""
-    done.notes = [note for note in done.notes if not note.endswith("not every run printed the same")]
+    done.notes = [note for note in done.notes if measure.PRINTED not in note]
     for case, by_variant in done.samples.items():
         usual = {digest for sample in by_variant.get(incumbent, []) for digest in sample.digest.split()}
         if len(usual) != 1:
