@@ -81,6 +81,7 @@ class Process:
     threads: int | None = None  # alive at the end
     trimmed_rss_bytes: int | None = None  # None also: nobody asked for it, or the allocator can't be asked
     file: tuple[int, int] = NO_FILE  # device and inode of the program
+    behind: str = ""  # the file of the malloc that it would have with nothing preloaded; empty: the one it has
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,13 @@ class Run:
         others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
-        return (*([own] if others else []), *([left] if self.left_behind else []))
+        usual = {
+            f"{os.path.basename(one.program)} is on malloc of {one.behind} by itself; to compare with that, "
+            f"--with own={one.behind}"
+            for one in self.processes
+            if one.behind and not C_LIBRARY.match(os.path.basename(one.behind))
+        }
+        return (*sorted(usual), *([own] if others else []), *([left] if self.left_behind else []))
 
     def how_it_ended(self, name: str) -> str:
         """The command, what became of it, and the last that it said."""
@@ -621,6 +628,7 @@ def read_witnesses(folder: Path) -> list[Process]:
                 threads=int(said["threads"]) if "threads" in said else None,
                 trimmed_rss_bytes=in_bytes.get("trimmed"),
                 file=_file(facts.get("file", "")),
+                behind=facts.get("behind", ""),
             )
         )
     return found

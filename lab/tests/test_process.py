@@ -300,6 +300,19 @@ def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
         run([], glibc())
 
 
+def test_a_program_that_is_linked_with_an_allocator_is_told(tmp_path: Path) -> None:
+    """As Debian's redis-server is: on the C library's malloc it isn't what its users have now."""
+    own = compile_c(tmp_path / "libown.so", EXPORTED, "-shared", "-fPIC")
+    program = compile_c(tmp_path / "program", PRINTS.replace("return 3", "return 0"), str(own))
+    plain = compile_c(tmp_path / "plain", PRINTS.replace("return 3", "return 0"))
+    said = f"program is on malloc of {own} by itself; to compare with that, --with own={own}"
+    for allocator in (glibc(), hakmem()):
+        for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
+            assert run(command, allocator).remarks(allocator) == (said,)
+        assert run([str(plain)], allocator).remarks(allocator) == ()
+    assert run([str(program)], Allocator("own", own)).remarks(Allocator("own", own)) == ()
+
+
 @pytest.mark.parametrize("before", ["delay.so", "record.so"])
 def test_a_user_is_told_of_the_allocator_that_he_has_named(before: str, tmp_path: Path) -> None:
     """And not of what is preloaded before it."""
