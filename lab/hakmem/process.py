@@ -81,7 +81,7 @@ class Process:
     threads: int | None = None  # alive at the end
     trimmed_rss_bytes: int | None = None  # None also: nobody asked for it, or the allocator can't be asked
     file: tuple[int, int] = NO_FILE  # device and inode of the program
-    behind: str = ""  # the file of the malloc that it would have with nothing preloaded; empty: the one it has
+    behind: str = ""  # the file of the malloc that is searched after what is preloaded; empty: there is none
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Run:
             f"{os.path.basename(one.program)} is on malloc of {one.behind} by itself; to compare with that, "
             f"--with own={one.behind}"
             for one in self.processes
-            if one.behind and not C_LIBRARY.match(os.path.basename(one.behind))
+            if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
         }
         return (*sorted(usual), *([own] if others else []), *([left] if self.left_behind else []))
 
@@ -132,6 +132,24 @@ class Run:
     def digest(self) -> str:
         """Of all that it printed."""
         return hashlib.sha256(b"".join(self.sums)).hexdigest()[:16]
+
+
+@functools.cache
+def _has_malloc_of(program: str, library: str, is_c_librarys: bool) -> bool:
+    """Whether a program has that library's malloc by itself, and not the C library's: it is searched before the C
+    library. Where the C library is preloaded, it isn't in its place: then what the program asks for says it."""
+    from hakmem import elf
+
+    if C_LIBRARY.match(os.path.basename(library)):
+        return False
+    if not is_c_librarys:
+        return True
+    try:
+        needed = [os.path.basename(name) for name in elf.read(Path(program)).needed]
+    except LabError:
+        return False
+    before = needed[: next((place for place, name in enumerate(needed) if C_LIBRARY.match(name)), len(needed))]
+    return os.path.basename(library) in before
 
 
 def ending(status: int) -> str:

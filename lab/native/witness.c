@@ -4,8 +4,8 @@
  * start (a counter in the name tells apart programs that one process ran one after another by exec):
  *
  *     PID.N.start    lines `malloc PATH`, `calloc PATH`, `realloc PATH`, `free PATH`: the file that the dynamic linker
- *                    resolves each to; `behind PATH` where another library of the program has a malloc: the one that it
- *                    would have by itself; `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
+ *                    resolves each to; `behind PATH` where a library that is searched after what is preloaded has a malloc;
+ *                    `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
  *                    `program PATH`, `file DEVICE INODE` of that program
  *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
  *                    exits in an orderly way. With ALLOCATOR_WITNESS_TRIM in the environment also `trimmed N KiB`:
@@ -47,7 +47,7 @@ static const char *owned(void) {
     return is_owned ? "owned yes\n" : "owned no\n";
 }
 
-/* The file of the malloc that the program would have without what is preloaded; NULL where it has been preloaded itself. */
+/* The file of the malloc that is searched after what is preloaded; NULL where there is none. */
 static const char *behind(void) {
     Dl_info info;
     void *found = dlsym(RTLD_NEXT, "malloc");

@@ -304,7 +304,11 @@ def test_a_program_that_is_linked_with_an_allocator_is_told(tmp_path: Path) -> N
     """As Debian's redis-server is: on the C library's malloc it isn't what its users have now."""
     own = compile_c(tmp_path / "libown.so", EXPORTED, "-shared", "-fPIC")
     program = compile_c(tmp_path / "program", PRINTS.replace("return 3", "return 0"), str(own))
-    plain = compile_c(tmp_path / "plain", PRINTS.replace("return 3", "return 0"))
+    user = compile_c(
+        tmp_path / "libuser.so", "int use(void) { return 0; }", "-shared", "-fPIC", "-Wl,--no-as-needed", str(own)
+    )
+    source = PRINTS.replace("return 3", "return use()").replace("int main", "int use(void); int main")
+    plain = compile_c(tmp_path / "plain", source, str(user))  # the C library comes before what a library brings
     said = f"program is on malloc of {own} by itself; to compare with that, --with own={own}"
     for allocator in (glibc(), hakmem()):
         for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
