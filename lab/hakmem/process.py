@@ -122,7 +122,21 @@ class Run:
             for one in self.processes
             if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
         }
-        return (*sorted(usual), *([own] if others else []), *([left] if self.left_behind else []))
+        said = sorted({*usual, *self._beside_malloc()})
+        return (*said, *([own] if others else []), *([left] if self.left_behind else []))
+
+    def _beside_malloc(self) -> Iterator[str]:
+        """Allocators of its programs that no preload reaches. Of Python's pools only where it was started as it is: who
+        starts it otherwise (env, a shell) may have turned them off."""
+        from hakmem import elf
+
+        is_as_started = [one.pid for one in self.processes].count(self.pid) == 1
+        has_pools = is_as_started and os.environ.get("PYTHONMALLOC") not in ("malloc", "malloc_debug")
+        for one in self.processes:
+            for name in _private_allocators(one.program):
+                if name != elf.PYTHONS_POOLS or (has_pools and one.pid == self.pid):
+                    program = os.path.basename(one.program)
+                    yield f"{program} has {name} beside malloc: what it takes from there is not compared"
 
     def how_it_ended(self, name: str) -> str:
         """The command, what became of it, and the last that it said."""
@@ -132,6 +146,16 @@ class Run:
     def digest(self) -> str:
         """Of all that it printed."""
         return hashlib.sha256(b"".join(self.sums)).hexdigest()[:16]
+
+
+@functools.cache
+def _private_allocators(program: str) -> tuple[str, ...]:
+    from hakmem import elf
+
+    try:
+        return tuple(elf.read(Path(program)).private_allocators)
+    except LabError:
+        return ()
 
 
 @functools.cache
