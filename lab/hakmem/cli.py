@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -112,6 +113,14 @@ def cli() -> None:
     """Runs programs on hakmem, compares allocators on your own command, and keeps evidence for every figure."""
 
 
+def _have_a_home() -> None:
+    """Of a user whom only a number names it is the root of all, as containers have it: much else asks for one."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = "/"
+
+
 def _nowhere() -> TextIO:
     """In place of what is closed. What is run finds it closed."""
     return open(os.devnull, "w")
@@ -126,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print("hakmem: standard output is closed", file=sys.stderr)
             sys.exit(2)
         sys.stdout = _nowhere()
+    _have_a_home()
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # names that are no text

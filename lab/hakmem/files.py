@@ -18,14 +18,6 @@ from hakmem import extras
 from hakmem.errors import LabError
 
 
-def home() -> Path:
-    """The user's; the root of all for a user without one, whom only a number names, as containers say of him."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        return Path("/")
-
-
 def check(file: Path) -> None:
     """It can be written, or the command ends before anything is run. Nothing is opened or made for it: a link stays
     one, and who reads a pipe is not told of an end."""

@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from hakmem import files, native, process
+from hakmem import native, process
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.machine import Machine
@@ -211,7 +211,7 @@ def _series(measurement: Measurement) -> Iterator[Series]:
 def _relative(word: str) -> str:
     """Without the paths of one machine: files of the tree as seen from its root, others of the home folder from
     there."""
-    for folder, name in ((native.checkout(), ""), (files.home(), "~/")):
+    for folder, name in ((native.checkout(), ""), (Path.home(), "~/")):
         if folder not in (None, Path("/")):
             word = re.sub(rf"{BEFORE_A_PATH}{re.escape(str(folder))}/", rf"\g<1>{name}", word)
     return word

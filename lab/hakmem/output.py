@@ -80,13 +80,9 @@ def show(
     if plain[0]:
         forms.append((plain[0], lambda: plain[1]))
     if markdown_file:
-        from hakmem.report import markdown
-
-        forms.append((markdown_file, lambda: markdown.render(shown)))
+        forms.append((markdown_file, lambda: _markdown(shown)))
     if html_file:
-        from hakmem.report import html
-
-        forms.append((html_file, lambda: html.render(shown)))
+        forms.append((html_file, lambda: _html(shown)))
     taken, not_written = False, None
     for file, made in forms:
         try:
@@ -99,3 +95,16 @@ def show(
         table.write(shown, sys.stdout)
     if not_written:
         raise not_written
+
+
+def _markdown(shown: Report) -> str:
+    from hakmem.report import markdown
+
+    return markdown.render(shown)
+
+
+def _html(shown: Report) -> str:
+    """What it takes to draw is loaded when what was measured is written: that can fail for reasons of its own."""
+    from hakmem.report import html
+
+    return html.render(shown)

@@ -81,6 +81,7 @@ class Process:
     threads: int | None = None  # alive at the end
     trimmed_rss_bytes: int | None = None  # None also: nobody asked for it, or the allocator can't be asked
     file: tuple[int, int] = NO_FILE  # device and inode of the program
+    behind: str = ""  # the file of the malloc that is searched after what is preloaded; empty: there is none
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,27 @@ class Run:
         others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
-        return (*([own] if others else []), *([left] if self.left_behind else []))
+        usual = {
+            f"{os.path.basename(one.program)} is on malloc of {one.behind} by itself; to compare with that, "
+            f"--with own={one.behind}"
+            for one in self.processes
+            if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
+        }
+        said = sorted({*usual, *self._beside_malloc()})
+        return (*said, *([own] if others else []), *([left] if self.left_behind else []))
+
+    def _beside_malloc(self) -> Iterator[str]:
+        """Allocators of its programs that no preload reaches. Of Python's pools only where it was started as it is: who
+        starts it otherwise (env, a shell) may have turned them off."""
+        from hakmem import elf
+
+        is_as_started = [one.pid for one in self.processes].count(self.pid) == 1
+        has_pools = is_as_started and os.environ.get("PYTHONMALLOC") not in ("malloc", "malloc_debug")
+        for one in self.processes:
+            for name in _private_allocators(one.program):
+                if name != elf.PYTHONS_POOLS or (has_pools and one.pid == self.pid):
+                    program = os.path.basename(one.program)
+                    yield f"{program} has {name} beside malloc: what it takes from there is not compared"
 
     def how_it_ended(self, name: str) -> str:
         """The command, what became of it, and the last that it said."""
@@ -125,6 +146,34 @@ class Run:
     def digest(self) -> str:
         """Of all that it printed."""
         return hashlib.sha256(b"".join(self.sums)).hexdigest()[:16]
+
+
+@functools.cache
+def _private_allocators(program: str) -> tuple[str, ...]:
+    from hakmem import elf
+
+    try:
+        return tuple(elf.read(Path(program)).private_allocators)
+    except LabError:
+        return ()
+
+
+@functools.cache
+def _has_malloc_of(program: str, library: str, is_c_librarys: bool) -> bool:
+    """Whether a program has that library's malloc by itself, and not the C library's: it is searched before the C
+    library. Where the C library is preloaded, it isn't in its place: then what the program asks for says it."""
+    from hakmem import elf
+
+    if C_LIBRARY.match(os.path.basename(library)):
+        return False
+    if not is_c_librarys:
+        return True
+    try:
+        needed = [os.path.basename(name) for name in elf.read(Path(program)).needed]
+    except LabError:
+        return False
+    before = needed[: next((place for place, name in enumerate(needed) if C_LIBRARY.match(name)), len(needed))]
+    return os.path.basename(library) in before
 
 
 def ending(status: int) -> str:
@@ -621,6 +670,7 @@ def read_witnesses(folder: Path) -> list[Process]:
                 threads=int(said["threads"]) if "threads" in said else None,
                 trimmed_rss_bytes=in_bytes.get("trimmed"),
                 file=_file(facts.get("file", "")),
+                behind=facts.get("behind", ""),
             )
         )
     return found

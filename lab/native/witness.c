@@ -4,7 +4,8 @@
  * start (a counter in the name tells apart programs that one process ran one after another by exec):
  *
  *     PID.N.start    lines `malloc PATH`, `calloc PATH`, `realloc PATH`, `free PATH`: the file that the dynamic linker
- *                    resolves each to; `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
+ *                    resolves each to; `behind PATH` where a library that is searched after what is preloaded has a malloc;
+ *                    `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
  *                    `program PATH`, `file DEVICE INODE` of that program
  *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
  *                    exits in an orderly way. With ALLOCATOR_WITNESS_TRIM in the environment also `trimmed N KiB`:
@@ -44,6 +45,13 @@ static const char *owned(void) {
     bool is_owned = block && owns(block);
     free(block);
     return is_owned ? "owned yes\n" : "owned no\n";
+}
+
+/* The file of the malloc that is searched after what is preloaded; NULL where there is none. */
+static const char *behind(void) {
+    Dl_info info;
+    void *found = dlsym(RTLD_NEXT, "malloc");
+    return found && dladdr(found, &info) ? info.dli_fname : NULL;
 }
 
 /* The number behind a name in a text as /proc/PID/status. */
@@ -116,6 +124,9 @@ __attribute__((constructor)) static void begin(void) {
     dprintf(file, "malloc %s\ncalloc %s\nrealloc %s\nfree %s\n%sprogram %s\nfile %llu %llu\n", file_of("malloc"),
             file_of("calloc"), file_of("realloc"), file_of("free"), owned(), program,
             (unsigned long long)of_program.st_dev, (unsigned long long)of_program.st_ino);
+    if (behind()) {
+        dprintf(file, "behind %s\n", behind());
+    }
     close(file);
 }
 

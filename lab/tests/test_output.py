@@ -46,6 +46,41 @@ def hakmem_with(closed: str, *words: object) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+NO_HOME = """
+import os, pwd, sys
+def unknown(number):
+    raise KeyError(number)
+del os.environ["HOME"]
+pwd.getpwuid = unknown
+from hakmem.__main__ import main
+sys.argv[0] = "hakmem"
+main()
+"""
+
+
+def test_a_user_without_a_home_keeps_what_was_measured(tmp_path: Path) -> None:
+    """As in a container that is run by a number."""
+    words = ["compare", "-n", "1", "--warmup", "0", "--html", "page", "--json", "record", "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-c", NO_HOME, *words],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": "/"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "record").read_text())["rounds"] == 1
+    assert "</html>" in (tmp_path / "page").read_text()
+
+
+def test_a_page_that_can_not_be_drawn_loses_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "hakmem.report.html", None)  # its import fails
+    with pytest.raises(ImportError):
+        finish(html_file=tmp_path / "page", json_file=tmp_path / "record", markdown_file=tmp_path / "text")
+    assert json.loads((tmp_path / "record").read_text())["id"] == SAMPLE.id
+    assert (tmp_path / "text").read_text().startswith("# ")
+
+
 @pytest.mark.parametrize("folder", [".", "src", "own"])
 def test_who_is_in_another_checkout_is_told_which_library_runs(folder: str, tmp_path: Path) -> None:
     """He may have built that one."""

@@ -300,6 +300,38 @@ def test_a_command_that_can_not_be_started_is_named(tmp_path: Path) -> None:
         run([], glibc())
 
 
+def test_a_program_that_is_linked_with_an_allocator_is_told(tmp_path: Path) -> None:
+    """As Debian's redis-server is: on the C library's malloc it isn't what its users have now."""
+    own = compile_c(tmp_path / "libown.so", EXPORTED, "-shared", "-fPIC")
+    program = compile_c(tmp_path / "program", PRINTS.replace("return 3", "return 0"), str(own))
+    user = compile_c(
+        tmp_path / "libuser.so", "int use(void) { return 0; }", "-shared", "-fPIC", "-Wl,--no-as-needed", str(own)
+    )
+    source = PRINTS.replace("return 3", "return use()").replace("int main", "int use(void); int main")
+    plain = compile_c(tmp_path / "plain", source, str(user))  # the C library comes before what a library brings
+    said = f"program is on malloc of {own} by itself; to compare with that, --with own={own}"
+    for allocator in (glibc(), hakmem()):
+        for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
+            assert run(command, allocator).remarks(allocator) == (said,)
+        assert run([str(plain)], allocator).remarks(allocator) == ()
+    assert run([str(program)], Allocator("own", own)).remarks(Allocator("own", own)) == ()
+
+
+def test_an_allocator_that_no_preload_reaches_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a program in Rust with jemalloc, whose own malloc next to nothing is taken from."""
+    private = "void *_rjem_malloc(void) { return 0; } int main(void) { return _rjem_malloc() != 0; }"
+    program = compile_c(tmp_path / "program", private)
+    said = "program has jemalloc beside malloc: what it takes from there is not compared"
+    for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
+        assert run(command, glibc()).remarks(glibc()) == (said,)
+    python3 = compile_c(tmp_path / "python3", private.replace("_rjem_malloc", "PyObject_Malloc"))
+    (remark,) = run([str(python3)], glibc()).remarks(glibc())
+    assert remark.startswith("python3 has Python's own pools (PYTHONMALLOC=malloc turns them off) beside malloc: ")
+    assert run(["env", "PYTHONMALLOC=malloc", str(python3)], glibc()).remarks(glibc()) == ()
+    monkeypatch.setenv("PYTHONMALLOC", "malloc")
+    assert run([str(python3)], glibc()).remarks(glibc()) == ()
+
+
 @pytest.mark.parametrize("before", ["delay.so", "record.so"])
 def test_a_user_is_told_of_the_allocator_that_he_has_named(before: str, tmp_path: Path) -> None:
     """And not of what is preloaded before it."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from hakmem import files
 from hakmem.errors import LabError
 from hakmem.peers.workshop import Workshop
 
@@ -79,7 +78,7 @@ class Crate:
         return kept
 
     def _in_cargo(self) -> Path | None:
-        home = Path(os.environ.get("CARGO_HOME") or files.home() / ".cargo")
+        home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
         archives = (home / "registry" / "cache").glob(f"*/{self.file}")
         return next((path for path in archives if digest(path) == self.sha256), None)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from hakmem import files, native, process
+from hakmem import native, process
 from hakmem.errors import LabError
 from hakmem.peers.catalogue import PEERS, Peer
 from hakmem.peers.sources import Crate, digest
@@ -51,7 +51,7 @@ def root() -> Path:
     if checkout is not None:
         return checkout / ".peers"
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if os.path.isabs(cache) else files.home() / ".cache") / "hakmem" / "peers"
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "hakmem" / "peers"
 
 
 def library(name: str) -> Path:
