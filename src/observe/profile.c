@@ -528,7 +528,7 @@ static bool write_build_id(const struct hak_os_mapping *mapping, void *context) 
 }
 
 bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
-    char buffer[RECORD_BYTES + 1024];
+    char buffer[RECORD_BYTES + 256];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
