@@ -228,7 +228,9 @@ def _blocks(measured: Plain, profile: Plain) -> Iterator[_Block]:
     """Samples from before runs were begun lie where no others do, and say nothing of pages."""
     lines = measured["mappings"]
     symbols = Symbols(
-        [Mapped(row["start"], row["end"], row["offset"], row["name"], "x" in row["permissions"]) for row in lines]
+        [Mapped(row["start"], row["end"], row["offset"], row["name"], "x" in row["permissions"]) for row in lines],
+        {row["name"]: row["build_id"] for row in lines if row.get("build_id")},
+        f"/proc/{measured['pid']}/root",
     )
     stacks = {row["site"]: frames_of(symbols, row["addresses"]) for row in profile["sites"]}
     for row in profile["samples"]:

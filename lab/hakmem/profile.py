@@ -1,7 +1,8 @@
 """Heap profiles: what libhakmem wrote, with names; sums over sites; the difference of two.
 
 The format is told by src/observe/profile.h: a head of names and numbers, a line `figures` with the names of what each
-site sums up, a line per site, a line per function of a Python program, and the map of the process's memory.
+site sums up, a line per site, a line per function of a Python program, a line per file's build id, and the map of the
+process's memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hakmem.errors import LabError
 from hakmem.symbols import Mapping, Symbols
 
 FIRST_LINE = "hakmem heap profile 1"
+RECORDS = ("site", "function", "build_id")  # of these there are many
 WEIGHT_ONE = 1024
 MOST_PER_S = 500_000  # calls of malloc, of a program that is looked at all the time (src/front/meter.c)
 
@@ -145,6 +147,7 @@ class Profile:
     sites: tuple[Site, ...]
     program: str
     peak_s: float = 0  # when the heap was largest
+    strangers: tuple[str, ...] = ()  # modules that are other files here than those that ran
     without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
     is_difference: bool = False
 
@@ -169,16 +172,17 @@ def read(path: Path) -> Profile:
         raise LabError(f"{path}: a damaged heap profile, or of another version") from None
 
 
-def parse(text: str, name: str) -> Profile:
+def parse(text: str, name: str, root: str = "") -> Profile:
+    """Below `root` are the process's files, if they are not those of the same paths here."""
     lines = text.split("\n")  # and at nothing else: names of functions are in it
     if not lines or lines[0] != FIRST_LINE:
         raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
-    head = {
-        words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in ("site", "function")
-    }
+    head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in RECORDS}
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
-    symbols = Symbols(mappings)
+    ids = dict(line.split()[1:] for line in lines[1:end] if line.startswith("build_id "))
+    known = {mapping.path: ids[start] for mapping in mappings if (start := f"{mapping.start:x}") in ids}
+    symbols = Symbols(mappings, known, root)
     functions = dict(_function(line) for line in lines[1:end] if line.startswith("function "))
     sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
     for line in lines[1:end]:
@@ -195,6 +199,7 @@ def parse(text: str, name: str) -> Profile:
         int(head["lost_samples"][0]),
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         peak_s=int(head.get("peak_ms", ["0"])[0]) / 1000,
+        strangers=tuple(sorted(symbols.strangers)),
         without_python=" ".join(head.get("without_python", [])),
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
     )
@@ -284,6 +289,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         before.lost_samples + after.lost_samples,
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         after.program,
+        strangers=tuple(sorted({*before.strangers, *after.strangers})),
         is_difference=True,
     )
 

@@ -142,7 +142,8 @@ class Application:
 
     def _heap(self, environment: Environment) -> Answer:
         def rows(pid: int) -> tuple[list[pprof.Row], int, float]:
-            found = profile.parse(ctl.ask(pid, "profile dump", ANSWER_S) + ctl.memory_map(pid), str(pid))
+            text = ctl.ask(pid, "profile dump", ANSWER_S) + ctl.memory_map(pid)
+            found = profile.parse(text, str(pid), f"/proc/{pid}/root")
             return pprof.rows_of(found), found.interval_bytes, found.elapsed_s
 
         return self._profile(environment, rows, pprof.SAMPLE_TYPES, "inuse_space", "profile on")

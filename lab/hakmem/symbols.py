@@ -6,6 +6,8 @@ Tables are read whole, as arrays: an object for every symbol of a browser takes 
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Mapping as Mapped
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +18,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from numpy.typing import NDArray
 
-from hakmem import foreign
+from hakmem import elf, foreign
 
 FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 SYMBOL = np.dtype(
@@ -121,9 +123,14 @@ class Symbols:
 
     _files: dict[str, File] = {}
 
-    def __init__(self, mappings: Sequence[Mapping]) -> None:
+    def __init__(self, mappings: Sequence[Mapping], ids: Mapped[str, str] = {}, root: str = "") -> None:
+        """`ids` are the build ids of files, by path: another file of that path has no names to tell. Below `root` are
+        the process's files, if they are not those of the same paths here."""
         self.mappings = sorted(mappings, key=lambda mapping: mapping.start)
         self._starts = [mapping.start for mapping in self.mappings]
+        self._ids, self._root = ids, root
+        self._places: dict[str, str | None] = {}
+        self.strangers: set[str] = set()  # modules that are other files here, of which a name was asked for
 
     def mapping(self, address: int) -> Mapping | None:
         """Of the code at an address; None where there is none."""
@@ -133,5 +140,17 @@ class Symbols:
 
     def name(self, mapping: Mapping, address: int) -> str:
         offset = address - mapping.start + mapping.offset
-        file = self._files.setdefault(mapping.path, File(mapping.path))
-        return file.name(offset) or f"{mapping.module}+{offset:#x}"
+        if mapping.path not in self._places:
+            self._places[mapping.path] = self._place(mapping.path)
+        place = self._places[mapping.path]
+        if place is None:
+            self.strangers.add(mapping.module)
+        key = self._ids.get(mapping.path) or place
+        file = self._files.setdefault(key, File(place)) if key is not None and place is not None else None
+        return (file and file.name(offset)) or f"{mapping.module}+{offset:#x}"
+
+    def _place(self, path: str) -> str | None:
+        """Where the file is that the process has mapped; None: there are others only."""
+        places = [place for place in (self._root + path, path) if os.path.exists(place)]
+        fit = (place for place in places if path not in self._ids or elf.build_id(Path(place)) == self._ids[path])
+        return next(fit, None if places else path)

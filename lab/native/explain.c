@@ -114,6 +114,16 @@ static uint64_t foreign_bytes(const struct heap_view *view, const struct mapping
     return bytes + process_resident(process, at, mapping->end);
 }
 
+static void write_build_id(FILE *out, const struct process *process, const struct mapping *mapping) {
+    unsigned char id[32];
+    size_t bytes = heap_build_id(process, mapping, id, sizeof id);
+    fprintf(out, ", \"build_id\": \"");
+    for (size_t i = 0; i < bytes; i++) {
+        fprintf(out, "%02x", id[i]);
+    }
+    fputc('"', out);
+}
+
 static void write_mappings(FILE *out, const struct heap_view *view) {
     const char *separator = "";
     size_t first = 0;
@@ -128,6 +138,9 @@ static void write_mappings(FILE *out, const struct heap_view *view) {
                 separator, mapping->start, mapping->end, mapping->offset, mapping->permissions, mapping->inode,
                 mapping->resident_bytes, foreign);
         write_text(out, mapping->name);
+        if (with_pins) {
+            write_build_id(out, view->process, mapping);
+        }
         fputc('}', out);
         separator = ",";
     }

@@ -15,11 +15,18 @@ enum { MOST_COPIES = 8, MOST_HEAPS = 1 << 16, MOST_PROGRAM_HEADERS = 64, MOST_NO
 #define ROOM_FOR_ONE(items, count)                                                                                     \
     (((count) & ((count)-1)) == 0 ? process_grow((items), (count) == 0 ? 1 : 2 * (count), sizeof *(items)) : (items))
 
-/* ---- Finding hakmem ----------------------------------------------------------------------------------------------- */
+/* ---- Notes in files ----------------------------------------------------------------------------------------------- */
 
-/* The address of the landmarks that a note segment tells of, or 0. */
-static uint64_t find_note(const struct process *process, process_reader *read, uint64_t start, uint64_t bytes,
-                          uint64_t alignment) {
+struct note_kind {
+    uint32_t type;
+    const char *name;
+};
+
+static const struct note_kind landmarks_note = {HAK_LANDMARKS_NOTE, "hakmem"}, build_id_note = {NT_GNU_BUILD_ID, "GNU"};
+
+/* The address of what a note says, 0: it isn't in this segment. */
+static uint64_t find_note(const struct process *process, process_reader *read, const struct note_kind *kind,
+                          uint64_t start, uint64_t bytes, uint64_t alignment, uint32_t *content_bytes) {
     _Alignas(8) char notes[MOST_NOTE_BYTES];
     if (bytes > sizeof notes || !read(process, start, notes, bytes)) {
         return 0;
@@ -33,11 +40,11 @@ static uint64_t find_note(const struct process *process, process_reader *read, u
         if (end > bytes) {
             return 0;
         }
-        if (head.n_type == HAK_LANDMARKS_NOTE && head.n_namesz == 7 && head.n_descsz == 8 &&
-            memcmp(notes + name, "hakmem", 7) == 0) {
-            int64_t distance;
-            memcpy(&distance, notes + text, sizeof distance);
-            return start + text + (uint64_t)distance;
+        size_t name_bytes = strlen(kind->name) + 1;
+        if (head.n_type == kind->type && head.n_namesz == name_bytes &&
+            memcmp(notes + name, kind->name, name_bytes) == 0) {
+            *content_bytes = head.n_descsz;
+            return start + text;
         }
         at = end;
     }
@@ -45,7 +52,8 @@ static uint64_t find_note(const struct process *process, process_reader *read, u
 }
 
 /* The same for an ELF file that is mapped from `base` on. */
-static uint64_t find_landmarks(const struct process *process, process_reader *read, uint64_t base) {
+static uint64_t find_in_file(const struct process *process, process_reader *read, const struct note_kind *kind,
+                             uint64_t base, uint32_t *content_bytes) {
     Elf64_Ehdr head;
     Elf64_Phdr parts[MOST_PROGRAM_HEADERS];
     if (!read(process, base, &head, sizeof head) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -63,7 +71,8 @@ static uint64_t find_landmarks(const struct process *process, process_reader *re
     }
     for (uint32_t i = 0; i < head.e_phnum; i++) {
         if (parts[i].p_type == PT_NOTE) {
-            uint64_t found = find_note(process, read, bias + parts[i].p_vaddr, parts[i].p_filesz, parts[i].p_align);
+            uint64_t found = find_note(process, read, kind, bias + parts[i].p_vaddr, parts[i].p_filesz,
+                                       parts[i].p_align, content_bytes);
             if (found != 0) {
                 return found;
             }
@@ -72,11 +81,32 @@ static uint64_t find_landmarks(const struct process *process, process_reader *re
     return 0;
 }
 
+static bool has_header(const struct mapping *mapping) {
+    return mapping->inode != 0 && mapping->offset == 0 && mapping->permissions[0] == 'r';
+}
+
+size_t heap_build_id(const struct process *process, const struct mapping *mapping, unsigned char *id, size_t capacity) {
+    uint32_t bytes = 0;
+    uint64_t found =
+        has_header(mapping) ? find_in_file(process, process_read_anyway, &build_id_note, mapping->start, &bytes) : 0;
+    return found != 0 && bytes <= capacity && process_read_anyway(process, found, id, bytes) ? bytes : 0;
+}
+
+/* ---- Finding hakmem ----------------------------------------------------------------------------------------------- */
+
+static uint64_t find_landmarks(const struct process *process, process_reader *read, uint64_t base) {
+    uint32_t bytes = 0;
+    int64_t distance;
+    uint64_t found = find_in_file(process, read, &landmarks_note, base, &bytes);
+    bool is_read = found != 0 && bytes == sizeof distance && read(process, found, &distance, sizeof distance);
+    return is_read ? found + (uint64_t)distance : 0;
+}
+
 static uint32_t find_copies(const struct process *process, process_reader *read, uint64_t *landmarks) {
     uint32_t count = 0;
     for (size_t i = 0; i < process->mapping_count && count < MOST_COPIES; i++) {
         const struct mapping *mapping = &process->mappings[i];
-        if (mapping->inode != 0 && mapping->offset == 0 && mapping->permissions[0] == 'r') {
+        if (has_header(mapping)) {
             landmarks[count] = find_landmarks(process, read, mapping->start);
             count += landmarks[count] != 0;
         }

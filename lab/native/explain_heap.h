@@ -80,4 +80,8 @@ struct heap_view {
 /* Explains all heaps in the process. Fails when it has none, or those of another version. */
 void heap_explain(struct heap_view *view, struct process *process, const char *version);
 
+/* The build id of the file that is mapped there with its header; returns how many bytes, 0: it has none. It reads a page
+ * of the file that may have no memory: to be asked when all is measured. */
+size_t heap_build_id(const struct process *process, const struct mapping *mapping, unsigned char *id, size_t capacity);
+
 #endif

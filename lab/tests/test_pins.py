@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 from compiled import compile_c
-from hakmem import explain, native, pins, pprof
+from hakmem import elf, explain, native, pins, pprof
 from hakmem.pins import Pins
 from test_explain import Structures
 
@@ -316,6 +316,20 @@ def test_sites_that_pin_nothing_are_told_from_those_that_do(tmp_path: Path) -> N
     assert "make_burst" not in live
     assert found.held >= found.live and found.held <= found.resident
     assert sum(found.holders.values()) == pytest.approx(found.held - found.unknown_held, rel=0.01)
+
+
+def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> None:
+    """As where a container's libraries have the names of the machine's."""
+    with running(compile_c(tmp_path / "program", SCATTERED, *FRAMES), SAMPLED) as program:
+        program.step()
+        measured = explain.look(program.child.pid, "--pins")
+    name = str(tmp_path / "program")
+    assert {row["build_id"] for row in measured["mappings"] if row["name"] == name} >= {elf.build_id(Path(name))}
+    named = {frame.name for stack in pins.pins(measured).stacks for frame in stack}
+    own = {"make_dense", "make_entry"}
+    assert own <= named
+    compile_c(tmp_path / "program", SCATTERED + "void other(void) {}", *FRAMES)
+    assert not {frame.name for stack in pins.pins(measured).stacks for frame in stack} & own
 
 
 def test_blocks_from_before_are_unknown(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_c, interrupt
-from hakmem import exports, pprof, process, profile
+from hakmem import exports, native, pprof, process, profile
 from hakmem.commands import profile as profile_command
 from hakmem.commands.profile import text
 from hakmem.errors import InterruptedEarly, LabError
@@ -167,6 +167,28 @@ def test_an_empty_table_says_why() -> None:
     found = profile.parse(head + maps[maps.index("maps\n") :], "some.prof")
     assert "no allocation was sampled, of one in 512.0 KiB: a smaller --interval sees more\n" in text(found)
     assert "no allocation" not in text(profile.parse(TEXT, "some.prof"))
+
+
+def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> None:
+    """As after an upgrade, and on a machine that has another version."""
+    program, written = compile_c(tmp_path / "program", SOURCE, *FRAMES), tmp_path / "some.prof"
+    environment = {"LD_PRELOAD": str(native.library()), "HAKMEM_HEAP_PROFILE": f"1:{written}"}
+    assert subprocess.run([program], env=environment).returncode == 3
+    named = profile.read(written)
+    assert "keeps" in {frame.name for site in named.sites for frame in site.frames} and not named.strangers
+    program.rename(tmp_path / "as it was")
+    assert not profile.read(written).strangers  # there is none
+    compile_c(tmp_path / "program", SOURCE.replace("int main", "void other(void) {}\nint main"), *FRAMES)
+    found = profile.read(written)
+    assert not {frame.name for site in found.sites for frame in site.frames} & {"keeps", "work", "other", "main"}
+    assert found.strangers == ("program",)
+    assert "functions have no names in" in text(found) and "no names in" in flame.render(found)
+    root = tmp_path / "root"
+    place = root / program.relative_to("/")
+    place.parent.mkdir(parents=True)
+    (tmp_path / "as it was").rename(place)
+    own = profile.parse(written.read_text(), written.name, str(root))
+    assert own.sites == named.sites and not own.strangers
 
 
 def test_a_difference_is_after_minus_before() -> None:

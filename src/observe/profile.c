@@ -10,6 +10,7 @@
 #include "observe/profile_tables.h"
 #include "observe/python.h"
 #include "observe/stack.h"
+#include "os/inspect.h"
 #include "os/os.h"
 
 enum {
@@ -486,6 +487,13 @@ static void write_function(struct hak_text *text, uint32_t where) {
 
 typedef void write_text(const char *text, void *context);
 
+/* For one record more. */
+static void make_room_for_record(struct hak_text *text, write_text *write, void *context) {
+    if (text->capacity - text->length >= RECORD_BYTES) return;
+    write(text->start, context);
+    *text = hak_text_in(text->start, text->capacity);
+}
+
 /* Each of them, by way of a buffer that has room for one. */
 static void write_records(const struct hak_profile_index *index,
                           void (*write_one)(struct hak_text *text, uint32_t where), struct hak_text *text,
@@ -493,16 +501,34 @@ static void write_records(const struct hak_profile_index *index,
     /* Acquire pairs with add_to_list. */
     for (uint32_t where = hak_atomic_load(&index->newest, acquire); where != 0;
          where = site_at(known_tables(), where)->next) {
-        if (text->capacity - text->length < RECORD_BYTES) {
-            write(text->start, context);
-            *text = hak_text_in(text->start, text->capacity);
-        }
+        make_room_for_record(text, write, context);
         write_one(text, where);
     }
 }
 
+struct build_ids {
+    int memory;
+    struct hak_text *text;
+    write_text *write;
+    void *context;
+};
+
+/* Of each file that is mapped with its header: who reads the profile can tell whether it has the same file. */
+static bool write_build_id(const struct hak_os_mapping *mapping, void *context) {
+    struct build_ids *ids = context;
+    unsigned char id[HAK_BUILD_ID_BYTES];
+    bool may_be_elf = mapping->offset == 0 && mapping->rights[0] == 'r' && mapping->name[0] == '/';
+    size_t bytes = may_be_elf ? hak_os_build_id_at(ids->memory, mapping->start, id, sizeof id) : 0;
+    if (bytes == 0) return true;
+    make_room_for_record(ids->text, ids->write, ids->context);
+    hak_text_add(ids->text, "build_id %lx ", (unsigned long)mapping->start);
+    for (size_t i = 0; i < bytes; i++) hak_text_add(ids->text, "%s%lx", id[i] < 16 ? "0" : "", (unsigned long)id[i]);
+    hak_text_add(ids->text, "\n");
+    return true;
+}
+
 bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
-    char buffer[RECORD_BYTES + 1024];
+    char buffer[RECORD_BYTES + 256];
     struct hak_text text = hak_text_in(buffer, sizeof buffer);
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
@@ -523,6 +549,12 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
     write_records(&known->sites, write_site, &text, write, context);
     write_records(&known->functions, write_function, &text, write,
                   context); /* all that sites have, so they come last */
+    struct build_ids ids = {hak_os_open_file("/proc/self/mem"), &text, write, context};
+    if (ids.memory >= 0) {
+        hak_os_for_each_mapping(write_build_id, &ids);
+        hak_os_close(ids.memory);
+    }
+    make_room_for_record(&text, write, context);
     hak_text_add(&text, "maps\n");
     write(text.start, context);
     return true;

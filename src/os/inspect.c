@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "base/format.h"
+#include "os/notes.h"
 #include "os/os.h"
 
 /* ---- Mappings ---------------------------------------------------------------------------------------------------- */
@@ -138,6 +140,30 @@ static bool read_or(uintptr_t from, void *to, size_t bytes, bool (*read_otherwis
 bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes) { return read_or(from, to, bytes, read_by_pipe); }
 
 bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes) { return read_or(from, to, bytes, read_after_look); }
+
+/* ---- Build ids --------------------------------------------------------------------------------------------------- */
+
+static bool read_at(int memory, uintptr_t from, void *to, size_t bytes) {
+    return pread(memory, to, bytes, (off_t)from) == (ssize_t)bytes;
+}
+
+size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t capacity) {
+    _Alignas(8) char notes[256]; /* build ids stand in short ones */
+    ElfW(Ehdr) elf;
+    ElfW(Phdr) part;
+    size_t bytes = 0;
+    int saved_errno = errno;
+    bool is_elf = read_at(memory, start, &elf, sizeof elf) && memcmp(elf.e_ident, ELFMAG, SELFMAG) == 0 &&
+                  elf.e_phentsize == sizeof part;
+    for (size_t i = 0; is_elf && bytes == 0 && i < elf.e_phnum; i++) {
+        if (!read_at(memory, start + elf.e_phoff + i * sizeof part, &part, sizeof part)) break;
+        if (part.p_type == PT_NOTE && part.p_filesz <= sizeof notes &&
+            read_at(memory, start + part.p_offset, notes, part.p_filesz))
+            bytes = hak_os_build_id_in(notes, part.p_filesz, id, capacity);
+    }
+    errno = saved_errno;
+    return bytes;
+}
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 

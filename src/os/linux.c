@@ -24,6 +24,7 @@
 #include "os/descriptors.h"
 #include "os/kernel.h"
 #include "os/libc.h"
+#include "os/notes.h"
 #include "os/os.h"
 
 /* Constants newer than the oldest headers hakmem builds with. */
@@ -580,22 +581,6 @@ struct hak_os_usage hak_os_usage(bool may_ask) {
     return (struct hak_os_usage){.cpu_ns = hak_os_clock_ms() * 1000000, .kernel_ns = calls * CALL_NS + pages * PAGE_NS};
 }
 
-/* Looks for a note of GNU's in a part of the program that is mapped. */
-static size_t find_build_id(uintptr_t at, uintptr_t end, unsigned char *id, size_t capacity) {
-    while (end - at >= sizeof(ElfW(Nhdr))) {
-        const ElfW(Nhdr) *note = (const void *)at;
-        uintptr_t name = at + sizeof *note, content = name + hak_align_up(note->n_namesz, 4);
-        if (content + note->n_descsz > end) return 0;
-        if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && memcmp((const void *)name, "GNU", 4) == 0) {
-            size_t bytes = note->n_descsz < capacity ? note->n_descsz : capacity;
-            memcpy(id, (const void *)content, bytes);
-            return bytes;
-        }
-        at = content + hak_align_up(note->n_descsz, 4);
-    }
-    return 0;
-}
-
 size_t hak_os_build_id(unsigned char *id, size_t capacity) {
     const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
     size_t count = getauxval(AT_PHNUM), bytes = 0;
@@ -604,8 +589,8 @@ size_t hak_os_build_id(unsigned char *id, size_t capacity) {
         if (headers[i].p_type == PT_PHDR) loaded_at = (uintptr_t)headers - headers[i].p_vaddr;
     for (size_t i = 0; headers != NULL && i < count && bytes == 0; i++)
         if (headers[i].p_type == PT_NOTE)
-            bytes = find_build_id(loaded_at + headers[i].p_vaddr, loaded_at + headers[i].p_vaddr + headers[i].p_memsz,
-                                  id, capacity);
+            bytes =
+                hak_os_build_id_in((const void *)(loaded_at + headers[i].p_vaddr), headers[i].p_memsz, id, capacity);
     return bytes;
 }
 

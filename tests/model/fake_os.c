@@ -316,6 +316,14 @@ void hak_os_channel_interrupt(void) {
     hak_atomic_store(&interrupts, 1, release);
     model_futex_wake(&interrupts, 1);
 }
+bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *, void *), void *context) {
+    return (void)visit, (void)context, false;
+}
+size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t capacity) {
+    return (void)memory, (void)start, (void)id, (void)capacity, 0;
+}
+int hak_os_open_file(const char *path) { return (void)path, -1; }
+void hak_os_close(int descriptor) { (void)descriptor; }
 bool hak_os_copy_file(const char *path, int descriptor) { return (void)path, (void)descriptor, true; }
 void hak_os_modules_begin(void) {}
 bool hak_os_is_readable(const void *address) { return address == NULL; }

@@ -2,11 +2,14 @@
 #include "unit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -14,6 +17,8 @@
 #include <unistd.h>
 
 #include "os/inspect.h"
+#include "os/notes.h"
+#include "os/os.h"
 
 struct sought {
     uintptr_t address;
@@ -154,5 +159,32 @@ static void threads(void **state) {
     assert_int_equal(errno, 1234);
 }
 
-UNIT_MAIN(cmocka_unit_test(mappings), cmocka_unit_test(long_lists_and_names),
+/* As the kernel tells where the program's notes are. */
+static void build_ids(void **state) {
+    (void)state;
+    unsigned char expected[HAK_BUILD_ID_BYTES], found[HAK_BUILD_ID_BYTES];
+    size_t bytes = hak_os_build_id(expected, sizeof expected), page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t header = getauxval(AT_PHDR) - sizeof(ElfW(Ehdr));
+    int memory = open("/proc/self/mem", O_RDONLY);
+    assert_true(bytes >= 8);
+    assert_int_equal(hak_os_build_id_at(memory, header, found, sizeof found), bytes);
+    assert_memory_equal(found, expected, bytes);
+    assert_int_equal(hak_os_build_id_at(memory, header, found, 4), 4);
+    char *none = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)none, found, sizeof found), 0);
+    /* A header whose table and notes would lie where nothing is, or don't end. */
+    memcpy(none, (const void *)header, page);
+    assert_int_equal(munmap(none + page, page), 0);
+    ((ElfW(Ehdr) *)(void *)none)->e_phoff = page;
+    assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)none, found, sizeof found), 0);
+    ElfW(Nhdr) endless = {4, UINT32_MAX - 2, NT_GNU_BUILD_ID};
+    assert_int_equal(hak_os_build_id_in(&endless, sizeof endless, found, sizeof found), 0);
+    assert_int_equal(munmap(none, page), 0);
+    errno = 1234;
+    assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)none, found, sizeof found), 0);
+    assert_int_equal(errno, 1234);
+    close(memory);
+}
+
+UNIT_MAIN(cmocka_unit_test(mappings), cmocka_unit_test(build_ids), cmocka_unit_test(long_lists_and_names),
           cmocka_unit_test(memory_that_may_not_be_there), cmocka_unit_test(threads))
