@@ -125,11 +125,11 @@ static HAK_COLD bool find_aligned_family_own(void) {
 }
 
 /* Found once: the dynamic linker has written the addresses before, and they stay. */
-HAK_INLINE bool is_found_own(HAK_ATOMIC(uint8_t) *answer, bool (*find)(void)) {
+HAK_INLINE bool is_found_own(HAK_ATOMIC(uint8_t) *answer, bool (*ask_all)(void)) {
     enum { UNKNOWN, OWN, REPLACED };
     uint8_t known = hak_atomic_load(answer, relaxed);
     if (HAK_UNLIKELY(known == UNKNOWN)) {
-        known = find() ? OWN : REPLACED;
+        known = ask_all() ? OWN : REPLACED;
         hak_atomic_store(answer, known, relaxed);
     }
     return known == OWN;
