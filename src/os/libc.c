@@ -126,6 +126,23 @@ void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name,
 void *hak_os_find_variable(const char *name) { return find(NULL, NULL, name, is_defined); }
 void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name, is_meant); }
 
+/* By their names: runtimes of C++ that libraries share. */
+static bool is_shared_runtime(const struct dl_phdr_info *loaded) {
+    static const char *const names[] = {"libstdc++.so", "libc++.so", "libc++abi.so"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strncmp(file_name(loaded->dlpi_name), names[i], strlen(names[i])) == 0) return true;
+    return false;
+}
+
+static int look_for_new(struct dl_phdr_info *loaded, size_t bytes, void *own_code) {
+    struct search search = {NULL, NULL, "_Znwm", is_defined, NULL};
+    if (loaded->dlpi_name == NULL || is_shared_runtime(loaded) || holds(loaded, own_code)) return 0;
+    look_into(loaded, bytes, &search);
+    return search.found != NULL;
+}
+
+bool hak_os_is_new_linked_in(void *own_code) { return dl_iterate_phdr(look_for_new, own_code) != 0; }
+
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 
 /* libc, libpthread where it is a library of its own, the dynamic linker (with musl the same as libc). */
