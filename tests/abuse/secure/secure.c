@@ -356,7 +356,10 @@ static void run_large_guards(void) {
     expect_fault("mapping-guard");
 }
 
-/* Objects of all sizes, each used in full, come and go, are resized and trimmed, and children do the same. */
+/* Objects of all sizes, each used in full, come and go, are resized and trimmed, and children do the same. Four
+ * threads have up to 600 MiB. */
+enum { STRESS_MIB = 1024 };
+
 static void use_large(uint64_t seed, int turns) {
     static __thread char *blocks[16];
     static __thread size_t sizes[16];
@@ -649,8 +652,8 @@ static const struct hak_case cases[] = {
     CASE("large", run_large, victim),
     CASE("large-mismatch", run_large_mismatch, victim),
     CASE("large-guards", run_large_guards, victim),
-    CASE("large-stress", run_large_stress, NULL),
-    CASE("large-stress-unguarded", run_large_stress_unguarded, NULL),
+    {.name = "large-stress", .run = run_large_stress, .seconds = 120, .memory_mib = STRESS_MIB},
+    {.name = "large-stress-unguarded", .run = run_large_stress_unguarded, .seconds = 120, .memory_mib = STRESS_MIB},
     CASE("large-at-limit", run_large_at_limit, NULL),
     CASE("zero", run_zero, NULL),
 };
