@@ -151,8 +151,10 @@ def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path)
 
 
 def test_the_example_of_pins_is_one(tmp_path: Path) -> None:
-    """As it stands there: the program still runs when it is looked at, and most is known."""
+    """As it stands there, with three times as long until it is looked at, for busy machines: most is known."""
     text = (ROOT / "docs" / "pins.md").read_text(encoding="utf-8")
+    assert "--after 2 " in text and "sleep(5)" in text
+    text = text.replace("--after 2 ", "--after 6 ").replace("sleep(5)", "sleep(15)")
     for _, name, body in FENCE.findall(text):
         (tmp_path / name).write_text(body)
     (line,) = re.findall(r"^    \$ hakmem (pins .* rows\.py)$", text, re.MULTILINE)
