@@ -44,7 +44,7 @@ def side(name: str, word: str) -> Variant:
             if not Path(value).is_file():
                 raise LabError(f"library={value}: there is no such file")
             library = Allocator(OWN, Path(value).resolve())
-            settings.expect_callers(Path(value))  # of another version, it may ignore what the other side takes
+            settings.expect_callers(Path(value).resolve())  # an older one may ignore what the other side takes
         else:
             pairs.append(part.removeprefix(settings.PREFIX))
     assert library.library is not None

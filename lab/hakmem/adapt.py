@@ -37,7 +37,7 @@ THREAD = {"HAKMEM_BACKGROUND": "1"}
 
 
 def adaptive(settings: Mapping[str, str]) -> Variant:
-    return Variant(ADAPTIVE, hakmem(), {"HAKMEM_ACE_ENABLED": "1", **THREAD, **settings})
+    return Variant(ADAPTIVE, hakmem(), {"HAKMEM_ACE_ENABLED": "1", "HAKMEM_POLICY": "none", **THREAD, **settings})
 
 
 # ---- Switching -------------------------------------------------------------------------------------------------------

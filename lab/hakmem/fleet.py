@@ -41,7 +41,7 @@ ANSWER_S = 120
 FARTHEST = 300.0  # logarithms of the figures of two hosts may be apart: what is computed of them are numbers
 LONGEST_S = 100 * 365 * 86400  # of a duration
 LOOKED_BACK_S = 90 * 86400, 3650 * 86400  # for the beginning: farther where it is not within the first
-AT_PORT = re.compile(r"([^:]+|\[.+\]):\d+$")
+AT_PORT = re.compile(r"((?:\w+://)?(?:[^:/]+|\[.+\])):\d+(?:/.*)?$")
 Z = medians.NormalDist().inv_cdf
 
 
@@ -250,14 +250,16 @@ def hosts(ask: Ask, name: str, expression: str, label: str, windows: Windows) ->
 
 def dealt(found: Sequence[Host]) -> list[Host]:
     """As they were dealt into the arms: ports of one address are one host, or each would count for what all of them
-    have in common. Where an address is in both arms, it has several hosts behind it."""
+    have in common. An address that is in both arms has several hosts behind it, which stay apart."""
     by_address: dict[str, list[Host]] = {}
     for host in found:
         at_port = AT_PORT.match(host.name)
         by_address.setdefault(at_port[1] if at_port else host.name, []).append(host)
-    if any(len({host.is_treated for host in own}) > 1 for own in by_address.values()):
-        return list(found)
-    return [own[0] if len(own) == 1 else _together(address, own) for address, own in by_address.items()]
+    hosts: list[Host] = []
+    for address, own in by_address.items():
+        is_one = len(own) > 1 and len({host.is_treated for host in own}) == 1
+        hosts += [_together(address, own)] if is_one else own
+    return hosts
 
 
 def _together(name: str, own: Sequence[Host]) -> Host:

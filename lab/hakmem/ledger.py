@@ -37,7 +37,7 @@ SHOWN_DIGITS = 8  # of the digest, in the id
 CHANGED = "its library was changed while it was measured"
 UNBUILT = "the library in build/release is older than its sources, so it is not of this commit: ./dev build"
 ID = r"^\d{4}-\d{2}-\d{2}-[a-z0-9]+(-[a-z0-9]+)*$"
-BEFORE_A_PATH = r"(^|[^\w./~-](?:-\w+)?|^-\w+)"  # in a word: nothing, an option's letters, or what no path has
+BEFORE_A_PATH = r"(^|file://|[^\w./~-](?:-\w+)?|^-\w+)"  # in a word: nothing, an option's letters, or what no path has
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 

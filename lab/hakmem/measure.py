@@ -216,7 +216,8 @@ def values_of(run: process.Run) -> dict[str, float]:
 
 
 WAITED = (
-    "it waited for nine tenths of its time or more: what a server or a container did meanwhile is in no other figure"
+    "it used the processor for less than a tenth of its time: if a server or a container that it did not start did the "
+    "work, only the time shows that"
 )
 
 

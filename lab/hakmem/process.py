@@ -22,6 +22,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,7 @@ class Process:
     trimmed_rss_bytes: int | None = None  # None also: nobody asked for it, or the allocator can't be asked
     file: tuple[int, int] = NO_FILE  # device and inode of the program
     behind: str = ""  # the file of the malloc that is searched after what is preloaded; empty: there is none
+    has_pools: bool = False  # Python's, beside malloc
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,8 @@ class Run:
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
         usual = {
-            f"{os.path.basename(one.program)} is on malloc of {one.behind} by itself; to compare with that, "
-            f"--with own={one.behind}"
+            f"{os.path.basename(one.program)} is linked with {one.behind}: where nothing is preloaded, "
+            f"that is its malloc, not glibc's"
             for one in self.processes
             if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
         }
@@ -126,17 +128,14 @@ class Run:
         return (*said, *([own] if others else []), *([left] if self.left_behind else []))
 
     def _beside_malloc(self) -> Iterator[str]:
-        """Allocators of its programs that no preload reaches. Of Python's pools only where it was started as it is: who
-        starts it otherwise (env, a shell) may have turned them off."""
+        """Allocators of its programs that no preload reaches."""
         from hakmem import elf
 
-        is_as_started = [one.pid for one in self.processes].count(self.pid) == 1
-        has_pools = is_as_started and os.environ.get("PYTHONMALLOC") not in ("malloc", "malloc_debug")
         for one in self.processes:
-            for name in _private_allocators(one.program):
-                if name != elf.PYTHONS_POOLS or (has_pools and one.pid == self.pid):
-                    program = os.path.basename(one.program)
-                    yield f"{program} has {name} beside malloc: what it takes from there is not compared"
+            others = [name for name in _private_allocators(one.program) if name != elf.PYTHONS_POOLS]
+            for name in (*others, *([elf.PYTHONS_POOLS] if one.has_pools else [])):
+                program = os.path.basename(one.program)
+                yield f"{program} has {name} beside malloc: what it takes from there is not compared"
 
     def how_it_ended(self, name: str) -> str:
         """The command, what became of it, and the last that it said."""
@@ -247,16 +246,22 @@ def expect_command(words: Sequence[str]) -> None:
     """The same for a command of the user's; says so where he gives it input or libraries, which no run gets."""
     expect_program(words)
     if preloaded := os.environ.get("LD_PRELOAD"):
-        print(f"hakmem: LD_PRELOAD={preloaded} is not passed on: each run has what is compared", file=sys.stderr)
+        print(f"hakmem: LD_PRELOAD={preloaded} is not passed on to what is run", file=sys.stderr)
     if _has_input():
         shell = shlex.join(["sh", "-c", f"{shlex.join(words)} < FILE"])
-        print(f"hakmem: standard input is not passed on, each run has an empty one; expected {shell}", file=sys.stderr)
+        print(
+            f"hakmem: standard input is not passed on: each run has an empty one. To give it a file: {shell}",
+            file=sys.stderr,
+        )
 
 
 def _has_input() -> bool:
     """Whether something waits to be read there. What is typed ahead is meant for whoever comes next."""
     waiting = array("i", [0])
     try:
+        status = os.fstat(0)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size > os.lseek(0, 0, os.SEEK_CUR)
         fcntl.ioctl(0, termios.FIONREAD, waiting)
         return waiting[0] > 0 and not os.isatty(0)
     except OSError:  # closed, or of a kind that can't say
@@ -671,6 +676,7 @@ def read_witnesses(folder: Path) -> list[Process]:
                 trimmed_rss_bytes=in_bytes.get("trimmed"),
                 file=_file(facts.get("file", "")),
                 behind=facts.get("behind", ""),
+                has_pools="pools" in facts,
             )
         )
     return found

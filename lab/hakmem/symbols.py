@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping as Mapped
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from hakmem import elf, foreign
 
+DELETED = " (deleted)"  # behind a name that is of another file by now, or of none
 FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -51,18 +51,18 @@ class Mapping:
 
 
 class File:
-    """The functions of one ELF file; none when it can't be read."""
+    """The functions of one ELF file; none when it is no such file. OSError when it can't be read."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self._tables = self._read(path)
 
-    @cached_property
-    def _tables(self) -> tuple[list[tuple[int, int, int]], NDArray[np.uint64], list[str]]:
+    @staticmethod
+    def _read(path: str) -> tuple[list[tuple[int, int, int]], NDArray[np.uint64], list[str]]:
         """Loaded segments (offset, size, address), and sorted [start, end] with names."""
         segments: list[tuple[int, int, int]] = []
         spans: list[tuple[int, int, str]] = []
         try:
-            with foreign.opened(self.path) as file:
+            with foreign.opened(path) as file:
                 elf = ELFFile(file)
                 segments = [
                     (s["p_offset"], s["p_filesz"], s["p_vaddr"])
@@ -72,7 +72,7 @@ class File:
                 for section in elf.iter_sections():
                     if section["sh_type"] in ("SHT_SYMTAB", "SHT_DYNSYM") and elf.elfclass == 64 and elf.little_endian:
                         spans += _functions(section.data(), elf.get_section(section["sh_link"]).data())
-        except (OSError, ELFError):
+        except ELFError:
             pass
         spans.sort()
         return segments, np.array([[a, b] for a, b, _ in spans], dtype=np.uint64).reshape(-1, 2), [n for *_, n in spans]
@@ -121,7 +121,7 @@ def demangled(name: str) -> str:
 class Symbols:
     """Names for the addresses of one process. Files are read once, whatever process they are looked up for."""
 
-    _files: dict[str, File] = {}
+    _files: dict[tuple[int, int, int], File] = {}  # by device, inode and time of change
 
     def __init__(self, mappings: Sequence[Mapping], ids: Mapped[str, str] = {}, root: str = "") -> None:
         """`ids` are the build ids of files, by path: another file of that path has no names to tell. Below `root` are
@@ -145,12 +145,27 @@ class Symbols:
         place = self._places[mapping.path]
         if place is None:
             self.strangers.add(mapping.module)
-        key = self._ids.get(mapping.path) or place
-        file = self._files.setdefault(key, File(place)) if key is not None and place is not None else None
+        file = self._file(place) if place else None
         return (file and file.name(offset)) or f"{mapping.module}+{offset:#x}"
 
+    def _file(self, place: str) -> File | None:
+        """None when it is gone, as what is below the root of a process that has ended, or may not be read."""
+        try:
+            status = os.stat(place)
+            key = status.st_dev, status.st_ino, status.st_mtime_ns
+            if key not in self._files:
+                self._files[key] = File(place)
+            return self._files[key]
+        except OSError:
+            return None
+
     def _place(self, path: str) -> str | None:
-        """Where the file is that the process has mapped; None: there are others only."""
-        places = [place for place in (self._root + path, path) if os.path.exists(place)]
-        fit = (place for place in places if path not in self._ids or elf.build_id(Path(place)) == self._ids[path])
-        return next(fit, None if places else path)
+        """Where the file is that the process has mapped; empty: nowhere; None: there are others only."""
+        if not path.startswith("/"):
+            return ""
+        file = path if os.path.exists(self._root + path) else path.removesuffix(DELETED)
+        places = [place for place in (self._root + file, file) if os.path.exists(place)]
+        if path not in self._ids and file == path:
+            return places[0] if places else ""
+        fit = (place for place in reversed(places) if elf.build_id(Path(place)) == self._ids.get(path, ""))
+        return next(fit, None if places else "")

@@ -81,8 +81,10 @@ static uint64_t find_in_file(const struct process *process, process_reader *read
     return 0;
 }
 
+/* What is shared may be a device, or memory that isn't there yet. */
 static bool has_header(const struct mapping *mapping) {
-    return mapping->inode != 0 && mapping->offset == 0 && mapping->permissions[0] == 'r';
+    return mapping->inode != 0 && mapping->offset == 0 && mapping->permissions[0] == 'r' &&
+           mapping->permissions[3] == 'p';
 }
 
 size_t heap_build_id(const struct process *process, const struct mapping *mapping, unsigned char *id, size_t capacity) {

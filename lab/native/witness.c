@@ -5,6 +5,7 @@
  *
  *     PID.N.start    lines `malloc PATH`, `calloc PATH`, `realloc PATH`, `free PATH`: the file that the dynamic linker
  *                    resolves each to; `behind PATH` where a library that is searched after what is preloaded has a malloc;
+ *                    `pools yes` where the process has Python's own beside malloc;
  *                    `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
  *                    `program PATH`, `file DEVICE INODE` of that program
  *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
@@ -52,6 +53,12 @@ static const char *behind(void) {
     Dl_info info;
     void *found = dlsym(RTLD_NEXT, "malloc");
     return found && dladdr(found, &info) ? info.dli_fname : NULL;
+}
+
+/* Small objects of Python are from pools of its own, unless it was told otherwise. */
+static bool has_pools(void) {
+    const char *set = getenv("PYTHONMALLOC");
+    return dlsym(RTLD_DEFAULT, "PyObject_Malloc") && (!set || strncmp(set, "malloc", 6) != 0);
 }
 
 /* The number behind a name in a text as /proc/PID/status. */
@@ -124,8 +131,12 @@ __attribute__((constructor)) static void begin(void) {
     dprintf(file, "malloc %s\ncalloc %s\nrealloc %s\nfree %s\n%sprogram %s\nfile %llu %llu\n", file_of("malloc"),
             file_of("calloc"), file_of("realloc"), file_of("free"), owned(), program,
             (unsigned long long)of_program.st_dev, (unsigned long long)of_program.st_ino);
-    if (behind()) {
-        dprintf(file, "behind %s\n", behind());
+    const char *next = behind();
+    if (next) {
+        dprintf(file, "behind %s\n", next);
+    }
+    if (has_pools()) {
+        dprintf(file, "pools yes\n");
     }
     close(file);
 }

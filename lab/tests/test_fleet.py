@@ -134,6 +134,11 @@ def test_what_is_one_host() -> None:
     assert names(one, other, Host("b:1", False, 1.0, 1.0)) == ["a", "b:1"]
     behind_one_address = [one, Host("a:2", False, 1.0, 1.0)]
     assert fleet.dealt(behind_one_address) == behind_one_address
+    assert fleet.dealt([Host("b:1", True, 2.0, 2.0), *behind_one_address, Host("b:2", True, 2.0, 2.0)]) == [
+        Host("b", True, 2.0, 2.0),
+        *behind_one_address,
+    ]
+    assert names(Host("http://a:1/x", True, 1.0, 1.0), Host("http://a:2/x", True, 1.0, 1.0)) == ["http://a"]
     assert names(Host("[fe80::1]:1", True, 1.0, 1.0), Host("[fe80::1]:2", True, 1.0, 1.0)) == ["[fe80::1]"]
     assert names(Host("fe80::1", True, 1.0, 1.0), Host("fe80::2", True, 1.0, 1.0)) == ["fe80::1", "fe80::2"]
 

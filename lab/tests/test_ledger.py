@@ -340,6 +340,7 @@ def test_paths_of_one_machine_stay_out(monkeypatch: pytest.MonkeyPatch, tmp_path
         ("/h", "--file=/h/a:/h/b", "--file=~/a:~/b"),
         ("/h", "-I/h/a", "-I~/a"),
         ("/h", "cat /h/a", "cat ~/a"),
+        ("/h", "file:///h/a", "file://~/a"),
         ("/h", "/mnt/h/a", "/mnt/h/a"),
         ("/h", "./x-a/h/a", "./x-a/h/a"),
         ("/", "tcp://127.0.0.1:8786", "tcp://127.0.0.1:8786"),

@@ -320,7 +320,8 @@ def test_sites_that_pin_nothing_are_told_from_those_that_do(tmp_path: Path) -> N
 
 def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> None:
     """As where a container's libraries have the names of the machine's."""
-    with running(compile_c(tmp_path / "program", SCATTERED, *FRAMES), SAMPLED) as program:
+    named_too = (*FRAMES, "-Wl,--build-id")
+    with running(compile_c(tmp_path / "program", SCATTERED, *named_too), SAMPLED) as program:
         program.step()
         measured = explain.look(program.child.pid, "--pins")
     name = str(tmp_path / "program")
@@ -328,7 +329,7 @@ def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> Non
     named = {frame.name for stack in pins.pins(measured).stacks for frame in stack}
     own = {"make_dense", "make_entry"}
     assert own <= named
-    compile_c(tmp_path / "program", SCATTERED + "void other(void) {}", *FRAMES)
+    compile_c(tmp_path / "program", SCATTERED + "void other(void) {}", *named_too)
     assert not {frame.name for stack in pins.pins(measured).stacks for frame in stack} & own
 
 

@@ -309,7 +309,7 @@ def test_a_program_that_is_linked_with_an_allocator_is_told(tmp_path: Path) -> N
     )
     source = PRINTS.replace("return 3", "return use()").replace("int main", "int use(void); int main")
     plain = compile_c(tmp_path / "plain", source, str(user))  # the C library comes before what a library brings
-    said = f"program is on malloc of {own} by itself; to compare with that, --with own={own}"
+    said = f"program is linked with {own}: where nothing is preloaded, that is its malloc, not glibc's"
     for allocator in (glibc(), hakmem()):
         for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
             assert run(command, allocator).remarks(allocator) == (said,)
@@ -317,19 +317,29 @@ def test_a_program_that_is_linked_with_an_allocator_is_told(tmp_path: Path) -> N
     assert run([str(program)], Allocator("own", own)).remarks(Allocator("own", own)) == ()
 
 
-def test_an_allocator_that_no_preload_reaches_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocator_that_no_preload_reaches_is_told(tmp_path: Path) -> None:
     """As that of a program in Rust with jemalloc, whose own malloc next to nothing is taken from."""
     private = "void *_rjem_malloc(void) { return 0; } int main(void) { return _rjem_malloc() != 0; }"
     program = compile_c(tmp_path / "program", private)
     said = "program has jemalloc beside malloc: what it takes from there is not compared"
     for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
         assert run(command, glibc()).remarks(glibc()) == (said,)
-    python3 = compile_c(tmp_path / "python3", private.replace("_rjem_malloc", "PyObject_Malloc"))
-    (remark,) = run([str(python3)], glibc()).remarks(glibc())
-    assert remark.startswith("python3 has Python's own pools (PYTHONMALLOC=malloc turns them off) beside malloc: ")
-    assert run(["env", "PYTHONMALLOC=malloc", str(python3)], glibc()).remarks(glibc()) == ()
-    monkeypatch.setenv("PYTHONMALLOC", "malloc")
-    assert run([str(python3)], glibc()).remarks(glibc()) == ()
+
+
+def test_python_s_pools_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be in a library, and turned off by who starts the program."""
+    monkeypatch.delenv("PYTHONMALLOC", raising=False)
+    pools = "void *PyObject_Malloc(void) { return 0; }"
+    library = compile_c(tmp_path / "libpython3.so", pools, "-shared", "-fPIC")
+    whole = compile_c(tmp_path / "python3", f"{pools} int main(void) {{ return PyObject_Malloc() != 0; }}", "-rdynamic")
+    (tmp_path / "linked").mkdir()
+    users = "void *PyObject_Malloc(void); int main(void) { return PyObject_Malloc() != 0; }"
+    for python3 in (whole, compile_c(tmp_path / "linked" / "python3", users, str(library))):
+        for command in ([str(python3)], ["sh", "-c", f"{python3}; true"]):
+            (remark,) = run(command, glibc()).remarks(glibc())
+            said = "python3 has Python's own pools (PYTHONMALLOC=malloc turns them off) beside malloc: "
+            assert remark.startswith(said)
+        assert run(["env", "PYTHONMALLOC=malloc", str(python3)], glibc()).remarks(glibc()) == ()
 
 
 @pytest.mark.parametrize("before", ["delay.so", "record.so"])
@@ -347,17 +357,20 @@ def test_a_user_is_told_of_the_allocator_that_he_has_named(before: str, tmp_path
         ("< /dev/null", False),
         ("<&-", False),
         ("< EMPTY", False),
+        ("< LARGE", True),
     ],
 )
 def test_input_that_no_run_gets_is_told(given: str, is_told: bool, tmp_path: Path) -> None:
     """`hakmem compare -- sort < FILE` would compare how fast nothing is sorted."""
     (tmp_path / "FILE").write_text("b\na\n")
     (tmp_path / "EMPTY").touch()
+    with open(tmp_path / "LARGE", "wb") as large:
+        large.truncate(3 << 30)
     ask = "from hakmem import process; process.expect_command(['sort', '-t', ' '])"
     done = subprocess.run(
         ["sh", "-c", f'"$0" -c "$1" {given}', sys.executable, ask], cwd=tmp_path, capture_output=True, text=True
     )
-    shown = "hakmem: standard input is not passed on, each run has an empty one; expected sh -c "
+    shown = "hakmem: standard input is not passed on: each run has an empty one. To give it a file: sh -c "
     command = shlex.quote("sort -t ' ' < FILE")
     assert (done.returncode, done.stderr) == (0, f"{shown}{command}\n" if is_told else "")
 
@@ -366,11 +379,12 @@ def test_libraries_that_no_run_gets_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An image may preload another allocator for all that runs in it."""
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
     process.expect_command(["true"])
     assert "LD_PRELOAD" not in capsys.readouterr().err
     monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so.2")
     process.expect_command(["true"])
-    said = "hakmem: LD_PRELOAD=libjemalloc.so.2 is not passed on: each run has what is compared\n"
+    said = "hakmem: LD_PRELOAD=libjemalloc.so.2 is not passed on to what is run\n"
     assert capsys.readouterr().err == said
 
 

@@ -171,24 +171,34 @@ def test_an_empty_table_says_why() -> None:
 
 def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> None:
     """As after an upgrade, and on a machine that has another version."""
-    program, written = compile_c(tmp_path / "program", SOURCE, *FRAMES), tmp_path / "some.prof"
+    named_too = (*FRAMES, "-Wl,--build-id")
+    program, written = compile_c(tmp_path / "program", SOURCE, *named_too), tmp_path / "some.prof"
     environment = {"LD_PRELOAD": str(native.library()), "HAKMEM_HEAP_PROFILE": f"1:{written}"}
     assert subprocess.run([program], env=environment).returncode == 3
     named = profile.read(written)
     assert "keeps" in {frame.name for site in named.sites for frame in site.frames} and not named.strangers
     program.rename(tmp_path / "as it was")
     assert not profile.read(written).strangers  # there is none
-    compile_c(tmp_path / "program", SOURCE.replace("int main", "void other(void) {}\nint main"), *FRAMES)
+    compile_c(tmp_path / "program", SOURCE.replace("int main", "void other(void) {}\nint main"), *named_too)
     found = profile.read(written)
     assert not {frame.name for site in found.sites for frame in site.frames} & {"keeps", "work", "other", "main"}
     assert found.strangers == ("program",)
     assert "functions have no names in" in text(found) and "no names in" in flame.render(found)
+    mapped = written.read_text().replace(f"{program}\n", f"{program} (deleted)\n")  # as it was replaced before
+    upgraded = profile.parse(mapped, written.name)
+    assert upgraded.strangers == ("program (deleted)",) and not {
+        frame.name for site in upgraded.sites for frame in site.frames
+    } & {"keeps", "work", "other", "main"}
     root = tmp_path / "root"
     place = root / program.relative_to("/")
     place.parent.mkdir(parents=True)
     (tmp_path / "as it was").rename(place)
     own = profile.parse(written.read_text(), written.name, str(root))
     assert own.sites == named.sites and not own.strangers
+    program.unlink()
+    place.rename(program)
+    again = profile.parse(mapped, written.name)
+    assert not again.strangers and "keeps" in {frame.name for site in again.sites for frame in site.frames}
 
 
 def test_a_difference_is_after_minus_before() -> None:

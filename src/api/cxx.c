@@ -103,43 +103,49 @@ static void delete_array_sized(void *block, size_t size);
 static void delete_aligned(void *block, size_t alignment);
 static void delete_array_aligned(void *block, size_t alignment);
 
-/* A library with a C++ runtime linked into it calls that one's operators, which call malloc and free, whatever is
- * loaded before it; the program, and what has no runtime, calls hakmem's. They hand each other objects. */
-static bool is_new_linked_in(void) { return hak_os_is_new_linked_in((void *)new_throwing); }
-
 /* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program
  * leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its
- * delete[] what hakmem's new[] made. */
+ * delete[] what hakmem's new[] made. A library with a C++ runtime linked into it calls that one's operators, whatever
+ * is loaded before it; the program calls hakmem's, and they hand each other objects. */
 static HAK_COLD bool find_family_own(void) {
     return IS_OWN(public_new, new_throwing) && IS_OWN(public_new_array, new_array) &&
            IS_OWN(public_new_nothrow, new_nothrow) && IS_OWN(public_new_array_nothrow, new_array_nothrow) &&
            IS_OWN(public_delete, delete_block) && IS_OWN(public_delete_array, delete_array) &&
            IS_OWN(public_delete_sized, delete_sized) && IS_OWN(public_delete_array_sized, delete_array_sized) &&
-           IS_OWN(public_malloc, hak_malloc) && IS_OWN(public_free, hak_free) && !is_new_linked_in();
+           IS_OWN(public_malloc, hak_malloc) && IS_OWN(public_free, hak_free) && !hak_os_is_new_linked_in();
 }
 
 static HAK_COLD bool find_aligned_family_own(void) {
     return IS_OWN(public_new_aligned, new_aligned_throwing) && IS_OWN(public_new_array_aligned, new_array_aligned) &&
            IS_OWN(public_delete_aligned, delete_aligned) && IS_OWN(public_delete_array_aligned, delete_array_aligned) &&
-           !is_new_linked_in();
+           !hak_os_is_new_linked_in();
 }
 
 /* Found once: the dynamic linker has written the addresses before, and they stay. */
-HAK_INLINE bool is_found_own(HAK_ATOMIC(uint8_t) *answer, bool (*ask_all)(void)) {
-    enum { UNKNOWN, OWN, REPLACED };
-    uint8_t known = hak_atomic_load(answer, relaxed);
-    if (HAK_UNLIKELY(known == UNKNOWN)) {
-        known = ask_all() ? OWN : REPLACED;
-        hak_atomic_store(answer, known, relaxed);
+enum { UNKNOWN, BEING_FOUND, OWN, REPLACED };
+
+/* Who asks while it is being found, as the program's own dl_iterate_phdr may, is told the careful answer, and so is
+ * everybody after it. */
+static HAK_COLD void find_own(HAK_ATOMIC(uint8_t) *answer, bool (*ask_all)(void)) {
+    uint8_t state = UNKNOWN;
+    if (hak_atomic_cas(answer, &state, BEING_FOUND, relaxed, relaxed)) {
+        state = BEING_FOUND;
+        hak_atomic_cas(answer, &state, ask_all() ? OWN : REPLACED, relaxed, relaxed);
+    } else if (state == BEING_FOUND) {
+        hak_atomic_cas(answer, &state, REPLACED, relaxed, relaxed);
     }
-    return known == OWN;
+}
+
+HAK_INLINE bool is_found_own(HAK_ATOMIC(uint8_t) *answer, bool (*ask_all)(void)) {
+    if (HAK_UNLIKELY(hak_atomic_load(answer, relaxed) < OWN)) find_own(answer, ask_all);
+    return hak_atomic_load(answer, relaxed) == OWN;
 }
 
 static HAK_ATOMIC(uint8_t) family, aligned_family; /* what was found */
 static bool is_family_own(void) { return is_found_own(&family, find_family_own); }
 static bool is_aligned_family_own(void) { return is_found_own(&aligned_family, find_aligned_family_own); }
 
-/* While the program has one thread: the dynamic linker's lock is free. */
+/* Before main: later another thread may have the dynamic linker's lock. */
 static __attribute__((constructor)) void find_families(void) {
     if (!HAK_SECURE) return;
     is_family_own();

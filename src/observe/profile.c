@@ -467,96 +467,105 @@ void hak_profile_end(void) {
 
 /* ---- Writing it -------------------------------------------------------------------------------------------------- */
 
-enum { RECORD_BYTES = 5376 }; /* at most: figures of 20 digits, addresses of 12, words of 16 */
-
-static void write_site(struct hak_text *text, uint32_t where) {
-    const struct hak_profile_site *site = site_at(known_tables(), where);
-    hak_text_add(text, "site");
-#define FIGURE(name) hak_text_add(text, " %lu", (unsigned long)hak_atomic_load(&site->name, relaxed));
-    HAK_PROFILE_FIGURES(FIGURE)
-#undef FIGURE
-    hak_text_add(text, " :");
-    for (uint64_t i = 0; i < site->depth; i++) hak_text_add(text, " %lx", (unsigned long)site->addresses[i]);
-    hak_text_add(text, "\n");
-}
-
-static void write_function(struct hak_text *text, uint32_t where) {
-    hak_text_add(text, "function %lx %s\n", (unsigned long)where,
-                 (const char *)site_at(known_tables(), where)->addresses);
-}
-
 typedef void write_text(const char *text, void *context);
 
-/* For one record more. */
-static void make_room_for_record(struct hak_text *text, write_text *write, void *context) {
-    if (text->capacity - text->length >= RECORD_BYTES) return;
-    write(text->start, context);
-    *text = hak_text_in(text->start, text->capacity);
-}
-
-/* Each of them, by way of a buffer that has room for one. */
-static void write_records(const struct hak_profile_index *index,
-                          void (*write_one)(struct hak_text *text, uint32_t where), struct hak_text *text,
-                          write_text *write, void *context) {
-    /* Acquire pairs with add_to_list. */
-    for (uint32_t where = hak_atomic_load(&index->newest, acquire); where != 0;
-         where = site_at(known_tables(), where)->next) {
-        make_room_for_record(text, write, context);
-        write_one(text, where);
-    }
-}
-
-struct build_ids {
-    int memory;
-    struct hak_text *text;
+/* Text that goes out whenever there is no room for a word more: a site has hundreds, a coroutine has little stack. */
+struct pieces {
+    struct hak_text text;
     write_text *write;
     void *context;
 };
 
-/* Of each file that is mapped with its header: who reads the profile can tell whether it has the same file. */
+enum { WORD_BYTES = HAK_PYTHON_TEXT_BYTES + 64, PIECE_BYTES = WORD_BYTES + 2048 };
+
+static void flush(struct pieces *pieces) {
+    pieces->write(pieces->text.start, pieces->context);
+    pieces->text = hak_text_in(pieces->text.start, pieces->text.capacity);
+}
+
+/* The text, with room for a word: one name, or a few numbers. */
+static struct hak_text *for_word(struct pieces *pieces) {
+    if (pieces->text.capacity - pieces->text.length < WORD_BYTES) flush(pieces);
+    return &pieces->text;
+}
+
+static void write_site(struct pieces *pieces, uint32_t where) {
+    const struct hak_profile_site *site = site_at(known_tables(), where);
+    hak_text_add(for_word(pieces), "site");
+#define FIGURE(name) hak_text_add(for_word(pieces), " %lu", (unsigned long)hak_atomic_load(&site->name, relaxed));
+    HAK_PROFILE_FIGURES(FIGURE)
+#undef FIGURE
+    hak_text_add(for_word(pieces), " :");
+    for (uint64_t i = 0; i < site->depth; i++)
+        hak_text_add(for_word(pieces), " %lx", (unsigned long)site->addresses[i]);
+    hak_text_add(for_word(pieces), "\n");
+}
+
+static void write_function(struct pieces *pieces, uint32_t where) {
+    hak_text_add(for_word(pieces), "function %lx %s\n", (unsigned long)where,
+                 (const char *)site_at(known_tables(), where)->addresses);
+}
+
+static void write_records(const struct hak_profile_index *index,
+                          void (*write_one)(struct pieces *pieces, uint32_t where), struct pieces *pieces) {
+    /* Acquire pairs with add_to_list. */
+    for (uint32_t where = hak_atomic_load(&index->newest, acquire); where != 0;
+         where = site_at(known_tables(), where)->next)
+        write_one(pieces, where);
+}
+
+struct build_ids {
+    int memory;
+    struct pieces *pieces;
+};
+
+/* Of each file that is mapped with its header, and for this process alone, as programs and libraries are: what is
+ * shared may be a device. Who reads the profile can tell whether it has the same file. */
 static bool write_build_id(const struct hak_os_mapping *mapping, void *context) {
-    struct build_ids *ids = context;
+    const struct build_ids *ids = context;
     unsigned char id[HAK_BUILD_ID_BYTES];
-    bool may_be_elf = mapping->offset == 0 && mapping->rights[0] == 'r' && mapping->name[0] == '/';
+    bool may_be_elf =
+        mapping->offset == 0 && mapping->rights[0] == 'r' && mapping->rights[3] == 'p' && mapping->name[0] == '/';
     size_t bytes = may_be_elf ? hak_os_build_id_at(ids->memory, mapping->start, id, sizeof id) : 0;
     if (bytes == 0) return true;
-    make_room_for_record(ids->text, ids->write, ids->context);
-    hak_text_add(ids->text, "build_id %lx ", (unsigned long)mapping->start);
-    for (size_t i = 0; i < bytes; i++) hak_text_add(ids->text, "%s%lx", id[i] < 16 ? "0" : "", (unsigned long)id[i]);
-    hak_text_add(ids->text, "\n");
+    struct hak_text *text = for_word(ids->pieces);
+    hak_text_add(text, "build_id %lx ", (unsigned long)mapping->start);
+    for (size_t i = 0; i < bytes; i++) hak_text_add(text, "%s%lx", id[i] < 16 ? "0" : "", (unsigned long)id[i]);
+    hak_text_add(text, "\n");
     return true;
 }
 
+static void write_build_ids(struct pieces *pieces) {
+    struct build_ids ids = {hak_os_open_file("/proc/self/mem"), pieces};
+    if (ids.memory < 0) return;
+    hak_os_for_each_mapping(write_build_id, &ids);
+    hak_os_close(ids.memory);
+}
+
 bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
-    char buffer[RECORD_BYTES + 256];
-    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    char buffer[PIECE_BYTES];
+    struct pieces pieces = {hak_text_in(buffer, sizeof buffer), write, context};
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
     note_peak(known, 0);
-    hak_text_add(&text,
+    hak_text_add(&pieces.text,
                  "hakmem heap profile 1\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
                  "%lu\nwithout_python ",
                  hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
                  (unsigned long)(hak_os_clock_ms() - known->began_ms),
                  (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
                  (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
-    hak_python_add_refusal(&text);
-    hak_text_add(&text, "\nfigures");
-#define FIGURE(name) hak_text_add(&text, " " #name);
+    hak_python_add_refusal(for_word(&pieces));
+    hak_text_add(for_word(&pieces), "\nfigures");
+#define FIGURE(name) hak_text_add(for_word(&pieces), " " #name);
     HAK_PROFILE_FIGURES(FIGURE)
 #undef FIGURE
-    hak_text_add(&text, "\n");
-    write_records(&known->sites, write_site, &text, write, context);
-    write_records(&known->functions, write_function, &text, write,
-                  context); /* all that sites have, so they come last */
-    struct build_ids ids = {hak_os_open_file("/proc/self/mem"), &text, write, context};
-    if (ids.memory >= 0) {
-        hak_os_for_each_mapping(write_build_id, &ids);
-        hak_os_close(ids.memory);
-    }
-    make_room_for_record(&text, write, context);
-    hak_text_add(&text, "maps\n");
-    write(text.start, context);
+    hak_text_add(for_word(&pieces), "\n");
+    write_records(&known->sites, write_site, &pieces);
+    write_records(&known->functions, write_function, &pieces); /* all that sites have, so they come last */
+    write_build_ids(&pieces);
+    hak_text_add(for_word(&pieces), "maps\n");
+    flush(&pieces);
     return true;
 }
 

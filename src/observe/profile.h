@@ -128,8 +128,8 @@ HAK_COLD bool hak_profile_find(const void *block, struct hak_profile_origin *ori
  * profile, or EIO when not all could be written. */
 HAK_COLD int hak_profile_write(int descriptor);
 
-/* The same to any place, in pieces of text, and without the map, which would follow. With the build ids of the files in
- * the map, for each of which its header is mapped. */
+/* The same to any place, in pieces of text, and without the map, which would follow. With a line
+ * `build_id START HEX` for each file that the map has from START on with its header. */
 HAK_COLD bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context);
 
 /* The tables: NULL before their first use. They begin with their size in bytes, a uint64_t. */

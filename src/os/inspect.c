@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <link.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "base/format.h"
+#include "os/kernel.h"
 #include "os/notes.h"
 #include "os/os.h"
 
@@ -144,11 +146,11 @@ bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes) { return read_or
 /* ---- Build ids --------------------------------------------------------------------------------------------------- */
 
 static bool read_at(int memory, uintptr_t from, void *to, size_t bytes) {
-    return pread(memory, to, bytes, (off_t)from) == (ssize_t)bytes;
+    return HAK_SYSTEM_CALL(SYS_pread64, memory, to, bytes, from) == (long)bytes; /* libc's may end a thread */
 }
 
 size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t capacity) {
-    _Alignas(8) char notes[256]; /* build ids stand in short ones */
+    _Alignas(8) char notes[512]; /* or their beginning: build ids stand in front */
     ElfW(Ehdr) elf;
     ElfW(Phdr) part;
     size_t bytes = 0;
@@ -157,9 +159,9 @@ size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t
                   elf.e_phentsize == sizeof part;
     for (size_t i = 0; is_elf && bytes == 0 && i < elf.e_phnum; i++) {
         if (!read_at(memory, start + elf.e_phoff + i * sizeof part, &part, sizeof part)) break;
-        if (part.p_type == PT_NOTE && part.p_filesz <= sizeof notes &&
-            read_at(memory, start + part.p_offset, notes, part.p_filesz))
-            bytes = hak_os_build_id_in(notes, part.p_filesz, id, capacity);
+        size_t length = part.p_filesz < sizeof notes ? part.p_filesz : sizeof notes;
+        if (part.p_type == PT_NOTE && read_at(memory, start + part.p_offset, notes, length))
+            bytes = hak_os_build_id_in(notes, length, id, capacity);
     }
     errno = saved_errno;
     return bytes;

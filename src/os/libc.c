@@ -128,20 +128,27 @@ void *hak_os_find_beside(const void *code, const char *name) { return find(NULL,
 
 /* By their names: runtimes of C++ that libraries share. */
 static bool is_shared_runtime(const struct dl_phdr_info *loaded) {
-    static const char *const names[] = {"libstdc++.so", "libc++.so", "libc++abi.so"};
+    static const char *const names[] = {"libstdc++.", "libc++", "libcxxrt."};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strncmp(file_name(loaded->dlpi_name), names[i], strlen(names[i])) == 0) return true;
     return false;
 }
 
-static int look_for_new(struct dl_phdr_info *loaded, size_t bytes, void *own_code) {
-    struct search search = {NULL, NULL, "_Znwm", is_defined, NULL};
-    if (loaded->dlpi_name == NULL || is_shared_runtime(loaded) || holds(loaded, own_code)) return 0;
-    look_into(loaded, bytes, &search);
+static bool has_symbol(struct dl_phdr_info *loaded, const char *name) {
+    struct search search = {NULL, NULL, name, is_defined, NULL};
+    look_into(loaded, 0, &search);
     return search.found != NULL;
 }
 
-bool hak_os_is_new_linked_in(void *own_code) { return dl_iterate_phdr(look_for_new, own_code) != 0; }
+/* Who has new alone is another allocator, whose new is not called where hakmem's is before it; nor is the program's. */
+static int look_for_runtime(struct dl_phdr_info *loaded, size_t bytes, void *context) {
+    (void)bytes;
+    (void)context;
+    if (loaded->dlpi_name == NULL || *loaded->dlpi_name == '\0' || is_shared_runtime(loaded)) return 0;
+    return has_symbol(loaded, "_Znwm") && has_symbol(loaded, "__cxa_throw");
+}
+
+bool hak_os_is_new_linked_in(void) { return dl_iterate_phdr(look_for_runtime, NULL) != 0; }
 
 /* ---- Whose code it is -------------------------------------------------------------------------------------------- */
 

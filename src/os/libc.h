@@ -23,9 +23,9 @@ void *hak_os_find_variable(const char *name);
 /* The same in the library, or the program, that this code is in. */
 void *hak_os_find_beside(const void *code, const char *name);
 
-/* True where a library that is loaded now, beside the one with `own_code`, has an operator new linked into it, for
- * others to use, too. Waits for the dynamic linker's lock. */
-bool hak_os_is_new_linked_in(void *own_code);
+/* True where a library that is loaded now has a C++ runtime linked into it, for others to use, too. Waits for the
+ * dynamic linker's lock. */
+bool hak_os_is_new_linked_in(void);
 
 /* Notes where code of the C library and of the dynamic linker lies. To be called as the above. */
 void hak_os_find_library_code(void);

@@ -85,12 +85,13 @@ static bool is_free_somewhere(const struct hak_place *place, const void *block) 
 
 /* Whether a block whose canary is zero is live: zeros were written behind its end, and nobody keeps it. Who frees it at
  * this moment is given time. */
-static HAK_COLD bool was_cleared_behind(const void *block) {
+static HAK_COLD bool was_cleared_behind(const void *block, size_t usable) {
     enum { LOOKS = 100, WAIT_US = 1000 };
     static HAK_ATOMIC(uint32_t) never_woken;
-    struct hak_place place = hak_region_find((uintptr_t)block);
     for (int i = 0; i < LOOKS; i++) {
-        if (place.kind != HAK_PLACE_SMALL || is_free_somewhere(&place, block)) return false;
+        struct hak_place place = hak_region_find((uintptr_t)block);
+        if (place.kind != HAK_PLACE_SMALL || is_free_somewhere(&place, block) || *canary_of(block, usable) != 0)
+            return false;
         hak_os_wait(&never_woken, 0, WAIT_US);
     }
     return true;
@@ -108,7 +109,8 @@ void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, 
 /* What was found is not the canary of a live block from such a call. */
 static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from, uint64_t found) {
     const char *function = hak_canary_freed_by(from);
-    if (found == 0 && !was_cleared_behind(block)) hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
+    if (found == 0 && !was_cleared_behind(block, usable))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
     if (found == canary_for(block, origin_in(found)))
         hak_misuse(HAK_MISUSE_MISMATCH, function, block, origin_in(found), usable);
     hak_misuse(HAK_MISUSE_OVERFLOW, function, block, first_difference(found, canary_for(block, from)), usable);
@@ -139,7 +141,7 @@ bool hak_canary_is_cleared(const void *block, size_t usable) {
 
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
     uint64_t found = *canary_of(block, usable);
-    if (found == 0 && !was_cleared_behind(block)) return true;
+    if (found == 0 && !was_cleared_behind(block, usable)) return true;
     if (found != canary_for(block, origin_in(found))) report_live(block, usable, found, function);
     return false;
 }

@@ -1,11 +1,11 @@
 /* What a program may ask its allocator through the standard interface: mallopt, malloc_trim, malloc_stats, malloc_info,
  * mallinfo, mallinfo2. The answers must be about the heap that serves the program. */
 #include "expect.h"
+#include "in_stack.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <ucontext.h>
 
 /* ---- mallopt ---- */
 
@@ -306,7 +306,6 @@ static void info_text(void) {
 
 /* ---- Small stacks ---- */
 
-static ucontext_t program, coroutine;
 static FILE *nowhere;
 
 static void ask_everything(void) {
@@ -320,40 +319,15 @@ static void ask_everything(void) {
 }
 
 /* Coroutines have stacks of a page. */
-static void run_in_stack(void (*function)(void), size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    char *guard = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT(guard != MAP_FAILED && mprotect(guard, page, PROT_NONE) == 0, "no stack");
-    getcontext(&coroutine);
-    coroutine.uc_stack.ss_sp = guard + page;
-    coroutine.uc_stack.ss_size = bytes;
-    coroutine.uc_link = &program;
-    makecontext(&coroutine, function, 0);
-    EXPECT(swapcontext(&program, &coroutine) == 0, "no coroutine");
-}
-
 static void small_stack(void) {
     nowhere = fopen("/dev/null", "w");
     EXPECT(nowhere != NULL, "no file");
     run_in_stack(ask_everything, 4096);
 }
 
-static int (*profile_save)(const char *path);
-
-static void save_profile(void) { EXPECT(profile_save("/dev/null") == 0, "no profile"); }
-
-static void small_stack_saves(void) {
-    int (*profile_start)(size_t interval) = (int (*)(size_t))dlsym(RTLD_DEFAULT, "hak_profile_start");
-    profile_save = (int (*)(const char *))dlsym(RTLD_DEFAULT, "hak_profile_save");
-    EXPECT(profile_start != NULL && profile_save != NULL && profile_start(1) == 0, "no profile");
-    free(malloc(1000));
-    run_in_stack(save_profile, 8192);
-}
-
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"small_stack", small_stack},
-        {"small_stack_saves", small_stack_saves},
         {"tuning", tuning},
         {"tuning_taken_back", tuning_taken_back},
         {"usual_threshold", usual_threshold},

@@ -63,7 +63,10 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     return 1 if failed else 0
 
 
-CHANCE = "?: may be chance, the 95 % interval of the ratio holds 1. So may be one in twenty of the others."
+CHANCE = (
+    "?: may be chance, the 95 % interval of the ratio holds 1, or there are too few rounds for one. So may be one in "
+    "twenty of the others. -: a figure is 0."
+)
 
 
 def _table(record: ledger.Record) -> str:
