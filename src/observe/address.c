@@ -3,7 +3,6 @@
 #include "observe/profile.h"
 #include "os/os.h"
 #include "pool/bin.h"
-#include "pool/quarantine.h"
 #include "region/guard.h"
 #include "region/mapping_cache.h"
 
@@ -18,25 +17,6 @@ static bool is_free_block(const struct hak_range *range, const struct hak_place 
 
 static bool is_in_record(const struct hak_heap *heap, uintptr_t address) {
     return address - (uintptr_t)heap < HAK_HEAP_BYTES;
-}
-
-/* Its owner may be using the bin: nothing outside of the heap's own memory is read, whatever its pointers say. */
-static bool is_in_bin(const struct hak_heap *heap, uint32_t size_class, uintptr_t block) {
-    void **top = hak_owned_peek(&heap->bins[size_class].top), **slot = hak_heap_lowest(heap, size_class);
-    for (; slot < top && is_in_record(heap, (uintptr_t)slot); slot++)
-        if ((uintptr_t)hak_owned_peek(slot) == block) return true;
-    return false;
-}
-
-static bool has_block(const struct hak_heap *heap, uint32_t size_class, uintptr_t block) {
-    return is_in_bin(heap, size_class, block) ||
-           (HAK_SECURE && hak_quarantine_has(heap, hak_plain_class(size_class), (const void *)block));
-}
-
-static const struct hak_heap *heap_with_block(uint32_t size_class, uintptr_t block) {
-    const struct hak_heap *heap = hak_heap_first();
-    while (heap != NULL && !has_block(heap, size_class, block)) heap = heap->next;
-    return heap;
 }
 
 static const struct hak_heap *heap_at(uintptr_t address) {
@@ -56,7 +36,7 @@ static struct hak_address find_small(const struct hak_range *range, const struct
         found.is_purged = (purged >> (offset / hak_os_page_bytes()) & 1) != 0;
         return found;
     }
-    const struct hak_heap *heap = heap_with_block(place->size_class, place->start);
+    const struct hak_heap *heap = hak_heap_that_keeps(place->size_class, (const void *)place->start);
     if (heap == NULL) return found;
     found.kind = HAK_ADDRESS_CACHED;
     found.heap = heap->number;

@@ -4,6 +4,7 @@
 
 #include "base/knobs.h"
 #include "pool/pool.h"
+#include "pool/quarantine.h"
 
 void hak_heap_blank_bins(struct hak_heap *heap) {
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
@@ -23,10 +24,20 @@ void hak_heap_blank_bins(struct hak_heap *heap) {
 }
 
 bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block) {
-    void **lowest = hak_heap_lowest(heap, size_class);
-    for (size_t i = hak_heap_cached(heap, size_class); i > 0; i--)
-        if (lowest[i - 1] == block) return true;
+    void **top = hak_owned_peek(&heap->bins[size_class].top), **slot = hak_heap_lowest(heap, size_class);
+    for (; slot < top && (uintptr_t)slot - (uintptr_t)heap < HAK_HEAP_BYTES; slot++)
+        if (hak_owned_peek(slot) == block) return true;
     return false;
+}
+
+static bool keeps(const struct hak_heap *heap, uint32_t size_class, const void *block) {
+    return hak_heap_has_cached(heap, size_class, block) || (HAK_SECURE && hak_quarantine_has(heap, size_class, block));
+}
+
+const struct hak_heap *hak_heap_that_keeps(uint32_t size_class, const void *block) {
+    const struct hak_heap *heap = hak_heap_first();
+    while (heap != NULL && !keeps(heap, hak_plain_class(size_class), block)) heap = heap->next;
+    return heap;
 }
 
 void hak_heap_close_bin(struct hak_heap *heap, uint32_t size_class) {

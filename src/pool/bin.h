@@ -38,8 +38,12 @@ HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_cla
     return top >= lowest ? (size_t)(top - lowest) : 0;
 }
 
-/* True if the block is in the bin of its class. */
+/* True if the block is in the bin of its class. The heap's owner may be using it: nothing outside of the heap's own
+ * memory is read, whatever its pointers say. */
 HAK_COLD bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block);
+
+/* The heap that has a small block in its bin or in quarantine, as seen from outside; NULL for none. */
+HAK_COLD const struct hak_heap *hak_heap_that_keeps(uint32_t size_class, const void *block);
 
 /* Takes a bin from the hit path (H10), whatever it was: its blocks go to the bottom. Every slow path that changes a
  * bin begins with it, and ends with one of the two that follow. */

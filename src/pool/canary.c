@@ -6,7 +6,6 @@
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/pool.h"
-#include "pool/quarantine.h"
 #include "region/region.h"
 
 enum { FROM_SHIFT = 56 }; /* the last byte has what the block is from */
@@ -74,9 +73,7 @@ void hak_canary_change(void *block, size_t usable, uint32_t from) {
 
 /* A free block is its slab's, or some heap keeps it, unless somebody has it in hand at this moment. */
 static bool is_free_somewhere(const struct hak_place *place, const void *block) {
-    uint32_t plain = hak_plain_class(place->size_class);
-    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
-        if (hak_quarantine_has(heap, plain, block) || hak_heap_has_cached(heap, plain, block)) return true;
+    if (hak_heap_that_keeps(place->size_class, block) != NULL) return true;
     const struct hak_size_class *cut = &hak_size_classes[place->size_class];
     uint32_t index = hak_block_index((uint32_t)(place->start - place->slab->start), cut->reciprocal);
     uint64_t claimed = hak_slab_claimed_in(place->slab, cut->block_count, index / 64);

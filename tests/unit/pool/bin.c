@@ -155,4 +155,23 @@ static void bins_are_given_up(void **state) {
     assert_int_equal(pool_slots_of(heap, POOL_CLASS), 8);
 }
 
-UNIT_MAIN(cmocka_unit_test(flushed_bins), cmocka_unit_test(bins_are_given_up), cmocka_unit_test(hits_meanwhile))
+/* As whoever reports a misuse finds a bin that its owner changes at that moment. */
+static void looked_at_from_outside(void **state) {
+    (void)state;
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    struct hak_bin *bin = &heap->bins[4];
+    char block[16];
+    assert_true(pool_grow_bin(heap, 4) == HAK_BIN_GREW);
+    bin->base[0] = block;
+    assert_null(hak_heap_that_keeps(4, block));
+    hak_bin_set_top(bin, bin->base + 1);
+    assert_ptr_equal(hak_heap_that_keeps(4, block), heap);
+    hak_bin_set_top(bin, (void **)UINTPTR_MAX);
+    assert_null(hak_heap_that_keeps(4, block + 1));
+    hak_atomic_store(&bin->base, NULL, relaxed);
+    assert_null(hak_heap_that_keeps(4, block));
+}
+
+UNIT_MAIN(cmocka_unit_test(flushed_bins), cmocka_unit_test(bins_are_given_up), cmocka_unit_test(hits_meanwhile),
+          cmocka_unit_test(looked_at_from_outside))
