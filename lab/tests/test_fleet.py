@@ -343,6 +343,21 @@ def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
         assert "expected http" in refused("--prometheus", url, "decay")
 
 
+def answer_one(server: socket.socket, said: bytes, heard: list[bytes]) -> None:
+    """Takes one request, whole, and says `said` to it: who closes with something unread resets the connection."""
+    connection, _ = server.accept()
+    with connection:
+        request = b""
+        while True:
+            request += connection.recv(65536)
+            head, ended, body = request.partition(b"\r\n\r\n")
+            length = re.search(rb"^content-length: *(\d+)", head, re.MULTILINE | re.IGNORECASE)
+            if ended and len(body) >= int(length[1] if length else 0):
+                break
+        heard.append(request)
+        connection.sendall(said)
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -355,14 +370,8 @@ def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
     ],
 )
 def test_a_server_that_is_no_prometheus(said: bytes) -> None:
-    def answer() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(said)
-
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer_one, args=(server, said, []))
         thread.start()
         with pytest.raises(LabError, match="does not answer as a Prometheus server"):
             fleet.prometheus(f"http://127.0.0.1:{server.getsockname()[1]}")("up", 0)
@@ -373,14 +382,8 @@ def test_what_a_server_warns_of_is_passed_on(capsys: pytest.CaptureFixture[str])
     """Of what it has, it may have answered a part."""
     said = b'{"status": "success", "warnings": ["a store\\nis gone"], "data": {"result": []}}'
 
-    def answer() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + said)
-
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer_one, args=(server, b"HTTP/1.1 200 OK\r\n\r\n" + said, []))
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         assert fleet.prometheus(url)("up", 0) == []
@@ -393,10 +396,7 @@ def test_a_password_in_the_address_is_told_to_the_server_and_to_nobody_else() ->
 
     def answer() -> None:
         for _ in range(2):
-            connection, _ = server.accept()
-            with connection:
-                heard.append(connection.recv(65536))
-                connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+            answer_one(server, b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", heard)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=answer, daemon=True)
@@ -425,12 +425,9 @@ def test_who_a_server_redirects_to_is_not_told_the_password() -> None:
 
     def answer() -> None:
         for place in ("/elsewhere", None):
-            connection, _ = server.accept()
-            with connection:
-                heard.append(connection.recv(65536))
-                to = f"http://localhost:{server.getsockname()[1]}{place}" if place else ""
-                head = f"302 Found\r\nLocation: {to}" if place else "404 Not Found"
-                connection.sendall(f"HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n".encode())
+            to = f"http://localhost:{server.getsockname()[1]}{place}" if place else ""
+            head = f"302 Found\r\nLocation: {to}" if place else "404 Not Found"
+            answer_one(server, f"HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n".encode(), heard)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=answer, daemon=True)
