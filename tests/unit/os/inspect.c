@@ -172,7 +172,7 @@ static void build_ids(void **state) {
     assert_int_equal(hak_os_build_id_at(memory, header, found, 4), 4);
     char *none = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)none, found, sizeof found), 0);
-    /* A header whose table and notes would lie where nothing is, or don't end. */
+    /* A header whose table would lie where nothing is; notes that don't end. */
     memcpy(none, (const void *)header, page);
     assert_int_equal(munmap(none + page, page), 0);
     ((ElfW(Ehdr) *)(void *)none)->e_phoff = page;
