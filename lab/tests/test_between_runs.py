@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from compiled import compile_c
-from hakmem import between_runs, cli, control, ledger, native, sweep
+from hakmem import between_runs, cli, control, ledger, native, settings, sweep
 from hakmem.between_runs import Alone, Candidate
 from hakmem.commands import run
+from hakmem.commands.learn import FEWEST_RUNS
 from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Sample, Variant
 from hakmem.settings import Knob
@@ -48,6 +49,11 @@ def test_each_value_is_tried_alone_and_the_fastest_again() -> None:
     assert names[ALONE] == "held_slabs=64" and names.count("held_slabs=64") == 3
     assert len(names) == ALONE + 6
     assert len(told({}, 5)[1]) == 5
+
+
+def test_the_fewest_runs_try_each_value_of_each_knob() -> None:
+    knobs = [knob for knob in settings.knobs(native.library()) if knob.name not in between_runs.NOT_LEARNED]
+    assert between_runs.trials_of(FEWEST_RUNS) >= len(sweep.single(knobs)) > ALONE
 
 
 def test_candidates_are_the_fastest_the_leanest_and_some_together() -> None:
@@ -113,7 +119,7 @@ def costs(monkeypatch: pytest.MonkeyPatch, gain: tuple[float, float], given: str
 
 
 def learn(*options: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.cli, ["learn", "--runs", "80", *options, "--", "true"])
+    done = CliRunner().invoke(cli.cli, ["learn", "--runs", str(FEWEST_RUNS), *options, "--", "true"])
     return done.exit_code, f"{done.output}{done.exception or ''}"
 
 
@@ -216,7 +222,7 @@ def test_what_can_not_be_asked_for_together() -> None:
     assert "of one run" in learn("--statistics", "file")[1]
     assert "expected --runs" in str(CliRunner().invoke(cli.cli, ["learn", "--keep", "x", "--", "true"]).exception)
     assert "nosuch: command not found" in str(
-        CliRunner().invoke(cli.cli, ["learn", "--runs", "80", "--", "nosuch"]).exception
+        CliRunner().invoke(cli.cli, ["learn", "--runs", str(FEWEST_RUNS), "--", "nosuch"]).exception
     )
 
 
@@ -243,7 +249,7 @@ def test_the_place_is_the_user_s() -> None:
             control.policies(variables)
 
 
-@pytest.mark.parametrize("options", [(), ("--runs", "80")])
+@pytest.mark.parametrize("options", [(), ("--runs", str(FEWEST_RUNS))])
 def test_what_can_not_be_installed_is_not_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

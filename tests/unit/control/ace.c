@@ -122,22 +122,47 @@ static void nothing_to_gain(void **state) {
     assert_int_equal(hak_ace_wait_ms(1000), 1000); /* no wake-up of its own */
 }
 
-/* Next to nothing is done; of that, half in the kernel. */
+/* So much of a processor is used in a period, half of it in the kernel. */
+static void low_period(double share) {
+    uint64_t cpu_ns = (uint64_t)(share * FAST_MS * 1e6);
+    fake_os.clock_ms += FAST_MS;
+    fake_os.usage.cpu_ns += cpu_ns;
+    fake_os.usage.kernel_ns += cpu_ns / 2;
+    hak_count_reuse(2000);
+    hak_counter_add_shared(&hak_os_counters.purged_bytes, 2000 * 4096);
+    hak_ace_step(true);
+}
+
 static void asleep_with_the_program(void **state) {
     (void)state;
     begin();
     period(0.5, 100);
     for (int i = 0; i < 300; i++) {
-        fake_os.clock_ms += FAST_MS;
-        fake_os.usage.cpu_ns += 2000000;
-        fake_os.usage.kernel_ns += 1000000;
-        hak_count_reuse(2000);
-        hak_counter_add_shared(&hak_os_counters.purged_bytes, 2000 * 4096);
-        hak_ace_step(true);
+        low_period(0.06);
         expect_start();
     }
     assert_non_null(strstr(json(), "\"course\": []"));
     assert_int_equal(hak_ace_wait_ms(1000), 1000);
+    low_period(0.07);
+    assert_null(strstr(json(), "\"course\": []"));
+}
+
+/* Nobody would decide on what is in force when a program's load falls. */
+static void nothing_stays_on_trial_in_an_idle_program(void **state) {
+    (void)state;
+    begin();
+    uint32_t times = 0;
+    for (int i = 0; i < 300; i++) {
+        period(0.5, 100);
+        if (strstr(json(), "\"tried\": []") != NULL) continue;
+        times++;
+        for (int k = 0; k < 3; k++) {
+            low_period(0.03);
+            assert_non_null(strstr(json(), "\"tried\": []"));
+            assert_true(is_at_start() || strstr(json(), "\"why\": \"keep\"") != NULL);
+        }
+    }
+    assert_true(times > 3);
 }
 
 /* What is tried shows at misses that are timed: bins become smaller there. So more of them are. */
@@ -343,20 +368,58 @@ static void second_visit(void **state) {
     assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
 }
 
-static void classes(void **state) { /* bins of one class miss, less the larger they are */
-    (void)state;
-    begin();
+static uint32_t class_of_4096(void) {
     uint32_t size_class = 0;
     while (hak_size_classes[++size_class].block_bytes != 4096) {
     }
-    for (int i = 0; i < 1500; i++) {
-        double slots = (double)hak_heap_most_slots(size_class);
-        add_misses(size_class, (uint64_t)(4000000 / slots), 0.05 + 0.4 / slots);
-        period(0, 0);
-        expect_bounds();
-    }
+    return size_class;
+}
+
+/* Bins of the class miss, less the larger they are. */
+static void missing_period(uint32_t size_class) {
+    double slots = (double)hak_heap_most_slots(size_class);
+    add_misses(size_class, (uint64_t)(4000000 / slots), 0.05 + 0.4 / slots);
+    period(0, 0);
+    expect_bounds();
+}
+
+static void classes(void **state) {
+    (void)state;
+    begin();
+    uint32_t size_class = class_of_4096();
+    for (int i = 0; i < 1500; i++) missing_period(size_class);
     assert_true(hak_heap_most_slots(size_class) >= 24);
     assert_non_null(strstr(json(), "{\"knob\": \"class_slots\", \"block_bytes\": 4096, \"gain_ppm\": "));
+}
+
+/* Whoever gives `bin_bytes` has all bins: those on trial, and those that were kept before, in any phase. */
+static void expect_given_bins(const char *why) { /* A2 */
+    begin();
+    uint32_t size_class = class_of_4096();
+    char event[64];
+    snprintf(event, sizeof event, "\"why\": \"%s\", \"knob\": \"class_slots\"", why);
+    for (int i = 0; i < 1500; i++) {
+        missing_period(size_class);
+        if (hak_atomic_load(&hak_class_slots[size_class], relaxed) != 0 && strstr(json(), event) != NULL) break;
+    }
+    assert_int_not_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
+    hak_knob_give(HAK_KNOB_bin_bytes, 4096);
+    for (int i = 0; i < 200; i++) {
+        if (i / 50 % 2 == 0) missing_period(size_class);
+        else period(0.01, 100000); /* another phase */
+        assert_int_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
+        assert_null(strstr(json(), "\"tried\": [{\"knob\": \"class_slots\""));
+    }
+}
+
+static void bins_are_given_in_mid_trial(void **state) {
+    (void)state;
+    expect_given_bins("explore");
+}
+
+static void bins_are_given_after_some_were_kept(void **state) {
+    (void)state;
+    expect_given_bins("keep");
 }
 
 /* Whoever writes a policy must know what is on trial only. */
@@ -456,9 +519,14 @@ static void fork_begins_anew(void **state) { /* A3 */
         assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
     }
     period(faulty(), 100);
+    assert_null(strstr(json(), "\"settled_ms\": 0,"));
     hak_atomic_store(&hak_class_slots[5], 64, relaxed);
     hak_ace_after_fork();
     expect_start();
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 0, \"kept\": 0, \"rolled_back\": 0, \"settled_ms\": 0,"));
+    assert_non_null(strstr(json(), "\"prospects\": []"));
+    assert_non_null(strstr(json(), "\"events\": []"));
+    assert_non_null(strstr(json(), "\"course\": []"));
     hak_knob_give(HAK_KNOB_run_limit_bytes, 3 << 20); /* mallopt, */
     hak_knob_give(HAK_KNOB_decay_ms, 250);            /* to one of its arms */
     period(0.5, 100);
@@ -657,6 +725,8 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(timed_more_often_while_trying), cmocka_unit_test(asleep_with_the_program),
+          cmocka_unit_test(nothing_stays_on_trial_in_an_idle_program), cmocka_unit_test(bins_are_given_in_mid_trial),
+          cmocka_unit_test(bins_are_given_after_some_were_kept),
           cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
           cmocka_unit_test(flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_where_it_stood),
