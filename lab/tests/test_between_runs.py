@@ -131,7 +131,7 @@ def test_what_is_shown_to_save_time_is_written(monkeypatch: pytest.MonkeyPatch, 
     assert seen and set(seen) == {"speed"}
     text = file.read_text()
     assert text.startswith(
-        "hakmem policy 1\nversion 0.1.0\nprogram 01ff\nknob held_slabs 64\nevidence 9 runs in turns "
+        "hakmem policy 1\nversion 0.1.0\nprogram 01ff\nknob held_slabs 64\nevidence 15 runs in turns "
     )
     assert (
         "held_slabs=64: CPU time 0.8" in text
@@ -188,7 +188,7 @@ def test_the_runs_that_decide_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     record = ledger.load(file)
     assert f"hakmem: kept as {file}" in said and record.kind == "learn" and "of-true" in record.id
     assert set(record.metrics()) == {"wall_s", "cpu_s", "peak_rss_bytes", "mean_rss_bytes"}
-    assert {"default", "held_slabs=64"} <= set(record.variants) and record.rounds == 9
+    assert {"default", "held_slabs=64"} <= set(record.variants) and record.rounds == 15
     assert any(note.startswith("screened: held_slabs=64: time 0.8") for note in record.notes)
 
 
@@ -197,7 +197,7 @@ def test_what_failed_in_the_runs_that_decide_is_told(monkeypatch: pytest.MonkeyP
     run = CommandCase.run
 
     def breaking(self: CommandCase, variant: Variant) -> Sample:
-        if len(seen) >= 64:
+        if len(seen) >= 100:
             raise LabError("no such file")
         return run(self, variant)
 

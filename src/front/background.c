@@ -325,8 +325,8 @@ static void start_thread(void) {
 }
 
 /* A program that comes back from a rest has not been measured meanwhile. One that has several threads by now, and none
- * of hakmem's, is measured no more. A program may forbid itself the time stamps that slow paths are timed by (PR_SET_TSC,
- * strict seccomp): in it these are not. */
+ * of hakmem's, is measured no more. A program may forbid itself the time stamps that slow paths are timed by
+ * (PR_SET_TSC, strict seccomp): in it these are not. */
 static void step_alone(uint64_t now_ms) {
     if (now_ms < next_step_ms) return;
     bool is_alone = !has_threads();
