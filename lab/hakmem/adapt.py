@@ -48,7 +48,7 @@ def switching(seconds: float, visits: int, seed: int = 1) -> BenchCase:
     return BenchCase("switching", ("bench_switching", *arguments), timeout_s=int(60 + 12 * seconds * visits))
 
 
-def _fixed(name: str, values: Mapping[str, int]) -> Variant:
+def fixed(name: str, values: Mapping[str, int]) -> Variant:
     variant = sweep.fixed(name, values)
     return replace(variant, settings={**THREAD, **variant.settings})
 
@@ -56,13 +56,13 @@ def _fixed(name: str, values: Mapping[str, int]) -> Variant:
 def best_of(assignments: Sequence[str]) -> dict[str, Variant]:
     """From words like idle=bin_budget_share=1:held_slabs=64: the fixed setting that is best for a behaviour. All others
     have the default."""
-    best = dict.fromkeys(behaviours.NAMES, _fixed(sweep.DEFAULT, {}))
+    best = dict.fromkeys(behaviours.NAMES, fixed(sweep.DEFAULT, {}))
     for word in assignments:
         name, _, values = word.partition("=")
         pairs = [value.partition("=") for value in values.split(":")]
         if name not in best or not all(knob and value.isdecimal() for knob, _, value in pairs):
             raise LabError(f"{word!r}: expected BEHAVIOUR=KNOB=NUMBER[:KNOB=NUMBER...]")
-        best[name] = _fixed(values, {knob: int(value) for knob, _, value in pairs})
+        best[name] = fixed(values, {knob: int(value) for knob, _, value in pairs})
     return best
 
 
@@ -312,7 +312,8 @@ def elo_cases(names: Sequence[str], seconds: float) -> list[Case]:
 
 def elo_variants(settings: Mapping[str, str]) -> list[Variant]:
     """Both as a program has them that nothing is set for, but these."""
-    return [Variant(sweep.DEFAULT, hakmem(), {**settings, sweep.FIXED: "0"}), Variant(ADAPTIVE, hakmem(), settings)]
+    own = {"HAKMEM_POLICY": "none", **settings}
+    return [Variant(sweep.DEFAULT, hakmem(), {**own, sweep.FIXED: "0"}), Variant(ADAPTIVE, hakmem(), own)]
 
 
 def rated(statistics: control.Statistics) -> dict[str, float]:

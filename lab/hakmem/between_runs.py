@@ -151,6 +151,11 @@ class Learned:
         return control.policy_text(self.statistics["hakmem"], program, found, evidence)
 
 
+def trials_of(runs: int) -> int:
+    """Of the runs, one is for the facts, and half of the others for trials, each round with one of the default."""
+    return (runs - 1) // 2 * sweep.IN_A_ROUND // (1 + sweep.IN_A_ROUND)
+
+
 def learn(
     command: Sequence[str],
     knobs: Sequence[Knob],
@@ -165,15 +170,14 @@ def learn(
     case = GivenCase(tuple(command), given=tuple(given.items()))
     facts = _facts(case)
     program = control.program_of(facts, any_program=any_program)
-    runs -= 1  # for the facts
-    trials = runs // 2 * sweep.IN_A_ROUND // (1 + sweep.IN_A_ROUND)
+    trials = trials_of(runs)
     taken = {one.partition("=")[0] for one in case.knobs().split(":")}
     search = Alone([knob for knob in knobs if knob.name not in taken], trials, seed)
     sweep.run(search, [case], measure.Here(), trials, on_step)
     chosen = {sweep.setting_of(one): one for one in search.candidates()}
     if not chosen:
         return Learned(facts, [])
-    rounds = (runs - runs // 2) // (1 + CANDIDATES) - 1  # and one to warm up
+    rounds = (runs - 1 - (runs - 1) // 2) // (1 + CANDIDATES) - 1  # and one to warm up
     policies = {
         name: control.policy_text(facts["hakmem"], program, control.Learned(values, {}), [])
         for name, values in chosen.items()

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from compiled import compile_c
-from hakmem import between_runs, cli, control, ledger, native, sweep
+from hakmem import between_runs, cli, control, ledger, native, settings, sweep
 from hakmem.between_runs import Alone, Candidate
 from hakmem.commands import run
+from hakmem.commands.learn import FEWEST_RUNS
 from hakmem.errors import LabError
 from hakmem.measure import CommandCase, Sample, Variant
 from hakmem.settings import Knob
@@ -48,6 +49,11 @@ def test_each_value_is_tried_alone_and_the_fastest_again() -> None:
     assert names[ALONE] == "held_slabs=64" and names.count("held_slabs=64") == 3
     assert len(names) == ALONE + 6
     assert len(told({}, 5)[1]) == 5
+
+
+def test_the_fewest_runs_try_each_value_of_each_knob() -> None:
+    knobs = [knob for knob in settings.knobs(native.library()) if knob.name not in between_runs.NOT_LEARNED]
+    assert between_runs.trials_of(FEWEST_RUNS) >= len(sweep.single(knobs)) > ALONE
 
 
 def test_candidates_are_the_fastest_the_leanest_and_some_together() -> None:
@@ -113,7 +119,7 @@ def costs(monkeypatch: pytest.MonkeyPatch, gain: tuple[float, float], given: str
 
 
 def learn(*options: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.cli, ["learn", "--runs", "80", *options, "--", "true"])
+    done = CliRunner().invoke(cli.cli, ["learn", "--runs", str(FEWEST_RUNS), *options, "--", "true"])
     return done.exit_code, f"{done.output}{done.exception or ''}"
 
 
@@ -125,7 +131,7 @@ def test_what_is_shown_to_save_time_is_written(monkeypatch: pytest.MonkeyPatch, 
     assert seen and set(seen) == {"speed"}
     text = file.read_text()
     assert text.startswith(
-        "hakmem policy 1\nversion 0.1.0\nprogram 01ff\nknob held_slabs 64\nevidence 9 runs in turns "
+        "hakmem policy 1\nversion 0.1.0\nprogram 01ff\nknob held_slabs 64\nevidence 15 runs in turns "
     )
     assert (
         "held_slabs=64: CPU time 0.8" in text
@@ -182,7 +188,7 @@ def test_the_runs_that_decide_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     record = ledger.load(file)
     assert f"hakmem: kept as {file}" in said and record.kind == "learn" and "of-true" in record.id
     assert set(record.metrics()) == {"wall_s", "cpu_s", "peak_rss_bytes", "mean_rss_bytes"}
-    assert {"default", "held_slabs=64"} <= set(record.variants) and record.rounds == 9
+    assert {"default", "held_slabs=64"} <= set(record.variants) and record.rounds == 15
     assert any(note.startswith("screened: held_slabs=64: time 0.8") for note in record.notes)
 
 
@@ -191,7 +197,7 @@ def test_what_failed_in_the_runs_that_decide_is_told(monkeypatch: pytest.MonkeyP
     run = CommandCase.run
 
     def breaking(self: CommandCase, variant: Variant) -> Sample:
-        if len(seen) >= 64:
+        if len(seen) >= 100:
             raise LabError("no such file")
         return run(self, variant)
 
@@ -216,7 +222,7 @@ def test_what_can_not_be_asked_for_together() -> None:
     assert "of one run" in learn("--statistics", "file")[1]
     assert "expected --runs" in str(CliRunner().invoke(cli.cli, ["learn", "--keep", "x", "--", "true"]).exception)
     assert "nosuch: command not found" in str(
-        CliRunner().invoke(cli.cli, ["learn", "--runs", "80", "--", "nosuch"]).exception
+        CliRunner().invoke(cli.cli, ["learn", "--runs", str(FEWEST_RUNS), "--", "nosuch"]).exception
     )
 
 
@@ -243,7 +249,7 @@ def test_the_place_is_the_user_s() -> None:
             control.policies(variables)
 
 
-@pytest.mark.parametrize("options", [(), ("--runs", "80")])
+@pytest.mark.parametrize("options", [(), ("--runs", str(FEWEST_RUNS))])
 def test_what_can_not_be_installed_is_not_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -14,7 +14,7 @@ static const double worth_class = 0.1;   /* of the misses */
 enum {
     SAMPLE_MASK = 63, /* of 64 misses one is timed, */
     TRYING_MASK = 3,  /* while something is tried one of 4: bins that are to be smaller are, soon */
-    BUSY_SHARE = 16,  /* a program that takes less than this part of one processor is left alone */
+    BUSY_SHARE = 16,  /* a program that takes less than this part of one processor rests */
     ARM_BITS = 8,
 };
 
@@ -78,6 +78,7 @@ static void tell_move(const struct hak_move *move, uint64_t from, uint64_t to, u
 }
 
 static void turn(uint32_t dimension, const struct hak_move *move) {
+    if ((ace.own >> dimension & 1) == 0) return;
     if (hak_dimension_is_class(dimension)) {
         uint32_t size_class = current()->classes[dimension];
         if (size_class == 0) return;
@@ -87,17 +88,9 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
         return;
     }
     uint64_t *value = &ace.value[dimension - HAK_CLASS_PLACES], from = *value, to = value_of(dimension, move->to);
-    if ((ace.own >> dimension & 1) == 0) return;
     if (!hak_knob_turn(hak_dimension_knob(dimension), from, to)) return; /* A1, A2 */
     *value = to;
     tell_move(move, from, to, 0);
-}
-
-static void see_whose_knobs(void) { /* A2 */
-    /* Bins of classes follow from what it says. */
-    if (hak_knob_is_given(HAK_KNOB_bin_bytes)) ace.own &= ~(uint32_t)HAK_CLASS_BITS;
-    for (uint32_t i = HAK_CLASS_PLACES; i < HAK_DIMENSION_COUNT; i++)
-        if (hak_knob_is_given(hak_dimension_knob(i))) ace.own &= ~((uint32_t)1 << i);
 }
 
 static bool has_class(const struct learned *learned, uint32_t size_class) {
@@ -106,17 +99,30 @@ static bool has_class(const struct learned *learned, uint32_t size_class) {
     return false;
 }
 
-/* All as the current phase has it. */
-static void turn_all(void) {
-    const struct learned *learned = current();
+/* Bins of the classes that the current phase doesn't have are as the knobs say; so are all, where these were given. */
+static void put_classes_back(void) {
     const struct hak_move back = {.why = HAK_WHY_PHASE};
-    see_whose_knobs();
+    bool are_own = (ace.own & HAK_CLASS_BITS) != 0;
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        if (has_class(learned, i) || hak_atomic_load(&hak_class_slots[i], relaxed) == 0) continue;
+        if ((are_own && has_class(current(), i)) || hak_atomic_load(&hak_class_slots[i], relaxed) == 0) continue;
         hak_report_event(&back, ace.phases.current, hak_heap_most_slots(i), hak_heap_usual_slots(i),
                          hak_size_classes[i].block_bytes);
         hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     }
+}
+
+static void see_whose_knobs(void) { /* A2 */
+    /* Bins of classes follow from what it says. */
+    if (hak_knob_is_given(HAK_KNOB_bin_bytes)) ace.own &= ~(uint32_t)HAK_CLASS_BITS;
+    for (uint32_t i = HAK_CLASS_PLACES; i < HAK_DIMENSION_COUNT; i++)
+        if (hak_knob_is_given(hak_dimension_knob(i))) ace.own &= ~((uint32_t)1 << i);
+    put_classes_back();
+}
+
+/* All as the current phase has it. */
+static void turn_all(void) {
+    const struct learned *learned = current();
+    see_whose_knobs();
     for (uint32_t i = 0; i < HAK_DIMENSION_COUNT; i++) {
         struct hak_move move = {.dimension = i, .to = learned->cycle.in_force[i], .why = HAK_WHY_PHASE};
         turn(i, &move);
@@ -329,8 +335,9 @@ void hak_ace_step(bool times) {
     hak_measure_sums(&ace.measure, &now, times);
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed), had_sums = ace.has_sums;
     uint64_t elapsed_ms = now.now_ms - ace.last.now_ms, cpu_ns = now.usage.cpu_ns - ace.last.usage.cpu_ns;
-    if (is_tight) hak_ace_rest();
-    else if (had_sums && cpu_ns / 1000000 >= elapsed_ms / BUSY_SHARE) control(&ace.last, &now);
+    bool is_busy = cpu_ns / 1000000 >= elapsed_ms / BUSY_SHARE;
+    if (is_tight || !is_busy) hak_ace_rest();
+    else if (had_sums) control(&ace.last, &now);
     if (!is_tight && times) hak_atomic_store(&hak_miss_sample_mask, has_focus() ? TRYING_MASK : SAMPLE_MASK, relaxed);
     ace.last = now;
     ace.has_sums = !is_tight;
@@ -353,7 +360,7 @@ void hak_ace_after_fork(void) {
     }
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
-    hak_report_trial(HAK_DIMENSION_COUNT, 0, 0);
+    hak_report_after_fork();
     hak_atomic_store(&asked, 0, relaxed);
     ace.has_begun = false;
 }

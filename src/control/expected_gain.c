@@ -2,6 +2,7 @@
 
 #include "control/arithmetic.h"
 #include "os/os.h"
+#include "region/mapping_cache.h"
 
 /* What a page costs about that goes back and is faulted in again, on the processors of today. */
 static const double page_ns = 500;
@@ -60,30 +61,44 @@ static HAK_COLD double of_decay_ms(const struct hak_change_of_knob *change) {
     return change->weights->kernel * vain - change->weights->kept * kept;
 }
 
-/* Objects that lie between two limits, in bands that do in part. */
-static double between(const struct hak_activity *activity, uint64_t one, uint64_t other) {
+/* Objects that lie between two limits, in bands that do in part, and about what they come to. */
+struct objects {
+    double count, bytes;
+};
+
+static struct objects between(const struct hak_activity *activity, uint64_t one, uint64_t other) {
     uint64_t low = one < other ? one : other, high = one < other ? other : one;
-    double sum = 0;
+    struct objects sum = {0, 0};
     for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) {
         uint64_t first = (uint64_t)1 << (HAK_LARGE_FIRST_SHIFT + i);
-        if (low < 2 * first && high > first) sum += activity->large[i];
+        if (low >= 2 * first || high <= first) continue;
+        sum.count += activity->large[i];
+        sum.bytes += activity->large[i] * 1.5 * (double)first;
     }
     return sum;
 }
 
 bool hak_run_limits_differ(const struct hak_activity *activity, uint64_t one, uint64_t other) {
-    return one != other && between(activity, one, other) > 0;
+    return one != other && between(activity, one, other).count > 0;
 }
 
-/* Whether runs or mappings are better nobody knows before. So half of what the objects may be to blame for: of the
- * kernel's time and the kept memory as large a share as they are of the large objects. */
+/* Freed mappings stay for a while, each for objects of its size. */
+static double kept_mappings(const struct hak_activity *activity, double bytes) {
+    double most = hak_clamp(activity->used_bytes / 4, (double)HAK_SMALL_CACHE_BYTES, 1e18);
+    return of_memory(activity, hak_clamp(bytes, 0, hak_clamp(activity->used_bytes, 0, most)));
+}
+
+/* Whether runs or mappings take less time nobody knows before. So half of what the objects may be to blame for: of the
+ * kernel's time and the kept memory as large a share as they are of the large objects. What is known is that mappings
+ * keep more. */
 static HAK_COLD double of_run_limit_bytes(const struct hak_change_of_knob *change) {
     const struct hak_activity *activity = change->activity;
-    double all = 0, moved = between(activity, change->from, change->to);
+    struct objects moved = between(activity, change->from, change->to);
+    double all = 0, more = change->to < change->from ? kept_mappings(activity, moved.bytes) : 0;
     for (uint32_t i = 0; i < HAK_LARGE_BANDS; i++) all += activity->large[i];
     double blamed = change->weights->kernel * of_time(activity, activity->kernel_ns) +
                     change->weights->kept * of_memory(activity, activity->kept_bytes);
-    return all > 0 ? blamed * hak_clamp(moved / all, 0, 1) / 2 : 0;
+    return all > 0 ? blamed * hak_clamp(moved.count / all, 0, 1) / 2 - change->weights->kept * more : 0;
 }
 
 static double (*const estimates[HAK_KNOB_COUNT])(const struct hak_change_of_knob *change) = {

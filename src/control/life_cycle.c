@@ -12,7 +12,8 @@ enum {
     PAIRS_TO_KEEP = 8,   /* a candidate that gains some percent */
     FIRST_PATIENCE = 1,  /* slow periods that costs must have risen for */
     MOST_PATIENCE = 64,
-    LOOKS_SHARE = 6, /* of a slow period: programs begin with something else than what they do later */
+    LOOKS_SHARE = 12, /* of a slow period: programs begin with something else than what they do later. A look takes as
+                       * long as two periods in which something is tried */
 };
 
 static const double worth_a_canary = 0.02; /* a guess at what an arm saves, as a share of the cost */

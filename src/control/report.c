@@ -149,11 +149,12 @@ void hak_report_configure(const struct hak_ace_settings *settings, const uint64_
     memcpy(first_values, values, sizeof first_values);
 }
 
-void hak_report_begin(uint64_t now_ms) {
-    hak_atomic_store(&shown.begun_ms, now_ms, relaxed);
-    hak_atomic_store(&shown.settled_ms, 0, relaxed);
-    for (uint32_t i = 0; i < HAK_DIMENSION_COUNT; i++) hak_atomic_store(&shown.dimensions[i].decided_ms, 0, relaxed);
-    hak_atomic_store(&shown.state, HAK_LEARN, relaxed);
+void hak_report_begin(uint64_t now_ms) { hak_atomic_store(&shown.begun_ms, now_ms, relaxed); }
+
+void hak_report_after_fork(void) {
+    memset(&shown, 0, sizeof shown);
+    hak_atomic_store(&shown.periods_per_point, 1, relaxed);
+    hak_atomic_store(&shown.tried, HAK_DIMENSION_COUNT, relaxed);
 }
 
 /* ---- Writing it out ---------------------------------------------------------------------------------------------- */

@@ -324,13 +324,15 @@ static void start_thread(void) {
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
 }
 
-/* A program that comes back from a rest has not been measured meanwhile. It may forbid itself the time stamps that slow
- * paths are timed by (PR_SET_TSC, strict seccomp): in it these are not. */
+/* A program that comes back from a rest has not been measured meanwhile. One that has several threads by now, and none
+ * of hakmem's, is measured no more. A program may forbid itself the time stamps that slow paths are timed by
+ * (PR_SET_TSC, strict seccomp): in it these are not. */
 static void step_alone(uint64_t now_ms) {
     if (now_ms < next_step_ms) return;
+    bool is_alone = !has_threads();
     struct hak_floating programs = hak_floating_begin();
-    if (now_ms - next_step_ms > MOST_WAIT_MS) hak_ace_rest();
-    hak_ace_step(false);
+    if (!is_alone || now_ms - next_step_ms > MOST_WAIT_MS) hak_ace_rest();
+    if (is_alone) hak_ace_step(false);
     hak_floating_end(programs);
     next_step_ms = now_ms + hak_ace_wait_ms(MOST_WAIT_MS);
 }
@@ -361,7 +363,7 @@ static void act_alone(void) {
     hak_atomic_store(&misses_to_look, left == 0 ? MISSES_PER_LOOK : left - 1, relaxed);
     if (left > 0 || is_ahead() || !is_large() || !stand_in(HAK_BACKGROUND_TAKEN)) return;
     uint64_t now_ms = hak_os_clock_ms();
-    if (!has_threads()) step_alone(now_ms);
+    step_alone(now_ms);
     sweep_alone(now_ms);
     leave_ended(HAK_BACKGROUND_NONE);
 }

@@ -10,8 +10,6 @@
 #include "region/owed.h"
 #include "region/region.h"
 
-#define SMALL_CACHE_BYTES (64 * HAK_MIB)
-
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) places[HAK_KEPT_MAPPINGS];
 const void *const hak_kept_mappings = places;
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) kept_bytes;
@@ -93,10 +91,10 @@ static size_t too_many_bytes(size_t bytes, uint64_t limit) {
 /* How much may be kept at most, and that as far as it may stay while the program sleeps. */
 static uint64_t limit_bytes(void) {
     uint64_t limit = hak_atomic_load(&hak_memory_is_tight, relaxed) ? 0 : hak_knob(mapping_cache_bytes);
-    if (limit <= SMALL_CACHE_BYTES || hak_knob_is_highest(mapping_cache_bytes)) return limit;
+    if (limit <= HAK_SMALL_CACHE_BYTES || hak_knob_is_highest(mapping_cache_bytes)) return limit;
     uint64_t heap =
         hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed);
-    uint64_t share = heap / 4 > SMALL_CACHE_BYTES ? heap / 4 : SMALL_CACHE_BYTES;
+    uint64_t share = heap / 4 > HAK_SMALL_CACHE_BYTES ? heap / 4 : HAK_SMALL_CACHE_BYTES;
     if (share > hak_memory_most_free_bytes()) share = hak_memory_most_free_bytes();
     return share < limit ? share : limit;
 }

@@ -13,6 +13,9 @@
 #include "base/bits.h"
 #include "region/directory.h"
 
+/* What may be kept, where a quarter of the heap is less. */
+#define HAK_SMALL_CACHE_BYTES (64 * HAK_MIB)
+
 /* Takes a mapping that has no directory entry any more. */
 void hak_mapping_cache_put(uintptr_t start, size_t bytes);
 

@@ -50,7 +50,7 @@ def switching(
     sweep.expect_no_knobs()
     chosen = adapt.best_of(best)
     own = settings.parse(given, native.library())
-    default = sweep.fixed(sweep.DEFAULT, {})
+    default = adapt.fixed(sweep.DEFAULT, {})
     fixed = {variant.name: variant for variant in (default, *chosen.values())}
     start = machine.facts()
     sides = [*fixed.values(), adapt.adaptive(own)]

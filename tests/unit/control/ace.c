@@ -15,7 +15,7 @@ enum { FAST_MS = 500, SLOW_MS = 30000 };
 
 static struct hak_heap *heap;
 static bool pages_come_back; /* what takes the kernel's time is pages that had gone back */
-static uint64_t random_state, start_ms, start_ticks;
+static uint64_t random_state, start_ms, start_ticks, period_ms = FAST_MS;
 static char buffer[HAK_REPORT_BYTES];
 
 static void configure(bool enabled, bool pinned, enum hak_goal goal) {
@@ -38,9 +38,9 @@ static void begin(void) { begin_with(HAK_GOAL_BALANCED); }
 /* A period of a program that uses one processor: so much of it in the kernel, and so many large objects of 2 to 4 MiB. */
 static void period(double kernel_share, uint32_t large) {
     double noise = 1 + ((double)(unit_random(&random_state) % 2001) / 1000 - 1) * 0.05;
-    uint64_t kernel_ns = (uint64_t)(kernel_share * noise * FAST_MS * 1000000), pages = kernel_ns / 500;
-    fake_os.clock_ms += FAST_MS;
-    fake_os.usage.cpu_ns += FAST_MS * UINT64_C(1000000);
+    uint64_t kernel_ns = (uint64_t)(kernel_share * noise * (double)period_ms * 1e6), pages = kernel_ns / 500;
+    fake_os.clock_ms += period_ms;
+    fake_os.usage.cpu_ns += period_ms * UINT64_C(1000000);
     fake_os.usage.kernel_ns += kernel_ns;
     if (pages_come_back) {
         hak_count_reuse(pages);
@@ -122,22 +122,47 @@ static void nothing_to_gain(void **state) {
     assert_int_equal(hak_ace_wait_ms(1000), 1000); /* no wake-up of its own */
 }
 
-/* Next to nothing is done; of that, half in the kernel. */
+/* So much of a processor is used in a period, half of it in the kernel. */
+static void low_period(double share) {
+    uint64_t cpu_ns = (uint64_t)(share * FAST_MS * 1e6);
+    fake_os.clock_ms += FAST_MS;
+    fake_os.usage.cpu_ns += cpu_ns;
+    fake_os.usage.kernel_ns += cpu_ns / 2;
+    hak_count_reuse(2000);
+    hak_counter_add_shared(&hak_os_counters.purged_bytes, 2000 * 4096);
+    hak_ace_step(true);
+}
+
 static void asleep_with_the_program(void **state) {
     (void)state;
     begin();
     period(0.5, 100);
     for (int i = 0; i < 300; i++) {
-        fake_os.clock_ms += FAST_MS;
-        fake_os.usage.cpu_ns += 2000000;
-        fake_os.usage.kernel_ns += 1000000;
-        hak_count_reuse(2000);
-        hak_counter_add_shared(&hak_os_counters.purged_bytes, 2000 * 4096);
-        hak_ace_step(true);
+        low_period(0.06);
         expect_start();
     }
     assert_non_null(strstr(json(), "\"course\": []"));
     assert_int_equal(hak_ace_wait_ms(1000), 1000);
+    low_period(0.07);
+    assert_null(strstr(json(), "\"course\": []"));
+}
+
+/* Nobody would decide on what is in force when a program's load falls. */
+static void nothing_stays_on_trial_in_an_idle_program(void **state) {
+    (void)state;
+    begin();
+    uint32_t times = 0;
+    for (int i = 0; i < 300; i++) {
+        period(0.5, 100);
+        if (strstr(json(), "\"tried\": []") != NULL) continue;
+        times++;
+        for (int k = 0; k < 3; k++) {
+            low_period(0.03);
+            assert_non_null(strstr(json(), "\"tried\": []"));
+            assert_true(is_at_start() || strstr(json(), "\"why\": \"keep\"") != NULL);
+        }
+    }
+    assert_true(times > 3);
 }
 
 /* What is tried shows at misses that are timed: bins become smaller there. So more of them are. */
@@ -343,20 +368,58 @@ static void second_visit(void **state) {
     assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
 }
 
-static void classes(void **state) { /* bins of one class miss, less the larger they are */
-    (void)state;
-    begin();
+static uint32_t class_of_4096(void) {
     uint32_t size_class = 0;
     while (hak_size_classes[++size_class].block_bytes != 4096) {
     }
-    for (int i = 0; i < 1500; i++) {
-        double slots = (double)hak_heap_most_slots(size_class);
-        add_misses(size_class, (uint64_t)(4000000 / slots), 0.05 + 0.4 / slots);
-        period(0, 0);
-        expect_bounds();
-    }
+    return size_class;
+}
+
+/* Bins of the class miss, less the larger they are. */
+static void missing_period(uint32_t size_class) {
+    double slots = (double)hak_heap_most_slots(size_class);
+    add_misses(size_class, (uint64_t)(4000000 / slots), 0.05 + 0.4 / slots);
+    period(0, 0);
+    expect_bounds();
+}
+
+static void classes(void **state) {
+    (void)state;
+    begin();
+    uint32_t size_class = class_of_4096();
+    for (int i = 0; i < 1500; i++) missing_period(size_class);
     assert_true(hak_heap_most_slots(size_class) >= 24);
     assert_non_null(strstr(json(), "{\"knob\": \"class_slots\", \"block_bytes\": 4096, \"gain_ppm\": "));
+}
+
+/* Whoever gives `bin_bytes` has all bins: those on trial, and those that were kept before, in any phase. */
+static void expect_given_bins(const char *why) { /* A2 */
+    begin();
+    uint32_t size_class = class_of_4096();
+    char event[64];
+    snprintf(event, sizeof event, "\"why\": \"%s\", \"knob\": \"class_slots\"", why);
+    for (int i = 0; i < 1500; i++) {
+        missing_period(size_class);
+        if (hak_atomic_load(&hak_class_slots[size_class], relaxed) != 0 && strstr(json(), event) != NULL) break;
+    }
+    assert_int_not_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
+    hak_knob_give(HAK_KNOB_bin_bytes, 4096);
+    for (int i = 0; i < 200; i++) {
+        if (i / 50 % 2 == 0) missing_period(size_class);
+        else period(0.01, 100000); /* another phase */
+        assert_int_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
+        assert_null(strstr(json(), "\"tried\": [{\"knob\": \"class_slots\""));
+    }
+}
+
+static void bins_are_given_in_mid_trial(void **state) {
+    (void)state;
+    expect_given_bins("explore");
+}
+
+static void bins_are_given_after_some_were_kept(void **state) {
+    (void)state;
+    expect_given_bins("keep");
 }
 
 /* Whoever writes a policy must know what is on trial only. */
@@ -456,9 +519,14 @@ static void fork_begins_anew(void **state) { /* A3 */
         assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
     }
     period(faulty(), 100);
+    assert_null(strstr(json(), "\"course\": []"));
     hak_atomic_store(&hak_class_slots[5], 64, relaxed);
     hak_ace_after_fork();
     expect_start();
+    assert_non_null(strstr(json(), "\"phase\": 0, \"phases\": 0, \"kept\": 0, \"rolled_back\": 0, \"settled_ms\": 0,"));
+    assert_non_null(strstr(json(), "\"prospects\": []"));
+    assert_non_null(strstr(json(), "\"events\": []"));
+    assert_non_null(strstr(json(), "\"course\": []"));
     hak_knob_give(HAK_KNOB_run_limit_bytes, 3 << 20); /* mallopt, */
     hak_knob_give(HAK_KNOB_decay_ms, 250);            /* to one of its arms */
     period(0.5, 100);
@@ -579,6 +647,24 @@ static uint64_t settled_ms(void) {
     return strtoull(at + strlen("\"settled_ms\": "), NULL, 10);
 }
 
+/* As hakmem's thread waits, which adds no wake-up where nothing is tried. Looks take a sixth of a slow period; and what promises
+ * something at the last of them is decided within two. */
+static void rounds_end_in_time(void **state) {
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        begin();
+        for (int i = 0; settled_ms() == 0; i++) {
+            assert_true(i < 10 * MINUTE);
+            period(is_late && i >= 5 ? faulty() : 0.01, 0);
+            period_ms = hak_ace_wait_ms(1000);
+        }
+        assert_in_range(settled_ms(), 1000, is_late ? 2 * SLOW_MS : SLOW_MS / 6 + 2000);
+        assert_true((decided_ms("decay_ms") != 0) == is_late);
+        hak_ace_after_fork();
+        hak_knob_set(HAK_KNOB_decay_ms, 1000);
+    }
+}
+
 /* The first time counts, whatever comes later; a child begins anew. */
 static void tells_when_it_was_decided(void **state) {
     (void)state;
@@ -604,7 +690,7 @@ static void limits_are_decided_in_a_minute_of_phases(void **state) {
     begin();
     pages_come_back = false;
     for (int i = 0; i < MINUTE; i++) {
-        hak_atomic_store(&hak_mapping_bytes, UINT64_C(8) << (20 + 3 * (i / 16 % 4)), relaxed);
+        hak_atomic_store(&hak_mapping_bytes, UINT64_C(256) << (20 + 3 * (i / 20 % 4)), relaxed);
         period_of_large(0.05, 0.3);
     }
     assert_non_null(strstr(json(), "\"phases\": 4"));
@@ -657,7 +743,9 @@ static void any_program(void **state) { /* A1 */
 
 UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(timed_more_often_while_trying), cmocka_unit_test(asleep_with_the_program),
-          cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
+          cmocka_unit_test(nothing_stays_on_trial_in_an_idle_program), cmocka_unit_test(bins_are_given_in_mid_trial),
+          cmocka_unit_test(bins_are_given_after_some_were_kept), cmocka_unit_test(learns),
+          cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
           cmocka_unit_test(flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_where_it_stood),
           cmocka_unit_test(second_visit), cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
@@ -665,6 +753,6 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
           cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
           cmocka_unit_test(limits_are_decided_in_a_minute), cmocka_unit_test(limits_are_decided_in_short_visits),
-          cmocka_unit_test(tells_when_it_was_decided), cmocka_unit_test(limits_are_decided_in_a_minute_of_phases),
-          cmocka_unit_test(now_and_then_is_no_phase), cmocka_unit_test(no_limits_without_objects),
-          cmocka_unit_test(any_program))
+          cmocka_unit_test(rounds_end_in_time), cmocka_unit_test(tells_when_it_was_decided),
+          cmocka_unit_test(limits_are_decided_in_a_minute_of_phases), cmocka_unit_test(now_and_then_is_no_phase),
+          cmocka_unit_test(no_limits_without_objects), cmocka_unit_test(any_program))

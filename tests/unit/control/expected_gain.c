@@ -65,15 +65,24 @@ static void bins(void **state) {
     expect(gain(&activity, HAK_KNOB_bin_budget_share, 1, 8), -0.7 + 0.875 * 2 / 64);
 }
 
-/* Half of the objects have 1 to 2 MiB, the others 4 to 8; a tenth of the time is the kernel's. */
+/* Half of the objects have 1 to 2 MiB, the others 4 to 8; a tenth of the time is the kernel's. As mappings they are kept when they are
+ * free, in a heap of 48 MiB all that is in use at most, in one of 192 MiB 64, in a larger one a quarter. */
 static void run_limits(void **state) {
     (void)state;
     struct hak_activity activity = program();
     activity.kernel_ns = 1e8;
     activity.large[1] = activity.large[3] = 100;
     expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, 8 * HAK_MIB), 0);
-    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, 4 * HAK_MIB), 0.025);
-    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05);
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 4 * HAK_MIB, 32 * HAK_MIB), 0.025);
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, HAK_MIB / 2, 32 * HAK_MIB), 0.05);
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, 4 * HAK_MIB), 0.025 - 0.75);
+    activity.used_bytes = 192.0 * HAK_MIB;
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 64.0 / 208);
+    activity.used_bytes = 496.0 * HAK_MIB;
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 124.0 / 512);
+    activity.large[1] = activity.large[3] = 1; /* 1.5 and 6 MiB */
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, 4 * HAK_MIB), 0.025 - 6.0 / 512);
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 7.5 / 512);
     assert_false(hak_run_limits_differ(&activity, HAK_MIB / 2, HAK_MIB));
     assert_false(hak_run_limits_differ(&activity, 4 * HAK_MIB, 2 * HAK_MIB));
     assert_false(hak_run_limits_differ(&activity, 3 * HAK_MIB, 3 * HAK_MIB));

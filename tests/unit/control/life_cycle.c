@@ -381,7 +381,7 @@ static void a_round_ends(void **state) {
 static void late_prospects_end_in_time(void **state) {
     (void)state;
     static const struct hak_prospect some[3] = {{0}, {0}, {1 << 2 | 1 << 5 | 1 << 8 | 1 << 11, 0.1}};
-    for (uint32_t late = 0; late < SLOW_PERIODS / 6; late++) {
+    for (uint32_t late = 0; late < SLOW_PERIODS / 12; late++) {
         begin();
         best[2] = 2;
         for (uint32_t i = 0; i < late; i++) assert_false(period(0).is_made);
@@ -390,7 +390,7 @@ static void late_prospects_end_in_time(void **state) {
             double noise = late % 2 == 0 ? 0 : (double)(unit_random(&random_state) % 100) / 100;
             hak_life_cycle_step(&cycle, cost_of(cycle.in_force) + noise, some, ratings);
         }
-        assert_true(periods <= SLOW_PERIODS / 6 + 3 * SLOW_PERIODS / 2 + 1);
+        assert_true(periods <= SLOW_PERIODS / 12 + 3 * SLOW_PERIODS / 2 + 1);
         assert_true((cycle.done >> 2 & 1) != 0);
     }
 }
@@ -404,7 +404,7 @@ static void soon_after_nothing(void **state) {
         assert_int_equal(cycle.state, HAK_FROZEN);
         uint32_t periods = 0;
         for (; cycle.state == HAK_FROZEN; periods++) period(4);
-        assert_true(periods <= SLOW_PERIODS / 6);
+        assert_true(periods <= SLOW_PERIODS / 12);
     }
 }
 

@@ -24,6 +24,11 @@ static void goals(void **state) {
     assert_true(hak_cost_by_goal(&time, HAK_GOAL_MEMORY) < hak_cost_by_goal(&memory, HAK_GOAL_MEMORY));
     assert_true(hak_cost_by_goal(&kernel, HAK_GOAL_LATENCY) > 2 * hak_cost_by_goal(&time, HAK_GOAL_LATENCY));
     assert_true(hak_cost_by_goal(&kernel, HAK_GOAL_BALANCED) == hak_cost_by_goal(&time, HAK_GOAL_BALANCED));
+    assert_true(hak_cost_weights(HAK_GOAL_BALANCED).kept == 1.0 / 8);
+    assert_true(hak_cost_weights(HAK_GOAL_SPEED).kept == 1.0 / 64);
+    assert_true(hak_cost_weights(HAK_GOAL_LATENCY).kept == 1.0 / 32);
+    assert_true(hak_cost_weights(HAK_GOAL_MEMORY).kept == 1);
+    assert_true(hak_cost_weights(HAK_GOAL_LATENCY).kernel == 4);
     assert_true(hak_cost_by_goal(&kernel, (enum hak_goal)99) == hak_cost_by_goal(&kernel, HAK_GOAL_BALANCED));
 }
 

@@ -203,6 +203,28 @@ static void one_thread_learns(void **state) {
     assert_int_equal(hak_atomic_load(&hak_miss_sample_mask, relaxed), UINT64_MAX);
 }
 
+/* What was tried before the program had threads is put back, where hakmem's can't begin and decide on it. */
+static void nothing_stays_on_trial_without_the_thread(void **state) {
+    (void)state;
+    for (int i = 0; i < 20000; i++) hak_malloc(BYTES);
+    uint64_t before = hak_knob(decay_ms);
+    for (int period = 0; period < 200 && hak_knob(decay_ms) == before; period++) {
+        pass_a_second();
+        hak_count_reuse(400000);
+        hak_counter_add_shared(&hak_os_counters.purged_bytes, 400000 * UINT64_C(4096));
+        miss();
+    }
+    assert_true(hak_knob(decay_ms) != before);
+    fake_os.refuses_threads = true;
+    assert_non_null(hak_heap_acquire());
+    for (int period = 0; period < 3; period++) {
+        pass_a_second();
+        miss();
+    }
+    assert_null(fake_os.thread);
+    assert_int_equal(hak_knob(decay_ms), before);
+}
+
 /* What is computed in a miss neither meets the program's traps nor leaves flags in its registers. */
 static void leaves_floating_alone(void **state) {
     (void)state;
@@ -704,12 +726,12 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(with_mappings_only), cmocka_unit_test(not_with_one_thread), cmocka_unit_test(asked_for),
           cmocka_unit_test(never), cmocka_unit_test(not_for_libc), cmocka_unit_test(not_for_a_wrapper),
           cmocka_unit_test(not_with_borrowed_memory), cmocka_unit_test(one_thread_learns),
-          cmocka_unit_test(leaves_floating_alone), cmocka_unit_test(one_thread_gives_holes_back),
-          cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone), cmocka_unit_test(ends_beside_frees),
-          cmocka_unit_test(keeps_what_is_kept), cmocka_unit_test(joined_by_the_last),
-          cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays), cmocka_unit_test(stays_when_asked_for),
-          cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused), cmocka_unit_test(foreign),
-          cmocka_unit_test(cannot_sleep), cmocka_unit_test(wakes), cmocka_unit_test(in_a_forked_child),
-          cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest), cmocka_unit_test(busy_makes_no_calls),
-          cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more), cmocka_unit_test(kernel_refuses),
-          cmocka_unit_test(woken))
+          cmocka_unit_test(nothing_stays_on_trial_without_the_thread), cmocka_unit_test(leaves_floating_alone),
+          cmocka_unit_test(one_thread_gives_holes_back), cmocka_unit_test(wished_for), cmocka_unit_test(ends_alone),
+          cmocka_unit_test(ends_beside_frees), cmocka_unit_test(keeps_what_is_kept),
+          cmocka_unit_test(joined_by_the_last), cmocka_unit_test(ends_with_its_starter), cmocka_unit_test(stays),
+          cmocka_unit_test(stays_when_asked_for), cmocka_unit_test(with_small_ranges), cmocka_unit_test(refused),
+          cmocka_unit_test(foreign), cmocka_unit_test(cannot_sleep), cmocka_unit_test(wakes),
+          cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
+          cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
+          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
