@@ -96,7 +96,7 @@ def is_on_hakmem(pid: int) -> bool:
         if found:
             device = os.makedev(int(found[2], 16), int(found[3], 16))
             looks.add(_places(pid, found[1], found[5], (device, int(found[4]))))
-    return any(_has_note(place) for places in looks for place in places)
+    return any(has_note(place) for places in looks for place in places)
 
 
 def _places(pid: int, span: str, path: str, identity: tuple[int, int]) -> tuple[str, ...]:
@@ -115,7 +115,8 @@ def _is(path: str, identity: tuple[int, int]) -> bool:
     return False
 
 
-def _has_note(path: str) -> bool:
+def has_note(path: str) -> bool:
+    """Whether the file has hakmem in it."""
     with contextlib.suppress(OSError), foreign.opened(path) as file:
         read = partial(_read_file, file)
         return any(NOTE in read(one.offset, min(one.size, MOST_NOTES_BYTES)) for one in _parts(read, 0) if one.is_notes)
@@ -225,9 +226,10 @@ def _read_file(file: BinaryIO, place: int, size: int) -> bytes:
 
 
 def library_bases(pid: int) -> list[int]:
-    """Where files begin that are mapped with their headers."""
+    """Where files begin that are mapped with their headers, and for this process alone: what is shared may be a
+    device."""
     lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-    return [int(line.partition("-")[0], 16) for line in lines if re.match(r"\S+ r\S+ 0+ \S+ [1-9]\d*\s+/", line)]
+    return [int(line.partition("-")[0], 16) for line in lines if re.match(r"\S+ r..p 0+ \S+ [1-9]\d*\s+/", line)]
 
 
 def _wish_place(memory: BinaryIO, base: int) -> int | None:

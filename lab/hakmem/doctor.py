@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hakmem import elf, native, settings, takeover
+from hakmem import ctl, elf, native, settings, takeover
 from hakmem.errors import LabError
 from hakmem.host import AT_PAGESZ, AT_SECURE, Host, HostProcess
 from hakmem.process import C_LIBRARY, is_preloadable
@@ -213,8 +213,9 @@ def of_running(process: HostProcess, library: Path) -> Iterator[Finding]:
 
 def _running_program(process: HostProcess, program: str, library: Path) -> Iterator[Finding]:
     file = process.path(program)
+    hakmems = next((place for place in map(process.path, _mapped(process)) if ctl.has_note(str(place))), library)
     try:
-        why = takeover.unsuitable(file, elf.read(file), elf.read(library))
+        why = None if ctl.has_note(str(file)) else takeover.unsuitable(file, elf.read(file), elf.read(hakmems))
     except LabError as error:
         yield note("program", str(error), ASK_AS_OWNER)
         return
@@ -227,16 +228,22 @@ def _running_program(process: HostProcess, program: str, library: Path) -> Itera
     malloc = malloc_of(process, program)
     if malloc is None:
         yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)
-    elif Path(malloc).name.startswith(native.LIBRARIES):
+    elif _is_hakmems(process.path(malloc)):
         yield ok("malloc", f"hakmem's ({malloc})")
     else:
         yield problem("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
 
 
+def _mapped(process: HostProcess) -> list[str]:
+    """The files of its code."""
+    return list(
+        {mapping.file: None for mapping in process.mappings() if mapping.executable and mapping.file[:1] == "/"}
+    )
+
+
 def malloc_of(process: HostProcess, program: str) -> str | None:
     """Which of the files that the process maps its malloc is from: the program's own, else the first that is preloaded,
     else another library's, else the C library's."""
-    files = {mapping.file: None for mapping in process.mappings() if mapping.executable and mapping.file[:1] == "/"}
     first = [Path(file).name for file in preloaded(process)]
 
     def rank(file: str) -> tuple[int, int]:
@@ -247,14 +254,19 @@ def malloc_of(process: HostProcess, program: str) -> str | None:
             return 1, first.index(name)
         return (3, 0) if C_LIBRARY.match(name) else (2, 0)
 
-    return next((file for file in sorted(files, key=rank) if _exports_malloc(process.path(file))), None)
+    return next((file for file in sorted(_mapped(process), key=rank) if _has_malloc(process.path(file))), None)
 
 
-def _exports_malloc(file: Path) -> bool:
+def _has_malloc(file: Path) -> bool:
     try:
-        return "malloc" in elf.read(file).exports
-    except LabError:  # replaced or removed since
-        return file.name.startswith(native.LIBRARIES)
+        return _is_hakmems(file) or "malloc" in elf.read(file).exports
+    except LabError:
+        return False
+
+
+def _is_hakmems(file: Path) -> bool:
+    """By its name where it was replaced or removed since."""
+    return ctl.has_note(str(file)) or file.name.startswith(native.LIBRARIES)
 
 
 # ---- The whole -------------------------------------------------------------------------------------------------------

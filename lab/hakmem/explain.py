@@ -5,9 +5,11 @@ Each cause is measured for itself. What is missing in their sum, or too much, is
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +24,8 @@ from hakmem.words import amount
 
 MOST_UNKNOWN = 0.02  # of resident memory; beyond that the explanation is none
 MOST_PARTS = 6  # of a cause that are named
+PR_SET_PTRACER = 0x59616D61
+_C = ctypes.CDLL(None)
 
 Plain: TypeAlias = dict[str, Any]
 Part: TypeAlias = tuple[str, int]
@@ -139,16 +143,27 @@ def look_after(
     to: Callable[[subprocess.Popen[bytes]], None],
     *options: str,
 ) -> Plain:
-    """Starts a program, tells `to` of it, looks at it after a while, and lets it go on to its end."""
-    with process.started(words, environment, file, out) as child:
+    """Starts a program, tells `to` of it, looks at it after a while, and lets it go on to its end. That it can't be
+    looked at is said before."""
+    with process.started(words, environment, file, out, _let_parent_read) as child:
         to(child)
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
-            found = look(child.pid, *options)
-            process.wait_for(child)
-            return found
+            try:
+                return look(child.pid, *options)
+            except LabError as error:
+                print(f"hakmem: {error}", file=sys.stderr)
+            finally:
+                process.wait_for(child)
+            raise LabError(f"{file.name} has ended, and was not looked at") from None
     raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
+
+
+def _let_parent_read() -> None:
+    """What the parent starts may read this process, and the program that it becomes, where Yama allows that to
+    ancestors only (kernel.yama.ptrace_scope 1); elsewhere it is no call at all."""
+    _C.prctl(PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def _check(status: int, complaint: bytes) -> None:

@@ -112,15 +112,16 @@ class HostProcess:
         return min(found, key=lambda limit: limit.limit_bytes) if found else None
 
     def _memory_limits(self) -> Iterator[MemoryLimit]:
-        """Of its groups in both versions of control groups, and of all the groups around them."""
+        """Of its groups in both versions of control groups, and of all the groups around them that it sees: mounts are
+        where the process has them, in its container."""
         for mount, version, group in self._memory_groups():
             limit, used = ("max", "current") if version == 2 else ("limit_in_bytes", "usage_in_bytes")
             folder = mount / group
-            if not (self.host.root / str(folder).lstrip("/")).is_dir():
+            if not os.path.isdir(self.path(str(folder))):
                 folder = mount  # a container that sees its own group as the root
             while folder.is_relative_to(mount):
-                limit_bytes = self.host.number(f"{folder}/memory.{limit}")
-                used_bytes = self.host.number(f"{folder}/memory.{used}")
+                limit_bytes = self.host.number(f"proc/{self.name}/root{folder}/memory.{limit}")
+                used_bytes = self.host.number(f"proc/{self.name}/root{folder}/memory.{used}")
                 if limit_bytes is not None and limit_bytes < 1 << 62:  # above: unlimited, in version 1
                     yield MemoryLimit(limit_bytes, used_bytes or 0, str(folder))
                 folder = folder.parent

@@ -75,7 +75,7 @@ def show(
     shown: Report, markdown_file: Path | None, html_file: Path | None, plain: tuple[Path | None, str] = (None, "")
 ) -> None:
     """Writes the report in the forms asked for, and what it was made from (`plain`); as text when none of these went to
-    standard output. A form that can't be written is told when the others are."""
+    standard output, whatever becomes of the others. A form that can't be written is told when the others are."""
     forms: list[tuple[Path, Callable[[], str]]] = []
     if plain[0]:
         forms.append((plain[0], lambda: plain[1]))
@@ -84,15 +84,17 @@ def show(
     if html_file:
         forms.append((html_file, lambda: _html(shown)))
     taken, not_written = False, None
-    for file, made in forms:
-        try:
-            taken |= files.write(file, made())
-        except LabError as error:
-            not_written = not_written or error
-    if not taken:
-        from hakmem.report import text as table
+    try:
+        for file, made in forms:
+            try:
+                taken |= files.write(file, made())
+            except LabError as error:
+                not_written = not_written or error
+    finally:
+        if not taken:
+            from hakmem.report import text as table
 
-        table.write(shown, sys.stdout)
+            table.write(shown, sys.stdout)
     if not_written:
         raise not_written
 

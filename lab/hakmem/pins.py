@@ -23,7 +23,7 @@ from hakmem import pprof
 from hakmem.profile import WEIGHT_ONE, Frame, frames_of
 from hakmem.report.model import Report, Share, Shares, Table
 from hakmem.symbols import Mapping as Mapped
-from hakmem.symbols import Symbols
+from hakmem.symbols import Symbols, nameless
 from hakmem.words import amount
 
 if TYPE_CHECKING:  # the model takes its time to import, and most runs have no trace
@@ -92,6 +92,7 @@ class Pins:
     elapsed_s: float  # since it is on
     lost_samples: int
     pages: int  # of which it is known whose blocks hold them
+    nameless: list[str]  # lines that tell which functions have no names, and why
     stacks: dict[Stack, Figures]
     holders: dict[frozenset[Key], float]  # bytes of pages by all that hold them; UNKNOWN's key for what isn't sampled
 
@@ -190,7 +191,8 @@ def pins(measured: Plain) -> Pins:
     """From what `explain --pins` says."""
     profile = measured["profile"] or {}
     began_ms = profile.get("runs_since_ms", 0)
-    blocks = sorted(_blocks(measured, profile), key=lambda block: block.start) if began_ms else []
+    symbols = _symbols(measured)
+    blocks = sorted(_blocks(symbols, profile), key=lambda block: block.start) if began_ms else []
     small = {row["block_bytes"] for row in measured["classes"]}
     pages = [*_pages(measured, [block for block in blocks if block.bytes in small]), *_large(blocks, small)]
     held, live = _totals(measured)
@@ -209,6 +211,7 @@ def pins(measured: Plain) -> Pins:
         (profile["now_ms"] - began_ms) / 1000 if began_ms else 0.0,
         profile.get("lost_samples", 0),
         len(pages),
+        nameless(symbols.strangers),
         defaultdict(Figures),
         defaultdict(float),
     )
@@ -224,14 +227,17 @@ def pins(measured: Plain) -> Pins:
     return found
 
 
-def _blocks(measured: Plain, profile: Plain) -> Iterator[_Block]:
-    """Samples from before runs were begun lie where no others do, and say nothing of pages."""
+def _symbols(measured: Plain) -> Symbols:
     lines = measured["mappings"]
-    symbols = Symbols(
+    return Symbols(
         [Mapped(row["start"], row["end"], row["offset"], row["name"], "x" in row["permissions"]) for row in lines],
         {row["name"]: row["build_id"] for row in lines if row.get("build_id")},
         f"/proc/{measured['pid']}/root",
     )
+
+
+def _blocks(symbols: Symbols, profile: Plain) -> Iterator[_Block]:
+    """Samples from before runs were begun lie where no others do, and say nothing of pages."""
     stacks = {row["site"]: frames_of(symbols, row["addresses"]) for row in profile["sites"]}
     for row in profile["samples"]:
         if row["born_ms"] >= profile["runs_since_ms"] and row["site"] in stacks:
@@ -413,6 +419,7 @@ def _notes(of: Pins) -> tuple[str, ...]:
             "Most is unknown. A program that calls malloc very often is looked at in short windows only;"
             " with HAKMEM_BACKGROUND=0 (`--set BACKGROUND=0`) it is looked at all the time."
         )
+    notes += of.nameless
     if of.lost_samples:
         notes.append(
             f"{of.lost_samples:,} samples were lost, and count as unknown: a larger interval has room for all."
@@ -422,7 +429,7 @@ def _notes(of: Pins) -> tuple[str, ...]:
 
 def encode(of: Pins) -> bytes:
     """For pprof."""
-    return pprof.encode_rows(rows_of(of), PPROF_TYPES, "pinned_space", of.interval_bytes, of.elapsed_s)
+    return pprof.encode_rows(rows_of(of), PPROF_TYPES, "pinned_space", of.interval_bytes, of.elapsed_s, of.nameless)
 
 
 def rows_of(of: Pins) -> list[pprof.Row]:

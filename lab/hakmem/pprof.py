@@ -137,7 +137,8 @@ class Row:
 
 
 def encode(profile: Profile) -> bytes:
-    return encode_rows(rows_of(profile), SAMPLE_TYPES, "inuse_space", profile.interval_bytes, profile.elapsed_s)
+    rows, interval, elapsed_s = rows_of(profile), profile.interval_bytes, profile.elapsed_s
+    return encode_rows(rows, SAMPLE_TYPES, "inuse_space", interval, elapsed_s, profile.nameless)
 
 
 def rows_of(profile: Profile) -> list[Row]:
@@ -157,15 +158,21 @@ def _within(number: float) -> int:
 
 
 def encode_rows(
-    rows: Iterable[Row], types: Iterable[tuple[str, str]], default: str, interval_bytes: int, elapsed_s: float
+    rows: Iterable[Row],
+    types: Iterable[tuple[str, str]],
+    default: str,
+    interval_bytes: int,
+    elapsed_s: float,
+    remarks: Iterable[str] = (),
 ) -> bytes:
-    """`types` are names and units of the values, of which `default` is shown first. Numbers of a spoiled process
-    are kept within what the format has."""
+    """`types` are names and units of the values, of which `default` is shown first; `remarks` are lines to be shown
+    with them. Numbers of a spoiled process are kept within what the format has."""
     builder = _Builder()
     message = builder.message
     for name, unit in types:
         message.sample_type.add(type=builder.string(name), unit=builder.string(unit))
     message.default_sample_type = builder.string(default)
+    message.comment.extend(map(builder.string, remarks))
     message.period_type.type, message.period_type.unit = builder.string("space"), builder.string("bytes")
     message.period = _within(interval_bytes)
     message.duration_nanos = _within(elapsed_s * 1e9)

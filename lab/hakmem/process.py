@@ -524,11 +524,16 @@ class Attended:
 
 
 def started(
-    words: Sequence[str], environment: Mapping[str, str], file: Path | None, out: TextIO | None = None
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    file: Path | None,
+    out: TextIO | None = None,
+    first: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """On the caller's terminal, its output to `out` if that is given. LabError when it can't be."""
+    """On the caller's terminal, its output to `out` if that is given. The new process does `first` before it becomes
+    the program. LabError when it can't be."""
     try:
-        return subprocess.Popen(words, executable=file, env=dict(environment), stdout=out)
+        return subprocess.Popen(words, executable=file, env=dict(environment), stdout=out, preexec_fn=first)
     except OSError as error:
         raise LabError(f"{words[0]}: {error.strerror}") from None
 

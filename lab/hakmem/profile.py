@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hakmem import files, native
 from hakmem.errors import LabError
-from hakmem.symbols import Mapping, Symbols
+from hakmem.symbols import Mapping, Symbols, nameless
 
 FIRST_LINE = "hakmem heap profile 1"
 RECORDS = ("site", "function", "build_id")  # of these there are many
@@ -157,6 +157,12 @@ class Profile:
         return self.total.total_count > MOST_PER_S * self.elapsed_s > 0
 
     @property
+    def nameless(self) -> list[str]:
+        """Lines that tell which functions have no names, and why."""
+        python = f"functions of Python have no names: {self.without_python}"
+        return [*nameless(self.strangers), *([python] if self.without_python else [])]
+
+    @property
     def total(self) -> Figures:
         return sum((site.figures for site in self.sites), Figures())
 
@@ -290,6 +296,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         after.program,
         strangers=tuple(sorted({*before.strangers, *after.strangers})),
+        without_python=after.without_python or before.without_python,
         is_difference=True,
     )
 

@@ -33,6 +33,7 @@ LEAST_TOKEN = 16  # letters
 SERVER = {"threads": 4, "ident": "hakmem", "connection_limit": 500, "channel_timeout": 5, "cleanup_interval": 2}
 
 Environment: TypeAlias = dict[str, Any]
+Looked: TypeAlias = tuple[list[pprof.Row], int, float, list[str]]  # with interval, time and what has no names
 StartResponse: TypeAlias = Callable[[str, list[tuple[str, str]]], object]
 
 
@@ -141,44 +142,46 @@ class Application:
         return Answer("200 OK", kind, exposition.render(metrics, is_open).encode())
 
     def _heap(self, environment: Environment) -> Answer:
-        def rows(pid: int) -> tuple[list[pprof.Row], int, float]:
+        def look(pid: int) -> Looked:
             text = ctl.ask(pid, "profile dump", ANSWER_S) + ctl.memory_map(pid)
             found = profile.parse(text, str(pid), f"/proc/{pid}/root")
-            return pprof.rows_of(found), found.interval_bytes, found.elapsed_s
+            return pprof.rows_of(found), found.interval_bytes, found.elapsed_s, found.nameless
 
-        return self._profile(environment, rows, pprof.SAMPLE_TYPES, "inuse_space", "profile on")
+        return self._profile(environment, look, pprof.SAMPLE_TYPES, "inuse_space", "profile on")
 
     def _pins(self, environment: Environment) -> Answer:
-        def rows(pid: int) -> tuple[list[pprof.Row], int, float]:
+        def look(pid: int) -> Looked:
             found = pins.pins(explain.look(pid, "--pins", timeout_s=LOOK_S))
             if not found.stacks:
                 raise LabError("is not sampled")
-            return pins.rows_of(found), found.interval_bytes, found.elapsed_s
+            return pins.rows_of(found), found.interval_bytes, found.elapsed_s, found.nameless
 
-        return self._profile(environment, rows, pins.PPROF_TYPES, "pinned_space", "pins on")
+        return self._profile(environment, look, pins.PPROF_TYPES, "pinned_space", "pins on")
 
     def _profile(
         self,
         environment: Environment,
-        look: Callable[[int], tuple[list[pprof.Row], int, float]],
+        look: Callable[[int], Looked],
         types: Iterable[tuple[str, str]],
         default: str,
         request: str,
     ) -> Answer:
         """Of all processes that have one, with labels that tell them apart."""
         rows: list[pprof.Row] = []
+        remarks: list[str] = []
         interval, elapsed_s = 0, 0.0
         for pid in self._processes(environment):
             try:
-                found, interval, seconds = look(pid)
+                found, interval, seconds, nameless = look(pid)
             except (LabError, ValueError, KeyError, IndexError):  # not sampled, ended, or answers with something else
                 continue
             labels = (("pid", str(pid)), ("program", name_of(pid)))
             rows += [replace(row, labels=labels) for row in found]
+            remarks += [f"process {pid}: {line}" for line in nameless]
             elapsed_s = max(elapsed_s, seconds)
         if not rows:
             raise LabError(f"no such process is sampled; `hakmem ctl PID {request}` begins")
-        body = pprof.encode_rows(rows, types, default, interval, elapsed_s)
+        body = pprof.encode_rows(rows, types, default, interval, elapsed_s, remarks)
         return Answer("200 OK", "application/octet-stream", body)
 
 

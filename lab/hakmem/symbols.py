@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Mapped
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from numpy.typing import NDArray
 
 from hakmem import elf, foreign
 
 DELETED = " (deleted)"  # behind a name that is of another file by now, or of none
+MOST_ADDRESS = (1 << 64) - 1
 FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -47,11 +47,11 @@ class Mapping:
 
     @property
     def module(self) -> str:
-        return Path(self.path).name if self.path else "[anonymous]"
+        return Path(self.path).name.removesuffix(DELETED) if self.path else "[anonymous]"
 
 
 class File:
-    """The functions of one ELF file; none when it is no such file. OSError when it can't be read."""
+    """The functions of one ELF file, as far as it is one. OSError when it can't be read."""
 
     def __init__(self, path: str) -> None:
         self._tables = self._read(path)
@@ -72,7 +72,9 @@ class File:
                 for section in elf.iter_sections():
                     if section["sh_type"] in ("SHT_SYMTAB", "SHT_DYNSYM") and elf.elfclass == 64 and elf.little_endian:
                         spans += _functions(section.data(), elf.get_section(section["sh_link"]).data())
-        except ELFError:
+        except OSError:
+            raise
+        except Exception:  # pyelftools lets through whatever a damaged file makes it stumble over
             pass
         spans.sort()
         return segments, np.array([[a, b] for a, b, _ in spans], dtype=np.uint64).reshape(-1, 2), [n for *_, n in spans]
@@ -80,9 +82,10 @@ class File:
     def name(self, offset: int) -> str | None:
         """Of the function that has the code at an offset of the file."""
         segments, spans, names = self._tables
-        address = next((offset - at + to for at, size, to in segments if at <= offset < at + size), None)
-        if address is None or not names:
+        place = next((offset - at + to for at, size, to in segments if at <= offset < at + size), None)
+        if place is None or not names:
             return None
+        address = place & MOST_ADDRESS
         index = int(np.searchsorted(spans[:, 0], np.uint64(address), side="right")) - 1
         return demangled(names[index]) if index >= 0 and address < int(spans[index, 1]) else None
 
@@ -93,7 +96,7 @@ def _functions(symbols: bytes, strings: bytes) -> list[tuple[int, int, str]]:
     found = []
     for name, value, size in zip(table["name"].tolist(), table["value"].tolist(), table["size"].tolist(), strict=True):
         word = strings[name : strings.find(b"\0", name)].decode(errors="replace")
-        found.append((value, value + max(size, 1), word.partition("@")[0]))
+        found.append((value, min(value + max(size, 1), MOST_ADDRESS), word.partition("@")[0]))
     return found
 
 
@@ -124,8 +127,9 @@ class Symbols:
     _files: dict[tuple[int, int, int], File] = {}  # by device, inode and time of change
 
     def __init__(self, mappings: Sequence[Mapping], ids: Mapped[str, str] = {}, root: str = "") -> None:
-        """`ids` are the build ids of files, by path: another file of that path has no names to tell. Below `root` are
-        the process's files, if they are not those of the same paths here."""
+        """`ids` are the build ids of all files that have one, by path: another file of that path has no names to tell.
+        None at all: nobody has looked. Below `root` are the process's files, if they are not those of the same paths
+        here."""
         self.mappings = sorted(mappings, key=lambda mapping: mapping.start)
         self._starts = [mapping.start for mapping in self.mappings]
         self._ids, self._root = ids, root
@@ -166,6 +170,14 @@ class Symbols:
         file = path if os.path.exists(self._root + path) else path.removesuffix(DELETED)
         places = [place for place in (self._root + file, file) if os.path.exists(place)]
         if path not in self._ids and file == path:
-            return places[0] if places else ""
-        fit = (place for place in reversed(places) if elf.build_id(Path(place)) == self._ids.get(path, ""))
+            fit = (place for place in places if not self._ids or elf.build_id(Path(place)) is None)
+        else:
+            fit = (place for place in reversed(places) if elf.build_id(Path(place)) == self._ids.get(path, ""))
         return next(fit, None if places else "")
+
+
+def nameless(strangers: Iterable[str]) -> list[str]:
+    """The line that tells of these modules, if there are any."""
+    named = ", ".join(sorted(strangers))
+    why = "what lies here under that name is another file than the one that ran"
+    return [f"functions have no names in {named}: {why}"] if named else []

@@ -16,6 +16,7 @@ from hakmem import ctl, foreign, words
 from hakmem.errors import LabError
 
 ANSWER_S = 1.0
+STARTS_S = 5.0  # a program that has run so long has mapped its allocator
 MISSES = ("refills", "flushes", "large_allocs", "large_frees")
 
 # What is shown of the statistics (docs/statistics.schema.json): numbers, and lists of rows with numbers.
@@ -74,7 +75,8 @@ class Watcher:
     """Samples of all processes on hakmem that are the caller's; of root, everybody's."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], bool] = {}
+        # When each program was first seen, and whether it is on hakmem: None while its linker may not have got to that.
+        self._known: dict[tuple[str, ...], tuple[float, bool | None]] = {}
 
     def samples(self) -> dict[int, Sample]:
         found = {}
@@ -98,12 +100,21 @@ class Watcher:
             with contextlib.suppress(OSError, IndexError):
                 if os.geteuid() not in (0, folder.stat().st_uid):
                     continue
-                started = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-                key = pid, f"{started} {os.readlink(folder / 'exe')}"
-                seen[key] = self._known[key] if key in self._known else ctl.is_on_hakmem(pid)
-                if seen[key]:
+                key = folder.name, *_program(folder)
+                first, is_on = self._known.get(key, (time.monotonic(), None))
+                if is_on is None:
+                    is_on = ctl.is_on_hakmem(pid) or (None if time.monotonic() - first < STARTS_S else False)
+                seen[key] = first, is_on
+                if is_on:
                     yield pid
         self._known = seen
+
+
+def _program(folder: Path) -> list[str]:
+    """What is another one after each exec, of the same file, too: when the process began, and where the program's
+    arguments and environment lie."""
+    words = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return [words[19], *words[45:49]]
 
 
 def resident_of(pid: int) -> int | None:

@@ -68,6 +68,26 @@ static uint64_t stack_pointer(const char *line) {
     return last == NULL ? 0 : strtoull(last, NULL, 16);
 }
 
+/* The number that a thread has in its own namespace, as its heap knows it: that comes last. Where the kernel doesn't
+ * tell, the one that it has here. */
+static unsigned long own_number(pid_t id, const char *thread) {
+    char path[320], line[256];
+    unsigned long number = strtoul(thread, NULL, 10);
+    snprintf(path, sizeof path, "/proc/%d/task/%s/status", (int)id, thread);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *last = strncmp(line, "NSpid:", 6) == 0 ? strrchr(line, '\t') : NULL;
+        if (last != NULL) {
+            number = strtoul(last, NULL, 10);
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return number;
+}
+
 static void write_threads(FILE *out, const struct process *process) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", (int)process->id);
@@ -84,8 +104,8 @@ static void write_threads(FILE *out, const struct process *process) {
         uint64_t pointer = stack_pointer(line);
         snprintf(name, sizeof name, "task/%s/comm", entry->d_name);
         read_line(process->id, name, line, sizeof line);
-        fprintf(out, "%s\n  {\"id\": %s, \"stack_pointer\": %" PRIu64 ", \"name\": ", separator, entry->d_name,
-                pointer);
+        fprintf(out, "%s\n  {\"id\": %lu, \"stack_pointer\": %" PRIu64 ", \"name\": ", separator,
+                own_number(process->id, entry->d_name), pointer);
         write_text(out, line);
         fputc('}', out);
         separator = ",";

@@ -37,11 +37,14 @@ static _Noreturn void fail_denied(pid_t id) {
         scope = (char)fgetc(file);
         fclose(file);
     }
-    if (geteuid() != 0 && scope > '0') {
-        process_fail("process %d may not be read: another user's, or kernel.yama.ptrace_scope is %c; try as root",
+    if (scope > '0') {
+        process_fail("process %d may not be read: another user's, or kernel.yama.ptrace_scope is %c; "
+                     "try as root, with CAP_SYS_PTRACE",
                      (int)id, scope);
     }
-    process_fail("process %d may not be read: another user's, or one with more rights", (int)id);
+    process_fail("process %d may not be read: another user's, or one with more rights; "
+                 "try as root, with CAP_SYS_PTRACE",
+                 (int)id);
 }
 
 static _Noreturn void fail_gone(pid_t id) { process_fail("process %d ended meanwhile", (int)id); }

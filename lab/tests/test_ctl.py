@@ -567,6 +567,16 @@ def test_one_thread_that_sleeps(capsys: pytest.CaptureFixture[str]) -> None:
             assert [ctl._read(memory, place, 8) for place in places] == [ctl.NO_WISH]
 
 
+def test_what_is_shared_is_not_read(tmp_path: Path) -> None:
+    """It may be a device."""
+    with open(tmp_path / "file", "w+b") as file:
+        file.truncate(mmap.PAGESIZE)
+        for kind, is_read in ((mmap.MAP_SHARED, False), (mmap.MAP_PRIVATE, True)):
+            with mmap.mmap(file.fileno(), mmap.PAGESIZE, kind, mmap.PROT_READ):
+                (line,) = [one for one in ctl.memory_map(os.getpid()).splitlines() if one.endswith(f" {file.name}")]
+                assert (int(line.partition("-")[0], 16) in ctl.library_bases(os.getpid())) == is_read
+
+
 @needs_root
 @pytest.mark.parametrize("map_files", [True, False])
 def test_a_process_that_has_changed_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_files: bool) -> None:
@@ -696,6 +706,41 @@ def test_top_lists_processes_once(capsys: pytest.CaptureFixture[str]) -> None:
         assert "M " in row
         # The latter where the test itself is under a filter.
         assert "has one thread, or is small" in row or "has no control thread: its system calls are filtered" in row
+
+
+def test_who_becomes_a_program_on_hakmem_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `hakmem run`, which is of the same file as what it starts if that is Python."""
+    monkeypatch.setattr(top, "STARTS_S", 0.0)
+    words = [sys.executable, "-S", "-E", "-c", WAIT]
+    becomes = f"{WAIT}import os\nos.execve({words[0]!r}, {words!r}, {{'LD_PRELOAD': {str(native.library())!r}}})\n"
+    with running(becomes, preload=False) as child:
+        watcher = top.Watcher()
+        assert child.pid not in list(watcher.pids())
+        assert child.stdin and child.stdout
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "ready\n"
+        assert child.pid in list(watcher.pids())
+
+
+def test_a_program_is_looked_at_until_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its linker may not have mapped the library yet."""
+    looks: list[int] = []
+
+    def at_the_third_look(pid: int) -> bool:
+        looks.append(pid)
+        return looks.count(pid) > 2
+
+    def found() -> list[bool]:
+        looks.clear()
+        watcher = top.Watcher()
+        return [os.getpid() in list(watcher.pids()) for _ in range(4)]
+
+    monkeypatch.setattr(ctl, "is_on_hakmem", at_the_third_look)
+    monkeypatch.setattr(top, "STARTS_S", 1e9)
+    assert found() == [False, False, True, True] and looks.count(os.getpid()) == 3
+    monkeypatch.setattr(top, "STARTS_S", 0.0)
+    assert found() == [False] * 4 and looks.count(os.getpid()) == 1
 
 
 # The kernel cuts a name after 15 bytes, also within a character.

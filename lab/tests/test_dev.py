@@ -1,8 +1,11 @@
-"""`./dev`, where nothing can be written, and where nothing can be installed."""
+"""`./dev`, where nothing can be written, where nothing can be installed, and on a system that is too old; and what CI
+keeps of it."""
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,3 +53,47 @@ def test_who_cannot_install_is_told_once_what_to_type(tmp_path: Path) -> None:
     wanted = packages.split()
     assert {"gcc", "ninja-build", "libcmocka-dev", "musl-tools", "valgrind"} <= set(wanted)
     assert "git" not in wanted and len(set(wanted)) == len(wanted)
+
+
+# What `./dev package debian` looks for before it begins: commands, and a list of build-essential's.
+OF_DEBIAN = "dh dh_python3 g++ gcc git lintian list mmdebstrap mount newuidmap ninja pkg-config python3".split()
+
+
+def test_debian_packages_are_not_begun_on_a_system_that_is_too_old_for_them(tmp_path: Path) -> None:
+    """Their build takes the system's CMake, whatever another one is in .venv."""
+    tools, own = tmp_path / "tools", tmp_path / ".venv/bin"
+    tools.mkdir()
+    own.mkdir(parents=True)
+    for tool in TOOLS:
+        (tools / tool).symlink_to(shutil.which(tool) or "/bin/true")
+    for tool in OF_DEBIAN:
+        (tools / tool).symlink_to("/bin/true")
+    (tools / "cc").symlink_to("/bin/cat")  # who reads all that it is given
+    for tool, said in ((tools / "id", "65534"), (tools / "cmake", "cmake version 3.22.1"), (own / "cmake", "x 3.31.0")):
+        tool.write_text(f"#!/bin/sh\necho {said}\n")
+        tool.chmod(0o755)
+    (tmp_path / "packaging").mkdir()
+    (tmp_path / "packaging/test_debian.sh").touch()
+    script = (ROOT / "dev").read_text()
+    for folder in ("/usr/bin", "/usr/share/build-essential"):
+        script = script.replace(f"{folder}/", f"{tools}/")
+    (tmp_path / "dev").write_text(script)
+    command = [shutil.which("bash") or "bash", tmp_path / "dev", "package", "debian"]
+    environment = {"PATH": str(tools), "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    said = "dev: Debian packages are made on Debian 12, Ubuntu 24.04 or later; here take ./dev package wheel\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_pages_say_where_debian_packages_are_made() -> None:
+    pages = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
+    told = [page for page in pages if "    ./dev package debian\n" in page]
+    assert told and all("Debian 12, Ubuntu 24.04 or later" in page for page in told)
+
+
+def test_ci_keeps_all_packages() -> None:
+    (kept,) = re.findall(
+        r"name: packages, path: build/packages/(\S+)}", (ROOT / ".github/workflows/test.yml").read_text()
+    )
+    debian = re.findall(r"^Package: (\S+)$", (ROOT / "packaging/debian/control").read_text(), re.MULTILINE)
+    assert len(debian) == 3 and all(fnmatch.fnmatch(f"{name}_1.deb", kept) for name in debian)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compiled import EXPORTED, PRINTS, compile_c
+from compiled import EXPORTED, HIDDEN, NOTED, PRINTS, compile_c
 from hakmem import doctor, native
 from hakmem.doctor import Finding
 from hakmem.errors import LabError
@@ -157,7 +157,7 @@ UNLIMITED_V1 = "9223372036854771712\n"
 def memory_finding(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Finding:
     host = fake(root, proc__self__mountinfo=mounts, proc__self__cgroup=groups)
     for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name
+        path = host.process().path("sys/fs/cgroup") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return one(doctor.of_surroundings(host.process()), "memory limit")
@@ -313,13 +313,35 @@ def test_malloc_of_a_process_is_the_first_preloaded(tmp_path: Path, libraries: d
     assert (finding.level, finding.fact) == ("problem", "that of /lib/libc.so.6")
 
 
-def test_a_process_with_a_malloc_of_its_own(tmp_path: Path, libraries: dict[str, Path]) -> None:
-    program = compile_c(tmp_path / "program", PRINTS + EXPORTED)
+@pytest.mark.parametrize("own", [EXPORTED, HIDDEN])
+def test_a_process_with_a_malloc_of_its_own(tmp_path: Path, libraries: dict[str, Path], own: str) -> None:
+    program = compile_c(tmp_path / "program", PRINTS + own)
     host = running(
         tmp_path / "root", program, {"/opt/libhakmem.so.1": libraries["hakmem"]}, "LD_PRELOAD=libhakmem.so.1\0"
     )
     finding = one(doctor.of_running(host.process(7), native.library()), "program")
     assert (finding.level, "/bin/program has a malloc of its own" in finding.fact) == ("problem", True)
+
+
+def test_a_process_of_another_c_library_than_the_commands(tmp_path: Path) -> None:
+    """It has the library that is made for that one."""
+    program = compile_c(tmp_path / "program", PRINTS, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
+    library = compile_c(tmp_path / "library.so", EXPORTED + NOTED, "-shared", "-fPIC", "-nostdlib")
+    host = running(tmp_path / "root", program, {"/lib/libhakmem.so": library}, "LD_PRELOAD=/lib/libhakmem.so\0")
+    assert {finding.level for finding in doctor.of_running(host.process(7), native.library())} == {"ok"}
+    assert malloc_finding(host) == Finding("malloc", "ok", "hakmem's (/lib/libhakmem.so)")
+
+
+def test_the_memory_limit_of_a_container_that_is_looked_at_from_its_host(tmp_path: Path) -> None:
+    host = running(tmp_path, Path("/bin/cat").resolve(), {})
+    (tmp_path / "proc/7/cgroup").write_text("0::/docker/1\n")
+    (tmp_path / "proc/7/mountinfo").write_text(V2.replace("0:26 / ", "0:26 /docker/1 "))
+    for place, limit in ((tmp_path / "sys/fs/cgroup", 1 << 10), (host.process(7).path("sys/fs/cgroup"), 1 << 20)):
+        place.mkdir(parents=True)
+        (place / "memory.max").write_text(f"{limit}\n")
+        (place / "memory.current").write_text("0\n")
+    finding = one(doctor.of_surroundings(host.process(7)), "memory limit")
+    assert finding.fact == "1 MiB, 0% of it in use (/sys/fs/cgroup)"
 
 
 def test_a_process_with_more_rights(tmp_path: Path) -> None:
@@ -362,6 +384,21 @@ def test_a_process_that_runs_on_hakmem() -> None:
     assert (done.returncode, found["works"]) == (0, True), done
     malloc = [Finding(**finding) for finding in found["findings"] if finding["topic"] == "malloc"]
     assert malloc == [Finding("malloc", "ok", f"hakmem's ({native.library()})")]
+
+
+@pytest.mark.parametrize("options", [(), ("-static", "-s")])
+def test_a_process_that_is_linked_with_hakmem(options: tuple[str, ...], tmp_path: Path) -> None:
+    root = native.checkout()
+    if root is None:
+        pytest.skip("the object is not part of the package")
+    waits = PRINTS.replace("return 3", "fflush(stdout); return getchar() < 0")
+    program = compile_c(tmp_path / "program", waits, *options, str(root / "build/release/hakmem.o"), "-pthread")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout and child.stdout.readline() == "main\n"
+        done = hakmem("doctor", "--pid", str(child.pid))
+        child.communicate("\n")
+    assert done.returncode == 0, done
+    assert f"hakmem's ({program})\n" in done.stdout and "PROBLEM" not in done.stdout
 
 
 def test_a_process_that_does_not() -> None:

@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 from compiled import compile_c, interrupt
-from hakmem import ctl, explain, moments, native
+from hakmem import ctl, explain, moments, native, process
 from hakmem.commands.explain import look_at_command
 from hakmem.errors import InterruptedEarly, LabError
 from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
@@ -222,6 +222,25 @@ def test_a_forked_child_s_cache_is_its_own(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         child.kill()
         child.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces")
+def test_threads_of_a_container_have_their_names(tmp_path: Path) -> None:
+    """Their heaps have the numbers that they have there."""
+    prefix = ("unshare", "--pid", "--fork")
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no namespaces here")
+    program = compile_c(tmp_path / "threads", THREADS, "-pthread")
+    environment = {"LD_PRELOAD": str(native.library()), **QUIET}
+    with subprocess.Popen([*prefix, program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline() == b"cached\n"
+        (inner,) = map(int, Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split())
+        try:
+            found = adds_up(explain.of_process(inner))
+        finally:
+            os.kill(inner, signal.SIGKILL)
+    assert part(found, "front caches", "thread 1 threads") > 0 and part(found, "front caches", "worker bee") > 0
+    assert not any(name.endswith("(ended)") for cause in found.causes for name, _ in cause.parts)
 
 
 def test_what_is_freed_lazily(tmp_path: Path) -> None:
@@ -496,7 +515,17 @@ def test_another_user_s_process() -> None:
         helper = shutil.copy(native.helper("explain"), folder)
         done = subprocess.run([helper, str(os.getpid())], user=65534, group=65534, extra_groups=[], capture_output=True)
     assert done.returncode == 2
-    assert re.match(rb"^process \d+ may not be read: .*\n$", done.stderr)
+    assert re.match(rb"^process \d+ may not be read: .*as root, with CAP_SYS_PTRACE\n$", done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="gives up rights of root")
+def test_root_without_the_right_to_read_is_told_which() -> None:
+    held = re.search(r"^CapEff:\s*(\w+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if held is None or not int(held[1], 16) >> 19 & 1:
+        pytest.skip("root has no such right here")
+    without = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    done = subprocess.run([*without, native.helper("explain"), str(os.getpid())], capture_output=True)
+    assert done.returncode == 2 and done.stderr.endswith(b"as root, with CAP_SYS_PTRACE\n"), done.stderr
 
 
 # ---- Causes ----------------------------------------------------------------------------------------------------------
@@ -629,6 +658,57 @@ def test_a_command_after_a_while() -> None:
     done = hakmem("--after", "0.3", "--", "sh", "-c", "sleep 0.6; echo end")
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "on hakmem" in done.stdout and "end\n" in done.stdout
+
+
+TELLS_PRCTL = """
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int prctl(int option, ...) {
+    unsigned long words[4];
+    va_list values;
+    va_start(values, option);
+    for (int i = 0; i < 4; i++) words[i] = va_arg(values, unsigned long);
+    va_end(values);
+    FILE *file = fopen(getenv("PRCTL_FILE"), "a");
+    fprintf(file, "%d %x %lu\\n", (int)getpid(), (unsigned)option, words[0]);
+    fclose(file);
+    return (int)syscall(SYS_prctl, option, words[0], words[1], words[2], words[3]);
+}
+"""
+
+
+def test_a_command_lets_itself_be_read_after_a_while(tmp_path: Path) -> None:
+    """Where Yama lets ancestors only: by who has started it, and whom that one starts."""
+    library = compile_c(tmp_path / "tells.so", TELLS_PRCTL, "-shared", "-fPIC")
+    told, file = tmp_path / "told", tmp_path / "found.json"
+    command = [sys.executable, "-m", "hakmem", "explain", "--after", "0.2", "--json", file, "--", "sleep", "0.6"]
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PRCTL_FILE": str(told)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
+        assert child.wait(60) == 0
+    assert f"{json.loads(file.read_text())['pid']} 59616d61 {child.pid}" in told.read_text().splitlines()
+
+
+def test_that_a_command_can_not_be_read_is_said_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def fails(*_: object) -> None:
+        raise LabError("it may not be read")
+
+    def ends(child: subprocess.Popen[bytes]) -> int:
+        said.append(capsys.readouterr().err)
+        child.kill()
+        return child.wait()
+
+    monkeypatch.setattr(explain, "look", fails)
+    monkeypatch.setattr(process, "wait_for", ends)
+    with pytest.raises(LabError, match="^sleep has ended, and was not looked at$"):
+        explain.look_after(0.0, Path("/bin/sleep"), ["sleep", "5"], {}, None, lambda child: None)
+    assert said == ["hakmem: it may not be read\n"]
 
 
 SAVES = """

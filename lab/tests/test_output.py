@@ -73,13 +73,16 @@ def test_a_user_without_a_home_keeps_what_was_measured(tmp_path: Path) -> None:
     assert "</html>" in (tmp_path / "page").read_text()
 
 
-def test_a_page_that_can_not_be_drawn_loses_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_page_that_can_not_be_drawn_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "hakmem.report.html", None)  # its import fails,
     monkeypatch.delattr(report, "html", raising=False)  # also where another test has had it
     with pytest.raises(ImportError):
         finish(html_file=tmp_path / "page", json_file=tmp_path / "record", markdown_file=tmp_path / "text")
     assert json.loads((tmp_path / "record").read_text())["id"] == SAMPLE.id
     assert (tmp_path / "text").read_text().startswith("# ")
+    assert "geometric mean" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("folder", [".", "src", "own"])

@@ -21,6 +21,7 @@ import pytest
 from compiled import compile_c
 from hakmem import elf, explain, native, pins, pprof
 from hakmem.pins import Pins
+from hakmem.report.model import Shares
 from test_explain import Structures
 
 MIB = 1 << 20
@@ -330,7 +331,14 @@ def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> Non
     own = {"make_dense", "make_entry"}
     assert own <= named
     compile_c(tmp_path / "program", SCATTERED + "void other(void) {}", *named_too)
-    assert not {frame.name for stack in pins.pins(measured).stacks for frame in stack} & own
+    found = pins.pins(measured)
+    assert not {frame.name for stack in found.stacks for frame in stack} & own
+    (line,) = found.nameless
+    assert line.startswith("functions have no names in program: ")
+    assert line in next(one.notes for one in pins.report(found, "").sections if isinstance(one, Shares))
+    message = pprof.profile_class()()
+    message.ParseFromString(gzip.decompress(pins.encode(found)))
+    assert [message.string_table[number] for number in message.comment] == [line]
 
 
 def test_blocks_from_before_are_unknown(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_why_there_are_no_functions_of_python() -> None:
     found = profile.parse(TEXT.replace("lost_samples 0", "lost_samples 0\nwithout_python Python is old"), "some.prof")
     assert "functions of Python have no names: Python is old\n" in text(found)
     assert "Python is old" in flame.render(found)
+    assert "functions of Python have no names: Python is old\n" in text(profile.difference(found, found))
 
 
 @pytest.mark.skipif(not (3, 11) <= sys.version_info < (3, 14), reason="functions of Python 3.11 to 3.13 are known")
@@ -183,12 +184,16 @@ def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> Non
     found = profile.read(written)
     assert not {frame.name for site in found.sites for frame in site.frames} & {"keeps", "work", "other", "main"}
     assert found.strangers == ("program",)
-    assert "functions have no names in" in text(found) and "no names in" in flame.render(found)
+    assert "functions have no names in program: " in text(found) and "no names in program: " in flame.render(found)
+    message = pprof.profile_class()()
+    message.ParseFromString(gzip.decompress(pprof.encode(found)))
+    assert [message.string_table[number] for number in message.comment] == found.nameless
     mapped = written.read_text().replace(f"{program}\n", f"{program} (deleted)\n")  # as it was replaced before
     upgraded = profile.parse(mapped, written.name)
-    assert upgraded.strangers == ("program (deleted)",) and not {
+    assert upgraded.strangers == ("program",) and not {
         frame.name for site in upgraded.sites for frame in site.frames
     } & {"keeps", "work", "other", "main"}
+    assert not any(site.figures.live_bytes for site in profile.difference(found, upgraded).sites)
     root = tmp_path / "root"
     place = root / program.relative_to("/")
     place.parent.mkdir(parents=True)

@@ -30,7 +30,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_met
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-that-is-long-enough"
-FRAMES = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+FRAMES = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wl,--build-id")
 SOURCE = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -280,6 +280,20 @@ def test_profiles_of_those_that_are_sampled(tmp_path: Path) -> None:
             assert pull(f"{url}/debug/pprof/{path}?pid={plain}")[0] == 503
             assert pull(f"{url}/debug/pprof/{path}")[0] == 200
         assert sum(values[0] for names, values, _ in samples if names[:1] == ["keeps"]) > 0
+
+
+def test_why_functions_have_no_names_is_told(tmp_path: Path) -> None:
+    """As after an upgrade."""
+    sampled = {"HAKMEM_PINS": "1", "HAKMEM_HEAP_PROFILE_INTERVAL": "64K"}
+    with program(tmp_path, **sampled) as pid, serving(tmp_path) as url:
+        compile_c(tmp_path / "new", f"{SOURCE}void other(void) {{}}", *FRAMES).replace(tmp_path / "pinned")
+        for path in ("heap", "pins"):
+            status, _, body = pull(f"{url}/debug/pprof/{path}?pid={pid}")
+            assert status == 200, body
+            message = pprof.profile_class()()
+            message.ParseFromString(gzip.decompress(body))
+            (line,) = (message.string_table[number] for number in message.comment)
+            assert line.startswith(f"process {pid}: functions have no names in pinned: ")
 
 
 def test_pprof_of_go_reads_them(tmp_path: Path) -> None:

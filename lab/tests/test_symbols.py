@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import struct
 from pathlib import Path
+from random import Random
 
 import pytest
 from compiled import compile_c
@@ -55,3 +58,50 @@ def test_a_file_is_read_once_for_all_processes(program: Path, monkeypatch: pytes
     for root in ("", "/", "/proc/self/root"):
         assert of(program, root).name(Mapping(0, 1 << 20, 0, str(program), True), 0)
     assert len(reads) == 1
+
+
+def test_a_file_with_a_build_id_is_none_that_ran_without(program: Path, tmp_path: Path) -> None:
+    """Of other files it is known that they have one."""
+    lines, others = [Mapping(0, 1 << 20, 0, str(program), True)], {"/other": "00"}
+    found = Symbols(lines, others)
+    assert name(found, program).startswith("program+0x") and found.strangers == {"program"}
+    assert name(Symbols(lines), program) == "main"  # of none it is
+    compile_c(program, "int main(void) { return 0; }", "-Wl,--build-id=none")
+    found = Symbols(lines, others)
+    assert name(found, program) == "main" and not found.strangers
+
+
+def test_a_damaged_file_has_names_or_none(program: Path) -> None:
+    whole, random = program.read_bytes(), Random(1)
+    (table,) = struct.unpack_from("<Q", whole, 40)
+    size, count = struct.unpack_from("<HH", whole, 58)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for _ in range(4):
+            at = table + random.randrange(count) * size + random.randrange(size // 8) * 8
+            struct.pack_into("<Q", damaged, at, random.getrandbits(64) >> random.choice((0, 1, 2, 32, 48)))
+        program.write_bytes(damaged)
+        with contextlib.suppress(OSError):
+            for offset in (0, 0x1000, 0x1100):
+                symbols.File(str(program)).name(offset)
+
+
+@pytest.mark.parametrize("address", [0, 1 << 63, (1 << 64) - 1])
+def test_addresses_that_are_none(program: Path, address: int) -> None:
+    """A file may say that it is mapped beyond what there is, and have functions there."""
+    whole = bytearray(program.read_bytes())
+    (parts,) = struct.unpack_from("<Q", whole, 32)
+    (count,) = struct.unpack_from("<H", whole, 56)
+    for at in range(parts, parts + 56 * count, 56):
+        if struct.unpack_from("<I", whole, at) == (1,):
+            struct.pack_into("<Q", whole, at + 16, address)
+    (table,) = struct.unpack_from("<Q", whole, 40)
+    size, sections = struct.unpack_from("<HH", whole, 58)
+    for at in range(table, table + size * sections, size):
+        kind, start, length = *struct.unpack_from("<I", whole, at + 4), *struct.unpack_from("<QQ", whole, at + 24)
+        if kind in (2, 11):
+            for entry in range(start, start + length, symbols.SYMBOL.itemsize):
+                struct.pack_into("<QQ", whole, entry + 8, address, (1 << 64) - 1)
+    program.write_bytes(whole)
+    file = symbols.File(str(program))
+    assert {type(file.name(offset)) for offset in range(0, len(whole), 64)} <= {str, type(None)}

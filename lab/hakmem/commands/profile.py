@@ -209,7 +209,7 @@ def _put(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
 
 def text(profile: Profile) -> str:
     from hakmem.profile import by_function
-    from hakmem.report.flame import IN_WINDOWS, STRANGERS, signed
+    from hakmem.report.flame import IN_WINDOWS, signed
     from hakmem.words import amount, table
 
     total = profile.total
@@ -229,10 +229,7 @@ def text(profile: Profile) -> str:
     if profile.may_be_of_windows:
         often = f"{total.total_count / profile.elapsed_s:,.0f}"
         lines.append(f"it allocates some {often} times a second, and is looked at {IN_WINDOWS}")
-    if profile.strangers:
-        lines.append(f"functions have no names in {', '.join(profile.strangers)}: {STRANGERS}")
-    if profile.without_python:
-        lines.append(f"functions of Python have no names: {profile.without_python}")
+    lines += profile.nameless
     rows = [
         [
             _short(frame) if frame else "(no stack)",

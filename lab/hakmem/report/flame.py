@@ -9,7 +9,6 @@ from hakmem.report import page
 from hakmem.words import amount, figures
 
 MOST_ROWS = 200
-STRANGERS = "what lies here under that name is another file than the one that ran"
 IN_WINDOWS = "in short windows unless HAKMEM_BACKGROUND=0 is set: figures may be several times too high or too low"
 VIEWS = (
     ("live_bytes", "live bytes"),
@@ -77,8 +76,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
         *lost,
         *([("looked at", IN_WINDOWS)] if profile.may_be_of_windows else []),
-        *([("no names in", f"{', '.join(profile.strangers)}: {STRANGERS}")] if profile.strangers else []),
-        *([("Python", f"functions have no names: {profile.without_python}")] if profile.without_python else []),
+        *(("names", line) for line in profile.nameless),
     ]
 
 
