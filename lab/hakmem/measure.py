@@ -466,37 +466,43 @@ def _remarks(result: Measurement) -> list[str]:
 
 def _compare_digests(result: Measurement) -> None:
     """Equal work has equal results under every allocator of a machine; on another one a program may be of another
-    version. What the C library's runs computed there is right; without them, what most did."""
+    version."""
     for case in result.cases:
-        by_variant = result.samples[case.name]
-        if not case.same_output:
-            if len({sample.digest for samples in by_variant.values() for sample in samples}) > 1:
-                result.notes.append(f"{case.name}: {_printed(by_variant)}")
-            continue
-        counts: dict[str, Counter[str]] = {}  # of digests, by machine
-        for samples in [by_variant[SYSTEM]] if by_variant.get(SYSTEM) else by_variant.values():
-            for block, sample in zip(result.blocks, samples, strict=False):
-                counts.setdefault(block, Counter())[sample.digest] += 1
-        usual = {block: of_block.most_common(1)[0][0] for block, of_block in counts.items()}
-        for name, samples in by_variant.items():
-            pairs = ((one.digest, usual[block]) for block, one in zip(result.blocks, samples, strict=False))
-            odd, expected = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-            if odd != expected:
-                parts = zip(odd.split(), expected.split(), strict=False)
-                differs = ", ".join(f"{own}, expected {theirs}" for own, theirs in parts if own != theirs)
-                reason = f"its output is not that of other runs: {differs}"
-                result.failures.append(Failure(case.name, name, result.rounds, reason))
-                samples.clear()
+        for machine in dict.fromkeys(result.blocks):
+            digests = {
+                name: [sample.digest for sample, block in zip(samples, result.blocks, strict=False) if block == machine]
+                for name, samples in result.samples[case.name].items()
+            }
+            if len({one for some in digests.values() for one in some}) <= 1:
+                continue
+            if case.same_output:
+                _fail_the_odd(result, case.name, digests)
+            elif (note := f"{case.name}: {_printed(digests)}") not in result.notes:
+                result.notes.append(note)
 
 
-def _printed(by_variant: Mapping[str, Sequence[Sample]]) -> str:
+def _fail_the_odd(result: Measurement, case: str, digests: Mapping[str, Sequence[str]]) -> None:
+    """What the C library's runs computed is right; without them, what most did."""
+    trusted = digests.get(SYSTEM) or [one for some in digests.values() for one in some]
+    usual = max(set(trusted), key=trusted.count)
+    for name, of_variant in digests.items():
+        odd = next((one for one in of_variant if one != usual), None)
+        if odd is not None:
+            parts = zip(odd.split(), usual.split(), strict=False)
+            differs = ", ".join(f"{own}, expected {theirs}" for own, theirs in parts if own != theirs)
+            reason = f"its output is not that of other runs: {differs}"
+            result.failures.append(Failure(case, name, result.rounds, reason))
+            result.samples[case][name].clear()
+
+
+def _printed(digests: Mapping[str, Sequence[str]]) -> str:
     """What differs in what was printed. Where it is the variant that makes the difference, one of them may be wrong."""
     alike: dict[str, list[str]] = {}  # variants by what all their runs printed
-    for name in sorted(by_variant, key=lambda name: name != SYSTEM):
-        digests = [sample.digest for sample in by_variant[name]]
-        if len(set(digests)) > 1 or len(digests) == 1:
+    for name in sorted(digests, key=lambda name: name != SYSTEM):
+        own = digests[name]
+        if len(set(own)) > 1 or len(own) == 1:
             return f"not every run {PRINTED}"
-        if digests:
-            alike.setdefault(digests[0], []).append(name)
+        if own:
+            alike.setdefault(own[0], []).append(name)
     first, *others = (", ".join(names) for names in alike.values())
     return f"each run under {first} {PRINTED}" + "".join(f", each under {names} something else" for names in others)

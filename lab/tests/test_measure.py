@@ -191,6 +191,11 @@ def test_outputs_are_compared_within_each_machine(names: tuple[str, ...], truste
     (failure,) = done.failures
     assert failure.variant == "b" and failure.reason.endswith(f"wrong, expected {names[-1]}")
     assert done.values("case", "b", "wall_s") == [] and len(done.values("case", "c", "wall_s")) == 6
+    printing = Scripted(numbered, same_output=False)
+    assert measure.measure([printing], among[::2], 6, warmup=0, place=Different(*names)).notes == []
+    done = measure.measure([printing], among, 6, warmup=0, place=Different(*names))
+    said = f"case: each run under {trusted}, c printed the same, each under b something else"
+    assert (done.failures, done.notes) == ([], [said])
 
 
 class Breaking(Machines):
