@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from hakmem import measure, statistics
+from hakmem import measure, settings, statistics
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError, NegativeError
 from hakmem.measure import Case, Step, Variant
@@ -90,7 +90,14 @@ def worse_by(commit: Sequence[float], good: Sequence[float], less_is_better: boo
 
 
 class SkipError(LabError):
-    """A commit that can't be judged: it doesn't build, or fails the benchmark."""
+    """A commit that can't be judged: it doesn't build, fails the benchmark, or ignores a setting of the environment."""
+
+
+def _expect_callers(library: Path) -> None:
+    try:
+        settings.expect_callers(library)
+    except LabError as error:
+        raise SkipError(str(error)) from None
 
 
 def git(repository: Path, *words: str) -> str:
@@ -218,6 +225,7 @@ class Bisection:
         """Looks for the commit that made most of the difference, not for the first that made some: bad is what is worse
         than the good commit by more than half of what the bad one is worse. That has to be more than the threshold."""
         self.good = self.made.library(good)
+        settings.expect_callers(self.good)
         last = self._judge(after[-1], 1 + threshold)
         if last.answer is not Answer.BAD or last.worse_by is None:
             why = last.reason or f"{last.pairs} pairs of runs do not show it to be worse by {threshold:.1%}"
@@ -238,6 +246,7 @@ class Bisection:
         good_values: list[float] = []
         try:
             library = self.made.library(commit)
+            _expect_callers(library)
             if twin := self._twin(library):
                 line = Line(commit, title, twin.answer, 0, twin.worse_by, f"the same library as {twin.commit[:10]}")
             else:
@@ -278,6 +287,9 @@ class Bisection:
         self.metric = self.metric or ("operations_per_s" if "operations_per_s" in known else "wall_s")
         if self.metric not in known:
             raise LabError(f"no figure {self.metric!r} of {self.case.name}; there are {', '.join(known)}")
-        good_values += done.values(self.case.name, "good", self.metric)
-        commit_values += done.values(self.case.name, "commit", self.metric)
+        for name, values, error in (("good", good_values, LabError), ("commit", commit_values, SkipError)):
+            found = done.values(self.case.name, name, self.metric)
+            if not found or min(found) <= 0:
+                raise error(f"not every run of {self.case.name} has a {self.metric} above 0, as a ratio needs")
+            values += found
         return measure.METRICS[self.metric].less_is_better if self.metric in measure.METRICS else True

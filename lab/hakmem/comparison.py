@@ -3,7 +3,7 @@
 Works on records only, so that a report can be made again from what was kept. One metric of a comparison is primary,
 and each of its verdicts stands alone: where there are several, the report says that one may be by chance. The intervals
 of the other metrics are widened for their number, so that all their verdicts raise no more false alarms than one does.
-A suite's verdict is that on the geometric mean; the ratios of its single cases are widened for the number of
+A suite's verdict is that on the geometric mean; its ratios, and those of single cases, are widened for the number of
 allocators. Where the rounds are too few for intervals so wide to have ends, they stay those of single verdicts, and the
 report says which they are.
 """
@@ -67,7 +67,7 @@ def section(
     found = [case for case in found if any(entry.values for entry in case.entries)]
     if not found:
         return None
-    average, left_out = _mean(record, found, of, baseline) if mean and len(found) > 1 else (None, ())
+    average, left_out = _mean(record, found, of, baseline, confidence) if mean and len(found) > 1 else (None, ())
     return Comparison(of.title, of.unit, baseline, tuple(found), of.less_is_better, average, notes + left_out)
 
 
@@ -82,7 +82,9 @@ def _case(record: Record, name: str, of: Metric, figure: Figure, baseline: str, 
     return Case(name, tuple(entries))
 
 
-def _mean(record: Record, cases: Sequence[Case], of: Metric, baseline: str) -> tuple[Case | None, tuple[str, ...]]:
+def _mean(
+    record: Record, cases: Sequence[Case], of: Metric, baseline: str, confidence: float
+) -> tuple[Case | None, tuple[str, ...]]:
     """Of each variant over the cases in which it and the baseline have figures; those with fewer cases are told."""
     entries: list[Entry] = [Entry(baseline)]
     notes: list[str] = []
@@ -91,7 +93,7 @@ def _mean(record: Record, cases: Sequence[Case], of: Metric, baseline: str) -> t
         if not shared:
             continue
         pairs = {case.name: (case.entry(variant).values, case.entry(baseline).values) for case in shared}
-        ratio = statistics.geometric_mean_ratio(pairs, blocks=record.blocks)
+        ratio = statistics.geometric_mean_ratio(pairs, confidence=confidence, blocks=record.blocks)
         entries.append(Entry(variant, (), ratio, statistics.verdict(ratio, of.less_is_better)))
         if len(shared) < len(cases):
             notes.append(f"{variant}: mean over {len(shared)} of {len(cases)} cases")
@@ -119,14 +121,16 @@ def report(
     if primary not in present:
         raise LabError(f"no figure {primary!r} to compare by; there are {', '.join(present)}")
     others = [name for name in dict.fromkeys(metrics) if name != primary and name in present]
-    wider = confidence or _each_of(len(others) * (len(record.variants) - 1) * len(record.cases), record.rounds)
     several = len(record.cases) > 1
-    is_one = (len(record.variants) - 1) * len(record.cases) <= 1
+    verdicts = (len(record.variants) - 1) * (len(record.cases) + several)  # on a metric, with that on the mean
+    of_others = len(others) * verdicts
+    wider = confidence or _each_of(of_others, record.rounds)
     sections: list[Section] = []
     for name in [primary, *others]:
         alone = name == primary and confidence is None
         each = CONFIDENCE if alone else wider
-        notes = () if alone and is_one else (holding(each) + (BY_CHANCE if alone else ""),)
+        note = holding(each) if confidence else _note(each, verdicts if alone else of_others)
+        notes = () if alone and verdicts <= 1 else (note,)
         found = section(
             record,
             metric(record, name),
@@ -139,13 +143,19 @@ def report(
         if found:
             sections.append(found)
     answer = _answer(sections[0]) if isinstance(sections[0], Comparison) else ()
-    return _report(record, title, [*sections, *_by_machine(record, metric(record, primary), chosen)], answer, kept)
+    by_machine = _by_machine(record, metric(record, primary), _series(record, primary), chosen)
+    return _report(record, title, [*sections, *by_machine], answer, kept)
 
 
 def _each_of(verdicts: int, rounds: int) -> float:
     """The confidence of each of so many verdicts; that of a single one where the rounds are too few for the family."""
     each = statistics.family_confidence(max(1, verdicts))
     return each if statistics.minimum_rounds(each) <= rounds else CONFIDENCE
+
+
+def _note(each: float, verdicts: int) -> str:
+    """With what each interval of so many verdicts holds."""
+    return holding(each) + (BY_CHANCE if each == CONFIDENCE and verdicts > 1 else "")
 
 
 def holding(confidence: float) -> str:
@@ -157,21 +167,22 @@ def _series(record: Record, name: str) -> Figure:
     return lambda case, variant: record.values(case, variant, name)
 
 
-def _by_machine(record: Record, of: Metric, baseline: str) -> list[Table]:
+def _by_machine(record: Record, of: Metric, figure: Figure, baseline: str) -> list[Table]:
     """The same ratios, of each machine's rounds alone. Where they differ, the answer depends on the machine."""
     others = [name for name in record.variants if name != baseline]
     rows: list[tuple[str, ...]] = []
     for name, facts in record.machines.items():
         rounds = [number for number, block in enumerate(record.blocks) if block == name]
         for case in record.cases:
-            own = {one: [record.values(case, one, of.name)[number] for number in rounds]
-                   for one in record.variants if record.values(case, one, of.name)}  # fmt: skip
+            every = {one: figure(case, one) for one in record.variants}
+            own = {one: [values[number] for number in rounds] for one, values in every.items() if values}
             found = [compare(own.get(other, []), own.get(baseline, [])) for other in others]
             ratios = [words.ratio(ratio) if ratio else "-" for ratio in found]
             rows.append((name, facts.cpu, case, str(len(rounds)), *ratios))
     columns = ("machine", "processor", "case", "rounds", *others)
     note = f"Ratios to {baseline}, of each machine's rounds alone."
-    return [Table(f"{of.title} by machine", columns, tuple(rows), (note,), words=3)] if rows else []
+    title = f"{of.title.partition(':')[0]} by machine"
+    return [Table(title, columns, tuple(rows), (note,), words=3)] if rows else []
 
 
 def _answer(primary: Comparison) -> tuple[str, ...]:
@@ -256,8 +267,9 @@ def suite_report(
 ) -> Report:
     """Time and memory of all cases, each with a geometric mean, then those of the benchmarks' own figures."""
     chosen = choose_baseline(record, baseline)
-    each = _each_of(len(record.variants) - 1, record.rounds)
-    note = (f"{holding(each)} The verdict is that on the geometric mean.",)
+    verdicts = len(record.variants) - 1
+    each = _each_of(verdicts, record.rounds)
+    note = (f"{_note(each, verdicts)} The verdict is that on the geometric mean.",)
     sections: list[Section] = []
     for of, figure in ((COST, cost(record)), (MEMORY, memory(record))):
         found = section(record, of, figure, chosen, confidence=each, mean=True, notes=note)
@@ -276,4 +288,5 @@ def suite_report(
                     of_all = f"{entry.name} against {chosen}, geometric mean of {one.title.partition(':')[0]}"
                     said = words.verdict(entry.verdict, one.rounds)
                     answers.append(f"{of_all}: {said}, ratio {words.ratio(entry.ratio)}")
-    return _report(record, title, [*sections, *_by_machine(record, METRICS["cpu_s"], chosen)], tuple(answers), kept)
+    by_machine = _by_machine(record, COST, cost(record), chosen)
+    return _report(record, title, [*sections, *by_machine], tuple(answers), kept)

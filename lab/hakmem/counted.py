@@ -2,7 +2,7 @@
 
 On a machine whose clock is noisy they decide what time can't: the same work gives the same count but for where things
 lie in memory. They say nothing of the kernel, of caches, or of waiting, and a case has a count only if its work is
-fixed: one that lasts for a given time has none that means anything.
+fixed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ class CountedCase:
 
 
 def counted(cases: Sequence[Case]) -> list[Case]:
-    """The same cases, counted. LabError for one with a client, whose work is not one command's."""
+    """The same cases, counted. LabError for one with a client, whose work is not one command's, and for one that goes
+    on for a given time, whose work is another in each run."""
     profilers.choose("callgrind")
     made: list[Case] = []
     for case in cases:
         if not isinstance(case, BenchCase | CommandCase):
             raise LabError(f"{case.name}: its instructions can't be counted; benchmarks and commands have counts")
+        if isinstance(case, BenchCase) and case.is_timed:
+            raise LabError(f"{case.name}: it goes on for a given time, and the count of its instructions says nothing")
         made.append(CountedCase(case))
     return made

@@ -322,8 +322,13 @@ def unsigned_sums(ledger: Path) -> dict[str, str]:
         lines = (ledger / SUMS).read_text().splitlines()
     except FileNotFoundError:
         return {}
-    pairs = (line.split(maxsplit=1) for line in lines if line)
-    return {name.removesuffix(".json"): found for found, name in pairs}
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        one = re.fullmatch(r"([0-9a-f]{64})  (\S+)\.json", line)
+        if one is None:
+            raise LabError(f"{ledger / SUMS}:{number}: expected a digest and the name of a record, got {line!r}")
+        found[one[2]] = one[1]
+    return found
 
 
 def load_all(ledger: Path | None = None) -> tuple[dict[str, Record], list[str]]:

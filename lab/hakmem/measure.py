@@ -196,8 +196,9 @@ class Step:
     variant: str
 
 
-def values_of(run: process.Run) -> dict[str, float]:
-    """A run's figures under their names in METRICS."""
+def values_of(run: process.Run, operations: float = 0) -> dict[str, float]:
+    """A run's figures under their names in METRICS. `operations` are what it has done, if it did as many as it could in
+    a given time: then its CPU time says nothing, but what one of them took does."""
     root = run.root()
     values: dict[str, float] = {
         "wall_s": run.wall_s,
@@ -208,6 +209,8 @@ def values_of(run: process.Run) -> dict[str, float]:
         "minor_faults": run.minor_faults,
         "major_faults": run.major_faults,
     }
+    if operations:
+        values["cost_ns"] = values["cpu_s"] * 1e9 / operations
     if run.mean_rss_bytes is not None:
         values["mean_rss_bytes"] = run.mean_rss_bytes
     if root is not None and root.end_rss_bytes is not None:
@@ -462,36 +465,44 @@ def _remarks(result: Measurement) -> list[str]:
 
 
 def _compare_digests(result: Measurement) -> None:
-    """Equal work has equal results under every allocator. What the C library's runs computed is right; without them,
-    what most did."""
+    """Equal work has equal results under every allocator of a machine; on another one a program may be of another
+    version."""
     for case in result.cases:
-        by_variant = result.samples[case.name]
-        digests = [sample.digest for samples in by_variant.values() for sample in samples]
-        if len(set(digests)) <= 1:
-            continue
-        if not case.same_output:
-            result.notes.append(f"{case.name}: {_printed(by_variant)}")
-            continue
-        trusted = [sample.digest for sample in by_variant.get(SYSTEM, [])] or digests
-        usual = max(set(trusted), key=trusted.count)
-        for name, samples in by_variant.items():
-            odd = next((sample.digest for sample in samples if sample.digest != usual), None)
-            if odd is not None:
-                parts = zip(odd.split(), usual.split(), strict=False)
-                differs = ", ".join(f"{own}, expected {theirs}" for own, theirs in parts if own != theirs)
-                reason = f"its output is not that of other runs: {differs}"
-                result.failures.append(Failure(case.name, name, result.rounds, reason))
-                samples.clear()
+        for machine in dict.fromkeys(result.blocks):
+            digests = {
+                name: [sample.digest for sample, block in zip(samples, result.blocks, strict=False) if block == machine]
+                for name, samples in result.samples[case.name].items()
+            }
+            if len({one for some in digests.values() for one in some}) <= 1:
+                continue
+            if case.same_output:
+                _fail_the_odd(result, case.name, digests)
+            elif (note := f"{case.name}: {_printed(digests)}") not in result.notes:
+                result.notes.append(note)
 
 
-def _printed(by_variant: Mapping[str, Sequence[Sample]]) -> str:
+def _fail_the_odd(result: Measurement, case: str, digests: Mapping[str, Sequence[str]]) -> None:
+    """What the C library's runs computed is right; without them, what most did."""
+    trusted = digests.get(SYSTEM) or [one for some in digests.values() for one in some]
+    usual = max(set(trusted), key=trusted.count)
+    for name, of_variant in digests.items():
+        odd = next((one for one in of_variant if one != usual), None)
+        if odd is not None:
+            parts = zip(odd.split(), usual.split(), strict=False)
+            differs = ", ".join(f"{own}, expected {theirs}" for own, theirs in parts if own != theirs)
+            reason = f"its output is not that of other runs: {differs}"
+            result.failures.append(Failure(case, name, result.rounds, reason))
+            result.samples[case][name].clear()
+
+
+def _printed(digests: Mapping[str, Sequence[str]]) -> str:
     """What differs in what was printed. Where it is the variant that makes the difference, one of them may be wrong."""
     alike: dict[str, list[str]] = {}  # variants by what all their runs printed
-    for name in sorted(by_variant, key=lambda name: name != SYSTEM):
-        digests = [sample.digest for sample in by_variant[name]]
-        if len(set(digests)) > 1 or len(digests) == 1:
+    for name in sorted(digests, key=lambda name: name != SYSTEM):
+        own = digests[name]
+        if len(set(own)) > 1 or len(own) == 1:
             return f"not every run {PRINTED}"
-        if digests:
-            alike.setdefault(digests[0], []).append(name)
+        if own:
+            alike.setdefault(own[0], []).append(name)
     first, *others = (", ".join(names) for names in alike.values())
     return f"each run under {first} {PRINTED}" + "".join(f", each under {names} something else" for names in others)

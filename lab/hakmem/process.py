@@ -51,6 +51,7 @@ C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 MOST_KEPT = 64 << 20  # bytes of each output
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
 LOOK_S = 0.5  # at whether a command has ended that a tool goes on with
 MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
@@ -303,19 +304,19 @@ def run(
             own[TUNABLES] = f"{base[TUNABLES]}:{own[TUNABLES]}"
         return _run_in(folder, words, allocator, {**base, **own}, timeout_s, cwd, drive, prove, tool, before)
     except LabError:
-        _expect_room(folder)
+        expect_room(folder)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _expect_room(folder: Path) -> None:
+def expect_room(folder: Path) -> None:
     """OSError where the disk is full: then it is no fault of the command that it failed, or left no proof."""
     try:
         with open(folder / "room", "wb") as file:
             os.posix_fallocate(file.fileno(), 0, LEAST_ROOM)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # some file systems can't be asked
+        if error.errno in NO_ROOM:  # some file systems can't be asked
             raise
 
 

@@ -9,7 +9,6 @@ left out by whoever asks for the list, and named.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import os
 import re
@@ -19,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from hakmem import native, process, servers
@@ -38,7 +37,7 @@ Values = dict[str, str]
 
 @dataclass(frozen=True)
 class Program:
-    """A row of the table. Words of `command` may have {placeholders}: exe, inputs, python, cwd, port, work, and what
+    """A row of the table. Words of `command` may have {placeholders}: exe, inputs, python, cwd, port, and what
     `prepare` adds."""
 
     name: str
@@ -49,7 +48,7 @@ class Program:
     processes: int = 1  # at least so many must prove their allocator
     output: Callable[[bytes], bytes] = field(default=lambda text: text)  # what must not differ of standard output
     errors: Callable[[bytes], bytes] = field(default=lambda text: text)
-    prepare: Callable[[Values], Values] | None = None  # once per measurement
+    prepare: Callable[[Values], Values] | None = None  # once per process, from {exe} and {work}, a folder of its own
     set_up: Callable[[Values], None] | None = None  # before each run, in its folder
     drive: Callable[[Mapping[str, str]], servers.Told] | None = None  # talks to a server until it ends
     group: str = GROUP
@@ -74,7 +73,7 @@ def installed(program: Program) -> list[str] | None:
     return None if None in found else [path for path in found if path]
 
 
-@lru_cache(maxsize=1)
+@cache
 def _work() -> Path:
     """A folder for what is prepared once, gone when this process ends. Others may look into it: servers that refuse to
     be root run as somebody else."""
@@ -84,6 +83,14 @@ def _work() -> Path:
     return folder
 
 
+@cache
+def _prepared(prepare: Callable[[Values], Values], exe: str) -> Values:
+    """For all runs of this process: a machine of a cluster gets its cases anew for each round."""
+    folder = Path(tempfile.mkdtemp(dir=_work()))
+    folder.chmod(0o755)
+    return prepare({"exe": exe, "work": str(folder)})
+
+
 @dataclass
 class ProgramCase:
     """A program, ready to run."""
@@ -91,7 +98,6 @@ class ProgramCase:
     program: Program
     paths: list[str]
     same_output: bool = True
-    prepared: Values | None = None
     seconds: float = 0  # that a service is kept busy
 
     @property
@@ -114,15 +120,19 @@ class ProgramCase:
         try:
             return self._run_in(cwd, program, variant)
         except OSError as error:
+            if error.errno in process.NO_ROOM:
+                raise
             raise LabError(f"{program.name}: {error}") from None
+        except LabError:  # also of what made its inputs
+            process.expect_room(cwd)
+            raise
         finally:
             shutil.rmtree(cwd, ignore_errors=True)
 
     def _run_in(self, cwd: Path, program: Program, variant: Variant) -> Sample:
-        values = {"exe": self.paths[0], "inputs": str(INPUTS), "python": PYTHON, "work": str(_work())}
-        if self.prepared is None:
-            self.prepared = program.prepare(values) if program.prepare else {}
-        values |= {**self.prepared, "cwd": str(cwd), "port": servers.free_port(), "seconds": f"{self.seconds}"}
+        values = {"exe": self.paths[0], "inputs": str(INPUTS), "python": PYTHON}
+        values |= _prepared(program.prepare, self.paths[0]) if program.prepare else {}
+        values |= {"cwd": str(cwd), "port": servers.free_port(), "seconds": f"{self.seconds}"}
         if program.set_up:
             program.set_up(values)
         answers: list[servers.Told] = []
@@ -150,10 +160,9 @@ class ProgramCase:
         if answers:
             parts["answers"] = told.answers
         digest = " ".join(f"{name}:{hashlib.sha256(data).hexdigest()[:12]}" for name, data in parts.items())
-        values_of_run = {**values_of(run), **told.values}
-        if told.operations:
-            values_of_run["cost_ns"] = values_of_run["cpu_s"] * 1e9 / told.operations
-        return Sample(values_of_run, digest, full_size=run.wall_s >= 1, units=told.units)
+        return Sample(
+            {**values_of(run, told.operations), **told.values}, digest, full_size=run.wall_s >= 1, units=told.units
+        )
 
 
 def command_of(program: Program, values: Values) -> list[str]:
@@ -183,14 +192,14 @@ def environment(home: Path) -> Values:
 
 def _git(values: Values) -> Values:
     """A repository for git to read: a bare copy of this one, so that nobody's commit changes it halfway; where there
-    is none, one commit of the Python library's sources."""
+    is none, one commit of the Python library's sources, the same one whenever it is made."""
     copy, git, home = Path(values["work"], "repository.git"), values["exe"], Path(values["work"])
-    settings = "[safe]\n\tdirectory = *\n[user]\n\tname = lab\n\temail = lab@localhost\n"
-    (home / ".gitconfig").write_text(settings)
+    config = home / ".gitconfig"
+    config.write_text("[safe]\n\tdirectory = *\n[user]\n\tname = lab\n\temail = lab@localhost\n")
+    dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2000-01-01T00:00:00Z")
 
     def call(*words: str) -> int:
-        done = subprocess.run([git, *words], env={**environment(home), "HOME": str(home)}, capture_output=True)
-        return done.returncode
+        return subprocess.run([git, *words], env={**environment(home), **dates}, capture_output=True).returncode
 
     root = native.checkout()
     if root and call("-C", str(root), "rev-parse", "-q", "--verify", "HEAD") == 0:
@@ -204,18 +213,17 @@ def _git(values: Values) -> Values:
         failed = failed or call(*inside, "commit", "-q", "-m", "all")
     if failed:
         raise LabError("git: can't prepare a repository for it to read")
-    return {"repository": str(copy)}
+    return {"repository": str(copy), "config": str(config)}
 
 
 def _git_home(values: Values) -> None:
-    shutil.copy(Path(values["work"], ".gitconfig"), values["cwd"])
+    shutil.copy(values["config"], values["cwd"])
 
 
 def _redis(values: Values) -> Values:
     """Debian's redis-tools holds the server too; the name it is called by decides what the program is."""
     server = Path(values["work"], "redis-server")
-    with contextlib.suppress(FileExistsError):  # of another case
-        server.symlink_to(values["exe"])
+    server.symlink_to(values["exe"])
     return {"server": str(server)}
 
 
@@ -252,7 +260,9 @@ def _postgres(values: Values) -> Values:
 
 def _postgres_data(values: Values) -> None:
     values["data"] = str(Path(values["cwd"], "data"))
-    subprocess.run(["cp", "-a", values["cluster"], values["data"]], check=True)
+    done = subprocess.run(["cp", "-a", values["cluster"], values["data"]], capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"postgres: can't copy its data: {done.stderr.strip().splitlines()[-1:]}")
 
 
 def _without_numbers(text: bytes) -> bytes:

@@ -41,6 +41,7 @@ class Benchmark:
     group: str = "single"
     figures: tuple[str, ...] = ()  # its own figures that a report compares; a record has all of them
     by_wall: bool = False  # it is as long as it takes, also where it waits
+    is_timed: bool = False  # it goes on for as long as its arguments say, and does as much as it can
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class BenchCase:
     name: str
     words: tuple[str, ...]
     by_wall: bool = False
+    is_timed: bool = False
     same_output: bool = True
     timeout_s: int = TIMEOUT_S
 
@@ -74,7 +76,8 @@ class BenchCase:
             )
         throughput, seconds = float(closing["throughput"]), float(closing["seconds"])
         figures = list(FIGURE.finditer(output))
-        values = values_of(run) | {figure["name"]: float(figure["value"]) for figure in figures}
+        values = values_of(run, throughput * seconds if self.is_timed else 0)
+        values |= {figure["name"]: float(figure["value"]) for figure in figures}
         values |= {
             "operations_per_s": throughput,
             "measured_s": seconds,
@@ -112,19 +115,44 @@ BENCHMARKS = (
     Benchmark("c6 heavy", "bench_c6_heavy 12000000 4096 1", "bench_c6_heavy 200000 1024 1"),
     Benchmark("comprehensive", "bench_comprehensive 300000 1", "bench_comprehensive 20000 1"),
     Benchmark("stability", "bench_stability 2000000 4096 1", "bench_stability 20000 400 1"),
-    Benchmark("mid", "bench_mid_large 120000 1000 1 2048 32768 1", "bench_mid_large 50000 256 1 2048 32768 0.01"),
-    Benchmark("large", "bench_mid_large 2000 40 1 32768 8388608 1", "bench_mid_large 300 8 1 32768 8388608 0.01"),
-    Benchmark("realloc untouched", "bench_realloc 1 1073741824 150 1 1 untouched", REALLOC_SANITY + " untouched"),
-    Benchmark("realloc touched", "bench_realloc 1 268435456 150 1 1 touched", REALLOC_SANITY + " touched"),
     Benchmark(
-        "realloc vectors", "bench_realloc 20000 20000 150 1 1 touched", "bench_realloc 500 20000 150 0.1 1 touched"
+        "mid",
+        "bench_mid_large 120000 1000 1 2048 32768 1",
+        "bench_mid_large 50000 256 1 2048 32768 0.01",
+        is_timed=True,
     ),
-    Benchmark("larson 1", "larson 1 8 1000 5000 100 4141 1", "larson 0.1 8 1000 5000 10 4141 1", "threads"),
-    Benchmark("larson 2", "larson 1 8 1000 5000 100 4141 2", "larson 0.1 8 1000 5000 10 4141 2", "threads"),
-    Benchmark("larson 4", "larson 1 8 1000 5000 100 4141 4", "larson 0.1 8 1000 5000 10 4141 4", "threads"),
-    Benchmark("larson 16", "larson 1 8 1000 5000 100 4141 16", "larson 0.1 8 1000 5000 10 4141 16", "threads"),
-    Benchmark("larson 64", "larson 1 8 1000 5000 100 4141 64", "larson 0.1 8 1000 5000 10 4141 64", "threads"),
-    Benchmark("remote", "bench_remote 2 1 64", "bench_remote 2 0.1 64", "threads"),
+    Benchmark(
+        "large",
+        "bench_mid_large 2000 40 1 32768 8388608 1",
+        "bench_mid_large 300 8 1 32768 8388608 0.01",
+        is_timed=True,
+    ),
+    Benchmark(
+        "realloc untouched",
+        "bench_realloc 1 1073741824 150 1 1 untouched",
+        REALLOC_SANITY + " untouched",
+        is_timed=True,
+    ),
+    Benchmark(
+        "realloc touched", "bench_realloc 1 268435456 150 1 1 touched", REALLOC_SANITY + " touched", is_timed=True
+    ),
+    Benchmark(
+        "realloc vectors",
+        "bench_realloc 20000 20000 150 1 1 touched",
+        "bench_realloc 500 20000 150 0.1 1 touched",
+        is_timed=True,
+    ),
+    *(
+        Benchmark(
+            f"larson {threads}",
+            f"larson 1 8 1000 5000 100 4141 {threads}",
+            f"larson 0.1 8 1000 5000 10 4141 {threads}",
+            "threads",
+            is_timed=True,
+        )
+        for threads in (1, 2, 4, 16, 64)
+    ),
+    Benchmark("remote", "bench_remote 2 1 64", "bench_remote 2 0.1 64", "threads", is_timed=True),
     Benchmark("churn", "bench_thread_churn 10000 2 1000 1", "bench_thread_churn 200 2 1000 1", "threads"),
     Benchmark("latency", "bench_latency 20000000 10000 1 1", "bench_latency 100000 1000 1 1", "tail", TAIL),
     Benchmark("latency 4", "bench_latency 5000000 10000 1 4", "bench_latency 50000 1000 1 3", "tail", TAIL),
@@ -159,6 +187,7 @@ BENCHMARKS = (
         "memory",
         ("over_limit_trimmed",),
         by_wall=True,
+        is_timed=True,
     ),
     Benchmark(
         "snapshot",
@@ -176,6 +205,7 @@ BENCHMARKS = (
         "memory",
         ("rss_end", "mappings_most"),
         by_wall=True,
+        is_timed=True,
     ),
     Benchmark(
         "soak half an hour",
@@ -184,6 +214,7 @@ BENCHMARKS = (
         LONG,
         ("rss_drift", "mappings_most"),
         by_wall=True,
+        is_timed=True,
     ),
     *(
         Benchmark(
@@ -200,6 +231,7 @@ BENCHMARKS = (
             f"larson 2 8 128 1024 1 12345 {threads}",
             f"larson 0.1 8 128 1024 1 12345 {threads}",
             FOUNDING,
+            is_timed=True,
         )
         for threads in (1, 2, 4, 16)
     ),
@@ -225,7 +257,8 @@ def is_wanted(name: str, group: str, wanted: list[str]) -> bool:
 
 def case_of(row: Benchmark, size: str) -> BenchCase:
     words = tuple((row.full if size == "full" else row.sanity).split())
-    return BenchCase(row.name, words, row.by_wall, timeout_s=LONG_TIMEOUT_S if row.group == LONG else TIMEOUT_S)
+    timeout_s = LONG_TIMEOUT_S if row.group == LONG else TIMEOUT_S
+    return BenchCase(row.name, words, row.by_wall, row.is_timed, timeout_s=timeout_s)
 
 
 def compared_figures() -> list[str]:

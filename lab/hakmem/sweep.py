@@ -43,7 +43,7 @@ SINGLE_SHARE, RANDOM_SHARE = 2, 4  # of the settings: at most a half are single 
 IN_A_ROUND = 4  # settings beside the default
 BUDGET = "budget: "
 TOLERATED = 1.02  # time of a finalist that saves memory, as a ratio to the default's
-TIMES = ("cost_ns", "cpu_s")
+TIMES = ("cost_ns", "cpu_s")  # a case is judged by the first that it has
 MEMORIES = ("mean_rss_bytes", "peak_rss_bytes")
 
 Row = tuple[str, float, float]  # a setting, with its time and memory as ratios to the default's
@@ -313,9 +313,14 @@ def _each_of(record: Record) -> float:
     return statistics.family_confidence(len(_fixed_ones(record)))
 
 
+def _time_of(record: Record, case: str) -> str:
+    """Empty where no side has a figure."""
+    return next((name for name in TIMES if any(record.values(case, side, name) for side in record.variants)), "")
+
+
 def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | None:
     """The fixed setting that is shown to be fastest, and its ratio of time to the default's; None: none is."""
-    metric = next(name for name in TIMES if name in record.metrics())
+    metric = _time_of(record, case)
     found = []
     for name in _fixed_ones(record):
         ratio = comparison.compare(
@@ -327,8 +332,8 @@ def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | Non
 
 
 def report(record: Record, kept: str | None = None) -> Report:
-    primary = next(name for name in TIMES if name in record.metrics())
-    metrics = [name for name in MEMORIES if name in record.metrics()]
+    primary, *others = (name for name in TIMES if any(_time_of(record, case) == name for case in record.cases))
+    metrics = [*others, *(name for name in MEMORIES if name in record.metrics())]
     base = comparison.report(record, "sweep", baseline=DEFAULT, primary=primary, metrics=metrics, kept=kept)
     summary: list[str] = []
     least = statistics.minimum_rounds(_each_of(record))

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hakmem import bisect
+from hakmem import bisect, settings
 from hakmem.bisect import Answer, Bisection, SkipError
 from hakmem.errors import LabError, NegativeError
 from hakmem.measure import CommandCase, Sample, Variant
@@ -162,11 +162,13 @@ class Timed:
         return Sample({"wall_s": float(seconds) * noise}, "same", True)
 
 
-def run(toy: Toy, good: str, bad: str = "HEAD", threshold: float = 0.02) -> tuple[bisect.Report, Timed]:
-    case = Timed()
+def run(
+    toy: Toy, good: str, bad: str = "HEAD", case: Timed | None = None, metric: str | None = None
+) -> tuple[bisect.Report, Timed]:
+    case = case or Timed()
     start, after = bisect.commits(toy.root, good, bad)
     with bisect.builds(toy.root) as made:
-        report = Bisection(made, case).run(start, after, threshold)
+        report = Bisection(made, case, metric=metric).run(start, after, 0.02)
     assert not made.folder.exists()
     assert toy.worktrees() == 1
     return report, case
@@ -252,6 +254,48 @@ def test_a_good_commit_that_fails_ends_the_search(toy: Toy) -> None:
     toy.commit("2 broken")
     with pytest.raises(LabError, match="does not build"):
         run(toy, "HEAD~1", "HEAD")
+
+
+class Faulting(Timed):
+    """It has as many faults as its time is above 1, and of less time none are told."""
+
+    def run(self, variant: Variant) -> Sample:
+        of_time = super().run(variant)
+        faults = float(self.runs[-1]) - 1
+        return replace(of_time, values={**of_time.values, **({"major_faults": faults} if faults >= 0 else {})})
+
+
+@pytest.mark.usefixtures("fake_cmake")
+@pytest.mark.parametrize("without", ["1.00", "0.50"])
+def test_a_commit_without_a_figure_that_has_a_ratio_is_skipped_and_a_good_one_ends_the_search(
+    toy: Toy, without: str
+) -> None:
+    good, middle, bad = (toy.commit(seconds) for seconds in ("2.00", without, "3.00"))
+    report, _ = run(toy, good, case=Faulting(), metric="major_faults")
+    assert (report.first_bad, report.suspects) == (bad, [middle, bad])
+    with pytest.raises(LabError, match="not every run of timed has a major_faults above 0") as raised:
+        run(toy, middle, case=Faulting(), metric="major_faults")
+    assert not isinstance(raised.value, SkipError)
+
+
+@pytest.mark.usefixtures("fake_cmake")
+def test_a_commit_that_ignores_a_setting_of_the_caller_s_is_skipped_and_a_good_one_ends_the_search(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be measured without what the other one has."""
+
+    def said(library: Path, given: Mapping[str, str]) -> str:
+        return "hakmem: unknown setting HAKMEM_NEW ignored\n" if library.read_text() == "0.99" else ""
+
+    monkeypatch.setattr(settings, "_said", said)
+    monkeypatch.setenv("HAKMEM_NEW", "1")
+    good, older, bad = (toy.commit(seconds) for seconds in ("1.00", "0.99", "1.10"))
+    report, case = run(toy, good)
+    assert (report.first_bad, report.suspects) == (bad, [older, bad]) and "0.99" not in case.runs
+    assert [line.reason for line in report.lines if line.commit == older] == ["unknown setting HAKMEM_NEW"]
+    with pytest.raises(LabError, match="unknown setting HAKMEM_NEW") as raised:
+        run(toy, older)
+    assert not isinstance(raised.value, SkipError)
 
 
 @pytest.mark.usefixtures("fake_cmake")

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import distributed
 import pytest
 from click.testing import CliRunner
-from hakmem import allocators, cli, cluster, comparison, ledger, measure, places
+from hakmem import allocators, cli, cluster, comparison, ledger, measure, places, programs
 from hakmem.errors import LabError
 from hakmem.measure import Variant
 from hakmem.report.model import Comparison
@@ -248,7 +248,18 @@ def test_a_benchmark_a_trace_and_a_program(three: Machines) -> None:
     words = ["bench", "--sanity", "-n", "2", "--on", three.address, "--with", "hakmem,glibc", "hot,replay lua,python3"]
     done = CliRunner().invoke(cli.cli, words)
     assert done.exit_code == 0, done.output
-    assert "replay lua" in done.output and "python3" in done.output
+    assert "replay lua" in done.output and "python3" in done.output and "failed: " not in done.output
+
+
+def test_what_a_machine_has_prepared_is_there_in_its_later_rounds(three: Machines) -> None:
+    """More rounds than machines: one of them runs two."""
+    short = replace(programs.by_name("git"), command=("{exe}", "-C", "{repository}", "rev-parse", "HEAD"), processes=1)
+    ready, missing = programs.cases([short])
+    if missing:
+        pytest.skip("git is not installed")
+    with places.opened(three.address) as place:
+        done = measure.measure(ready, sides(), 4, warmup=0, place=place)
+    assert (done.rounds, done.failures) == (4, [])
 
 
 def test_what_fails_there_is_told(three: Machines) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hakmem import comparison
+from hakmem import comparison, statistics
 from hakmem.errors import LabError
-from hakmem.report.model import Comparison
+from hakmem.report.model import Comparison, Table
 from hakmem.statistics import Verdict
-from sample_record import record
+from sample_record import MACHINE, record
 
 WALL = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99]
 
@@ -69,6 +69,60 @@ def test_several_verdicts_on_the_primary_metric_may_be_by_chance() -> None:
     several = record({**values, ("sort", "other", "wall_s"): WALL})
     assert compared(comparison.report(one, "sort")).notes == ()
     assert compared(comparison.report(several, "sort")).notes == (said,)
+
+
+NOISY = [0.91, 1.05, 1.0, 1.02, 0.97, 1.04, 0.93, 0.99]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "confidence", "said"),
+    [
+        (8, 0.975, "Each interval holds with 97.5%. The verdict is that on the geometric mean."),
+        (6, 0.95, f"Each interval holds with 95%.{comparison.BY_CHANCE} The verdict is that on the geometric mean."),
+    ],
+)
+def test_a_mean_holds_with_what_is_said_of_it(rounds: int, confidence: float, said: str) -> None:
+    values = {
+        (case, name, metric): [factor * one for one in noise[:rounds]]
+        for case, factor in (("one", 1.0), ("other", 3.0))
+        for name, noise in (("glibc", WALL), ("hakmem", NOISY), ("third", NOISY[::-1]))
+        for metric in ("cpu_s", "peak_rss_bytes")
+    }
+    report = comparison.suite_report(record(values), "suite")
+    pairs = {case: (values[case, "hakmem", "cpu_s"], values[case, "glibc", "cpu_s"]) for case in ("one", "other")}
+    for shown in (compared(report, 0), compared(report, 1)):
+        assert shown.mean is not None and shown.notes == (said,)
+        assert shown.mean.entry("hakmem").ratio == statistics.geometric_mean_ratio(pairs, confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [(8, "Each interval holds with 98.3%."), (6, f"Each interval holds with 95%.{comparison.BY_CHANCE}")],
+)
+def test_the_other_metrics_are_widened_for_their_means_too(rounds: int, said: str) -> None:
+    values = {
+        (case, name, metric): noise[:rounds]
+        for case in ("one", "other")
+        for name, noise in (("glibc", WALL), ("hakmem", NOISY))
+        for metric in ("wall_s", "peak_rss_bytes")
+    }
+    report = comparison.report(record(values), "both")
+    assert compared(report, 0).notes == (f"Each interval holds with 95%.{comparison.BY_CHANCE}",)
+    assert compared(report, 1).notes == (said,)
+
+
+def test_a_suite_is_told_by_machine_as_it_is_told_over_all() -> None:
+    """A benchmark that goes on for a time takes as much processor time, whatever it does in it."""
+    values = {
+        ("larson", name, metric): [amount] * 12
+        for name, rate in (("glibc", 1e6), ("hakmem", 2e6))
+        for metric, amount in (("cpu_s", 1.0), ("operations_per_s", rate))
+    }
+    machines = {"first": MACHINE, "second": MACHINE}
+    report = comparison.suite_report(record(values, machines=machines, blocks=[*machines] * 6), "suite")
+    (table,) = (one for one in report.sections if isinstance(one, Table))
+    assert table.title == "time by machine"
+    assert [row[-1] for row in table.rows] == ["0.500 (0.500-0.500)"] * 2
 
 
 def test_zeros_have_no_ratio_and_no_verdict() -> None:

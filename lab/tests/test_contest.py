@@ -140,10 +140,13 @@ def test_one_command_makes_record_and_page(
     page = (tmp_path / "docs" / "contest.md").read_text()
     assert kept.id in page and "| 1 | " in page and claims.audit(tmp_path) == []
     assert page.startswith(PAGE.partition("newest -->")[0]) and page.index(f"**{part}.**") < page.index("ranks")
-    assert call("-n", "2", "bulk 1k") == 0
+    looks = iter([True, False])  # somebody changes the tree before the first run
+    with monkeypatch.context() as changing:
+        changing.setattr(tree, "checked_out", lambda: ("0" * 40, next(looks)))
+        assert call("-n", "3", "bulk 1k") == 0
     said = capsys.readouterr().err
     assert "wrote docs" not in said and "docs/contest.md has no word of it: the record " in said
-    assert "has 2 runs of each; a figure needs 3" in said and (tmp_path / "docs" / "contest.md").read_text() == page
+    assert "is of a tree with changes" in said and (tmp_path / "docs" / "contest.md").read_text() == page
     at_once = at_once.replace(year=2025)  # the clock was set back
     assert call("-n", "3", "bulk 1k") == 0
     said = capsys.readouterr().err
@@ -178,6 +181,17 @@ def test_nothing_is_picked(
     assert call(*words, "hot") == 2
     said = capsys.readouterr().err
     assert "it takes no --with, --baseline or --sanity" in said and said.count("\n") == 1
+
+
+def test_rounds_that_are_too_few_for_a_page_are_refused_before_the_first_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, True))
+    monkeypatch.setattr(tree, "is_built", lambda: True)
+    monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
+    assert call("-n", "2", "hot") == 2
+    said = capsys.readouterr().err
+    assert "too few rounds: 2 of at least 3" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("clean", [False, None])

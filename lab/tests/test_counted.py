@@ -22,6 +22,13 @@ def test_a_server_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
         counted.counted([programs.ProgramCase(row, []) for row in programs.PROGRAMS if row.name == "redis"])
 
 
+def test_what_goes_on_for_a_given_time_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted.profilers, "choose", lambda wanted: None)
+    for size in ("full", "sanity"):
+        with pytest.raises(LabError, match="larson 1: it goes on for a given time"):
+            counted.counted(suite.resolve(["hot,larson 1"], size))
+
+
 def test_counts_decide_with_six_rounds() -> None:
     values = {
         ("case", side, "instructions"): [count + i for i in range(6)] for side, count in (("a", 1e9), ("b", 1.02e9))

@@ -40,6 +40,14 @@ def test_what_is_no_whole_number_is_told_what_was_expected(words: tuple[str, ...
     assert done.stderr.endswith(f": {words[-1]!r}: expected a whole number of at least 1\n"), done.stderr
 
 
+@pytest.mark.parametrize("seed", ["-1", "4294967296"])
+def test_what_is_no_seed_is_refused(seed: str) -> None:
+    words = [sys.executable, "-m", "hakmem", "sweep", "--seed", seed, "--", "true"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"{seed} is not in the range 0<=x<=4294967295.\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "bounds"), [(("ctl", "--timeout", "x"), "from 0.01"), (("compare", "--timeout", "0"), "above 0")]
 )

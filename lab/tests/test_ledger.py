@@ -220,6 +220,18 @@ def test_load_all_names_what_is_damaged_and_gives_the_others(tmp_path: Path) -> 
     assert len(damaged) == 1 and "2026-01-03-broken.json: not a record" in damaged[0]
 
 
+@pytest.mark.parametrize("line", ["=======", "<<<<<<< HEAD", f"{'0' * 64} {ID}.json", f"{'0' * 63}  {ID}.json"])
+def test_a_line_of_the_sums_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    keep_unsigned(record(), tmp_path)
+    (digest,) = ledger.unsigned_sums(tmp_path).values()
+    assert digest == hashlib.sha256((tmp_path / f"{ID}.json").read_bytes()).hexdigest()
+    sums = tmp_path / ledger.SUMS
+    sums.write_text(f"{sums.read_text()}{line}\n")
+    said = f"{sums}:2: expected a digest and the name of a record, got {line!r}"
+    with pytest.raises(LabError, match=f"^{re.escape(said)}$"):
+        ledger.unsigned_sums(tmp_path)
+
+
 # ---- The model -------------------------------------------------------------------------------------------------------
 
 

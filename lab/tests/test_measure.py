@@ -165,6 +165,39 @@ def test_a_machine_on_which_nothing_succeeds_is_left_out(names: tuple[str, ...],
         measure.measure([Scripted(numbered)], variants("a", "b"), 6, warmup=warmup, place=Machines("bare"))
 
 
+class Different(Machines):
+    """What a program prints goes by the machine; on the last one an allocator breaks it."""
+
+    def outcome(self, name: str, turn: Turn) -> Outcome:
+        found = super().outcome(name, turn)
+        broken = (self.names[-1], "b")
+        return replace(
+            found,
+            samples=[
+                (case, one, replace(sample, digest="wrong" if (name, one) == broken else name))
+                for case, one, sample in found.samples
+            ],
+        )
+
+
+@pytest.mark.parametrize("names", [("old", "new", "good"), ("good",)])
+@pytest.mark.parametrize("trusted", ["a", "glibc"])
+def test_outputs_are_compared_within_each_machine(names: tuple[str, ...], trusted: str) -> None:
+    """Its compiler is of another version, say."""
+    among = variants(trusted, "b", "c")
+    done = measure.measure([Scripted(numbered)], among[::2], 6, warmup=0, place=Different(*names))
+    assert done.failures == [] and len(done.values("case", trusted, "wall_s")) == 6
+    done = measure.measure([Scripted(numbered)], among, 6, warmup=0, place=Different(*names))
+    (failure,) = done.failures
+    assert failure.variant == "b" and failure.reason.endswith(f"wrong, expected {names[-1]}")
+    assert done.values("case", "b", "wall_s") == [] and len(done.values("case", "c", "wall_s")) == 6
+    printing = Scripted(numbered, same_output=False)
+    assert measure.measure([printing], among[::2], 6, warmup=0, place=Different(*names)).notes == []
+    done = measure.measure([printing], among, 6, warmup=0, place=Different(*names))
+    said = f"case: each run under {trusted}, c printed the same, each under b something else"
+    assert (done.failures, done.notes) == ([], [said])
+
+
 class Breaking(Machines):
     """From a round on nothing succeeds on those that are called bare: the program's folder is gone, say."""
 

@@ -3,12 +3,17 @@ python."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hakmem import allocators, measure, programs, servers
+from hakmem import allocators, measure, native, process, programs, servers
 from hakmem.commands import demo
 from hakmem.errors import LabError
 from hakmem.measure import Variant
@@ -85,6 +90,77 @@ def test_server_that_never_listens_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     program = replace(SHELL, drive=lambda values: servers.Told(servers.connect(values["port"]).recv(1)))
     with pytest.raises(LabError, match="no server listens on port"):
         case(program).run(GLIBC)
+
+
+@pytest.mark.parametrize(
+    "program", [one for one in (*programs.PROGRAMS, *programs.SERVICES) if one.prepare], ids=lambda one: str(one.name)
+)
+def test_what_is_prepared_serves_all_cases_of_a_process(program: Program) -> None:
+    """A machine of a cluster gets its cases anew for each round."""
+    if programs.installed(program) is None:
+        pytest.skip(f"{program.name} is not installed")
+    short = replace(program, command=("/bin/sh", "-c", "exit 0"), processes=1, set_up=None, drive=None)
+    for _ in range(2):
+        case(short).run(GLIBC)
+
+
+def test_what_could_not_be_prepared_is_tried_again() -> None:
+    def prepare(values: Mapping[str, str]) -> dict[str, str]:
+        Path(values["work"], "folder").mkdir()
+        tries.append(values["work"])
+        if len(tries) == 1:
+            raise LabError("not now")
+        return {"said": "it is there"}
+
+    tries: list[str] = []
+    prepared = replace(SHELL, command=("{exe}", "-c", "echo {said} >file"), prepare=prepare)
+    with pytest.raises(LabError, match="^not now$"):
+        case(prepared).run(GLIBC)
+    for _ in range(2):
+        case(prepared).run(GLIBC)
+    assert len(tries) == 2
+
+
+def test_the_commit_of_an_installed_package_is_the_same_whenever_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = programs.find(("git",))
+    if git is None:
+        pytest.skip("git is not installed")
+    monkeypatch.setattr(native, "checkout", lambda: None)
+    made = programs._git({"exe": git, "work": str(tmp_path)})
+    words = [git, "-C", made["repository"], "log", "--format=%at %ct"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True, env=programs.environment(tmp_path)).stdout
+    assert told.split() and all(int(date) < time.time() - 86400 for date in told.split())
+
+
+@pytest.mark.parametrize(
+    ("number", "raises"), [(errno.ENOSPC, OSError), (errno.EDQUOT, OSError), (errno.ECONNREFUSED, LabError)]
+)
+def test_a_full_disk_is_no_fault_of_an_allocator(
+    number: int, raises: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> process.Run:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(process, "run", fail)
+    with pytest.raises(raises, match=re.escape(os.strerror(number))):
+        case(SHELL).run(GLIBC)
+
+
+def test_nor_is_what_finds_no_room_for_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(descriptor: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def copy(values: Mapping[str, str]) -> None:
+        raise LabError("can't copy")
+
+    copied = replace(SHELL, set_up=copy)
+    with pytest.raises(LabError, match="can't copy"):
+        case(copied).run(GLIBC)
+    monkeypatch.setattr(os, "posix_fallocate", answer)
+    with pytest.raises(OSError, match="No space left"):
+        case(copied).run(GLIBC)
 
 
 def test_unknown_and_missing_programs() -> None:

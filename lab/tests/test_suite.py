@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,13 @@ def test_reads_closing_lines_and_figures(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sample.values["peak_rss_bytes"] == 2 << 20  # the program's own, not wait4's
     assert sample.values["p99"] == 12.5 and sample.units["p99"] == "ns"
     assert sample.digest == "0x00000000000000ff" and not sample.full_size
+
+
+def test_an_operation_of_a_case_that_goes_on_for_a_time_has_a_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processor time is that time, however much is done."""
+    case = fake_run(monkeypatch, OUTPUT)
+    assert "cost_ns" not in case.run(VARIANT).values
+    assert replace(case, is_timed=True).run(VARIANT).values["cost_ns"] == pytest.approx(0.5e9 / 1e6)
 
 
 def test_full_size_is_a_second_or_ten_million_operations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +82,21 @@ def test_names_and_groups() -> None:
         suite.resolve(["nosuch"])
 
 
+FOLDER = Path(suite.__file__).resolve().parents[2] / "bench"
+
+
 def test_every_row_has_programs_that_exist() -> None:
-    folder = Path(suite.__file__).resolve().parents[2] / "bench"
     for row in suite.BENCHMARKS:
         for words in (row.full, row.sanity):
-            assert (folder / f"{words.split()[0]}.c").is_file(), row.name
+            assert (FOLDER / f"{words.split()[0]}.c").is_file(), row.name
+
+
+def test_rows_that_go_on_for_a_time_are_those_with_seconds_among_their_arguments() -> None:
+    """Idle seconds are none, unless threads are busy in them."""
+    for row in suite.BENCHMARKS:
+        for program, *given in (row.full.split(), row.sanity.split()):
+            usage = re.search(rf'"{program} (.*)"', (FOLDER / f"{program}.c").read_text())
+            assert usage, program
+            names = re.sub(r"[\[\]]", "", usage[1]).split()[: len(given)]
+            is_timed = "SECONDS" in names or ("IDLE_SECONDS" in names and "busy" in given)
+            assert row.is_timed == suite.case_of(row, "full").is_timed == is_timed, row.name

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hakmem import behaviours, cli, measure, native, settings, sweep
+from hakmem import behaviours, cli, measure, native, process, settings, sweep
+from hakmem.allocators import Allocator
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
 from hakmem.ledger import VariantFacts
@@ -261,6 +262,26 @@ def test_sweep_finds_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert '"kind": "sweep"' in text and "screened: decay_ms=4000: time 0.500" in text
     assert text.count('"variant": "adaptive"') == 3
     assert set(behaviours.NAMES) == {"hot", "bulk", "handover", "buffers", "growing", "idle"}
+
+
+def test_a_benchmark_that_goes_on_for_a_time_is_judged_by_what_it_does_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """decay_ms=4000 makes each do twice as much in a second; one of fixed work takes its processor time as before."""
+
+    def run(words: Sequence[str], allocator: Allocator, given: Mapping[str, str], **_: object) -> process.Run:
+        rate = 2000000 if given.get("HAKMEM_KNOBS") == "decay_ms=4000" else 1000000
+        closing = (
+            f"allocator {allocator.library}\npeak 2048 KiB\nchecksum 0x00000000000000ff\n"
+            f"Throughput = {rate} operations per second, relative time: 1.000 s.\n"
+        )
+        return process.Run(1, 0, 1.0, 1.0, 0.1, 9 << 20, 10, 0, (), closing.encode(), b"")
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
+    done = CliRunner().invoke(cli.cli, ["sweep", "--trials", "30", "--", "bench", "hot,larson 1"])
+    assert done.exit_code == 0, done.output
+    assert "larson 1: the fastest fixed setting is decay_ms=4000, 0.500" in done.output
+    assert "hot: no fixed setting is shown to be faster than the default." in done.output
+    assert "CPU time of an operation" in done.output
 
 
 @pytest.mark.parametrize(

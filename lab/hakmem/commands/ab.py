@@ -36,7 +36,8 @@ def command(
     library=PATH), run in turns.
 
     GO: B is shown to be better, by the threshold or more. NO-GO: worse. NEUTRAL: neither by more than that. DON'T KNOW:
-    it takes more rounds to tell. Time and peak memory are decided apart.
+    it takes more rounds to tell. Time and peak memory are decided apart. With --instructions, COMMAND must do the same
+    work in each run.
 
     --matrix PREFAULT=0,1 OTHER=0,1 tells what each switch does, and what they do together.
 

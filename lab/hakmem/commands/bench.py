@@ -53,7 +53,7 @@ def command(
         print(words.table(["case", "group", "command"], catalogue.listing()))
         return 0
     if is_contest:
-        _expect_all(names, baseline, sanity)
+        _expect_all(names, baseline, sanity, rounds)
     chosen, missing = catalogue.choose(cases, size="sanity" if sanity else "full")
     for name in missing:
         click.echo(f"hakmem: left out: {name}", err=True)
@@ -79,12 +79,14 @@ def command(
     return status
 
 
-def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool) -> None:
+def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool, rounds: int) -> None:
     """That a contest is of all, and can be cited: told before the first run."""
-    from hakmem import ledger, native, tree
+    from hakmem import claims, ledger, native, tree, words
 
     if names or baseline or sanity:
         raise LabError("--contest is of all allocators, at full size: it takes no --with, --baseline or --sanity")
+    if rounds < claims.FEWEST_ROUNDS:
+        raise LabError(f"--contest writes a page of figures: {words.few_rounds(rounds, claims.FEWEST_ROUNDS)}")
     if native.checkout() is None:
         raise LabError("--contest writes a page of a checkout of hakmem, and this is an installed package")
     if not tree.checked_out()[1]:

@@ -38,8 +38,8 @@ def command(
     json_file: Path | None,
     words: tuple[str, ...],
 ) -> None:
-    """Predicts what COMMAND would take under other allocators, in time and peak memory, with 95 % intervals. COMMAND
-    runs on the one that it is on now, and on no other, with empty standard input.
+    """Predicts what COMMAND would take under other allocators, in time and peak memory, with intervals. COMMAND runs on
+    the one that it is on now, and on no other, with empty standard input.
 
     It counts and times COMMAND's calls of malloc by size, makes them longer by a known time to learn how much of that
     reaches the wall clock, and replays the calls under each allocator. Also told is what an ideal allocator would

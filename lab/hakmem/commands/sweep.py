@@ -14,7 +14,13 @@ from hakmem.finite import FiniteRange, WholeRange
 )
 @click.option("--knob", "wanted", multiple=True, metavar="NAME", help="sweep this knob, not all")
 @click.option("--trials", type=WholeRange(min=1), default=100, show_default=True, help="settings that are tried")
-@click.option("--seed", type=int, default=1, show_default=True, help="of the settings that chance picks")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),  # as NumPy has them
+    default=1,
+    show_default=True,
+    help="of the settings that chance picks",
+)
 @click.option("-n", "--rounds", type=WholeRange(min=1), default=10, show_default=True, help="runs of each that is left")
 @click.option("--seconds", type=FiniteRange(0.1), default=0.5, show_default=True, help="a visit to a behaviour lasts")
 @places.option
