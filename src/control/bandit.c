@@ -18,6 +18,12 @@ void hak_bandit_begin(struct hak_bandit *bandit, uint32_t arms) {
 
 static bool has_arm(const struct hak_bandit *bandit, uint32_t arm) { return (bandit->arms >> arm & 1) != 0; }
 
+bool hak_bandit_has_tried_all(const struct hak_bandit *bandit) {
+    for (uint32_t i = 0; i < HAK_ARM_LIMIT; i++)
+        if ((bandit->arms >> i & 1) != 0 && !(bandit->weights[i] > 0)) return false;
+    return true;
+}
+
 double hak_bandit_mean(const struct hak_bandit *bandit, uint32_t arm) {
     return bandit->weights[arm] > 0 ? bandit->sums[arm] / bandit->weights[arm] : 0;
 }

@@ -26,6 +26,9 @@ uint32_t hak_bandit_choose(const struct hak_bandit *bandit, uint32_t first);
 
 void hak_bandit_reward(struct hak_bandit *bandit, uint32_t arm, double reward);
 
+/* Each of its arms has had a reward. */
+bool hak_bandit_has_tried_all(const struct hak_bandit *bandit);
+
 /* 0 for an arm that was not tried. */
 double hak_bandit_mean(const struct hak_bandit *bandit, uint32_t arm);
 

@@ -82,9 +82,11 @@ bool hak_run_limits_differ(const struct hak_activity *activity, uint64_t one, ui
     return one != other && between(activity, one, other).count > 0;
 }
 
-/* Freed mappings stay for a while, each for objects of its size. */
+/* Freed mappings stay for a while, each for objects of its size: as much as was asked for in a period, within the
+ * cache's bounds. Objects that use the same mapping again and again are counted each time. */
 static double kept_mappings(const struct hak_activity *activity, double bytes) {
-    double most = hak_clamp(activity->used_bytes / 4, (double)HAK_SMALL_CACHE_BYTES, 1e18);
+    double share = hak_clamp(activity->used_bytes / 4, (double)HAK_SMALL_CACHE_BYTES, 1e18),
+           most = hak_clamp((double)hak_knob(mapping_cache_bytes), 0, share);
     return of_memory(activity, hak_clamp(bytes, 0, hak_clamp(activity->used_bytes, 0, most)));
 }
 

@@ -24,8 +24,7 @@ static const double disaster = 10; /* times the cost */
 
 /* ---- Rounds ------------------------------------------------------------------------------------------------------ */
 
-/* Periods of a canary that keeps what is good: the first one, and pairs with a period after each that ends with the
- * candidate. */
+/* Periods of a canary that keeps what is good: the first one, and pairs with a period after each. */
 static uint32_t canary_periods(const struct hak_dimension *dimension) {
     return 1 + PAIRS_TO_KEEP * (2 * dimension->periods + 1);
 }
@@ -203,9 +202,10 @@ static bool add_to_turn(struct hak_life_cycle *cycle, double cost) {
     return true;
 }
 
-/* While a candidate is in force, nobody sees whether the program is in another phase. So a pair that ends with it
- * counts only after a period with what was in force before; and a first pair in a phase begins after one, by a toss
- * like any other: at the beginning and at the end of a visit costs change by themselves. */
+/* While a candidate is in force, nobody sees whether the program is in another phase. So a pair counts only after a
+ * period with what was in force before; and a first pair in a phase begins after one, by a toss like any other: at the
+ * beginning and at the end of a visit costs change by themselves. Pairs take as long whichever half comes first: else
+ * in visits of some length only those of one order would count. */
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     if (cycle->round_left <= 1) return end_canary(cycle, false); /* Y3 */
     if (cycle->pair == HAK_PAIR_DONE) return judge_pair(cycle);
@@ -217,7 +217,6 @@ static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
     bool is_first = cycle->pair == HAK_PAIR_FIRST, is_candidate = cycle->candidate_first == is_first;
     cycle->pair_costs[is_candidate] = cycle->pull_cost;
     if (is_first) return begin_half(cycle, HAK_PAIR_SECOND);
-    if (!is_candidate) return judge_pair(cycle);
     cycle->pair = HAK_PAIR_DONE;
     return put_in_trial(cycle, cycle->chosen[cycle->focus], HAK_WHY_CANARY);
 }
@@ -290,7 +289,7 @@ static struct hak_move step_bandit(struct hak_life_cycle *cycle) {
     /* From rewards back to costs: r / (r + c) is the reward, r / reward - r the cost. */
     double own = 1 / hak_clamp(hak_bandit_mean(&cycle->bandit, chosen), 1e-9, 1) - 1,
            its = 1 / hak_clamp(hak_bandit_mean(&cycle->bandit, best), 1e-9, 1) - 1;
-    return conclude(cycle, best, saving(own, its), cycle->pulls >= hak_bit_count(cycle->arms));
+    return conclude(cycle, best, saving(own, its), hak_bandit_has_tried_all(&cycle->bandit));
 }
 
 static struct hak_move begin_match(struct hak_life_cycle *cycle, const struct hak_rating *rating) {
@@ -311,7 +310,7 @@ static struct hak_move end_match(struct hak_life_cycle *cycle, struct hak_rating
     return begin_match(cycle, rating);
 }
 
-/* As in a canary, a match that ends with another strategy than the chosen one counts after a period with that one. */
+/* As in a canary, a match counts after a period with the chosen strategy. */
 static struct hak_move step_rating(struct hak_life_cycle *cycle, double cost, struct hak_rating *rating) {
     if (cycle->pair == HAK_PAIR_NONE) return begin_match(cycle, rating);
     if (cycle->pair == HAK_PAIR_DONE) return end_match(cycle, rating);
@@ -320,8 +319,7 @@ static struct hak_move step_rating(struct hak_life_cycle *cycle, double cost, st
     cycle->pair_costs[!is_first] = cycle->pull_cost;
     cycle->pair = is_first ? HAK_PAIR_SECOND : HAK_PAIR_DONE;
     if (is_first) return put(cycle, cycle->pairing.second, HAK_WHY_EXPLORE, 0);
-    uint32_t chosen = cycle->chosen[cycle->focus];
-    return cycle->pairing.second == chosen ? end_match(cycle, rating) : put(cycle, chosen, HAK_WHY_EXPLORE, 0);
+    return put(cycle, cycle->chosen[cycle->focus], HAK_WHY_EXPLORE, 0);
 }
 
 /* The dimension that promises most for each period that it takes, if this round has time for it. A round that has just

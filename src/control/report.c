@@ -102,7 +102,7 @@ void hak_report_costs(const struct hak_costs *costs, double cost, uint32_t phase
     }
     if (in_point == 0) hak_counter_add(&shown.point_count, 1);
     uint32_t count = hak_atomic_load(&shown.point_count, relaxed);
-    struct point *point = &shown.points[count - 1];
+    struct point *point = &shown.points[(count - 1) % POINTS]; /* a handler may have forked since it was read */
     uint32_t now[] = {millionths(cost), millionths(costs->miss), millionths(costs->kernel), millionths(costs->kept)},
              at = 0;
 #define ADD(field)                                                                                                     \

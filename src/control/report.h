@@ -14,7 +14,7 @@ void hak_report_configure(const struct hak_ace_settings *settings, const uint64_
 /* The controller begins now: times are counted from here. */
 HAK_COLD void hak_report_begin(uint64_t now_ms);
 
-/* In a child of fork, which has one thread: nothing has happened yet. */
+/* In a child of fork, of which no other thread tells anything: nothing has happened yet. */
 void hak_report_after_fork(void);
 
 /* A switch, from and to these values or slots; of the bins of a class, its blocks are given, else 0. */

@@ -80,6 +80,11 @@ static void run_limits(void **state) {
     expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 64.0 / 208);
     activity.used_bytes = 496.0 * HAK_MIB;
     expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 124.0 / 512);
+    hak_knob_set(HAK_KNOB_mapping_cache_bytes, 16 << 20);
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 16.0 / 512);
+    hak_knob_set(HAK_KNOB_mapping_cache_bytes, 0);
+    expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05);
+    hak_knob_set(HAK_KNOB_mapping_cache_bytes, 256 << 20);
     activity.large[1] = activity.large[3] = 1; /* 1.5 and 6 MiB */
     expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, 4 * HAK_MIB), 0.025 - 6.0 / 512);
     expect(gain(&activity, HAK_KNOB_run_limit_bytes, 32 * HAK_MIB, HAK_MIB / 2), 0.05 - 7.5 / 512);
