@@ -545,11 +545,21 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     return place;
 }
 
+/* The thread's own heap has taken the block ahead, to hand it out. No drainer moves what it has claimed meanwhile. */
+static HAK_COLD bool is_claimed_here(const struct hak_place *place) {
+    struct hak_heap *heap = hak_thread_attach();
+    if (heap == NULL || !hak_heap_begin_moment(heap)) return false;
+    bool is_held = hak_atomic_load(&place->slab->state, relaxed) == hak_slab_state(HAK_SLAB_HELD, heap->number);
+    bool is_claimed = is_held && hak_pool_has_claimed(place);
+    hak_heap_end_moment(heap);
+    return is_claimed;
+}
+
 /* As far as is known where frees go to slabs; in the secure build for sure. */
 static HAK_COLD bool is_free_small(const struct hak_place *place, const void *block, const char *function) {
     if (HAK_SECURE) return hak_canary_is_free(block, place->bytes, function);
     return hak_heap_has_cached(hak_thread_heap, hak_plain_class(place->size_class), block) ||
-           hak_pool_has_free(block, place->size_class);
+           hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
