@@ -63,6 +63,10 @@ HAK_INLINE bool is_own(void (*public)(void), void (*own)(void)) {
 }
 #define IS_OWN(public, own) is_own((void (*)(void))(public), (void (*)(void))(own))
 
+/* The same of a program that isn't position-independent, too: where it takes a function's address, that is an entry of
+ * its own, from which calls go to the first definition. */
+#define IS_DEFINED_OWN(name, public, own) (IS_OWN(public, own) || hak_os_find_any(name) == (void *)(own))
+
 /* A `new` that may throw looks in other libraries, too, which takes a lock of the dynamic linker's. A nothrow `new` can
  * do without: it returns NULL. */
 static new_handler *get_new_handler(bool may_throw) {
@@ -108,17 +112,23 @@ static void delete_array_aligned(void *block, size_t alignment);
  * delete[] what hakmem's new[] made. A library with a C++ runtime linked into it calls that one's operators, whatever
  * is loaded before it; the program calls hakmem's, and they hand each other objects. */
 static HAK_COLD bool find_family_own(void) {
-    return IS_OWN(public_new, new_throwing) && IS_OWN(public_new_array, new_array) &&
-           IS_OWN(public_new_nothrow, new_nothrow) && IS_OWN(public_new_array_nothrow, new_array_nothrow) &&
-           IS_OWN(public_delete, delete_block) && IS_OWN(public_delete_array, delete_array) &&
-           IS_OWN(public_delete_sized, delete_sized) && IS_OWN(public_delete_array_sized, delete_array_sized) &&
-           IS_OWN(public_malloc, hak_malloc) && IS_OWN(public_free, hak_free) && !hak_os_is_new_linked_in();
+    return IS_DEFINED_OWN("_Znwm", public_new, new_throwing) && IS_DEFINED_OWN("_Znam", public_new_array, new_array) &&
+           IS_DEFINED_OWN("_ZnwmRKSt9nothrow_t", public_new_nothrow, new_nothrow) &&
+           IS_DEFINED_OWN("_ZnamRKSt9nothrow_t", public_new_array_nothrow, new_array_nothrow) &&
+           IS_DEFINED_OWN("_ZdlPv", public_delete, delete_block) &&
+           IS_DEFINED_OWN("_ZdaPv", public_delete_array, delete_array) &&
+           IS_DEFINED_OWN("_ZdlPvm", public_delete_sized, delete_sized) &&
+           IS_DEFINED_OWN("_ZdaPvm", public_delete_array_sized, delete_array_sized) &&
+           IS_DEFINED_OWN("malloc", public_malloc, hak_malloc) && IS_DEFINED_OWN("free", public_free, hak_free) &&
+           !hak_os_is_new_linked_in();
 }
 
 static HAK_COLD bool find_aligned_family_own(void) {
-    return IS_OWN(public_new_aligned, new_aligned_throwing) && IS_OWN(public_new_array_aligned, new_array_aligned) &&
-           IS_OWN(public_delete_aligned, delete_aligned) && IS_OWN(public_delete_array_aligned, delete_array_aligned) &&
-           !hak_os_is_new_linked_in();
+    return IS_DEFINED_OWN("_ZnwmSt11align_val_t", public_new_aligned, new_aligned_throwing) &&
+           IS_DEFINED_OWN("_ZnamSt11align_val_t", public_new_array_aligned, new_array_aligned) &&
+           IS_DEFINED_OWN("_ZdlPvSt11align_val_t", public_delete_aligned, delete_aligned) &&
+           IS_DEFINED_OWN("_ZdaPvSt11align_val_t", public_delete_array_aligned, delete_array_aligned) &&
+           IS_DEFINED_OWN("aligned_alloc", public_aligned_alloc, hak_aligned_alloc) && !hak_os_is_new_linked_in();
 }
 
 /* Found once: the dynamic linker has written the addresses before, and they stay. */
@@ -159,6 +169,10 @@ static uint32_t from_new_array(void) { return HAK_SECURE && is_family_own() ? HA
 static uint32_t from_new_aligned(size_t alignment) {
     return HAK_SECURE && is_aligned_family_own() ? hak_from_aligned_new(alignment) : HAK_FROM_MALLOC;
 }
+
+/* True when what a form would call is hakmem's: so it is where the block is to say more than malloc's, whatever the
+ * addresses are. */
+#define CALLS_OWN(from, public, own) ((from) != HAK_FROM_MALLOC || IS_OWN(public, own))
 
 /* Where the program was not started with a C++ runtime, but the library that wants memory was linked to one of its own:
  * the operator that came with it. NULL else. */
@@ -206,16 +220,16 @@ static HAK_MISS void *new_missed(size_t size, bool may_throw, uint32_t from) {
 }
 
 HAK_INLINE void *new_block(size_t size, bool may_throw, uint32_t from) {
-    if (!IS_OWN(public_malloc, hak_malloc)) return new_asked(size, 0, may_throw);
+    if (!CALLS_OWN(from, public_malloc, hak_malloc)) return new_asked(size, 0, may_throw);
     void *block = hak_front_take(size, from);
     return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw, from);
 }
 
 static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
     HAK_WALKABLE();
-    if (!IS_OWN(public_aligned_alloc, hak_aligned_alloc)) return new_asked(size, alignment, may_throw);
-    void *block = hak_aligned_alloc(alignment, size);
     uint32_t from = from_new_aligned(alignment);
+    if (!CALLS_OWN(from, public_aligned_alloc, hak_aligned_alloc)) return new_asked(size, alignment, may_throw);
+    void *block = hak_aligned_alloc(alignment, size);
     if (HAK_UNLIKELY(block == NULL)) return new_failed(size, alignment, may_throw, HAK_CALLER(), from);
     return hak_front_say_from(block, from);
 }
@@ -225,21 +239,24 @@ static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
 static void *new_throwing(size_t size) { return new_block(size, true, from_new()); }
 
 static void *new_array(size_t size) {
-    if (!IS_OWN(public_new, new_throwing)) return public_new(size);
-    return new_block(size, true, from_new_array());
+    uint32_t from = from_new_array();
+    if (!CALLS_OWN(from, public_new, new_throwing)) return public_new(size);
+    return new_block(size, true, from);
 }
 
 static void *new_nothrow(size_t size, const struct nothrow *tag) {
     (void)tag;
-    if (!IS_OWN(public_new, new_throwing)) return hak_call_new(public_new, size);
-    return new_block(size, false, from_new());
+    uint32_t from = from_new();
+    if (!CALLS_OWN(from, public_new, new_throwing)) return hak_call_new(public_new, size);
+    return new_block(size, false, from);
 }
 
 static void *new_array_nothrow(size_t size, const struct nothrow *tag) {
     (void)tag;
-    if (!IS_OWN(public_new_array, new_array) || !IS_OWN(public_new, new_throwing))
+    uint32_t from = from_new_array();
+    if (!CALLS_OWN(from, public_new_array, new_array) || !CALLS_OWN(from, public_new, new_throwing))
         return hak_call_new(public_new_array, size);
-    return new_block(size, false, from_new_array());
+    return new_block(size, false, from);
 }
 
 static void *new_aligned_throwing(size_t size, size_t alignment) { return new_aligned(size, alignment, true); }
@@ -248,14 +265,16 @@ static void *new_array_aligned(size_t size, size_t alignment) { return public_ne
 
 static void *new_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) {
     (void)tag;
-    if (!IS_OWN(public_new_aligned, new_aligned_throwing))
+    if (!CALLS_OWN(from_new_aligned(alignment), public_new_aligned, new_aligned_throwing))
         return hak_call_new_aligned(public_new_aligned, size, alignment);
     return new_aligned(size, alignment, false);
 }
 
 static void *new_array_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) {
     (void)tag;
-    if (!IS_OWN(public_new_array_aligned, new_array_aligned) || !IS_OWN(public_new_aligned, new_aligned_throwing))
+    uint32_t from = from_new_aligned(alignment);
+    if (!CALLS_OWN(from, public_new_array_aligned, new_array_aligned) ||
+        !CALLS_OWN(from, public_new_aligned, new_aligned_throwing))
         return hak_call_new_aligned(public_new_array_aligned, size, alignment);
     return new_aligned(size, alignment, false);
 }
@@ -306,7 +325,7 @@ HAK_OVERRIDE(new_sized_aligned, __size_returning_new_aligned_hot_cold, (size_t, 
 /* ---- delete ------------------------------------------------------------------------------------------------------ */
 
 HAK_INLINE void hand_back(void *block, uint32_t from) {
-    if (!IS_OWN(public_free, hak_free)) public_free(block);
+    if (!CALLS_OWN(from, public_free, hak_free)) public_free(block);
     else hak_front_free(block, from);
 }
 
@@ -317,52 +336,59 @@ HAK_INLINE bool is_size_unknown(uint32_t from) { return HAK_SECURE && from == HA
 
 /* Where delete is hakmem's, but free is not, the size is of no use. */
 HAK_INLINE void hand_back_sized(void *block, size_t size, uint32_t from) {
-    if (!IS_OWN(public_free, hak_free)) public_free(block);
+    if (!CALLS_OWN(from, public_free, hak_free)) public_free(block);
     else if (is_size_unknown(from)) hak_front_free(block, from);
     else hak_front_free_sized(block, size, from);
 }
 
 static void delete_array(void *block) {
-    if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else hand_back(block, from_new_array());
+    uint32_t from = from_new_array();
+    if (!CALLS_OWN(from, public_delete, delete_block)) public_delete(block);
+    else hand_back(block, from);
 }
 
 static void delete_sized(void *block, size_t size) {
-    if (!IS_OWN(public_delete, delete_block)) public_delete(block);
-    else hand_back_sized(block, size, from_new());
+    uint32_t from = from_new();
+    if (!CALLS_OWN(from, public_delete, delete_block)) public_delete(block);
+    else hand_back_sized(block, size, from);
 }
 
 static void delete_array_sized(void *block, size_t size) {
-    if (!IS_OWN(public_delete_array, delete_array) || !IS_OWN(public_delete, delete_block)) public_delete_array(block);
-    else hand_back_sized(block, size, from_new_array());
+    uint32_t from = from_new_array();
+    if (!CALLS_OWN(from, public_delete_array, delete_array) || !CALLS_OWN(from, public_delete, delete_block))
+        public_delete_array(block);
+    else hand_back_sized(block, size, from);
 }
 
 /* Of aligned_alloc: where this is hakmem's, so is the block, whoever has put a free before. */
-HAK_INLINE bool is_from_others(void) { return !IS_OWN(public_aligned_alloc, hak_aligned_alloc); }
+HAK_INLINE bool is_from_others(uint32_t from) { return !CALLS_OWN(from, public_aligned_alloc, hak_aligned_alloc); }
 
 static void delete_aligned(void *block, size_t alignment) {
-    if (is_from_others()) public_free(block);
-    else hak_front_free(block, from_new_aligned(alignment));
+    uint32_t from = from_new_aligned(alignment);
+    if (is_from_others(from)) public_free(block);
+    else hak_front_free(block, from);
 }
 
 static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
 
-static void hand_back_sized_aligned(void *block, size_t size, size_t alignment) {
-    uint32_t from = from_new_aligned(alignment);
-    if (is_from_others()) public_free(block);
+static void hand_back_sized_aligned(void *block, size_t size, size_t alignment, uint32_t from) {
+    if (is_from_others(from)) public_free(block);
     else if (is_size_unknown(from)) hak_front_free(block, from);
     else hak_front_free_aligned_sized(block, alignment, size, from);
 }
 
 static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
-    if (!IS_OWN(public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
-    else hand_back_sized_aligned(block, size, alignment);
+    uint32_t from = from_new_aligned(alignment);
+    if (!CALLS_OWN(from, public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
+    else hand_back_sized_aligned(block, size, alignment, from);
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
-    if (!IS_OWN(public_delete_array_aligned, delete_array_aligned) || !IS_OWN(public_delete_aligned, delete_aligned))
+    uint32_t from = from_new_aligned(alignment);
+    if (!CALLS_OWN(from, public_delete_array_aligned, delete_array_aligned) ||
+        !CALLS_OWN(from, public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);
-    else hand_back_sized_aligned(block, size, alignment);
+    else hand_back_sized_aligned(block, size, alignment, from);
 }
 
 /* Called where a constructor has thrown, and hardly ever. */

@@ -79,9 +79,10 @@ static bool suits_realloc(size_t had, size_t size, int flags) {
            (stays_large || !is_uncached(flags));
 }
 
-/* The block has the alignment, and the size uses half of it. */
+/* The block has the alignment, and the size uses half of it. A large object doesn't become a small one where it is. */
 static bool suits_as_it_is(const void *block, size_t had, size_t size, int flags) {
-    return size <= had && size > had / 2 && (uintptr_t)block % alignment_of(flags) == 0;
+    return size <= had && size > had / 2 && (had > HAK_SMALL_MAX) == (size > HAK_SMALL_MAX) &&
+           (uintptr_t)block % alignment_of(flags) == 0;
 }
 
 static void *move_as_asked(void *block, size_t had, size_t size, int flags) {

@@ -545,11 +545,21 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     return place;
 }
 
+/* The thread's own heap has taken the block ahead, to hand it out. No drainer moves what it has claimed meanwhile. */
+static HAK_COLD bool is_claimed_here(const struct hak_place *place) {
+    struct hak_heap *heap = hak_thread_attach();
+    if (heap == NULL || !hak_heap_begin_moment(heap)) return false;
+    bool is_held = hak_atomic_load(&place->slab->state, relaxed) == hak_slab_state(HAK_SLAB_HELD, heap->number);
+    bool is_claimed = is_held && hak_pool_has_claimed(place);
+    hak_heap_end_moment(heap);
+    return is_claimed;
+}
+
 /* As far as is known where frees go to slabs; in the secure build for sure. */
 static HAK_COLD bool is_free_small(const struct hak_place *place, const void *block, const char *function) {
     if (HAK_SECURE) return hak_canary_is_free(block, place->bytes, function);
     return hak_heap_has_cached(hak_thread_heap, hak_plain_class(place->size_class), block) ||
-           hak_pool_has_free(block, place->size_class);
+           hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
@@ -724,10 +734,10 @@ void hak_front_change_from(void *block, uint32_t from) {
     else if (hak_place_is_large(&place)) hak_large_set_origin(&place, from);
 }
 
-/* The same of a large object, which has as many as were asked for. Where it doesn't change the size of one that is
- * aligned, rallocx leaves an object of which more than half is used. */
+/* The same of a large object, which has as many as were asked for. Where realloc can't change its size, because it is
+ * aligned to more than units, or large by its alignment only, rallocx leaves one of which more than half is used. */
 static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) {
-    bool may_be_left = alignment > (size > HAK_SMALL_MAX ? HAK_UNIT_BYTES : HAK_ALIGNMENT);
+    bool may_be_left = alignment > HAK_UNIT_BYTES || bytes <= HAK_SMALL_MAX;
     return bytes == (size == 0 ? 1 : size) || (may_be_left && size < bytes && size > bytes / 2);
 }
 
@@ -743,12 +753,19 @@ static bool is_right_size(const struct hak_place *place, size_t alignment, size_
     return least <= place->bytes && (least > place->bytes / 2 || place->bytes <= (size_t)4 * HAK_ALIGNMENT);
 }
 
+/* A block that lies at a multiple of the alignment by chance, more than half of it used: rallocx has left it. */
+static HAK_COLD bool has_alignment_by_chance(const struct hak_place *place, size_t alignment, size_t size) {
+    return place->kind == HAK_PLACE_SMALL && alignment > HAK_ALIGNMENT && place->start % alignment == 0 &&
+           size <= place->bytes && size > place->bytes / 2;
+}
+
 void hak_front_check_size(const void *block, size_t alignment, size_t size) {
     uint32_t size_class = find_class_of_start(block);
     size_t usable = hak_usable_bytes(size_class);
     struct hak_place place = {.kind = HAK_PLACE_SMALL, .start = (uintptr_t)block, .bytes = usable};
     if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) place = hak_region_find((uintptr_t)block);
     if (block == NULL || place.start != (uintptr_t)block || is_right_size(&place, alignment, size)) return;
+    if (has_alignment_by_chance(&place, alignment, size)) return;
     hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, place.bytes);
 }
 

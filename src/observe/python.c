@@ -236,10 +236,10 @@ static void *if_of_interpreter(void *exported) {
 }
 
 static void read_version(void) {
-    interpreter.version_at = if_of_interpreter(hak_os_find_variable("Py_Version"));
+    interpreter.version_at = if_of_interpreter(hak_os_find_any("Py_Version"));
     interpreter.version = interpreter.version_at == NULL ? 0 : *interpreter.version_at;
     bool is_new = interpreter.version >> 16 >= SELF_DESCRIBING;
-    const uint64_t *runtime = is_new ? if_of_interpreter(hak_os_find_variable("_PyRuntime")) : NULL;
+    const uint64_t *runtime = is_new ? if_of_interpreter(hak_os_find_any("_PyRuntime")) : NULL;
     void *is_ending = if_of_interpreter(hak_os_find_in_libraries(is_new ? "Py_IsFinalizing" : "_Py_IsFinalizing"));
     memcpy(&interpreter.is_ending, &is_ending, sizeof is_ending);
     interpreter.python.layout = is_ending == NULL ? NULL : hak_python_layout_of(interpreter.version);
@@ -248,9 +248,9 @@ static void read_version(void) {
 
 void hak_python_look_for(void) {
     if (hak_atomic_exchange(&python_is_looked_for, true, relaxed)) return;
-    interpreter.python.code_type = (uintptr_t)hak_os_find_variable("PyCode_Type");
-    interpreter.python.string_type = (uintptr_t)hak_os_find_variable("PyUnicode_Type");
-    interpreter.python.bytes_type = (uintptr_t)hak_os_find_variable("PyBytes_Type");
+    interpreter.python.code_type = (uintptr_t)hak_os_find_any("PyCode_Type");
+    interpreter.python.string_type = (uintptr_t)hak_os_find_any("PyUnicode_Type");
+    interpreter.python.bytes_type = (uintptr_t)hak_os_find_any("PyBytes_Type");
     void *state_of_thread = hak_os_find_in_libraries("PyGILState_GetThisThreadState");
     if (state_of_thread == NULL || !hak_os_module_of((uintptr_t)state_of_thread, &interpreter.module)) return;
     memcpy(&interpreter.state_of_thread, &state_of_thread, sizeof state_of_thread);

@@ -123,7 +123,7 @@ static void *find(const char *library, const void *code, const char *name, symbo
 
 void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", NULL, name, is_meant); }
 void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name, is_meant); }
-void *hak_os_find_variable(const char *name) { return find(NULL, NULL, name, is_defined); }
+void *hak_os_find_any(const char *name) { return find(NULL, NULL, name, is_defined); }
 void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name, is_meant); }
 
 /* By their names: runtimes of C++ that libraries share. */

@@ -17,8 +17,8 @@ void *hak_os_find_in_libc(const char *name);
  * NULL where there is none. Waits for the dynamic linker's lock. */
 void *hak_os_find_in_libraries(const char *name);
 
-/* The same of a variable, or whatever has the name. */
-void *hak_os_find_variable(const char *name);
+/* The same of whatever has the name, a variable, too. Of a function it is the one that calls lead to. */
+void *hak_os_find_any(const char *name);
 
 /* The same in the library, or the program, that this code is in. */
 void *hak_os_find_beside(const void *code, const char *name);

@@ -8,7 +8,10 @@
  *       above.
  *   G2  While hakmem's handler of a crash runs, all signals of its thread are blocked. A crash in it therefore ends the
  *       process by the signal's default action.
- *   G3  A program that sets a handler of its own later replaces ours. A signal that is ignored stays ignored.
+ *   G3  A program that sets a handler of its own later replaces ours. If that one calls ours, as those of runtimes do,
+ *       what ours puts back is what was there before it, not the program's: the default action, mostly. Where the
+ *       program takes what returns for handled, that is how it ends, with no report of its own. A signal that is
+ *       ignored stays ignored.
  *
  * Handlers run on the alternate stack of the thread that is hit, if it has one: where a stack has overflowed there is
  * no room.

@@ -73,11 +73,8 @@ void hak_canary_change(void *block, size_t usable, uint32_t from) {
 
 /* A free block is its slab's, or some heap keeps it, unless somebody has it in hand at this moment. */
 static bool is_free_somewhere(const struct hak_place *place, const void *block) {
-    if (hak_heap_that_keeps(place->size_class, block) != NULL) return true;
-    const struct hak_size_class *cut = &hak_size_classes[place->size_class];
-    uint32_t index = hak_block_index((uint32_t)(place->start - place->slab->start), cut->reciprocal);
-    uint64_t claimed = hak_slab_claimed_in(place->slab, cut->block_count, index / 64);
-    return (claimed >> index % 64 & 1) != 0 || hak_pool_has_free(block, place->size_class);
+    return hak_heap_that_keeps(place->size_class, block) != NULL || hak_pool_has_claimed(place) ||
+           hak_pool_has_free(block, place->size_class);
 }
 
 /* Whether a block whose canary is zero is live: zeros were written behind its end, and nobody keeps it. Who frees it at

@@ -372,6 +372,12 @@ bool hak_pool_has_free(const void *block, uint32_t size_class) {
     return index < facts->block_count && (hak_atomic_load(&slab->bits[index / 64], relaxed) >> index % 64 & 1) != 0;
 }
 
+bool hak_pool_has_claimed(const struct hak_place *place) {
+    const struct hak_size_class *facts = &hak_size_classes[place->size_class];
+    uint32_t index = hak_block_index((uint32_t)(place->start - place->slab->start), facts->reciprocal);
+    return (hak_slab_claimed_in(place->slab, facts->block_count, index / 64) >> index % 64 & 1) != 0;
+}
+
 /* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
 HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
     enum { PAIRS = 8 }; /* of addresses, compared in a turn */

@@ -24,6 +24,12 @@ void *used(void *block, std::size_t size, std::size_t alignment) {
     return opaque_pointer(block);
 }
 
+// What a program takes the address of has it in the program, where that has a fixed place.
+[[gnu::used]] void take_addresses() {
+    opaque_pointer(reinterpret_cast<void *>(std::free));
+    opaque_pointer(reinterpret_cast<void *>(static_cast<void *(*)(std::size_t)>(::operator new)));
+}
+
 void plain() {
     for (int round = 0; round < 50; round++) {
         for (std::size_t size : sizes) {

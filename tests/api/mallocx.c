@@ -110,6 +110,26 @@ static void stays(void) {
     }
 }
 
+/* Free by the right size what rallocx has left or moved: of neighbours, so that some have an alignment by chance. */
+static void sized_after_resizing(void) {
+    static const size_t those[] = {16, 24, 40, 56, 100, 1000, 9000, 32700, 32768, 32769, 33000, 40000, 70000};
+    static const int all[] = {0, TCACHE_NONE, LG_ALIGN(5), LG_ALIGN(6) | TCACHE_NONE, LG_ALIGN(12), LG_ALIGN(17)};
+    enum { NEIGHBOURS = 16 };
+    for (size_t s = 0; s < COUNT_OF(those); s++) {
+        for (size_t f = 0; f < COUNT_OF(all) * COUNT_OF(all); f++) {
+            int before = all[f % COUNT_OF(all)], after = all[f / COUNT_OF(all)];
+            for (size_t less = 0; less < those[s]; less = less * 3 + 1) {
+                void *neighbours[NEIGHBOURS];
+                for (size_t i = 0; i < NEIGHBOURS; i++) neighbours[i] = made(those[s], before);
+                for (size_t i = 0; i < NEIGHBOURS; i++) {
+                    void *resized = M(rallocx)(neighbours[i], those[s] - less, after);
+                    M(sdallocx)(resized, those[s] - less, after & ~TCACHE_NONE);
+                }
+            }
+        }
+    }
+}
+
 static void alignments(void) {
     for (size_t s = 0; s < COUNT_OF(sizes) - 1; s++) {
         for (int log2 = 0; log2 <= 22; log2++) {
@@ -190,6 +210,7 @@ int main(int argc, char **argv) {
         {"zeros", zeros},
         {"alignments", alignments},
         {"resizing", resizing},
+        {"sized_after_resizing", sized_after_resizing},
         {"too_large", too_large},
         {"good_sizes", good_sizes},
         {"zeros_of_mappings", zeros_of_mappings},

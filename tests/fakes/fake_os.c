@@ -207,7 +207,7 @@ void *hak_os_map_wiped(void) { return fake_os.wiped; }
 
 void hak_os_find_library_code(void) {}
 void *hak_os_find_in_libraries(const char *name) { return dlsym(RTLD_DEFAULT, name); }
-void *hak_os_find_variable(const char *name) { return dlsym(RTLD_DEFAULT, name); }
+void *hak_os_find_any(const char *name) { return dlsym(RTLD_DEFAULT, name); }
 bool hak_os_is_malloc_wrapped(const void *code) { return (void)code, fake_os.is_malloc_wrapped; }
 
 bool hak_os_is_library_code(const void *address) { return address != NULL && address == fake_os.library_code; }

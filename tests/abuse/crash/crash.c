@@ -451,6 +451,13 @@ static void handle(int number, siginfo_t *info, void *context) {
     _exit(HANDLED);
 }
 
+/* As Java's: what was there before is called, and what returns has handled it. */
+static struct sigaction before_chain;
+static void chain(int number, siginfo_t *info, void *context) {
+    if (before_chain.sa_handler != SIG_DFL) before_chain.sa_sigaction(number, info, context);
+    else handle(number, info, context);
+}
+
 static void recover(int number) { siglongjmp(recovery, number); }
 
 /* Runs before any library's constructor, and so before hakmem's. */
@@ -470,6 +477,11 @@ static void victim_handlers(const char *argument) {
     if (!strcmp(argument, "before")) access_at((void *)16);
     if (!strcmp(argument, "after")) {
         sigaction(SIGSEGV, &action, NULL);
+        access_at((void *)16);
+    }
+    if (!strcmp(argument, "chain")) {
+        action.sa_sigaction = chain;
+        sigaction(SIGSEGV, &action, &before_chain);
         access_at((void *)16);
     }
     if (!strcmp(argument, "called")) { /* as crash reporters do with what was there before */
@@ -516,6 +528,8 @@ static void run_handlers(void) {
     expect_handled("ignored", "", 0);
     expect_handled("own-stack", "", 0);
     expect_report("called", SIGSEGV, "SIGSEGV ");
+    struct case_end end = expect_report("chain", SIGSEGV, "SIGSEGV at 0x10 ");
+    expect(!strstr(end.output, "handled"), "the program has reported it as well: %s", end.output);
 }
 
 /* ---- Without the setting --------------------------------------------------------------------------------------------- */

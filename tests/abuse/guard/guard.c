@@ -319,6 +319,51 @@ static void run_running(void) {
     }
 }
 
+/* ---- Handlers that call the one before ------------------------------------------------------------------------------- */
+
+static struct sigaction before_chain;
+
+/* As Java's: what returns has handled it. */
+static void chain(int signal, siginfo_t *info, void *context) {
+    if (before_chain.sa_handler != SIG_DFL) {
+        before_chain.sa_sigaction(signal, info, context);
+        return;
+    }
+    case_print(2, "the program's own report");
+    _exit(HANDLED);
+}
+
+static void victim_chain(const char *what) {
+    struct sigaction action = {.sa_sigaction = chain, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &action, &before_chain);
+    if (before_chain.sa_handler == SIG_DFL) case_ask("set guard_share=2");
+    char *block = guarded_block(true);
+    if (!strcmp(what, "elsewhere")) touch((char *)16);
+    free_here(block);
+    touch(block + 10);
+}
+
+/* With guards from the start hakmem's handler is the one before: the program's own report is lost. */
+static void run_chain(void) {
+    struct case_end end = expect_end("after-free", SIGSEGV);
+    expect_says(&end, "\"error\": \"use-after-free\"");
+    expect(!strstr(end.error, "own report"), "it said: %.1500s", end.error);
+    end = expect_end("elsewhere", SIGSEGV);
+    expect(end.error[0] == '\0', "it said: %.800s", end.error);
+}
+
+/* With guards that are switched on later it comes first. */
+static void run_chain_running(void) {
+    static const char *const arguments[] = {"after-free", "elsewhere"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        struct case_end end = case_watch(arguments[i]);
+        expect(WIFEXITED(end.status) && WEXITSTATUS(end.status) == HANDLED, "%s: wait status %#x: %.800s", arguments[i],
+               (unsigned)end.status, end.error);
+        expect_says(&end, "the program's own report\n");
+        expect(!strstr(end.error, "use-after-free") == (i == 1), "%s: it said: %.1500s", arguments[i], end.error);
+    }
+}
+
 /* Other crashes are the program's affair. */
 static void run_elsewhere(void) {
     struct case_end end = expect_end("elsewhere", SIGSEGV);
@@ -567,6 +612,8 @@ static const struct hak_case cases[] = {
     CASE("json-late", run_json_late, victim_misuse),
     CASE("handler", run_handler, victim_misuse),
     CASE("running", run_running, victim_running),
+    CASE("chain", run_chain, victim_chain),
+    CASE("chain-running", run_chain_running, victim_chain),
     CASE("elsewhere", run_elsewhere, victim_misuse),
     CASE("child", run_child, victim_misuse),
     CASE("blocks", run_blocks, NULL),

@@ -91,6 +91,30 @@ static inline size_t filter_add_mmap(struct sock_filter *filter, size_t at, uint
     return at + COUNT_OF(rule);
 }
 
+/* Calls of which one argument has these values only; without any it may have all. */
+static struct filter_values {
+    int call;
+    unsigned argument;
+    uint32_t values[16];
+    size_t count;
+} filter_advice = {.call = SYS_madvise, .argument = 2}, filter_protection = {.call = SYS_mprotect, .argument = 2};
+
+static inline size_t filter_add_values(struct sock_filter *filter, size_t at, const struct filter_values *rule,
+                                       uint32_t otherwise) {
+    size_t count = rule->count;
+    if (count == 0) return at;
+    filter[at++] =
+        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)rule->call, 0, (uint8_t)(count + 3));
+    filter[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) +
+                                                                              rule->argument * sizeof(uint64_t));
+    for (size_t i = 0; i < count; i++)
+        filter[at++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, rule->values[i], (uint8_t)(count - i), 0);
+    filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, otherwise);
+    filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    return at;
+}
+
 /* Puts the calling thread, or with `all_threads` each one, under the list; what it doesn't have meets `otherwise`.
  * False where the kernel has no such thing. Allocates nothing. */
 static inline bool filter_enter(const struct filter_list *list, uint32_t otherwise, bool all_threads) {
@@ -100,6 +124,8 @@ static inline bool filter_enter(const struct filter_list *list, uint32_t otherwi
     for (size_t i = 0; i < list->refused_count; i++)
         at = filter_add(filter, at, list->refused[i], SECCOMP_RET_ERRNO | 13 /* EACCES */);
     at = filter_add_mmap(filter, at, otherwise);
+    at = filter_add_values(filter, at, &filter_advice, otherwise);
+    at = filter_add_values(filter, at, &filter_protection, otherwise);
     for (size_t i = 0; i < list->allowed_count; i++) at = filter_add(filter, at, list->allowed[i], SECCOMP_RET_ALLOW);
     filter[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, otherwise);
     struct sock_fprog program = {.len = (unsigned short)at, .filter = filter};

@@ -8,8 +8,12 @@
  * WAY is `first` (before the program's first malloc), `later` (with a heap of 32 MiB) or `threads` (with threads that
  * allocate), each of which may end with `_all` for a filter for all threads. ACTION is what meets a call that is not
  * in the list: `kill`, or `tell`, which names it and ends the process.
+ *
+ * Beyond the list, madvise and mprotect may have only the arguments that docs/guest.md says for the library that is
+ * preloaded.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -152,6 +156,60 @@ static void join_threads(const pthread_t *threads) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
+/* ---- What the page says of arguments ----------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    uint32_t value;
+} constants[] = {
+    {"`MADV_DONTNEED`", MADV_DONTNEED},
+    {"`MADV_DONTNEED_LOCKED`", 24},
+    {"`MADV_FREE`", MADV_FREE},
+    {"`MADV_HUGEPAGE`", MADV_HUGEPAGE},
+    {"`MADV_NOHUGEPAGE`", MADV_NOHUGEPAGE},
+    {"`MADV_COLD`", 20},
+    {"`MADV_POPULATE_WRITE`", 23},
+    {"`MADV_GUARD_INSTALL`", 102},
+    {"`MADV_GUARD_REMOVE`", 103},
+    {"`PROT_NONE`", PROT_NONE},
+    {"`PROT_READ`", PROT_READ},
+    {"`PROT_WRITE`", PROT_WRITE},
+};
+
+/* A row's last cell says when, if not always. */
+static bool is_row_for_us(const char *when) {
+    const char *preloaded = getenv("LD_PRELOAD");
+    if (strspn(when, " |") == strlen(when)) return true;
+    if (strstr(when, "HAKMEM_GUARD") != NULL && getenv("HAKMEM_GUARD") != NULL) return true;
+    return strstr(when, "secure build") != NULL && preloaded != NULL && strstr(preloaded, "secure") != NULL;
+}
+
+/* Of a row like `| call | values | when |`: each value is one, or with `together` all are one. */
+static void add_row(char *row, struct filter_values *rule, bool together) {
+    char *values = strchr(row + 1, '|'), *when = values == NULL ? NULL : strchr(values + 1, '|');
+    if (when == NULL || !is_row_for_us(when)) return;
+    *when = '\0';
+    uint32_t all = 0;
+    for (size_t i = 0; i < COUNT_OF(constants); i++) {
+        if (strstr(values, constants[i].name) == NULL) continue;
+        all |= constants[i].value;
+        if (!together) rule->values[rule->count++] = constants[i].value;
+    }
+    if (together) rule->values[rule->count++] = all;
+}
+
+static void read_page(void) {
+    static char page[1 << 17];
+    int file = open(GUEST_PAGE, O_RDONLY);
+    if (file < 0 || read(file, page, sizeof page - 1) <= 0) fail("no page\n");
+    close(file);
+    for (char *line = strtok(page, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "| `madvise` |", 13) == 0) add_row(line, &filter_advice, false);
+        if (strncmp(line, "| `mprotect` |", 14) == 0) add_row(line, &filter_protection, true);
+    }
+    if (filter_advice.count == 0 || filter_protection.count == 0) fail("the page says nothing\n");
+}
+
 /* ---- One way ----------------------------------------------------------------------------------------------------- */
 
 static void tell(int signal, siginfo_t *info, void *context) {
@@ -213,6 +271,7 @@ int main(int argc, char **argv) {
         execvp(argv[3], argv + 3);
         fail("not executed\n");
     }
+    read_page();
     if (argc > 3) run(argv[2], argv[3]);
 
     int failed = 0;

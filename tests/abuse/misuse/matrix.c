@@ -142,6 +142,21 @@ static char *begin_reuse(void) {
     return NULL;
 }
 
+/* Many blocks were freed, and one of them has been handed out again: one that is close to it. An allocator may have
+ * taken that ahead, too. */
+static char *begin_beside_reused(void) {
+    enum { MANY = 64, BESIDE = 20 };
+    while (others_count < MANY) others[others_count++] = allocate();
+    while (others_freed < others_count) free_other();
+    for (int i = 0; i < SEARCH_BLOCKS; i++) {
+        void *reused = allocate();
+        for (unsigned at = 0; at < MANY; at++)
+            if (others[at] == reused) return others[at < MANY / 2 ? at + BESIDE : at - BESIDE];
+    }
+    outcome_found("not-reused");
+    return NULL;
+}
+
 static char *begin_realloc(void) {
     for (size_t larger = 4 * size; larger <= 16 * size; larger *= 2) {
         live_remove(block);
@@ -265,6 +280,7 @@ static const struct misuse {
     ADDRESS("middle", begin_middle, SIZED | THEN),
     ADDRESS("minus-16", begin_minus_16, SIZED | THEN),
     ADDRESS("fresh", begin_fresh, SIZED | THEN),
+    ADDRESS("beside-reused", begin_beside_reused, SIZED),
     ADDRESS("stack", begin_stack, 0),
     ADDRESS("global", begin_global, 0),
     ADDRESS("wild", begin_wild, 0),

@@ -16,6 +16,14 @@ enum { SIZE = 56, BLOCK = 64 /* with its canary */, PLACES = 320 /* of these, 20
 /* Of a page run, and of an object with a mapping of its own. */
 enum { RUN = 100000, MAPPING = (64 << 20) + 1000 };
 
+/* All libraries have the address that a program of a fixed place takes, which is in the program. Of what makes a block
+ * and what frees it, it mostly takes one. */
+__attribute__((used)) static void take_addresses(void) {
+    hidden((void *)(uintptr_t)free);
+    hidden((void *)(uintptr_t)new_block);
+    hidden((void *)(uintptr_t)delete_aligned);
+}
+
 static void free_many(int count, size_t size) {
     for (int i = 0; i < count; i++) free(hidden(malloc(size)));
 }
@@ -177,6 +185,8 @@ static void victim(const char *what) {
         _exit(0); /* unnoticed */
     }
     misuse_families(what, block);
+    if (!strcmp(what, "delete-larger")) delete_sized(told(new_block(SIZE)), SIZE + 1);
+    if (!strcmp(what, "aligned-larger")) delete_sized_aligned(told(new_aligned(SIZE + 8, 64)), 200, 64);
     if (!strcmp(what, "large")) free_sized_as(hidden(malloc(100000)), 200000);
     if (!strcmp(what, "large-smaller")) free_sized_as(told(malloc(RUN)), RUN - 1);
     if (!strcmp(what, "large-small")) free_sized_as(told(malloc(RUN)), 100);
@@ -476,6 +486,7 @@ static void run_match(void) {
         delete_array(hidden(new_array(size)));
         delete_sized(hidden(new_block(size)), size);
         delete_aligned(hidden(new_aligned(size, 64)), 64);
+        delete_sized_aligned(hidden(new_aligned(size, 64)), size, 64);
         delete_aligned(hidden(new_aligned(size, 4096)), 4096);
         free(hidden(aligned_alloc(64, size)));
     }
@@ -515,6 +526,8 @@ static void run_waiting(void) {
 static void run_sizes(void) {
     expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
     expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
+    expect_end("delete-larger", "wrong size: 57 bytes for a block of 56 bytes");
+    expect_end("aligned-larger", "wrong size: 200 bytes for a block of 120 bytes");
     expect_end("large", "*wrong size: 200000 bytes for a block of 100000 bytes\n");
     expect_end("large-smaller", "wrong size: 99999 bytes for a block of 100000 bytes");
     expect_end("large-small", "wrong size: 100 bytes for a block of 100000 bytes");

@@ -680,6 +680,27 @@ static void direct_frees(void **state) {
     unit_expect_misuse(catch_call(hak_free, again), HAK_MISUSE_DOUBLE_FREE, "free", again, 0, 64);
 }
 
+/* A free block that the thread's heap has claimed with others is in no bin, and its bit is 0. */
+static void direct_frees_of_what_is_claimed(void **state) {
+    (void)state;
+    enum { COUNT = 256 };
+    void *blocks[COUNT], *claimed = NULL;
+    hak_atomic_store(&hak_knobs.direct_free_mode, 1, relaxed);
+    for (int i = 0; i < COUNT; i++) blocks[i] = hak_malloc(64);
+    for (int i = 0; i < COUNT; i++) hak_free(blocks[i]);
+    while (hak_pool_has_free(blocks[0], hak_routes_class_of(64))) assert_non_null(hak_malloc(64));
+    void *live = hak_malloc(64);
+    for (int i = 0; i < COUNT && claimed == NULL; i++) {
+        struct hak_place place = hak_region_find((uintptr_t)blocks[i]);
+        if (hak_pool_has_claimed(&place)) claimed = blocks[i];
+    }
+    assert_non_null(claimed);
+    assert_int_equal(hak_malloc_usable_size(live), 64);
+    unit_expect_misuse(catch_call(resize, claimed), HAK_MISUSE_FREED_BLOCK, "realloc", claimed, 0, 64);
+    unit_expect_misuse(catch_call(ask_size, claimed), HAK_MISUSE_FREED_BLOCK, "malloc_usable_size", claimed, 0, 64);
+    unit_expect_misuse(catch_call(hak_free, claimed), HAK_MISUSE_DOUBLE_FREE, "free", claimed, 0, 64);
+}
+
 /* What malloc would hand out next. */
 static void free_of_what_is_in_the_bin(void **state) {
     (void)state;
@@ -769,6 +790,7 @@ UNIT_MAIN(cmocka_unit_test(guarded_by_chance), cmocka_unit_test(bins), cmocka_un
           cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(direct_frees), cmocka_unit_test(free_of_what_is_in_the_bin),
-          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
-          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(direct_frees), cmocka_unit_test(direct_frees_of_what_is_claimed),
+          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
+          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
+          cmocka_unit_test(misses_are_counted_and_timed))
