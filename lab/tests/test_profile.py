@@ -213,8 +213,8 @@ def move_notes(library: Path) -> None:
     (table,), (count,) = struct.unpack_from("<Q", whole, 32), struct.unpack_from("<H", whole, 56)
     places = range(table, table + 56 * count, 56)
     parts = {at: list(struct.unpack_from("<IIQQQQQQ", whole, at)) for at in places}
-    place = -(-len(whole) // 65536) * 65536
-    address = place + -(-max(part[3] + part[6] for part in parts.values()) // 65536) * 65536
+    address = -(-max(part[3] + part[6] for part in parts.values()) // 65536) * 65536
+    place = address + -(-len(whole) // 65536) * 65536  # nothing of the file is mapped as far from its start
     notes = b""
     for part in parts.values():
         if part[0] == 4:  # PT_NOTE
