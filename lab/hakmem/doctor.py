@@ -217,9 +217,9 @@ def _running_program(process: HostProcess, program: str, is_linked: bool, librar
     file, malloc = process.path(program), malloc_of(process, program)
     is_on = malloc is not None and _is_hakmems(process.path(malloc))
     try:
-        own = elf.read(file)
-        fits = own if is_on else elf.read(library)  # the one that it has is for its system, and may be gone by now
-        why = None if is_linked else takeover.unsuitable(file, own, fits)
+        built = elf.read(file)
+        fits = built if is_on else elf.read(library)  # the one that it has is for its system, and may be gone by now
+        why = None if is_linked else takeover.unsuitable(file, built, fits)
     except LabError as error:
         yield note("program", str(error), ASK_AS_OWNER)
         return
