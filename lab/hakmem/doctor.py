@@ -197,11 +197,12 @@ def _private_allocators(program: Path, environment: dict[str, str]) -> Iterator[
 
 def of_running(process: HostProcess, library: Path) -> Iterator[Finding]:
     program = process.executable()
+    is_linked = program is not None and ctl.has_note(str(process.path(program)))
     if program is None:
         yield note("program", "unknown: /proc/PID/exe can't be read", ASK_AS_OWNER)
     else:
-        yield from _running_program(process, program, library)
-    if process.auxiliary().get(AT_SECURE):
+        yield from _running_program(process, program, is_linked, library)
+    if process.auxiliary().get(AT_SECURE) and not is_linked:
         advice = "start it without setuid, setgid or capabilities"
         yield problem("rights", "it runs with more rights than its caller: LD_PRELOAD is ignored", advice)
     count, most = len(process.mappings()), process.host.number("proc/sys/vm/max_map_count")
@@ -211,11 +212,14 @@ def of_running(process: HostProcess, library: Path) -> Iterator[Finding]:
         yield ok("its mappings", f"{count} of {most}")
 
 
-def _running_program(process: HostProcess, program: str, library: Path) -> Iterator[Finding]:
-    file = process.path(program)
-    hakmems = next((place for place in map(process.path, _mapped(process)) if ctl.has_note(str(place))), library)
+def _running_program(process: HostProcess, program: str, is_linked: bool, library: Path) -> Iterator[Finding]:
+    """`is_linked`: hakmem is in the program's own file."""
+    file, malloc = process.path(program), malloc_of(process, program)
+    is_on = malloc is not None and _is_hakmems(process.path(malloc))
     try:
-        why = None if ctl.has_note(str(file)) else takeover.unsuitable(file, elf.read(file), elf.read(hakmems))
+        built = elf.read(file)
+        fits = built if is_on else elf.read(library)  # the one that it has is for its system, and may be gone by now
+        why = None if is_linked else takeover.unsuitable(file, built, fits)
     except LabError as error:
         yield note("program", str(error), ASK_AS_OWNER)
         return
@@ -225,10 +229,9 @@ def _running_program(process: HostProcess, program: str, library: Path) -> Itera
         return
     yield ok("program", program)
     yield from _private_allocators(file, process.environment())
-    malloc = malloc_of(process, program)
     if malloc is None:
         yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)
-    elif _is_hakmems(process.path(malloc)):
+    elif is_on:
         yield ok("malloc", f"hakmem's ({malloc})")
     else:
         yield problem("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
@@ -254,19 +257,25 @@ def malloc_of(process: HostProcess, program: str) -> str | None:
             return 1, first.index(name)
         return (3, 0) if C_LIBRARY.match(name) else (2, 0)
 
-    return next((file for file in sorted(_mapped(process), key=rank) if _has_malloc(process.path(file))), None)
+    files = sorted(_mapped(process), key=rank)
+    return next((file for file in files if _has_malloc(process.path(file), file == program)), None)
 
 
-def _has_malloc(file: Path) -> bool:
+def _has_malloc(file: Path, is_program: bool) -> bool:
+    """A program that is linked with hakmem may hide it; a library that hides it has it for itself."""
     try:
-        return _is_hakmems(file) or "malloc" in elf.read(file).exports
+        return (_is_hakmems(file) if is_program else _is_library(file)) or "malloc" in elf.read(file).exports
     except LabError:
         return False
 
 
+def _is_library(file: Path) -> bool:
+    """hakmem's, by its name: it may have been replaced or removed since."""
+    return file.name.startswith(native.LIBRARIES)
+
+
 def _is_hakmems(file: Path) -> bool:
-    """By its name where it was replaced or removed since."""
-    return ctl.has_note(str(file)) or file.name.startswith(native.LIBRARIES)
+    return ctl.has_note(str(file)) or _is_library(file)
 
 
 # ---- The whole -------------------------------------------------------------------------------------------------------

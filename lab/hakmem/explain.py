@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -145,7 +146,7 @@ def look_after(
 ) -> Plain:
     """Starts a program, tells `to` of it, looks at it after a while, and lets it go on to its end. That it can't be
     looked at is said before."""
-    with process.started(words, environment, file, out, _let_parent_read) as child:
+    with process.started(words, environment, file, out, partial(_let_read, os.getpid())) as child:
         to(child)
         try:
             child.wait(seconds)
@@ -160,10 +161,10 @@ def look_after(
     raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
 
 
-def _let_parent_read() -> None:
-    """What the parent starts may read this process, and the program that it becomes, where Yama allows that to
-    ancestors only (kernel.yama.ptrace_scope 1); elsewhere it is no call at all."""
-    _C.prctl(PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+def _let_read(reader: int) -> None:
+    """The process `reader`, and what it starts, may read this process, and the program that it becomes, where Yama
+    allows that to ancestors only (kernel.yama.ptrace_scope 1); elsewhere it is no call at all."""
+    _C.prctl(PR_SET_PTRACER, ctypes.c_ulong(reader), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def _check(status: int, complaint: bytes) -> None:

@@ -120,16 +120,14 @@ def write_json(json_file: Path | None, plain: Any) -> None:
         write(json_file, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 
-def write(file: Path, text: str) -> bool:
-    """True when it went to standard output."""
-    if str(file) == "-":
+def write(file: Path, text: str) -> None:
+    if takes_output(file):
         sys.stdout.write(text)
-        return True
+        return
     try:
         put(file, text.encode(errors="replace"))  # names that are no text
     except OSError as error:
         raise LabError(f"can't write {file}: {error.strerror}") from None
-    return False
 
 
 def put(file: Path, data: bytes) -> None:

@@ -87,7 +87,9 @@ def show(
     try:
         for file, made in forms:
             try:
-                taken |= files.write(file, made())
+                text = made()
+                taken |= files.takes_output(file)  # also when it breaks off there
+                files.write(file, text)
             except LabError as error:
                 not_written = not_written or error
     finally:

@@ -112,9 +112,9 @@ class Watcher:
 
 def _program(folder: Path) -> list[str]:
     """What is another one after each exec, of the same file, too: when the process began, and where the program's
-    arguments and environment lie."""
+    arguments and environment lie. Some sandboxes say 0 of these; the program's file is another one there, too."""
     words = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return [words[19], *words[45:49]]
+    return [words[19], *words[45:49], os.readlink(folder / "exe")]
 
 
 def resident_of(pid: int) -> int | None:

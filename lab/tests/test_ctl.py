@@ -723,6 +723,17 @@ def test_who_becomes_a_program_on_hakmem_is_seen(monkeypatch: pytest.MonkeyPatch
         assert child.pid in list(watcher.pids())
 
 
+def test_who_becomes_another_program_is_seen_where_no_places_are_told(tmp_path: Path) -> None:
+    """A sandbox that says 0 of where arguments lie."""
+    (tmp_path / "stat").write_text("7 (a b) S" + 49 * " 0")
+    found = []
+    for program in ("/bin/launcher", "/bin/program"):
+        (tmp_path / "exe").unlink(missing_ok=True)
+        (tmp_path / "exe").symlink_to(program)
+        found.append(top._program(tmp_path))
+    assert found[0] != found[1]
+
+
 def test_a_program_is_looked_at_until_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its linker may not have mapped the library yet."""
     looks: list[int] = []

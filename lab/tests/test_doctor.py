@@ -332,6 +332,24 @@ def test_a_process_of_another_c_library_than_the_commands(tmp_path: Path) -> Non
     assert malloc_finding(host) == Finding("malloc", "ok", "hakmem's (/lib/libhakmem.so)")
 
 
+def test_a_process_of_another_c_library_whose_hakmem_was_replaced_since(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", PRINTS, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
+    host = running(tmp_path / "root", program, {}, "LD_PRELOAD=/lib/libhakmem.so\0")
+    with open(tmp_path / "root/proc/7/maps", "a") as maps:
+        maps.write("7f000000-7f001000 r-xp 00000000 00:00 0    /lib/libhakmem.so (deleted)\n")
+    assert {finding.level for finding in doctor.of_running(host.process(7), native.library())} == {"ok"}
+    assert malloc_finding(host) == Finding("malloc", "ok", "hakmem's (/lib/libhakmem.so (deleted))")
+
+
+def test_a_module_that_has_hakmem_for_itself(tmp_path: Path, libraries: dict[str, Path]) -> None:
+    """As one in Rust, whose allocator nobody else calls."""
+    program = compile_c(tmp_path / "program", PRINTS)
+    module = compile_c(tmp_path / "module.so", NOTED, "-shared", "-fPIC")
+    host = running(tmp_path / "root", program, {"/opt/module.so": module, "/lib/libc.so.6": libraries["other"]})
+    finding = malloc_finding(host)
+    assert (finding.level, finding.fact) == ("problem", "that of /lib/libc.so.6")
+
+
 def test_the_memory_limit_of_a_container_that_is_looked_at_from_its_host(tmp_path: Path) -> None:
     host = running(tmp_path, Path("/bin/cat").resolve(), {})
     (tmp_path / "proc/7/cgroup").write_text("0::/docker/1\n")
@@ -347,6 +365,12 @@ def test_the_memory_limit_of_a_container_that_is_looked_at_from_its_host(tmp_pat
 def test_a_process_with_more_rights(tmp_path: Path) -> None:
     host = running(tmp_path / "root", Path("/bin/cat").resolve(), {}, secure=1)
     assert one(doctor.of_running(host.process(7), native.library()), "rights").level == "problem"
+
+
+def test_a_process_with_more_rights_that_is_linked_with_hakmem(tmp_path: Path) -> None:
+    """It needs no LD_PRELOAD."""
+    host = running(tmp_path / "root", compile_c(tmp_path / "program", PRINTS + EXPORTED + NOTED), {}, secure=1)
+    assert {finding.level for finding in doctor.of_running(host.process(7), native.library())} == {"ok"}
 
 
 def test_a_process_with_too_many_mappings(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from compiled import compile_c, interrupt
@@ -689,6 +691,25 @@ def test_a_command_lets_itself_be_read_after_a_while(tmp_path: Path) -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
         assert child.wait(60) == 0
     assert f"{json.loads(file.read_text())['pid']} 59616d61 {child.pid}" in told.read_text().splitlines()
+
+
+def test_a_command_is_read_by_who_has_started_it_even_if_that_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the command has begun: its parent is process 1 by then."""
+    told: list[tuple[int, int]] = []
+
+    def prctl(option: int, reader: ctypes.c_ulong, *_: object) -> None:
+        told.append((option, reader.value))
+
+    def started(words: object, environment: object, file: object, out: object, first: Callable[[], None]) -> None:
+        first()
+        raise LabError("it has begun")
+
+    monkeypatch.setattr(explain, "_C", SimpleNamespace(prctl=prctl))
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(process, "started", started)
+    with pytest.raises(LabError, match="^it has begun$"):
+        explain.look_after(0.0, Path("/bin/sleep"), ["sleep", "5"], {}, None, lambda child: None)
+    assert told == [(explain.PR_SET_PTRACER, os.getpid())]
 
 
 def test_that_a_command_can_not_be_read_is_said_before_it_ends(

@@ -263,6 +263,23 @@ def test_what_was_measured_is_shown_where_one_form_can_not_be_written(
     assert "a title" in capsys.readouterr().out and not any(map(Path.exists, files))
 
 
+def test_nothing_stands_behind_what_breaks_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk that standard output goes to is full, and has room again."""
+    write = sys.stdout.write
+
+    def breaks_off(text: str) -> int:
+        monkeypatch.setattr(sys.stdout, "write", write)
+        write(text[:5])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys.stdout, "write", breaks_off)
+    with pytest.raises(OSError, match="No space left"):
+        output.show(Report("a title", "a command", ()), None, None, plain=(Path("-"), '{"rounds": 1}'))
+    assert capsys.readouterr().out == '{"rou'
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

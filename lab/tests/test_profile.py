@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_c, interrupt
-from hakmem import exports, native, pprof, process, profile
+from hakmem import elf, exports, native, pprof, process, profile
 from hakmem.commands import profile as profile_command
 from hakmem.commands.profile import text
 from hakmem.errors import InterruptedEarly, LabError
@@ -204,6 +205,41 @@ def test_another_file_of_the_same_name_tells_no_functions(tmp_path: Path) -> Non
     place.rename(program)
     again = profile.parse(mapped, written.name)
     assert not again.strangers and "keeps" in {frame.name for site in again.sites for frame in site.frames}
+
+
+def move_notes(library: Path) -> None:
+    """To the end of the file, and of its memory: as patchelf does where it finds no room for a longer name."""
+    whole = bytearray(library.read_bytes())
+    (table,), (count,) = struct.unpack_from("<Q", whole, 32), struct.unpack_from("<H", whole, 56)
+    places = range(table, table + 56 * count, 56)
+    parts = {at: list(struct.unpack_from("<IIQQQQQQ", whole, at)) for at in places}
+    address = -(-max(part[3] + part[6] for part in parts.values()) // 65536) * 65536
+    place = address + -(-len(whole) // 65536) * 65536  # nothing of the file is mapped as far from its start
+    notes = b""
+    for part in parts.values():
+        if part[0] == 4:  # PT_NOTE
+            note = bytes(whole[part[2] : part[2] + part[5]])
+            part[2:5] = place + len(notes), address + len(notes), address + len(notes)
+            notes += note + bytes(-len(note) % 8)
+    (spare,) = (at for at, part in parts.items() if part[0] == 0x6474E552)  # PT_GNU_RELRO: it does without
+    parts[spare] = [1, 4, place, address, address, len(notes), len(notes), 65536]
+    for at, part in parts.items():
+        struct.pack_into("<IIQQQQQQ", whole, at, *part)
+    library.write_bytes(bytes(whole).ljust(place, b"\0") + notes)
+
+
+def test_functions_of_a_library_whose_notes_were_moved(tmp_path: Path) -> None:
+    """As of modules that pip installs."""
+    functions, main, rest = SOURCE.partition("int main")
+    options = (*FRAMES, "-Wl,--build-id", "-Wl,-z,relro", "-shared", "-fPIC")
+    library, written = compile_c(tmp_path / "module.so", functions, *options), tmp_path / "some.prof"
+    move_notes(library)
+    program = compile_c(tmp_path / "program", f"void work(int i);\n{main}{rest}", *FRAMES, str(library))
+    environment = {"LD_PRELOAD": str(native.library()), "HAKMEM_HEAP_PROFILE": f"1:{written}"}
+    assert subprocess.run([program], env=environment).returncode == 3
+    found = profile.read(written)
+    assert "keeps" in {frame.name for site in found.sites for frame in site.frames} and not found.strangers
+    assert f" {elf.build_id(library)}\n" in written.read_text()
 
 
 def test_a_difference_is_after_minus_before() -> None:

@@ -149,19 +149,31 @@ static bool read_at(int memory, uintptr_t from, void *to, size_t bytes) {
     return HAK_SYSTEM_CALL(SYS_pread64, memory, to, bytes, from) == (long)bytes; /* libc's may end a thread */
 }
 
+/* The next part of that type in the table of the file that begins at `start`; `next` is where to look on. */
+static bool find_part(int memory, uintptr_t start, const ElfW(Ehdr) * elf, uint32_t type, size_t *next,
+                      ElfW(Phdr) * part) {
+    while (*next < elf->e_phnum) {
+        if (!read_at(memory, start + elf->e_phoff + (*next)++ * sizeof *part, part, sizeof *part)) return false;
+        if (part->p_type == type) return true;
+    }
+    return false;
+}
+
 size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t capacity) {
     _Alignas(8) char notes[512]; /* or their beginning: build ids stand in front */
     ElfW(Ehdr) elf;
     ElfW(Phdr) part;
-    size_t bytes = 0;
+    size_t bytes = 0, first = 0, next = 0;
     int saved_errno = errno;
     bool is_elf = read_at(memory, start, &elf, sizeof elf) && memcmp(elf.e_ident, ELFMAG, SELFMAG) == 0 &&
                   elf.e_phentsize == sizeof part;
-    for (size_t i = 0; is_elf && bytes == 0 && i < elf.e_phnum; i++) {
-        if (!read_at(memory, start + elf.e_phoff + i * sizeof part, &part, sizeof part)) break;
-        size_t length = part.p_filesz < sizeof notes ? part.p_filesz : sizeof notes;
-        if (part.p_type == PT_NOTE && read_at(memory, start + part.p_offset, notes, length))
-            bytes = hak_os_build_id_in(notes, length, id, capacity);
+    if (is_elf && find_part(memory, start, &elf, PT_LOAD, &first, &part)) {
+        uintptr_t base = start - (part.p_vaddr - part.p_offset); /* notes may lie elsewhere than in the file */
+        while (bytes == 0 && find_part(memory, start, &elf, PT_NOTE, &next, &part)) {
+            size_t length = part.p_filesz < sizeof notes ? part.p_filesz : sizeof notes;
+            if (read_at(memory, base + part.p_vaddr, notes, length))
+                bytes = hak_os_build_id_in(notes, length, id, capacity);
+        }
     }
     errno = saved_errno;
     return bytes;

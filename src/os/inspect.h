@@ -29,8 +29,8 @@ bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes);
  * takes from it that memory may go meanwhile, by another thread. */
 bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes);
 
-/* The build id of the ELF file that is mapped with its header and its notes from `start` on, as its linker wrote it, up
- * to `capacity` bytes; returns how many, 0: there is none. `memory` is /proc/self/mem. */
+/* The build id of the ELF file that is mapped with its header from `start` on, as its linker wrote it, up to `capacity`
+ * bytes; returns how many, 0: there is none. `memory` is /proc/self/mem. */
 HAK_COLD size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t capacity);
 
 /* What a thread of this process is called; empty when that can't be told. */

@@ -186,5 +186,48 @@ static void build_ids(void **state) {
     close(memory);
 }
 
-UNIT_MAIN(cmocka_unit_test(mappings), cmocka_unit_test(build_ids), cmocka_unit_test(long_lists_and_names),
-          cmocka_unit_test(memory_that_may_not_be_there), cmocka_unit_test(threads))
+/* Notes that lie elsewhere in memory than in the file, as patchelf leaves them, of a program with its own address:
+ * whichever of the table's parts come first. */
+static void build_ids_of_moved_notes(void **state) {
+    (void)state;
+    enum { ADDRESS = 0x400000, BYTES = 8 };
+    struct {
+        ElfW(Nhdr) head;
+        char name[4];
+        unsigned char id[BYTES];
+    } note = {{4, BYTES, NT_GNU_BUILD_ID}, "GNU", "its own"}, other = {{4, BYTES, NT_GNU_BUILD_ID}, "GNU", "another"};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char found[HAK_BUILD_ID_BYTES];
+    char *file = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int memory = open("/proc/self/mem", O_RDONLY);
+    ElfW(Ehdr) elf = {.e_ident = ELFMAG, .e_phoff = sizeof elf, .e_phnum = 3, .e_phentsize = sizeof(ElfW(Phdr))};
+    ElfW(Phdr) code = {.p_type = PT_LOAD, .p_vaddr = ADDRESS, .p_filesz = page, .p_memsz = page},
+               last = {.p_type = PT_LOAD, .p_offset = page, .p_vaddr = ADDRESS + 2 * page},
+               notes = {.p_type = PT_NOTE, .p_offset = page, .p_vaddr = ADDRESS + 2 * page, .p_filesz = sizeof note};
+    memcpy(file, &elf, sizeof elf);
+    memcpy(file + page, &other, sizeof other);
+    memcpy(file + 2 * page, &note, sizeof note);
+    assert_int_equal(munmap(file + 3 * page, page), 0);
+    uintptr_t addresses[] = {notes.p_vaddr, notes.p_vaddr + page, notes.p_vaddr + page - 8, UINTPTR_MAX - 8};
+    for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) {
+        notes.p_vaddr = addresses[i];
+        ElfW(Phdr) tables[2][3] = {{code, last, notes}, {notes, code, last}};
+        for (size_t table = 0; table < 2; table++) {
+            memcpy(file + sizeof elf, tables[table], sizeof tables[table]);
+            errno = 1234;
+            size_t bytes = hak_os_build_id_at(memory, (uintptr_t)file, found, sizeof found);
+            assert_int_equal(bytes, i == 0 ? BYTES : 0);
+            if (i == 0) assert_memory_equal(found, note.id, BYTES);
+            assert_int_equal(errno, 1234);
+        }
+    }
+    elf.e_phnum = 0;
+    memcpy(file, &elf, sizeof elf);
+    assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)file, found, sizeof found), 0);
+    assert_int_equal(munmap(file, 3 * page), 0);
+    close(memory);
+}
+
+UNIT_MAIN(cmocka_unit_test(mappings), cmocka_unit_test(build_ids), cmocka_unit_test(build_ids_of_moved_notes),
+          cmocka_unit_test(long_lists_and_names), cmocka_unit_test(memory_that_may_not_be_there),
+          cmocka_unit_test(threads))
