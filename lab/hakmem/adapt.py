@@ -22,7 +22,7 @@ from hakmem import behaviours, comparison, control, ctl, process, programs, stat
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.ledger import Record
-from hakmem.measure import Case, CommandCase, Measurement, Sample, Variant, values_of
+from hakmem.measure import Case, CommandCase, Measurement, SameOutput, Sample, Variant, values_of
 from hakmem.report.model import Report, Table
 from hakmem.suite import BenchCase
 
@@ -228,7 +228,7 @@ class LearningCase:
     seconds: float
     visits: int
     policy: str = ""  # what FOLLOWED starts on, wherever it runs
-    same_output: bool = False
+    same_output: SameOutput = "nowhere"
 
     def _case(self, visits: int) -> BenchCase:
         arguments = (f"{self.seconds:g}", str(visits), "1", self.name)

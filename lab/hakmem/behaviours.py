@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Variant
+from hakmem.measure import SameOutput, Sample, Variant
 from hakmem.suite import BenchCase
 
 NAMES = ("hot", "bulk", "handover", "buffers", "growing", "idle")
@@ -19,7 +19,7 @@ VISITS = 2  # the first one touches memory for the first time, and is not looked
 class BehaviourCase:
     name: str
     seconds: float = SECONDS
-    same_output: bool = True
+    same_output: SameOutput = "everywhere"
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:

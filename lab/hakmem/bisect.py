@@ -93,6 +93,10 @@ class SkipError(LabError):
     """A commit that can't be judged: it doesn't build, fails the benchmark, or ignores a setting of the environment."""
 
 
+def _fault(variant: str, why: str) -> LabError:
+    return LabError(f"the good commit: {why}") if variant == "good" else SkipError(why)
+
+
 def _expect_callers(library: Path) -> None:
     try:
         settings.expect_callers(library)
@@ -282,14 +286,15 @@ class Bisection:
         done = measure.measure([self.case], variants, pairs, warmup=warmup, on_step=self.on_step)
         done.expect_whole()
         for failure in sorted(done.failures, key=lambda failure: failure.variant != "good"):
-            raise (LabError if failure.variant == "good" else SkipError)(failure.reason)
+            raise _fault(failure.variant, failure.reason)
         known = done.metrics()
         self.metric = self.metric or ("operations_per_s" if "operations_per_s" in known else "wall_s")
         if self.metric not in known:
             raise LabError(f"no figure {self.metric!r} of {self.case.name}; there are {', '.join(known)}")
-        for name, values, error in (("good", good_values, LabError), ("commit", commit_values, SkipError)):
+        for name, values in (("good", good_values), ("commit", commit_values)):
             found = done.values(self.case.name, name, self.metric)
             if not found or min(found) <= 0:
-                raise error(f"not every run of {self.case.name} has a {self.metric} above 0, as a ratio needs")
+                why = f"not every run of {self.case.name} has a {self.metric} above 0, as a ratio needs"
+                raise _fault(name, why)
             values += found
         return measure.METRICS[self.metric].less_is_better if self.metric in measure.METRICS else True

@@ -78,11 +78,14 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Click would begin a line before it tells of Ctrl-C."""
+        """Click would drop the status that a command returns, and begin a line before it tells of Ctrl-C."""
         try:
-            return super().invoke(ctx)
+            status = super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.Abort from None
+        if isinstance(status, int) and status:
+            ctx.exit(status)
+        return status
 
 
 def _version(context: click.Context, option: click.Parameter, wanted: bool) -> None:

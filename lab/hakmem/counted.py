@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hakmem import profilers
 from hakmem.errors import LabError
-from hakmem.measure import Case, CommandCase, Sample, Variant
+from hakmem.measure import Case, CommandCase, SameOutput, Sample, Variant
 from hakmem.suite import CLOSING, BenchCase
 
 FULL_SIZE = 1e8  # instructions: what comes before main is less than a hundredth
@@ -33,7 +33,7 @@ class CountedCase:
         return self.case.command
 
     @property
-    def same_output(self) -> bool:
+    def same_output(self) -> SameOutput:
         return self.case.same_output
 
     def supports(self, variant: Variant) -> bool:

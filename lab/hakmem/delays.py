@@ -13,7 +13,7 @@ from pathlib import Path
 from hakmem import native, process
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
-from hakmem.measure import CommandCase, Measurement, Sample, Variant, values_of
+from hakmem.measure import CommandCase, Measurement, SameOutput, Sample, Variant, values_of
 
 # As in delay.c.
 CLASSES = 48
@@ -95,7 +95,7 @@ class DelayedCase:
     settings say."""
 
     case: CommandCase
-    same_output: bool = False
+    same_output: SameOutput = "nowhere"
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from hakmem import process, tree
 from hakmem.allocators import SYSTEM, Allocator
@@ -69,6 +69,9 @@ CEILING = "ceiling"  # the variant that is no allocator to compare with: it show
 
 
 PRINTED = "printed the same"  # in a note on outputs that differ
+VARYING = f"not every run {PRINTED}"
+
+SameOutput = Literal["everywhere", "on a machine", "nowhere"]
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,9 @@ class Case(Protocol):
     def command(self) -> Sequence[str]: ...
 
     @property
-    def same_output(self) -> bool:
-        """Whether a digest that differs is a failure (a checksum) or only worth a note (a program's output)."""
+    def same_output(self) -> SameOutput:
+        """Where a digest that differs is a failure: a checksum's everywhere, a program's on a machine, as another one
+        may have another version of it. Elsewhere it is worth a note."""
         ...
 
     def supports(self, variant: Variant) -> bool:
@@ -235,7 +239,7 @@ class CommandCase:
 
     command: tuple[str, ...]
     timeout_s: float | None = None
-    same_output: bool = False
+    same_output: SameOutput = "nowhere"
 
     @property
     def name(self) -> str:
@@ -404,6 +408,9 @@ def measure(
             if done.machine != HERE:
                 result.notes.append(f"{done.machine} was left out: {done.outcome.failures[0].reason}")
             return
+        if done.turn.round > 0 and done.turn.left_out - failed:  # it lacks what was taken back since it was begun
+            counted -= 1
+            return
         if done.outcome.machine:
             result.machines.setdefault(done.machine, done.outcome.machine)
         result.load_at_end = done.outcome.load_at_end
@@ -419,7 +426,8 @@ def measure(
 
     try:
         for done in (place or Here()).run(next_turn, on_run):
-            take(done)
+            with process.interrupted_later():
+                take(done)
         if result.rounds < rounds:
             result.failures += [failure for failures in unable.values() for failure in failures]
             why = "nothing of the next one has succeeded" if HERE in unable else "no machine was left"
@@ -465,32 +473,53 @@ def _remarks(result: Measurement) -> list[str]:
 
 
 def _compare_digests(result: Measurement) -> None:
-    """Equal work has equal results under every allocator of a machine; on another one a program may be of another
-    version."""
+    """Equal work has equal results under every allocator."""
+    machines = list(dict.fromkeys(result.blocks))
     for case in result.cases:
-        for machine in dict.fromkeys(result.blocks):
-            digests = {
-                name: [sample.digest for sample, block in zip(samples, result.blocks, strict=False) if block == machine]
-                for name, samples in result.samples[case.name].items()
-            }
-            if len({one for some in digests.values() for one in some}) <= 1:
+        every = {
+            name: list(zip(result.blocks, (sample.digest for sample in samples), strict=True))
+            for name, samples in result.samples[case.name].items()
+            if samples
+        }
+        everywhere = [digest for own in every.values() for _, digest in own]
+        usual: set[str] = set()
+        notes: list[str] = []
+        for among in [machines] if case.same_output == "everywhere" else [[machine] for machine in machines]:
+            left = {name: own for name, own in every.items() if result.samples[case.name][name]}
+            found = {name: [one for one in own if one[0] in among] for name, own in left.items()}
+            digests = {name: [digest for _, digest in own] for name, own in found.items()}
+            if not any(digests.values()):
                 continue
-            if case.same_output:
-                _fail_the_odd(result, case.name, digests)
-            elif (note := f"{case.name}: {_printed(digests)}") not in result.notes:
-                result.notes.append(note)
+            expected = _usual(digests, everywhere)
+            usual.add(expected)
+            if {one for some in digests.values() for one in some} == {expected}:
+                continue
+            if case.same_output == "nowhere":
+                notes.append(_printed(digests))
+            else:
+                _fail_the_odd(result, case.name, found, expected)
+        if len(usual) > 1 and VARYING not in notes:
+            notes.append(f"not every machine {PRINTED}")
+        result.notes += [f"{case.name}: {note}" for note in dict.fromkeys(notes)]
 
 
-def _fail_the_odd(result: Measurement, case: str, digests: Mapping[str, Sequence[str]]) -> None:
-    """What the C library's runs computed is right; without them, what most did."""
+def _usual(digests: Mapping[str, Sequence[str]], everywhere: Sequence[str]) -> str:
+    """What the C library's runs computed is right; without them, what most did, here or else everywhere."""
     trusted = digests.get(SYSTEM) or [one for some in digests.values() for one in some]
-    usual = max(set(trusted), key=trusted.count)
-    for name, of_variant in digests.items():
-        odd = next((one for one in of_variant if one != usual), None)
-        if odd is not None:
-            parts = zip(odd.split(), usual.split(), strict=False)
+    return max(dict.fromkeys(trusted), key=lambda one: (trusted.count(one), everywhere.count(one)))
+
+
+def _fail_the_odd(
+    result: Measurement, case: str, found: Mapping[str, Sequence[tuple[str, str]]], expected: str
+) -> None:
+    """`found` are machines with digests, by variant."""
+    for name, of_variant in found.items():
+        machine, odd = next((one for one in of_variant if one[1] != expected), ("", expected))
+        if odd != expected:
+            parts = zip(odd.split(), expected.split(), strict=False)
             differs = ", ".join(f"{own}, expected {theirs}" for own, theirs in parts if own != theirs)
-            reason = f"its output is not that of other runs: {differs}"
+            where = f" on {machine}" if len({*result.blocks}) > 1 else ""
+            reason = f"its output{where} is not that of other runs: {differs}"
             result.failures.append(Failure(case, name, result.rounds, reason))
             result.samples[case][name].clear()
 
@@ -501,7 +530,7 @@ def _printed(digests: Mapping[str, Sequence[str]]) -> str:
     for name in sorted(digests, key=lambda name: name != SYSTEM):
         own = digests[name]
         if len(set(own)) > 1 or len(own) == 1:
-            return f"not every run {PRINTED}"
+            return VARYING
         if own:
             alike.setdefault(own[0], []).append(name)
     first, *others = (", ".join(names) for names in alike.values())

@@ -18,7 +18,7 @@ from hakmem import explain, native, process, programs, servers
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.explain import Explanation
-from hakmem.measure import Sample, Variant
+from hakmem.measure import SameOutput, Sample, Variant
 
 MOMENTS = 5
 UNKNOWN = "most_unknown_percent"
@@ -38,7 +38,7 @@ class ExplainedCase:
     """A program that is explained while it works."""
 
     name: str
-    same_output: bool = False
+    same_output: SameOutput = "nowhere"
 
     @property
     def command(self) -> Sequence[str]:

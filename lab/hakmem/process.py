@@ -304,17 +304,17 @@ def run(
             own[TUNABLES] = f"{base[TUNABLES]}:{own[TUNABLES]}"
         return _run_in(folder, words, allocator, {**base, **own}, timeout_s, cwd, drive, prove, tool, before)
     except LabError:
-        expect_room(folder)
+        expect_room(folder, LEAST_ROOM)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def expect_room(folder: Path) -> None:
+def expect_room(folder: Path, least: int) -> None:
     """OSError where the disk is full: then it is no fault of the command that it failed, or left no proof."""
     try:
         with open(folder / "room", "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, LEAST_ROOM)
+            os.posix_fallocate(file.fileno(), 0, least)
     except OSError as error:
         if error.errno in NO_ROOM:  # some file systems can't be asked
             raise

@@ -9,6 +9,7 @@ left out by whoever asks for the list, and named.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import os
 import re
@@ -23,13 +24,14 @@ from pathlib import Path
 
 from hakmem import native, process, servers
 from hakmem.errors import LabError
-from hakmem.measure import CEILING, Sample, Variant, values_of
+from hakmem.measure import CEILING, SameOutput, Sample, Variant, values_of
 from hakmem.suite import LONG
 
 INPUTS = Path(__file__).resolve().parent / "inputs"
 SYSTEM_PYTHON = "/usr/bin/python3"
 PYTHON = SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
 TIMEOUT_S = 180
+MOST_WRITTEN = 256 << 20  # by a program, which may have removed it before it fails
 GROUP = "programs"
 
 Values = dict[str, str]
@@ -76,9 +78,10 @@ def installed(program: Program) -> list[str] | None:
 @cache
 def _work() -> Path:
     """A folder for what is prepared once, gone when this process ends. Others may look into it: servers that refuse to
-    be root run as somebody else."""
+    be root run as somebody else. It is locked, and so systemd-tmpfiles doesn't take what gets old in it."""
     folder = Path(tempfile.mkdtemp(prefix="hakmem-programs-"))
     folder.chmod(0o755)
+    fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -97,7 +100,7 @@ class ProgramCase:
 
     program: Program
     paths: list[str]
-    same_output: bool = True
+    same_output: SameOutput = "on a machine"
     seconds: float = 0  # that a service is kept busy
 
     @property
@@ -119,13 +122,11 @@ class ProgramCase:
         cwd.chmod(0o777)
         try:
             return self._run_in(cwd, program, variant)
-        except OSError as error:
-            if error.errno in process.NO_ROOM:
+        except (LabError, OSError) as error:  # also of what made its inputs
+            if isinstance(error, OSError) and error.errno in process.NO_ROOM:
                 raise
-            raise LabError(f"{program.name}: {error}") from None
-        except LabError:  # also of what made its inputs
-            process.expect_room(cwd)
-            raise
+            process.expect_room(cwd, MOST_WRITTEN)
+            raise error if isinstance(error, LabError) else LabError(f"{program.name}: {error}") from None
         finally:
             shutil.rmtree(cwd, ignore_errors=True)
 

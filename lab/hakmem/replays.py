@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hakmem import native, suite, trace, words
-from hakmem.measure import Sample, Variant
+from hakmem.measure import SameOutput, Sample, Variant
 
 SUFFIX = f".trace{trace.PACKED}"
 FULL_EVENTS = 20_000_000  # at least 10 M operations: a realloc is one, of two events
@@ -56,7 +56,7 @@ class ReplayCase:
     source: str  # the name of a shipped trace, or a file of the machine that it runs on
     program: str
     arguments: tuple[str, ...]  # after the trace's
-    same_output: bool = True
+    same_output: SameOutput = "everywhere"
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hakmem import native, process
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Variant, values_of
+from hakmem.measure import SameOutput, Sample, Variant, values_of
 
 CLOSING = re.compile(
     r"^allocator (?P<allocator>.+)\n"
@@ -52,7 +52,7 @@ class BenchCase:
     words: tuple[str, ...]
     by_wall: bool = False
     is_timed: bool = False
-    same_output: bool = True
+    same_output: SameOutput = "everywhere"
     timeout_s: int = TIMEOUT_S
 
     @property

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from hakmem import ab, behaviours, comparison, statistics, words
 from hakmem.allocators import hakmem
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
-from hakmem.ledger import Record
+from hakmem.ledger import Record, Series
 from hakmem.measure import Case, Failure, Outcome, Place, Step, Turn, Variant
 from hakmem.report.model import Report
 from hakmem.settings import Knob
@@ -45,6 +47,8 @@ BUDGET = "budget: "
 TOLERATED = 1.02  # time of a finalist that saves memory, as a ratio to the default's
 TIMES = ("cost_ns", "cpu_s")  # a case is judged by the first that it has
 MEMORIES = ("mean_rss_bytes", "peak_rss_bytes")
+
+TIME = "CPU time: of an operation where it goes on for a time, else of all of it"  # of cases of which some have either
 
 Row = tuple[str, float, float]  # a setting, with its time and memory as ratios to the default's
 
@@ -318,6 +322,22 @@ def _time_of(record: Record, case: str) -> str:
     return next((name for name in TIMES if any(record.values(case, side, name) for side in record.variants)), "")
 
 
+def _with_one_time(record: Record) -> Record:
+    """With the time by which each case is judged under one name, in seconds."""
+    times = [
+        Series(
+            case=one.case,
+            variant=one.variant,
+            metric=TIME,
+            unit="s",
+            values=[value / 1e9 if one.unit == "ns" else value for value in one.values],
+        )
+        for one in record.series
+        if one.metric == _time_of(record, one.case)
+    ]
+    return msgspec.structs.replace(record, series=[*record.series, *times])
+
+
 def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | None:
     """The fixed setting that is shown to be fastest, and its ratio of time to the default's; None: none is."""
     metric = _time_of(record, case)
@@ -332,9 +352,10 @@ def headroom(record: Record, case: str) -> tuple[str, statistics.Interval] | Non
 
 
 def report(record: Record, kept: str | None = None) -> Report:
-    primary, *others = (name for name in TIMES if any(_time_of(record, case) == name for case in record.cases))
-    metrics = [*others, *(name for name in MEMORIES if name in record.metrics())]
-    base = comparison.report(record, "sweep", baseline=DEFAULT, primary=primary, metrics=metrics, kept=kept)
+    kinds = {_time_of(record, case) for case in record.cases} - {""}
+    primary = kinds.pop() if len(kinds) == 1 else TIME
+    timed = _with_one_time(record) if primary == TIME else record
+    base = comparison.report(timed, "sweep", baseline=DEFAULT, primary=primary, metrics=MEMORIES, kept=kept)
     summary: list[str] = []
     least = statistics.minimum_rounds(_each_of(record))
     for case in record.cases:

@@ -10,7 +10,7 @@ import pytest
 from hakmem import bisect, settings
 from hakmem.bisect import Answer, Bisection, SkipError
 from hakmem.errors import LabError, NegativeError
-from hakmem.measure import CommandCase, Sample, Variant
+from hakmem.measure import CommandCase, SameOutput, Sample, Variant
 from hakmem.statistics import Interval
 
 # ---- The search ------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Timed:
 
     name = "timed"
     command: Sequence[str] = ("timed",)
-    same_output = True
+    same_output: SameOutput = "everywhere"
 
     def __init__(self) -> None:
         self.runs: list[str] = []
@@ -248,7 +248,7 @@ def test_a_bad_commit_that_is_not_worse_is_the_answer_no(toy: Toy) -> None:
 def test_a_good_commit_that_fails_ends_the_search(toy: Toy) -> None:
     good = toy.commit("1.00 crash")
     toy.commit("1.10")
-    with pytest.raises(LabError, match="crashed") as raised:
+    with pytest.raises(LabError, match="^the good commit: crashed") as raised:
         run(toy, good)
     assert not isinstance(raised.value, SkipError)
     toy.commit("2 broken")
@@ -273,7 +273,7 @@ def test_a_commit_without_a_figure_that_has_a_ratio_is_skipped_and_a_good_one_en
     good, middle, bad = (toy.commit(seconds) for seconds in ("2.00", without, "3.00"))
     report, _ = run(toy, good, case=Faulting(), metric="major_faults")
     assert (report.first_bad, report.suspects) == (bad, [middle, bad])
-    with pytest.raises(LabError, match="not every run of timed has a major_faults above 0") as raised:
+    with pytest.raises(LabError, match="^the good commit: not every run of timed has a major_faults") as raised:
         run(toy, middle, case=Faulting(), metric="major_faults")
     assert not isinstance(raised.value, SkipError)
 

@@ -262,6 +262,12 @@ def test_what_a_machine_has_prepared_is_there_in_its_later_rounds(three: Machine
     assert (done.rounds, done.failures) == (4, [])
 
 
+def test_machines_that_did_different_work_are_told(three: Machines) -> None:
+    words = ["compare", "-n", "9", "--on", three.address, "--", "sh", "-c", "echo $SLOW_MACHINE"]
+    done = CliRunner().invoke(cli.cli, words)
+    assert done.exit_code == 0 and "not every machine printed the same" in done.output, done.output
+
+
 def test_what_fails_there_is_told(three: Machines) -> None:
     words = ["compare", "-n", "2", "--on", three.address, "--", "sh", "-c", "exit 3"]
     done = CliRunner().invoke(cli.cli, words)

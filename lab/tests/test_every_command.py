@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from hakmem import cli, native
 
 # Arguments with which a command has something to do: as little as can be. {pid} is a process on hakmem.
@@ -276,6 +277,16 @@ def test_a_command_that_is_interrupted_ends_with_one_line(
     with pytest.raises(SystemExit) as ended:
         cli.main(["run"])
     assert (ended.value.code, capsys.readouterr().err) == (130, "hakmem: interrupted\n")
+
+
+@pytest.mark.parametrize("returned", [None, 0, 1, 3])
+def test_what_a_command_returns_is_its_exit_status(returned: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process, and where a test calls it."""
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: click.Command("run", callback=lambda: returned))
+    assert CliRunner().invoke(cli.cli, ["run"]).exit_code == (returned or 0)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run"])
+    assert ended.value.code == (returned or 0)
 
 
 @every_command

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import pytest
 from hakmem import measure
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
-from hakmem.measure import Done, Failure, OnRun, Outcome, Sample, Step, Turn, Variant
+from hakmem.measure import Done, Failure, OnRun, Outcome, SameOutput, Sample, Step, Turn, Variant
 
 Behaviour = Callable[[str, int], Sample]  # of a variant's name and the number of its run, from 0
 
@@ -21,7 +22,7 @@ class Scripted:
 
     command: Sequence[str] = ("scripted",)
 
-    def __init__(self, behaviour: Behaviour, name: str = "case", same_output: bool = True) -> None:
+    def __init__(self, behaviour: Behaviour, name: str = "case", same_output: SameOutput = "on a machine") -> None:
         self.behaviour, self.name, self.same_output = behaviour, name, same_output
         self.order: list[str] = []
 
@@ -166,7 +167,11 @@ def test_a_machine_on_which_nothing_succeeds_is_left_out(names: tuple[str, ...],
 
 
 class Different(Machines):
-    """What a program prints goes by the machine; on the last one an allocator breaks it."""
+    """What a program prints goes by the version that the machine has; on the last machine an allocator breaks it."""
+
+    def __init__(self, *names: str, versions: Mapping[str, str] | None = None) -> None:
+        super().__init__(*names)
+        self.versions = versions or {name: name for name in names}
 
     def outcome(self, name: str, turn: Turn) -> Outcome:
         found = super().outcome(name, turn)
@@ -174,7 +179,7 @@ class Different(Machines):
         return replace(
             found,
             samples=[
-                (case, one, replace(sample, digest="wrong" if (name, one) == broken else name))
+                (case, one, replace(sample, digest="wrong" if (name, one) == broken else self.versions[name]))
                 for case, one, sample in found.samples
             ],
         )
@@ -183,19 +188,79 @@ class Different(Machines):
 @pytest.mark.parametrize("names", [("old", "new", "good"), ("good",)])
 @pytest.mark.parametrize("trusted", ["a", "glibc"])
 def test_outputs_are_compared_within_each_machine(names: tuple[str, ...], trusted: str) -> None:
-    """Its compiler is of another version, say."""
+    """Its compiler is of another version, say, or it lacks what a command reads: then it did other work."""
+    told = ["case: not every machine printed the same"] if len(names) > 1 else []
     among = variants(trusted, "b", "c")
     done = measure.measure([Scripted(numbered)], among[::2], 6, warmup=0, place=Different(*names))
-    assert done.failures == [] and len(done.values("case", trusted, "wall_s")) == 6
+    assert done.failures == [] and len(done.values("case", trusted, "wall_s")) == 6 and done.notes == told
     done = measure.measure([Scripted(numbered)], among, 6, warmup=0, place=Different(*names))
     (failure,) = done.failures
     assert failure.variant == "b" and failure.reason.endswith(f"wrong, expected {names[-1]}")
+    assert (f"its output on {names[-1]} is not" in failure.reason) == (len(names) > 1)
     assert done.values("case", "b", "wall_s") == [] and len(done.values("case", "c", "wall_s")) == 6
-    printing = Scripted(numbered, same_output=False)
-    assert measure.measure([printing], among[::2], 6, warmup=0, place=Different(*names)).notes == []
+    printing = Scripted(numbered, same_output="nowhere")
+    assert measure.measure([printing], among[::2], 6, warmup=0, place=Different(*names)).notes == told
     done = measure.measure([printing], among, 6, warmup=0, place=Different(*names))
     said = f"case: each run under {trusted}, c printed the same, each under b something else"
-    assert (done.failures, done.notes) == ([], [said])
+    assert (done.failures, done.notes) == ([], [said, *told])
+
+
+def test_work_that_is_the_same_everywhere_is_compared_across_machines() -> None:
+    """One has an older build of a benchmark, say."""
+    names = ("m1", "m2", "old")
+    place = Different(*names, versions={"m1": "1", "m2": "1", "old": "2"})
+    with pytest.raises(LabError, match="^case under glibc, c: its output on old is not .*: 2, expected 1$"):
+        measure.measure(
+            [Scripted(numbered, same_output="everywhere")], variants("glibc", "c"), 6, warmup=0, place=place
+        )
+
+
+def test_of_two_the_one_is_wrong_that_differs_from_what_other_machines_say() -> None:
+    names = ("m1", "m2", "m3", "m4")
+    place = Different(*names, versions=dict.fromkeys(names, "right"))
+    for order in (("a", "b"), ("b", "a")):
+        done = measure.measure([Scripted(numbered)], variants(*order), 8, warmup=0, place=place)
+        (failure,) = done.failures
+        assert failure.variant == "b" and failure.reason.endswith(
+            "output on m4 is not that of other runs: wrong, expected right"
+        )
+
+
+def test_who_is_wrong_on_several_machines_has_failed_once() -> None:
+    class Wrong(Different):
+        def outcome(self, name: str, turn: Turn) -> Outcome:
+            found = super().outcome(name, turn)
+            samples = [(case, one, replace(of, digest=f"{of.digest} {one == 'b'}")) for case, one, of in found.samples]
+            return replace(found, samples=samples)
+
+    place = Wrong("m1", "m2", versions={"m1": "1", "m2": "2"})
+    done = measure.measure([Scripted(numbered)], variants("glibc", "b"), 4, warmup=0, place=place)
+    assert [failure.variant for failure in done.failures] == ["b"]
+
+
+def test_who_is_wrong_does_not_go_by_chance() -> None:
+    """Where nothing tells it is the later one."""
+    for number in range(16):
+        case = Scripted(printing(a=[f"{number} a"] * 2, b=[f"{number} b"] * 2))
+        done = measure.measure([case], variants("a", "b"), 2, warmup=0)
+        assert [failure.variant for failure in done.failures] == ["b"]
+
+
+def test_what_varies_anyway_says_nothing_of_machines() -> None:
+    """The time of day, say."""
+
+    class Timed(Machines):
+        def outcome(self, name: str, turn: Turn) -> Outcome:
+            found = super().outcome(name, turn)
+            return replace(
+                found,
+                samples=[(case, one, replace(sample, digest=f"{next(clock)}")) for case, one, sample in found.samples],
+            )
+
+    clock = itertools.count()
+    printing = Scripted(numbered, same_output="nowhere")
+    done = measure.measure([printing], variants("a", "b"), 6, warmup=0, place=Timed("m1", "m2"))
+    assert done.notes == ["case: not every run printed the same"]
 
 
 class Breaking(Machines):
@@ -238,6 +303,38 @@ def test_when_nothing_succeeds_any_more_whole_rounds_are_kept() -> None:
     }
     assert done.notes == ["3 of 10 rounds: nothing of the next one has succeeded"]
     assert case.order.count("a") == 4  # nothing is asked again
+
+
+class Overlapping(Machines):
+    """B begins a round without what failed on A, which then turns out to be A's fault."""
+
+    def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
+        def begun(name: str) -> Turn:
+            turn = next_turn(name)
+            assert turn is not None
+            return turn
+
+        def whole(name: str, turn: Turn) -> Done:
+            left = [one for one in turn.variants if ("case", one.name) not in turn.left_out]
+            return Done(name, turn, self.outcome(name, replace(turn, variants=left)))
+
+        yield whole("A", begun("A"))
+        turn = begun("A")
+        broken = Failure("case", "b", turn.round, "prog: command not found")
+        found = self.outcome("A", replace(turn, variants=turn.variants[:1]))
+        yield Done("A", turn, replace(found, failures=[broken]))
+        late, last = begun("B"), begun("A")
+        assert late.left_out == {("case", "b")}
+        yield Done("A", last, self.outcome("bare", last))
+        yield whole("B", late)
+        while (more := next_turn("B")) is not None:
+            yield whole("B", more)
+
+
+def test_a_round_that_lacks_what_was_taken_back_is_run_again() -> None:
+    done = measure.measure([Scripted(numbered)], variants("a", "b"), 5, warmup=0, place=Overlapping("A", "B"))
+    assert (done.rounds, done.failures, done.blocks) == (5, [], ["A", "B", "B", "B", "B"])
+    assert len(done.samples["case"]["a"]) == len(done.samples["case"]["b"]) == 5
 
 
 def failing(variant: str, at_run: int) -> Behaviour:
@@ -309,7 +406,7 @@ def test_what_runs_remark_is_noted_once() -> None:
 
 
 def test_output_that_may_differ_is_worth_a_note_only() -> None:
-    case = Scripted(printing(a=["1", "2"], b=["3", "4"]), same_output=False)
+    case = Scripted(printing(a=["1", "2"], b=["3", "4"]), same_output="nowhere")
     done = measure.measure([case], variants("a", "b"), 2, warmup=0)
     assert done.failures == [] and done.notes == ["case: not every run printed the same"]
     assert len(done.values("case", "a", "wall_s")) == 2
@@ -328,7 +425,7 @@ def test_output_that_may_differ_is_worth_a_note_only() -> None:
     ],
 )
 def test_output_that_goes_by_the_variant_is_told_from_chance(digests: Mapping[str, str], said: str) -> None:
-    case = Scripted(printing(**{name: list(some) for name, some in digests.items()}), same_output=False)
+    case = Scripted(printing(**{name: list(some) for name, some in digests.items()}), same_output="nowhere")
     done = measure.measure([case], variants(*digests), len(digests["a"]), warmup=0)
     assert done.notes == [f"case: {said}"]
 

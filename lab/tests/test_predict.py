@@ -19,7 +19,7 @@ from hakmem import allocators, delays, measure, native, predict, process
 from hakmem.allocators import Allocator
 from hakmem.delays import COUNTED, PLAIN, Counts, Tally
 from hakmem.errors import LabError
-from hakmem.measure import CommandCase, Measurement, Sample, Variant
+from hakmem.measure import CommandCase, Measurement, SameOutput, Sample, Variant
 from hakmem.statistics import Interval
 
 PREDICT = [sys.executable, "-m", "hakmem", "predict"]
@@ -328,7 +328,7 @@ def test_delays_add_a_share_and_are_not_made_where_nothing_calls() -> None:
 class Named:
     name: str
     command: tuple[str, ...] = ()
-    same_output: bool = False
+    same_output: SameOutput = "nowhere"
 
     def supports(self, variant: Variant) -> bool:
         return True

@@ -4,6 +4,7 @@ python."""
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -161,6 +162,40 @@ def test_nor_is_what_finds_no_room_for_its_inputs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "posix_fallocate", answer)
     with pytest.raises(OSError, match="No space left"):
         case(copied).run(GLIBC)
+
+
+@pytest.mark.parametrize("how", ["set_up", "run"])
+def test_nor_is_what_had_removed_what_it_had_no_room_for(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database's log, a compiler's assembly: there is room for a little when it has ended, or its client is told."""
+
+    def answer(descriptor: int, start: int, length: int) -> None:
+        if length > 16 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def copy(values: Mapping[str, str]) -> None:
+        raise LabError("can't copy")
+
+    def reset(*_: object, **__: object) -> process.Run:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    if how == "run":
+        monkeypatch.setattr(process, "run", reset)
+    failing = replace(SHELL, set_up=copy if how == "set_up" else None)
+    with pytest.raises(LabError, match="can't copy|reset by peer"):
+        case(failing).run(GLIBC)
+    monkeypatch.setattr(os, "posix_fallocate", answer)
+    with pytest.raises(OSError, match="No space left"):
+        case(failing).run(GLIBC)
+
+
+def test_what_gets_old_while_it_is_used_stays() -> None:
+    """systemd-tmpfiles passes over a folder that somebody has locked."""
+    descriptor = os.open(programs._work(), os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
 
 
 def test_unknown_and_missing_programs() -> None:

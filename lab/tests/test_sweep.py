@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hakmem import behaviours, cli, measure, native, process, settings, sweep
@@ -14,10 +15,23 @@ from hakmem.allocators import Allocator
 from hakmem.behaviours import BehaviourCase
 from hakmem.errors import LabError
 from hakmem.ledger import VariantFacts
-from hakmem.measure import Case, CommandCase, Done, Here, OnRun, Outcome, Sample, Turn, Variant, run_turn
+from hakmem.measure import (
+    Case,
+    CommandCase,
+    Done,
+    Here,
+    OnRun,
+    Outcome,
+    SameOutput,
+    Sample,
+    Turn,
+    Variant,
+    run_turn,
+)
+from hakmem.report.model import Comparison, Table
 from hakmem.settings import Knob
 from hakmem.suite import BenchCase
-from sample_record import record
+from sample_record import MACHINE, record
 
 HELP = """\
 hakmem: settings (value, default, meaning)
@@ -90,7 +104,7 @@ class Bowl:
 
     name: str = "bowl"
     command: Sequence[str] = ("bowl",)
-    same_output: bool = True
+    same_output: SameOutput = "everywhere"
     count: int = 0
 
     def supports(self, variant: Variant) -> bool:
@@ -281,7 +295,7 @@ def test_a_benchmark_that_goes_on_for_a_time_is_judged_by_what_it_does_in_it(mon
     assert done.exit_code == 0, done.output
     assert "larson 1: the fastest fixed setting is decay_ms=4000, 0.500" in done.output
     assert "hot: no fixed setting is shown to be faster than the default." in done.output
-    assert "CPU time of an operation" in done.output
+    assert done.output.count("CPU time") == 1 and f"{sweep.TIME}: less is better" in done.output
 
 
 @pytest.mark.parametrize(
@@ -346,3 +360,28 @@ def test_too_few_rounds_do_not_show_that_nothing_is_faster(rounds: int, said: st
     }
     (summary,) = sweep.report(record(values, variants=facts)).summary
     assert summary.startswith(f"true: {said}")
+
+
+def test_each_case_is_shown_by_the_time_that_it_is_judged_by() -> None:
+    """One table with all of them, and none of what is the same by construction."""
+    values = {
+        ("hot", "default", "cpu_s"): [1.0] * 12,
+        ("hot", "fixed", "cpu_s"): [1.0] * 12,
+        ("larson", "default", "cpu_s"): [1.0] * 12,
+        ("larson", "fixed", "cpu_s"): [1.0] * 12,
+        ("larson", "default", "cost_ns"): [16.0] * 12,
+        ("larson", "fixed", "cost_ns"): [4.0] * 12,
+    }
+    facts = {
+        name: VariantFacts(allocator="hakmem", library=None, sha256=None, settings={sweep.FIXED: "0"})
+        for name in ("default", "fixed")
+    }
+    machines = {name: msgspec.structs.replace(MACHINE, cpu=name) for name in ("one", "other")}
+    shown = sweep.report(record(values, variants=facts, machines=machines, blocks=[*machines] * 6))
+    times, by_machine = shown.sections
+    assert isinstance(times, Comparison) and isinstance(by_machine, Table)
+    assert [case.name for case in times.cases] == ["hot", "larson"] and times.title == sweep.TIME
+    assert times.cases[1].entry("default").values == pytest.approx([16e-9] * 12)
+    assert times.mean is not None and (mean := times.mean.entry("fixed").ratio) is not None
+    assert mean.estimate == pytest.approx(0.5)
+    assert by_machine.title == "CPU time by machine" and all("-" not in row for row in by_machine.rows)

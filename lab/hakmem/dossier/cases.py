@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hakmem import process
 from hakmem.errors import LabError
-from hakmem.measure import Sample, Variant, values_of
+from hakmem.measure import SameOutput, Sample, Variant, values_of
 
 TRIM = {"ALLOCATOR_WITNESS_TRIM": "1"}
 LATENCY = "p99_s"
@@ -79,7 +79,7 @@ class DossierCase:
     timeout_s: float | None = None
     counts_calls: bool = True
     goes_by_latency: bool = False  # then a run without it says nothing
-    same_output: bool = False  # rule.py compares digests itself: a program may print something else each time
+    same_output: SameOutput = "nowhere"  # rule.py compares digests itself: a program may print something else each time
 
     @property
     def name(self) -> str:
