@@ -18,6 +18,10 @@ static size_t alignment_of(int flags) {
     return alignment > HAK_ALIGNMENT ? alignment : HAK_ALIGNMENT;
 }
 
+static bool is_small_as_asked(size_t size, int flags) {
+    return size <= HAK_SMALL_MAX && alignment_of(flags) <= HAK_SMALL_MAX;
+}
+
 static bool is_uncached(int flags) { return (flags & TCACHE) == HAK_MALLOCX_TCACHE_NONE; }
 
 static void clear_rest(void *block, size_t first) {
@@ -38,11 +42,12 @@ size_t hak_nallocx(size_t size, int flags) {
 static void *alloc_as_asked(size_t size, int flags) {
     HAK_WALKABLE();
     size_t alignment = alignment_of(flags), bytes = hak_nallocx(size, flags);
-    bool is_small = size <= HAK_SMALL_MAX && alignment <= HAK_SMALL_MAX, clears = (flags & HAK_MALLOCX_ZERO) != 0;
-    if (clears && !is_small && alignment == HAK_ALIGNMENT) return hak_calloc(1, bytes == 0 ? size : bytes);
-    void *block = is_small && is_uncached(flags) ? hak_front_alloc_uncached(bytes, HAK_CALLER())
-                  : alignment == HAK_ALIGNMENT   ? hak_front_alloc(size, HAK_CALLER())
-                                                 : hak_aligned_alloc(alignment, size);
+    bool clears = (flags & HAK_MALLOCX_ZERO) != 0;
+    if (clears && !is_small_as_asked(size, flags) && alignment == HAK_ALIGNMENT)
+        return hak_calloc(1, bytes == 0 ? size : bytes);
+    void *block = is_small_as_asked(size, flags) && is_uncached(flags) ? hak_front_alloc_uncached(bytes, HAK_CALLER())
+                  : alignment == HAK_ALIGNMENT                         ? hak_front_alloc(size, HAK_CALLER())
+                                                                       : hak_aligned_alloc(alignment, size);
     if (block != NULL && clears) clear_rest(block, 0);
     return block;
 }
@@ -79,9 +84,11 @@ static bool suits_realloc(size_t had, size_t size, int flags) {
            (stays_large || !is_uncached(flags));
 }
 
-/* The block has the alignment, and the size uses half of it. A large object doesn't become a small one where it is. */
+/* The block has the alignment and all that such blocks have, and the size uses half of it. A large object doesn't become
+ * a small one where it is. */
 static bool suits_as_it_is(const void *block, size_t had, size_t size, int flags) {
-    return size <= had && size > had / 2 && (had > HAK_SMALL_MAX) == (size > HAK_SMALL_MAX) &&
+    bool is_same_kind = (had <= HAK_SMALL_MAX) == is_small_as_asked(size, flags);
+    return hak_nallocx(size, flags) <= had && size > had / 2 && is_same_kind &&
            (uintptr_t)block % alignment_of(flags) == 0;
 }
 

@@ -753,19 +753,12 @@ static bool is_right_size(const struct hak_place *place, size_t alignment, size_
     return least <= place->bytes && (least > place->bytes / 2 || place->bytes <= (size_t)4 * HAK_ALIGNMENT);
 }
 
-/* A block that lies at a multiple of the alignment by chance, more than half of it used: rallocx has left it. */
-static HAK_COLD bool has_alignment_by_chance(const struct hak_place *place, size_t alignment, size_t size) {
-    return place->kind == HAK_PLACE_SMALL && alignment > HAK_ALIGNMENT && place->start % alignment == 0 &&
-           size <= place->bytes && size > place->bytes / 2;
-}
-
 void hak_front_check_size(const void *block, size_t alignment, size_t size) {
     uint32_t size_class = find_class_of_start(block);
     size_t usable = hak_usable_bytes(size_class);
     struct hak_place place = {.kind = HAK_PLACE_SMALL, .start = (uintptr_t)block, .bytes = usable};
     if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) place = hak_region_find((uintptr_t)block);
     if (block == NULL || place.start != (uintptr_t)block || is_right_size(&place, alignment, size)) return;
-    if (has_alignment_by_chance(&place, alignment, size)) return;
     hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, place.bytes);
 }
 
