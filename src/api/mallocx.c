@@ -84,8 +84,8 @@ static bool suits_realloc(size_t had, size_t size, int flags) {
            (stays_large || !is_uncached(flags));
 }
 
-/* The block has the alignment and all that such blocks have, and the size uses half of it. A large object doesn't become
- * a small one where it is. */
+/* The block has the alignment and all that such blocks have, and the size uses half of it. A large object doesn't
+ * become a small one where it is. */
 static bool suits_as_it_is(const void *block, size_t had, size_t size, int flags) {
     bool is_same_kind = (had <= HAK_SMALL_MAX) == is_small_as_asked(size, flags);
     return hak_nallocx(size, flags) <= had && size > had / 2 && is_same_kind &&
