@@ -52,7 +52,9 @@ HAK_API void *hak_pvalloc(size_t size) __attribute__((malloc));
 HAK_API int hak_posix_memalign(void **block, size_t alignment, size_t size);
 
 /* The bytes of the block that may be used, all of them writable: at least what was asked for. 0 for NULL. It stays the
- * same until the block is resized or freed, and hak_realloc to a larger size keeps all of these bytes. */
+ * same until the block is resized or freed, and hak_realloc to a larger size keeps all of these bytes. Where a compiler
+ * checks sizes (_FORTIFY_SOURCE), it ends a program that writes more than was asked for: hak_alloc_at_least takes all
+ * bytes from the start. */
 HAK_API size_t hak_malloc_usable_size(void *block);
 
 /* A size to ask for instead of `size`, which costs nothing more: a block of `size` bytes has at least so many usable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +150,23 @@ def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path)
     command = [sys.executable, "-m", "hakmem", "compare", "-n", "2", "--warmup", "0", "--", sys.executable, "load.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "peak RSS: less is better" in done.stdout, done.stderr
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
+def test_the_load_of_the_guide_ends_where_another_program_has_its_port(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "measure-a-service.md").read_text(encoding="utf-8")
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        for _, name, body in FENCE.findall(text):
+            (tmp_path / name).write_text(body.replace("8123", str(other.server_port)))
+        done = subprocess.run([sys.executable, "load.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        other.shutdown()
+    assert done.returncode == 1 and done.stderr.endswith("the service has ended by itself\n")
 
 
 def test_the_example_of_pins_is_one(tmp_path: Path) -> None:

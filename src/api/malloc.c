@@ -230,6 +230,19 @@ static void *public_reallocarray(void *block, size_t count, size_t size) {
     return reallocate_array(block, count, size, public_realloc);
 }
 
+/* By its public name, and without a look at the size, as glibc's do: a program that has a malloc of its own may have
+ * neither of these; and some pass the largest of several sizes (GLib's g_free). */
+static void public_free_sized(void *block, size_t size) {
+    extern void public_free(void *) __asm__("free");
+    (void)size;
+    public_free(block);
+}
+
+static void public_free_aligned_sized(void *block, size_t alignment, size_t size) {
+    (void)alignment;
+    public_free_sized(block, size);
+}
+
 static int trim(size_t pad) {
     (void)pad;
     return hak_purge() > 0;
@@ -324,8 +337,8 @@ HAK_OVERRIDE(hak_posix_memalign, posix_memalign, (void **, size_t, size_t), int)
 HAK_OVERRIDE(hak_valloc, valloc, (size_t), void *);
 HAK_OVERRIDE(hak_pvalloc, pvalloc, (size_t), void *);
 HAK_OVERRIDE(hak_malloc_usable_size, malloc_usable_size, (void *), size_t);
-HAK_OVERRIDE(hak_free_sized, free_sized, (void *, size_t), void);
-HAK_OVERRIDE(hak_free_aligned_sized, free_aligned_sized, (void *, size_t, size_t), void);
+HAK_OVERRIDE(public_free_sized, free_sized, (void *, size_t), void);
+HAK_OVERRIDE(public_free_aligned_sized, free_aligned_sized, (void *, size_t, size_t), void);
 HAK_OVERRIDE(trim, malloc_trim, (size_t), int);
 HAK_OVERRIDE(print_stats, malloc_stats, (void), void);
 HAK_OVERRIDE(set_parameter, mallopt, (int, int), int);

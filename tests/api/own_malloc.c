@@ -1,5 +1,5 @@
 /* A program that has a malloc of its own, as libc asks for it: malloc, calloc, realloc, free and no more. Preloaded hakmem
- * must not touch its blocks. */
+ * must not touch its blocks, not by the functions that the program doesn't have either. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +26,15 @@ void *malloc(size_t bytes) {
     return block;
 }
 
-void free(void *block) { (void)block; }
+void free_sized(void *block, size_t size) __attribute__((weak));
+void free_aligned_sized(void *block, size_t alignment, size_t size) __attribute__((weak));
+
+static uint32_t frees;
+
+void free(void *block) {
+    (void)block;
+    frees++;
+}
 
 void *calloc(size_t count, size_t bytes) { return malloc(count * bytes); }
 
@@ -46,7 +54,10 @@ int main(void) {
     FILE *file = fopen("/proc/self/status", "r");
     if (file != NULL && getline(&line, &length, file) < 0) is_well = false;
     free(line);
-    free(block);
     if (!is_well) fputs("reallocarray: not a block of the program's realloc\n", stderr);
-    return is_well ? 0 : 1;
+    uint32_t before = frees, sized = (free_sized != NULL) + (free_aligned_sized != NULL);
+    if (free_sized != NULL) free_sized(block, 1000);
+    if (free_aligned_sized != NULL) free_aligned_sized(block, 16, 1000);
+    if (frees != before + sized) fputs("free_sized: not the program's free\n", stderr);
+    return is_well && frees == before + sized ? 0 : 1;
 }

@@ -108,8 +108,8 @@ static void misuse_families(const char *what, void *block) {
 
 static void free_sized_as(void *block, size_t size) {
     void (*sized)(void *, size_t) = NULL;
-    *(void **)&sized = dlsym(RTLD_DEFAULT, "free_sized");
-    expect(sized != NULL, "there is no free_sized");
+    *(void **)&sized = dlsym(RTLD_DEFAULT, "hak_free_sized");
+    expect(sized != NULL, "there is no hak_free_sized");
     sized(block, size);
 }
 
@@ -545,6 +545,12 @@ static void run_right_sizes(void) {
         if (size == 0) continue;
         free_sized_as(hidden(realloc(hidden(malloc(size)), size * 2 / 3 + 1)), size * 2 / 3 + 1);
     }
+    /* The standard's takes any, as glibc's: programs pass the largest that a compiler knows of. */
+    void (*standard)(void *, size_t) = NULL;
+    *(void **)&standard = dlsym(RTLD_DEFAULT, "free_sized");
+    expect(standard != NULL, "there is no free_sized");
+    standard(hidden(malloc(24)), 4000);
+    standard(hidden(malloc(100000)), 200000);
 }
 
 /* Of objects that can't be made smaller where they are. */
