@@ -177,7 +177,7 @@ def learn(
     chosen = {sweep.setting_of(one): one for one in search.candidates()}
     if not chosen:
         return Learned(facts, [])
-    rounds = (runs - 1 - (runs - 1) // 2) // (1 + CANDIDATES) - 1  # and one to warm up
+    rounds = runs // 2 // (1 + CANDIDATES) - 1  # and one to warm up
     policies = {
         name: control.policy_text(facts["hakmem"], program, control.Learned(values, {}), [])
         for name, values in chosen.items()

@@ -20,7 +20,7 @@ static bool has_arm(const struct hak_bandit *bandit, uint32_t arm) { return (ban
 
 bool hak_bandit_has_tried_all(const struct hak_bandit *bandit) {
     for (uint32_t i = 0; i < HAK_ARM_LIMIT; i++)
-        if ((bandit->arms >> i & 1) != 0 && !(bandit->weights[i] > 0)) return false;
+        if (has_arm(bandit, i) && !(bandit->weights[i] > 0)) return false;
     return true;
 }
 
