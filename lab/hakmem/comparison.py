@@ -180,7 +180,8 @@ def _by_machine(record: Record, of: Metric, figure: Figure, baseline: str) -> li
             ratios = [words.ratio(ratio) if ratio else "-" for ratio in found]
             rows.append((name, facts.cpu, case, str(len(rounds)), *ratios))
     columns = ("machine", "processor", "case", "rounds", *others)
-    note = f"Ratios to {baseline}, of each machine's rounds alone."
+    holds = _note(CONFIDENCE, len(rows) * len(others))
+    note = f"Ratios to {baseline}, of each machine's rounds alone. {holds}"
     title = f"{of.title.partition(':')[0]} by machine"
     return [Table(title, columns, tuple(rows), (note,), words=3)] if rows else []
 

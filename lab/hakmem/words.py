@@ -42,7 +42,7 @@ def amount(value: float, unit: str) -> str:
                 return f"{figures(value / (1 << shift))} {name}"
         return f"{value:.0f} B"
     if unit == "1/s":
-        return f"{figures(value / 1e6)} M/s" if value >= 1e6 else f"{value:,.0f} /s"
+        return f"{figures(value / 1e6)} M/s" if value >= 1e6 else f"{figures(value)} /s"
     if value == int(value):
         return f"{value:,.0f} {unit}".rstrip()
     return f"{figures(value)} {unit}".rstrip()
@@ -55,15 +55,35 @@ def share(value: float) -> str:
 
 def figures(value: float) -> str:
     """Three significant figures, without an exponent."""
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+    for least, places in ((1000, 0), (100, 1), (1, 2)):
+        if round(value, places + 1) >= least:
+            return f"{value:,.{places}f}"
+    return f"{value:.3g}"
 
 
 def ratio(interval: Interval) -> str:
+    shown = places(interval, nearest_to_one(interval))
     if not interval.is_bounded:
-        return f"{interval.estimate:.3f}"
-    return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
+        return f"{interval.estimate:.{shown}f}"
+    return f"{interval.estimate:.{shown}f} ({interval.low:.{shown}f}-{interval.high:.{shown}f})"
+
+
+def nearest_to_one(interval: Interval) -> float:
+    """The end of an interval that doesn't hold 1."""
+    return interval.high if interval.high < 1 else interval.low
+
+
+def places(interval: Interval, value: float, least: int = 3) -> int:
+    """So many that a value of a ratio that is shown to differ from 1 doesn't look like 1."""
+    if not interval.is_bounded or interval.holds(1):
+        return least
+    return next((places for places in range(least, 6) if round(value, places) != 1), 6)
+
+
+def change(interval: Interval) -> str:
+    """A ratio as that by which it differs from 1."""
+    estimate, low, high = (f"{(end - 1) * 100:+.1f}" for end in (interval.estimate, interval.low, interval.high))
+    return f"{estimate} % ({low} to {high} %)" if interval.is_bounded else f"{estimate} %"
 
 
 def machine(facts: Machine) -> str:

@@ -3,17 +3,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hakmem import claims, figures, ledger, pictures, uncited
+from hakmem import claims, comparison, figures, ledger, pictures, uncited
 from hakmem.errors import LabError
 from hakmem.ledger import FailedRun
 from hakmem.report import chart
-from sample_record import MACHINE, VALUES, keep_unsigned, record
+from sample_record import MACHINE, VALUES, Values, keep_unsigned, record
 
 ID = "2026-01-02-sample"
 RATIO = 'ratio("mixed 400", hakmem, glibc, operations_per_s)'
@@ -148,6 +149,13 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "The run finishes in 7 s instead of 12 s.",
         "It needs 40 MiB where it needed 80 MiB.",
         "12 s → 7 s",
+        "It runs in 1.2 s against 2.4 s on glibc.",
+        "It ends after 1.2 s vs. 2.4 s.",
+        "It holds 40 MiB versus 80 MiB.",
+        "It ends within 7 s, compared to 12 s.",
+        "case | peak RSS\n--- | ---\nhot | 12",
+        "case | peak RSS |\n:-- | --: |\nhot | 12 |",
+        "| case | peak RSS\n|---|---\n| hot | 12",
         "Throughput rises from 12 to 25.",
         "Memory falls to 40 MiB.",
         "1/3 of the memory",
@@ -183,6 +191,8 @@ def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
         "glibc maps objects from 128 KiB on.",
         "Blocks of 64 KiB to 1 MiB; periods from 5 s to 60 s.",
         "`HAKMEM_GUARD=1/2`, a ratio in a path: a/1/2/b",
+        "option | default\n--- | ---\n`HAKMEM_PREWARM` | 0",
+        "The peak | 12\n\n---\n",
         "*Twice* it is asked, and _three_ times it answers; `a * b * c`, snake_case_names",
     ],
 )
@@ -824,6 +834,54 @@ def test_a_record_that_is_cited_is_not_listed(tree: Path) -> None:
     for hidden in ("See nothing.", f"See <!-- {LINK} --> nothing.", f"x <!-- not measured: {ID} -->1<!-- end -->"):
         (tree / "README.md").write_text(hidden + "\n")
         assert any("this table is not" in str(one) for one in claims.audit(tree))
+
+
+def rates(*cases: str, metric: str = "operations_per_s", **of: float) -> Values:
+    """Of variants, the same in each round but for a little, with a MiB each."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for case in cases:
+        for name, amount in of.items():
+            values[case, name, metric] = [amount * (1 + i / 1000) for i in range(8)]
+            values[case, name, "peak_rss_bytes"] = [1e6] * 8
+    return values
+
+
+@pytest.mark.parametrize(
+    ("variants", "told"),
+    [
+        (("hakmem", "secure", "scudo", "hardened_malloc", "ceiling"), ["secure to hakmem"]),
+        (("hakmem", "glibc", "mimalloc", "secure", "ceiling"), ["hakmem to glibc", "secure to glibc"]),
+        (("hakmem", "mimalloc", "jemalloc", "ceiling"), ["mimalloc to hakmem", "jemalloc to hakmem"]),
+        (("b", "a"), ["b to a"]),
+        (("hakmem", "ceiling"), []),
+        (("ceiling",), []),
+    ],
+)
+def test_a_record_tells_what_it_was_made_for(variants: tuple[str, ...], told: list[str]) -> None:
+    """Builds and settings of hakmem, and peers where there is nothing else. The ceiling is none to compare with."""
+    values = rates("hot", **{name: 1e6 * (1 + number) for number, name in enumerate(variants)})
+    (row,) = [line for line in uncited.listing([record(values)], str).splitlines() if ID in line]
+    assert re.findall(r"(\w+ to \w+), throughput", row) == told and (told or "one side only" in row)
+
+
+def test_each_kind_of_case_is_told_by_its_own_time() -> None:
+    mixed = {
+        **rates("hot", "mixed 400", hakmem=2e6, glibc=1e6),
+        **rates("python3", "gcc", "git", metric="wall_s", hakmem=2.0, glibc=1.0),
+    }
+    told = uncited.listing([record(mixed)], str)
+    for what, verdict, count in (("throughput (more", "better", 2), ("wall time (less", "worse", 3)):
+        assert re.search(rf"hakmem to glibc, {re.escape(what)} is better\): {verdict}, [^;]*; of {count} cases", told)
+    assert "no difference, 1.000 (1.000-1.000); of 5 cases" in told
+
+
+def test_a_record_is_one_row_whatever_its_cases_are_called() -> None:
+    told = uncited.listing([record(rates("sh -c 'a |\nb'", hakmem=2.0, glibc=1.0))], str)
+    assert "bench: sh -c 'a \\| b' |" in told
+
+
+def test_with_what_the_intervals_of_the_list_hold_is_told() -> None:
+    assert uncited.listing([record()], str).endswith("Each interval holds with 95%." + comparison.BY_CHANCE)
 
 
 def test_what_was_shown_to_be_worse_is_named() -> None:

@@ -122,6 +122,8 @@ def test_a_suite_is_told_by_machine_as_it_is_told_over_all() -> None:
     report = comparison.suite_report(record(values, machines=machines, blocks=[*machines] * 6), "suite")
     (table,) = (one for one in report.sections if isinstance(one, Table))
     assert table.title == "time by machine"
+    chance = f"Each interval holds with 95%.{comparison.BY_CHANCE}"
+    assert table.notes == (f"Ratios to glibc, of each machine's rounds alone. {chance}",)
     assert [row[-1] for row in table.rows] == ["0.500 (0.500-0.500)"] * 2
 
 
