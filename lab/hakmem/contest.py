@@ -129,7 +129,7 @@ def _ranks(side: _Side) -> list[str]:
         cells = (str(rank), who, words.ratio(mean), str(first), str(last), f"{worst}: {words.ratio(ratios[worst])}")
         lines.append("| " + " | ".join(cells) + " |")
     over = f"Geometric mean over {of_mean} cases, and in how many of all {len(side.values)} it is best and last."
-    return [*lines, "", f"{over} {comparison.holding(statistics.CONFIDENCE)}{comparison.BY_CHANCE}"]
+    return [*lines, "", f"{over} {comparison.BY_CHANCE}"]
 
 
 def _last(of_case: dict[str, list[float]]) -> str:
@@ -149,8 +149,9 @@ def _cases(side: _Side) -> list[str]:
 
 def _cell(side: _Side, case: str, name: str) -> str:
     found = side.ratio(case, name)
+    shown = f"{found.estimate:.{words.places(found, found.estimate, least=2)}f}"
     is_best = name == side.best[case] or statistics.verdict(found) is not Verdict.SLOWER
-    return f"**{found.estimate:.2f}**" if is_best else f"{found.estimate:.2f}"
+    return f"**{shown}**" if is_best else shown
 
 
 def _named(name: str) -> str:

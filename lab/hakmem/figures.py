@@ -200,7 +200,8 @@ def text(figure: Measured, find: Find) -> str:
         number: float = getattr(interval, figure.part)
         if not 0 < number < float("inf"):
             raise FigureError(f"{record.id}: {record.rounds} rounds are too few for an interval")
-        return f"{(number - 1) * 100:+.1f} %" if is_change else f"{number:.{words.places(interval, number)}f}"
+        shown = words.places(interval, number)
+        return f"{(number - 1) * 100:+.{shown - 2}f} %" if is_change else f"{number:.{shown}f}"
     return words.change(interval) if is_change else words.ratio(interval)
 
 

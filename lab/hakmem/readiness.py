@@ -268,9 +268,10 @@ def no_regression(limit_s: float) -> str:
 def compare_baselines(before: Record, now: Record) -> str:
     """Time and memory beside the C library's, as geometric means over the same work: then and now."""
     told: list[str] = []
+    holding = comparison.holding(statistics.CONFIDENCE)
     for title, figure in (("time", comparison.cost), ("peak RSS", comparison.memory)):
         then_ratios, now_ratios = (_beside(record, figure(record)) for record in (before, now))
-        shared = [case for case in then_ratios if case in now_ratios and before.cases[case] == now.cases[case]]
+        shared = [case for case in then_ratios if case in now_ratios]
         if not shared:
             raise LabError(f"{before.id} has no {title} of hakmem and glibc to compare with")
         then_means, now_means = (_means([ratios[case] for case in shared]) for ratios in (then_ratios, now_ratios))
@@ -278,11 +279,11 @@ def compare_baselines(before: Record, now: Record) -> str:
         over = f"over {len(shared)} of its {len(before.cases)} cases"
         said = f"{title} beside the C library {words.change(change)} since {before.id}, {over}"
         if statistics.decision(change, TOLERANCE) is Decision.NO_GO:
-            raise LabError(said)
+            raise LabError(f"{said}. {holding}")
         if change.high > 1 + TOLERANCE:
-            raise LabError(f"can't tell: {said}")
+            raise LabError(f"can't tell: {said}. {holding}")
         told.append(said)
-    return "; ".join(told)
+    return f"{'; '.join(told)}. {holding}"
 
 
 def _beside(record: Record, figure: comparison.Figure) -> dict[str, list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hakmem import comparison, peers, statistics, words
+from hakmem.allocators import SYSTEM
 from hakmem.ledger import Record
 from hakmem.measure import CEILING, Metric
 from hakmem.report import markdown
@@ -23,22 +24,22 @@ def listing(records: Iterable[Record], link: Callable[[str], str]) -> str:
             "one round": record.rounds == 1,
             "short": record.size != "full",
             "changed tree": not record.clean,
-            "interrupted": record.interrupted,
+            "fewer rounds than were asked for": record.interrupted,
         }
         what = ", ".join([f"{record.kind}: {', '.join(record.cases)}", *(flaw for flaw, has in flaws.items() if has)])
         shown = "; ".join([*_shown(record), *_failed(record)])
         rows.append(f"| [`{record.id}`]({link(record.id)}) | {markdown.escape(what)} | {markdown.escape(shown)} |")
-    holding = f"{comparison.holding(statistics.CONFIDENCE)}{comparison.BY_CHANCE}"
-    return "\n".join([*rows, "", holding])
+    return "\n".join([*rows, "", comparison.BY_CHANCE])
 
 
 def _sides(record: Record) -> tuple[str, list[str]]:
-    """The baseline, and what was compared with it: builds and settings of hakmem; peers only where there is no other.
-    The ceiling is no side."""
+    """The baseline, and what was compared with it: builds and settings of hakmem, and libraries of the user's; peers
+    and settings of glibc only where there is no other. The ceiling is no side."""
     names = [name for name in record.variants if name != CEILING]
     base = next((name for name in (*BASELINES, *names) if name in names), CEILING)
     others = [name for name in names if name != base]
-    return base, [name for name in others if record.variants[name].allocator not in peers.PEERS] or others
+    theirs = {*peers.PEERS, SYSTEM}
+    return base, [name for name in others if record.variants[name].allocator not in theirs] or others
 
 
 def _shown(record: Record) -> list[str]:

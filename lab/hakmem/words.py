@@ -62,27 +62,26 @@ def figures(value: float) -> str:
 
 
 def ratio(interval: Interval) -> str:
-    shown = places(interval, nearest_to_one(interval))
+    shown = places(interval)
     if not interval.is_bounded:
         return f"{interval.estimate:.{shown}f}"
     return f"{interval.estimate:.{shown}f} ({interval.low:.{shown}f}-{interval.high:.{shown}f})"
 
 
-def nearest_to_one(interval: Interval) -> float:
-    """The end of an interval that doesn't hold 1."""
-    return interval.high if interval.high < 1 else interval.low
-
-
-def places(interval: Interval, value: float, least: int = 3) -> int:
-    """So many that a value of a ratio that is shown to differ from 1 doesn't look like 1."""
+def places(interval: Interval, value: float | None = None, least: int = 3) -> int:
+    """So many that a value of a ratio that is shown to differ from 1 doesn't look like 1: the end that is nearest to 1,
+    unless told."""
     if not interval.is_bounded or interval.holds(1):
         return least
-    return next((places for places in range(least, 6) if round(value, places) != 1), 6)
+    if value is None:
+        value = interval.high if interval.high < 1 else interval.low
+    return next((count for count in range(least, 6) if round(value, count) != 1), 6)
 
 
 def change(interval: Interval) -> str:
     """A ratio as that by which it differs from 1."""
-    estimate, low, high = (f"{(end - 1) * 100:+.1f}" for end in (interval.estimate, interval.low, interval.high))
+    ends, shown = (interval.estimate, interval.low, interval.high), places(interval) - 2
+    estimate, low, high = (f"{(end - 1) * 100:+.{shown}f}" for end in ends)
     return f"{estimate} % ({low} to {high} %)" if interval.is_bounded else f"{estimate} %"
 
 

@@ -63,6 +63,12 @@ def test_what_the_rounds_do_not_tell_from_the_best_is_bold_too() -> None:
     assert of_a[1].startswith("**") and of_a[2].startswith("**") and of_a[3] == "4.00"
 
 
+def test_who_is_shown_to_be_behind_does_not_look_like_the_best() -> None:
+    behind = [3.99e6 * (1 + number / 1e4) for number in range(ROUNDS)]
+    (of_a, _) = rows("Time: every case", shown({**FIGURES, ("a", "x", "operations_per_s"): behind}))
+    assert of_a == ["a", "1.003", "**1.00**", "4.00"]
+
+
 def test_rounds_that_tell_nobody_from_the_best_are_no_contest() -> None:
     few = {key: values[:5] for key, values in FIGURES.items()}
     with pytest.raises(LabError, match="too few rounds: 5 of at least 6"):

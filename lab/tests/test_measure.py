@@ -306,7 +306,7 @@ def test_when_nothing_succeeds_any_more_whole_rounds_are_kept() -> None:
     assert case.order.count("a") == 4  # nothing is asked again
 
 
-@pytest.mark.parametrize("ends", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space"), LabError("no such file"), None])
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), LabError("no such file"), None])
 def test_a_record_says_whether_it_has_fewer_rounds_than_were_asked_for(ends: BaseException | None) -> None:
     """Whatever the reason: none of them may be chosen by how the figures look."""
 

@@ -323,6 +323,7 @@ def test_the_demo_s_columns_say_whose_they_are() -> None:
         ([0.9, 0.9, 0.9], "?0.90"),  # too few rounds to tell
         ([0.9, 0.9, 0.9, 0.9, 0.9, 0.0], "-"),
         ([1.0] * 6, "?1.00"),
+        ([0.9996] * 6, "0.9996"),
         ([0.5, 0.5, 0.9, 0.9, 0.9, 0.9], "0.67"),  # the ratio that the mark is of
     ],
 )

@@ -47,6 +47,15 @@ def test_what_is_shown_to_differ_from_one_does_not_read_as_one(interval: Interva
     assert words.ratio(interval) == said
 
 
-def test_a_change_has_its_interval_where_there_is_one() -> None:
-    assert words.change(Interval(1.05, 0.98, 1.1)) == "+5.0 % (-2.0 to +10.0 %)"
-    assert words.change(Interval(0.95, 0.0, math.inf)) == "-5.0 %"
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        (Interval(1.05, 0.98, 1.1), "+5.0 % (-2.0 to +10.0 %)"),
+        (Interval(1.004, 1.0002, 1.009), "+0.40 % (+0.02 to +0.90 %)"),
+        (Interval(0.99957, 0.9994, 0.9998), "-0.04 % (-0.06 to -0.02 %)"),
+        (Interval(1.0002, 0.9999, 1.0004), "+0.0 % (-0.0 to +0.0 %)"),
+        (Interval(0.95, 0.0, math.inf), "-5.0 %"),
+    ],
+)
+def test_a_change_has_its_interval_where_there_is_one_and_does_not_read_as_none(interval: Interval, said: str) -> None:
+    assert words.change(interval) == said

@@ -64,8 +64,8 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
 
 
 CHANCE = (
-    "?: may be chance, the 95 % interval of the ratio holds 1, or there are too few rounds for one. So may be one in "
-    "twenty of the others. -: a figure is 0."
+    "Ratios are of rounds in pairs, not of the medians. ?: may be chance, the 95 % interval of the ratio holds 1, or "
+    "there are too few rounds for one. So may be one in twenty of the others. -: a figure is 0."
 )
 
 
@@ -97,4 +97,5 @@ def _ratio(pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
     if min(min(*own, *glibc) for own, glibc in pairs.values()) <= 0:
         return "-"
     found = statistics.geometric_mean_ratio(pairs)
-    return f"{'?' if found.holds(1) else ''}{found.estimate:.2f}"
+    shown = words.places(found, found.estimate, least=2)
+    return f"{'?' if found.holds(1) else ''}{found.estimate:.{shown}f}"

@@ -98,7 +98,6 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
     from hakmem.report import html, markdown  # not before plots are known to be there
 
     record, rule, digest, status = make(plan, variants, incumbent)
-    not_written: LabError | None = None
     kept: str | None = None
 
     def shown(name: str | None) -> Report:
@@ -109,12 +108,8 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
         files.write(plan.folder / "dossier.md", markdown.render(shown(None)))
         files.write(plan.folder / "dossier.html", html.render(shown(None)))
         click.echo(f"hakmem: the dossier is {plan.folder / 'dossier.html'}", err=True)
-    except LabError as error:
-        not_written = error
     finally:  # what was measured is shown all the same
         output.finish(record, shown, **results)  # type: ignore[arg-type]
-    if not_written:
-        raise not_written
     return status
 
 

@@ -59,13 +59,13 @@ def of(comparison: Comparison) -> Grid:
 
 
 def ratio_text(ratio: Interval) -> str:
-    return f"{ratio.estimate:.{words.places(ratio, words.nearest_to_one(ratio))}f}"
+    return f"{ratio.estimate:.{words.places(ratio)}f}"
 
 
 def interval_text(ratio: Interval) -> str:
     if not ratio.is_bounded:
         return NOTHING
-    places = words.places(ratio, words.nearest_to_one(ratio))
+    places = words.places(ratio)
     return f"{ratio.low:.{places}f} to {ratio.high:.{places}f}"
 
 
