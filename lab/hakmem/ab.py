@@ -178,7 +178,7 @@ def report(record: Record, threshold: float, switches: Sequence[str] = (), kept:
     base = comparison.report(record, title, primary=COUNT if COUNT in record.metrics() else "wall_s", kept=kept)
     notes = [f"{name}: {_described(facts)}" for name, facts in record.variants.items()]
     if not switches and len(record.cases) > 1:
-        notes.append(comparison.holding(statistics.CONFIDENCE) + comparison.BY_CHANCE)
+        notes.append(comparison.BY_CHANCE)
     return replace(base, sections=tuple(sections), summary=tuple(summary), notes=(*notes, *base.notes))
 
 

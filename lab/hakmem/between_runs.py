@@ -141,6 +141,12 @@ class Learned:
         as_good = [one for one in worth if one.cost <= least * (1 + statistics.THRESHOLD)]
         return min(as_good, key=lambda one: (len(one.knobs), one.cost), default=None)
 
+    @property
+    def holding(self) -> str:
+        """Of the candidates' intervals."""
+        assert self.measurement is not None
+        return comparison.holding(_each_of(self.measurement))
+
     def policy(self, *, any_program: bool) -> str:
         assert self.best is not None and self.measurement is not None
         found = control.Learned(self.best.knobs, {})
@@ -148,7 +154,7 @@ class Learned:
         evidence = [
             f"{self.measurement.rounds} runs in turns with the default: {one.says()}" for one in self.candidates
         ]
-        return control.policy_text(self.statistics["hakmem"], program, found, evidence)
+        return control.policy_text(self.statistics["hakmem"], program, found, [*evidence, self.holding])
 
 
 def trials_of(runs: int) -> int:
@@ -203,10 +209,14 @@ def _facts(case: GivenCase) -> control.Statistics:
         return control.read(written)
 
 
+def _each_of(done: Measurement) -> float:
+    """The confidence of each interval, with which those that decide hold all together."""
+    return statistics.family_confidence((len(done.variants) - 1) * len(DECIDING))
+
+
 def _ratios(done: Measurement, case: Case, name: str) -> dict[str, Interval]:
-    """Empty where a figure that decides is missing. The intervals of these hold all together."""
-    confidence = statistics.family_confidence((len(done.variants) - 1) * len(DECIDING))
+    """Empty where a figure that decides is missing."""
     values = [(one, done.values(case.name, name, one), done.values(case.name, sweep.DEFAULT, one)) for one in SHOWN]
-    found = {one: comparison.compare(own, base, confidence) for one, own, base in values}
+    found = {one: comparison.compare(own, base, _each_of(done)) for one, own, base in values}
     ratios = {one: ratio for one, ratio in found.items() if ratio}
     return ratios if all(one in ratios for one in DECIDING) else {}

@@ -25,6 +25,7 @@ from hakmem.statistics import Interval
 
 PAIRS = 10  # of the first look at a commit
 LOOKS = 3  # each doubles the pairs; then the commit is skipped
+EACH = statistics.family_confidence(LOOKS)  # confidence of each interval
 
 
 class Answer(Enum):
@@ -83,7 +84,7 @@ def decide(take_pairs: TakePairs, limit: float) -> tuple[Answer, Interval]:
 
 def worse_by(commit: Sequence[float], good: Sequence[float], less_is_better: bool) -> Interval:
     worse, better = (commit, good) if less_is_better else (good, commit)
-    return statistics.ratio(worse, better, confidence=statistics.family_confidence(LOOKS))
+    return statistics.ratio(worse, better, confidence=EACH)
 
 
 # ---- Commits and their libraries -------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"^(?P<fence> {0,3}(?:```+|~~~+)).*?(?:^(?P=fence)|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"\d{4}-\d\d-\d\d-[a-z0-9-]*[a-z0-9]")  # a record, in text
-SENTENCE_END = re.compile(r"[.!?][*_)\"']*\s+")
+BELOW_A_HEAD = re.compile(r"[\s>]*\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?)?\s*")  # of a table
+SENTENCE_END = re.compile(r"(?<!\bvs)[.!?][*_)\"']*\s+")
 
 
 @dataclass(frozen=True, order=True)
@@ -147,9 +148,11 @@ class Document:
         """Tables that are typed by hand: rows of cells."""
         rows: list[list[Piece]] = []
         offset = 0
-        for line in [*self.without_code.splitlines(keepends=True), ""]:
+        lines = [*self.without_code.splitlines(keepends=True), ""]
+        for line, below in zip(lines, [*lines[1:], ""], strict=True):
             inside = any(marker.body_start <= offset < marker.end and marker.kind == "table" for marker in self.markers)
-            if line.lstrip().startswith("|") and not inside:
+            is_row = line.lstrip("> \t").startswith("|") or ("|" in line and (rows or BELOW_A_HEAD.fullmatch(below)))
+            if is_row and not inside:
                 rows.append(self._cells(offset, offset + len(line)))
             elif rows:
                 yield rows
@@ -158,9 +161,12 @@ class Document:
 
     def _cells(self, start: int, end: int) -> list[Piece]:
         cells: list[Piece] = []
-        for match in re.finditer(r"(?<=\|)[^|]*(?=\|)", self.without_code[start:end]):
-            at = start + match.start()
-            cells.append(Piece(at, self.prose[at : start + match.end()]))
+        row = re.fullmatch(r"[\s>]*\|?(.*?)\|?\s*", self.without_code[start:end], re.DOTALL)
+        assert row is not None
+        at = start + row.start(1)
+        for cell in row[1].split("|"):
+            cells.append(Piece(at, self.prose[at : at + len(cell)]))
+            at += len(cell) + 1
         return cells
 
     def pieces(self) -> Iterator[Piece]:
@@ -288,7 +294,8 @@ class Ledger:
         if record.size != "full":
             raise LabError(f"the record {name} is of {record.size} size: it proves that something ran, nothing else")
         if record.interrupted:
-            raise LabError(f"the record {name} was interrupted: who may stop at will stops when it looks good")
+            why = "who may stop at will stops when it looks good"
+            raise LabError(f"the record {name} has fewer rounds than were asked for: {why}")
         if record.rounds < FEWEST_ROUNDS:
             raise LabError(f"the record {name} has {record.rounds} runs of each; a figure needs {FEWEST_ROUNDS}")
         return record

@@ -21,8 +21,6 @@ from hakmem.statistics import CONFIDENCE, Interval
 
 COMPARED = ("wall_s", "cpu_s", "peak_rss_bytes", "minor_faults")
 
-BY_CHANCE = " So of many verdicts one may be by chance."
-
 Figure = Callable[[str, str], Sequence[float]]  # of a case and a variant; empty: there is none
 
 
@@ -155,12 +153,15 @@ def _each_of(verdicts: int, rounds: int) -> float:
 
 def _note(each: float, verdicts: int) -> str:
     """With what each interval of so many verdicts holds."""
-    return holding(each) + (BY_CHANCE if each == CONFIDENCE and verdicts > 1 else "")
+    return BY_CHANCE if each == CONFIDENCE and verdicts > 1 else holding(each)
 
 
 def holding(confidence: float) -> str:
     share = f"{confidence:.1%}".replace(".0%", "%")
     return f"Each interval holds with {share}."
+
+
+BY_CHANCE = f"{holding(CONFIDENCE)} So of many verdicts one may be by chance."
 
 
 def _series(record: Record, name: str) -> Figure:
@@ -180,7 +181,8 @@ def _by_machine(record: Record, of: Metric, figure: Figure, baseline: str) -> li
             ratios = [words.ratio(ratio) if ratio else "-" for ratio in found]
             rows.append((name, facts.cpu, case, str(len(rounds)), *ratios))
     columns = ("machine", "processor", "case", "rounds", *others)
-    note = f"Ratios to {baseline}, of each machine's rounds alone."
+    holds = _note(CONFIDENCE, len(rows) * len(others))
+    note = f"Ratios to {baseline}, of each machine's rounds alone. {holds}"
     title = f"{of.title.partition(':')[0]} by machine"
     return [Table(title, columns, tuple(rows), (note,), words=3)] if rows else []
 
@@ -206,7 +208,7 @@ def _report(
     load = f"load {facts.load[0]:.2f} before, {record.load_at_end[0]:.2f} after"
     short = "all" if record.size == "sanity" else ", ".join(record.short_cases)
     size = (f"Short runs (less than 1 s and 10 M operations), which show little: {short}.",) if short else ()
-    cut = ("Interrupted: whole rounds only.",) if record.interrupted else ()
+    cut = ("Fewer rounds than were asked for: whole ones only.",) if record.interrupted else ()
     also = _callers(record)
     return Report(
         title=title,

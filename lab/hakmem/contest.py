@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hakmem import catalogue, comparison, figures, machine, native, peers, statistics, words
 from hakmem.allocators import OWN, SYSTEM, Allocator
+from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.peers import store
 from hakmem.statistics import Interval, Verdict
@@ -37,10 +38,13 @@ class _Side:
         of_case = self.values[case]
         return statistics.ratio(of_case[name], of_case[self.best[case]], blocks=self.record.blocks)
 
+    def shared(self, name: str) -> list[str]:
+        """Cases that it and the baseline ran."""
+        return [case for case, of_case in self.values.items() if {name, self.baseline} <= of_case.keys()]
+
     def mean(self, name: str) -> Interval | None:
         """To the baseline, over the cases that both ran; None if there are none."""
-        shared = [of_case for of_case in self.values.values() if {name, self.baseline} <= of_case.keys()]
-        pairs = {str(number): (of[name], of[self.baseline]) for number, of in enumerate(shared)}
+        pairs = {case: (self.values[case][name], self.values[case][self.baseline]) for case in self.shared(name)}
         return statistics.geometric_mean_ratio(pairs, blocks=self.record.blocks) if pairs else None
 
     def ranked(self) -> dict[str, Interval]:
@@ -79,6 +83,7 @@ def _version(player: Allocator) -> str:
 
 def markdown(record: Record, link: Callable[[str], str]) -> str:
     """What stands on the page: the ranks, then the cases, then who took part and what failed."""
+    expect_rounds(record.rounds)
     sides = [_side(record, title, of(record)) for title, of in SIDES]
     lines = [line for note in record.notes if note.startswith(PART) for line in (f"**{note}.**", "")]
     if record.short_cases:
@@ -94,6 +99,13 @@ def markdown(record: Record, link: Callable[[str], str]) -> str:
     return "\n".join([*lines, source, "", f"    {record.command}"])
 
 
+def expect_rounds(rounds: int) -> None:
+    """That they can tell anybody from the best."""
+    least = statistics.minimum_rounds()
+    if rounds < least:
+        raise LabError(f"a contest ranks by intervals: {words.few_rounds(rounds, least)}")
+
+
 def _side(record: Record, title: str, figure: comparison.Figure) -> _Side:
     values: dict[str, dict[str, list[float]]] = {}
     for case in (case for case in record.cases if case not in record.short_cases):
@@ -106,15 +118,18 @@ def _side(record: Record, title: str, figure: comparison.Figure) -> _Side:
 def _ranks(side: _Side) -> list[str]:
     head = ("rank", "allocator", f"to {side.baseline}", "best in", "last in", "its worst case, to the best there")
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    of_mean = len(side.shared(side.baseline))
     for rank, (name, mean) in enumerate(side.ranked().items(), start=1):
         ratios = {case: side.ratio(case, name) for case, of_case in side.values.items() if name in of_case}
         worst = max(ratios, key=lambda case: ratios[case].estimate)
         first = sum(side.best[case] == name for case in ratios)
         last = sum(_last(side.values[case]) == name for case in ratios)
-        who = _named(name) + ("" if len(ratios) == len(side.values) else f" ({len(ratios)} cases)")
+        shared = len(side.shared(name))
+        who = _named(name) + ("" if shared == of_mean else f" ({shared} cases)")
         cells = (str(rank), who, words.ratio(mean), str(first), str(last), f"{worst}: {words.ratio(ratios[worst])}")
         lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, "", f"Geometric mean over {len(side.values)} cases, and in how many of them it is best and last."]
+    over = f"Geometric mean over {of_mean} cases, and in how many of all {len(side.values)} it is best and last."
+    return [*lines, "", f"{over} {comparison.BY_CHANCE}"]
 
 
 def _last(of_case: dict[str, list[float]]) -> str:
@@ -134,8 +149,9 @@ def _cases(side: _Side) -> list[str]:
 
 def _cell(side: _Side, case: str, name: str) -> str:
     found = side.ratio(case, name)
-    is_best = name == side.best[case] or statistics.verdict(found) not in (Verdict.SLOWER, Verdict.UNDECIDED)
-    return f"**{found.estimate:.2f}**" if is_best else f"{found.estimate:.2f}"
+    shown = f"{found.estimate:.{words.places(found, found.estimate, least=2)}f}"
+    is_best = name == side.best[case] or statistics.verdict(found) is not Verdict.SLOWER
+    return f"**{shown}**" if is_best else shown
 
 
 def _named(name: str) -> str:

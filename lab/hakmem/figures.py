@@ -200,11 +200,9 @@ def text(figure: Measured, find: Find) -> str:
         number: float = getattr(interval, figure.part)
         if not 0 < number < float("inf"):
             raise FigureError(f"{record.id}: {record.rounds} rounds are too few for an interval")
-        return f"{(number - 1) * 100:+.1f} %" if is_change else f"{number:.3f}"
-    if not is_change:
-        return words.ratio(interval)
-    estimate, low, high = (f"{(end - 1) * 100:+.1f}" for end in (interval.estimate, interval.low, interval.high))
-    return f"{estimate} % ({low} to {high} %)" if interval.is_bounded else f"{estimate} %"
+        shown = words.places(interval, number)
+        return f"{(number - 1) * 100:+.{shown - 2}f} %" if is_change else f"{number:.{shown}f}"
+    return words.change(interval) if is_change else words.ratio(interval)
 
 
 def _cases(record: Record, figure: Measured) -> list[str]:

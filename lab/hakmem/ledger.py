@@ -28,7 +28,7 @@ from hakmem import native, process
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.machine import Machine
-from hakmem.measure import METRICS, Measurement, Variant
+from hakmem.measure import METRICS, Case, Measurement, Variant
 
 UNSIGNED = "hakmem-record/1"
 SIGNED = "hakmem-record/2"
@@ -98,7 +98,7 @@ class Record(_Model, frozen=True, kw_only=True):
     short_cases: list[str] = []  # those of which a run was not of full size
     rounds: Annotated[int, Meta(ge=1)]
     warmup: Annotated[int, Meta(ge=0)]
-    interrupted: bool
+    interrupted: bool  # it has fewer rounds than were asked for
     cases: dict[str, list[str]]  # command of each case
     variants: dict[str, VariantFacts]
     series: list[Series]
@@ -170,13 +170,18 @@ def from_measurement(
         short_cases=short,
         rounds=measurement.rounds,
         warmup=warmup,
-        interrupted=measurement.interrupted,
-        cases={case.name: [_relative(word) for word in case.command] for case in measurement.cases},
+        interrupted=measurement.rounds < measurement.asked,
+        cases={case.name: words_of(case) for case in measurement.cases},
         variants={**facts, **before},
         series=list(_series(measurement)),
         failures=[FailedRun(**vars(failure)) for failure in measurement.failures],
         notes=[*measurement.notes, *(f"{name}: {CHANGED}" for name in changed), *unbuilt],
     )
+
+
+def words_of(case: Case) -> list[str]:
+    """What it runs, as a record has it."""
+    return [_relative(word) for word in case.command]
 
 
 def _sha256(allocator: Allocator) -> str | None:

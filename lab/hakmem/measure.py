@@ -146,6 +146,7 @@ class Measurement:
     cases: list[Case]
     variants: list[Variant]
     rounds: int = 0  # whole ones
+    asked: int = 0  # so many were to be
     interrupted: bool = False  # somebody ended it, no machine was left, or there was no room
     no_room: OSError | None = None  # why it was interrupted; None: by one of the others
     blocks: list[str] = field(default_factory=list)  # the machine of each round
@@ -354,7 +355,7 @@ def measure(
     that is lost is run again. So is one of which nothing succeeds, and its machine is left out. At least one variant of
     one case must succeed in one whole round, else LabError. Where no machine is left, or this one has no room left,
     whole rounds are kept, as they are when it is asked to end."""
-    result = Measurement(list(cases), list(variants))
+    result = Measurement(list(cases), list(variants), asked=rounds)
     result.hashes = {variant.name: variant.allocator.sha256() for variant in variants}
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
     failed: set[tuple[str, str]] = set()

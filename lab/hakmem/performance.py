@@ -62,7 +62,8 @@ _FELL = (
 )
 _CHANGE = (
     rf"\b{_FELL}\s(?:\w+\s){{0,3}}from\s(?:{_TAKEN}|{_NUMBER})\s(?:down\s|up\s)?to\s{_TAKEN}"
-    rf"|{_TAKEN}\s(?:instead\sof|in\splace\sof|rather\sthan|where\s\w+\s(?:took|needed|used))\s{_TAKEN}"
+    rf"|{_TAKEN}(?:\s\w+){{0,3}},?\s(?:instead\sof|in\splace\sof|rather\sthan|where\s\w+\s(?:took|needed|used)"
+    rf"|against|vs\.?|versus|compared\s(?:to|with))\s{_TAKEN}"
     rf"|{_TAKEN}\s?(?:→|->)\s?{_TAKEN}"
     rf"|\b{_GOOD}\s{_FELL}\s(?:(?:down|up)\s)?(?:from\s{_NUMBER}\s)?to\s{_NUMBER}"
 )

@@ -13,7 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import allocators, claims, comparison, health, ledger, machine, measure, native, process, statistics, suite
+from hakmem import (
+    allocators,
+    claims,
+    comparison,
+    health,
+    ledger,
+    machine,
+    measure,
+    native,
+    process,
+    statistics,
+    suite,
+    words,
+)
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.statistics import Decision
@@ -239,7 +252,9 @@ def no_regression(limit_s: float) -> str:
         if time.monotonic() > deadline:
             raise LabError(f"not done after {limit_s:.0f} s, in round {step.round} of {step.rounds}")
 
-    cases = [case for case in suite.resolve() if case.name in before.cases]
+    cases = [case for case in suite.resolve() if before.cases.get(case.name) == ledger.words_of(case)]
+    if not cases:
+        raise LabError(f"no benchmark is as it was for {before.id}: hakmem baseline --keep baseline")
     variants = measure.variants([allocators.hakmem(), allocators.glibc()])
     done = measure.measure(cases, variants, ROUNDS, on_step=on_step)
     done.expect_whole()
@@ -251,30 +266,36 @@ def no_regression(limit_s: float) -> str:
 
 
 def compare_baselines(before: Record, now: Record) -> str:
-    """Time and memory beside the C library's, as geometric means over the cases both have: then and now."""
+    """Time and memory beside the C library's, as geometric means over the same work: then and now."""
     told: list[str] = []
-    shared = [case for case in before.cases if case in now.cases]
-    for title, figure in (("time", comparison.cost), ("peak RSS", _peak)):
-        then_means, now_means = (_beside(record, figure(record), shared) for record in (before, now))
+    holding = comparison.holding(statistics.CONFIDENCE)
+    for title, figure in (("time", comparison.cost), ("peak RSS", comparison.memory)):
+        then_ratios, now_ratios = (_beside(record, figure(record)) for record in (before, now))
+        shared = [case for case in then_ratios if case in now_ratios]
+        if not shared:
+            raise LabError(f"{before.id} has no {title} of hakmem and glibc to compare with")
+        then_means, now_means = (_means([ratios[case] for case in shared]) for ratios in (then_ratios, now_ratios))
         change = statistics.ratio(now_means, then_means, paired=False)
-        percent = f"{title} beside the C library {(change.estimate - 1) * 100:+.1f} % since {before.id}"
+        over = f"over {len(shared)} of its {len(before.cases)} cases"
+        said = f"{title} beside the C library {words.change(change)} since {before.id}, {over}"
         if statistics.decision(change, TOLERANCE) is Decision.NO_GO:
-            raise LabError(percent)
-        told.append(percent)
-    return "; ".join(told)
+            raise LabError(f"{said}. {holding}")
+        if change.high > 1 + TOLERANCE:
+            raise LabError(f"can't tell: {said}. {holding}")
+        told.append(said)
+    return f"{'; '.join(told)}. {holding}"
 
 
-def _peak(record: Record) -> comparison.Figure:
-    return lambda case, variant: record.values(case, variant, "peak_rss_bytes")
+def _beside(record: Record, figure: comparison.Figure) -> dict[str, list[float]]:
+    """hakmem / glibc of each round, of the cases in which both have figures."""
+    both = {case: (figure(case, "hakmem"), figure(case, "glibc")) for case in record.cases}
+    return {
+        case: [one / other for one, other in zip(own, theirs, strict=True)]
+        for case, (own, theirs) in both.items()
+        if own and theirs
+    }
 
 
-def _beside(record: Record, figure: comparison.Figure, cases: Sequence[str]) -> list[float]:
-    """hakmem / glibc of each round."""
-    both = [(figure(case, "hakmem"), figure(case, "glibc")) for case in cases]
-    whole = [(own, theirs) for own, theirs in both if own and theirs]
-    if not whole:
-        raise LabError(f"{record.id} has no figures of hakmem and glibc to compare")
-    return [
-        statistics.geometric_mean([own[number] / theirs[number] for own, theirs in whole])
-        for number in range(record.rounds)
-    ]
+def _means(ratios: Sequence[Sequence[float]]) -> list[float]:
+    """Of each round, over all cases."""
+    return [statistics.geometric_mean(of_round) for of_round in zip(*ratios, strict=True)]

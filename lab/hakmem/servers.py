@@ -67,6 +67,14 @@ def ask(client: socket.socket, request: bytes, end: bytes) -> bytes:
     return bytes(answer)
 
 
+def _pid(file: Path) -> int:
+    """Of a server, from the file of which it is the first line: one without an end may be half a number."""
+    found = re.match(r"(\d+)\n", file.read_text())
+    if found is None:
+        raise LabError(f"{file.name} doesn't tell the server's process")
+    return int(found[1])
+
+
 def _load(words: list[str], environment: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
@@ -142,6 +150,7 @@ def redis(values: Mapping[str, str]) -> Told:
 SNAPSHOT_KEYS = 500_000
 SNAPSHOT_UPDATES = 50_000
 SNAPSHOT_BYTES = 500  # of a value
+SNAPSHOT_STATE = ("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "rdb_last_cow_size")
 
 
 def _set(key: int, text: str) -> bytes:
@@ -202,8 +211,11 @@ def await_snapshot(client: socket.socket) -> dict[str, str]:
 
 
 def _persistence(client: socket.socket) -> dict[str, str]:
-    answer = ask(client, b"INFO persistence\r\nECHO done\r\n", REDIS_DONE).decode()
-    return dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+    answer = ask(client, b"INFO persistence\r\nECHO done\r\n", REDIS_DONE).decode(errors="replace")
+    told = dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+    if not {*SNAPSHOT_STATE} <= told.keys():
+        raise LabError(f"redis doesn't tell of its snapshot: {answer.splitlines()[0]}")
+    return told
 
 
 # ---- Services, for as long as they are told --------------------------------------------------------------------------
@@ -322,7 +334,7 @@ def nginx(values: Mapping[str, str]) -> Told:
         bodies += len(answer)
     for _ in range(5000):
         statuses += re.findall(rb"HTTP/1\.1 (\d+)", request(last))
-    os.kill(int(Path(values["cwd"], "nginx.pid").read_text()), signal.SIGQUIT)
+    os.kill(_pid(Path(values["cwd"], "nginx.pid")), signal.SIGQUIT)
     return Told(b"%d answers, %s" % (len(statuses), b" ".join(sorted(set(statuses)))))
 
 
@@ -344,8 +356,7 @@ def postgres(values: Mapping[str, str]) -> Told:
     _load([str(folder / "pgbench"), "-i", "-q", "-s", "2"], client)
     _load([str(folder / "pgbench"), "-n", "-c", "4", "-j", "1", "-t", "400", "--random-seed=1"], client)
     answer = _load([str(folder / "psql"), "-X", "-A", "-t", "-c", QUERIES], client)
-    pid = int(Path(values["data"], "postmaster.pid").read_text().split()[0])
-    os.kill(pid, signal.SIGINT)
+    os.kill(_pid(Path(values["data"], "postmaster.pid")), signal.SIGINT)
     return Told(answer.encode())
 
 

@@ -367,7 +367,8 @@ def report(record: Record, kept: str | None = None) -> Report:
             summary.append(f"{case}: no fixed setting is shown to be faster than the default.")
         else:
             summary.append(
-                f"{case}: the fastest fixed setting is {best[0]}, {words.ratio(best[1])} of the default's time."
+                f"{case}: the fastest fixed setting is {best[0]}, {words.ratio(best[1])} of the default's time. "
+                f"{comparison.holding(_each_of(record))}"
             )
     summary += [note.removeprefix(BUDGET).capitalize() + "." for note in record.notes if note.startswith(BUDGET)]
     knobs = tuple(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hakmem import comparison, statistics, words
+from hakmem import comparison, peers, statistics, words
+from hakmem.allocators import SYSTEM
 from hakmem.ledger import Record
-from hakmem.measure import Metric
+from hakmem.measure import CEILING, Metric
+from hakmem.report import markdown
 from hakmem.statistics import Verdict
 
-TIMES = ("instructions", "operations_per_s", "cost_ns", "wall_s")  # the first that there is
-BASELINES = ("a", "glibc", "default", "left alone", "ceiling")
+TIMES = ("instructions", "operations_per_s", "cost_ns", "wall_s")  # of each case the first that it has
+BASELINES = ("a", "glibc", "default", "left alone", "hakmem")
 MOST_NAMED = 3  # cases that are named, the worst first
 
 
@@ -22,36 +24,32 @@ def listing(records: Iterable[Record], link: Callable[[str], str]) -> str:
             "one round": record.rounds == 1,
             "short": record.size != "full",
             "changed tree": not record.clean,
-            "interrupted": record.interrupted,
+            "fewer rounds than were asked for": record.interrupted,
         }
         what = ", ".join([f"{record.kind}: {', '.join(record.cases)}", *(flaw for flaw, has in flaws.items() if has)])
         shown = "; ".join([*_shown(record), *_failed(record)])
-        rows.append(f"| [`{record.id}`]({link(record.id)}) | {_cell(what)} | {_cell(shown)} |")
-    return "\n".join(rows)
+        rows.append(f"| [`{record.id}`]({link(record.id)}) | {markdown.escape(what)} | {markdown.escape(shown)} |")
+    return "\n".join([*rows, "", comparison.BY_CHANCE])
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _baseline(record: Record) -> str:
-    return next((name for name in BASELINES if name in record.variants), next(iter(record.variants)))
+def _sides(record: Record) -> tuple[str, list[str]]:
+    """The baseline, and what was compared with it: builds and settings of hakmem, and libraries of the user's; peers
+    and settings of glibc only where there is no other. The ceiling is no side."""
+    names = [name for name in record.variants if name != CEILING]
+    base = next((name for name in (*BASELINES, *names) if name in names), CEILING)
+    others = [name for name in names if name != base]
+    theirs = {*peers.PEERS, SYSTEM}
+    return base, [name for name in others if record.variants[name].allocator not in theirs] or others
 
 
 def _shown(record: Record) -> list[str]:
     """A line for each metric that tells a variant from the baseline."""
-    base = _baseline(record)
-    others = [name for name in record.variants if name != base]
-    if len(others) > 1 and "hakmem" in others:
-        others = ["hakmem"]
-    time = next((name for name in TIMES if name in record.metrics()), TIMES[-1])
+    base, others = _sides(record)
     found: list[str] = []
     for other in others[:MOST_NAMED]:
-        for name in (time, "peak_rss_bytes"):
-            pairs = _pairs(record, other, base, name)
-            if pairs:
-                said = _summed_up(pairs, comparison.metric(record, name), record.rounds, record.blocks)
-                found.append(f"{other} to {base}, {said}")
+        for name, pairs in _compared(record, other, base):
+            said = _summed_up(pairs, comparison.metric(record, name), record.rounds, record.blocks)
+            found.append(f"{other} to {base}, {said}")
     if len(others) > MOST_NAMED:
         found.append(f"and {len(others) - MOST_NAMED} more")
     return found or ["one side only"]
@@ -67,10 +65,16 @@ def _failed(record: Record) -> list[str]:
 Pairs = dict[str, tuple[list[float], list[float]]]  # per case: values of a side and of the baseline
 
 
-def _pairs(record: Record, other: str, base: str, metric: str) -> Pairs:
-    """Of the cases in which there is a ratio."""
-    every = {case: (record.values(case, other, metric), record.values(case, base, metric)) for case in record.cases}
-    return {case: pair for case, pair in every.items() if comparison.compare(*pair) is not None}
+def _compared(record: Record, other: str, base: str) -> Iterator[tuple[str, Pairs]]:
+    """Metrics, with the cases that are compared by them: each by its time and by its memory."""
+    untimed = list(record.cases)
+    for name in (*TIMES, comparison.MEMORY.name):
+        cases = untimed if name in TIMES else record.cases
+        every = {case: (record.values(case, other, name), record.values(case, base, name)) for case in cases}
+        pairs = {case: pair for case, pair in every.items() if comparison.compare(*pair) is not None}
+        untimed = [case for case in untimed if case not in pairs]
+        if pairs:
+            yield name, pairs
 
 
 def _summed_up(pairs: Pairs, metric: Metric, rounds: int, blocks: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ def amount(value: float, unit: str) -> str:
                 return f"{figures(value / (1 << shift))} {name}"
         return f"{value:.0f} B"
     if unit == "1/s":
-        return f"{figures(value / 1e6)} M/s" if value >= 1e6 else f"{value:,.0f} /s"
+        return f"{figures(value / 1e6)} M/s" if value >= 1e6 else f"{figures(value)} /s"
     if value == int(value):
         return f"{value:,.0f} {unit}".rstrip()
     return f"{figures(value)} {unit}".rstrip()
@@ -55,15 +55,34 @@ def share(value: float) -> str:
 
 def figures(value: float) -> str:
     """Three significant figures, without an exponent."""
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+    for least, places in ((1000, 0), (100, 1), (1, 2)):
+        if round(value, places + 1) >= least:
+            return f"{value:,.{places}f}"
+    return f"{value:.3g}"
 
 
 def ratio(interval: Interval) -> str:
+    shown = places(interval)
     if not interval.is_bounded:
-        return f"{interval.estimate:.3f}"
-    return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
+        return f"{interval.estimate:.{shown}f}"
+    return f"{interval.estimate:.{shown}f} ({interval.low:.{shown}f}-{interval.high:.{shown}f})"
+
+
+def places(interval: Interval, value: float | None = None, least: int = 3) -> int:
+    """So many that a value of a ratio that is shown to differ from 1 doesn't look like 1: the end that is nearest to 1,
+    unless told."""
+    if not interval.is_bounded or interval.holds(1):
+        return least
+    if value is None:
+        value = interval.high if interval.high < 1 else interval.low
+    return next((count for count in range(least, 6) if round(value, count) != 1), 6)
+
+
+def change(interval: Interval) -> str:
+    """A ratio as that by which it differs from 1."""
+    ends, shown = (interval.estimate, interval.low, interval.high), places(interval) - 2
+    estimate, low, high = (f"{(end - 1) * 100:+.{shown}f}" for end in ends)
+    return f"{estimate} % ({low} to {high} %)" if interval.is_bounded else f"{estimate} %"
 
 
 def machine(facts: Machine) -> str:

@@ -137,6 +137,8 @@ def test_what_is_shown_to_save_time_is_written(monkeypatch: pytest.MonkeyPatch, 
         "held_slabs=64: CPU time 0.8" in text
         and f"\nend {control.fingerprint(text.partition('end ')[0]):016x}\n" in text
     )
+    holding = r"Each interval holds with 9\d\.\d%\.\n"
+    assert re.search(rf"\nevidence {holding}end ", text) and re.search(f"^hakmem: {holding}", said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize("is_set", [False, True])

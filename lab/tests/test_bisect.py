@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hakmem import bisect, settings
 from hakmem.bisect import Answer, Bisection, SkipError
+from hakmem.commands import bisect as command
 from hakmem.errors import LabError, NegativeError
 from hakmem.measure import CommandCase, SameOutput, Sample, Variant
 from hakmem.statistics import Interval
@@ -81,6 +82,14 @@ def test_an_interval_around_the_limit_takes_more_pairs_each_time_and_then_skips(
     take, asked = looks((1.0, 1.1), (1.0, 1.1), (1.049, 1.06))
     assert bisect.decide(take, 1.05)[0] is Answer.SKIP
     assert asked == [10, 20, 40]
+
+
+def test_with_what_the_intervals_hold_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of the looks at a commit may decide."""
+    line = bisect.Line("1" * 40, "111 a change", Answer.BAD, 10, Interval(1.1, 1.05, 1.2))
+    command._print(bisect.Report("wall_s", 1.05, [line], "1" * 40, ["1" * 40]))
+    said = capsys.readouterr().out
+    assert "Each interval holds with 98.3%." in said and "1.100 (1.050-1.200)" in said
 
 
 def test_worse_is_above_one_whatever_the_metric() -> None:

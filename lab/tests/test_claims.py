@@ -3,17 +3,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hakmem import claims, figures, ledger, pictures, uncited
+from hakmem import claims, comparison, figures, ledger, pictures, uncited
 from hakmem.errors import LabError
-from hakmem.ledger import FailedRun
+from hakmem.ledger import FailedRun, VariantFacts
 from hakmem.report import chart
-from sample_record import MACHINE, VALUES, keep_unsigned, record
+from sample_record import MACHINE, VALUES, Values, keep_unsigned, record
 
 ID = "2026-01-02-sample"
 RATIO = 'ratio("mixed 400", hakmem, glibc, operations_per_s)'
@@ -148,6 +149,17 @@ def define(tree: Path, definition: str, page: str = "README") -> None:
         "The run finishes in 7 s instead of 12 s.",
         "It needs 40 MiB where it needed 80 MiB.",
         "12 s → 7 s",
+        "It runs in 1.2 s against 2.4 s on glibc.",
+        "It ends after 1.2 s vs. 2.4 s.",
+        "It holds 40 MiB versus 80 MiB.",
+        "It ends within 7 s, compared to 12 s.",
+        "It holds 40 MiB at the end, against 80 MiB.",
+        "It runs for 7 s in all instead of 12 s.",
+        "case | peak RSS\n--- | ---\nhot | 12",
+        "case | peak RSS |\n:-- | --: |\nhot | 12 |",
+        "| case | peak RSS\n|---|---\n| hot | 12",
+        "> case | peak RSS\n> --- | ---\n> hot | 12",
+        "> | case | value |\n> |---|---|\n> | peak RSS | 12 |",
         "Throughput rises from 12 to 25.",
         "Memory falls to 40 MiB.",
         "1/3 of the memory",
@@ -183,6 +195,8 @@ def test_a_figure_without_a_record_is_found(tree: Path, text: str) -> None:
         "glibc maps objects from 128 KiB on.",
         "Blocks of 64 KiB to 1 MiB; periods from 5 s to 60 s.",
         "`HAKMEM_GUARD=1/2`, a ratio in a path: a/1/2/b",
+        "option | default\n--- | ---\n`HAKMEM_PREWARM` | 0",
+        "The peak | 12\n\n---\n",
         "*Twice* it is asked, and _three_ times it answers; `a * b * c`, snake_case_names",
     ],
 )
@@ -412,6 +426,13 @@ def test_parts_changes_and_medians(tree: Path) -> None:
         assert findings(tree, f"x <!-- figure: {ID} {expression} -->{expected}<!-- end --> {LINK}") == []
 
 
+def test_a_part_that_is_shown_to_differ_does_not_read_as_no_change(tmp_path: Path) -> None:
+    times = {"hakmem": [1.0003] * 8, "glibc": [1.0] * 8}
+    keep_unsigned(record({("hot", name, "wall_s"): of for name, of in times.items()}), tmp_path / "evidence")
+    figure = f"<!-- figure: {ID} change(hot, hakmem, glibc, wall_s).low -->+0.03 %<!-- end -->"
+    assert findings(tmp_path, f"x {figure} {LINK}") == []
+
+
 def test_too_few_rounds_have_no_interval(tmp_path: Path) -> None:
     keep_unsigned(record({key: values[:4] for key, values in VALUES.items()}), tmp_path / "evidence")
     assert findings(tmp_path, f"x <!-- figure: {ID} {RATIO} -->1.100<!-- end --> {LINK}") == []
@@ -466,7 +487,10 @@ def test_a_figure_may_not_cite_a_record_that_does_not_exist(tree: Path) -> None:
         ({"rounds": 2}, f"the record {ID} has 2 runs of each; a figure needs 3"),
         ({"clean": False}, f"the record {ID} is of a tree with changes: nobody can measure that again"),
         ({"clean": None}, f"the record {ID} is of a tree with changes: nobody can measure that again"),
-        ({"interrupted": True}, f"the record {ID} was interrupted: who may stop at will stops when it looks good"),
+        (
+            {"interrupted": True},
+            f"the record {ID} has fewer rounds than were asked for: who may stop at will stops when it looks good",
+        ),
     ],
 )
 def test_a_record_that_proves_nothing_may_not_be_cited(
@@ -826,6 +850,64 @@ def test_a_record_that_is_cited_is_not_listed(tree: Path) -> None:
         assert any("this table is not" in str(one) for one in claims.audit(tree))
 
 
+def rates(*cases: str, metric: str = "operations_per_s", **of: float) -> Values:
+    """Of variants, the same in each round but for a little, with a MiB each."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for case in cases:
+        for name, amount in of.items():
+            values[case, name, metric] = [amount * (1 + i / 1000) for i in range(8)]
+            values[case, name, "peak_rss_bytes"] = [1e6] * 8
+    return values
+
+
+@pytest.mark.parametrize(
+    ("variants", "told"),
+    [
+        (("hakmem", "secure", "scudo", "hardened_malloc", "ceiling"), ["secure to hakmem"]),
+        (("hakmem", "glibc", "mimalloc", "secure", "ceiling"), ["hakmem to glibc", "secure to glibc"]),
+        (("hakmem", "mimalloc", "jemalloc", "ceiling"), ["mimalloc to hakmem", "jemalloc to hakmem"]),
+        (("b", "a"), ["b to a"]),
+        (("hakmem", "ceiling"), []),
+        (("ceiling",), []),
+    ],
+)
+def test_a_record_tells_what_it_was_made_for(variants: tuple[str, ...], told: list[str]) -> None:
+    """Builds and settings of hakmem, and peers where there is nothing else. The ceiling is none to compare with."""
+    values = rates("hot", **{name: 1e6 * (1 + number) for number, name in enumerate(variants)})
+    (row,) = [line for line in uncited.listing([record(values)], str).splitlines() if ID in line]
+    assert re.findall(r"(\w+ to \w+), throughput", row) == told and (told or "one side only" in row)
+
+
+def test_a_setting_of_glibc_is_none_of_hakmem() -> None:
+    facts = {
+        name: VariantFacts(allocator=allocator, library=None, sha256=None, settings={})
+        for name, allocator in (("hakmem", "hakmem"), ("glibc", "glibc"), ("tuned", "glibc"), ("own", "own"))
+    }
+    values = rates("hot", **{name: 1e6 * (1 + number) for number, name in enumerate(facts)})
+    told = uncited.listing([record(values, variants=facts)], str)
+    assert re.findall(r"(\w+ to \w+), throughput", told) == ["hakmem to glibc", "own to glibc"]
+
+
+def test_each_kind_of_case_is_told_by_its_own_time() -> None:
+    mixed = {
+        **rates("hot", "mixed 400", hakmem=2e6, glibc=1e6),
+        **rates("python3", "gcc", "git", metric="wall_s", hakmem=2.0, glibc=1.0),
+    }
+    told = uncited.listing([record(mixed)], str)
+    for what, verdict, count in (("throughput (more", "better", 2), ("wall time (less", "worse", 3)):
+        assert re.search(rf"hakmem to glibc, {re.escape(what)} is better\): {verdict}, [^;]*; of {count} cases", told)
+    assert "no difference, 1.000 (1.000-1.000); of 5 cases" in told
+
+
+def test_a_record_is_one_row_whatever_its_cases_are_called() -> None:
+    told = uncited.listing([record(rates("sh -c 'a |\nb'", hakmem=2.0, glibc=1.0))], str)
+    assert "bench: sh -c 'a \\| b' |" in told
+
+
+def test_with_what_the_intervals_of_the_list_hold_is_told() -> None:
+    assert uncited.listing([record()], str).endswith(f"\n\n{comparison.BY_CHANCE}")
+
+
 def test_what_was_shown_to_be_worse_is_named() -> None:
     values: dict[tuple[str, str, str], list[float]] = {}
     for case, factor in {"good": 0.5, "bad": 1.5, "worst": 2.0, "same": 1.0}.items():
@@ -836,6 +918,6 @@ def test_what_was_shown_to_be_worse_is_named() -> None:
     assert "worse in 2 (worst 2.0" in told and "bad 1.5" in told
     failed = [FailedRun(f"case {number}", "b", 1, "was killed by signal 11") for number in range(5)]
     told = uncited.listing([record(values, kind="ab", failures=failed, interrupted=True)], str)
-    assert "; failed: case 0 on b, case 1 on b, case 2 on b, 2 more |" in told and ", interrupted |" in told
+    assert "; failed: case 0 on b, case 1 on b, case 2 on b, 2 more |" in told and ", fewer rounds than were asked for |" in told
     few = {("case", "a", "wall_s"): [1.0], ("case", "b", "wall_s"): [2.0]}
     assert "one round" in uncited.listing([record(few, kind="ab")], str)

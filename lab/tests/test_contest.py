@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from hakmem import catalogue, claims, cli, contest, ledger, native, peers, tree
 from hakmem.allocators import Allocator
+from hakmem.errors import LabError
 from hakmem.ledger import FailedRun, Record
 from sample_record import Values, record
 
@@ -62,9 +63,30 @@ def test_what_the_rounds_do_not_tell_from_the_best_is_bold_too() -> None:
     assert of_a[1].startswith("**") and of_a[2].startswith("**") and of_a[3] == "4.00"
 
 
-def test_too_few_rounds_tell_nothing_from_the_best() -> None:
-    few = {key: values[:3] for key, values in FIGURES.items()}
-    assert rows("Time: every case", shown(few))[0] == ["a", "2.00", "**1.00**", "4.00"]
+def test_who_is_shown_to_be_behind_does_not_look_like_the_best() -> None:
+    behind = [3.99e6 * (1 + number / 1e4) for number in range(ROUNDS)]
+    (of_a, _) = rows("Time: every case", shown({**FIGURES, ("a", "x", "operations_per_s"): behind}))
+    assert of_a == ["a", "1.003", "**1.00**", "4.00"]
+
+
+def test_rounds_that_tell_nobody_from_the_best_are_no_contest() -> None:
+    few = {key: values[:5] for key, values in FIGURES.items()}
+    with pytest.raises(LabError, match="too few rounds: 5 of at least 6"):
+        shown(few)
+
+
+def test_a_case_that_the_baseline_failed_is_in_no_mean_and_in_no_number_of_cases() -> None:
+    text = shown({key: some for key, some in FIGURES.items() if key[:2] != ("b", "glibc")})
+    assert {row[1]: row[2] for row in rows("Time: ranks", text)} == {
+        "*hakmem*": "0.250 (0.250-0.250)",
+        "x": "0.500 (0.500-0.500)",
+        "glibc": "1.000 (1.000-1.000)",
+    }
+    assert text.count("Geometric mean over 1 cases, and in how many of all 2 it is best and last.") == 2
+
+
+def test_with_what_intervals_hold_is_told() -> None:
+    assert shown().count("Each interval holds with 95%. So of many verdicts one may be by chance.") == 2
 
 
 def test_who_failed_a_case_is_ranked_over_the_others_and_named() -> None:
@@ -128,7 +150,7 @@ def test_one_command_makes_record_and_page(
     monkeypatch.setattr(ledger, "datetime", still)
     glibc = Allocator("glibc", None)
     monkeypatch.setattr("hakmem.allocators.installed", lambda: [Allocator("hakmem", native.library()), glibc])
-    assert call("-n", "3", "bulk 1k") == 0
+    assert call("-n", "6", "bulk 1k") == 0
     said = capsys.readouterr().err
     assert "hakmem: wrote docs/contest.md" in said
     (path,) = (tmp_path / "evidence").glob("*-contest-*.json")
@@ -143,12 +165,12 @@ def test_one_command_makes_record_and_page(
     looks = iter([True, False])  # somebody changes the tree before the first run
     with monkeypatch.context() as changing:
         changing.setattr(tree, "checked_out", lambda: ("0" * 40, next(looks)))
-        assert call("-n", "3", "bulk 1k") == 0
+        assert call("-n", "6", "bulk 1k") == 0
     said = capsys.readouterr().err
     assert "wrote docs" not in said and "docs/contest.md has no word of it: the record " in said
     assert "is of a tree with changes" in said and (tmp_path / "docs" / "contest.md").read_text() == page
     at_once = at_once.replace(year=2025)  # the clock was set back
-    assert call("-n", "3", "bulk 1k") == 0
+    assert call("-n", "6", "bulk 1k") == 0
     said = capsys.readouterr().err
     assert f"docs/contest.md has no word of it: the record {kept.id} has a later date" in said
 
@@ -189,9 +211,9 @@ def test_rounds_that_are_too_few_for_a_page_are_refused_before_the_first_run(
     monkeypatch.setattr(tree, "checked_out", lambda: ("0" * 40, True))
     monkeypatch.setattr(tree, "is_built", lambda: True)
     monkeypatch.setattr("hakmem.commands.suites.compare", lambda *_, **__: pytest.fail("measures"))
-    assert call("-n", "2", "hot") == 2
+    assert call("-n", "5", "hot") == 2
     said = capsys.readouterr().err
-    assert "too few rounds: 2 of at least 3" in said and said.count("\n") == 1
+    assert "too few rounds: 5 of at least 6" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("clean", [False, None])

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hakmem import allocators, ledger, process
+from hakmem import allocators, cli, ledger, process
 from hakmem.dossier import cases, making, page
 from hakmem.dossier.rule import CHANGED, OTHER_OUTPUT, Answer, Rule, conclude, judge, prose
 from hakmem.errors import LabError
 from hakmem.ledger import FailedRun, Record, VariantFacts
 from hakmem.measure import Measurement, Sample, Variant
+from hakmem.report import html
 from hakmem.report.model import Table
 from sample_record import record as sample
 
@@ -439,6 +440,20 @@ def test_what_was_measured_is_shown_where_the_folder_can_not_be_written(tmp_path
         found.returncode == 2 and "can't keep the record " in found.stderr and found.stderr.count("hakmem: can't") == 1
     )
     assert CHANGED in found.stdout and "peak RSS" in found.stdout
+
+
+def test_what_was_measured_is_shown_where_a_page_can_not_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(report: object) -> str:
+        raise ValueError("no plot")
+
+    monkeypatch.setattr(html, "render", broken)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", "--dossier", "new", *map(str, SMALL), "--", "true"])
+    said = capsys.readouterr()
+    assert (ended.value.code, "no plot" in said.err, "peak RSS" in said.out) == (70, True, True)
 
 
 def test_a_word_that_is_no_text(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hakmem import measure
+from hakmem import ledger, measure
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError
 from hakmem.measure import Done, Failure, OnRun, Outcome, SameOutput, Sample, Step, Turn, Variant
+from sample_record import MACHINE
 
 Behaviour = Callable[[str, int], Sample]  # of a variant's name and the number of its run, from 0
 
@@ -303,6 +304,20 @@ def test_when_nothing_succeeds_any_more_whole_rounds_are_kept() -> None:
     }
     assert done.notes == ["3 of 10 rounds: nothing of the next one has succeeded"]
     assert case.order.count("a") == 4  # nothing is asked again
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), LabError("no such file"), None])
+def test_a_record_says_whether_it_has_fewer_rounds_than_were_asked_for(ends: BaseException | None) -> None:
+    """Whatever the reason: none of them may be chosen by how the figures look."""
+
+    def behaviour(name: str, number: int) -> Sample:
+        if number >= 3 and ends is not None:
+            raise ends
+        return numbered(name, number)
+
+    done = measure.measure([Scripted(behaviour)], variants("a", "b"), 5, warmup=0)
+    made = ledger.from_measurement(done, "bench", start=MACHINE)
+    assert (made.rounds, made.interrupted) == ((5, False) if ends is None else (3, True))
 
 
 class Overlapping(Machines):

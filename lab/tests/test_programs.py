@@ -7,9 +7,10 @@ import errno
 import fcntl
 import os
 import re
+import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,6 +248,50 @@ def test_documents_have_a_heavy_tail_and_come_mixed() -> None:
     assert 5 <= len(large) <= 20 and all(later - one > 1 for one, later in zip(large, large[1:], strict=False))
 
 
+class Silent:
+    """A client whose server says nothing."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def sendall(self, text: bytes) -> None: ...
+
+    def shutdown(self, how: int) -> None: ...
+
+    def recv(self, most: int) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("written", ["", "\n", "12", "none\n"])
+@pytest.mark.parametrize(("talk", "name"), [(servers.nginx, "nginx.pid"), (servers.postgres, "postmaster.pid")])
+def test_a_server_that_has_not_written_down_its_process_is_a_failure(
+    talk: Callable[[Mapping[str, str]], servers.Told],
+    name: str,
+    written: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A number without its line's end may go on."""
+    monkeypatch.setattr(servers, "connect", lambda port: Silent())
+    monkeypatch.setattr(servers.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 0, "", ""))
+    monkeypatch.setattr(servers.os, "kill", lambda pid, signal: pytest.fail(f"ends {pid}"))
+    (tmp_path / name).write_text(written)
+    with pytest.raises(LabError, match=f"{name} doesn't tell the server's process"):
+        talk({"port": "1", "exe": "/usr/bin/server", "cwd": str(tmp_path), "data": str(tmp_path)})
+
+
+def test_what_redis_does_not_tell_is_a_failure() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"-NOPERM this user has no permissions\r\n" + servers.REDIS_DONE)
+        with pytest.raises(LabError, match="redis doesn't tell of its snapshot: -NOPERM this user"):
+            servers.await_snapshot(ours)
+
+
 @pytest.mark.slow
 def test_snapshot_of_redis_tells_what_was_copied() -> None:
     program = programs.by_name("redis snapshot")
@@ -261,10 +306,11 @@ def test_the_demo_s_columns_say_whose_they_are() -> None:
     """Under each figure's name both allocators and hakmem's part of glibc's; what failed has no figure."""
     values = {(case, "glibc", metric): [4.0] * 6 for case in ("one", "other") for metric in demo.METRICS.values()}
     values |= {("one", "hakmem", metric): [1.0] * 6 for metric in demo.METRICS.values()}
-    heads, names, one, other, *_ = demo._table(record(values)).splitlines()
+    heads, names, one, other, mean, _ = demo._table(record(values)).splitlines()
     assert [word.strip("-") for word in re.split(r"  +", heads.strip())] == list(demo.METRICS)
     assert names.split() == ["program", *("glibc", "hakmem", "ratio") * 4]
     assert one.split().count("0.25") == 4 and other.split() == ["other", *["failed"] * 4]
+    assert mean.split() == ["geometric", "mean", "of", "1", "of", "2", *["0.25"] * 4]
     for group in re.finditer(r"-+[a-zA-Z ]+-+", heads):
         assert names[group.start() : group.end()].split() == ["glibc", "hakmem", "ratio"]
 
@@ -277,6 +323,8 @@ def test_the_demo_s_columns_say_whose_they_are() -> None:
         ([0.9, 0.9, 0.9], "?0.90"),  # too few rounds to tell
         ([0.9, 0.9, 0.9, 0.9, 0.9, 0.0], "-"),
         ([1.0] * 6, "?1.00"),
+        ([0.9996] * 6, "0.9996"),
+        ([0.5, 0.5, 0.9, 0.9, 0.9, 0.9], "0.67"),  # the ratio that the mark is of
     ],
 )
 def test_the_demo_says_of_which_ratios_chance_may_be_the_cause(own: list[float], said: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.process import Run
 from hakmem.readiness import Answer, Row
+from hakmem.suite import BenchCase
 from sample_record import MACHINE, Values, record
 
 # ---- The table -------------------------------------------------------------------------------------------------------
@@ -133,12 +136,19 @@ def test_a_failed_check_and_an_expired_limit_are_a_no(monkeypatch: pytest.Monkey
 NOISE = [1.000, 1.004, 0.996, 1.002, 0.998, 1.001]
 
 
-def baseline(time: float = 0.8, memory: float = 1.0, *, drift: float = 1.0, **changes: object) -> Record:
-    """hakmem takes `time` of what glibc takes; the machine of that day is slower by `drift`."""
+def baseline(
+    time: float = 0.8,
+    memory: float = 1.0,
+    *,
+    drift: float = 1.0,
+    own: Sequence[float] = NOISE[3:] + NOISE[:3],
+    **changes: object,
+) -> Record:
+    """hakmem takes `time` of what glibc takes, with noise of its own; the machine of that day is slower by `drift`."""
     values: dict[tuple[str, str, str], list[float]] = {}
     for case, cost in {"hot": 1e-8, "mixed 400": 4e-8}.items():
         for name, factors in {"hakmem": (time, memory), "glibc": (1.0, 1.0)}.items():
-            noise = NOISE if name == "glibc" else NOISE[3:] + NOISE[:3]
+            noise = NOISE[: len(own)] if name == "glibc" else own
             values[case, name, "operations_per_s"] = [1 / (cost * drift * factors[0] * one) for one in noise]
             values[case, name, "peak_rss_bytes"] = [2e6 * factors[1] * one for one in noise]
     made: Values = values
@@ -157,16 +167,69 @@ def test_the_last_full_baseline_is_the_one_to_compare_with() -> None:
 
 def test_a_slower_machine_is_no_regression() -> None:
     said = readiness.compare_baselines(baseline(), baseline(drift=1.5))
-    assert "time beside the C library +0.0 % since 2026-01-02-sample" in said and "peak RSS" in said
+    change = r"\+0\.0 % \(-0\.\d to \+0\.\d %\) since 2026-01-02-sample, over 2 of its 2 cases"
+    both = rf"time beside the C library {change}; peak RSS beside the C library {change}"
+    assert re.fullmatch(rf"{both}\. Each interval holds with 95%\.", said), said
 
 
 def test_worse_by_more_than_the_tolerance_is_a_no() -> None:
-    with pytest.raises(LabError, match=r"^time beside the C library \+10\.0 % since "):
+    with pytest.raises(LabError, match=r"^time beside the C library \+10\.0 % \(.* Each interval holds with 95%\.$"):
         readiness.compare_baselines(baseline(), baseline(time=0.88))
-    with pytest.raises(LabError, match=r"^peak RSS beside the C library \+20\.0 % since "):
+    with pytest.raises(LabError, match=r"^peak RSS beside the C library \+20\.0 % \("):
         readiness.compare_baselines(baseline(), baseline(memory=1.2))
     readiness.compare_baselines(baseline(), baseline(time=0.82, memory=1.03))
     readiness.compare_baselines(baseline(), baseline(time=0.4, memory=0.5))
+
+
+NOISY = [0.80, 0.90, 1.20, 0.76, 1.10, 0.95]
+
+
+@pytest.mark.parametrize(("own", "said"), [(NOISY, r"\+15\.3 % \(-4\.6 to \+49\.7 %\)"), (NOISE[:1], r"\+2\d\.\d %")])
+def test_what_may_be_worse_by_more_than_the_tolerance_is_no_yes(own: list[float], said: str) -> None:
+    with pytest.raises(LabError, match=f"^can't tell: time beside the C library {said} since .* holds with 95%.$"):
+        readiness.compare_baselines(baseline(), baseline(time=1.0, own=own))
+
+
+@pytest.mark.parametrize("lost", ["then", "now"])
+def test_the_same_work_is_compared_and_how_much_of_it_there_was_is_told(lost: str) -> None:
+    """What failed has no figures: here it would change the mean."""
+
+    def without(of: Record) -> Record:
+        return msgspec.structs.replace(of, series=[one for one in of.series if one.case != "hot"])
+
+    then, now = baseline(), baseline()
+    slow = {key: [rate / 4 for rate in values] for key, values in now.by_name.items() if key[:2] == ("hot", "hakmem")}
+    changed = [
+        msgspec.structs.replace(one, values=slow.get((one.case, one.variant, one.metric), one.values))
+        for one in now.series
+    ]
+    now = msgspec.structs.replace(now, series=changed)
+    then, now = without(then) if lost == "then" else then, without(now) if lost == "now" else now
+    said = readiness.compare_baselines(then, now)
+    assert said.count("+0.0 % (") == said.count("over 1 of its 2 cases") == 2
+
+
+def test_without_figures_there_is_no_answer() -> None:
+    with pytest.raises(LabError, match="has no time of hakmem and glibc to compare with"):
+        readiness.compare_baselines(baseline(series=[]), baseline())
+
+
+@pytest.mark.parametrize(("words", "said"), [(("program", "hot"), "measures hot$"), (("new",), "no benchmark is as")])
+def test_only_work_that_the_baseline_has_is_measured(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    def measured(cases: Sequence[BenchCase], *_: object, **__: object) -> None:
+        raise LabError(f"measures {', '.join(case.name for case in cases)}")
+
+    now = [BenchCase("hot", words), BenchCase("mixed 400", ("program", "other"))]
+    monkeypatch.setattr(BenchCase, "command", property(lambda self: self.words))
+    monkeypatch.setattr(readiness.ledger, "load_all", lambda: ({"x": baseline()}, []))
+    monkeypatch.setattr(readiness.machine, "facts", lambda: MACHINE)
+    monkeypatch.setattr(readiness.allocators, "hakmem", readiness.allocators.glibc)
+    monkeypatch.setattr(readiness.suite, "resolve", lambda: now)
+    monkeypatch.setattr(readiness.measure, "measure", measured)
+    with pytest.raises(LabError, match=f"^{said}"):
+        readiness.no_regression(60)
 
 
 def test_a_baseline_of_another_machine_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

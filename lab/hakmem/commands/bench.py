@@ -81,12 +81,11 @@ def command(
 
 def _expect_all(names: tuple[str, ...], baseline: str | None, sanity: bool, rounds: int) -> None:
     """That a contest is of all, and can be cited: told before the first run."""
-    from hakmem import claims, ledger, native, tree, words
+    from hakmem import contest, ledger, native, tree
 
     if names or baseline or sanity:
         raise LabError("--contest is of all allocators, at full size: it takes no --with, --baseline or --sanity")
-    if rounds < claims.FEWEST_ROUNDS:
-        raise LabError(f"--contest writes a page of figures: {words.few_rounds(rounds, claims.FEWEST_ROUNDS)}")
+    contest.expect_rounds(rounds)
     if native.checkout() is None:
         raise LabError("--contest writes a page of a checkout of hakmem, and this is an installed package")
     if not tree.checked_out()[1]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hakmem import ab, arguments, files, native, progress, words
-from hakmem.bisect import Bisection, Line, Report, builds, commits
+from hakmem import ab, arguments, comparison, files, native, progress, words
+from hakmem.bisect import EACH, Bisection, Line, Report, builds, commits
 from hakmem.errors import LabError
 from hakmem.finite import FiniteRange
 
@@ -56,7 +56,8 @@ def _tell(line: Line) -> None:
 
 
 def _print(report: Report) -> None:
-    print(f"\nby {report.metric}; bad: worse than the good commit by more than {report.limit - 1:.1%}\n")
+    print(f"\nby {report.metric}; bad: worse than the good commit by more than {report.limit - 1:.1%}")
+    print(f"{comparison.holding(EACH)}\n")
     table = []
     for line in report.lines:
         worse_by = words.ratio(line.worse_by) if line.worse_by else line.reason

@@ -64,13 +64,13 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
 
 
 CHANCE = (
-    "?: may be chance, the 95 % interval of the ratio holds 1, or there are too few rounds for one. So may be one in "
-    "twenty of the others. -: a figure is 0."
+    "Ratios are of rounds in pairs, not of the medians. ?: may be chance, the 95 % interval of the ratio holds 1, or "
+    "there are too few rounds for one. So may be one in twenty of the others. -: a figure is 0."
 )
 
 
 def _table(record: ledger.Record) -> str:
-    """A line per program: medians of both, and hakmem's over glibc's."""
+    """A line per program: medians of both, and the ratio of hakmem's runs to glibc's."""
     lines: list[list[str]] = []
     found: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in METRICS.values()}
     for case in record.cases:
@@ -86,14 +86,16 @@ def _table(record: ledger.Record) -> str:
             line += [*medians, _ratio({case: pairs[case]})]
         lines.append(line)
     if all(found.values()):
-        lines.append(["geometric mean", *(word for pairs in found.values() for word in ("", "", _ratio(pairs)))])
+        fewest = min(map(len, found.values()))
+        over = "" if fewest == len(record.cases) else f" of {fewest} of {len(record.cases)}"
+        lines.append([f"geometric mean{over}", *(word for pairs in found.values() for word in ("", "", _ratio(pairs)))])
     return words.grouped_table("program", METRICS, ("glibc", "hakmem", "ratio"), lines) + f"\n{CHANCE}"
 
 
 def _ratio(pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
-    """Of medians; whether it may be chance, rounds tell in pairs."""
+    """Of rounds in pairs."""
     if min(min(*own, *glibc) for own, glibc in pairs.values()) <= 0:
         return "-"
-    medians = [[statistics.summary(values).median for values in pair] for pair in pairs.values()]
-    told = statistics.geometric_mean([own / glibc for own, glibc in medians])
-    return f"{'?' if statistics.geometric_mean_ratio(pairs).holds(1) else ''}{told:.2f}"
+    found = statistics.geometric_mean_ratio(pairs)
+    shown = words.places(found, found.estimate, least=2)
+    return f"{'?' if found.holds(1) else ''}{found.estimate:.{shown}f}"

@@ -133,6 +133,8 @@ def _from_runs(
         )
     for one in done.candidates:
         print(f"hakmem: {one.says()}{'' if one.is_worth_it else ': not shown to be worth it'}", file=sys.stderr)
+    if done.candidates:
+        print(f"hakmem: {done.holding}", file=sys.stderr)
     for failed in done.measurement.failures if done.measurement else []:
         print(f"hakmem: round {failed.round} failed on {failed.variant}: {failed.reason}", file=sys.stderr)
     if keep and done.measurement:

@@ -97,8 +97,7 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
         raise LabError(f"--also {shlex.join(twice)}: named twice; expected another size of the work")
     from hakmem.report import html, markdown  # not before plots are known to be there
 
-    record, rule, digest = make(plan, variants, incumbent)
-    not_written: LabError | None = None
+    record, rule, digest, status = make(plan, variants, incumbent)
     kept: str | None = None
 
     def shown(name: str | None) -> Report:
@@ -109,16 +108,14 @@ def run(plan: Plan, names: Sequence[str], incumbent: str | None, results: dict[s
         files.write(plan.folder / "dossier.md", markdown.render(shown(None)))
         files.write(plan.folder / "dossier.html", html.render(shown(None)))
         click.echo(f"hakmem: the dossier is {plan.folder / 'dossier.html'}", err=True)
-    except LabError as error:  # what was measured is shown all the same
-        not_written = error
-    output.finish(record, shown, **results)  # type: ignore[arg-type]
-    if not_written:
-        raise not_written
-    return 130 if record.interrupted else 1 if record.failures else 0
+    finally:  # what was measured is shown all the same
+        output.finish(record, shown, **results)  # type: ignore[arg-type]
+    return status
 
 
-def make(plan: Plan, variants: Sequence[Variant], incumbent: str) -> tuple[Record, rules.Rule, str]:
-    """Writes the rule, runs everything, and returns the record, the rule and its hash. Ctrl-C keeps whole rounds."""
+def make(plan: Plan, variants: Sequence[Variant], incumbent: str) -> tuple[Record, rules.Rule, str, int]:
+    """Writes the rule, runs everything, and returns the record, the rule and its hash, and the exit status. Ctrl-C
+    keeps whole rounds."""
     refusal = cases.strace_refusal()
     idle_s = plan.idle_s if plan.client else 0
     made = [
@@ -144,7 +141,8 @@ def make(plan: Plan, variants: Sequence[Variant], incumbent: str) -> tuple[Recor
     if not has_huge_pages():
         done.notes.append(f"{page.UNMEASURED}glibc with huge pages: this C library's malloc has no setting for them")
     done.notes.append(f"rule: SHA-256 {digest}")
-    return ledger.from_measurement(done, "dossier", warmup=rule.warmup, start=start), rule, digest
+    record = ledger.from_measurement(done, "dossier", warmup=rule.warmup, start=start)
+    return record, rule, digest, 130 if done.interrupted else 1 if done.failures else 0
 
 
 def _rule(plan: Plan, commands: list[str], variants: Sequence[Variant], incumbent: str) -> rules.Rule:

@@ -32,6 +32,7 @@ STYLE = {
     "font.family": FAMILY,
     "font.size": FONT,
     "text.color": COLOURS["ink"],
+    "text.parse_math": False,
     "axes.edgecolor": COLOURS["grid"],
     "axes.facecolor": "none",
     "axes.labelcolor": COLOURS["muted"],

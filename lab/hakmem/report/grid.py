@@ -20,7 +20,7 @@ BASELINE = "baseline"
 MEAN = "geometric mean"
 SHOWN = (Verdict.FASTER, Verdict.SLOWER)
 # In a matrix, where there is no room for a word.
-SIGNS = {Verdict.FASTER: " +", Verdict.SLOWER: " -", Verdict.UNKNOWN: " ?"}
+SIGNS = {Verdict.FASTER: " +", Verdict.SLOWER: " -", Verdict.UNKNOWN: " ?", Verdict.UNDECIDED: " ?"}
 LEGEND = "Ratios to {baseline}; + is better, - is worse, ? could be either, without a sign there is no difference."
 
 SCALES = {
@@ -58,15 +58,14 @@ def of(comparison: Comparison) -> Grid:
     return _matrix(comparison)
 
 
-def ratio_text(ratio: Interval, verdict: Verdict | None = None) -> str:
-    """With as many places as a difference that is shown needs to be seen."""
-    return f"{ratio.estimate:.{_places(_nearest_to_one(ratio), verdict, 3)}f}"
+def ratio_text(ratio: Interval) -> str:
+    return f"{ratio.estimate:.{words.places(ratio)}f}"
 
 
-def interval_text(ratio: Interval, verdict: Verdict | None = None) -> str:
+def interval_text(ratio: Interval) -> str:
     if not ratio.is_bounded:
         return NOTHING
-    places = _places(_nearest_to_one(ratio), verdict, 3)
+    places = words.places(ratio)
     return f"{ratio.low:.{places}f} to {ratio.high:.{places}f}"
 
 
@@ -82,17 +81,6 @@ def scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     largest = max(map(abs, values))
     steps = SCALES.get(unit, ((1.0, unit),))
     return next((step for step in steps if largest >= step[0]), steps[-1])
-
-
-def _places(value: float, verdict: Verdict | None, least: int) -> int:
-    """So many that a value that is shown to differ from 1 doesn't look like 1."""
-    if verdict not in SHOWN:
-        return least
-    return next((places for places in range(least, 6) if round(value, places) != 1), 6)
-
-
-def _nearest_to_one(ratio: Interval) -> float:
-    return ratio.high if ratio.high < 1 else ratio.low
 
 
 def _median(entry: Entry, unit: str) -> Cell:
@@ -112,7 +100,7 @@ def _standing(entry: Entry, rounds: int, nothing: str = NOTHING) -> tuple[Cell, 
         return Cell(nothing), Cell(""), Cell("")
     ratio, verdict = entry.ratio, entry.verdict
     said = Cell(words.verdict(verdict, rounds) if verdict else "", verdict, strength(ratio, verdict))
-    return Cell(ratio_text(ratio, verdict)), Cell(interval_text(ratio, verdict)), said
+    return Cell(ratio_text(ratio)), Cell(interval_text(ratio)), said
 
 
 def _by_allocator(comparison: Comparison) -> Grid:
@@ -168,6 +156,7 @@ def _short(entry: Entry, unit: str) -> Cell:
     if entry.ratio is None:
         return Cell(median)
     ratio, verdict = entry.ratio, entry.verdict
-    text = f"{ratio.estimate:.{_places(ratio.estimate, verdict, 2)}f}{SIGNS.get(verdict, '') if verdict else ''}"
-    detail = f"{median if entry.values else ''} {interval_text(ratio, verdict)}".strip()
+    places = words.places(ratio, ratio.estimate, least=2)
+    text = f"{ratio.estimate:.{places}f}{SIGNS.get(verdict, '') if verdict else ''}"
+    detail = f"{median if entry.values else ''} {interval_text(ratio)}".strip()
     return Cell(text, verdict, strength(ratio, verdict), detail)

@@ -17,7 +17,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words_columns: 
     """Figures stand to the right, the first columns, of words, to the left."""
     rules = ["---" if number < words_columns else "---:" for number in range(len(columns))]
     lines = [columns, rules, *rows]
-    return "\n".join("| " + " | ".join(_escape(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines)
 
 
 def section(one: Section) -> Iterator[str]:
@@ -103,7 +103,8 @@ def _blocks(report: Report) -> Iterator[str]:
     yield f"```\n{report.command}\n```"
 
 
-def _escape(cell: str) -> str:
+def escape(cell: str) -> str:
+    """As text in a row of a table."""
     return _one_line(cell).replace("\\", "\\\\").replace("|", "\\|")
 
 

@@ -92,8 +92,8 @@ def _ratio_row(axes: Axes, entry: Entry, place: int) -> None:
 
 def _figures(entry: Entry) -> str:
     assert entry.ratio is not None
-    interval = grid.interval_text(entry.ratio, entry.verdict) if entry.ratio.is_bounded else "no interval"
-    return f"{grid.ratio_text(entry.ratio, entry.verdict)}  ({interval})"
+    interval = grid.interval_text(entry.ratio) if entry.ratio.is_bounded else "no interval"
+    return f"{grid.ratio_text(entry.ratio)}  ({interval})"
 
 
 def _spoken(entry: Entry, rounds: int) -> str:
