@@ -43,7 +43,8 @@ from hakmem.errors import LabError
 SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
 # Programs that do nothing but become another one or start others.
 STARTERS = frozenset(
-    "chroot chrt ionice nice nohup numactl prlimit setpriv setsid stdbuf taskset time timeout unshare xargs".split()
+    "chroot chrt doas ionice nice nohup numactl prlimit runuser setpriv setsid stdbuf su sudo systemd-run taskset time "
+    "timeout unshare xargs".split()
 )
 TUNABLES = "GLIBC_TUNABLES"  # a list with colons between, of which a later one counts
 C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")

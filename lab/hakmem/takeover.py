@@ -108,8 +108,9 @@ def _follow(path: Path, words: list[str], environment: dict[str, str], level: in
     return [program, *(_follow(find(rest[0], environment), rest, environment, level) if rest else [])]
 
 
-def _after_env(words: list[str], environment: dict[str, str]) -> list[str]:
-    """The command that `env` becomes; applies to `environment` what it changes. Empty: it only prints."""
+def _after_env(words: list[str], environment: dict[str, str], folder: str = "") -> list[str]:
+    """The command that `env` becomes; applies to `environment` what it changes. Empty: it only prints. `folder` is
+    where it goes on, seen from here."""
     long = ["ignore-environment", "unset=", "chdir=", "split-string=", "debug", "null"]
     try:
         options, rest = getopt.getopt(words, "iu:C:S:v0", long)
@@ -117,17 +118,21 @@ def _after_env(words: list[str], environment: dict[str, str]) -> list[str]:
         raise CommandError(f"env {shlex.join(words)}: can't tell what it starts; name that program instead") from None
     for name, value in options:
         if name in ("-S", "--split-string"):
-            return _after_env([*shlex.split(value), *rest], environment)
+            return _after_env([*shlex.split(value), *rest], environment, folder)
         if name in ("-i", "--ignore-environment"):
             environment.clear()
         elif name in ("-u", "--unset"):
             environment.pop(value, None)
+        elif name in ("-C", "--chdir"):
+            folder = os.path.join(folder, value)
     if rest[:1] == ["-"]:
         environment.clear()
         del rest[0]
     while rest and "=" in rest[0]:
         name, _, value = rest.pop(0).partition("=")
         environment[name] = value
+    if rest and "/" in rest[0]:
+        rest[0] = os.path.join(folder, rest[0])
     return rest
 
 

@@ -200,6 +200,24 @@ def test_children_on_another_malloc_are_told(tmp_path: Path) -> None:
         assert measure.CommandCase(("sh", "-c", "ls /; true")).run(measure.Variant("x", allocator)).remarks == ()
 
 
+# Starts a program with an empty environment, and waits for it.
+CLEANS = """
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    int status;
+    if (fork() == 0) execve(words[1], words + 1, (char *[]){words[count]});
+    return wait(&status) < 0 || status != 0;
+}
+"""
+
+
+def test_one_that_only_starts_others_gives_no_figure_where_they_have_no_proof(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "sudo", CLEANS)
+    with pytest.raises(TakeoverError, match="^sudo started no program that left a proof of its allocator"):
+        run([str(program), shutil.which("true") or ""], hakmem())
+
+
 def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "static", PRINTS.replace("return 3", "return 0"), "-static")
     with pytest.raises(TakeoverError, match="left no proof of its allocator"):

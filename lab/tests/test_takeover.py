@@ -82,6 +82,14 @@ def test_env_changes_where_programs_are_found(tmp_path: Path) -> None:
     assert files(["env", f"PATH={tmp_path}", "x"]) == [ENV, CAT]
 
 
+def test_env_changes_from_where_programs_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    script(tmp_path / "a" / "b" / "x", "#!/bin/cat\n")
+    for words in (["-C", f"{tmp_path}/a"], [f"--chdir={tmp_path}/a"], ["-C", str(tmp_path), "-S-C a"]):
+        assert files(["env", *words, "b/x"]) == [ENV, CAT]
+        assert files(["env", *words, str(CAT)]) == [ENV, CAT]
+
+
 def test_env_with_what_is_not_understood() -> None:
     with pytest.raises(CommandError, match="name that program instead"):
         files(["env", "--no-such-option", "cat"])
