@@ -30,6 +30,7 @@ import termios
 import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
 LOOK_S = 0.5  # at whether a command has ended that a tool goes on with
 MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
 NO_FILE = (0, 0)
+SEEN = re.compile(r"^seen (\d+) (\d+) (.+)$", re.MULTILINE)  # a line of launch's
 
 
 class TakeoverError(LabError):
@@ -86,6 +88,7 @@ class Process:
     file: tuple[int, int] = NO_FILE  # device and inode of the program
     behind: str = ""  # the file of the malloc that is searched after what is preloaded; empty: there is none
     has_pools: bool = False  # Python's, beside malloc
+    stack: int = 0  # where its stack began: its forks have the same, other programs have not
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Run:
     sums: tuple[bytes, bytes] = (b"", b"")  # SHA-256 of all that it printed on either
     last_file: tuple[int, int] = NO_FILE  # device and inode of the program that it was when it was last looked at
     left_behind: bool = False  # processes of it went on when it had ended
+    unproved: tuple[str, ...] = ()  # programs that it started, and that lasted, without a proof of their allocator
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -119,6 +123,10 @@ class Run:
         children = (one for one in self.processes if one.pid != self.pid)
         others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
+        silent = (
+            "programs that it started left no proof of their malloc (static, setuid, or without LD_PRELOAD), so their "
+            f"share of the figures is not of what is compared: {', '.join(self.unproved)}"
+        )
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
         usual = {
             f"{os.path.basename(one.program)} is linked with {one.behind}: where nothing is preloaded, "
@@ -127,7 +135,13 @@ class Run:
             if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
         }
         said = sorted({*usual, *self._beside_malloc()})
-        return (*said, *([own] if others else []), *([left] if self.left_behind else []))
+        is_told = self.unproved and allocator.library is not None  # the C library is what they have anyway
+        return (
+            *said,
+            *([own] if others else []),
+            *([silent] if is_told else []),
+            *([left] if self.left_behind else []),
+        )
 
     def _beside_malloc(self) -> Iterator[str]:
         """Allocators of its programs that no preload reaches."""
@@ -373,12 +387,12 @@ def _run_in(
                 left_behind |= _end(child, began, witnesses)
     outputs = folder / "stdout", folder / "stderr"
     shown, printed = map(_beginning, outputs)
-    if child.returncode != 0 or not result.read_text():
+    if child.returncode != 0 or not result.stat().st_size:
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
-    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib, *file = map(
-        int, result.read_text().split()
-    )
+    figures, _, seen = result.read_text(errors="replace").partition("\n")
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib, *file = map(int, figures.split())
+    proved = tuple(read_witnesses(witnesses))
     done = Run(
         pid=pid,
         status=os.waitstatus_to_exitcode(status),
@@ -388,13 +402,14 @@ def _run_in(
         peak_rss_bytes=peak_kib * 1024,
         minor_faults=minor,
         major_faults=major,
-        processes=tuple(read_witnesses(witnesses)),
+        processes=proved,
         stdout=shown,
         stderr=printed,
         mean_rss_bytes=mean_kib * 1024 or None,
         sums=(sum_of(outputs[0]), sum_of(outputs[1])),
         last_file=(file[0], file[1]),
         left_behind=left_behind,
+        unproved=_unproved(seen, proved),
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(allocator.name, before) if before else allocator)
@@ -684,9 +699,19 @@ def read_witnesses(folder: Path) -> list[Process]:
                 file=_file(facts.get("file", "")),
                 behind=facts.get("behind", ""),
                 has_pools="pools" in facts,
+                stack=int(facts["stack"]) if facts.get("stack", "").isdigit() else 0,
             )
         )
     return found
+
+
+def _unproved(seen: str, proved: Iterable[Process]) -> tuple[str, ...]:
+    """Programs that were there at two of launch's looks, and whose stack is none of a proof's. What was seen once may
+    have ended before the witness was loaded."""
+    stacks = {one.stack for one in proved}
+    looks = Counter(SEEN.findall(seen))
+    lasted = {path for (_, stack, path), count in looks.items() if count > 1 and int(stack) not in stacks}
+    return tuple(sorted(map(os.path.basename, lasted)))
 
 
 def _file(said: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -210,12 +211,65 @@ int main(int count, char **words) {
     return wait(&status) < 0 || status != 0;
 }
 """
+LASTS = "#include <unistd.h>\nint main(void) { return usleep(200000); }"
 
 
 def test_one_that_only_starts_others_gives_no_figure_where_they_have_no_proof(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "sudo", CLEANS)
     with pytest.raises(TakeoverError, match="^sudo started no program that left a proof of its allocator"):
         run([str(program), shutil.which("true") or ""], hakmem())
+
+
+@pytest.mark.parametrize("options", [(), ("-static",)])
+def test_children_without_a_proof_are_told(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Their environment was cleaned, or they are static. That their program has a proof elsewhere is none of theirs."""
+    program = compile_c(tmp_path / "program", LASTS, *options)
+    start = str(program) if options else f"{compile_c(tmp_path / 'cleans', CLEANS)} {program}"
+    command = measure.CommandCase(("sh", "-c", f"{program} & {start}; wait"))
+    remarks = {one.name: command.run(measure.Variant("x", one)).remarks for one in (hakmem(), glibc())}
+    said = (
+        "programs that it started left no proof of their malloc (static, setuid, or without LD_PRELOAD), "
+        "so their share of the figures is not of what is compared: program"
+    )
+    assert remarks == {"hakmem": (said,), "glibc": ()}
+
+
+FORKS = """
+import os, time
+if os.fork() == 0:
+    time.sleep(0.2)
+    os._exit(0)
+os.execvp("sh", ["sh", "-c", "sleep 0.3; (sleep 0.1; :); for i in $(seq 100); do env true; done"])
+"""
+
+
+def test_forks_and_helpers_are_not_told() -> None:
+    """Of a program that has become another one meanwhile, too."""
+    done = run(python(FORKS), hakmem())
+    assert done.status == 0 and done.unproved == () and len(done.processes) > 100
+
+
+def test_what_was_seen_once_may_not_have_had_the_time() -> None:
+    seen = "seen 5 100 /bin/a\nseen 5 100 /bin/a\nseen 6 200 /bin/b\nseen 7 200 /bin/b\nseen 8 0 sudo\nseen 8 0 sudo\n"
+    assert process._unproved(seen, []) == ("a", "sudo")
+    assert process._unproved(seen, [process.Process(4, "/bin/a", "", None, None, stack=100)]) == ("sudo",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that becomes root")
+def test_a_child_with_more_rights_is_seen() -> None:
+    """As sudo and what it starts: of their memory nobody else is told anything."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        if os.statvfs(folder).f_flag & os.ST_NOSUID:
+            pytest.skip(f"{folder} gives no rights")
+        program = compile_c(folder / "program", LASTS)
+        program.chmod(0o4755)
+        shutil.copy(native.helper("launch"), folder)
+        words = [str(folder / "launch"), str(folder / "result"), "", "sh", "-c", f"{program}; :"]
+        subprocess.run(words, user=65534, group=65534, extra_groups=[], check=True)
+        seen = re.findall(r"^seen \d+ 0 program$", (folder / "result").read_text(), re.MULTILINE)
+    assert len(seen) > 1
 
 
 def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:
