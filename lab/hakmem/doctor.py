@@ -180,10 +180,13 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     programs = takeover.follow(words, takeover.with_preload(environment, preload))
     why = takeover.examine(programs, preload)
     path = " -> ".join(str(program.file) for program in programs)
+    cleans = programs[-1].cleans
     if why:
-        yield problem("command", why, BUILD_OTHERWISE)
+        yield problem("command", why, takeover.BEHIND if cleans else BUILD_OTHERWISE)
         return
     yield ok("command", f"{path} takes hakmem")
+    if cleans:
+        yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
     yield from _private_allocators(programs[-1].file, environment)
 
 

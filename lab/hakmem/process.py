@@ -30,7 +30,6 @@ import termios
 import threading
 import time
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +58,7 @@ LOOK_S = 0.5  # at whether a command has ended that a tool goes on with
 MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
 NO_FILE = (0, 0)
 SEEN = re.compile(r"^seen (\d+) (\d+) (.+)$", re.MULTILINE)  # a line of launch's
+LEAST_SHARE = 0.01  # of the time of a run, for what it started to be told
 
 
 class TakeoverError(LabError):
@@ -88,7 +88,7 @@ class Process:
     file: tuple[int, int] = NO_FILE  # device and inode of the program
     behind: str = ""  # the file of the malloc that is searched after what is preloaded; empty: there is none
     has_pools: bool = False  # Python's, beside malloc
-    stack: int = 0  # where its stack began: its forks have the same, other programs have not
+    stack: int = 0  # where its stack began: its forks have the same, others not where addresses are random; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Run:
     sums: tuple[bytes, bytes] = (b"", b"")  # SHA-256 of all that it printed on either
     last_file: tuple[int, int] = NO_FILE  # device and inode of the program that it was when it was last looked at
     left_behind: bool = False  # processes of it went on when it had ended
-    unproved: tuple[str, ...] = ()  # programs that it started, and that lasted, without a proof of their allocator
+    unproved: tuple[str, ...] = ()  # programs with a share in its time that left no proof of their allocator
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -123,10 +123,11 @@ class Run:
         children = (one for one in self.processes if one.pid != self.pid)
         others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
-        silent = (
-            "programs that it started left no proof of their malloc (static, setuid, or without LD_PRELOAD), so their "
-            f"share of the figures is not of what is compared: {', '.join(self.unproved)}"
-        )
+        silent = [
+            f"{name}, which it started, left no proof of its malloc (static, setuid, or with another environment): "
+            "its share of the figures may be of another malloc than what is compared"
+            for name in self.unproved
+        ]
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
         usual = {
             f"{os.path.basename(one.program)} is linked with {one.behind}: where nothing is preloaded, "
@@ -135,11 +136,10 @@ class Run:
             if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
         }
         said = sorted({*usual, *self._beside_malloc()})
-        is_told = self.unproved and allocator.library is not None  # the C library is what they have anyway
         return (
             *said,
             *([own] if others else []),
-            *([silent] if is_told else []),
+            *(silent if allocator.library is not None else []),  # the C library is what they have anyway
             *([left] if self.left_behind else []),
         )
 
@@ -409,7 +409,7 @@ def _run_in(
         sums=(sum_of(outputs[0]), sum_of(outputs[1])),
         last_file=(file[0], file[1]),
         left_behind=left_behind,
-        unproved=_unproved(seen, proved),
+        unproved=_unproved(seen, proved, wall_ns),
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(allocator.name, before) if before else allocator)
@@ -705,13 +705,15 @@ def read_witnesses(folder: Path) -> list[Process]:
     return found
 
 
-def _unproved(seen: str, proved: Iterable[Process]) -> tuple[str, ...]:
-    """Programs that were there at two of launch's looks, and whose stack is none of a proof's. What was seen once may
-    have ended before the witness was loaded."""
-    stacks = {one.stack for one in proved}
-    looks = Counter(SEEN.findall(seen))
-    lasted = {path for (_, stack, path), count in looks.items() if count > 1 and int(stack) not in stacks}
-    return tuple(sorted(map(os.path.basename, lasted)))
+def _unproved(seen: str, proved: Iterable[Process], wall_ns: int) -> tuple[str, ...]:
+    """Programs that launch saw for a share of the run, in processes whose stack is none of a proof's. What was seen
+    once may have ended before the witness was loaded."""
+    stacks = {one.stack for one in proved} - {0}
+    times: dict[str, list[int]] = {}
+    for elapsed_ns, stack, path in SEEN.findall(seen):
+        if int(stack) not in stacks:
+            times.setdefault(os.path.basename(path), []).append(int(elapsed_ns))
+    return tuple(sorted(name for name, own in times.items() if len(own) > 1 and sum(own) >= LEAST_SHARE * wall_ns))
 
 
 def _file(said: str) -> tuple[int, int]:

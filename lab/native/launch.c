@@ -5,9 +5,10 @@
  * RESULT receives a line: pid, wait status, wall time (ns), CPU time in user mode and in the kernel (us), peak RSS
  * (KiB), minor faults, major faults, mean RSS (KiB), and the file of the program that was seen last in it (device and
  * inode; 0 0: none was). CPU time and faults are those of the command and of every descendant that was waited for; the
- * peak is that of the largest one process, the mean over time that of the command alone. Lines `seen PID STACK PROGRAM`
- * follow, one for each time that a descendant was seen: where its stack began, which a fork keeps and exec draws anew,
- * and the path of its program. STACK is 0 and PROGRAM a name where a setuid program has made it somebody else's.
+ * peak is that of the largest one process, the mean over time that of the command alone. Lines `seen NS STACK PROGRAM`
+ * follow, one for each time that a descendant was seen: the time since the look before, where its stack began, which a
+ * fork keeps and exec draws anew where addresses are random, and the path of its program. STACK is 0 and PROGRAM a name
+ * where a setuid program has made it somebody else's.
  *
  * PRELOAD becomes LD_PRELOAD of the command alone; empty for none. Exit status: 0 when RESULT was written, 2 for a
  * usage error, 127 when the command could not be started (RESULT is then empty and standard error says why).
@@ -57,7 +58,7 @@ struct watch {
     FILE *seen;    /* writes to `lines` on what it has started; NULL: there is no memory for it */
     char *lines;
     size_t lines_bytes;
-    long long around_ns; /* of the next look at what it has started */
+    long long looked_ns, around_ns; /* of the last and the next look at what it has started */
 };
 
 enum { SHORTEST_NS = 1000000, LONGEST_NS = 20000000, STEPS_OF_TIME = 32, LEAST_LOOKS = 5 };
@@ -78,7 +79,7 @@ static bool has_started(struct watch *watch) {
     if (watch->starting < 0) return true;
     if (poll(&end, 1, 0) == 1) {
         watch->starting = -1;
-        watch->start_ns = watch->last_ns = now_ns();
+        watch->start_ns = watch->last_ns = watch->looked_ns = now_ns();
         watch->around_ns = watch->start_ns + FIRST_AROUND_NS;
     }
     return false;
@@ -122,7 +123,7 @@ static bool is_anothers(int process) {
     return geteuid() != 0 && line && sscanf(line, "\nUid: %*u %u", &effective) == 1 && effective != geteuid();
 }
 
-static void see(int process, FILE *seen) {
+static void see(int process, long long elapsed_ns, FILE *seen) {
     char path[32], text[1024], program[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", process);
     if (!read_text(path, text, sizeof text) || number_of_field(text, FIELD_CODE) == 0) return;
@@ -132,12 +133,12 @@ static void see(int process, FILE *seen) {
     ssize_t length = readlink(path, program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
     const char *name = strchr(text, '(') + 1;
-    fprintf(seen, "seen %d %llu ", process, stack);
+    fprintf(seen, "seen %lld %llu ", elapsed_ns, stack);
     if (length > 0) fprintf(seen, "%s\n", program);
     else fprintf(seen, "%.*s\n", (int)(strrchr(text, ')') - name), name);
 }
 
-static void see_below(int process, FILE *seen) {
+static void see_below(int process, long long elapsed_ns, FILE *seen) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", process);
     DIR *threads = opendir(path);
@@ -145,20 +146,21 @@ static void see_below(int process, FILE *seen) {
         snprintf(path, sizeof path, "/proc/%d/task/%ld/children", process, strtol(thread->d_name, NULL, 10));
         FILE *children = fopen(path, "re");
         for (int child; children && fscanf(children, "%d", &child) == 1;) {
-            see(child, seen);
-            see_below(child, seen);
+            see(child, elapsed_ns, seen);
+            see_below(child, elapsed_ns, seen);
         }
         if (children) fclose(children);
     }
     if (threads) closedir(threads);
 }
 
-/* In steps of a fourth of the time so far: who is there at two of them has a share in the figures. A large tree is
+/* In steps of a fourth of the time so far: what a look finds counts for the time since the one before. A large tree is
  * looked at less often. */
 static void look_around(struct watch *watch, pid_t command) {
     long long now = now_ns();
     if (!watch->seen || watch->starting >= 0 || now < watch->around_ns) return;
-    see_below(command, watch->seen);
+    see_below(command, now - watch->looked_ns, watch->seen);
+    watch->looked_ns = now;
     long long step = (now - watch->start_ns) / STEPS_AROUND, cost = TIMES_ITS_COST * (now_ns() - now);
     watch->around_ns = now + (step > cost ? step : cost);
 }

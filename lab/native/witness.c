@@ -8,7 +8,8 @@
  *                    `pools yes` where the process has Python's own beside malloc;
  *                    `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
  *                    `program PATH`, `file DEVICE INODE` of that program;
- *                    `stack ADDRESS`: where its stack began. A fork keeps that, exec draws another one
+ *                    `stack ADDRESS`: where its stack began. A fork keeps that, exec draws another one where
+ *                    addresses are random
  *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
  *                    exits in an orderly way. With ALLOCATOR_WITNESS_TRIM in the environment also `trimmed N KiB`:
  *                    resident after the allocator was asked to give back what is free, where it can be asked
