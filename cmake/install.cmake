@@ -1,5 +1,5 @@
-# What `cmake --install` lays down: libraries, headers, the CMake package, the pkg-config file and the manual. All of it finds its
-# files relative to itself, so an installed tree may be moved.
+# What `cmake --install` lays down: libraries, headers, the CMake package, the pkg-config file and the manual. All of it
+# finds its files relative to itself, so an installed tree may be moved, but for folders that were given absolutely.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hakmem)
@@ -18,8 +18,17 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/hakmemConfigVersi
 install(FILES ${PROJECT_BINARY_DIR}/package/hakmemConfig.cmake ${PROJECT_BINARY_DIR}/package/hakmemConfigVersion.cmake
     DESTINATION ${package_dir})
 
-file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
-string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
+set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+    file(RELATIVE_PATH pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+    string(REGEX REPLACE "/$" "" pc_prefix "\${pcfiledir}/${pc_prefix}")
+endif()
+foreach(folder LIBDIR INCLUDEDIR)
+    set(pc_${folder} ${CMAKE_INSTALL_${folder}})
+    if(NOT IS_ABSOLUTE ${pc_${folder}})
+        string(PREPEND pc_${folder} "\${prefix}/")
+    endif()
+endforeach()
 configure_file(cmake/hakmem.pc.in ${PROJECT_BINARY_DIR}/package/hakmem.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/hakmem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -180,10 +180,13 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     programs = takeover.follow(words, takeover.with_preload(environment, preload))
     why = takeover.examine(programs, preload)
     path = " -> ".join(str(program.file) for program in programs)
+    cleans = programs[-1].cleans
     if why:
-        yield problem("command", why, BUILD_OTHERWISE)
+        yield problem("command", why, takeover.BEHIND if cleans else BUILD_OTHERWISE)
         return
     yield ok("command", f"{path} takes hakmem")
+    if cleans:
+        yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
     yield from _private_allocators(programs[-1].file, environment)
 
 
@@ -214,8 +217,9 @@ def of_running(process: HostProcess, library: Path) -> Iterator[Finding]:
 
 def _running_program(process: HostProcess, program: str, is_linked: bool, library: Path) -> Iterator[Finding]:
     """`is_linked`: hakmem is in the program's own file."""
-    file, malloc = process.path(program), malloc_of(process, program)
-    is_on = malloc is not None and _is_hakmems(process.path(malloc))
+    file = process.path(program)
+    malloc = program if is_linked else malloc_of(process, program)
+    is_on = is_linked or (malloc is not None and _is_hakmems(process.path(malloc)))
     try:
         built = elf.read(file)
         fits = built if is_on else elf.read(library)  # the one that it has is for its system, and may be gone by now
@@ -246,7 +250,7 @@ def _mapped(process: HostProcess) -> list[str]:
 
 def malloc_of(process: HostProcess, program: str) -> str | None:
     """Which of the files that the process maps its malloc is from: the program's own, else the first that is preloaded,
-    else another library's, else the C library's."""
+    else another library's, else the C library's. A program may hide hakmem's: that is asked before."""
     first = [Path(file).name for file in preloaded(process)]
 
     def rank(file: str) -> tuple[int, int]:
@@ -258,13 +262,13 @@ def malloc_of(process: HostProcess, program: str) -> str | None:
         return (3, 0) if C_LIBRARY.match(name) else (2, 0)
 
     files = sorted(_mapped(process), key=rank)
-    return next((file for file in files if _has_malloc(process.path(file), file == program)), None)
+    return next((file for file in files if _has_malloc(process.path(file))), None)
 
 
-def _has_malloc(file: Path, is_program: bool) -> bool:
-    """A program that is linked with hakmem may hide it; a library that hides it has it for itself."""
+def _has_malloc(file: Path) -> bool:
+    """A library that hides it has it for itself."""
     try:
-        return (_is_hakmems(file) if is_program else _is_library(file)) or "malloc" in elf.read(file).exports
+        return _is_library(file) or "malloc" in elf.read(file).exports
     except LabError:
         return False
 

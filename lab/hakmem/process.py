@@ -43,7 +43,8 @@ from hakmem.errors import LabError
 SETTING = re.compile(r"^(HAKMEM_|MALLOC_|MIMALLOC_|TCMALLOC_|SCUDO_|SNMALLOC_|GLIBC_TUNABLES$|PYTHONMALLOC$)")
 # Programs that do nothing but become another one or start others.
 STARTERS = frozenset(
-    "chroot chrt ionice nice nohup numactl prlimit setpriv setsid stdbuf taskset time timeout unshare xargs".split()
+    "chroot chrt doas ionice nice nohup numactl prlimit runuser setpriv setsid stdbuf su sudo systemd-run taskset time "
+    "timeout unshare xargs".split()
 )
 TUNABLES = "GLIBC_TUNABLES"  # a list with colons between, of which a later one counts
 C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\.musl-.*)$")
@@ -56,6 +57,8 @@ LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
 LOOK_S = 0.5  # at whether a command has ended that a tool goes on with
 MOST_GENERATIONS = 100  # of processes that a run has left behind, to be ended
 NO_FILE = (0, 0)
+SEEN = re.compile(r"^seen (\d+) (\d+) (.+)$", re.MULTILINE)  # a line of launch's
+LEAST_SHARE = 0.01  # of the time of a run, for what it started to be told
 
 
 class TakeoverError(LabError):
@@ -85,6 +88,7 @@ class Process:
     file: tuple[int, int] = NO_FILE  # device and inode of the program
     behind: str = ""  # the file of the malloc that is searched after what is preloaded; empty: there is none
     has_pools: bool = False  # Python's, beside malloc
+    stack: int = 0  # where its stack began: its forks have the same, others not where addresses are random; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ class Run:
     sums: tuple[bytes, bytes] = (b"", b"")  # SHA-256 of all that it printed on either
     last_file: tuple[int, int] = NO_FILE  # device and inode of the program that it was when it was last looked at
     left_behind: bool = False  # processes of it went on when it had ended
+    unproved: tuple[str, ...] = ()  # programs with a share in its time that left no proof of their allocator
 
     def root(self) -> Process | None:
         """The program that was started, the last one where it replaced itself by another."""
@@ -118,6 +123,11 @@ class Run:
         children = (one for one in self.processes if one.pid != self.pid)
         others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
+        silent = [
+            f"{name}, which it started, left no proof of its malloc (static, setuid, or with another environment): "
+            "its share of the figures may be of another malloc than what is compared"
+            for name in self.unproved
+        ]
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
         usual = {
             f"{os.path.basename(one.program)} is linked with {one.behind}: where nothing is preloaded, "
@@ -126,7 +136,12 @@ class Run:
             if one.behind and _has_malloc_of(one.program, one.behind, is_c_librarys=allocator.library is None)
         }
         said = sorted({*usual, *self._beside_malloc()})
-        return (*said, *([own] if others else []), *([left] if self.left_behind else []))
+        return (
+            *said,
+            *([own] if others else []),
+            *(silent if allocator.library is not None else []),  # the C library is what they have anyway
+            *([left] if self.left_behind else []),
+        )
 
     def _beside_malloc(self) -> Iterator[str]:
         """Allocators of its programs that no preload reaches."""
@@ -372,12 +387,12 @@ def _run_in(
                 left_behind |= _end(child, began, witnesses)
     outputs = folder / "stdout", folder / "stderr"
     shown, printed = map(_beginning, outputs)
-    if child.returncode != 0 or not result.read_text():
+    if child.returncode != 0 or not result.stat().st_size:
         said = printed.decode(errors="replace").strip().splitlines()
         raise RunError(f"can't run {words[0]}: {said[-1] if said else f'launch ended with {child.returncode}'}")
-    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib, *file = map(
-        int, result.read_text().split()
-    )
+    figures, _, seen = result.read_text(errors="replace").partition("\n")
+    pid, status, wall_ns, user_us, system_us, peak_kib, minor, major, mean_kib, *file = map(int, figures.split())
+    proved = tuple(read_witnesses(witnesses))
     done = Run(
         pid=pid,
         status=os.waitstatus_to_exitcode(status),
@@ -387,13 +402,14 @@ def _run_in(
         peak_rss_bytes=peak_kib * 1024,
         minor_faults=minor,
         major_faults=major,
-        processes=tuple(read_witnesses(witnesses)),
+        processes=proved,
         stdout=shown,
         stderr=printed,
         mean_rss_bytes=mean_kib * 1024 or None,
         sums=(sum_of(outputs[0]), sum_of(outputs[1])),
         last_file=(file[0], file[1]),
         left_behind=left_behind,
+        unproved=_unproved(seen, proved, wall_ns),
     )
     if prove and (done.status == 0 or done.root() is not None):
         prove_takeover(done, words[0], Allocator(allocator.name, before) if before else allocator)
@@ -683,9 +699,21 @@ def read_witnesses(folder: Path) -> list[Process]:
                 file=_file(facts.get("file", "")),
                 behind=facts.get("behind", ""),
                 has_pools="pools" in facts,
+                stack=int(facts["stack"]) if facts.get("stack", "").isdigit() else 0,
             )
         )
     return found
+
+
+def _unproved(seen: str, proved: Iterable[Process], wall_ns: int) -> tuple[str, ...]:
+    """Programs that launch saw for a share of the run, in processes whose stack is none of a proof's. What was seen
+    once may have ended before the witness was loaded."""
+    stacks = {one.stack for one in proved} - {0}
+    times: dict[str, list[int]] = {}
+    for elapsed_ns, stack, path in SEEN.findall(seen):
+        if int(stack) not in stacks:
+            times.setdefault(os.path.basename(path), []).append(int(elapsed_ns))
+    return tuple(sorted(name for name, own in times.items() if len(own) > 1 and sum(own) >= LEAST_SHARE * wall_ns))
 
 
 def _file(said: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the ker
 
 # Programs that start others, besides STARTERS.
 SHELLS = frozenset({"sh", "bash", "dash", "ksh", "mksh", "zsh", "fish", "busybox"})
+# Those of STARTERS that give what they start an environment of its own, unless they are told otherwise.
+CLEANERS = frozenset({"doas", "sudo", "systemd-run"})
+CLEANS = "it cleans the environment of what it starts, unless it is told otherwise"
+BEHIND = 'name hakmem behind it, as in `sudo "$(command -v hakmem)" run -- COMMAND`'
 
 
 class CommandError(LabError):
@@ -50,6 +55,10 @@ class Program:
         """A shell that was asked for by name may be meant itself."""
         name = self.file.name
         return name in STARTERS or (self.is_interpreter and name in SHELLS)
+
+    @property
+    def cleans(self) -> bool:
+        return self.file.name in CLEANERS
 
 
 # ---- From a command to the programs it becomes -----------------------------------------------------------------------
@@ -85,7 +94,8 @@ def follow(words: Sequence[str], environment: Mapping[str, str]) -> list[Program
     return _follow(find(words[0], environment), list(words), dict(environment), 0)
 
 
-def _follow(path: Path, words: list[str], environment: dict[str, str], level: int) -> list[Program]:
+def _follow(path: Path, words: list[str], environment: dict[str, str], level: int, folder: str = "") -> list[Program]:
+    """`folder` is where it is started, seen from here."""
     try:
         with open(path, "rb") as file:
             start = file.read(256)
@@ -98,18 +108,24 @@ def _follow(path: Path, words: list[str], environment: dict[str, str], level: in
         interpreter, *argument = re.split(r"[ \t]+", line, maxsplit=1)
         if not os.access(interpreter, os.X_OK) or os.path.isdir(interpreter):
             raise CommandError(f"{path}: its interpreter {interpreter!r} is not an executable file")
-        return _follow(Path(interpreter), [interpreter, *argument, str(path), *words[1:]], environment, level + 1)
+        words = [interpreter, *argument, str(path), *words[1:]]
+        return _follow(Path(interpreter), words, environment, level + 1, folder)
     if not start.startswith(elf.MAGIC):
         raise CommandError(f"{path}: neither an ELF program nor a script that begins with #!")
     program = Program(path, dict(environment), is_interpreter=level > 0)
     if path.name != "env":
         return [program]
-    rest = _after_env(words[1:], environment)
-    return [program, *(_follow(find(rest[0], environment), rest, environment, level) if rest else [])]
+    rest, own = _after_env(words[1:], environment)
+    if not rest:
+        return [program]
+    folder = os.path.join(folder, own)
+    word = os.path.join(folder, rest[0]) if "/" in rest[0] else rest[0]
+    return [program, *_follow(find(word, environment), rest, environment, level, folder)]
 
 
-def _after_env(words: list[str], environment: dict[str, str]) -> list[str]:
-    """The command that `env` becomes; applies to `environment` what it changes. Empty: it only prints."""
+def _after_env(words: list[str], environment: dict[str, str], folder: str = "") -> tuple[list[str], str]:
+    """The command that `env` becomes, empty where it only prints, and the folder that it goes to; applies to
+    `environment` what it changes."""
     long = ["ignore-environment", "unset=", "chdir=", "split-string=", "debug", "null"]
     try:
         options, rest = getopt.getopt(words, "iu:C:S:v0", long)
@@ -117,18 +133,20 @@ def _after_env(words: list[str], environment: dict[str, str]) -> list[str]:
         raise CommandError(f"env {shlex.join(words)}: can't tell what it starts; name that program instead") from None
     for name, value in options:
         if name in ("-S", "--split-string"):
-            return _after_env([*shlex.split(value), *rest], environment)
+            return _after_env([*shlex.split(value), *rest], environment, folder)
         if name in ("-i", "--ignore-environment"):
             environment.clear()
         elif name in ("-u", "--unset"):
             environment.pop(value, None)
+        elif name in ("-C", "--chdir"):
+            folder = value
     if rest[:1] == ["-"]:
         environment.clear()
         del rest[0]
     while rest and "=" in rest[0]:
         name, _, value = rest.pop(0).partition("=")
         environment[name] = value
-    return rest
+    return rest, folder
 
 
 # ---- What stands against it ------------------------------------------------------------------------------------------
@@ -228,7 +246,8 @@ def prepare(
 ) -> tuple[Path, dict[str, str]]:
     """The file to execute and its environment, in which this process becomes the command on `library` or ends.
 
-    Raises TakeoverError when it can't, CommandError when there is nothing to run."""
+    Raises TakeoverError when it can't, CommandError when there is nothing to run. Tells the user where what the command
+    starts may not be on it."""
     preload = preload_words(library)
     ready = with_preload(environment, preload)
     programs = follow(words, ready)
@@ -238,6 +257,8 @@ def prepare(
         why = f"without its children: {last.file} does nothing but start them; name the program that is meant"
     if why:
         raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
+    if last.cleans:
+        print(f"hakmem: {last.file}: {CLEANS}; {BEHIND}", file=sys.stderr)
     # As long for each pid: the size of the environment says where the stack begins.
     ready["ALLOCATOR_REQUIRED"] = f"{os.getpid():010d}:{preload[0]}:{'' if children else last.file}"
     return find(words[0], environment), ready

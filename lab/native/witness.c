@@ -7,7 +7,9 @@
  *                    resolves each to; `behind PATH` where a library that is searched after what is preloaded has a malloc;
  *                    `pools yes` where the process has Python's own beside malloc;
  *                    `owned yes|no` where hak_owns exists: whether it knows a block of this malloc;
- *                    `program PATH`, `file DEVICE INODE` of that program
+ *                    `program PATH`, `file DEVICE INODE` of that program;
+ *                    `stack ADDRESS`: where its stack began. A fork keeps that, exec draws another one where
+ *                    addresses are random
  *     PID.N.end      `peak N KiB`, `rss N KiB` (resident at the end), `threads N` (alive then): written when the process
  *                    exits in an orderly way. With ALLOCATOR_WITNESS_TRIM in the environment also `trimmed N KiB`:
  *                    resident after the allocator was asked to give back what is free, where it can be asked
@@ -24,6 +26,7 @@
 #include <unistd.h>
 
 #include "file_of.h"
+#include "proc.h"
 
 static char base[4000]; /* FOLDER/PID.N, empty: not asked */
 static pid_t owner;
@@ -65,15 +68,6 @@ static bool has_pools(void) {
 static unsigned long number_of(const char *status, const char *name) {
     const char *line = strstr(status, name);
     return line ? strtoul(line + strlen(name), NULL, 10) : 0;
-}
-
-static void read_status(char *status, size_t capacity) {
-    int source = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-    ssize_t length = source < 0 ? 0 : read(source, status, capacity - 1);
-    if (source >= 0) {
-        close(source);
-    }
-    status[length > 0 ? length : 0] = '\0';
 }
 
 /* A function of the allocator's own; NULL where the name is another library's, as malloc_trim is glibc's under most. */
@@ -123,14 +117,16 @@ __attribute__((constructor)) static void begin(void) {
         base[0] = '\0';
         return;
     }
-    char program[1024];
+    char program[1024], own[1024];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
     struct stat of_program = {0};
     stat("/proc/self/exe", &of_program);
-    dprintf(file, "malloc %s\ncalloc %s\nrealloc %s\nfree %s\n%sprogram %s\nfile %llu %llu\n", file_of("malloc"),
-            file_of("calloc"), file_of("realloc"), file_of("free"), owned(), program,
-            (unsigned long long)of_program.st_dev, (unsigned long long)of_program.st_ino);
+    read_text("/proc/self/stat", own, sizeof own);
+    dprintf(file, "malloc %s\ncalloc %s\nrealloc %s\nfree %s\n%sprogram %s\nfile %llu %llu\nstack %llu\n",
+            file_of("malloc"), file_of("calloc"), file_of("realloc"), file_of("free"), owned(), program,
+            (unsigned long long)of_program.st_dev, (unsigned long long)of_program.st_ino,
+            number_of_field(own, FIELD_STACK));
     const char *next = behind();
     if (next) {
         dprintf(file, "behind %s\n", next);
@@ -146,7 +142,7 @@ __attribute__((destructor)) static void end(void) {
         return;
     }
     char status[4096];
-    read_status(status, sizeof status);
+    read_text("/proc/self/status", status, sizeof status);
     int file = create("end");
     if (file < 0) {
         return;
@@ -154,7 +150,7 @@ __attribute__((destructor)) static void end(void) {
     dprintf(file, "peak %lu KiB\nrss %lu KiB\nthreads %lu\n", number_of(status, "VmHWM:"), number_of(status, "VmRSS:"),
             number_of(status, "\nThreads:"));
     if (getenv("ALLOCATOR_WITNESS_TRIM") && trim()) {
-        read_status(status, sizeof status);
+        read_text("/proc/self/status", status, sizeof status);
         dprintf(file, "trimmed %lu KiB\n", number_of(status, "VmRSS:"));
     }
     close(file);

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from compiled import EXPORTED, HIDDEN, NOTED, PRINTS, compile_c
-from hakmem import doctor, native
+from hakmem import ctl, doctor, native, takeover
 from hakmem.doctor import Finding
 from hakmem.errors import LabError
 from hakmem.host import AT_PAGESZ, AT_SECURE, Host
@@ -241,7 +241,7 @@ def test_a_library_that_does_not_load(tmp_path: Path) -> None:
     assert finding.level == "problem" and "does not list its settings" in finding.fact
 
 
-def test_commands(tmp_path: Path) -> None:
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def levels(*words: str) -> dict[str, str]:
         found = doctor.of_command(words, native.library(), dict(os.environ))
         return {finding.topic: finding.level for finding in found}
@@ -253,6 +253,12 @@ def test_commands(tmp_path: Path) -> None:
     assert levels(str(private)) == {"command": "ok", "own allocator": "note"}
     with pytest.raises(LabError, match="command not found"):
         levels("no-such-command")
+    sudo = compile_c(tmp_path / "sudo", PRINTS)
+    assert levels(str(sudo)) == {"command": "ok", "what it starts": "note"}
+    monkeypatch.setattr(takeover, "gains_rights", lambda file: "setuid")
+    for program, advice in ((sudo, takeover.BEHIND), (private, doctor.BUILD_OTHERWISE)):
+        (finding,) = doctor.of_command([str(program)], native.library(), dict(os.environ))
+        assert (finding.level, finding.advice) == ("problem", advice)
 
 
 @pytest.mark.parametrize(("value", "has_pools"), [(None, True), ("pymalloc", True), ("malloc", False)])
@@ -371,6 +377,16 @@ def test_a_process_with_more_rights_that_is_linked_with_hakmem(tmp_path: Path) -
     """It needs no LD_PRELOAD."""
     host = running(tmp_path / "root", compile_c(tmp_path / "program", PRINTS + EXPORTED + NOTED), {}, secure=1)
     assert {finding.level for finding in doctor.of_running(host.process(7), native.library())} == {"ok"}
+
+
+@pytest.mark.parametrize("own", [EXPORTED, HIDDEN])
+def test_what_tells_a_linked_program_is_read_once(tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as large as a static program is."""
+    host = running(tmp_path / "root", compile_c(tmp_path / "program", PRINTS + own + NOTED), {})
+    asked: list[str] = []
+    monkeypatch.setattr(ctl, "has_note", lambda path: asked.append(path) or True)
+    assert malloc_finding(host) == Finding("malloc", "ok", "hakmem's (/bin/program)")
+    assert asked == [str(host.process(7).path("/bin/program"))]
 
 
 def test_a_process_with_too_many_mappings(tmp_path: Path) -> None:

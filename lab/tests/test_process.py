@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -198,6 +199,115 @@ def test_children_on_another_malloc_are_told(tmp_path: Path) -> None:
         sample = measure.CommandCase(("sh", "-c", f"{program}; ls /; true")).run(measure.Variant("x", allocator))
         assert sample.remarks == ("programs that it started ran on another malloc than what is compared: own",)
         assert measure.CommandCase(("sh", "-c", "ls /; true")).run(measure.Variant("x", allocator)).remarks == ()
+
+
+# Starts a program with an empty environment, and waits for it.
+CLEANS = """
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    int status;
+    if (fork() == 0) execve(words[1], words + 1, (char *[]){words[count]});
+    return wait(&status) < 0 || status != 0;
+}
+"""
+LASTS = "#include <unistd.h>\nint main(void) { return usleep(200000); }"
+
+
+def test_one_that_only_starts_others_gives_no_figure_where_they_have_no_proof(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "sudo", CLEANS)
+    with pytest.raises(TakeoverError, match="/sudo started no program that left a proof of its allocator"):
+        run([str(program), shutil.which("true") or ""], hakmem())
+
+
+@pytest.mark.parametrize("options", [(), ("-static",)])
+def test_children_without_a_proof_are_told(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Their environment was cleaned, or they are static. That their program has a proof elsewhere is none of theirs."""
+    program = compile_c(tmp_path / "program", LASTS, *options)
+    start = str(program) if options else f"{compile_c(tmp_path / 'cleans', CLEANS)} {program}"
+    command = measure.CommandCase(("sh", "-c", f"{program} & {start}; wait"))
+    remarks = {one.name: command.run(measure.Variant("x", one)).remarks for one in (hakmem(), glibc())}
+    said = (
+        "program, which it started, left no proof of its malloc (static, setuid, or with another environment): "
+        "its share of the figures may be of another malloc than what is compared"
+    )
+    assert remarks == {"hakmem": (said,), "glibc": ()}
+
+
+def test_each_program_without_a_proof_has_a_remark_of_its_own() -> None:
+    """So it is told once, whatever others were seen in another run."""
+    remarks = replace(run(["true"], hakmem()), unproved=("a", "b")).remarks(hakmem())
+    assert [remark.partition(",")[0] for remark in remarks] == ["a", "b"]
+
+
+def test_many_short_children_without_a_proof_are_told(tmp_path: Path) -> None:
+    """None of them is there at two looks, but some are at each."""
+    program = compile_c(tmp_path / "program", LASTS.replace("200000", "30000"), "-static")
+    starts = f"sleep 0.2; for i in $(seq 30); do {program} & sleep 0.01; done; wait"
+    assert run(["sh", "-c", starts], hakmem()).unproved == ("program",)
+
+
+THREADS = """
+import subprocess, sys, threading
+threads = [threading.Thread(target=subprocess.run, args=[sys.argv[1:]]) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_children_of_any_thread_are_told(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "program", LASTS, "-static")
+    assert run([*python(THREADS), str(program)], hakmem()).unproved == ("program",)
+
+
+FORKS = """
+import os, time
+if os.fork() == 0:
+    time.sleep(0.2)
+    os._exit(0)
+os.execvp("sh", ["sh", "-c", "sleep 0.3; (sleep 0.1; :); for i in $(seq 100); do env true; done"])
+"""
+
+
+def test_forks_and_helpers_are_not_told() -> None:
+    """Of a program that has become another one meanwhile, too."""
+    done = run(python(FORKS), hakmem())
+    assert done.status == 0 and done.unproved == () and len(done.processes) > 100
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (["600 200 /bin/a", "600 200 /bin/a"], ("a",)),
+        (["600 200 /bin/a", "600 300 /bin/a"], ("a",)),
+        (["60000 200 /bin/a"], ()),  # it may have ended before it had a proof
+        (["400 200 /bin/a", "400 200 /bin/a"], ()),  # at two looks at the beginning
+        (["600 100 /bin/a", "600 100 /bin/a", "600 200 /bin/a"], ()),
+        (["600 0 sudo", "600 0 sudo"], ("sudo",)),  # a proof without a stack is none of these
+        (["600 200 /bin/with space", "600 0 sudo", "600 200 /bin/with space", "600 0 sudo"], ("sudo", "with space")),
+    ],
+)
+def test_what_has_no_proof_is_told_from_a_share_on(seen: list[str], told: tuple[str, ...]) -> None:
+    proved = [process.Process(4, "/bin/a", "", None, None, stack=stack) for stack in (0, 100)]
+    lines = "".join(f"seen {line}\n" for line in seen)
+    assert process._unproved(lines, proved, wall_ns=100000) == told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that becomes root")
+def test_a_child_with_more_rights_is_seen() -> None:
+    """As sudo and what it starts: of their memory nobody else is told anything."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        if os.statvfs(folder).f_flag & os.ST_NOSUID:
+            pytest.skip(f"{folder} gives no rights")
+        program = compile_c(folder / "program", LASTS)
+        program.chmod(0o4755)
+        shutil.copy(native.helper("launch"), folder)
+        words = [str(folder / "launch"), str(folder / "result"), "", "sh", "-c", f"{program}; :"]
+        subprocess.run(words, user=65534, group=65534, extra_groups=[], check=True)
+        seen = re.findall(r"^seen \d+ 0 program$", (folder / "result").read_text(), re.MULTILINE)
+    assert len(seen) > 1
 
 
 def test_a_static_program_gives_no_figure(tmp_path: Path) -> None:

@@ -82,6 +82,19 @@ def test_env_changes_where_programs_are_found(tmp_path: Path) -> None:
     assert files(["env", f"PATH={tmp_path}", "x"]) == [ENV, CAT]
 
 
+def test_env_changes_from_where_programs_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several folders the last one counts; each `env` is where the one before has gone."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    script(tmp_path / "a" / "b" / "x", "#!/bin/cat\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (["-C", f"{tmp_path}/a"], ["--chdir=a"], ["-C", "/no/such", "-C", "a"], ["-C", "/no/such", "-S-C a"]):
+        assert files(["env", *words, "b/x"]) == [ENV, CAT]
+        assert files(["env", *words, str(CAT)]) == [ENV, CAT]
+    assert files(["env", "-C", "a", "env", "-C", "b", "./x"]) == [ENV, ENV, CAT]
+    script(tmp_path / "a" / "b" / "starts", "#!/usr/bin/env -S -C b ./x\n")
+    assert files(["env", "-C", "a", "b/starts"]) == [ENV, ENV, CAT]
+
+
 def test_env_with_what_is_not_understood() -> None:
     with pytest.raises(CommandError, match="name that program instead"):
         files(["env", "--no-such-option", "cat"])
@@ -270,3 +283,13 @@ def test_without_children_a_shell_script_or_a_wrapper_is_refused(tmp_path: Path)
         with pytest.raises(TakeoverError, match="without its children"):
             prepare(*words, children=False)
     prepare("sh", children=False)  # asked for by name
+
+
+@pytest.mark.parametrize("name", ["doas", "sudo", "systemd-run", "other"])
+def test_who_cleans_the_environment_is_told_of_but_not_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    program = compile_c(tmp_path / name, PRINTS)
+    prepare("env", program)
+    said = "" if name == "other" else f"hakmem: {program}: {takeover.CLEANS}; {takeover.BEHIND}\n"
+    assert capsys.readouterr().err == said

@@ -80,6 +80,17 @@ def check_pkg_config(arguments: argparse.Namespace, tree: Path, work: Path) -> i
     return len(ways) + 1
 
 
+def check_absolute(arguments: argparse.Namespace, work: Path) -> None:
+    """Folders outside of the prefix, as Nix gives them."""
+    build = work / "absolute"
+    run(arguments.cmake, "-S", HERE.parents[2], "-B", build, "-G", "Ninja", "-DHAK_TESTS=OFF",
+        f"-DCMAKE_C_COMPILER={arguments.cc}", f"-DCMAKE_CXX_COMPILER={arguments.cxx}",
+        "-DCMAKE_INSTALL_LIBDIR=/there/lib", "-DCMAKE_INSTALL_INCLUDEDIR=/elsewhere/include")
+    flags = run("pkg-config", "--cflags", "--libs", build / "package" / "hakmem.pc").split()
+    if flags != ["-I/elsewhere/include", "-L/there/lib", "-lhakmem"]:
+        sys.exit(f"hakmem.pc of absolute folders gives {shlex.join(flags)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in ("cmake", "build", "cc", "cxx", "version"):
@@ -94,6 +105,7 @@ def main() -> None:
     secure = str(find_one(tree, "libhakmem-secure.so"))
     if secure.rpartition("/")[2] not in run("grep", "-o", "libhakmem-secure[.]so", "/proc/self/maps", LD_PRELOAD=secure):
         sys.exit(f"{secure} can't be preloaded")
+    check_absolute(arguments, work)
     count = check_cmake(arguments, tree, work) + check_pkg_config(arguments, tree, work)
     print(f"{count} programs run on the installed hakmem")
 
