@@ -98,6 +98,8 @@ static void whose_code_by_linker(void **state) {
     assert_int_equal(status, 0);
 }
 
+enum { HAKMEM_NOTE = 0x68616b31 }; /* observe/landmarks.h */
+
 /* Wrapped: tests/abuse/guest/wrapped_malloc.c. Where libc comes first, or a sanitizer's that libc calls, is none. */
 static void whose_malloc(void **state) {
     (void)state;
@@ -112,6 +114,11 @@ static void whose_malloc(void **state) {
     assert_non_null(late);
     assert_ptr_not_equal(dlsym(late, "malloc"), dlsym(libc, "malloc"));
     assert_false(hak_os_is_malloc_wrapped(dlsym(late, "malloc")));
+    /* Of two that are opened, none is asked but by who has opened it. Loaded before libc: api.statistics.copies. */
+    void *later = dlopen(LATER_MALLOC, RTLD_LAZY | RTLD_LOCAL);
+    assert_non_null(later);
+    assert_false(hak_os_is_behind(dlsym(late, "malloc"), "hakmem", HAKMEM_NOTE));
+    assert_false(hak_os_is_behind(dlsym(later, "malloc"), "hakmem", HAKMEM_NOTE));
 #endif
 }
 
