@@ -15,7 +15,8 @@ import shlex
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from hakmem.errors import LabError
 from hakmem.process import STARTERS, TakeoverError, preloadable
 
 SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the kernel's
+
+# Where systems have their dynamic linkers. That of musl is its C library.
+SYSTEMS_LINKER = re.compile(r"(/(usr/)?lib\w*|/(nix|gnu)/store)/(.*/)?(ld(64)?[-.][^/]*|libc\.so)")
 
 # Programs that start others, besides STARTERS.
 SHELLS = frozenset({"sh", "bash", "dash", "ksh", "mksh", "zsh", "fish", "busybox"})
@@ -173,6 +177,29 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
     return None
 
 
+def strangers(program: Program) -> str | None:
+    """Whose code would run, beside the system's, if the program's dynamic linker listed what it would load; None when
+    nobody's would. That is no matter where the program is run anyhow."""
+    found = elf.read(program.file)
+    if found.interpreter and not _is_systems(os.path.realpath(found.interpreter)):
+        return f"its dynamic linker, {found.interpreter}, is not the system's"
+    if found.has_auditors:
+        return "its dynamic linker would run libraries that it names (DT_AUDIT)"
+    return None
+
+
+def _is_systems(linker: str) -> bool:
+    """Also where it can't be run, or is the one that this very program has."""
+    try:
+        found = os.stat(linker)
+    except OSError:
+        return True
+    if SYSTEMS_LINKER.fullmatch(linker) and found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return True
+    own = elf.read(Path(sys.executable)).interpreter
+    return own is not None and os.path.realpath(own) == linker
+
+
 def rehearse(program: Program, preload: Sequence[Path]) -> str | None:
     """Lets the program's dynamic linker list what it would load. None when all of `preload` is there, else why not."""
     interpreter = elf.read(program.file).interpreter
@@ -205,19 +232,35 @@ def preload_words(library: Path) -> list[Path]:
     return [preloadable(path) for path in (library.resolve(), native.helper("guard.so"))]
 
 
+def preloaded(environment: Mapping[str, str]) -> list[str]:
+    """What the caller preloads."""
+    return [word for word in re.split(r"[ :]", environment.get("LD_PRELOAD", "")) if word]
+
+
+def copies(environment: Mapping[str, str], preload: Sequence[Path]) -> list[str]:
+    """What the caller preloads of hakmem where `preload` has it, too. A process has use for one only."""
+    return [word for word in preloaded(environment) if native.is_library(word) and any(map(native.is_library, preload))]
+
+
 def with_preload(environment: Mapping[str, str], preload: Sequence[Path]) -> dict[str, str]:
-    """The environment with `preload` before what the caller preloads."""
-    caller = environment.get("LD_PRELOAD")
-    return {**environment, "LD_PRELOAD": ":".join([*map(str, preload), *([caller] if caller else [])])}
+    """The environment with `preload` before what the caller preloads, but for copies."""
+    left_out = copies(environment, preload)
+    callers = [word for word in preloaded(environment) if word not in left_out]
+    return {**environment, "LD_PRELOAD": ":".join([*map(str, preload), *callers])}
 
 
-def examine(programs: Sequence[Program], preload: Sequence[Path]) -> str | None:
-    """Why one of these programs would not run on the first of `preload`; None when all would."""
+def examine(
+    programs: Sequence[Program], preload: Sequence[Path], may_ask: Callable[[Program], bool] = lambda program: True
+) -> str | None:
+    """Why one of these programs would not run on the first of `preload`; None when nothing speaks against it. `may_ask`
+    tells whether a program's dynamic linker is asked."""
     library = elf.read(preload[0])
     for program in programs:
         rights = gains_rights(program.file)
         why = f"{program.file} is {rights}: the dynamic linker ignores LD_PRELOAD there" if rights else None
-        why = why or unsuitable(program.file, elf.read(program.file), library) or rehearse(program, preload)
+        why = why or unsuitable(program.file, elf.read(program.file), library)
+        if not why and may_ask(program):
+            why = rehearse(program, preload)
         if why:
             return why
     return None
@@ -238,6 +281,10 @@ def prepare(
         why = f"without its children: {last.file} does nothing but start them; name the program that is meant"
     if why:
         raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
+    others = [word for word in copies(environment, preload) if os.path.realpath(word) != str(preload[0])]
+    if others:
+        told = f"LD_PRELOAD={':'.join(others)} is not passed on to what is run"
+        print(f"hakmem: {told}: that is on {preload[0]}", file=sys.stderr)
     # As long for each pid: the size of the environment says where the stack begins.
     ready["ALLOCATOR_REQUIRED"] = f"{os.getpid():010d}:{preload[0]}:{'' if children else last.file}"
     return find(words[0], environment), ready

@@ -255,6 +255,13 @@ def test_commands(tmp_path: Path) -> None:
         levels("no-such-command")
 
 
+def test_a_copy_that_is_preloaded_is_told() -> None:
+    given = {**os.environ, "LD_PRELOAD": "/opt/libhakmem.so.1:/opt/other.so"}
+    found = list(doctor.of_command(["/bin/cat"], native.library(), given))
+    assert one(iter(found), "LD_PRELOAD").fact == "hakmem is preloaded already: /opt/libhakmem.so.1"
+    assert one(iter(found), "command").level == "ok"
+
+
 @pytest.mark.parametrize(("value", "has_pools"), [(None, True), ("pymalloc", True), ("malloc", False)])
 def test_python_without_its_pools(value: str | None, has_pools: bool, tmp_path: Path) -> None:
     python = compile_c(tmp_path / "python", PRINTS + "void *PyObject_Malloc(size_t n) { return malloc(n); }\n")
@@ -444,6 +451,28 @@ def test_the_verdict_is_the_exit_status(tmp_path: Path) -> None:
     plain = json.loads(hakmem("doctor", "--json", "-", str(program)).stdout)
     assert plain["works"] is False
     assert set(plain["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
+
+
+AUDITOR = """
+#include <fcntl.h>
+unsigned la_version(unsigned version) { open("RAN", O_CREAT | O_WRONLY, 0600); return version; }
+"""
+
+
+@pytest.mark.parametrize("kind", ["linker", "auditor"])
+def test_nothing_is_run_that_a_program_brings(kind: str, tmp_path: Path) -> None:
+    """Who asks about it may not want to run it."""
+    ran, brought = tmp_path / "ran", tmp_path / "brought"
+    if kind == "linker":
+        brought.write_text(f"#!/bin/sh\ntouch {ran}\n")
+        brought.chmod(0o755)
+        option, why = f"-Wl,--dynamic-linker={brought}", f", {brought}, is not the system's: not asked"
+    else:
+        compile_c(brought, AUDITOR.replace("RAN", str(ran)), "-shared", "-fPIC")
+        option, why = f"-Wl,--audit={brought}", "would run libraries that it names (DT_AUDIT): not asked"
+    done = hakmem("doctor", "--", str(compile_c(tmp_path / "program", PRINTS, option)))
+    assert (done.returncode, ran.exists()) == (0, False), done
+    assert why in done.stdout and "takes hakmem" not in done.stdout
 
 
 def test_bad_input_is_one_line() -> None:
