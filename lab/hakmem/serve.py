@@ -82,9 +82,10 @@ class Application:
     def __init__(self, token: str | None) -> None:
         self._token = token
         self._watcher = Watcher()
-        self._turn = threading.Lock()  # one question at a time is enough for processes that are to do something else
         self._pages = {"/": self._index, "/metrics": self._metrics}
         self._pages |= {"/debug/pprof/heap": self._heap, "/debug/pprof/pins": self._pins}
+        # One question of a kind is enough for processes that are to do something else; a look at pages takes its time.
+        self._turns = {path: threading.Lock() for path in self._pages}
 
     def __call__(self, environment: Environment, start: StartResponse) -> Iterable[bytes]:
         answer = self._answer(environment)
@@ -95,13 +96,14 @@ class Application:
     def _answer(self, environment: Environment) -> Answer:
         if self._token is not None and not _knows(self._token, environment.get("HTTP_AUTHORIZATION", "")):
             return _said("401 Unauthorized", "a token is needed", ("WWW-Authenticate", 'Basic realm="hakmem"'))
-        page = self._pages.get(environment.get("PATH_INFO", ""))
+        path = environment.get("PATH_INFO", "")
+        page = self._pages.get(path)
         if page is None:
             return _said("404 Not Found", f"there are {', '.join(self._pages)}")
         if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _said("405 Method Not Allowed", "GET, please", ("Allow", "GET, HEAD"))
         try:
-            with self._turn:
+            with self._turns[path]:
                 return page(environment)
         except LabError as error:
             return _said("503 Service Unavailable", str(error))

@@ -14,6 +14,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -24,7 +25,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from compiled import compile_c, wait_for_control
-from hakmem import cli, exposition, native, pprof
+from hakmem import cli, explain, exposition, native, pprof, serve
+from hakmem.errors import LabError
+from hakmem.top import Watcher
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_metrics
 
@@ -228,6 +231,24 @@ def test_what_is_no_metric_is_left_out() -> None:
     ]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
+def test_who_calls_a_metric_by_another_kind_takes_it_from_nobody(order: tuple[int, ...]) -> None:
+    """As a process of another version may, or one that isn't hakmem's."""
+    told = [
+        ('pid="7"', "# TYPE hakmem_a counter\n# HELP hakmem_a odd\nhakmem_a_total 1\n"),
+        ('pid="8"', "# TYPE hakmem_a gauge\n# HELP hakmem_a it\nhakmem_a 2\n"),
+        ('pid="9"', "# TYPE hakmem_a gauge\n# HELP hakmem_a it\nhakmem_a 3\n"),
+    ]
+    shown = exposition.render(exposition.merged(told[number] for number in order), True)
+    assert shown.splitlines() == [
+        "# TYPE hakmem_a gauge",
+        "# HELP hakmem_a it",
+        'hakmem_a{pid="8"} 2',
+        'hakmem_a{pid="9"} 3',
+        "# EOF",
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -280,6 +301,26 @@ def test_profiles_of_those_that_are_sampled(tmp_path: Path) -> None:
             assert pull(f"{url}/debug/pprof/{path}?pid={plain}")[0] == 503
             assert pull(f"{url}/debug/pprof/{path}")[0] == 200
         assert sum(values[0] for names, values, _ in samples if names[:1] == ["keeps"]) > 0
+
+
+def test_a_look_at_pages_holds_up_nobody_who_asks_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a process that takes its time to be looked at."""
+    application = serve.Application(None)
+    monkeypatch.setattr(Watcher, "pids", lambda _: [os.getpid()])
+    statuses: list[str] = []
+
+    def ask(path: str) -> None:
+        application({"REQUEST_METHOD": "GET", "PATH_INFO": path}, lambda status, _: statuses.append(status))
+
+    def look(*_: object, **__: object) -> None:
+        other = threading.Thread(target=ask, args=("/metrics",), daemon=True)
+        other.start()
+        other.join(20)
+        raise LabError("is not sampled")
+
+    monkeypatch.setattr(explain, "look", look)
+    ask("/debug/pprof/pins")
+    assert statuses == ["200 OK", "503 Service Unavailable"]
 
 
 def test_why_functions_have_no_names_is_told(tmp_path: Path) -> None:
