@@ -249,8 +249,10 @@ static int look_before(struct dl_phdr_info *loaded, size_t bytes, void *context)
     struct before *before = context;
     (void)bytes;
     if (loaded->dlpi_name == NULL) return 0;
-    if (holds(loaded, before->own_code) || is_c_librarys(loaded)) return 1;
-    before->is_found = has_symbol(loaded, "malloc") && has_note(loaded, before->owner, before->note_type);
+    if (holds(loaded, before->own_code)) return 1;
+    if (!has_symbol(loaded, "malloc")) return 0;
+    if (is_c_librarys(loaded)) return 1;
+    before->is_found = has_note(loaded, before->owner, before->note_type);
     return before->is_found;
 }
 
