@@ -177,9 +177,9 @@ def _seccomp(process: HostProcess) -> Finding:
 
 def of_command(words: Sequence[str], library: Path, environment: dict[str, str]) -> Iterator[Finding]:
     preload = takeover.preload_words(library)
-    if copies := takeover.copies(environment, preload):
+    if copies := takeover.copies(environment):
         yield note("LD_PRELOAD", f"hakmem is preloaded already: {' '.join(copies)}", "nothing: it is left out")
-    programs = takeover.follow(words, takeover.with_preload(environment, preload))
+    programs = takeover.follow(words, takeover.with_preload(environment, preload, copies))
     why = takeover.examine(programs, preload, lambda program: takeover.strangers(program) is None)
     path = " -> ".join(str(program.file) for program in programs)
     if why:

@@ -16,11 +16,11 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import elf, native
+from hakmem import ctl, elf, native
 from hakmem.errors import LabError
 from hakmem.process import STARTERS, TakeoverError, preloadable
 
@@ -174,6 +174,9 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
         return f"{file} is built with {program.sanitizer}, which needs its own malloc"
     if "malloc" in program.exports | program.hides:
         return f"{file} has a malloc of its own linked in, which no preload replaces"
+    if ctl.has_note(str(file)):  # as one in Rust: the copy in it takes the settings, and so would the other
+        beside = "has hakmem linked in beside the C library's malloc"
+        return f"{file} {beside}: run it as it is, it takes HAKMEM_ settings"
     return None
 
 
@@ -183,8 +186,8 @@ def strangers(program: Program) -> str | None:
     found = elf.read(program.file)
     if found.interpreter and not _is_systems(os.path.realpath(found.interpreter)):
         return f"its dynamic linker, {found.interpreter}, is not the system's"
-    if found.has_auditors:
-        return "its dynamic linker would run libraries that it names (DT_AUDIT)"
+    if found.has_auditors or program.environment.get("LD_AUDIT"):
+        return "its dynamic linker would run libraries that are named to it (DT_AUDIT, LD_AUDIT)"
     return None
 
 
@@ -196,7 +199,7 @@ def _is_systems(linker: str) -> bool:
         return True
     if SYSTEMS_LINKER.fullmatch(linker) and found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return True
-    own = elf.read(Path(sys.executable)).interpreter
+    own = elf.read(Path("/proc/self/exe")).interpreter
     return own is not None and os.path.realpath(own) == linker
 
 
@@ -237,14 +240,21 @@ def preloaded(environment: Mapping[str, str]) -> list[str]:
     return [word for word in re.split(r"[ :]", environment.get("LD_PRELOAD", "")) if word]
 
 
-def copies(environment: Mapping[str, str], preload: Sequence[Path]) -> list[str]:
-    """What the caller preloads of hakmem where `preload` has it, too. A process has use for one only."""
-    return [word for word in preloaded(environment) if native.is_library(word) and any(map(native.is_library, preload))]
+def copies(environment: Mapping[str, str]) -> list[str]:
+    """What the caller preloads of hakmem. A process has use for one only."""
+    return [word for word in preloaded(environment) if native.is_library(word)]
 
 
-def with_preload(environment: Mapping[str, str], preload: Sequence[Path]) -> dict[str, str]:
-    """The environment with `preload` before what the caller preloads, but for copies."""
-    left_out = copies(environment, preload)
+def is_link_to(library: Path, word: str) -> bool:
+    """Whether what the caller preloads is this library. A name without a folder is looked for where systems have their
+    libraries, which have their links beside them."""
+    return os.path.realpath(word if "/" in word else library.parent / word) == str(library)
+
+
+def with_preload(
+    environment: Mapping[str, str], preload: Sequence[Path], left_out: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment with `preload` before what the caller preloads, but for what is left out."""
     callers = [word for word in preloaded(environment) if word not in left_out]
     return {**environment, "LD_PRELOAD": ":".join([*map(str, preload), *callers])}
 
@@ -273,7 +283,8 @@ def prepare(
 
     Raises TakeoverError when it can't, CommandError when there is nothing to run."""
     preload = preload_words(library)
-    ready = with_preload(environment, preload)
+    left_out = copies(environment) if children else []  # those that get none of `preload` keep the caller's
+    ready = with_preload(environment, preload, left_out)
     programs = follow(words, ready)
     why = examine(programs, preload)
     last = programs[-1]
@@ -281,7 +292,7 @@ def prepare(
         why = f"without its children: {last.file} does nothing but start them; name the program that is meant"
     if why:
         raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
-    others = [word for word in copies(environment, preload) if os.path.realpath(word) != str(preload[0])]
+    others = [word for word in left_out if not is_link_to(preload[0], word)]
     if others:
         told = f"LD_PRELOAD={':'.join(others)} is not passed on to what is run"
         print(f"hakmem: {told}: that is on {preload[0]}", file=sys.stderr)

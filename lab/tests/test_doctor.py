@@ -459,18 +459,24 @@ unsigned la_version(unsigned version) { open("RAN", O_CREAT | O_WRONLY, 0600); r
 """
 
 
-@pytest.mark.parametrize("kind", ["linker", "auditor"])
+@pytest.mark.parametrize("kind", ["linker", "auditor", "environment"])
 def test_nothing_is_run_that_a_program_brings(kind: str, tmp_path: Path) -> None:
     """Who asks about it may not want to run it."""
-    ran, brought = tmp_path / "ran", tmp_path / "brought"
+    ran, brought, program = tmp_path / "ran", tmp_path / "brought", tmp_path / "program"
     if kind == "linker":
         brought.write_text(f"#!/bin/sh\ntouch {ran}\n")
         brought.chmod(0o755)
-        option, why = f"-Wl,--dynamic-linker={brought}", f", {brought}, is not the system's: not asked"
+        why = f", {brought}, is not the system's: not asked"
+        compile_c(program, PRINTS, f"-Wl,--dynamic-linker={brought}")
     else:
+        why = "would run libraries that are named to it (DT_AUDIT, LD_AUDIT): not asked"
         compile_c(brought, AUDITOR.replace("RAN", str(ran)), "-shared", "-fPIC")
-        option, why = f"-Wl,--audit={brought}", "would run libraries that it names (DT_AUDIT): not asked"
-    done = hakmem("doctor", "--", str(compile_c(tmp_path / "program", PRINTS, option)))
+    if kind == "auditor":
+        compile_c(program, PRINTS, f"-Wl,--audit={brought}")
+    elif kind == "environment":
+        program.write_text(f"#!/usr/bin/env -S LD_AUDIT={brought} /bin/cat\n")
+        program.chmod(0o755)
+    done = hakmem("doctor", "--", str(program))
     assert (done.returncode, ran.exists()) == (0, False), done
     assert why in done.stdout and "takes hakmem" not in done.stdout
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled import EXPORTED, HIDDEN, PRINTS, compile_c
+from compiled import EXPORTED, HIDDEN, NOTED, PRINTS, compile_c
 from hakmem import elf, native, takeover
 from hakmem.errors import LabError
 from hakmem.process import TakeoverError
@@ -163,8 +163,9 @@ def test_a_program_in_a_folder_of_the_path_that_is_relative(tmp_path: Path, monk
         (PRINTS, [], "musl-gcc", "is a program of musl.*`./dev build musl`"),
         (PRINTS + EXPORTED, [], "cc", "has a malloc of its own"),
         (PRINTS + HIDDEN, [], "cc", "has a malloc of its own"),
+        (PRINTS + NOTED, [], "cc", "has hakmem linked in beside the C library's malloc: run it as it is"),
     ],
-    ids=["static", "static-pie", "asan", "musl", "own malloc", "hidden malloc"],
+    ids=["static", "static-pie", "asan", "musl", "own malloc", "hidden malloc", "hakmem beside malloc"],
 )
 def test_refused(tmp_path: Path, source: str, options: list[str], compiler: str, expected: str) -> None:
     program = compile_c(tmp_path / "program", source, *options, compiler=compiler)
@@ -247,8 +248,9 @@ def test_where_systems_have_them(linker: str, is_one: bool) -> None:
     assert (takeover.SYSTEMS_LINKER.fullmatch(linker) is not None) == is_one
 
 
-def test_those_of_this_machine_are_its_own(tmp_path: Path) -> None:
-    own = Path(elf.read(Path(sys.executable)).interpreter or "")
+def test_those_of_this_machine_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(elf.read(Path("/proc/self/exe")).interpreter or "")
+    monkeypatch.setattr(sys, "executable", "")  # as where nobody has told Python its name
     assert takeover._is_systems(os.path.realpath(own))
     assert takeover._is_systems(str(tmp_path / "that is not there"))
     shutil.copy(own, tmp_path)
@@ -295,16 +297,19 @@ def test_the_caller_s_copy_of_hakmem_is_left_out(tmp_path: Path, capsys: pytest.
     """As that of an image is, in which everything runs on hakmem."""
     library, guard, mine = native.library(), native.helper("guard.so"), native.helper("witness.so")
     (tmp_path / "libhakmem.so.1").symlink_to(library)
-    preload = f"libhakmem.so.1:{mine} /opt/libhakmem-secure.so {library} {tmp_path}/libhakmem.so.1"
+    itself = f"{library} {tmp_path}/libhakmem.so.1 {library.name}"
+    preload = f"/opt/libhakmem.so.1:{mine} /opt/libhakmem-secure.so {itself}"
     given = {**PATH, "LD_PRELOAD": preload}
     _, ready = takeover.prepare(["cat"], library, given, children=True)
     assert ready["LD_PRELOAD"] == f"{library}:{guard}:{mine}"
-    told = "hakmem: LD_PRELOAD=libhakmem.so.1:/opt/libhakmem-secure.so is not passed on to what is run: that is on"
-    assert capsys.readouterr().err == f"{told} {library}\n"
+    told = "LD_PRELOAD=/opt/libhakmem.so.1:/opt/libhakmem-secure.so is not passed on to what is run"
+    assert capsys.readouterr().err == f"hakmem: {told}: that is on {library}\n"
     _, ready = takeover.prepare(["cat"], library, {**PATH, "LD_PRELOAD": str(library)}, children=True)
     assert (ready["LD_PRELOAD"], capsys.readouterr().err) == (f"{library}:{guard}", "")
+    _, ready = takeover.prepare(["cat"], library, given, children=False)  # whose children would be on none
+    assert ready["LD_PRELOAD"].startswith(f"{library}:{guard}:/opt/libhakmem.so.1:") and not capsys.readouterr().err
     recorder = native.helper("record.so")  # has no allocator of its own
-    assert takeover.with_preload(given, [recorder])["LD_PRELOAD"].startswith(f"{recorder}:libhakmem.so.1:")
+    assert takeover.with_preload(given, [recorder])["LD_PRELOAD"].startswith(f"{recorder}:/opt/libhakmem.so.1:")
 
 
 def test_without_children_the_last_program_is_named(tmp_path: Path) -> None:
