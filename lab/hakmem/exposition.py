@@ -42,7 +42,8 @@ def labels(pid: int, program: str) -> str:
 
 def merged(answers: Iterable[tuple[str, str]]) -> dict[str, Metric]:
     """By name. Of each process its labels, and what it says. Where processes have a metric of one name and two kinds,
-    it is what most of them have; the others are of another version, or not what they say they are."""
+    it is what most of them have, or of as many the first; the others are of another version, or not what they say they
+    are."""
     told: dict[str, dict[str, list[Metric]]] = {}  # by name and by kind, one of each process
     for own, text in answers:
         for name, metric in _told(own, text.splitlines()[: 2 * MOST_SAMPLES]).items():
