@@ -10,9 +10,8 @@ cp packaging/test_debian_inside.sh tests/install/consumer/main.c "$work"
 for package in "$out"/*hakmem*_*.deb; do
     [[ $package != *-dbgsym_* ]] || continue
     cp "$package" "$work/new"
-    # The same as an older release, which had a file more, for what an upgrade does.
+    # The same as an older release, for what an upgrade does.
     dpkg-deb -R "$package" "$work/package"
-    touch "$work/package/usr/lib/only-in-$(basename "$package" .deb)"
     sed -i "s/$version-[^ )]*/0.0.1-1/" "$work/package/DEBIAN/control"
     dpkg-deb --root-owner-group -b "$work/package" "$work/old" >/dev/null
     rm -r "$work/package"
