@@ -21,7 +21,9 @@ ls "$work/share/man/man1/hakmem.1" "$work/share/man/man3/hakmem.3" "$work/share/
 cd "$work"
 hakmem=$work/bin/hakmem
 "$hakmem" --version | grep -F "libhakmem $version, $work/"
-"$hakmem" run -- bin/python -c 'print(open("/proc/self/maps").read())' | grep -F hakmem/native/libhakmem.so
+maps='print(open("/proc/self/maps").read())'
+"$hakmem" run -- bin/python -c "$maps" | grep -F hakmem/native/libhakmem.so
+"$hakmem" run --secure -- bin/python -c "$maps" | grep -F hakmem/native/libhakmem-secure.so
 "$hakmem" compare -n 2 --warmup 0 -- bin/python -c pass
 "$hakmem" explain -- bin/python -c pass
 

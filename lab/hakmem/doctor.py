@@ -130,15 +130,15 @@ def of_surroundings(process: HostProcess) -> Iterator[Finding]:
         fact, advice = f"limited to {size(data)} (RLIMIT_DATA)", "ulimit -d unlimited: the heap counts as data"
         yield problem("data", fact, advice) if data < 4 * MIB else note("data", fact, advice)
     yield _seccomp(process)
-    others = [file for file in preloaded(process) if not Path(file).name.startswith((*native.LIBRARIES, "guard.so"))]
+    others = [
+        file
+        for file in takeover.preloaded(process.environment())
+        if not native.is_library(file) and Path(file).name != "guard.so"
+    ]
     if others:
         yield note(
             "LD_PRELOAD", f"preloaded already: {' '.join(others)}", "nothing: `hakmem run` puts hakmem before it"
         )
-
-
-def preloaded(process: HostProcess) -> list[str]:
-    return [word for word in re.split(r"[ :]", process.environment().get("LD_PRELOAD", "")) if word]
 
 
 def _memory_limit(process: HostProcess) -> Finding:
@@ -177,14 +177,19 @@ def _seccomp(process: HostProcess) -> Finding:
 
 def of_command(words: Sequence[str], library: Path, environment: dict[str, str]) -> Iterator[Finding]:
     preload = takeover.preload_words(library)
-    programs = takeover.follow(words, takeover.with_preload(environment, preload))
-    why = takeover.examine(programs, preload)
+    if copies := takeover.copies(environment):
+        yield note("LD_PRELOAD", f"hakmem is preloaded already: {' '.join(copies)}", "nothing: it is left out")
+    programs = takeover.follow(words, takeover.with_preload(environment, preload, copies))
+    why = takeover.examine(programs, preload, lambda program: takeover.strangers(program) is None)
     path = " -> ".join(str(program.file) for program in programs)
     cleans = programs[-1].cleans
     if why:
         yield problem("command", why, takeover.BEHIND if cleans else BUILD_OTHERWISE)
         return
-    yield ok("command", f"{path} takes hakmem")
+    unasked = [f"{program.file}: {whose}: not asked" for program in programs if (whose := takeover.strangers(program))]
+    yield from (note("command", fact, "`hakmem run` asks it, and then runs the program") for fact in unasked)
+    if not unasked:
+        yield ok("command", f"{path} takes hakmem")
     if cleans:
         yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
     yield from _private_allocators(programs[-1].file, environment)
@@ -251,7 +256,7 @@ def _mapped(process: HostProcess) -> list[str]:
 def malloc_of(process: HostProcess, program: str) -> str | None:
     """Which of the files that the process maps its malloc is from: the program's own, else the first that is preloaded,
     else another library's, else the C library's. A program may hide hakmem's: that is asked before."""
-    first = [Path(file).name for file in preloaded(process)]
+    first = [Path(file).name for file in takeover.preloaded(process.environment())]
 
     def rank(file: str) -> tuple[int, int]:
         name = Path(file).name
@@ -268,18 +273,13 @@ def malloc_of(process: HostProcess, program: str) -> str | None:
 def _has_malloc(file: Path) -> bool:
     """A library that hides it has it for itself."""
     try:
-        return _is_library(file) or "malloc" in elf.read(file).exports
+        return native.is_library(file) or "malloc" in elf.read(file).exports
     except LabError:
         return False
 
 
-def _is_library(file: Path) -> bool:
-    """hakmem's, by its name: it may have been replaced or removed since."""
-    return file.name.startswith(native.LIBRARIES)
-
-
 def _is_hakmems(file: Path) -> bool:
-    return ctl.has_note(str(file)) or _is_library(file)
+    return ctl.has_note(str(file)) or native.is_library(file)
 
 
 # ---- The whole -------------------------------------------------------------------------------------------------------

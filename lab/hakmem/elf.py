@@ -58,6 +58,7 @@ class Elf:
     machine: str
     interpreter: str | None  # None: a static program, or a library
     needed: tuple[str, ...]  # shared libraries, by the names it asks for
+    has_auditors: bool  # names libraries that the dynamic linker runs before all others, to tell them what it does
     glibc: tuple[int, int] | None  # the oldest glibc that has all it asks for
     exports: frozenset[str]  # of NAMES: functions that the dynamic linker sees
     hides: frozenset[str]  # of NAMES: functions that only its own code sees; empty when stripped
@@ -119,6 +120,7 @@ def _read(path: Path, file: BinaryIO) -> Elf:
     interpreter = next((s.get_interp_name() for s in elf.iter_segments() if isinstance(s, InterpSegment)), None)
     dynamic = next((s for s in elf.iter_segments() if isinstance(s, DynamicSegment)), None)
     needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []  # type: ignore[attr-defined]
+    tags = {tag.entry.d_tag for tag in dynamic.iter_tags()} if dynamic else set()
     exports = _functions(elf, file, "SHT_DYNSYM")
     return Elf(
         path=path,
@@ -126,6 +128,7 @@ def _read(path: Path, file: BinaryIO) -> Elf:
         machine=elf.get_machine_arch(),
         interpreter=interpreter,
         needed=tuple(needed),
+        has_auditors=not tags.isdisjoint(("DT_AUDIT", "DT_DEPAUDIT")),
         glibc=_newest_glibc(elf),
         exports=exports,
         hides=_functions(elf, file, "SHT_SYMTAB") - exports,

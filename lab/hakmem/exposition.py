@@ -41,14 +41,23 @@ def labels(pid: int, program: str) -> str:
 
 
 def merged(answers: Iterable[tuple[str, str]]) -> dict[str, Metric]:
-    """By name. Of each process its labels, and what it says."""
-    metrics: dict[str, Metric] = {}
+    """By name. Of each process its labels, and what it says. Where processes have a metric of one name and two kinds,
+    it is what most of them have, or of as many the first; the others are of another version, or not what they say they
+    are."""
+    told: dict[str, dict[str, list[Metric]]] = {}  # by name and by kind, one of each process
     for own, text in answers:
-        _add(metrics, own, text.splitlines()[: 2 * MOST_SAMPLES])
-    return metrics
+        for name, metric in _told(own, text.splitlines()[: 2 * MOST_SAMPLES]).items():
+            told.setdefault(name, {}).setdefault(metric.kind, []).append(metric)
+    return {name: _together(max(kinds.values(), key=len)) for name, kinds in told.items()}
 
 
-def _add(metrics: dict[str, Metric], own: str, lines: Iterable[str]) -> None:
+def _together(of_processes: list[Metric]) -> Metric:
+    first = of_processes[0]
+    return Metric(first.kind, first.help, [sample for metric in of_processes for sample in metric.samples])
+
+
+def _told(own: str, lines: Iterable[str]) -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
     name = ""  # of the metric that is being told
     for line in lines:
         about, sample = _ABOUT.fullmatch(line), _SAMPLE.fullmatch(line)
@@ -59,6 +68,7 @@ def _add(metrics: dict[str, Metric], own: str, lines: Iterable[str]) -> None:
             metrics[name].help = about[3]
         elif sample and name and sample[1] == name + _ENDINGS[metrics[name].kind] and _is_sound(sample):
             metrics[name].samples.append((f"{own},{sample[2]}" if sample[2] else own, sample[3]))
+    return metrics
 
 
 def _is_sound(sample: re.Match[str]) -> bool:

@@ -3,7 +3,7 @@ the caller's processes on hakmem when it is asked itself, and keeps nothing.
 
     /metrics            statistics of all processes
     /debug/pprof/heap   their heap profiles; with ?pid=N that of one
-    /debug/pprof/pins   whose blocks hold their pages; the same
+    /debug/pprof/pins   whose blocks hold their pages; the same, for one who asks at a time
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class Application:
     def __init__(self, token: str | None) -> None:
         self._token = token
         self._watcher = Watcher()
-        self._turn = threading.Lock()  # one question at a time is enough for processes that are to do something else
         self._pages = {"/": self._index, "/metrics": self._metrics}
         self._pages |= {"/debug/pprof/heap": self._heap, "/debug/pprof/pins": self._pins}
+        self._turn = threading.Lock()  # one question at a time is enough for processes that are to do something else
+        self._looks = threading.Lock()  # at pages, which ask no process, and take their time
 
     def __call__(self, environment: Environment, start: StartResponse) -> Iterable[bytes]:
         answer = self._answer(environment)
@@ -100,11 +101,16 @@ class Application:
             return _said("404 Not Found", f"there are {', '.join(self._pages)}")
         if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _said("405 Method Not Allowed", "GET, please", ("Allow", "GET, HEAD"))
+        is_look = page == self._pins
+        turn = self._looks if is_look else self._turn
+        if not turn.acquire(blocking=not is_look):  # who waited for a look would keep a thread from those who ask
+            return _said("503 Service Unavailable", "somebody is being answered that already")
         try:
-            with self._turn:
-                return page(environment)
+            return page(environment)
         except LabError as error:
             return _said("503 Service Unavailable", str(error))
+        finally:
+            turn.release()
 
     def _processes(self, environment: Environment) -> Iterator[int]:
         """All, or the one that was asked for."""

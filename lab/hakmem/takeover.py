@@ -16,15 +16,18 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hakmem import elf, native
+from hakmem import ctl, elf, native
 from hakmem.errors import LabError
 from hakmem.process import STARTERS, TakeoverError, preloadable
 
 SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the kernel's
+
+# Where systems have their dynamic linkers. That of musl is its C library.
+SYSTEMS_LINKER = re.compile(r"(/(usr/)?lib\w*|/(nix|gnu)/store)/(.*/)?(ld(64)?[-.][^/]*|libc\.so)")
 
 # Programs that start others, besides STARTERS.
 SHELLS = frozenset({"sh", "bash", "dash", "ksh", "mksh", "zsh", "fish", "busybox"})
@@ -188,7 +191,33 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
         return f"{file} is built with {program.sanitizer}, which needs its own malloc"
     if "malloc" in program.exports | program.hides:
         return f"{file} has a malloc of its own linked in, which no preload replaces"
+    if ctl.has_note(str(file)):  # as one in Rust: the copy in it takes the settings, and so would the other
+        beside = "has hakmem linked in beside the C library's malloc"
+        return f"{file} {beside}: run it as it is, it takes HAKMEM_ settings"
     return None
+
+
+def strangers(program: Program) -> str | None:
+    """Whose code would run, beside the system's, if the program's dynamic linker listed what it would load; None when
+    nobody's would. That is no matter where the program is run anyhow."""
+    found = elf.read(program.file)
+    if found.interpreter and not _is_systems(os.path.realpath(found.interpreter)):
+        return f"its dynamic linker, {found.interpreter}, is not the system's"
+    if found.has_auditors or program.environment.get("LD_AUDIT"):
+        return "its dynamic linker would run libraries that are named to it (DT_AUDIT, LD_AUDIT)"
+    return None
+
+
+def _is_systems(linker: str) -> bool:
+    """Also where it can't be run, or is the one that this very program has."""
+    try:
+        found = os.stat(linker)
+    except OSError:
+        return True
+    if SYSTEMS_LINKER.fullmatch(linker) and found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return True
+    own = elf.read(Path("/proc/self/exe")).interpreter
+    return own is not None and os.path.realpath(own) == linker
 
 
 def rehearse(program: Program, preload: Sequence[Path]) -> str | None:
@@ -223,19 +252,42 @@ def preload_words(library: Path) -> list[Path]:
     return [preloadable(path) for path in (library.resolve(), native.helper("guard.so"))]
 
 
-def with_preload(environment: Mapping[str, str], preload: Sequence[Path]) -> dict[str, str]:
-    """The environment with `preload` before what the caller preloads."""
-    caller = environment.get("LD_PRELOAD")
-    return {**environment, "LD_PRELOAD": ":".join([*map(str, preload), *([caller] if caller else [])])}
+def preloaded(environment: Mapping[str, str]) -> list[str]:
+    """What the caller preloads."""
+    return [word for word in re.split(r"[ :]", environment.get("LD_PRELOAD", "")) if word]
 
 
-def examine(programs: Sequence[Program], preload: Sequence[Path]) -> str | None:
-    """Why one of these programs would not run on the first of `preload`; None when all would."""
+def copies(environment: Mapping[str, str]) -> list[str]:
+    """What the caller preloads of hakmem. A process has use for one only."""
+    return [word for word in preloaded(environment) if native.is_library(word)]
+
+
+def is_link_to(library: Path, word: str) -> bool:
+    """Whether what the caller preloads is this library. A name without a folder is looked for where systems have their
+    libraries, which have their links beside them."""
+    return os.path.realpath(word if "/" in word else library.parent / word) == str(library)
+
+
+def with_preload(
+    environment: Mapping[str, str], preload: Sequence[Path], left_out: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment with `preload` before what the caller preloads, but for what is left out."""
+    callers = [word for word in preloaded(environment) if word not in left_out]
+    return {**environment, "LD_PRELOAD": ":".join([*map(str, preload), *callers])}
+
+
+def examine(
+    programs: Sequence[Program], preload: Sequence[Path], may_ask: Callable[[Program], bool] = lambda program: True
+) -> str | None:
+    """Why one of these programs would not run on the first of `preload`; None when nothing speaks against it. `may_ask`
+    tells whether a program's dynamic linker is asked."""
     library = elf.read(preload[0])
     for program in programs:
         rights = gains_rights(program.file)
         why = f"{program.file} is {rights}: the dynamic linker ignores LD_PRELOAD there" if rights else None
-        why = why or unsuitable(program.file, elf.read(program.file), library) or rehearse(program, preload)
+        why = why or unsuitable(program.file, elf.read(program.file), library)
+        if not why and may_ask(program):
+            why = rehearse(program, preload)
         if why:
             return why
     return None
@@ -249,7 +301,8 @@ def prepare(
     Raises TakeoverError when it can't, CommandError when there is nothing to run. Tells the user where what the command
     starts may not be on it."""
     preload = preload_words(library)
-    ready = with_preload(environment, preload)
+    left_out = copies(environment) if children else []  # those that get none of `preload` keep the caller's
+    ready = with_preload(environment, preload, left_out)
     programs = follow(words, ready)
     why = examine(programs, preload)
     last = programs[-1]
@@ -257,6 +310,10 @@ def prepare(
         why = f"without its children: {last.file} does nothing but start them; name the program that is meant"
     if why:
         raise TakeoverError(f"{words[0]} can't run on hakmem: {why}")
+    others = [word for word in left_out if not is_link_to(preload[0], word)]
+    if others:
+        told = f"LD_PRELOAD={':'.join(others)} is not passed on to what is run"
+        print(f"hakmem: {told}: that is on {preload[0]}", file=sys.stderr)
     if last.cleans:
         print(f"hakmem: {last.file}: {CLEANS}; {BEHIND}", file=sys.stderr)
     # As long for each pid: the size of the environment says where the stack begins.

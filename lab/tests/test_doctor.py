@@ -261,6 +261,13 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (finding.level, finding.advice) == ("problem", advice)
 
 
+def test_a_copy_that_is_preloaded_is_told() -> None:
+    given = {**os.environ, "LD_PRELOAD": "/opt/libhakmem.so.1:/opt/other.so"}
+    found = list(doctor.of_command(["/bin/cat"], native.library(), given))
+    assert one(iter(found), "LD_PRELOAD").fact == "hakmem is preloaded already: /opt/libhakmem.so.1"
+    assert one(iter(found), "command").level == "ok"
+
+
 @pytest.mark.parametrize(("value", "has_pools"), [(None, True), ("pymalloc", True), ("malloc", False)])
 def test_python_without_its_pools(value: str | None, has_pools: bool, tmp_path: Path) -> None:
     python = compile_c(tmp_path / "python", PRINTS + "void *PyObject_Malloc(size_t n) { return malloc(n); }\n")
@@ -460,6 +467,34 @@ def test_the_verdict_is_the_exit_status(tmp_path: Path) -> None:
     plain = json.loads(hakmem("doctor", "--json", "-", str(program)).stdout)
     assert plain["works"] is False
     assert set(plain["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
+
+
+AUDITOR = """
+#include <fcntl.h>
+unsigned la_version(unsigned version) { open("RAN", O_CREAT | O_WRONLY, 0600); return version; }
+"""
+
+
+@pytest.mark.parametrize("kind", ["linker", "auditor", "environment"])
+def test_nothing_is_run_that_a_program_brings(kind: str, tmp_path: Path) -> None:
+    """Who asks about it may not want to run it."""
+    ran, brought, program = tmp_path / "ran", tmp_path / "brought", tmp_path / "program"
+    if kind == "linker":
+        brought.write_text(f"#!/bin/sh\ntouch {ran}\n")
+        brought.chmod(0o755)
+        why = f", {brought}, is not the system's: not asked"
+        compile_c(program, PRINTS, f"-Wl,--dynamic-linker={brought}")
+    else:
+        why = "would run libraries that are named to it (DT_AUDIT, LD_AUDIT): not asked"
+        compile_c(brought, AUDITOR.replace("RAN", str(ran)), "-shared", "-fPIC")
+    if kind == "auditor":
+        compile_c(program, PRINTS, f"-Wl,--audit={brought}")
+    elif kind == "environment":
+        program.write_text(f"#!/usr/bin/env -S LD_AUDIT={brought} /bin/cat\n")
+        program.chmod(0o755)
+    done = hakmem("doctor", "--", str(program))
+    assert (done.returncode, ran.exists()) == (0, False), done
+    assert why in done.stdout and "takes hakmem" not in done.stdout
 
 
 def test_bad_input_is_one_line() -> None:

@@ -66,6 +66,13 @@ def test_every_page_has_its_place_on_the_site() -> None:
     assert [str(page) for page in pages if f"- {page}\n" not in site and page.name != "README.md"] == []
 
 
+def test_what_a_shell_would_take_for_a_pattern_is_quoted() -> None:
+    """zsh runs nothing where no file is of that name."""
+    bare = re.compile(r"""(?<![\w'"])https?://[^\s'"]*[?*&[]""")
+    lines = [(path, line) for path in GUIDES for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [f"{path.name}: {line}" for path, line in lines if line.startswith("    ") and bare.search(line)] == []
+
+
 def typed() -> Iterator[tuple[str, list[str]]]:
     """Commands of hakmem and ./dev in the pages' code: where, and their words."""
     for path in GUIDES:

@@ -292,6 +292,18 @@ def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
     assert sums["drops"].mean_lifetime_s is not None
 
 
+@pytest.mark.parametrize("name", ["libhakmem.so", "allocator.so"])
+def test_a_copy_that_is_preloaded_already_takes_nothing_from_it(name: str, tmp_path: Path) -> None:
+    """As that of an image, in which everything runs on hakmem; also under a name of somebody's own."""
+    copy = tmp_path / name
+    shutil.copy(native.library(), copy)
+    words = ("-o", "x", "--interval", "1K", "--", sys.executable, "-c", "pass")
+    done = hakmem(*words, cwd=tmp_path, env={**os.environ, "LD_PRELOAD": str(copy)})
+    (raw,) = tmp_path.glob("x.*.prof")
+    assert done.returncode == 0 and profile.read(raw).total.samples > 0, done
+    assert (f"hakmem: LD_PRELOAD={copy} is not passed on" in done.stderr) == (name == "libhakmem.so")
+
+
 BURST = """
 #include <stdlib.h>
 static char *blocks[30000];

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,10 +168,23 @@ def test_no_children(tmp_path: Path) -> None:
     script += "subprocess.run([sys.executable, '-c', sys.argv[1]])"
     says = SAYS_MALLOC + "import os; print(os.environ.get('LD_PRELOAD'), os.environ.get('ALLOCATOR_REQUIRED'))"
     assert run("--no-children", PYTHON, "-c", script, says).stdout == "hakmem\nNone None\nother\nNone None\n"
-    mine = str(native.helper("witness.so"))
-    environment = {**os.environ, "LD_PRELOAD": mine}
-    its = run("--no-children", PYTHON, "-c", script, says, env=environment).stdout
-    assert its == f"hakmem\n{mine} None\nother\n{mine} None\n"
+    copy = shutil.copy(native.library(), tmp_path / "libhakmem.so")
+    for mine, is_on in ((native.helper("witness.so"), "other"), (copy, "hakmem")):  # children have what the caller has
+        environment = {**os.environ, "LD_PRELOAD": str(mine)}
+        its = run("--no-children", PYTHON, "-c", script, says, env=environment).stdout
+        assert its == f"hakmem\n{mine} None\n{is_on}\n{mine} None\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--secure",)])
+@pytest.mark.parametrize("name", ["libhakmem.so", "allocator.so"])
+def test_statistics_are_not_those_of_a_copy_that_was_preloaded(
+    options: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
+    copy, written = tmp_path / name, tmp_path / "written"
+    shutil.copy(native.library(), copy)
+    environment = {**os.environ, "LD_PRELOAD": str(copy)}
+    done = run(*options, "--set", f"STATS=json:{written}", "--", PYTHON, "-c", "pass", env=environment)
+    assert done.returncode == 0 and json.loads(written.read_text())["refills"] > 0, done
 
 
 # ---- Refusals --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -24,7 +25,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from compiled import compile_c, wait_for_control
-from hakmem import cli, exposition, native, pprof
+from hakmem import cli, ctl, explain, exposition, native, pprof, serve
+from hakmem.errors import LabError
+from hakmem.top import Watcher
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_metrics
 
@@ -228,6 +231,33 @@ def test_what_is_no_metric_is_left_out() -> None:
     ]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
+def test_who_calls_a_metric_by_another_kind_takes_it_from_no_others_that_are_more(order: tuple[int, ...]) -> None:
+    """As a process of another version may, or one that isn't hakmem's."""
+    told = [
+        ('pid="7"', "# TYPE hakmem_a counter\n# HELP hakmem_a odd\nhakmem_a_total 1\n"),
+        ('pid="8"', "# TYPE hakmem_a gauge\n# HELP hakmem_a it\nhakmem_a 2\n"),
+        ('pid="9"', "# TYPE hakmem_a gauge\n# HELP hakmem_a it\nhakmem_a 3\n"),
+    ]
+    shown = exposition.render(exposition.merged(told[number] for number in order), True)
+    assert shown.splitlines() == [
+        "# TYPE hakmem_a gauge",
+        "# HELP hakmem_a it",
+        'hakmem_a{pid="8"} 2',
+        'hakmem_a{pid="9"} 3',
+        "# EOF",
+    ]
+
+
+def test_of_two_kinds_that_as_many_call_a_metric_the_first_is_shown() -> None:
+    told = [("gauge", "hakmem_a 1"), ("counter", "hakmem_a_total 1")]
+    for first, second in (told, told[::-1]):
+        answers = [(f'pid="{kind}"', f"# TYPE hakmem_a {kind}\n{sample}\n") for kind, sample in (first, second)]
+        metrics = exposition.merged(answers)
+        assert {name: metric.kind for name, metric in metrics.items()} == {"hakmem_a": first[0]}
+        assert metrics["hakmem_a"].samples == [(f'pid="{first[0]}"', "1")]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -280,6 +310,64 @@ def test_profiles_of_those_that_are_sampled(tmp_path: Path) -> None:
             assert pull(f"{url}/debug/pprof/{path}?pid={plain}")[0] == 503
             assert pull(f"{url}/debug/pprof/{path}")[0] == 200
         assert sum(values[0] for names, values, _ in samples if names[:1] == ["keeps"]) > 0
+
+
+@pytest.fixture
+def application(monkeypatch: pytest.MonkeyPatch) -> serve.Application:
+    """That knows this process alone."""
+    monkeypatch.setattr(Watcher, "pids", lambda _: [os.getpid()])
+    return serve.Application(None)
+
+
+def ask(application: serve.Application, path: str) -> tuple[str, bytes]:
+    statuses: list[str] = []
+    body = application({"REQUEST_METHOD": "GET", "PATH_INFO": path}, lambda status, _: statuses.append(status))
+    return statuses[0], b"".join(body)
+
+
+def ask_beside(application: serve.Application, path: str, answers: list[tuple[str, bytes]]) -> threading.Thread:
+    """In a thread of its own."""
+    thread = threading.Thread(target=lambda: answers.append(ask(application, path)), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_look_at_pages_holds_up_nobody(application: serve.Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those who want another look meanwhile, however many they are."""
+    answers: list[tuple[str, bytes]] = []
+
+    def look(*_: object, **__: object) -> None:
+        for path in ("/metrics", "/debug/pprof/pins"):
+            ask_beside(application, path, answers).join(20)
+        raise LabError("is not sampled")
+
+    monkeypatch.setattr(explain, "look", look)
+    for _ in range(2):
+        answers.clear()
+        assert ask(application, "/debug/pprof/pins")[1].startswith(b"no such process is sampled")
+        assert [status for status, _ in answers] == ["200 OK", "503 Service Unavailable"]
+        assert answers[1][1] == b"somebody is being answered that already\n"
+
+
+def test_a_process_is_asked_one_question_at_a_time(
+    application: serve.Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers one at a time: of two, each would wait for the other's answer, and not for long."""
+    questions: list[str] = []
+    beside: list[threading.Thread] = []
+
+    def answer(_: int, question: str, *__: object) -> str:
+        questions.append(question)
+        if question != "metrics":
+            beside.append(ask_beside(application, "/metrics", []))
+            beside[0].join(0.1)
+        questions.append(question)
+        raise LabError("is not sampled")
+
+    monkeypatch.setattr(ctl, "ask", answer)
+    ask(application, "/debug/pprof/heap")
+    beside[0].join(20)
+    assert questions == ["profile dump", "profile dump", "metrics", "metrics"]
 
 
 def test_why_functions_have_no_names_is_told(tmp_path: Path) -> None:

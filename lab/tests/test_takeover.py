@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled import EXPORTED, HIDDEN, PRINTS, compile_c
-from hakmem import native, takeover
+from compiled import EXPORTED, HIDDEN, NOTED, PRINTS, compile_c
+from hakmem import elf, native, takeover
 from hakmem.errors import LabError
 from hakmem.process import TakeoverError
 from hakmem.takeover import CommandError
@@ -176,8 +176,9 @@ def test_a_program_in_a_folder_of_the_path_that_is_relative(tmp_path: Path, monk
         (PRINTS, [], "musl-gcc", "is a program of musl.*`./dev build musl`"),
         (PRINTS + EXPORTED, [], "cc", "has a malloc of its own"),
         (PRINTS + HIDDEN, [], "cc", "has a malloc of its own"),
+        (PRINTS + NOTED, [], "cc", "has hakmem linked in beside the C library's malloc: run it as it is"),
     ],
-    ids=["static", "static-pie", "asan", "musl", "own malloc", "hidden malloc"],
+    ids=["static", "static-pie", "asan", "musl", "own malloc", "hidden malloc", "hakmem beside malloc"],
 )
 def test_refused(tmp_path: Path, source: str, options: list[str], compiler: str, expected: str) -> None:
     program = compile_c(tmp_path / "program", source, *options, compiler=compiler)
@@ -237,6 +238,38 @@ def test_env_that_drops_the_preload_is_refused() -> None:
             prepare(*words)
 
 
+# ---- Dynamic linkers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("linker", "is_one"),
+    [
+        ("/lib64/ld-linux-x86-64.so.2", True),
+        ("/usr/lib/x86_64-linux-gnu/ld-2.31.so", True),
+        ("/lib/ld64.so.1", True),
+        ("/lib/ld-musl-x86_64.so.1", True),
+        ("/usr/lib/x86_64-linux-musl/libc.so", True),
+        ("/nix/store/0123-glibc-2.40/lib/ld-linux-x86-64.so.2", True),
+        ("/home/me/lib/ld-linux-x86-64.so.2", False),
+        ("/opt/lib/ld-linux-x86-64.so.2", False),
+        ("/usr/local/lib/ld-linux-x86-64.so.2", False),
+        ("/usr/lib/git-core/git", False),
+        ("ld-linux-x86-64.so.2", False),
+    ],
+)
+def test_where_systems_have_them(linker: str, is_one: bool) -> None:
+    assert (takeover.SYSTEMS_LINKER.fullmatch(linker) is not None) == is_one
+
+
+def test_those_of_this_machine_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(elf.read(Path("/proc/self/exe")).interpreter or "")
+    monkeypatch.setattr(sys, "executable", "")  # as where nobody has told Python its name
+    assert takeover._is_systems(os.path.realpath(own))
+    assert takeover._is_systems(str(tmp_path / "that is not there"))
+    shutil.copy(own, tmp_path)
+    assert not takeover._is_systems(str(tmp_path / own.name))
+
+
 # ---- The library -----------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +304,25 @@ def test_the_caller_s_preload_comes_after() -> None:
     _, ready = takeover.prepare(["cat"], native.library(), {**PATH, "LD_PRELOAD": mine}, children=True)
     assert ready["LD_PRELOAD"] == f"{native.library()}:{native.helper('guard.so')}:{mine}"
     assert ready["ALLOCATOR_REQUIRED"] == f"{os.getpid():010d}:{native.library()}:"
+
+
+def test_the_caller_s_copy_of_hakmem_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As that of an image is, in which everything runs on hakmem."""
+    library, guard, mine = native.library(), native.helper("guard.so"), native.helper("witness.so")
+    (tmp_path / "libhakmem.so.1").symlink_to(library)
+    itself = f"{library} {tmp_path}/libhakmem.so.1 {library.name}"
+    preload = f"/opt/libhakmem.so.1:{mine} /opt/libhakmem-secure.so {itself}"
+    given = {**PATH, "LD_PRELOAD": preload}
+    _, ready = takeover.prepare(["cat"], library, given, children=True)
+    assert ready["LD_PRELOAD"] == f"{library}:{guard}:{mine}"
+    told = "LD_PRELOAD=/opt/libhakmem.so.1:/opt/libhakmem-secure.so is not passed on to what is run"
+    assert capsys.readouterr().err == f"hakmem: {told}: that is on {library}\n"
+    _, ready = takeover.prepare(["cat"], library, {**PATH, "LD_PRELOAD": str(library)}, children=True)
+    assert (ready["LD_PRELOAD"], capsys.readouterr().err) == (f"{library}:{guard}", "")
+    _, ready = takeover.prepare(["cat"], library, given, children=False)  # whose children would be on none
+    assert ready["LD_PRELOAD"].startswith(f"{library}:{guard}:/opt/libhakmem.so.1:") and not capsys.readouterr().err
+    recorder = native.helper("record.so")  # has no allocator of its own
+    assert takeover.with_preload(given, [recorder])["LD_PRELOAD"].startswith(f"{recorder}:/opt/libhakmem.so.1:")
 
 
 def test_without_children_the_last_program_is_named(tmp_path: Path) -> None:

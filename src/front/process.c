@@ -16,7 +16,9 @@
 #include "front/service.h"
 #include "front/thread.h"
 #include "front/tight.h"
+#include "observe/landmarks.h"
 #include "observe/profile.h"
+#include "os/libc.h"
 #include "os/modules.h"
 #include "os/os.h"
 #include "pool/canary.h"
@@ -107,11 +109,18 @@ static void use_seed(void) {
     if (HAK_SECURE && hak_process_initialize()) hak_quarantine_seed(settings.seed);
 }
 
+/* Two copies of hakmem may be preloaded: one by a container's image, say, and one by `hakmem run`. The first one has
+ * the process's malloc, and the settings are for it: the other would write what little it has seen into the same
+ * files. */
+static bool is_another_copys(void) {
+    return hak_os_is_behind((const void *)(uintptr_t)hak_process_initialize, "hakmem", HAK_LANDMARKS_NOTE);
+}
+
 static void read_settings(void) {
     char buffer[8192];
     int saved_errno = errno;
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
-    settings = hak_config_parse(hak_os_is_privileged() ? NULL : environ, &messages);
+    settings = hak_config_parse(hak_os_is_privileged() || is_another_copys() ? NULL : environ, &messages);
     set_knobs(&messages);
     if (settings.seed != 0) use_seed();
     if (settings.help) hak_config_help(&settings, &messages);

@@ -2,8 +2,8 @@
  * one.
  *
  * An ELF note, of the owner "hakmem" and the type HAK_LANDMARKS_NOTE, holds the distance from that number to the record
- * below. Notes are mapped with the file they are in, and outlive strip and static linking. The process itself reads
- * none of this.
+ * below. Notes are mapped with the file they are in, and outlive strip and static linking. In the process, another copy
+ * of hakmem looks whether the note is there (os/libc.h); nothing else reads it.
  *
  * The readers are lab/native/explain.c and, for the wish, lab/hakmem/ctl.py;
  * docs/decisions/0030-explain-from-outside.md has the reasons.

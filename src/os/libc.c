@@ -6,6 +6,7 @@
 #include <sys/auxv.h>
 
 #include "base/platform.h"
+#include "os/notes.h"
 
 /* A library's symbols, as System V's and GNU's formats have them. */
 struct symbols {
@@ -181,16 +182,18 @@ static bool is_linker(const struct dl_phdr_info *loaded) {
     return false;
 }
 
+static bool is_c_librarys(const struct dl_phdr_info *loaded) {
+    return is_linker(loaded) || is_named(loaded->dlpi_name, "libc.so.6") ||
+           is_named(loaded->dlpi_name, "libpthread.so.0");
+}
+
 static int note_code(struct dl_phdr_info *loaded, size_t bytes, void *count) {
     uint32_t *next = count;
     uintptr_t start, end;
     (void)bytes;
     if (loaded->dlpi_name == NULL || loaded->dlpi_name[0] == '\0') return 0; /* the program */
     find_code(loaded, &start, &end);
-    if (start >= end) return 0;
-    if (!is_linker(loaded) && !is_named(loaded->dlpi_name, "libc.so.6") &&
-        !is_named(loaded->dlpi_name, "libpthread.so.0"))
-        return 0;
+    if (start >= end || !is_c_librarys(loaded)) return 0;
     library_code[*next].start = start;
     library_code[(*next)++].end = end;
     return *next == LIBRARIES;
@@ -217,4 +220,45 @@ bool hak_os_is_malloc_wrapped(const void *own_code) {
         if (beside != NULL && first != beside && !hak_os_is_library_code(first)) return true;
     }
     return false;
+}
+
+/* ---- Whose malloc comes first ------------------------------------------------------------------------------------ */
+
+struct before {
+    const void *own_code;
+    const char *owner; /* of its note */
+    uint32_t note_type;
+    bool is_found;
+};
+
+/* Linkers leave notes where they are loaded; who has changed the file since may not have. */
+static bool has_note(const struct dl_phdr_info *loaded, const char *owner, uint32_t type) {
+    size_t content_bytes;
+    for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &loaded->dlpi_phdr[i];
+        const char *notes = (const char *)(loaded->dlpi_addr + part->p_vaddr);
+        if (part->p_type == PT_NOTE && part->p_memsz != 0 && holds(loaded, notes) &&
+            holds(loaded, notes + part->p_memsz - 1) &&
+            hak_os_find_note(notes, part->p_memsz, owner, type, &content_bytes) != NULL)
+            return true;
+    }
+    return false;
+}
+
+static int look_before(struct dl_phdr_info *loaded, size_t bytes, void *context) {
+    struct before *before = context;
+    (void)bytes;
+    if (loaded->dlpi_name == NULL) return 0;
+    if (holds(loaded, before->own_code)) return 1;
+    if (!has_symbol(loaded, "malloc")) return 0;
+    if (is_c_librarys(loaded)) return 1;
+    before->is_found = has_note(loaded, before->owner, before->note_type);
+    return before->is_found;
+}
+
+bool hak_os_is_behind(const void *own_code, const char *owner, uint32_t note_type) {
+    struct before before = {own_code, owner, note_type, false};
+    if (hak_os_find_beside(own_code, "malloc") == NULL) return false;
+    dl_iterate_phdr(look_before, &before);
+    return before.is_found;
 }

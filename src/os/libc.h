@@ -8,6 +8,7 @@
 #define HAK_OS_LIBC_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* The address of a function in the libc.so.6 that this program has loaded; NULL where there is none, as in static
  * programs. To be called before the program has threads: it takes a lock of the dynamic linker's. */
@@ -38,5 +39,10 @@ bool hak_os_is_library_code(const void *address);
  * calls that one, as do all others, and who called the one beside may hold its lock. False in a program that is linked
  * statically. To be called after the above, as it is. */
 bool hak_os_is_malloc_wrapped(const void *own_code);
+
+/* Whether what was loaded before this code has a malloc, as this has, and a note of that owner and type: then nobody
+ * calls the malloc beside this code. False where the C library was loaded before either: of those that a program opens,
+ * each is called by who has opened it. */
+bool hak_os_is_behind(const void *own_code, const char *owner, uint32_t note_type);
 
 #endif

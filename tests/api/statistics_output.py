@@ -1,6 +1,8 @@
 """Statistics as users ask for them: at exit, on a signal, as JSON that docs/statistics.schema.json describes.
 
-    statistics_output.py LIBRARY SCHEMA CASE
+    statistics_output.py LIBRARY SCHEMA CASE [LINKED]
+
+LINKED is a program that is linked with hakmem.o, for the case `copies`.
 
 The schema is a contract: what is written satisfies it, and nothing is written that it doesn't describe. It is checked by the few
 keywords of JSON Schema 2020-12 that it uses; any other keyword fails, because nobody would check it.
@@ -12,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -400,10 +403,40 @@ def own_file(library: Path, schema: Json, folder: Path) -> None:
         data.unlink()
 
 
+def copies(library: Path, schema: Json, folder: Path) -> None:
+    """Of two that are preloaded, or of one that is where the program is linked with hakmem, the first has malloc: it
+    writes what settings ask for, and the other nothing over it. Threads are that one's, too."""
+    other = folder / "other.so"
+    secure = library.with_name(library.name.replace("libhakmem", "libhakmem-secure", 1))
+    shutil.copy(library, other)
+    written, profile = folder / "statistics", folder / "profile"
+    asked = {"STATS": f"json:{written}", "HEAP_PROFILE": f"1:{profile}", "HEAP_PROFILE_INTERVAL": "1K"}
+
+    def check(what: str) -> None:
+        expect(checked(written.read_text(), schema)["refills"] > 0, f"{what}: statistics of a copy that nobody calls")
+        expect("\nsite " in profile.read_text(), f"{what}: a profile of such a copy")
+        written.unlink()
+        profile.unlink()
+
+    for first, second in ((library, other), (library, secure), (secure, library)):
+        waits = "import sys, threading; done = threading.Event()"
+        program = Program(Path(f"{first}:{second}"), waits, CTL="1", **asked)
+        tasks, names = Path(f"/proc/{program.process.pid}/task"), []
+        deadline = time.monotonic() + LIMIT_S
+        while "hakmem-ctl\n" not in names and time.monotonic() < deadline:
+            names = [(task / "comm").read_text() for task in tasks.iterdir()]
+        expect(names.count("hakmem-ctl\n") == 1, f"{first}, then {second}: {names}")
+        expect(program.end() == (0, ""), f"{first}, then {second}: it did not end well")
+        check(f"{first}, then {second}")
+    done = subprocess.run([sys.argv[4], "works"], env=environment(library, **asked), timeout=LIMIT_S)
+    expect(done.returncode == 0, f"{done}")
+    check("linked, and preloaded")
+
+
 CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_stderr, "handler": own_handler,
          "child": in_child, "unread_pipe": unread_pipe, "complaints": complaints,
          "own_descriptors": own_descriptors, "own_file": own_file,
-         "daemon": daemon, "cancelled": cancelled, "limits": limits}
+         "daemon": daemon, "cancelled": cancelled, "limits": limits, "copies": copies}
 
 
 def main() -> int:

@@ -210,6 +210,11 @@ void *hak_os_find_in_libraries(const char *name) { return dlsym(RTLD_DEFAULT, na
 void *hak_os_find_any(const char *name) { return dlsym(RTLD_DEFAULT, name); }
 bool hak_os_is_malloc_wrapped(const void *code) { return (void)code, fake_os.is_malloc_wrapped; }
 
+bool hak_os_is_behind(const void *code, const char *owner, uint32_t note_type) {
+    (void)code, (void)owner, (void)note_type;
+    return getenv("FAKE_OS_BEHIND") != NULL;
+}
+
 bool hak_os_is_library_code(const void *address) { return address != NULL && address == fake_os.library_code; }
 
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {

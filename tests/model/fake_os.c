@@ -76,6 +76,9 @@ size_t hak_os_page_bytes(void) { return fake_os.page_bytes; }
 void *hak_os_map_wiped(void) { return memset(fake_os_wiped, 0, sizeof fake_os_wiped); }
 void hak_os_find_library_code(void) {}
 bool hak_os_is_malloc_wrapped(const void *code) { return (void)code, false; }
+bool hak_os_is_behind(const void *code, const char *owner, uint32_t note_type) {
+    return (void)code, (void)owner, (void)note_type, false;
+}
 bool hak_os_is_library_code(const void *address) { return (void)address, false; }
 uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt) {
     enum { ATTEMPTS = 4 };

@@ -19,7 +19,8 @@ MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 def command(pid: int | None, json_file: Path | None, words: tuple[str, ...]) -> int:
     """Says what would stop or hurt hakmem on this machine, for a command, or in a running process.
 
-    Nothing is started but the library in a program of its own. Exit status 0 when hakmem would work, 1 when not.
+    COMMAND is not run: its files are read, and the system's dynamic linker lists what it would load. Exit status 0 when
+    hakmem would work, 1 when not.
     """
     import dataclasses
     import os

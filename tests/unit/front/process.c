@@ -54,7 +54,8 @@ static int print_settings(void) {
 static void settings(void **state) {
     (void)state;
     char path[] = "PATH=/bin", interval[] = "HAKMEM_HEAP_PROFILE_INTERVAL=4K", stats[] = "HAKMEM_STATS=json:a%p",
-         bad[] = "HAKMEM_STATS=x", unknown[] = "HAKMEM_X=1", privileged[] = "FAKE_OS_PRIVILEGED=1";
+         bad[] = "HAKMEM_STATS=x", unknown[] = "HAKMEM_X=1", privileged[] = "FAKE_OS_PRIVILEGED=1",
+         behind[] = "FAKE_OS_BEHIND=1";
     expect_settings(VARIABLES(path), "0 524288 - ");
     expect_settings(VARIABLES(path, interval, stats), "2 4096 a%p ");
     expect_settings(VARIABLES(bad, interval, unknown),
@@ -73,6 +74,7 @@ static void settings(void **state) {
     free(all);
     expect_settings(VARIABLES(privileged, interval, stats, unknown),
                     "0 524288 - "); /* silently: it may not even say so */
+    expect_settings(VARIABLES(behind, interval, stats, unknown), "0 524288 - "); /* another copy says it */
 }
 
 /* On hosts of the treatment the experiment's knobs are given, whatever HAKMEM_KNOBS says; on others they are not. */

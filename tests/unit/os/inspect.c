@@ -179,6 +179,7 @@ static void build_ids(void **state) {
     assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)none, found, sizeof found), 0);
     ElfW(Nhdr) endless = {4, UINT32_MAX - 2, NT_GNU_BUILD_ID};
     assert_int_equal(hak_os_build_id_in(&endless, sizeof endless, found, sizeof found), 0);
+    assert_null(hak_os_find_note(&endless, sizeof endless, "GNU", NT_GNU_BUILD_ID, &(size_t){0}));
     assert_int_equal(munmap(none, page), 0);
     errno = 1234;
     assert_int_equal(hak_os_build_id_at(memory, (uintptr_t)none, found, sizeof found), 0);

@@ -6,6 +6,7 @@
 #include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -98,6 +99,8 @@ static void whose_code_by_linker(void **state) {
     assert_int_equal(status, 0);
 }
 
+enum { HAKMEM_NOTE = 0x68616b31 }; /* observe/landmarks.h */
+
 /* Wrapped: tests/abuse/guest/wrapped_malloc.c. Where libc comes first, or a sanitizer's that libc calls, is none. */
 static void whose_malloc(void **state) {
     (void)state;
@@ -112,8 +115,49 @@ static void whose_malloc(void **state) {
     assert_non_null(late);
     assert_ptr_not_equal(dlsym(late, "malloc"), dlsym(libc, "malloc"));
     assert_false(hak_os_is_malloc_wrapped(dlsym(late, "malloc")));
+    /* Of two that are opened, none is asked but by who has opened it. */
+    void *later = dlopen(LATER_MALLOC, RTLD_LAZY | RTLD_LOCAL);
+    assert_non_null(later);
+    assert_false(hak_os_is_behind(dlsym(late, "malloc"), "hakmem", HAKMEM_NOTE));
+    assert_false(hak_os_is_behind(dlsym(later, "malloc"), "hakmem", HAKMEM_NOTE));
 #endif
 }
 
-UNIT_MAIN(cmocka_unit_test(whose_malloc), cmocka_unit_test(whose_code), cmocka_unit_test(whose_code_by_linker),
-          cmocka_unit_test(as_the_linker_says), cmocka_unit_test(in_any_library), cmocka_unit_test(what_is_not_there))
+/* Of two that are preloaded the second one is behind the first, whatever without a malloc comes before them. cmocka's
+ * library, which comes after both, has none that anybody could call instead. */
+static void whose_malloc_is_first(void **state) {
+    (void)state;
+#ifndef LATE_MALLOC
+    skip();
+#else
+    static const char preloaded[] = "libpthread.so.0:" LATE_MALLOC ":" LATER_MALLOC;
+    const char *given = getenv("LD_PRELOAD");
+    int status = -1;
+    if (dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD) == NULL || getauxval(AT_BASE) == 0) skip();
+    if (given == NULL || strcmp(given, preloaded) != 0) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            setenv("LD_PRELOAD", preloaded, 1);
+            execl("/proc/self/exe", "libc", "whose_malloc_is_first", NULL);
+            _exit(127);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        return;
+    }
+    void *first = dlopen(LATE_MALLOC, RTLD_LAZY | RTLD_NOLOAD), *second = dlopen(LATER_MALLOC, RTLD_LAZY | RTLD_NOLOAD);
+    const void *cmocka = dlsym(RTLD_DEFAULT, "_cmocka_run_group_tests");
+    assert_non_null(first);
+    assert_non_null(second);
+    assert_non_null(cmocka);
+    assert_false(hak_os_is_behind(dlsym(first, "malloc"), "hakmem", HAKMEM_NOTE));
+    assert_true(hak_os_is_behind(dlsym(second, "malloc"), "hakmem", HAKMEM_NOTE));
+    assert_false(hak_os_is_behind(dlsym(second, "malloc"), "hakmem", HAKMEM_NOTE + 1));
+    assert_false(hak_os_is_behind(cmocka, "hakmem", HAKMEM_NOTE));
+#endif
+}
+
+UNIT_MAIN(cmocka_unit_test(whose_malloc), cmocka_unit_test(whose_malloc_is_first), cmocka_unit_test(whose_code),
+          cmocka_unit_test(whose_code_by_linker), cmocka_unit_test(as_the_linker_says),
+          cmocka_unit_test(in_any_library), cmocka_unit_test(what_is_not_there))
