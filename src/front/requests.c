@@ -9,6 +9,7 @@
 #include "front/statistics.h"
 #include "observe/metrics.h"
 #include "os/os.h"
+#include "pool/bin_size.h"
 #include "pool/purge.h"
 
 /* One thread answers requests. */
@@ -104,6 +105,7 @@ static HAK_COLD void set_knob(const char *assignment, struct hak_answer *answer)
     if (knob == HAK_KNOB_COUNT) return;
     unsigned long before = hak_knob_get(knob);
     hak_knob_give(knob, value);
+    if (knob == HAK_KNOB_bin_bytes) hak_heap_clear_class_slots(); /* bins follow from it, whatever a policy says */
     say_ok(answer);
     hak_text_add(&answer->text, "%s: %lu -> %lu\n", hak_knob_table[knob].name, before, (unsigned long)value);
 }
@@ -117,7 +119,7 @@ static HAK_COLD void try_knob(const char *assignment, struct hak_answer *answer)
         hak_text_add(&answer->text, "error: %s is not tried: %s\n", name, refusal);
         return;
     }
-    if (value == hak_knob_get(knob)) {
+    if (value == hak_ace_chosen(knob)) {
         hak_text_add(&answer->text, "error: %s is %lu already\n", name, (unsigned long)value);
         return;
     }

@@ -17,6 +17,10 @@ enum {
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
+void hak_heap_clear_class_slots(void) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+}
+
 /* Every class can keep something. */
 static size_t at_least_few(size_t slots) { return slots < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : slots; }
 

@@ -22,6 +22,9 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
 /* Slots that bins of a class may have, in place of what the first rule allows; 0 for that. */
 extern HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
 
+/* From here on nothing is said of any class: all bins are as the knobs say. */
+HAK_COLD void hak_heap_clear_class_slots(void);
+
 enum { HAK_LEAST_SLOTS = 4, HAK_CLASS_MOST_SLOTS = 512, HAK_SHRUNK_SLOTS = 2 /* after a round, pool/shrink.h */ };
 
 /* Slots that a bin of a class may have; and what it would be by the rule alone. */
