@@ -201,8 +201,8 @@ def test_services_are_compared_with_and_without_the_controller(
     assert [settings for _, settings, _ in ran].count(on) == [settings for _, settings, _ in ran].count(off) == 2
     over = "after 50 s" if is_decided else "in 1 of 2 runs, after 50 s"
     assert f"python3: the first round of trying was over {over}." in done.output
-    lines = [line.split() for line in done.output.splitlines() if line.split()[1:2] in (["run_limit_bytes"], ["decay_ms"])]
-    rows = {knob: " ".join(figures) for _, knob, *figures in lines}
+    lines = [line.split() for line in done.output.splitlines()]
+    rows = {line[1]: " ".join(line[2:]) for line in lines if line[1:2] in (["run_limit_bytes"], ["decay_ms"])}
     assert rows["run_limit_bytes"] == "3 " + ("40 to 42 2 of 2" if is_decided else "40 1 of 2") + " 1048576"
     assert rows["decay_ms"] == "0 - 0 of 2 250"
     assert all(word in done.output for word in ("CPU time", "throughput", "peak RSS", "mean RSS"))
