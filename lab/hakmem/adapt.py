@@ -107,7 +107,7 @@ def switching_report(record: Record, kept: str | None = None) -> Report:
         for section in base.sections
         if isinstance(section, Comparison) and section.mean
         for entry in section.mean.entries
-        if entry.ratio
+        if entry.ratio and all(case.entry(entry.name).ratio for case in section.cases)
     )
     return replace(base, summary=summary)
 
@@ -152,7 +152,7 @@ def excursion_variants(settings: Mapping[str, str]) -> list[Variant]:
 
 def excursion_s(pid: int, assignment: str) -> float:
     """Has the controller of a process try it, and waits until it is rolled back: seconds from the first time it was in
-    force to the last. LabError when it is kept."""
+    force to the last. LabError when it is kept, or given up."""
     knob = assignment.partition("=")[0]
     deadline = time.monotonic() + MOST_S
     before = _state(pid)
@@ -165,13 +165,16 @@ def excursion_s(pid: int, assignment: str) -> float:
         time.sleep(POLL_S)
     if own[-1]["why"] == "keep":
         raise LabError(f"{assignment} was kept")
+    if own[-1]["why"] == "end":
+        raise LabError(f"{assignment} is not tried any more: {knob} was given a value")
     return float(own[-1]["ms"] - (first or own)[0]["ms"]) / 1000
 
 
 def _trial(state: control.Statistics, knob: str, before: int) -> list[Mapping[str, Any]]:
-    """Its switches after the first so many, up to the verdict."""
+    """Its switches after the first so many, up to the end of the trial."""
     events = state["events"][max(0, len(state["events"]) - (state["switches"] - before)) :]
-    own = [event for event in events if event["knob"] == knob and event["why"] in ("canary", "keep", "roll back")]
+    whys = ("canary", "keep", "roll back", "end")
+    own = [event for event in events if event["knob"] == knob and event["why"] in whys]
     ends = [at for at, event in enumerate(own) if event["why"] != "canary"]
     return own[: ends[0] + 1] if ends else own
 
@@ -238,8 +241,8 @@ class LearningCase:
     @property
     def ages(self) -> str:
         return (
-            f"figures are of visit {self.visits} under {LEARNED}, and of visit {SHORT_VISITS} under the others: "
-            "so the processes are not of one age"
+            f"but for the first visit's, figures are of visit {self.visits} under {LEARNED}, and of visit "
+            f"{SHORT_VISITS} under the others: so the processes are not of one age"
         )
 
     def supports(self, variant: Variant) -> bool:
@@ -359,7 +362,7 @@ def _had(times: Sequence[float]) -> list[float]:
 
 
 def _runs(times: Sequence[float]) -> str:
-    return f"{len(_had(times))} of {len(times)}"
+    return f"{len(_had(times))} of {len(times)}" if times else "-"
 
 
 def _when(times: Sequence[float]) -> str:

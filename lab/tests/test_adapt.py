@@ -16,7 +16,7 @@ from hakmem import adapt, behaviours, cli, control, ctl, ledger, native, places,
 from hakmem import words as words_of
 from hakmem.errors import LabError
 from hakmem.measure import Done, Here, OnRun, Sample, Turn, Variant
-from hakmem.report.model import Comparison
+from hakmem.report.model import Comparison, Table
 from hakmem.suite import BenchCase
 
 
@@ -72,7 +72,6 @@ def test_what_the_library_would_ignore_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_intervals_of_the_summary_are_those_of_the_sections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Wide enough for all that is told."""
     noise = random.Random(1)
     monkeypatch.setattr(BenchCase, "run", lambda self, variant: figures(costs_of(variant) * noise.uniform(0.9, 1.1)))
     monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
@@ -85,6 +84,21 @@ def test_intervals_of_the_summary_are_those_of_the_sections(monkeypatch: pytest.
     ratios = [entry.ratio for mean in told for entry in mean.entries if entry.ratio]
     assert len(told) == 4 and [ratio for ratio in ratios if ratio.low < ratio.high]
     assert [line.split(": ")[1].split(" of ")[0] for line in report.summary] == [words_of.ratio(one) for one in ratios]
+
+
+def test_the_summary_says_nothing_of_a_part_of_the_behaviours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: BenchCase, variant: Variant) -> Sample:
+        found = figures(costs_of(variant))
+        nothing = {"cost_idle_2": 0.0} if variant.name == adapt.ADAPTIVE else {}
+        return Sample({**found.values, **nothing}, found.digest, found.full_size)
+
+    monkeypatch.setattr(BenchCase, "run", run)
+    monkeypatch.setattr(native, "program", lambda name: Path("/bench") / name)
+    done = CliRunner().invoke(cli.cli, ["adapt", "switching", "--visits", "2", "-n", "3"])
+    assert done.exit_code == 0, done.output
+    told = [line for line in done.output.splitlines() if "over the behaviours" in line]
+    assert ["adaptive" in line for line in told if "second visit" in line] == [False]
+    assert ["adaptive" in line for line in told if "mean RSS" in line].count(True) == 1
 
 
 # ---- Excursion -------------------------------------------------------------------------------------------------------
@@ -123,11 +137,16 @@ def test_an_excursion_lasts_from_the_first_try_to_the_end(
     assert adapt.excursion_s(1, "decay_ms=9") == pytest.approx(seconds)
 
 
-def test_a_candidate_that_is_kept_was_not_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([state(), state("canary", "keep")])
+@pytest.mark.parametrize(
+    ("why", "problem"), [("keep", "decay_ms=9 was kept"), ("end", "decay_ms=9 .*: decay_ms was given a value")]
+)
+def test_a_candidate_that_is_not_rolled_back_was_not_bad(
+    monkeypatch: pytest.MonkeyPatch, why: str, problem: str
+) -> None:
+    answers = iter([state(), state("canary", why)])
     monkeypatch.setattr(adapt, "_state", lambda pid: next(answers))
     monkeypatch.setattr(ctl, "ask", lambda pid, request: "")
-    with pytest.raises(LabError, match="decay_ms=9 was kept"):
+    with pytest.raises(LabError, match=problem):
         adapt.excursion_s(1, "decay_ms=9")
 
 
@@ -210,6 +229,10 @@ def test_services_are_compared_with_and_without_the_controller(
     assert '"metric": "matches_run_limit_bytes", "unit": "", "values": [3.0, 3.0]' in text
     times = f"[40.0, {42.0 if is_decided else 0.0}]"
     assert f'"metric": "decided_s_run_limit_bytes", "unit": "s", "values": {times}' in text
+    record = msgspec.json.decode(file.read_bytes(), type=ledger.Record)
+    older = [series for series in record.series if not series.metric.startswith(adapt.DECIDED)]
+    table = adapt.elo_report(msgspec.structs.replace(record, series=older)).sections[0]
+    assert isinstance(table, Table) and {row[3:5] for row in table.rows} == {("-", "-")}
 
 
 def test_what_is_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +296,6 @@ def test_a_policy_is_compared_from_its_first_visit_on(
     for metric in ("mean_rss_bytes", "peak_rss_bytes"):
         assert f'"variant": "policy", "metric": "{metric}"' in text
     assert "mean RSS" in done.output and "peak RSS" in done.output
-    assert "figures are of visit 4 under learned, and of visit 2 under the others" in done.output
+    assert "but for the first visit's, figures are of visit 4 under learned, and of visit 2 under" in done.output
     refused = CliRunner().invoke(cli.cli, ["adapt", "policy", "busy"])
     assert isinstance(refused.exception, LabError)

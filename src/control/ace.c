@@ -117,14 +117,24 @@ static void put_classes_back(void) {
     }
 }
 
+/* What is being tried is somebody else's by now: it ends where he has put it. */
+static void give_up_focus(struct learned *learned) {
+    uint32_t focus = learned->cycle.focus;
+    bool is_class = hak_dimension_is_class(focus);
+    uint32_t size_class = is_class ? learned->classes[focus] : 0;
+    uint64_t value = is_class ? hak_heap_most_slots(size_class) : hak_knob_get(hak_dimension_knob(focus));
+    const struct hak_move end = {.dimension = focus, .why = HAK_WHY_END};
+    tell_move(&end, value, value, hak_size_classes[size_class].block_bytes);
+    hak_life_cycle_leave(&learned->cycle);
+}
+
 static void see_whose_knobs(void) { /* A2 */
     /* Bins of classes follow from what it says. */
     if (hak_knob_is_given(HAK_KNOB_bin_bytes)) ace.own &= ~(uint32_t)HAK_CLASS_BITS;
     for (uint32_t i = HAK_CLASS_PLACES; i < HAK_DIMENSION_COUNT; i++)
         if (hak_knob_is_given(hak_dimension_knob(i))) ace.own &= ~((uint32_t)1 << i);
     put_classes_back();
-    struct hak_life_cycle *cycle = &current()->cycle;
-    if (has_focus() && (ace.own >> cycle->focus & 1) == 0) hak_life_cycle_leave(cycle);
+    if (has_focus() && (ace.own >> current()->cycle.focus & 1) == 0) give_up_focus(current());
 }
 
 /* All as the current phase has it. */

@@ -7,7 +7,7 @@
  *   A1  A knob is turned to its start, or to one of its arms, within its bounds (hak_knob_turn); no other one ever is.
  *   A2  A knob that somebody has given a value (hak_knob_give) is his from then on.
  *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; where no thread sees it sleep,
- *       from the next miss on. After a fork they stand as the program began, or as somebody has given them.
+ *       some misses after it wakes. After a fork they stand as the program began, or as somebody has given them.
  */
 #ifndef HAK_CONTROL_ACE_H
 #define HAK_CONTROL_ACE_H

@@ -47,8 +47,7 @@ static const char *keep_name(const char *name, char *copy, size_t capacity) {
 
 static void give_knobs(uint64_t knobs, const uint64_t *values) {
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, values[i]);
-    if (knobs >> HAK_KNOB_bin_bytes & 1) hak_heap_clear_class_slots(); /* bins follow from it */
+        if (knobs >> i & 1) hak_heap_give_knob((enum hak_knob_number)i, values[i]);
 }
 
 static void take_part(struct hak_text *messages) {

@@ -104,8 +104,7 @@ static HAK_COLD void set_knob(const char *assignment, struct hak_answer *answer)
     enum hak_knob_number knob = take_assignment(assignment, &value, answer);
     if (knob == HAK_KNOB_COUNT) return;
     unsigned long before = hak_knob_get(knob);
-    hak_knob_give(knob, value);
-    if (knob == HAK_KNOB_bin_bytes) hak_heap_clear_class_slots(); /* bins follow from it, whatever a policy says */
+    hak_heap_give_knob(knob, value);
     say_ok(answer);
     hak_text_add(&answer->text, "%s: %lu -> %lu\n", hak_knob_table[knob].name, before, (unsigned long)value);
 }

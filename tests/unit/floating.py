@@ -5,8 +5,9 @@ an environment of its own only (src/base/floating.h), whatever the way there.
 
 A function that sets the environment (ldmxcsr) is trusted with all that it calls. Of every other one that computes, the
 callers are looked up, and theirs, until there is one that nobody calls: that is entered from outside. A function whose
-address lies in a table is called by whoever looks at the table. Exit code 0 when all holds, 1 with the findings, 77
-where the library is for another processor.
+address lies in a table is called by whoever looks at the table. It doesn't see a way that begins in a circle of
+functions, as each of these has a caller, nor tables whose relocations are packed (DT_RELR). Exit code 0 when all holds,
+1 with the findings, 77 where the library is for another processor.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ def policy(
     **files: str | None,
 ) -> int:
     """A behaviour of bench_switching from the first second of a policy on, which comes from a run of its own on this
-    machine: against the default that stays, and against a side that has learned for all of its visits. The figures are
-    of the last visit, which is the second one but where a side learns.
+    machine: against the default that stays, and against a side that has learned for all of its visits. But for the
+    first visit's, figures are of the last one, which is the second but where a side learns.
 
     All have hakmem's thread (HAKMEM_BACKGROUND=1), and with it the controller counts processor time, as the kernel
     does; in a program that nothing is set for it has the clock, and an estimate of the kernel's time.

@@ -354,7 +354,9 @@ static void given_while_on_trial(void **state) { /* A2 */
         assert_int_equal(hak_knob(decay_ms), 4000);
         assert_int_equal(hak_ace_wait_ms(1000), 1000);
     }
-    assert_non_null(strstr(json(), "\"prospects\": []")); /* nothing has come of it */
+    assert_non_null(strstr(json(), "\"prospects\": []")); /* nothing has come of it, */
+    assert_non_null(strstr(json(), "\"why\": \"end\", \"knob\": \"decay_ms\", \"block_bytes\": 0, \"from\": 4000, "
+                                   "\"to\": 4000")); /* which is told */
 }
 
 /* A knob that was given the value that it had stays there, where it would be turned otherwise. */
@@ -452,12 +454,15 @@ static void expect_given_bins(const char *why) { /* A2 */
     }
     assert_int_not_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
     hak_knob_give(HAK_KNOB_bin_bytes, 4096);
+    bool is_in_trial = strcmp(why, "keep") != 0, has_ended = false;
     for (int i = 0; i < 200; i++) {
         if (i / 50 % 2 == 0) missing_period(size_class);
         else period(0.01, 100000); /* another phase */
+        has_ended |= strstr(json(), "\"why\": \"end\", \"knob\": \"class_slots\", \"block_bytes\": 4096") != NULL;
         assert_int_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
         assert_null(strstr(json(), "\"tried\": [{\"knob\": \"class_slots\""));
     }
+    assert_true(has_ended || !is_in_trial);
 }
 
 static void bins_are_given_in_mid_trial(void **state) {
