@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hakmem import behaviours, comparison, control, ctl, process, programs, statistics, sweep, words
+from hakmem import behaviours, comparison, control, ctl, process, programs, sweep, words
 from hakmem.allocators import hakmem
 from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.measure import Case, CommandCase, Measurement, SameOutput, Sample, Variant, values_of
-from hakmem.report.model import Report, Table
+from hakmem.report.model import Comparison, Report, Table
 from hakmem.suite import BenchCase
 
 ADAPTIVE, ORACLE = "adaptive", "oracle"
@@ -96,25 +96,20 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _overall(record: Record, variant: str, metric: str) -> statistics.Interval | None:
-    """Over all behaviours, as a ratio to the oracle."""
-    pairs = {case: (record.values(case, variant, metric), record.values(case, ORACLE, metric)) for case in record.cases}
-    is_whole = all(values and min(*values, *base) > 0 for values, base in pairs.values())
-    return statistics.geometric_mean_ratio(pairs, blocks=record.blocks) if pairs and is_whole else None
-
-
 SAID = {ALL: "CPU time", AGAIN: "CPU time from the second visit on", MEMORY: "mean RSS", PEAK: "peak RSS"}
 
 
 def switching_report(record: Record, kept: str | None = None) -> Report:
     base = comparison.report(record, "adapt", baseline=ORACLE, primary=ALL, metrics=(AGAIN, MEMORY, PEAK), kept=kept)
-    summary: list[str] = []
-    for variant in record.variants:
-        for metric, what in SAID.items():
-            found = _overall(record, variant, metric) if variant != ORACLE else None
-            if found:
-                summary.append(f"{variant}: {words.ratio(found)} of the oracle's {what}, over all behaviours")
-    return replace(base, summary=tuple(summary))
+    said = {comparison.metric(record, metric).title: what for metric, what in SAID.items()}
+    summary = tuple(
+        f"{entry.name}: {words.ratio(entry.ratio)} of the oracle's {said[section.title]}, over the behaviours"
+        for section in base.sections
+        if isinstance(section, Comparison) and section.mean
+        for entry in section.mean.entries
+        if entry.ratio and all(case.entry(entry.name).ratio for case in section.cases)
+    )
+    return replace(base, summary=summary)
 
 
 # ---- Excursion -------------------------------------------------------------------------------------------------------
@@ -157,24 +152,29 @@ def excursion_variants(settings: Mapping[str, str]) -> list[Variant]:
 
 def excursion_s(pid: int, assignment: str) -> float:
     """Has the controller of a process try it, and waits until it is rolled back: seconds from the first time it was in
-    force to the last. LabError when it is kept."""
+    force to the last. LabError when it is kept, or given up."""
     knob = assignment.partition("=")[0]
     deadline = time.monotonic() + MOST_S
     before = _state(pid)
+    first: list[Mapping[str, Any]] = []  # of which only the last ones are told later
     ctl.ask(pid, f"try {assignment}")
     while len(own := _trial(_state(pid), knob, before["switches"])) == 0 or own[-1]["why"] == "canary":
+        first = first or own[:1]
         if time.monotonic() >= deadline:
             raise LabError(f"{assignment} goes on being tried")
         time.sleep(POLL_S)
     if own[-1]["why"] == "keep":
         raise LabError(f"{assignment} was kept")
-    return float(own[-1]["ms"] - own[0]["ms"]) / 1000
+    if own[-1]["why"] == "end":
+        raise LabError(f"{assignment} is not tried any more: {knob} was given a value")
+    return float(own[-1]["ms"] - (first or own)[0]["ms"]) / 1000
 
 
 def _trial(state: control.Statistics, knob: str, before: int) -> list[Mapping[str, Any]]:
-    """Its switches after the first so many, up to the verdict."""
+    """Its switches after the first so many, up to the end of the trial."""
     events = state["events"][max(0, len(state["events"]) - (state["switches"] - before)) :]
-    own = [event for event in events if event["knob"] == knob and event["why"] in ("canary", "keep", "roll back")]
+    whys = ("canary", "keep", "roll back", "end")
+    own = [event for event in events if event["knob"] == knob and event["why"] in whys]
     ends = [at for at, event in enumerate(own) if event["why"] != "canary"]
     return own[: ends[0] + 1] if ends else own
 
@@ -237,6 +237,13 @@ class LearningCase:
     @property
     def command(self) -> Sequence[str]:
         return self._case(self.visits).command
+
+    @property
+    def ages(self) -> str:
+        return (
+            f"but for the first visit's, figures are of visit {self.visits} under {LEARNED}, and of visit "
+            f"{SHORT_VISITS} under the others: so the processes are not of one age"
+        )
 
     def supports(self, variant: Variant) -> bool:
         return True
@@ -317,36 +324,54 @@ def elo_variants(settings: Mapping[str, str]) -> list[Variant]:
 
 
 def rated(statistics: control.Statistics) -> dict[str, float]:
-    """When the first round was over, if it was. Of each rated knob: the matches, the value that it was left with, and
-    when a trial of it first came to an end, if one did."""
+    """When the first round was over. Of each rated knob: the matches, the value that it was left with, and when a trial
+    of it first came to an end. Times are 0 where it wasn't, and where none did."""
     told = statistics["control"]
-    found: dict[str, float] = {SETTLED: told["settled_ms"] / 1000} if told["settled_ms"] else {}
+    found: dict[str, float] = {SETTLED: told["settled_ms"] / 1000}
     for knob in RATED:
         chosen = [row["chosen"] for row in told["tried"] if row["knob"] == knob]
         played = sum(row["matches"] for row in told["strategies"] if row["knob"] == knob) / 2
-        decided = [row["decided_ms"] / 1000 for row in told["prospects"] if row["knob"] == knob and row["decided_ms"]]
+        decided = [row["decided_ms"] / 1000 for row in told["prospects"] if row["knob"] == knob]
         found |= {f"{MATCHES}_{knob}": played, f"{LEFT}_{knob}": [*chosen, told["knobs"][knob]][0]}
-        found |= {f"{DECIDED}_{knob}": decided[0]} if decided else {}
+        found |= {f"{DECIDED}_{knob}": [*decided, 0.0][0]}
     return found
 
 
 def elo_report(record: Record, kept: str | None = None) -> Report:
     metrics = ("operations_per_s", PEAK, MEMORY)
     base = comparison.report(record, "adapt", baseline=sweep.DEFAULT, primary=ALL, metrics=metrics, kept=kept)
-    rows = tuple(
-        (case, knob, *(_range(record, case, f"{what}_{knob}") for what in (MATCHES, DECIDED, LEFT)))
-        for case in record.cases
-        for knob in RATED
-    )
-    columns = ("program", "knob", "matches", "decided after, s", "value at the end")
-    notes = ("From the least to the most of all runs; - where it was not so in each of them.",)
-    settled = ((case, _range(record, case, SETTLED)) for case in record.cases)
-    summary = tuple(f"{case}: the first round of trying was over after {seconds} s." for case, seconds in settled)
-    tables = (Table("Values rated by matches", columns, rows, notes, words=2),)
+    rows: list[tuple[str, ...]] = []
+    summary: list[str] = []
+    for case in record.cases:
+        for knob in RATED:
+            matches, decided, left = (
+                record.values(case, ADAPTIVE, f"{what}_{knob}") for what in (MATCHES, DECIDED, LEFT)
+            )
+            rows.append((case, knob, _range(matches), _range(_had(decided)), _runs(decided), _range(left)))
+        if settled := record.values(case, ADAPTIVE, SETTLED):
+            summary.append(f"{case}: the first round of trying was over {_when(settled)}.")
+    columns = ("program", "knob", "matches", "decided after, s", "in runs", "value at the end")
+    notes = ("From the least to the most of all runs, or of those in which it was decided.",)
+    tables = (Table("Values rated by matches", columns, tuple(rows), notes, words=2),)
     return replace(base, sections=(*tables, *base.sections), summary=(*summary, *base.summary))
 
 
-def _range(record: Record, case: str, metric: str) -> str:
-    values = record.values(case, ADAPTIVE, metric)
+def _had(times: Sequence[float]) -> list[float]:
+    """Those of the runs in which it was so."""
+    return [time for time in times if time]
+
+
+def _runs(times: Sequence[float]) -> str:
+    return f"{len(_had(times))} of {len(times)}" if times else "-"
+
+
+def _when(times: Sequence[float]) -> str:
+    after = f"after {_range(_had(times))} s"
+    if all(times):
+        return after
+    return f"in {_runs(times)} runs" + (f", {after}" if _had(times) else "")
+
+
+def _range(values: Sequence[float]) -> str:
     ends = [f"{end:.10g}" for end in (min(values), max(values))] if values else ["-"]
     return " to ".join(dict.fromkeys(ends))

@@ -115,6 +115,35 @@ def test_answers(capsys: pytest.CaptureFixture[str]) -> None:
         assert "expected a number from 10 to" in refuses(capsys, "ctl", child.pid, "set", "decay_ms=1")
 
 
+def test_mallopt_takes_back_what_it_found_and_not_what_was_on_trial() -> None:
+    program = (
+        "import ctypes, sys, threading\n"
+        "set_parameter = ctypes.CDLL(None).mallopt\n"
+        "def work():\n    while True: pass\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        f"{WAIT}"
+        "for value in (-1, 1 << 17): set_parameter(-1, value)\n"  # M_TRIM_THRESHOLD: all is kept, and the usual
+        "print('set', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+
+    def decay_ms(pid: int) -> str:
+        return next(line.split()[2] for line in ctl.ask(pid, "knobs").splitlines() if line.startswith("decay_ms = "))
+
+    with running(program, CTL="1", ACE_FAST_MS="100", ACE_SLOW_MS="3000") as child:
+        assert child.stdin and child.stdout
+        wait_for_thread(child.pid)
+        ctl.ask(child.pid, "try decay_ms=4000")
+        deadline = time.monotonic() + 20
+        while decay_ms(child.pid) != "4000":
+            assert time.monotonic() < deadline, "it is not tried"
+            time.sleep(0.01)
+        child.stdin.write("set\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "set\n"
+        assert decay_ms(child.pid) == "1000"
+
+
 def test_profile_of_a_running_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     program = (
         "import threading, time\nblocks = []\n"

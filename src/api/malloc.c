@@ -8,6 +8,7 @@
 
 #include "api/override.h"
 #include "base/knobs.h"
+#include "control/ace.h"
 #include "front/meter.h"
 #include "front/miss.h"
 #include "front/process.h"
@@ -271,7 +272,7 @@ static void print_stats(void) {
 /* What mallopt was told. */
 static HAK_ATOMIC(bool) never_trims, maps_nothing;
 
-/* A knob that mallopt sets; and what it was before, while it is set. */
+/* A knob that mallopt sets; and what it was before, while it is set: never what was only on trial. */
 struct tuned_knob {
     enum hak_knob_number knob;
     HAK_ATOMIC(bool) is_set;
@@ -279,9 +280,8 @@ struct tuned_knob {
 };
 
 static void tune(struct tuned_knob *tuned, bool sets, uint64_t value) {
-    uint64_t now = hak_knob_get(tuned->knob);
     bool was_set = hak_atomic_load(&tuned->is_set, relaxed);
-    if (sets && !was_set) hak_atomic_store(&tuned->before, now, relaxed);
+    if (sets && !was_set) hak_atomic_store(&tuned->before, hak_ace_chosen(tuned->knob), relaxed);
     hak_atomic_store(&tuned->is_set, sets, relaxed);
     if (sets) hak_knob_give(tuned->knob, value);
     else if (was_set) hak_knob_give(tuned->knob, hak_atomic_load(&tuned->before, relaxed));

@@ -28,7 +28,8 @@ struct learned {
 };
 
 static struct hak_ace_settings configured;
-static uint64_t first_values[HAK_TURNED_KNOBS]; /* where the knobs stand when main begins */
+static uint64_t first_values[HAK_TURNED_KNOBS]; /* where the knobs stand when main begins, */
+static HAK_ATOMIC(uint64_t) chosen_values[HAK_TURNED_KNOBS]; /* and now, but for what is on trial */
 
 /* The background thread's. */
 static struct {
@@ -45,10 +46,13 @@ static struct {
 
 static struct learned *current(void) { return &ace.learned[ace.phases.current]; }
 
+/* Something is tried, or about to be. */
+static bool has_focus(void) { return current()->cycle.focus < HAK_DIMENSION_COUNT; }
+
 /* An arm other than the chosen one is in force. */
 static bool is_trying(void) {
     const struct hak_life_cycle *cycle = &current()->cycle;
-    return cycle->focus < HAK_DIMENSION_COUNT && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
+    return has_focus() && cycle->in_force[cycle->focus] != cycle->chosen[cycle->focus];
 }
 
 static uint64_t value_of(uint32_t dimension, uint32_t arm) {
@@ -62,7 +66,7 @@ static void tell_trial(void) {
     const struct learned *learned = current();
     uint32_t focus = learned->cycle.focus;
     bool is_class = hak_dimension_is_class(focus);
-    if (!is_trying() || (ace.own >> focus & 1) == 0 || (is_class && learned->classes[focus] == 0)) {
+    if (!is_trying() || (is_class && learned->classes[focus] == 0)) {
         hak_report_trial(HAK_DIMENSION_COUNT, 0, 0);
         return;
     }
@@ -87,7 +91,9 @@ static void turn(uint32_t dimension, const struct hak_move *move) {
         tell_move(move, from, hak_heap_most_slots(size_class), hak_size_classes[size_class].block_bytes);
         return;
     }
-    uint64_t *value = &ace.value[dimension - HAK_CLASS_PLACES], from = *value, to = value_of(dimension, move->to);
+    uint32_t knob = dimension - HAK_CLASS_PLACES;
+    uint64_t *value = &ace.value[knob], from = *value, to = value_of(dimension, move->to);
+    hak_atomic_store(&chosen_values[knob], value_of(dimension, current()->cycle.chosen[dimension]), relaxed);
     if (!hak_knob_turn(hak_dimension_knob(dimension), from, to)) return; /* A1, A2 */
     *value = to;
     tell_move(move, from, to, 0);
@@ -111,12 +117,24 @@ static void put_classes_back(void) {
     }
 }
 
+/* What is being tried is somebody else's by now: it ends where he has put it. */
+static void give_up_focus(struct learned *learned) {
+    uint32_t focus = learned->cycle.focus;
+    bool is_class = hak_dimension_is_class(focus);
+    uint32_t size_class = is_class ? learned->classes[focus] : 0;
+    uint64_t value = is_class ? hak_heap_most_slots(size_class) : hak_knob_get(hak_dimension_knob(focus));
+    const struct hak_move end = {.dimension = focus, .why = HAK_WHY_END};
+    tell_move(&end, value, value, hak_size_classes[size_class].block_bytes);
+    hak_life_cycle_leave(&learned->cycle);
+}
+
 static void see_whose_knobs(void) { /* A2 */
     /* Bins of classes follow from what it says. */
     if (hak_knob_is_given(HAK_KNOB_bin_bytes)) ace.own &= ~(uint32_t)HAK_CLASS_BITS;
     for (uint32_t i = HAK_CLASS_PLACES; i < HAK_DIMENSION_COUNT; i++)
         if (hak_knob_is_given(hak_dimension_knob(i))) ace.own &= ~((uint32_t)1 << i);
     put_classes_back();
+    if (has_focus() && (ace.own >> current()->cycle.focus & 1) == 0) give_up_focus(current());
 }
 
 /* All as the current phase has it. */
@@ -287,8 +305,10 @@ static void control(const struct hak_sums *from, const struct hak_sums *to) {
 
 void hak_ace_configure(const struct hak_ace_settings *given) {
     configured = *given;
-    for (uint32_t i = 0; i < HAK_TURNED_KNOBS; i++)
+    for (uint32_t i = 0; i < HAK_TURNED_KNOBS; i++) {
         first_values[i] = hak_knob_get(hak_dimension_knob(HAK_CLASS_PLACES + i));
+        hak_atomic_store(&chosen_values[i], first_values[i], relaxed);
+    }
     hak_report_configure(given, first_values);
 }
 
@@ -299,6 +319,12 @@ const char *hak_ace_refusal(enum hak_knob_number knob) {
     if (configured.is_pinned)
         return "a policy says where the knobs stand, and the controller turns none: HAKMEM_POLICY";
     return hak_knob_is_given(knob) ? "it was given its value by hand, and the controller leaves it at that" : NULL;
+}
+
+uint64_t hak_ace_chosen(enum hak_knob_number knob) {
+    uint32_t dimension = hak_dimension_of_knob(knob);
+    if (!is_acting() || dimension == HAK_DIMENSION_COUNT || hak_knob_is_given(knob)) return hak_knob_get(knob);
+    return hak_atomic_load(&chosen_values[dimension - HAK_CLASS_PLACES], relaxed);
 }
 
 uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_ACE_ARMS]) {
@@ -319,9 +345,6 @@ bool hak_ace_try(enum hak_knob_number knob, uint64_t value) {
     }
     return false;
 }
-
-/* Something is tried, or about to be. */
-static bool has_focus(void) { return current()->cycle.focus < HAK_DIMENSION_COUNT; }
 
 uint64_t hak_ace_wait_ms(uint64_t most_ms) {
     return ace.has_begun && ace.has_sums && has_focus() && configured.fast_ms < most_ms ? configured.fast_ms : most_ms;
@@ -353,14 +376,15 @@ void hak_ace_rest(void) {
 }
 
 void hak_ace_after_fork(void) {
+    hak_atomic_store(&asked, 0, relaxed);
     if (!ace.has_begun) return;
     for (uint32_t i = 0; i < HAK_TURNED_KNOBS; i++) { /* A3 */
         enum hak_knob_number knob = hak_dimension_knob(HAK_CLASS_PLACES + i);
         if (!hak_knob_is_given(knob)) hak_knob_set(knob, first_values[i]);
+        hak_atomic_store(&chosen_values[i], first_values[i], relaxed);
     }
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+    hak_heap_clear_class_slots();
     hak_atomic_store(&hak_miss_sample_mask, UINT64_MAX, relaxed);
     hak_report_after_fork();
-    hak_atomic_store(&asked, 0, relaxed);
     ace.has_begun = false;
 }

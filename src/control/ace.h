@@ -6,8 +6,8 @@
  *
  *   A1  A knob is turned to its start, or to one of its arms, within its bounds (hak_knob_turn); no other one ever is.
  *   A2  A knob that somebody has given a value (hak_knob_give) is his from then on.
- *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; after a fork, as the program
- *       began, or as somebody has given them.
+ *   A3  While memory is tight, or the program sleeps, the knobs stand as was learned; where no thread sees it sleep,
+ *       some misses after it wakes. After a fork they stand as the program began, or as somebody has given them.
  */
 #ifndef HAK_CONTROL_ACE_H
 #define HAK_CONTROL_ACE_H
@@ -32,7 +32,10 @@ HAK_COLD uint32_t hak_ace_arms(enum hak_knob_number knob, uint64_t values[HAK_AC
 /* Why the controller leaves a knob alone for as long as the process runs; NULL when it may turn it. */
 HAK_COLD const char *hak_ace_refusal(enum hak_knob_number knob);
 
-/* From any thread: one of these values is to be tried against what is in force, and kept only if it is shown to be
+/* From any thread: where a knob stands, but for what is on trial. */
+HAK_COLD uint64_t hak_ace_chosen(enum hak_knob_number knob);
+
+/* From any thread: one of these values is to be tried against the chosen one, and kept only if it is shown to be
  * better. False when it is none of them. A knob that is somebody else's by then is left alone. */
 HAK_COLD bool hak_ace_try(enum hak_knob_number knob, uint64_t value);
 

@@ -47,6 +47,9 @@ static void lengthen_round(struct hak_life_cycle *cycle, uint32_t least) {
     if (cycle->round_left < least) cycle->round_left = least;
 }
 
+/* This period is the last one in which something is tried. */
+static bool is_over(const struct hak_life_cycle *cycle) { return cycle->round_left <= 1; } /* Y3 */
+
 static void renew_round(struct hak_life_cycle *cycle) {
     cycle->round_left = round_periods(cycle);
     cycle->looks_left = cycle->slow_periods / LOOKS_SHARE;
@@ -186,7 +189,8 @@ static struct hak_move end_canary(struct hak_life_cycle *cycle, bool keep) {
 
 static struct hak_move judge_pair(struct hak_life_cycle *cycle) {
     enum hak_verdict verdict = hak_trial_add(&cycle->trial, cycle->pair_costs[0], cycle->pair_costs[1]);
-    return verdict == HAK_VERDICT_OPEN ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
+    bool goes_on = verdict == HAK_VERDICT_OPEN && !is_over(cycle);
+    return goes_on ? begin_pair(cycle) : end_canary(cycle, verdict == HAK_VERDICT_KEEP);
 }
 
 /* Where effects come at once, one period is enough to see that a candidate leaves next to nothing to the program. */
@@ -207,8 +211,8 @@ static bool add_to_turn(struct hak_life_cycle *cycle, double cost) {
  * beginning and at the end of a visit costs change by themselves. Pairs take as long whichever half comes first: else
  * in visits of some length only those of one order would count. */
 static struct hak_move step_canary(struct hak_life_cycle *cycle, double cost) {
-    if (cycle->round_left <= 1) return end_canary(cycle, false); /* Y3 */
     if (cycle->pair == HAK_PAIR_DONE) return judge_pair(cycle);
+    if (is_over(cycle)) return end_canary(cycle, false);
     if (cycle->pair == HAK_PAIR_NONE) {
         cycle->pair_costs[0] = cost;
         return begin_pair(cycle);
@@ -359,7 +363,7 @@ static struct hak_move begin_focus(struct hak_life_cycle *cycle, const struct ha
 static struct hak_move step_learning(struct hak_life_cycle *cycle, double cost, const struct hak_prospect *prospects,
                                      struct hak_rating *ratings) {
     if (cycle->focus == cycle->dimension_count) return begin_focus(cycle, prospects);
-    if (cycle->round_left <= 1) return leave_focus(cycle, 0, false); /* Y3 */
+    if (is_over(cycle)) return leave_focus(cycle, 0, false);
     if (cycle->dimensions[cycle->focus].is_rated) return step_rating(cycle, cost, &ratings[cycle->focus]);
     return add_to_pull(cycle, cost) ? step_bandit(cycle) : (struct hak_move){0};
 }
@@ -393,4 +397,10 @@ void hak_life_cycle_pause(struct hak_life_cycle *cycle) {
     cycle->pull_periods = 0;
     cycle->pull_cost = 0;
     cycle->pair = HAK_PAIR_NONE; /* pairs and matches begin anew */
+}
+
+void hak_life_cycle_leave(struct hak_life_cycle *cycle) {
+    hak_life_cycle_pause(cycle);
+    cycle->state = HAK_LEARN;
+    cycle->focus = cycle->dimension_count;
 }

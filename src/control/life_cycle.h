@@ -111,6 +111,9 @@ void hak_life_cycle_pause(struct hak_life_cycle *cycle);
 void hak_life_cycle_follow(struct hak_life_cycle *cycle, struct hak_life_cycle *before,
                            const struct hak_prospect *prospects);
 
+/* What is being tried is somebody else's to turn by now: nothing comes of it, and the round goes on with the others. */
+void hak_life_cycle_leave(struct hak_life_cycle *cycle);
+
 /* Begins the canary of an arm, and a round with it. */
 void hak_life_cycle_try(struct hak_life_cycle *cycle, uint32_t dimension, uint32_t arm);
 

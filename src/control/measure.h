@@ -11,7 +11,8 @@
 /* Sums over heaps at some moment. */
 struct hak_sums {
     uint64_t misses, sampled_ticks, samples, active_heaps;
-    uint64_t bin_bytes[HAK_CLASS_LIMIT], class_misses[HAK_CLASS_LIMIT];
+    uint64_t bin_bytes[HAK_CLASS_LIMIT];
+    uint32_t class_misses[HAK_CLASS_LIMIT]; /* as wide as heaps count: differences are right where one has wrapped */
     uint64_t large_bands[HAK_LARGE_BANDS];
     uint64_t given_back_bytes, reused_pages;
     struct hak_os_usage usage;

@@ -7,9 +7,10 @@
 /* The points that a match is about, and the lead with which one is expected to win ten times as often as to lose. */
 static const double stake = 64, tenfold = 400;
 
+/* A table: statistics show them, and their writer may be a thread of the program's (base/floating.h). */
 uint64_t hak_strategy_bytes(uint32_t number) {
-    double bytes = (double)(1 << 19) * hak_exp2(6.0 * number / (HAK_STRATEGIES - 1)); /* 6 doublings: 32 MiB */
-    return ((uint64_t)(bytes + 0.5) + 0x8000) & ~(uint64_t)0xffff;
+    static const uint16_t blocks_of_64_kib[HAK_STRATEGIES] = {8, 12, 17, 25, 36, 53, 77, 113, 165, 240, 351, 512};
+    return (uint64_t)blocks_of_64_kib[number] << 16;
 }
 
 uint32_t hak_strategy_of(uint64_t bytes) {

@@ -21,6 +21,7 @@
 #include "os/libc.h"
 #include "os/modules.h"
 #include "os/os.h"
+#include "pool/bin_size.h"
 #include "pool/canary.h"
 #include "pool/fork.h"
 #include "pool/quarantine.h"
@@ -48,7 +49,7 @@ static const char *keep_name(const char *name, char *copy, size_t capacity) {
 
 static void give_knobs(uint64_t knobs, const uint64_t *values) {
     for (uint32_t i = 0; i < HAK_KNOB_COUNT; i++)
-        if (knobs >> i & 1) hak_knob_give((enum hak_knob_number)i, values[i]);
+        if (knobs >> i & 1) hak_heap_give_knob((enum hak_knob_number)i, values[i]);
 }
 
 static void take_part(struct hak_text *messages) {

@@ -9,6 +9,7 @@
 #include "front/statistics.h"
 #include "observe/metrics.h"
 #include "os/os.h"
+#include "pool/bin_size.h"
 #include "pool/purge.h"
 
 /* One thread answers requests. */
@@ -103,7 +104,7 @@ static HAK_COLD void set_knob(const char *assignment, struct hak_answer *answer)
     enum hak_knob_number knob = take_assignment(assignment, &value, answer);
     if (knob == HAK_KNOB_COUNT) return;
     unsigned long before = hak_knob_get(knob);
-    hak_knob_give(knob, value);
+    hak_heap_give_knob(knob, value);
     say_ok(answer);
     hak_text_add(&answer->text, "%s: %lu -> %lu\n", hak_knob_table[knob].name, before, (unsigned long)value);
 }
@@ -117,7 +118,7 @@ static HAK_COLD void try_knob(const char *assignment, struct hak_answer *answer)
         hak_text_add(&answer->text, "error: %s is not tried: %s\n", name, refusal);
         return;
     }
-    if (value == hak_knob_get(knob)) {
+    if (value == hak_ace_chosen(knob)) {
         hak_text_add(&answer->text, "error: %s is %lu already\n", name, (unsigned long)value);
         return;
     }

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/knobs.h"
 #include "base/memory.h"
 #include "pool/bin.h"
 #include "region/heap_count.h"
@@ -16,6 +15,15 @@ enum {
 };
 
 HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
+
+void hak_heap_clear_class_slots(void) {
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_atomic_store(&hak_class_slots[i], 0, relaxed);
+}
+
+void hak_heap_give_knob(enum hak_knob_number knob, uint64_t value) {
+    hak_knob_give(knob, value);
+    if (knob == HAK_KNOB_bin_bytes) hak_heap_clear_class_slots();
+}
 
 /* Every class can keep something. */
 static size_t at_least_few(size_t slots) { return slots < HAK_LEAST_SLOTS ? HAK_LEAST_SLOTS : slots; }

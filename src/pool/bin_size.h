@@ -10,6 +10,7 @@
 #ifndef HAK_POOL_BIN_SIZE_H
 #define HAK_POOL_BIN_SIZE_H
 
+#include "base/knobs.h"
 #include "pool/heap.h"
 
 /* More slots for a closed bin: at most twice as many. Blocks in it stay; but when slots are short in a heap that was
@@ -21,6 +22,12 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class);
 
 /* Slots that bins of a class may have, in place of what the first rule allows; 0 for that. */
 extern HAK_ATOMIC(uint16_t) hak_class_slots[HAK_CLASS_LIMIT];
+
+/* From here on nothing is said of any class: all bins are as the knobs say. */
+HAK_COLD void hak_heap_clear_class_slots(void);
+
+/* hak_knob_give by hand: bins of all classes follow from bin_bytes then, whatever a policy says. */
+HAK_COLD void hak_heap_give_knob(enum hak_knob_number knob, uint64_t value);
 
 enum { HAK_LEAST_SLOTS = 4, HAK_CLASS_MOST_SLOTS = 512, HAK_SHRUNK_SLOTS = 2 /* after a round, pool/shrink.h */ };
 

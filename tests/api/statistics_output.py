@@ -343,6 +343,40 @@ def run(library: Path, words: list[str], prefix: tuple[str, ...] = (), **setting
                           stdin=subprocess.DEVNULL, env=rest, timeout=LIMIT_S)
 
 
+def by_hand(library: Path, schema: Json, folder: Path) -> None:
+    """What is set by hand wins over a policy: bins of all classes follow from bin_bytes."""
+    policy, path = folder / "policy", folder / "statistics"
+
+    def found(**settings: str) -> Json:
+        done = run(library, ["true"], STATS=f"json:{path}", **settings)
+        expect(done.returncode == 0 and done.stderr == "", f"{settings}: {done}")
+        return checked(path.read_text(), schema)
+
+    lines = ["hakmem policy 1", f"version {found()['hakmem']}", "program any", "knob decay_ms 4000", "class 2048 64",
+             "end"]
+    policy.write_text("\n".join(lines) + "\n")
+    for knobs, slots in (("decay_ms=70", [{"block_bytes": 2048, "slots": 64}]), ("bin_bytes=4096", [])):
+        control = found(POLICY=str(policy), KNOBS=knobs)["control"]
+        expect(control["class_slots"] == slots, f"{knobs}: {control['class_slots']}")
+
+
+TRAPPED = """
+import ctypes
+leave, trap = ctypes.CDLL(None).exit, ctypes.CDLL("libm.so.6").feenableexcept
+trap(0x3d)
+leave(3)
+"""
+
+
+def trapped(library: Path, schema: Json, folder: Path) -> None:
+    """A program for which each inexact result is a signal: what is written at its end meets none."""
+    for settings in ({}, {"STATS": f"json:{folder}/statistics"}, {"STATS": f"text:{folder}/text"},
+                     {"HEAP_PROFILE": f"1:{folder}/profile"}):
+        done = run(library, [sys.executable, "-S", "-E", "-c", TRAPPED], **settings)
+        expect(done.returncode == 3, f"{settings}: {done}")
+    checked((folder / "statistics").read_text(), schema)
+
+
 def own_descriptors(library: Path, schema: Json, folder: Path) -> None:
     """A descriptor that the program closed and got again is the program's."""
     done = run(library, [sys.executable, "-c", PROGRAM_OF_ITS_OWN], STATS="text")
@@ -436,7 +470,8 @@ def copies(library: Path, schema: Json, folder: Path) -> None:
 CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_stderr, "handler": own_handler,
          "child": in_child, "unread_pipe": unread_pipe, "complaints": complaints,
          "own_descriptors": own_descriptors, "own_file": own_file,
-         "daemon": daemon, "cancelled": cancelled, "limits": limits, "copies": copies}
+         "daemon": daemon, "cancelled": cancelled, "limits": limits, "copies": copies, "by_hand": by_hand,
+         "trapped": trapped}
 
 
 def main() -> int:

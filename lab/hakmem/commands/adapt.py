@@ -40,6 +40,9 @@ def switching(
     """A program that switches between six behaviours: the controller, the default that stays, and an oracle that has
     each behaviour's best fixed setting (--best, as `hakmem sweep` finds it) in force at once.
 
+    All have hakmem's thread (HAKMEM_BACKGROUND=1), and with it the controller counts processor time, as the kernel
+    does; in a program that nothing is set for it has the clock, and an estimate of the kernel's time.
+
     A run takes seconds x visits x 6; there are as many runs in a round as there are settings, and one round more to
     warm up. --set, such as ACE_FAST_MS=50 ACE_SLOW_MS=3000, is the controller's: all of it at a tenth of the time.
 
@@ -50,6 +53,9 @@ def switching(
     sweep.expect_no_knobs()
     chosen = adapt.best_of(best)
     own = settings.parse(given, native.library())
+    for variant in chosen.values():
+        if sweep.KNOBS in variant.settings:
+            settings.parse([f"KNOBS={variant.settings[sweep.KNOBS]}"], native.library())
     default = adapt.fixed(sweep.DEFAULT, {})
     fixed = {variant.name: variant for variant in (default, *chosen.values())}
     start = machine.facts()
@@ -115,7 +121,11 @@ def policy(
     **files: str | None,
 ) -> int:
     """A behaviour of bench_switching from the first second of a policy on, which comes from a run of its own on this
-    machine: against the default that stays, and against a side that has learned for all of its visits.
+    machine: against the default that stays, and against a side that has learned for all of its visits. But for the
+    first visit's, figures are of the last one, which is the second but where a side learns.
+
+    All have hakmem's thread (HAKMEM_BACKGROUND=1), and with it the controller counts processor time, as the kernel
+    does; in a program that nothing is set for it has the clock, and an estimate of the kernel's time.
 
     Exit status: 0 when all was compared, 1 when a side failed, 130 when interrupted.
     """
@@ -133,7 +143,7 @@ def policy(
     case = replace(case, policy=text)
     with places.opened(on) as place, progress.shown() as on_step:
         done = measure.measure([case], adapt.policy_variants(own), rounds, warmup=0, on_step=on_step, place=place)
-    done.notes.append(note)
+    done.notes += [note, case.ages]
     record = ledger.from_measurement(done, "adapt", start=start, warmup=0)
     output.finish(record, lambda kept: adapt.policy_report(record, kept), **files)  # type: ignore[arg-type]
     return 130 if done.interrupted else 1 if done.failures else 0

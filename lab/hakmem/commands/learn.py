@@ -48,6 +48,10 @@ def command(
     id, of one program; it has the knobs that the controller has turned. Where Ctrl-C ends the command, what was learned
     until then is written; not so with --runs.
 
+    Without --runs the command has hakmem's thread (HAKMEM_BACKGROUND=1), and with it the controller counts processor
+    time, as the kernel does; in a program that nothing is set for it has the clock, and an estimate of the kernel's
+    time.
+
     --runs is for programs of seconds, or with one thread. The command does the same work in each run, and reads no
     input. Knobs that are set (HAKMEM_KNOBS) are so in all runs, and are not tried.
 

@@ -1,4 +1,5 @@
 /* control/ace.h over fake time and a program made of counters: what is turned, and when; what is not; and what statistics show. */
+#include "floating.h"
 #include "heap_fixture.h"
 
 #include "base/counters.h"
@@ -338,6 +339,26 @@ static void somebody_elses_knob(void **state) { /* A2 */
     assert_false(hak_knob_give(HAK_KNOB_bin_budget_share, 0)); /* out of bounds */
 }
 
+/* A knob that is given in its own trial ends it: there is nothing left to decide. */
+static void given_while_on_trial(void **state) { /* A2 */
+    (void)state;
+    begin();
+    for (int i = 0; !is_in_state("frozen") && i < 100; i++) period(0.01, 0);
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 4000));
+    for (int i = 0; hak_knob(decay_ms) != 4000 && i < 100; i++) period(0.01, 0);
+    assert_true(is_in_state("canary"));
+    hak_knob_give(HAK_KNOB_decay_ms, 4000);
+    for (int i = 0; i < 200; i++) {
+        period(0.01, 0);
+        assert_false(is_in_state("canary"));
+        assert_int_equal(hak_knob(decay_ms), 4000);
+        assert_int_equal(hak_ace_wait_ms(1000), 1000);
+    }
+    assert_non_null(strstr(json(), "\"prospects\": []")); /* nothing has come of it, */
+    assert_non_null(strstr(json(), "\"why\": \"end\", \"knob\": \"decay_ms\", \"block_bytes\": 0, \"from\": 4000, "
+                                   "\"to\": 4000")); /* which is told */
+}
+
 /* A knob that was given the value that it had stays there, where it would be turned otherwise. */
 static void given_where_it_stood(void **state) { /* A2 */
     (void)state;
@@ -388,6 +409,22 @@ static void learns_between_rests(void **state) {
     assert_true(is_kept && hak_knob(decay_ms) >= 4000);
 }
 
+/* Heaps count the misses of a class in 32 bits. */
+static void a_wrap_is_no_flood(void **state) {
+    (void)state;
+    begin();
+    uint32_t size_class = class_of_4096();
+    hak_atomic_store(&heap->class_misses[size_class], UINT32_MAX - 2, relaxed);
+    period(0, 0);
+    for (int i = 0; i < 5; i++) {
+        hak_counter_add(&heap->class_misses[size_class], 1);
+        add_misses(4, 1000, 0.3);
+        period(0, 0);
+        assert_null(strstr(json(), "\"block_bytes\": 4096"));
+    }
+    assert_null(strstr(json(), "\"prospects\": []")); /* but the other class */
+}
+
 /* Bins of the class miss, less the larger they are. */
 static void missing_period(uint32_t size_class) {
     double slots = (double)hak_heap_most_slots(size_class);
@@ -417,12 +454,15 @@ static void expect_given_bins(const char *why) { /* A2 */
     }
     assert_int_not_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
     hak_knob_give(HAK_KNOB_bin_bytes, 4096);
+    bool is_in_trial = strcmp(why, "keep") != 0, has_ended = false;
     for (int i = 0; i < 200; i++) {
         if (i / 50 % 2 == 0) missing_period(size_class);
         else period(0.01, 100000); /* another phase */
+        has_ended |= strstr(json(), "\"why\": \"end\", \"knob\": \"class_slots\", \"block_bytes\": 4096") != NULL;
         assert_int_equal(hak_atomic_load(&hak_class_slots[size_class], relaxed), 0);
         assert_null(strstr(json(), "\"tried\": [{\"knob\": \"class_slots\""));
     }
+    assert_true(has_ended || !is_in_trial);
 }
 
 static void bins_are_given_in_mid_trial(void **state) {
@@ -443,14 +483,19 @@ static void tells_what_is_tried(void **state) {
     for (int i = 0; i < 300; i++) {
         period(faulty(), 0);
         bool is_tried = strstr(json(), "\"tried\": [{\"knob\": \"decay_ms\", \"block_bytes\": 0, \"chosen\": 1000}]");
-        if (is_tried) assert_true(hak_knob(decay_ms) != 1000);
-        else if (strstr(json(), "\"why\": \"keep\", \"knob\": \"decay_ms\"") == NULL)
+        if (is_tried) assert_true(hak_knob(decay_ms) != 1000 && hak_ace_chosen(HAK_KNOB_decay_ms) == 1000);
+        else if (strstr(json(), "\"tried\": []")) assert_int_equal(hak_ace_chosen(HAK_KNOB_decay_ms), hak_knob(decay_ms));
+        if (!is_tried && strstr(json(), "\"why\": \"keep\", \"knob\": \"decay_ms\"") == NULL)
             assert_int_equal(hak_knob(decay_ms), 1000);
         was_tried |= is_tried;
     }
     assert_true(was_tried);
     hak_ace_rest();
     assert_non_null(strstr(json(), "\"tried\": []"));
+    hak_ace_after_fork();
+    assert_int_equal(hak_ace_chosen(HAK_KNOB_decay_ms), 1000);
+    hak_knob_give(HAK_KNOB_decay_ms, 1234);
+    assert_int_equal(hak_ace_chosen(HAK_KNOB_decay_ms), 1234);
 }
 
 /* A heap that fills and empties: looked at, it is of any size. */
@@ -546,6 +591,33 @@ static void fork_begins_anew(void **state) { /* A3 */
     hak_ace_after_fork();
     assert_int_equal(hak_knob(run_limit_bytes), 3 << 20);
     assert_int_equal(hak_knob(decay_ms), 250);
+}
+
+/* Also where the parent's controller had not begun. */
+static void a_child_tries_nothing_that_was_asked_of_its_parent(void **state) { /* A3 */
+    (void)state;
+    begin();
+    assert_true(hak_ace_try(HAK_KNOB_decay_ms, 4000));
+    hak_ace_after_fork();
+    for (int i = 0; i < 100; i++) {
+        period(0.01, 0);
+        expect_start();
+    }
+}
+
+/* Statistics are written, and asked for, in threads of the program's. */
+static void leaves_floating_alone(void **state) {
+    (void)state;
+    uint64_t values[HAK_ACE_ARMS];
+    begin();
+    for (int i = 0; i < 20; i++) period(faulty(), 100000);
+    struct hak_text text = hak_text_in(buffer, sizeof buffer);
+    unit_trap_floating();
+    hak_report_write_json(&text);
+    hak_report_write_text(&text);
+    hak_ace_arms(HAK_KNOB_run_limit_bytes, values);
+    hak_ace_after_fork();
+    unit_expect_trapped_floating();
 }
 
 static void tight_memory(void **state) { /* A3 */
@@ -760,11 +832,13 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(bins_are_given_in_mid_trial), cmocka_unit_test(bins_are_given_after_some_were_kept),
           cmocka_unit_test(learns), cmocka_unit_test(liar_is_rolled_back), cmocka_unit_test(tries_what_is_asked),
           cmocka_unit_test(flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
-          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_where_it_stood),
-          cmocka_unit_test(second_visit), cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
+          cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_while_on_trial),
+          cmocka_unit_test(given_where_it_stood), cmocka_unit_test(second_visit), cmocka_unit_test(a_wrap_is_no_flood),
+          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
           cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
           cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
+          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(a_child_tries_nothing_that_was_asked_of_its_parent),
+          cmocka_unit_test(leaves_floating_alone), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
           cmocka_unit_test(limits_are_decided_in_a_minute), cmocka_unit_test(limits_are_decided_in_short_visits),
           cmocka_unit_test(rounds_end_in_time), cmocka_unit_test(tells_when_it_was_decided),
           cmocka_unit_test(limits_are_decided_in_a_minute_of_phases), cmocka_unit_test(now_and_then_is_no_phase),

@@ -308,6 +308,22 @@ static void what_was_not_in_force_was_not_tried(void **state) {
     assert_int_equal(cycle.outcomes[0], HAK_OUTCOME_UNTRIED);
 }
 
+/* A pair takes its halves, a period before the first pair of a visit, and one after each. */
+static void a_visit_as_long_as_a_pair(void **state) {
+    (void)state;
+    for (uint32_t dimension = 0; dimension < 2; dimension++)
+        for (uint32_t is_enough = 0; is_enough < 2; is_enough++) {
+            uint32_t length = 2 * dimensions[dimension].periods + 1 + is_enough;
+            begin();
+            hak_life_cycle_try(&cycle, dimension, 3);
+            for (uint32_t i = 1; cycle.state == HAK_CANARY; i++) {
+                period(0);
+                if (i % length == 0) hak_life_cycle_pause(&cycle);
+            }
+            assert_true((cycle.trial.pairs > 0) == is_enough);
+        }
+}
+
 static void kept_in_short_visits(void **state) {
     (void)state;
     begin();
@@ -456,6 +472,22 @@ static void short_slow_periods(void **state) {
             while ((cycle.done >> dimension & 1) == 0) period(1u << dimension);
             assert_int_equal(cycle.outcomes[dimension], HAK_OUTCOME_KEPT);
         }
+}
+
+/* What a round reserves for a canary is enough for its last pair, and no period more. */
+static void the_last_pair_counts(void **state) {
+    (void)state;
+    for (uint32_t dimension = 0; dimension < 2; dimension++) {
+        begin();
+        hak_life_cycle_begin(&cycle, dimensions, 3, 1, 42);
+        step_cost = noise_cost = 0; /* nothing can be told */
+        hak_life_cycle_try(&cycle, dimension, 3);
+        uint32_t periods = 0;
+        for (; cycle.state == HAK_CANARY; periods++) period(0);
+        assert_int_equal(cycle.trial.pairs, 8);
+        assert_int_equal(periods, 1 + 8 * (2 * dimensions[dimension].periods + 1));
+        assert_int_equal(cycle.outcomes[dimension], HAK_OUTCOME_ROLLED_BACK);
+    }
 }
 
 /* Visits that are shorter than a pull. */
@@ -639,10 +671,11 @@ UNIT_MAIN(cmocka_unit_test(nothing_to_gain), cmocka_unit_test(default_is_best), 
           cmocka_unit_test(rolls_a_bad_one_back), cmocka_unit_test(disaster_ends_soon),
           cmocka_unit_test(no_proof_no_change), cmocka_unit_test(ends_of_visits_are_no_proof),
           cmocka_unit_test(beginnings_of_visits_are_no_proof), cmocka_unit_test(ends_of_bursts_are_no_proof),
-          cmocka_unit_test(what_was_not_in_force_was_not_tried), cmocka_unit_test(kept_in_short_visits),
+          cmocka_unit_test(what_was_not_in_force_was_not_tried), cmocka_unit_test(a_visit_as_long_as_a_pair),
+          cmocka_unit_test(kept_in_short_visits),
           cmocka_unit_test(pauses), cmocka_unit_test(matches_begin_anew), cmocka_unit_test(the_best_prospect_first),
           cmocka_unit_test(only_arms_with_a_prospect), cmocka_unit_test(the_chosen_arm_is_no_prospect),
-          cmocka_unit_test(a_round_ends), cmocka_unit_test(short_slow_periods),
+          cmocka_unit_test(a_round_ends), cmocka_unit_test(short_slow_periods), cmocka_unit_test(the_last_pair_counts),
           cmocka_unit_test(what_had_no_time_is_not_done), cmocka_unit_test(strategies_end_with_a_verdict),
           cmocka_unit_test(matches_serve_another_phase), cmocka_unit_test(matches_follow_the_program),
           cmocka_unit_test(not_everything_follows), cmocka_unit_test(late_prospects_end_in_time),

@@ -8,6 +8,7 @@
 #include "front/meter.h"
 #include "front/requests.h"
 #include "front/statistics.h"
+#include "pool/bin_size.h"
 
 static char got[1 << 17], buffer[HAK_STATISTICS_BYTES + 1024];
 static size_t got_length, sends, sends_left;
@@ -114,6 +115,11 @@ static void knobs(void **state) {
     assert_string_equal(ask("set decay_ms=10"), "ok\ndecay_ms: 2048 -> 10\nend\n");
     assert_string_equal(ask("set dirty_limit_bytes=1024G"),
                         "ok\ndirty_limit_bytes: 1073741824 -> 1099511627776\nend\n");
+    hak_atomic_store(&hak_class_slots[5], 64, relaxed); /* by a policy, or the controller */
+    ask("set decay_ms=10");
+    assert_int_equal(hak_atomic_load(&hak_class_slots[5], relaxed), 64);
+    ask("set bin_bytes=4096");
+    assert_int_equal(hak_atomic_load(&hak_class_slots[5], relaxed), 0);
     const char *all = ask("knobs");
 #define HAK_KNOB(name, initial, lowest, highest, text) assert_non_null(strstr(all, "\n" #name " = "));
 #include "base/knobs.def"
@@ -135,6 +141,9 @@ static void trials(void **state) {
     assert_string_equal(ask("try bin_bytes=1536"), "error: the controller gives bin_bytes no value\nend\n");
     assert_int_equal(hak_knob(decay_ms), 1000); /* the background thread does it */
     assert_string_equal(ask("try decay_ms=1000"), "error: decay_ms is 1000 already\nend\n");
+    hak_knob_set(HAK_KNOB_decay_ms, 4000); /* on trial */
+    assert_string_equal(ask("try decay_ms=1000"), "error: decay_ms is 1000 already\nend\n");
+    assert_string_equal(ask("try decay_ms=4000"), "ok\n`control` tells what comes of it\nend\n");
     hak_knob_give(HAK_KNOB_decay_ms, 250);
     assert_non_null(strstr(ask("try decay_ms=4000"), "error: decay_ms is not tried: it was given its value by hand"));
 }
