@@ -16,16 +16,20 @@ static void handle() {
 static rlimit limit_before;
 static void make_room() { setrlimit(RLIMIT_AS, &limit_before); }
 
-// What a handler has made room for is deleted as any other.
+// What a handler has made room for is deleted as any other, with its size.
 static bool gets_room() {
-    const std::size_t bytes = static_cast<std::size_t>(1) << 30;
+    const std::size_t bytes = (static_cast<std::size_t>(1) << 30) + 1;
+    const std::align_val_t align{64};
     if (getrlimit(RLIMIT_AS, &limit_before) != 0) return false;
-    rlimit less = {bytes, limit_before.rlim_max};
+    rlimit less = {1 << 20, limit_before.rlim_max}; // than is mapped: nothing more is
     std::set_new_handler(make_room);
     setrlimit(RLIMIT_AS, &less);
     char *block = static_cast<char *>(::operator new(bytes));
-    block[bytes - 1] = 1;
-    ::operator delete(block);
+    setrlimit(RLIMIT_AS, &less);
+    char *aligned = static_cast<char *>(::operator new(bytes, align));
+    block[bytes - 1] = aligned[bytes - 1] = 1;
+    ::operator delete(block, bytes);
+    ::operator delete(aligned, bytes, align);
     std::set_new_handler(nullptr);
     return true;
 }
