@@ -156,8 +156,7 @@ static HAK_COLD bool find_aligned_family_own(void) {
            IS_DEFINED_OWN("_ZdaPvSt11align_val_t", public_delete_array_aligned, delete_array_aligned) &&
            IS_DEFINED_OWN("_ZdlPvmSt11align_val_t", public_delete_sized_aligned, delete_sized_aligned) &&
            IS_DEFINED_OWN("_ZdaPvmSt11align_val_t", public_delete_array_sized_aligned, delete_array_sized_aligned) &&
-           IS_DEFINED_OWN("_ZdlPvSt11align_val_tRKSt9nothrow_t", public_delete_aligned_tagged,
-                          delete_aligned_tagged) &&
+           IS_DEFINED_OWN("_ZdlPvSt11align_val_tRKSt9nothrow_t", public_delete_aligned_tagged, delete_aligned_tagged) &&
            IS_DEFINED_OWN("_ZdaPvSt11align_val_tRKSt9nothrow_t", public_delete_array_aligned_tagged,
                           delete_array_aligned_tagged) &&
            IS_DEFINED_OWN("aligned_alloc", public_aligned_alloc, hak_aligned_alloc) && !hak_os_is_new_linked_in();
@@ -382,13 +381,8 @@ HAK_INLINE void hand_back(void *block, uint32_t from) {
 
 static void delete_block(void *block) { hand_back(block, from_new()); }
 
-/* True where a block may have another size than its delete is told: a program's own new may have asked for more, and
- * with an alignment that of a library's runtime. */
-HAK_INLINE bool is_size_unknown(uint32_t from) {
-    if (!HAK_SECURE) return false;
-    bool has_alignment = from >> HAK_FROM_BITS != 0;
-    return from == HAK_FROM_MALLOC || (has_alignment && hak_atomic_load(&has_asked_for_multiples, relaxed));
-}
+/* True where a block may have another size than its delete is told: a program's own new may have asked for more. */
+HAK_INLINE bool is_size_unknown(uint32_t from) { return HAK_SECURE && from == HAK_FROM_MALLOC; }
 
 /* Where delete is hakmem's, but free is not, the size is of no use. */
 HAK_INLINE void hand_back_sized(void *block, size_t size, uint32_t from) {
@@ -432,9 +426,11 @@ static void delete_array_aligned(void *block, size_t alignment) {
     else hand_back_aligned(block, from);
 }
 
+/* With an alignment, the new of a library's runtime may have asked for more, too. */
 static void hand_back_sized_aligned(void *block, size_t size, size_t alignment, uint32_t from) {
     if (is_from_others(from)) public_free(block);
-    else if (is_size_unknown(from)) hak_front_free(block, from);
+    else if (is_size_unknown(from) || (HAK_SECURE && hak_atomic_load(&has_asked_for_multiples, relaxed)))
+        hak_front_free(block, from);
     else hak_front_free_aligned_sized(block, alignment, size, from);
 }
 

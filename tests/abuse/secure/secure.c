@@ -507,11 +507,11 @@ static void run_match(void) {
 
 /* Whole pages of a block may be zeroed by advice: what lies behind it is on another. */
 static void run_advice(void) {
-    static const size_t sizes[] = {1, 2, 8, 10, 25, 600, (MAPPING >> 12) + 1};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), sizes[] = {1, 2, 8, 10, 25, 600, MAPPING / page + 1};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char *block = aligned_alloc(4096, sizes[i] << 12);
-        memset(block, 'a', sizes[i] << 12);
-        expect(madvise(block, sizes[i] << 12, MADV_DONTNEED) == 0, "no advice");
+        char *block = aligned_alloc(page, sizes[i] * page);
+        memset(block, 'a', sizes[i] * page);
+        expect(madvise(block, sizes[i] * page, MADV_DONTNEED) == 0, "no advice");
         free(hidden(block));
     }
 }
