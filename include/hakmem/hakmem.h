@@ -131,11 +131,10 @@ HAK_API int hak_owns(const void *address);
  * to an end. Takes no lock, and writes to no slab. 0 for NULL, and for what is no block of hakmem's. */
 HAK_API int hak_should_move(const void *block);
 
-/* Looks at all blocks, live ones too, if this is the secure build, libhakmem-secure.so: whether something was written
- * behind the end of one, or into a freed one that waits. The first that isn't whole ends the program, by a line that
- * names it. Other threads must not allocate or free meanwhile, nor, in a child of fork, at the moment
- * of the fork. Returns 0, or ENOTSUP where the library is another
- * build. */
+/* Looks at all blocks, live ones too, but not at those between guards, if this is the secure build,
+ * libhakmem-secure.so: whether something was written behind the end of one, or into a freed one that waits. The first
+ * that isn't whole ends the program, by a line that names it. Other threads must not allocate or free meanwhile, nor,
+ * in a child of fork, at the moment of the fork. Returns 0, or ENOTSUP where the library is another build. */
 HAK_API int hak_heap_check(void);
 
 /* Gives every free page back to the kernel, also holes inside slabs that are in use, and what other threads have in

@@ -45,12 +45,25 @@ extern void *public_new_nothrow(size_t size, const struct nothrow *tag) __asm__(
 extern void *public_new_array_nothrow(size_t size, const struct nothrow *tag) __asm__("_ZnamRKSt9nothrow_t");
 extern void *public_new_aligned(size_t size, size_t alignment) __asm__("_ZnwmSt11align_val_t");
 extern void *public_new_array_aligned(size_t size, size_t alignment) __asm__("_ZnamSt11align_val_t");
+extern void *public_new_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) __asm__(
+    "_ZnwmSt11align_val_tRKSt9nothrow_t");
+extern void *public_new_array_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) __asm__(
+    "_ZnamSt11align_val_tRKSt9nothrow_t");
 extern void public_delete(void *block) __asm__("_ZdlPv");
 extern void public_delete_array(void *block) __asm__("_ZdaPv");
 extern void public_delete_sized(void *block, size_t size) __asm__("_ZdlPvm");
 extern void public_delete_array_sized(void *block, size_t size) __asm__("_ZdaPvm");
+extern void public_delete_tagged(void *block, const struct nothrow *tag) __asm__("_ZdlPvRKSt9nothrow_t");
+extern void public_delete_array_tagged(void *block, const struct nothrow *tag) __asm__("_ZdaPvRKSt9nothrow_t");
 extern void public_delete_aligned(void *block, size_t alignment) __asm__("_ZdlPvSt11align_val_t");
 extern void public_delete_array_aligned(void *block, size_t alignment) __asm__("_ZdaPvSt11align_val_t");
+extern void public_delete_sized_aligned(void *block, size_t size, size_t alignment) __asm__("_ZdlPvmSt11align_val_t");
+extern void public_delete_array_sized_aligned(void *block, size_t size,
+                                              size_t alignment) __asm__("_ZdaPvmSt11align_val_t");
+extern void public_delete_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) __asm__(
+    "_ZdlPvSt11align_val_tRKSt9nothrow_t");
+extern void public_delete_array_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) __asm__(
+    "_ZdaPvSt11align_val_tRKSt9nothrow_t");
 extern void *public_malloc(size_t size) __asm__("malloc");
 extern void *public_aligned_alloc(size_t alignment, size_t size) __asm__("aligned_alloc");
 extern void public_free(void *block) __asm__("free");
@@ -100,17 +113,25 @@ static void *new_nothrow(size_t size, const struct nothrow *tag);
 static void *new_array_nothrow(size_t size, const struct nothrow *tag);
 static void *new_aligned_throwing(size_t size, size_t alignment);
 static void *new_array_aligned(size_t size, size_t alignment);
+static void *new_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag);
+static void *new_array_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag);
 static void delete_block(void *block);
 static void delete_array(void *block);
 static void delete_sized(void *block, size_t size);
 static void delete_array_sized(void *block, size_t size);
+static void delete_tagged(void *block, const struct nothrow *tag);
+static void delete_array_tagged(void *block, const struct nothrow *tag);
 static void delete_aligned(void *block, size_t alignment);
 static void delete_array_aligned(void *block, size_t alignment);
+static void delete_sized_aligned(void *block, size_t size, size_t alignment);
+static void delete_array_sized_aligned(void *block, size_t size, size_t alignment);
+static void delete_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag);
+static void delete_array_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag);
 
-/* True where new, new[] and the deletes are all hakmem's, and malloc and free are. By the standard those that a program
- * leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or its
- * delete[] what hakmem's new[] made. A library with a C++ runtime linked into it calls that one's operators, whatever
- * is loaded before it; the program calls hakmem's, and they hand each other objects. */
+/* True where all forms of new, new[] and the deletes are hakmem's, and malloc and free are. By the standard those that
+ * a program leaves go by those that it replaces: a delete of hakmem's may get what the program's new had of malloc, or
+ * its delete[] what hakmem's new[] made. A library with a C++ runtime linked into it calls that one's operators,
+ * whatever is loaded before it; the program calls hakmem's, and they hand each other objects. */
 static HAK_COLD bool find_family_own(void) {
     return IS_DEFINED_OWN("_Znwm", public_new, new_throwing) && IS_DEFINED_OWN("_Znam", public_new_array, new_array) &&
            IS_DEFINED_OWN("_ZnwmRKSt9nothrow_t", public_new_nothrow, new_nothrow) &&
@@ -119,6 +140,8 @@ static HAK_COLD bool find_family_own(void) {
            IS_DEFINED_OWN("_ZdaPv", public_delete_array, delete_array) &&
            IS_DEFINED_OWN("_ZdlPvm", public_delete_sized, delete_sized) &&
            IS_DEFINED_OWN("_ZdaPvm", public_delete_array_sized, delete_array_sized) &&
+           IS_DEFINED_OWN("_ZdlPvRKSt9nothrow_t", public_delete_tagged, delete_tagged) &&
+           IS_DEFINED_OWN("_ZdaPvRKSt9nothrow_t", public_delete_array_tagged, delete_array_tagged) &&
            IS_DEFINED_OWN("malloc", public_malloc, hak_malloc) && IS_DEFINED_OWN("free", public_free, hak_free) &&
            !hak_os_is_new_linked_in();
 }
@@ -126,8 +149,16 @@ static HAK_COLD bool find_family_own(void) {
 static HAK_COLD bool find_aligned_family_own(void) {
     return IS_DEFINED_OWN("_ZnwmSt11align_val_t", public_new_aligned, new_aligned_throwing) &&
            IS_DEFINED_OWN("_ZnamSt11align_val_t", public_new_array_aligned, new_array_aligned) &&
+           IS_DEFINED_OWN("_ZnwmSt11align_val_tRKSt9nothrow_t", public_new_aligned_nothrow, new_aligned_nothrow) &&
+           IS_DEFINED_OWN("_ZnamSt11align_val_tRKSt9nothrow_t", public_new_array_aligned_nothrow,
+                          new_array_aligned_nothrow) &&
            IS_DEFINED_OWN("_ZdlPvSt11align_val_t", public_delete_aligned, delete_aligned) &&
            IS_DEFINED_OWN("_ZdaPvSt11align_val_t", public_delete_array_aligned, delete_array_aligned) &&
+           IS_DEFINED_OWN("_ZdlPvmSt11align_val_t", public_delete_sized_aligned, delete_sized_aligned) &&
+           IS_DEFINED_OWN("_ZdaPvmSt11align_val_t", public_delete_array_sized_aligned, delete_array_sized_aligned) &&
+           IS_DEFINED_OWN("_ZdlPvSt11align_val_tRKSt9nothrow_t", public_delete_aligned_tagged, delete_aligned_tagged) &&
+           IS_DEFINED_OWN("_ZdaPvSt11align_val_tRKSt9nothrow_t", public_delete_array_aligned_tagged,
+                          delete_array_aligned_tagged) &&
            IS_DEFINED_OWN("aligned_alloc", public_aligned_alloc, hak_aligned_alloc) && !hak_os_is_new_linked_in();
 }
 
@@ -166,9 +197,11 @@ static __attribute__((constructor)) void find_families(void) {
  * of the family, all are as malloc and free. */
 static uint32_t from_new(void) { return HAK_SECURE && is_family_own() ? HAK_FROM_NEW : HAK_FROM_MALLOC; }
 static uint32_t from_new_array(void) { return HAK_SECURE && is_family_own() ? HAK_FROM_NEW_ARRAY : HAK_FROM_MALLOC; }
-static uint32_t from_new_aligned(size_t alignment) {
-    return HAK_SECURE && is_aligned_family_own() ? hak_from_aligned_new(alignment) : HAK_FROM_MALLOC;
+static uint32_t from_aligned(uint32_t from, size_t alignment) {
+    return HAK_SECURE && is_aligned_family_own() ? hak_from_aligned(from, alignment) : HAK_FROM_MALLOC;
 }
+static uint32_t from_new_aligned(size_t alignment) { return from_aligned(HAK_FROM_NEW, alignment); }
+static uint32_t from_new_array_aligned(size_t alignment) { return from_aligned(HAK_FROM_NEW_ARRAY, alignment); }
 
 /* True when what a form would call is hakmem's: so it is where the block is to say more than malloc's, whatever the
  * addresses are. */
@@ -183,10 +216,21 @@ static void *find_new_beside(const void *caller, bool is_aligned) {
     return found == own ? NULL : found;
 }
 
+/* Some block with an alignment is of such an operator, which asks for whole multiples of it. */
+static HAK_ATOMIC(bool) has_asked_for_multiples;
+
 /* It asks its own handler, and throws what its own code catches. */
 static void *ask_beside(void *by, size_t size, size_t alignment) {
     HAK_WALKABLE();
-    return alignment == 0 ? ((void *(*)(size_t))by)(size) : ((void *(*)(size_t, size_t))by)(size, alignment);
+    if (alignment == 0) return ((void *(*)(size_t))by)(size);
+    hak_atomic_store(&has_asked_for_multiples, true, relaxed);
+    return ((void *(*)(size_t, size_t))by)(size, alignment);
+}
+
+/* Again, by the call that has failed: its block is as large as its delete is told. */
+static void *ask_again(size_t size, size_t alignment, uint32_t from) {
+    HAK_WALKABLE();
+    return from != HAK_FROM_MALLOC && alignment != 0 ? hak_aligned_alloc(alignment, size) : ask(size, alignment);
 }
 
 /* The first try has failed. Asks the new-handler for memory until there is some or it gives up, by throwing or by not
@@ -199,7 +243,7 @@ static HAK_COLD void *new_failed(size_t size, size_t alignment, bool may_throw, 
         if (handler == NULL) break;
         if (may_throw) handler();
         else if (!hak_call_new_handler(handler)) return NULL;
-        void *block = ask(size, alignment);
+        void *block = ask_again(size, alignment, from);
         if (block != NULL) return hak_front_say_from(block, from);
     }
     if (!may_throw) return NULL;
@@ -225,9 +269,8 @@ HAK_INLINE void *new_block(size_t size, bool may_throw, uint32_t from) {
     return HAK_LIKELY(block != NULL) ? block : new_missed(size, may_throw, from);
 }
 
-static void *new_aligned(size_t size, size_t alignment, bool may_throw) {
+static void *new_aligned(size_t size, size_t alignment, bool may_throw, uint32_t from) {
     HAK_WALKABLE();
-    uint32_t from = from_new_aligned(alignment);
     if (!CALLS_OWN(from, public_aligned_alloc, hak_aligned_alloc)) return new_asked(size, alignment, may_throw);
     void *block = hak_aligned_alloc(alignment, size);
     if (HAK_UNLIKELY(block == NULL)) return new_failed(size, alignment, may_throw, HAK_CALLER(), from);
@@ -259,24 +302,31 @@ static void *new_array_nothrow(size_t size, const struct nothrow *tag) {
     return new_block(size, false, from);
 }
 
-static void *new_aligned_throwing(size_t size, size_t alignment) { return new_aligned(size, alignment, true); }
+static void *new_aligned_throwing(size_t size, size_t alignment) {
+    return new_aligned(size, alignment, true, from_new_aligned(alignment));
+}
 
-static void *new_array_aligned(size_t size, size_t alignment) { return public_new_aligned(size, alignment); }
+static void *new_array_aligned(size_t size, size_t alignment) {
+    uint32_t from = from_new_array_aligned(alignment);
+    if (!CALLS_OWN(from, public_new_aligned, new_aligned_throwing)) return public_new_aligned(size, alignment);
+    return new_aligned(size, alignment, true, from);
+}
 
 static void *new_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) {
     (void)tag;
-    if (!CALLS_OWN(from_new_aligned(alignment), public_new_aligned, new_aligned_throwing))
+    uint32_t from = from_new_aligned(alignment);
+    if (!CALLS_OWN(from, public_new_aligned, new_aligned_throwing))
         return hak_call_new_aligned(public_new_aligned, size, alignment);
-    return new_aligned(size, alignment, false);
+    return new_aligned(size, alignment, false, from);
 }
 
 static void *new_array_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) {
     (void)tag;
-    uint32_t from = from_new_aligned(alignment);
+    uint32_t from = from_new_array_aligned(alignment);
     if (!CALLS_OWN(from, public_new_array_aligned, new_array_aligned) ||
         !CALLS_OWN(from, public_new_aligned, new_aligned_throwing))
         return hak_call_new_aligned(public_new_array_aligned, size, alignment);
-    return new_aligned(size, alignment, false);
+    return new_aligned(size, alignment, false, from);
 }
 
 HAK_OVERRIDE(new_throwing, _Znwm, (size_t), void *);
@@ -363,17 +413,24 @@ static void delete_array_sized(void *block, size_t size) {
 /* Of aligned_alloc: where this is hakmem's, so is the block, whoever has put a free before. */
 HAK_INLINE bool is_from_others(uint32_t from) { return !CALLS_OWN(from, public_aligned_alloc, hak_aligned_alloc); }
 
-static void delete_aligned(void *block, size_t alignment) {
-    uint32_t from = from_new_aligned(alignment);
+HAK_INLINE void hand_back_aligned(void *block, uint32_t from) {
     if (is_from_others(from)) public_free(block);
     else hak_front_free(block, from);
 }
 
-static void delete_array_aligned(void *block, size_t alignment) { public_delete_aligned(block, alignment); }
+static void delete_aligned(void *block, size_t alignment) { hand_back_aligned(block, from_new_aligned(alignment)); }
 
+static void delete_array_aligned(void *block, size_t alignment) {
+    uint32_t from = from_new_array_aligned(alignment);
+    if (!CALLS_OWN(from, public_delete_aligned, delete_aligned)) public_delete_aligned(block, alignment);
+    else hand_back_aligned(block, from);
+}
+
+/* With an alignment, the new of a library's runtime may have asked for more, too. */
 static void hand_back_sized_aligned(void *block, size_t size, size_t alignment, uint32_t from) {
     if (is_from_others(from)) public_free(block);
-    else if (is_size_unknown(from)) hak_front_free(block, from);
+    else if (is_size_unknown(from) || (HAK_SECURE && hak_atomic_load(&has_asked_for_multiples, relaxed)))
+        hak_front_free(block, from);
     else hak_front_free_aligned_sized(block, alignment, size, from);
 }
 
@@ -384,7 +441,7 @@ static void delete_sized_aligned(void *block, size_t size, size_t alignment) {
 }
 
 static void delete_array_sized_aligned(void *block, size_t size, size_t alignment) {
-    uint32_t from = from_new_aligned(alignment);
+    uint32_t from = from_new_array_aligned(alignment);
     if (!CALLS_OWN(from, public_delete_array_aligned, delete_array_aligned) ||
         !CALLS_OWN(from, public_delete_aligned, delete_aligned))
         public_delete_array_aligned(block, alignment);

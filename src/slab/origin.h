@@ -5,11 +5,11 @@
 
 #include "base/bits.h"
 
-/* In the low bits. Above is the logarithm of the alignment that a `new` was told, or 0. */
+/* In the low bits. Above is the logarithm of the alignment that a `new` or `new[]` was told, or 0. */
 enum { HAK_FROM_MALLOC = 1, HAK_FROM_NEW = 2, HAK_FROM_NEW_ARRAY = 3, HAK_FROM_BITS = 2 };
 
-HAK_INLINE uint32_t hak_from_aligned_new(size_t alignment) {
-    return HAK_FROM_NEW | hak_highest_bit(alignment) << HAK_FROM_BITS;
+HAK_INLINE uint32_t hak_from_aligned(uint32_t from, size_t alignment) {
+    return from | hak_highest_bit(alignment) << HAK_FROM_BITS;
 }
 
 #endif

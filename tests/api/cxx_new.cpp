@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/resource.h>
+
 namespace {
 
 const std::size_t sizes[] = {0, 1, 8, 16, 24, 100, 1000, 1024, 5000, 40000, 300000, 3 * MIB};
@@ -284,6 +286,50 @@ void throwing_handlers_nothrow() {
         "aligned nothrow new[]", [=] { return ::operator new[](size, align, std::nothrow); }, false);
 }
 
+rlimit usual_limit;
+bool was_full;
+
+void raise_limit() {
+    was_full = true;
+    setrlimit(RLIMIT_AS, &usual_limit);
+}
+
+// Blocks until there is no room, and one for which the handler makes some: that is deleted with its size, as any other.
+template <class Make, class Drop> void to_the_limit(std::size_t size, std::size_t alignment, Make make, Drop drop) {
+    static void *blocks[1 << 15];
+    std::size_t count = 0;
+    EXPECT(getrlimit(RLIMIT_AS, &usual_limit) == 0, "no limit");
+    rlimit less = {MIB, usual_limit.rlim_max}; // than is mapped: nothing more is
+    was_full = false;
+    std::set_new_handler(raise_limit);
+    setrlimit(RLIMIT_AS, &less);
+    while (!was_full && count < COUNT_OF(blocks)) blocks[count++] = used(make(size), size, alignment);
+    std::set_new_handler(nullptr);
+    EXPECT(was_full, "%zu blocks of %zu bytes found room", count, size);
+    while (count > 0) drop(blocks[--count], size);
+}
+
+void room() {
+    const struct {
+        std::size_t size, alignment;
+    } blocks[] = {{1000, 4096}, {40001, 1}, {40001, 64}, {3 * MIB + 1, 64}};
+    for (auto [size, alignment] : blocks) {
+        auto align = std::align_val_t(alignment);
+        to_the_limit(
+            size, 16, [](std::size_t bytes) { return ::operator new(bytes); },
+            [](void *block, std::size_t bytes) { ::operator delete(block, bytes); });
+        to_the_limit(
+            size, alignment, [=](std::size_t bytes) { return ::operator new(bytes, align); },
+            [=](void *block, std::size_t bytes) { ::operator delete(block, bytes, align); });
+        to_the_limit(
+            size, alignment, [=](std::size_t bytes) { return ::operator new(bytes, align, std::nothrow); },
+            [=](void *block, std::size_t bytes) { ::operator delete(block, bytes, align); });
+        to_the_limit(
+            size, alignment, [=](std::size_t bytes) { return ::operator new[](bytes, align); },
+            [=](void *block, std::size_t bytes) { ::operator delete[](block, bytes, align); });
+    }
+}
+
 struct alignas(256) wide {
     char bytes[300];
 };
@@ -342,6 +388,7 @@ int main(int argc, char **argv) {
         {"handlers", handlers},
         {"throwing_handlers", throwing_handlers},
         {"throwing_handlers_nothrow", throwing_handlers_nothrow},
+        {"room", room},
         {"expressions", expressions},
     };
     return run_case(argc, argv, cases, COUNT_OF(cases), 30);

@@ -1,6 +1,6 @@
-// A program that replaces one function of those behind new and delete, and leaves the others: OWN_NEW, OWN_NEW_ARRAY,
-// OWN_NOTHROW_NEW, OWN_DELETE, OWN_DELETE_ARRAY, OWN_SIZED_DELETE, OWN_ALIGNED_NEW or OWN_MALLOC. BY_OBJECTS: that of
-// arrays calls that of objects, as the standard's do. MARGIN: new asks for so many bytes more.
+// A program that replaces one function of those behind new and delete, and leaves the others: OWN_MALLOC, or a form of
+// new or delete, OWN_[ALIGNED_][NOTHROW_]NEW[_ARRAY] or OWN_[ALIGNED_][NOTHROW_|SIZED_]DELETE[_ARRAY]. BY_OBJECTS: the
+// one of arrays calls that of objects, as the standard's do. MARGIN: new asks for so many bytes more.
 #include "expect.h"
 
 #include <cstdlib>
@@ -23,8 +23,20 @@ void *operator new(std::size_t size) { return calls++, std::malloc(size + MARGIN
 #ifdef OWN_NOTHROW_NEW
 void *operator new(std::size_t size, const std::nothrow_t &) noexcept { return calls++, std::malloc(size); }
 #endif
+#ifdef OWN_NOTHROW_NEW_ARRAY
+void *operator new[](std::size_t size, const std::nothrow_t &) noexcept { return calls++, std::malloc(size); }
+#endif
 #ifdef OWN_SIZED_DELETE
 void operator delete(void *block, std::size_t) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_SIZED_DELETE_ARRAY
+void operator delete[](void *block, std::size_t) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_NOTHROW_DELETE
+void operator delete(void *block, const std::nothrow_t &) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_NOTHROW_DELETE_ARRAY
+void operator delete[](void *block, const std::nothrow_t &) noexcept { calls++, std::free(block); }
 #endif
 #ifdef OWN_DELETE
 void operator delete(void *block) noexcept { calls++, std::free(block); }
@@ -49,10 +61,57 @@ void operator delete[](void *block) noexcept {
 #endif
 }
 #endif
-#if defined(OWN_ALIGNED_NEW) && defined(__cpp_aligned_new)
+#ifdef __cpp_aligned_new
+#ifdef OWN_ALIGNED_NEW
 void *operator new(std::size_t size, std::align_val_t align) {
     return calls++, aligned_alloc(std::size_t(align), size + MARGIN);
 }
+#endif
+#ifdef OWN_ALIGNED_NEW_ARRAY
+void *operator new[](std::size_t size, std::align_val_t align) {
+    calls++;
+#ifdef BY_OBJECTS
+    return ::operator new(size, align);
+#else
+    return aligned_alloc(std::size_t(align), size + MARGIN);
+#endif
+}
+#endif
+#ifdef OWN_ALIGNED_NOTHROW_NEW
+void *operator new(std::size_t size, std::align_val_t align, const std::nothrow_t &) noexcept {
+    return calls++, aligned_alloc(std::size_t(align), size);
+}
+#endif
+#ifdef OWN_ALIGNED_NOTHROW_NEW_ARRAY
+void *operator new[](std::size_t size, std::align_val_t align, const std::nothrow_t &) noexcept {
+    return calls++, aligned_alloc(std::size_t(align), size);
+}
+#endif
+#ifdef OWN_ALIGNED_DELETE
+void operator delete(void *block, std::align_val_t) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_ALIGNED_DELETE_ARRAY
+void operator delete[](void *block, [[maybe_unused]] std::align_val_t align) noexcept {
+    calls++;
+#ifdef BY_OBJECTS
+    ::operator delete(block, align);
+#else
+    std::free(block);
+#endif
+}
+#endif
+#ifdef OWN_ALIGNED_SIZED_DELETE
+void operator delete(void *block, std::size_t, std::align_val_t) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_ALIGNED_SIZED_DELETE_ARRAY
+void operator delete[](void *block, std::size_t, std::align_val_t) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_ALIGNED_NOTHROW_DELETE
+void operator delete(void *block, std::align_val_t, const std::nothrow_t &) noexcept { calls++, std::free(block); }
+#endif
+#ifdef OWN_ALIGNED_NOTHROW_DELETE_ARRAY
+void operator delete[](void *block, std::align_val_t, const std::nothrow_t &) noexcept { calls++, std::free(block); }
+#endif
 #endif
 #ifdef OWN_MALLOC
 extern "C" void *malloc(std::size_t size) noexcept {
@@ -81,7 +140,10 @@ static void every_form() {
             const auto align = std::align_val_t(64);
             ::operator delete(fill(::operator new(size, align), size), align);
             ::operator delete(fill(::operator new(size, align), size), size, align);
+            ::operator delete(fill(::operator new(size, align, std::nothrow), size), align, std::nothrow);
             ::operator delete[](fill(::operator new[](size, align), size), align);
+            ::operator delete[](fill(::operator new[](size, align), size), size, align);
+            ::operator delete[](fill(::operator new[](size, align, std::nothrow), size), align, std::nothrow);
 #endif
         }
     }

@@ -122,6 +122,9 @@ enum { CXX_ALIGNMENT = 64 };
 static void *allocate_new(void) { return live_add(new_block(size), size, 16); }
 static void *allocate_array(void) { return live_add(new_array(size), size, 16); }
 static void *allocate_new_aligned(void) { return live_add(new_aligned(size, CXX_ALIGNMENT), size, CXX_ALIGNMENT); }
+static void *allocate_array_aligned(void) {
+    return live_add(new_array_aligned(size, CXX_ALIGNMENT), size, CXX_ALIGNMENT);
+}
 
 static char *block; /* that is misused */
 
@@ -245,6 +248,7 @@ static void do_free_new(void) { free(live_remove(target)); }
 static void do_delete_smaller(void) { delete_sized(live_remove(target), size / 2); }
 static void do_delete_larger(void) { delete_sized(live_remove(target), 2 * size); }
 static void do_delete_aligned(void) { delete_aligned(live_remove(target), CXX_ALIGNMENT); }
+static void do_delete_array_aligned(void) { delete_array_aligned(live_remove(target), CXX_ALIGNMENT); }
 static void do_delete_alignment(void) { delete_sized_aligned(live_remove(target), size, 16 * CXX_ALIGNMENT); }
 
 enum {
@@ -303,6 +307,8 @@ static const struct misuse {
     {"new-aligned-delete", begin_nothing, do_delete, SIZED, allocate_new_aligned},
     {"new-delete-aligned", begin_nothing, do_delete_aligned, SIZED, allocate_new},
     {"delete-alignment", begin_nothing, do_delete_alignment, SIZED, allocate_new_aligned},
+    {"aligned-new-delete-array", begin_nothing, do_delete_array_aligned, SIZED, allocate_new_aligned},
+    {"aligned-array-delete", begin_nothing, do_delete_aligned, SIZED, allocate_array_aligned},
 };
 
 /* ---- After the misuse -------------------------------------------------------------------------------------------- */

@@ -104,6 +104,8 @@ static void misuse_families(const char *what, void *block) {
     if (!strcmp(what, "aligned-delete")) delete_block(told(new_aligned(SIZE + 8, 64)));
     if (!strcmp(what, "new-aligned-delete")) delete_aligned(told(new_block(SIZE)), 64);
     if (!strcmp(what, "alignment")) delete_aligned(told(new_aligned(SIZE + 8, 64)), 32);
+    if (!strcmp(what, "aligned-new-delete-array")) delete_array_aligned(told(new_aligned(SIZE + 8, 64)), 64);
+    if (!strcmp(what, "aligned-array-delete")) delete_aligned(told(new_array_aligned(SIZE + 8, 64)), 64);
 }
 
 static void free_sized_as(void *block, size_t size) {
@@ -288,6 +290,8 @@ static void run_mismatch(void) {
     expect_end("aligned-delete", "mismatch: a block of 120 bytes from new, aligned to 64");
     expect_end("new-aligned-delete", "mismatch: a block of 56 bytes from new");
     expect_end("alignment", "mismatch: a block of 120 bytes from new, aligned to 64");
+    expect_end("aligned-new-delete-array", "mismatch: a block of 120 bytes from new, aligned to 64");
+    expect_end("aligned-array-delete", "mismatch: a block of 120 bytes from new[], aligned to 64");
 }
 
 static void expect_overflow(const char *argument, int at, size_t size) {
@@ -488,6 +492,7 @@ static void run_match(void) {
         delete_aligned(hidden(new_aligned(size, 64)), 64);
         delete_sized_aligned(hidden(new_aligned(size, 64)), size, 64);
         delete_aligned(hidden(new_aligned(size, 4096)), 4096);
+        delete_array_aligned(hidden(new_array_aligned(size, 64)), 64);
         free(hidden(aligned_alloc(64, size)));
     }
     for (size_t size = 70000; size < 3 * (size_t)MAPPING; size += size / 3) {
@@ -495,7 +500,19 @@ static void run_match(void) {
         delete_array(hidden(new_array(size)));
         delete_sized(hidden(new_block(size)), size);
         delete_aligned(hidden(new_aligned(size, 4096)), 4096);
+        delete_array_aligned(hidden(new_array_aligned(size, 4096)), 4096);
         free(hidden(realloc(hidden(realloc(hidden(malloc(size)), size + size / 2)), size / 3)));
+    }
+}
+
+/* Whole pages of a block may be zeroed by advice: what lies behind it is on another. */
+static void run_advice(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), sizes[] = {1, 2, 8, 10, 25, 600, MAPPING / page + 1};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char *block = aligned_alloc(page, sizes[i] * page);
+        memset(block, 'a', sizes[i] * page);
+        expect(madvise(block, sizes[i] * page, MADV_DONTNEED) == 0, "no advice");
+        free(hidden(block));
     }
 }
 
@@ -675,6 +692,7 @@ static const struct hak_case cases[] = {
     {.name = "large-stress-unguarded", .run = run_large_stress_unguarded, .seconds = 120, .memory_mib = STRESS_MIB},
     CASE("large-at-limit", run_large_at_limit, NULL),
     CASE("zero", run_zero, NULL),
+    CASE("advice", run_advice, NULL),
 };
 
 CASE_MAIN(cases)

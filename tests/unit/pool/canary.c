@@ -108,15 +108,17 @@ static void each_byte(void **state) {
 static void misuse_of_calls(void **state) {
     (void)state;
     uint32_t by_free = HAK_FROM_MALLOC, by_delete = HAK_FROM_NEW, by_delete_array = HAK_FROM_NEW_ARRAY,
-             by_aligned = hak_from_aligned_new(64);
+             by_aligned = hak_from_aligned(HAK_FROM_NEW, 64);
     begin(HAK_FROM_MALLOC);
     expect_misuse(fake_os_catch(take_back, &by_delete), HAK_MISUSE_MISMATCH, "delete", HAK_FROM_MALLOC);
     expect_misuse(fake_os_catch(take_back, &by_delete_array), HAK_MISUSE_MISMATCH, "delete[]", HAK_FROM_MALLOC);
     hak_canary_change(block, USABLE, by_aligned);
     expect_misuse(fake_os_catch(take_back, &by_free), HAK_MISUSE_MISMATCH, "free", by_aligned);
     expect_misuse(fake_os_catch(take_back, &by_delete), HAK_MISUSE_MISMATCH, "delete", by_aligned);
-    by_delete = hak_from_aligned_new(32);
+    by_delete = hak_from_aligned(HAK_FROM_NEW, 32);
     expect_misuse(fake_os_catch(take_back, &by_delete), HAK_MISUSE_MISMATCH, "delete", by_aligned);
+    by_delete_array = hak_from_aligned(HAK_FROM_NEW_ARRAY, 64);
+    expect_misuse(fake_os_catch(take_back, &by_delete_array), HAK_MISUSE_MISMATCH, "delete[]", by_aligned);
     take_back(&by_aligned);
     expect_misuse(fake_os_catch(take_back, &by_aligned), HAK_MISUSE_DOUBLE_FREE, "delete", 0);
 }
@@ -180,7 +182,8 @@ static void origins_of_large(void **state) {
     unit_expect_misuse(fake_os_catch(compare_origin, &by_free), HAK_MISUSE_MISMATCH, "realloc", object, HAK_FROM_NEW,
                        100);
     assert_string_equal(hak_canary_freed_by(HAK_FROM_NEW_ARRAY), "delete[]");
-    assert_string_equal(hak_canary_freed_by(hak_from_aligned_new(64)), "delete");
+    assert_string_equal(hak_canary_freed_by(hak_from_aligned(HAK_FROM_NEW, 64)), "delete");
+    assert_string_equal(hak_canary_freed_by(hak_from_aligned(HAK_FROM_NEW_ARRAY, 64)), "delete[]");
 }
 
 UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(origins_of_large), cmocka_unit_test(a_life),
