@@ -918,6 +918,9 @@ def test_what_was_shown_to_be_worse_is_named() -> None:
     assert "worse in 2 (worst 2.0" in told and "bad 1.5" in told
     failed = [FailedRun(f"case {number}", "b", 1, "was killed by signal 11") for number in range(5)]
     told = uncited.listing([record(values, kind="ab", failures=failed, interrupted=True)], str)
-    assert "; failed: case 0 on b, case 1 on b, case 2 on b, 2 more |" in told and ", fewer rounds than were asked for |" in told
+    assert (
+        "; failed: case 0 on b, case 1 on b, case 2 on b, 2 more |" in told
+        and ", fewer rounds than were asked for |" in told
+    )
     few = {("case", "a", "wall_s"): [1.0], ("case", "b", "wall_s"): [2.0]}
     assert "one round" in uncited.listing([record(few, kind="ab")], str)

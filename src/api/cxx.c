@@ -45,10 +45,10 @@ extern void *public_new_nothrow(size_t size, const struct nothrow *tag) __asm__(
 extern void *public_new_array_nothrow(size_t size, const struct nothrow *tag) __asm__("_ZnamRKSt9nothrow_t");
 extern void *public_new_aligned(size_t size, size_t alignment) __asm__("_ZnwmSt11align_val_t");
 extern void *public_new_array_aligned(size_t size, size_t alignment) __asm__("_ZnamSt11align_val_t");
-extern void *public_new_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) __asm__(
-    "_ZnwmSt11align_val_tRKSt9nothrow_t");
-extern void *public_new_array_aligned_nothrow(size_t size, size_t alignment, const struct nothrow *tag) __asm__(
-    "_ZnamSt11align_val_tRKSt9nothrow_t");
+extern void *public_new_aligned_nothrow(size_t size, size_t alignment,
+                                        const struct nothrow *tag) __asm__("_ZnwmSt11align_val_tRKSt9nothrow_t");
+extern void *public_new_array_aligned_nothrow(size_t size, size_t alignment,
+                                              const struct nothrow *tag) __asm__("_ZnamSt11align_val_tRKSt9nothrow_t");
 extern void public_delete(void *block) __asm__("_ZdlPv");
 extern void public_delete_array(void *block) __asm__("_ZdaPv");
 extern void public_delete_sized(void *block, size_t size) __asm__("_ZdlPvm");
@@ -60,10 +60,11 @@ extern void public_delete_array_aligned(void *block, size_t alignment) __asm__("
 extern void public_delete_sized_aligned(void *block, size_t size, size_t alignment) __asm__("_ZdlPvmSt11align_val_t");
 extern void public_delete_array_sized_aligned(void *block, size_t size,
                                               size_t alignment) __asm__("_ZdaPvmSt11align_val_t");
-extern void public_delete_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) __asm__(
-    "_ZdlPvSt11align_val_tRKSt9nothrow_t");
-extern void public_delete_array_aligned_tagged(void *block, size_t alignment, const struct nothrow *tag) __asm__(
-    "_ZdaPvSt11align_val_tRKSt9nothrow_t");
+extern void public_delete_aligned_tagged(void *block, size_t alignment,
+                                         const struct nothrow *tag) __asm__("_ZdlPvSt11align_val_tRKSt9nothrow_t");
+extern void
+public_delete_array_aligned_tagged(void *block, size_t alignment,
+                                   const struct nothrow *tag) __asm__("_ZdaPvSt11align_val_tRKSt9nothrow_t");
 extern void *public_malloc(size_t size) __asm__("malloc");
 extern void *public_aligned_alloc(size_t alignment, size_t size) __asm__("aligned_alloc");
 extern void public_free(void *block) __asm__("free");

@@ -28,7 +28,7 @@ struct learned {
 };
 
 static struct hak_ace_settings configured;
-static uint64_t first_values[HAK_TURNED_KNOBS]; /* where the knobs stand when main begins, */
+static uint64_t first_values[HAK_TURNED_KNOBS];              /* where the knobs stand when main begins, */
 static HAK_ATOMIC(uint64_t) chosen_values[HAK_TURNED_KNOBS]; /* and now, but for what is on trial */
 
 /* The background thread's. */

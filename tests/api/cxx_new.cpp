@@ -310,9 +310,7 @@ template <class Make, class Drop> void to_the_limit(std::size_t size, std::size_
 }
 
 void room() {
-    const struct {
-        std::size_t size, alignment;
-    } blocks[] = {{1000, 4096}, {40001, 1}, {40001, 64}, {3 * MIB + 1, 64}};
+    const struct { std::size_t size, alignment; } blocks[] = {{1000, 4096}, {40001, 1}, {40001, 64}, {3 * MIB + 1, 64}};
     for (auto [size, alignment] : blocks) {
         auto align = std::align_val_t(alignment);
         to_the_limit(

@@ -484,7 +484,8 @@ static void tells_what_is_tried(void **state) {
         period(faulty(), 0);
         bool is_tried = strstr(json(), "\"tried\": [{\"knob\": \"decay_ms\", \"block_bytes\": 0, \"chosen\": 1000}]");
         if (is_tried) assert_true(hak_knob(decay_ms) != 1000 && hak_ace_chosen(HAK_KNOB_decay_ms) == 1000);
-        else if (strstr(json(), "\"tried\": []")) assert_int_equal(hak_ace_chosen(HAK_KNOB_decay_ms), hak_knob(decay_ms));
+        else if (strstr(json(), "\"tried\": []"))
+            assert_int_equal(hak_ace_chosen(HAK_KNOB_decay_ms), hak_knob(decay_ms));
         if (!is_tried && strstr(json(), "\"why\": \"keep\", \"knob\": \"decay_ms\"") == NULL)
             assert_int_equal(hak_knob(decay_ms), 1000);
         was_tried |= is_tried;
@@ -834,11 +835,11 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_while_on_trial),
           cmocka_unit_test(given_where_it_stood), cmocka_unit_test(second_visit), cmocka_unit_test(a_wrap_is_no_flood),
-          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried),
-          cmocka_unit_test(sawtooth), cmocka_unit_test(budget_comes_first),
-          cmocka_unit_test(budget_stays_where_memory_counts), cmocka_unit_test(rests),
-          cmocka_unit_test(fork_begins_anew), cmocka_unit_test(a_child_tries_nothing_that_was_asked_of_its_parent),
-          cmocka_unit_test(leaves_floating_alone), cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
+          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
+          cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
+          cmocka_unit_test(rests), cmocka_unit_test(fork_begins_anew),
+          cmocka_unit_test(a_child_tries_nothing_that_was_asked_of_its_parent), cmocka_unit_test(leaves_floating_alone),
+          cmocka_unit_test(tight_memory), cmocka_unit_test(only_what_matters),
           cmocka_unit_test(limits_are_decided_in_a_minute), cmocka_unit_test(limits_are_decided_in_short_visits),
           cmocka_unit_test(rounds_end_in_time), cmocka_unit_test(tells_when_it_was_decided),
           cmocka_unit_test(limits_are_decided_in_a_minute_of_phases), cmocka_unit_test(now_and_then_is_no_phase),

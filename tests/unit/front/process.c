@@ -73,7 +73,7 @@ static void settings(void **state) {
     expect_settings(many, all);
     free(all);
     expect_settings(VARIABLES(privileged, interval, stats, unknown),
-                    "0 524288 - "); /* silently: it may not even say so */
+                    "0 524288 - ");                                              /* silently: it may not even say so */
     expect_settings(VARIABLES(behind, interval, stats, unknown), "0 524288 - "); /* another copy says it */
 }
 
