@@ -165,10 +165,11 @@ class Run:
 
 @functools.cache
 def _private_allocators(program: str) -> tuple[str, ...]:
-    from hakmem import elf
+    """hakmem's crate, too, which has no malloc for programs that have it: a note says that it is there."""
+    from hakmem import ctl, elf
 
     try:
-        return tuple(elf.read(Path(program)).private_allocators)
+        return (*elf.read(Path(program)).private_allocators, *(["hakmem"] if ctl.has_note(program) else []))
     except LabError:
         return ()
 

@@ -562,6 +562,14 @@ def test_what_figures_are_not_of_is_told(program: Path) -> None:
     assert any("processes of it went on when it had ended" in note for note in found.notes), found.notes
 
 
+def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
+    """A static program that the command starts: its calls are in no prediction, and its time in each."""
+    lasts = compile_c(tmp_path / "lasts", "#include <unistd.h>\nint main(void) { return usleep(200000); }", "-static")
+    words = ("sh", "-c", f"{lasts}; true")
+    found = predict.predict(words, allocators.glibc(), [], rounds=1, replay_rounds=1)
+    assert any(note.startswith("lasts, ") and "not counted" in note for note in found.notes), found.notes
+
+
 def test_it_shows_tables(program: Path) -> None:
     done = run("-n", 1, "--replays", 1, "--with", "glibc", "--baseline", "hakmem", "--", program, "pairs", 5000)
     assert done.returncode == 0, done.stderr

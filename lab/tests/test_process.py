@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import EXPORTED, PRINTS, compile_c
+from compiled import EXPORTED, NOTED, PRINTS, compile_c
 from hakmem import control, elf, measure, native, process, settings
 from hakmem.allocators import Allocator, glibc, hakmem
 from hakmem.dossier import cases
@@ -434,6 +434,14 @@ def test_an_allocator_that_no_preload_reaches_is_told(tmp_path: Path) -> None:
     said = "program has jemalloc beside malloc: what it takes from there is not compared"
     for command in ([str(program)], ["sh", "-c", f"{program}; true"]):
         assert run(command, glibc()).remarks(glibc()) == (said,)
+
+
+def test_hakmem_s_crate_is_told_under_each_allocator(tmp_path: Path) -> None:
+    """It has no malloc for the program's other parts; a note says that it is there."""
+    program = compile_c(tmp_path / "program", NOTED + "int main(void) { return 0; }")
+    said = "program has hakmem beside malloc: what it takes from there is not compared"
+    for allocator in (glibc(), hakmem()):
+        assert run([str(program)], allocator).remarks(allocator) == (said,)
 
 
 def test_python_s_pools_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -735,9 +735,11 @@ void hak_front_change_from(void *block, uint32_t from) {
 }
 
 /* The same of a large object, which has as many as were asked for. Where realloc can't change its size, because it is
- * aligned to more than units, or large by its alignment only, rallocx leaves one of which more than half is used. */
+ * aligned to more than units, or is or would be large by its alignment only, rallocx leaves one of which more than half
+ * is used. */
 static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) {
-    bool may_be_left = alignment > HAK_UNIT_BYTES || bytes <= HAK_SMALL_MAX;
+    bool is_by_alignment = bytes <= HAK_SMALL_MAX || (size <= HAK_SMALL_MAX && alignment > HAK_SMALL_MAX),
+         may_be_left = alignment > HAK_UNIT_BYTES || is_by_alignment;
     return bytes == (size == 0 ? 1 : size) || (may_be_left && size < bytes && size > bytes / 2);
 }
 

@@ -389,9 +389,9 @@ static void second_visit(void **state) {
     assert_non_null(strstr(json(), "\"phase\": 1, \"phases\": 2"));
 }
 
-static uint32_t class_of_4096(void) {
+static uint32_t class_of(size_t bytes) {
     uint32_t size_class = 0;
-    while (hak_size_classes[++size_class].block_bytes != 4096) {
+    while (hak_size_classes[++size_class].block_bytes != bytes) {
     }
     return size_class;
 }
@@ -413,7 +413,7 @@ static void learns_between_rests(void **state) {
 static void a_wrap_is_no_flood(void **state) {
     (void)state;
     begin();
-    uint32_t size_class = class_of_4096();
+    uint32_t size_class = class_of(4096);
     hak_atomic_store(&heap->class_misses[size_class], UINT32_MAX - 2, relaxed);
     period(0, 0);
     for (int i = 0; i < 5; i++) {
@@ -436,16 +436,53 @@ static void missing_period(uint32_t size_class) {
 static void classes(void **state) {
     (void)state;
     begin();
-    uint32_t size_class = class_of_4096();
+    uint32_t size_class = class_of(4096);
     for (int i = 0; i < 1500; i++) missing_period(size_class);
     assert_true(hak_heap_most_slots(size_class) >= 24);
     assert_non_null(strstr(json(), "{\"knob\": \"class_slots\", \"block_bytes\": 4096, \"gain_ppm\": "));
 }
 
+static bool has_verdict(const char *block_bytes) {
+    char row[80];
+    snprintf(row, sizeof row, "{\"knob\": \"class_slots\", \"block_bytes\": %s, \"gain_ppm\":", block_bytes);
+    const char *found = strstr(json(), row);
+    if (found == NULL) return false;
+    const char *end = strchr(found, '}'), *untried = strstr(found, "\"untried\"");
+    return untried == NULL || untried > end;
+}
+
+/* What came of a class says nothing of another one that misses more later: that one is tried, too. */
+static void a_verdict_stays_with_its_class(void **state) {
+    (void)state;
+    begin();
+    uint32_t tried = class_of(4096), other = class_of(2048);
+    size_t slots = hak_heap_most_slots(tried);
+    for (int i = 0; i < 1500 && !has_verdict("4096"); i++) {
+        add_misses(tried, 4000, hak_heap_most_slots(tried) == slots ? 0.2 : 0.4); /* nothing else is better */
+        period(0, 0);
+    }
+    assert_int_equal(hak_heap_most_slots(tried), slots);
+    assert_true(has_verdict("4096") && !has_verdict("2048"));
+    for (int i = 0; i < 5; i++) {
+        hak_counter_add(&heap->class_misses[tried], 4000);
+        add_misses(other, 8000, 0.2);
+        period(0, 0);
+        assert_false(has_verdict("2048"));
+    }
+    bool is_tried = false;
+    for (int i = 0; i < 3000 && !is_tried; i++) {
+        hak_counter_add(&heap->class_misses[tried], 4000);
+        add_misses(other, 8000, 0.2);
+        period(0, 0);
+        is_tried = hak_atomic_load(&hak_class_slots[other], relaxed) != 0;
+    }
+    assert_true(is_tried);
+}
+
 /* Whoever gives `bin_bytes` has all bins: those on trial, and those that were kept before, in any phase. */
 static void expect_given_bins(const char *why) { /* A2 */
     begin();
-    uint32_t size_class = class_of_4096();
+    uint32_t size_class = class_of(4096);
     char event[64];
     snprintf(event, sizeof event, "\"why\": \"%s\", \"knob\": \"class_slots\"", why);
     for (int i = 0; i < 1500; i++) {
@@ -835,7 +872,8 @@ UNIT_MAIN(cmocka_unit_test(nothing_when_off), cmocka_unit_test(nothing_to_gain),
           cmocka_unit_test(flushes_are_no_phase), cmocka_unit_test(a_candidate_is_no_phase),
           cmocka_unit_test(does_not_try), cmocka_unit_test(somebody_elses_knob), cmocka_unit_test(given_while_on_trial),
           cmocka_unit_test(given_where_it_stood), cmocka_unit_test(second_visit), cmocka_unit_test(a_wrap_is_no_flood),
-          cmocka_unit_test(classes), cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
+          cmocka_unit_test(classes), cmocka_unit_test(a_verdict_stays_with_its_class),
+          cmocka_unit_test(tells_what_is_tried), cmocka_unit_test(sawtooth),
           cmocka_unit_test(budget_comes_first), cmocka_unit_test(budget_stays_where_memory_counts),
           cmocka_unit_test(rests), cmocka_unit_test(fork_begins_anew),
           cmocka_unit_test(a_child_tries_nothing_that_was_asked_of_its_parent), cmocka_unit_test(leaves_floating_alone),
