@@ -151,11 +151,10 @@ static void turn_all(void) {
 
 /* The classes that miss most get the places of those that are as the knobs say, and that no verdict is kept of. */
 static void choose_classes(struct learned *learned, const struct hak_sums *from, const struct hak_sums *to) {
-    struct hak_life_cycle *cycle = &learned->cycle;
+    const struct hak_life_cycle *cycle = &learned->cycle;
     for (uint32_t place = 0; place < HAK_CLASS_PLACES; place++) {
         bool is_done = (cycle->done >> place & 1) != 0;
         if (cycle->chosen[place] != HAK_CLASS_AS_IS || cycle->focus == place || is_done) continue;
-        uint32_t before = learned->classes[place];
         uint64_t most = (uint64_t)((double)(to->misses - from->misses) * worth_class);
         learned->classes[place] = 0;
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
@@ -164,7 +163,6 @@ static void choose_classes(struct learned *learned, const struct hak_sums *from,
             most = misses;
             learned->classes[place] = i;
         }
-        if (learned->classes[place] != before) cycle->outcomes[place] = HAK_OUTCOME_UNTRIED;
     }
 }
 
