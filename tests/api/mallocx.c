@@ -114,9 +114,8 @@ static void stays(void) {
  * neighbours, so that some have an alignment by chance. */
 static void sized_after_resizing(void) {
     static const size_t those[] = {16, 24, 40, 56, 100, 1000, 9000, 32700, 32768, 32769, 33000, 40000, 70000};
-    static const int all[] = {0, TCACHE_NONE, LG_ALIGN(5), LG_ALIGN(6) | TCACHE_NONE, LG_ALIGN(12),
-                              LG_ALIGN(15),  LG_ALIGN(16),
-                              LG_ALIGN(17)};
+    static const int all[] = {
+        0, TCACHE_NONE, LG_ALIGN(5), LG_ALIGN(6) | TCACHE_NONE, LG_ALIGN(12), LG_ALIGN(15), LG_ALIGN(16), LG_ALIGN(17)};
     enum { NEIGHBOURS = 16 };
     for (size_t s = 0; s < COUNT_OF(those); s++) {
         for (size_t f = 0; f < COUNT_OF(all) * COUNT_OF(all); f++) {
