@@ -70,8 +70,15 @@ def _told() -> tuple[str, str]:
     return metadata.version("hakmem"), platform.machine()
 
 
-def _run(turn: Turn, hashes: Mapping[Allocator, str], settings: Mapping[str, str]) -> Outcome:
-    """With the libraries that were sent, and the settings of whoever sent them in place of the worker's."""
+def _differ(there: tuple[str, str], here: tuple[str, str]) -> str:
+    return "has {}, and here is {}".format(*(" on ".join(one) for one in (there, here)))
+
+
+def _run(turn: Turn, hashes: Mapping[Allocator, str], settings: Mapping[str, str], needed: tuple[str, str]) -> Outcome:
+    """With the libraries that were sent, and the settings of whoever sent them in place of the worker's. It may have
+    come after the others were looked at."""
+    if _told() != needed:
+        raise LabError(f"it {_differ(_told(), needed)}")
     worker = distributed.get_worker()
 
     def sent(allocator: Allocator) -> Allocator:
@@ -117,10 +124,12 @@ class Cluster:
         self._unable: set[str] = set()  # addresses of workers that could not run a round
 
     def machines(self) -> dict[str, str]:
-        """Names by address. A worker without a name is called by its address."""
-        workers = self._client.scheduler_info().get("workers")
-        if workers is None:
+        """Names by address. A worker without a name is called by its address. The scheduler is asked for all of them:
+        what the client knows by itself has the first few in some versions, and at moments none."""
+        scheduler = self._client.scheduler
+        if scheduler is None or self._client.status != "running":
             raise ConnectionError("the connection to the scheduler is lost")
+        workers = self._client.sync(scheduler.identity, n_workers=-1)["workers"]
         return {
             address: str(facts["name"]) for address, facts in workers.items() if facts["resources"].get(RESOURCE, 0) > 0
         }
@@ -156,7 +165,7 @@ class Cluster:
         hashes = {key: value for key, value in self._hashes.items()}
         settings = process.caller_settings()
         where: dict[str, Any] = {"workers": [address], "allow_other_workers": False, "resources": {RESOURCE: 1}}
-        return self._client.submit(_run, turn, hashes, settings, pure=False, retries=0, **where)
+        return self._client.submit(_run, turn, hashes, settings, _told(), pure=False, retries=0, **where)
 
     def _wait(self, futures: list[distributed.Future[Outcome]]) -> None:
         if not futures:
@@ -218,8 +227,7 @@ def connected(address: str) -> Iterator[Cluster]:
             raise LabError(f"--on {address}: its workers don't have this laboratory: {error}") from None
         for worker, own in told.items():
             if own != _told():
-                theirs, here = (" on ".join(one) for one in (own, _told()))
-                raise LabError(f"--on {address}: {machines[worker]} has {theirs}, and here is {here}")
+                raise LabError(f"--on {address}: {machines[worker]} {_differ(own, _told())}")
         yield cluster
 
 

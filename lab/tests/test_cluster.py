@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import dask
 import distributed
 import pytest
 from click.testing import CliRunner
@@ -209,6 +210,30 @@ def test_a_machine_without_the_library_that_was_sent_is_left_out(tmp_path: Path)
         place._client.run(forget, workers=[address for address, name in place.machines().items() if name == "bare"])
         done = measure.measure([measure.CommandCase(("true",))], hakmem, 6, warmup=1, place=place)
     assert (done.rounds, {*done.blocks}, done.failures) == (6, {"good"}, [])
+
+
+def test_a_machine_with_another_laboratory_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that comes, or becomes so, when the others have been looked at already."""
+    changes, preload = tmp_path / "changes", tmp_path / "preload.py"
+    preload.write_text(
+        f"import os, platform\nchanges = {str(changes)!r}\n"
+        "platform.machine = lambda own=platform.machine: 'another' if os.path.exists(changes) else own()\n"
+    )
+    with started(tmp_path, own={}, another={"DASK_DISTRIBUTED__WORKER__PRELOAD": str([str(preload)])}) as machines:
+        with places.opened(machines.address) as place:
+            changes.touch()
+            done = measure.measure([measure.CommandCase(("true",))], sides(), 4, warmup=0, place=place)
+        assert {*done.blocks} == {"own"} and done.rounds == 4
+        with pytest.raises(LabError, match="another has .* on another, and here is "), places.opened(machines.address):
+            pass
+    said = capfd.readouterr().err
+    assert "another is left out, by LabError: it has " in said and " on another, and here is " in said
+
+
+def test_all_machines_are_there_at_any_moment(three: Machines) -> None:
+    with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}):
+        with cluster.connected(three.address) as place:
+            assert all(len(place.machines()) == 3 for _ in range(1000))
 
 
 def test_a_lost_scheduler_loses_no_round_that_was_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
