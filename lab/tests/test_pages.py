@@ -173,7 +173,7 @@ def test_the_load_of_the_guide_ends_where_another_program_has_its_port(tmp_path:
             (tmp_path / name).write_text(body.replace("8123", str(other.server_port)))
         done = subprocess.run([sys.executable, "load.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
         other.shutdown()
-    assert done.returncode == 1 and done.stderr.endswith("the service has ended by itself\n")
+    assert done.returncode == 1 and done.stderr.endswith("the port is another program's\n")
 
 
 def test_the_example_of_pins_is_one(tmp_path: Path) -> None:
