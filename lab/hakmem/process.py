@@ -18,6 +18,7 @@ import hashlib
 import math
 import os
 import re
+import secrets
 import select
 import shlex
 import shutil
@@ -313,8 +314,9 @@ def run(
     words = [str(word) for word in command]
     base = dict(os.environ if environment is None else environment)
     expect_program(words, base)
-    folder = Path(tempfile.mkdtemp(prefix="hakmem-run-"))
-    try:
+    folder = Path(tempfile.gettempdir(), f"hakmem-run-{secrets.token_hex(8)}")
+    try:  # a signal may end this at any moment, also right after the folder is made
+        folder.mkdir(0o700)
         own = {**allocator.settings, **(settings or {})}
         if base.get(TUNABLES) and TUNABLES in own:
             own[TUNABLES] = f"{base[TUNABLES]}:{own[TUNABLES]}"

@@ -738,3 +738,17 @@ def test_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RunError):
         run(["sleep", "60"], glibc(), timeout_s=0.1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_right_after_its_folder_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path.mkdir
+
+    def interrupted(folder: Path, mode: int = 0o777) -> None:
+        made(folder, mode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        run(["true"], glibc())
+    assert list(tmp_path.iterdir()) == []
