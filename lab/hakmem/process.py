@@ -685,6 +685,8 @@ def read_witnesses(folder: Path) -> list[Process]:
     found: list[Process] = []
     for start in sorted(folder.glob("*.start"), key=lambda path: [int(part) for part in path.stem.split(".")]):
         facts = dict(line.split(" ", 1) for line in start.read_text(errors="replace").splitlines() if " " in line)
+        if not facts:
+            continue  # it was ended just before it had said something
         files = {facts.get(name, "unknown") for name in ("malloc", "calloc", "realloc", "free")}
         malloc = files.pop() if len(files) == 1 and facts.get("owned") != "no" else "mixed"
         end = start.with_suffix(".end")

@@ -752,3 +752,10 @@ def test_a_signal_right_after_its_folder_is_made_leaves_none(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         run(["true"], glibc())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_was_ended_before_it_had_said_anything_is_none(tmp_path: Path) -> None:
+    """As one that a run has left behind, right after it began."""
+    (tmp_path / "5.0.start").touch()
+    (tmp_path / "6.0.start").write_text("malloc /a\ncalloc /a\nrealloc /a\nfree /a\nprogram /b\n")
+    assert [one.pid for one in process.read_witnesses(tmp_path)] == [6]
