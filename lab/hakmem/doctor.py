@@ -184,7 +184,8 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     path = " -> ".join(str(program.file) for program in programs)
     cleans = programs[-1].cleans
     if why:
-        yield problem("command", why, takeover.BEHIND if cleans else BUILD_OTHERWISE)
+        otherwise = "" if ctl.has_note(str(programs[-1].file)) else BUILD_OTHERWISE  # it has hakmem already
+        yield problem("command", why, takeover.BEHIND if cleans else otherwise)
         return
     unasked = [f"{program.file}: {whose}: not asked" for program in programs if (whose := takeover.strangers(program))]
     yield from (note("command", fact, "`hakmem run` asks it, and then runs the program") for fact in unasked)

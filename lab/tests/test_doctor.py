@@ -256,7 +256,8 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sudo = compile_c(tmp_path / "sudo", PRINTS)
     assert levels(str(sudo)) == {"command": "ok", "what it starts": "note"}
     monkeypatch.setattr(takeover, "gains_rights", lambda file: "setuid")
-    for program, advice in ((sudo, takeover.BEHIND), (private, doctor.BUILD_OTHERWISE)):
+    crate = compile_c(tmp_path / "crate", PRINTS + NOTED)
+    for program, advice in ((sudo, takeover.BEHIND), (private, doctor.BUILD_OTHERWISE), (crate, "")):
         (finding,) = doctor.of_command([str(program)], native.library(), dict(os.environ))
         assert (finding.level, finding.advice) == ("problem", advice)
 
