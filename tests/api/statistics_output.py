@@ -441,7 +441,7 @@ def copies(library: Path, schema: Json, folder: Path) -> None:
     """Of two that are preloaded, or of one that is where the program is linked with hakmem, the first has malloc: it
     writes what settings ask for, and the other nothing over it. Threads are that one's, too."""
     other = folder / "other.so"
-    secure = library.with_name(library.name.replace("libhakmem", "libhakmem-secure", 1))
+    linked, secure = sys.argv[4:]
     shutil.copy(library, other)
     written, profile = folder / "statistics", folder / "profile"
     asked = {"STATS": f"json:{written}", "HEAP_PROFILE": f"1:{profile}", "HEAP_PROFILE_INTERVAL": "1K"}
@@ -462,7 +462,7 @@ def copies(library: Path, schema: Json, folder: Path) -> None:
         expect(names.count("hakmem-ctl\n") == 1, f"{first}, then {second}: {names}")
         expect(program.end() == (0, ""), f"{first}, then {second}: it did not end well")
         check(f"{first}, then {second}")
-    done = subprocess.run([sys.argv[4], "works"], env=environment(library, **asked), timeout=LIMIT_S)
+    done = subprocess.run([linked, "works"], env=environment(library, **asked), timeout=LIMIT_S)
     expect(done.returncode == 0, f"{done}")
     check("linked, and preloaded")
 

@@ -98,9 +98,13 @@ class Workshop:
         self.seconds: dict[tuple[str, ...], float] = {}
 
     def make(self, test: str) -> bool:
-        """The test's program, and the library that it may preload."""
-        program, library = Path(self.tests[test][0]), "hakmem_secure" if "secure" in test else "hakmem_shared"
-        targets = [program.name, library] if program.is_relative_to(self.build) else [library]
+        """The programs and libraries that the test's command names, and the library that it may preload."""
+        targets = {"hakmem_secure" if "secure" in test else "hakmem_shared"}
+        for path in map(Path, self.tests[test]):
+            if not path.is_relative_to(self.build) or path.is_dir():
+                continue
+            library = "hakmem_secure" if "secure" in path.name else "hakmem_shared"
+            targets.add(library if ".so" in path.name else path.name)
         built = subprocess.run(["cmake", "--build", self.build, "--target", *targets], capture_output=True, text=True)
         if built.returncode != 0:
             print(built.stdout[-2000:])

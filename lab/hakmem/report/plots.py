@@ -267,7 +267,7 @@ def shares(section: Shares, name: str) -> str:
         axes.set_xlim(0, max(abs(share.value) / section.whole for share in section.shares) or 1)
         axes.set_ylim(len(section.shares) - 0.5, -0.5)
         axes.yaxis.set_major_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda mark, _: f"{mark:.0%}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda mark, _: f"{100 * mark:g}%"))
         axes.grid(axis="x")
         axes.set_xlabel(f"of {words.amount(section.whole, section.unit)}")
         return canvas.svg(figure, name, section.title, "; ".join(said))
