@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the wheel of build/packages into an environment of its own, without extras, and uses it. With that for musl, a
-# program of musl runs on hakmem. Those of another processor are unpacked, and programs run on their libraries under qemu.
+# Installs the wheel of build/packages into an environment of its own, without extras, and uses it; so it does in a new root
+# of this system's release. With that for musl, a program of musl runs on hakmem. Those of another processor are unpacked, and programs run on their libraries under qemu.
 . "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
 
 newest_glibc=28 # 2.28; of any wheel
@@ -36,6 +36,20 @@ expect() {
 }
 expect "--html needs jinja2 and matplotlib: pip install 'hakmem[plots]'" "$hakmem" compare --html page.html -- true
 expect "hakmem profile needs jinja2 and numpy and protobuf: pip install 'hakmem[profile]'" "$hakmem" profile -- true
+
+# In a root that has Python alone, and nothing to compile with.
+. /etc/os-release
+made=$(wheel "$(uname -m)")
+setup=()
+for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
+    [ ! -f $file ] || setup+=("--customize-hook=upload $file $file")
+done
+mmdebstrap --quiet --variant=apt --format=null --dpkgopt=force-unsafe-io --include=python3-venv,ca-certificates "${setup[@]}" \
+    --customize-hook="copy-in $made /mnt" --customize-hook="chroot \"\$1\" sh -ec 'python3 -m venv /mnt/v
+        /mnt/v/bin/pip install --disable-pip-version-check /mnt/$(basename "$made")
+        /mnt/v/bin/hakmem run -- python3 -c pass
+        /mnt/v/bin/hakmem run -- grep -c hakmem/native/libhakmem.so /proc/self/maps
+        /mnt/v/bin/hakmem compare -n 2 --warmup 0 -- python3 -c pass'" "$VERSION_CODENAME"
 
 "$work/bin/pip" install --disable-pip-version-check "$(wheel "$(uname -m)")[plots,profile,serve]"
 "$hakmem" compare -n 2 --warmup 0 --html page.html -- true
