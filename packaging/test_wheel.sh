@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the wheel of build/packages into an environment of its own, without extras, and uses it; so it does in a new root
-# of this system's release. With that for musl, a program of musl runs on hakmem. Those of another processor are unpacked, and programs run on their libraries under qemu.
+# of this system's release, or of another one, which is given as mmdebstrap takes it (SUITE TARGET MIRROR...). With that for musl, a program of musl runs on hakmem. Those of another processor are unpacked, and programs run on their libraries under qemu.
 . "$(dirname "${BASH_SOURCE[0]}")/facts.sh"
 
 newest_glibc=28 # 2.28; of any wheel
@@ -49,7 +49,7 @@ mmdebstrap --quiet --variant=apt --format=null --dpkgopt=force-unsafe-io --inclu
         /mnt/v/bin/pip install --disable-pip-version-check /mnt/$(basename "$made")
         /mnt/v/bin/hakmem run -- python3 -c pass
         /mnt/v/bin/hakmem run -- grep -c hakmem/native/libhakmem.so /proc/self/maps
-        /mnt/v/bin/hakmem compare -n 2 --warmup 0 -- python3 -c pass'" "$VERSION_CODENAME"
+        /mnt/v/bin/hakmem compare -n 2 --warmup 0 -- python3 -c pass'" "${@:-$VERSION_CODENAME}"
 
 "$work/bin/pip" install --disable-pip-version-check "$(wheel "$(uname -m)")[plots,profile,serve]"
 "$hakmem" compare -n 2 --warmup 0 --html page.html -- true
