@@ -65,6 +65,7 @@ MODES = {
 NO_RESULT = {"run", "ctl", "learn", "profile", "record", "peers install", "serve"}  # on standard output as a table
 
 LONGEST_S = 1.0  # then Ctrl-C
+REFUSES_S = 30.0  # a refusal comes at once, but for a busy machine
 HAKMEM = [sys.executable, "-m", "hakmem"]
 NOBODY = 65534
 
@@ -180,13 +181,15 @@ def test_a_place_is_for_one_result(name: str, words_of: dict[str, list[str]], tm
     if len(written) == 2:
         for place, said in (("-", "standard output"), ("x", "that file")):
             call = [*first, *(word for option in written for word in (option, place)), *rest[0]]
-            ends(call, tmp_path).expect_refusal(f"{said} is another option's already")
+            ends(call, tmp_path, after_s=REFUSES_S).expect_refusal(f"{said} is another option's already")
 
 
 @every_call
 def test_standard_output_is_closed(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     if name.split()[0] != "run":
-        ends(words_of[name], tmp_path, shell='exec "$@" >&-').expect_refusal("standard output is closed")
+        ends(words_of[name], tmp_path, shell='exec "$@" >&-', after_s=REFUSES_S).expect_refusal(
+            "standard output is closed"
+        )
 
 
 @every_call
@@ -295,7 +298,7 @@ def test_what_it_is_to_write_can_t_be_written(name: str, words_of: dict[str, lis
     (tmp_path / "folder").mkdir()
     for option in files_of(name, is_written=True):
         for bad in ("no/file", "folder", "/proc/self/none"):
-            done = ends([*first, option, bad, *rest[0]], tmp_path)
+            done = ends([*first, option, bad, *rest[0]], tmp_path, after_s=REFUSES_S)
             done.expect_refusal(f"can't write {bad}", f"{bad}' is a directory")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
@@ -322,11 +325,13 @@ def test_who_has_no_rights(name: str, words_of: dict[str, list[str]], tmp_path: 
     words, own = words_of[name], words_of[name][: name.count(" ") + 1]
     ends(words, closed, shell=powerless).expect_no_traceback()
     for option in files_of(name, is_written=True):
-        done = ends([*own, option, "file", *words[len(own) :]], closed, shell=powerless)
+        done = ends([*own, option, "file", *words[len(own) :]], closed, shell=powerless, after_s=REFUSES_S)
         done.expect_refusal("can't write file: Permission denied")
     if name in ("ctl", "explain", "top"):
         with strangers() as pid:
-            ends([*own, str(pid)], closed, shell=powerless).expect_refusal("belongs to nobody", "another user's")
+            ends([*own, str(pid)], closed, shell=powerless, after_s=REFUSES_S).expect_refusal(
+                "belongs to nobody", "another user's"
+            )
 
 
 ENDLESS = "/dev/zero"
@@ -374,17 +379,17 @@ def test_an_option_that_it_does_not_have(name: str, words_of: dict[str, list[str
     """Not taken for the command to run."""
     own = name.count(" ") + 1
     words = words_of[name]
-    ends([*words[:own], "--nosuch", *words[own:]], tmp_path).expect_refusal("No such option")
+    ends([*words[:own], "--nosuch", *words[own:]], tmp_path, after_s=REFUSES_S).expect_refusal("No such option")
 
 
 @pytest.mark.parametrize("name", ["explain", "pins", "ctl"])
 def test_an_option_behind_a_process(name: str, tmp_path: Path) -> None:
     """Not taken for an argument of a command 1."""
-    ends([name, "1", "--json", "x"], tmp_path).expect_refusal("options stand before PID")
+    ends([name, "1", "--json", "x"], tmp_path, after_s=REFUSES_S).expect_refusal("options stand before PID")
 
 
 @pytest.mark.parametrize(
     "words", [["nosuch"], ["--nosuch"], ["\udcff"], [""], ["adapt", "nosuch"], ["peers", "nosuch"]]
 )
 def test_garbage_in_place_of_a_command(words: list[str], tmp_path: Path) -> None:
-    ends(words, tmp_path).expect_refusal("nosuch", "No such command")
+    ends(words, tmp_path, after_s=REFUSES_S).expect_refusal("nosuch", "No such command")
