@@ -127,11 +127,7 @@ class DelayedCase:
         if found is None:
             raise LabError(f"{self.command[0]} asked its allocator for nothing, or has no address space left to count")
         values = {**values_of(run), **found.values()}
-        unseen = tuple(
-            f"{name}, which it started, left no proof of its malloc (static, setuid, or with another environment): "
-            "its calls are not counted"
-            for name in run.unproved
-        )
+        unseen = run.without_proof("its calls are not counted")
         return Sample(values, run.digest(), full_size=run.wall_s >= 1, units=UNITS, remarks=unseen), found
 
 

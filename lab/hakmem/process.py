@@ -124,11 +124,7 @@ class Run:
         children = (one for one in self.processes if one.pid != self.pid)
         others = {os.path.basename(one.program) for one in children if not is_allocator(one.malloc, allocator)}
         own = f"programs that it started ran on another malloc than what is compared: {', '.join(sorted(others))}"
-        silent = [
-            f"{name}, which it started, left no proof of its malloc (static, setuid, or with another environment): "
-            "its share of the figures may be of another malloc than what is compared"
-            for name in self.unproved
-        ]
+        silent = self.without_proof("its share of the figures may be of another malloc than what is compared")
         left = "processes of it went on when it had ended: they were ended, and are in no figure"
         usual = {
             f"{os.path.basename(one.program)} is linked with {one.behind}: where nothing is preloaded, "
@@ -140,9 +136,14 @@ class Run:
         return (
             *said,
             *([own] if others else []),
-            *(silent if allocator.library is not None else []),  # the C library is what they have anyway
+            *(silent if allocator.library is not None else ()),  # the C library is what they have anyway
             *([left] if self.left_behind else []),
         )
+
+    def without_proof(self, consequence: str) -> tuple[str, ...]:
+        """A remark for each program that left no proof, on what follows from that."""
+        why = "left no proof of its malloc (static, setuid, or with another environment)"
+        return tuple(f"{name}, which it started, {why}: {consequence}" for name in self.unproved)
 
     def _beside_malloc(self) -> Iterator[str]:
         """Allocators of its programs that no preload reaches."""
