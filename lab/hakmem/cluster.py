@@ -75,8 +75,8 @@ def _differ(there: tuple[str, str], here: tuple[str, str]) -> str:
 
 
 def _run(turn: Turn, hashes: Mapping[Allocator, str], settings: Mapping[str, str], needed: tuple[str, str]) -> Outcome:
-    """With the libraries that were sent, and the settings of whoever sent them in place of the worker's. The worker may have
-    come after the others were looked at."""
+    """With the libraries that were sent, and the settings of whoever sent them in place of the worker's. The worker
+    may have come after the others were looked at."""
     if _told() != needed:
         raise LabError(f"it {_differ(_told(), needed)}")
     worker = distributed.get_worker()
