@@ -42,7 +42,7 @@ static HAK_COLD void *out_of_memory(void) {
     return NULL;
 }
 
-enum { RECLAIM_AGAIN_MS = 100 }; /* after it found nothing in heaps of other threads */
+enum { RECLAIM_AGAIN_MS = 100 }; /* after a thorough search found nothing */
 
 /* ---- Refill and flush -------------------------------------------------------------------------------------------- */
 
@@ -162,24 +162,24 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
-static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of use */
+static HAK_ATOMIC(uint64_t) searched_in_vain_ms; /* 0: the last time it was of use */
 
 /* The kernel has no more. What heaps keep free as blocks of other sizes, slabs and units is made free for all, and kept
- * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
- * limit does not wait for that each time. */
+ * mappings go back; then the caller tries once more. What other threads keep takes a fence, and what lies behind runs a
+ * look at each of them: a program that lives at its limit does not wait for that each time. */
 static HAK_COLD void reclaim(size_t want_bytes) {
-    uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
-    bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
+    uint64_t vain_ms = hak_atomic_load(&searched_in_vain_ms, relaxed);
+    bool is_thorough = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
-    hak_purge_reclaim(heap, drains, want_bytes);
-    if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
+    hak_purge_reclaim(heap, is_thorough, want_bytes);
+    if (is_thorough) hak_atomic_store(&searched_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
 }
 
 /* What came of it. */
 static HAK_COLD void *reclaimed(void *block) {
     if (block == NULL) return out_of_memory();
-    hak_atomic_store(&drained_in_vain_ms, 0, relaxed);
+    hak_atomic_store(&searched_in_vain_ms, 0, relaxed);
     return block;
 }
 
@@ -190,7 +190,7 @@ static bool may_reclaim(size_t bytes) {
 }
 
 /* The last request above a SuperSlab that was refused after all that: its units above, and below them what had changed
- * by then; and when other heaps were drained for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after
+ * by then; and when all was searched for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after
  * that at most, as large a one asks the kernel only. */
 static HAK_ATOMIC(uint64_t) vain_request, vain_request_ms;
 
@@ -216,7 +216,7 @@ static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool cl
     reclaim(size + alignment);
     void *block = hak_large_alloc(size, alignment, clear);
     if (block == NULL && size > HAK_SUPER_SLAB_BYTES && alignment <= HAK_UNIT_BYTES) {
-        hak_atomic_store(&vain_request_ms, hak_atomic_load(&drained_in_vain_ms, relaxed), relaxed);
+        hak_atomic_store(&vain_request_ms, hak_atomic_load(&searched_in_vain_ms, relaxed), relaxed);
         hak_atomic_store(&vain_request, make_request(size, changes), relaxed);
     }
     return reclaimed(block);

@@ -331,15 +331,21 @@ static void *fill_and_empty(void *unused) {
     return unused;
 }
 
-/* malloc gives NULL only when malloc_trim would not have helped, whoever has what is free. */
+/* malloc gives NULL only when malloc_trim would not have helped, whoever has what is free; but for a tenth of a second
+ * after it looked everywhere in vain. */
 static void kept_by_others(void) {
+    static const struct timespec a_tenth = {.tv_nsec = 110 * 1000 * 1000};
     pthread_t threads[THREADS];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 * KIB); /* while the first ones fill the memory */
     pthread_barrier_init(&freed, NULL, THREADS + 1);
     pthread_barrier_init(&tried, NULL, THREADS + 1);
-    for (int i = 0; i < THREADS; i++) EXPECT(pthread_create(&threads[i], NULL, fill_and_empty, NULL) == 0, "no thread");
+    for (int i = 0; i < THREADS; i++) EXPECT(pthread_create(&threads[i], &attributes, fill_and_empty, NULL) == 0, "no thread");
     pthread_barrier_wait(&freed);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct list list = {0};
+        nanosleep(&a_tenth, NULL);
         fill_with(&list, i);
         size_t bytes = list.bytes;
         malloc_trim(0);
