@@ -96,7 +96,7 @@ static HAK_MISS void *resize_large(const struct hak_place *place, size_t size, c
 void *hak_realloc(void *block, size_t size) {
     if (block == NULL) return hak_malloc(size);
     if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
-    struct hak_place place = hak_front_place_of(block, "realloc");
+    struct hak_place place = hak_front_place_to_resize(block, "realloc");
     if (size == 0) {
         hak_front_free(block, HAK_FROM_MALLOC);
         return NULL;

@@ -30,6 +30,25 @@ bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const
     return false;
 }
 
+bool hak_heap_has_newest(const struct hak_heap *heap, uint32_t size_class, const void *block) {
+    enum { PAIRS = 16 };
+    void **top = hak_owned_get(&heap->bins[size_class].top), **lowest = hak_heap_lowest(heap, size_class);
+    if (HAK_LIKELY(top - lowest >= (ptrdiff_t)2 * PAIRS)) {
+        const hak_address_pair *pairs = (const hak_address_pair *)(const void *)(top - 2 * PAIRS);
+        hak_address_pair wanted = {(uintptr_t)block, (uintptr_t)block};
+        uintptr_t found = 0;
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            hak_address_pair difference = pairs[i] ^ wanted;
+            found |= (difference[0] == 0) | (difference[1] == 0);
+        }
+        return found != 0;
+    }
+    while (top > lowest)
+        if (*--top == block) return true;
+    return false;
+}
+
 static bool keeps(const struct hak_heap *heap, uint32_t size_class, const void *block) {
     return hak_heap_has_cached(heap, size_class, block) || (HAK_SECURE && hak_quarantine_has(heap, size_class, block));
 }
