@@ -545,15 +545,12 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     return place;
 }
 
-static bool is_held_here(const struct hak_place *place, const struct hak_heap *heap) {
-    return hak_atomic_load(&place->slab->state, relaxed) == hak_slab_state(HAK_SLAB_HELD, heap->number);
-}
-
 /* The thread's own heap has taken the block ahead, to hand it out. No drainer moves what it has claimed meanwhile. */
 static HAK_COLD bool is_claimed_here(const struct hak_place *place) {
     struct hak_heap *heap = hak_thread_attach();
     if (heap == NULL || !hak_heap_begin_moment(heap)) return false;
-    bool is_claimed = is_held_here(place, heap) && hak_pool_has_claimed(place);
+    bool is_held = hak_atomic_load(&place->slab->state, relaxed) == hak_slab_state(HAK_SLAB_HELD, heap->number);
+    bool is_claimed = is_held && hak_pool_has_claimed(place);
     hak_heap_end_moment(heap);
     return is_claimed;
 }
@@ -565,14 +562,17 @@ static HAK_COLD bool is_free_small(const struct hak_place *place, const void *bl
            hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
 
-/* As far as a short look tells: at the block's bit, the newest in the thread's own bin, and what its heap has claimed,
- * which a drainer may be changing: so a second look confirms it. */
+/* As far as what the processor has at hand tells: the newest blocks in the thread's bin, and the slab that fills it.
+ * Not in a signal handler that has interrupted a slow path, which may be moving them. */
 static bool is_free_nearby(const struct hak_place *place, const void *block) {
-    const struct hak_heap *heap = hak_thread_heap;
-    if (hak_pool_has_free(block, place->size_class)) return true;
-    if (hak_atomic_load(&heap->busy, relaxed) != 0) return false; /* in a signal handler */
-    if (hak_heap_has_newest(heap, hak_plain_class(place->size_class), block)) return true;
-    return is_held_here(place, heap) && HAK_UNLIKELY(hak_pool_has_claimed(place)) && is_claimed_here(place);
+    struct hak_heap *heap = hak_thread_heap;
+    uint32_t size_class = hak_plain_class(place->size_class);
+    if (hak_atomic_load(&heap->busy, relaxed) != 0 || !hak_heap_begin_moment(heap)) return false;
+    bool is_free = hak_heap_has_newest(heap, size_class, block);
+    if (place->slab == heap->partial[size_class].first)
+        is_free = is_free || hak_pool_has_free(block, size_class) || hak_pool_has_claimed(place);
+    hak_heap_end_moment(heap);
+    return is_free;
 }
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
@@ -595,7 +595,10 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
     struct hak_bin *bin = &heap->bins[size_class];
     bool is_for_frees = false;
     hak_heap_close_bin(heap, size_class);
-    if (HAK_UNLIKELY(hak_heap_has_newest(heap, size_class, block) || hak_pool_has_free(block, size_class)))
+    /* One of the newest, or of an empty bin one that was until it was flushed. */
+    bool is_free = hak_heap_cached(heap, size_class) != 0 ? hak_heap_has_newest(heap, size_class, block)
+                                                          : hak_pool_has_free(block, size_class);
+    if (HAK_UNLIKELY(is_free))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
     const struct hak_slots *slots = &heap->slots[size_class];
     if (slots->end == NULL || hak_owned_get(&bin->top) == slots->end) is_for_frees = make_room(heap, size_class);

@@ -41,7 +41,7 @@ void hak_front_begin_round(void);
 struct hak_place hak_front_place_of(const void *block, const char *function);
 
 /* The same for who is about to resize the block. Where hak_front_place_of knows nothing of free blocks, this one looks
- * where one may be, as far as that takes no time: misuse of `function` when it is there. */
+ * where one may be at hand: misuse of `function` when it is there. */
 struct hak_place hak_front_place_to_resize(const void *block, const char *function);
 
 #endif
