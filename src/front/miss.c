@@ -588,7 +588,7 @@ static HAK_COLD bool is_free_small(const struct hak_place *place, const void *bl
            hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
 
-/* As far as what the processor has at hand tells. Not in a signal handler that has interrupted a slow path, which may be
+/* As far as what the processor has at hand tells. Not in a signal handler that has interrupted a slow path: that may be
  * moving blocks. */
 static bool is_free_nearby(const struct hak_place *place, const void *block) {
     const struct hak_heap *heap = hak_thread_heap;
