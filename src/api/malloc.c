@@ -96,15 +96,17 @@ static HAK_MISS void *resize_large(const struct hak_place *place, size_t size, c
 void *hak_realloc(void *block, size_t size) {
     if (block == NULL) return hak_malloc(size);
     if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
-    struct hak_place place = hak_front_place_of(block, "realloc");
+    struct hak_place place = hak_front_place_to_resize(block, "realloc");
     if (size == 0) {
         hak_front_free(block, HAK_FROM_MALLOC);
         return NULL;
     }
     HAK_WALKABLE();
     if (hak_place_is_large(&place)) return resize_large(&place, size, HAK_CALLER());
-    /* In place while it fits and at most half of it would be wasted. */
+    /* In place while it fits and at most half of it would be wasted. One between guards ends where its guard is, or
+     * what is looked at. */
     bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
+    if (HAK_UNLIKELY(place.kind == HAK_PLACE_GUARDED)) stays = size == place.bytes;
     return stays ? block : move_block(&place, size, HAK_CALLER());
 }
 

@@ -104,7 +104,7 @@ static void *move_as_asked(void *block, size_t had, size_t size, int flags) {
 void *hak_rallocx(void *block, size_t size, int flags) {
     HAK_WALKABLE();
     if (block == NULL) return hak_mallocx(size, flags);
-    size_t had = hak_front_place_of(block, "rallocx").bytes, kept = size < had ? size : had;
+    size_t had = hak_front_place_to_resize(block, "rallocx").bytes, kept = size < had ? size : had;
     if (size == 0) size = 1; /* realloc would free the block */
     void *resized = suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, size, flags);
     if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, resized == block ? had : kept);

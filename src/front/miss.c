@@ -42,7 +42,7 @@ static HAK_COLD void *out_of_memory(void) {
     return NULL;
 }
 
-enum { RECLAIM_AGAIN_MS = 100 }; /* after a thorough search found nothing */
+enum { RECLAIM_AGAIN_MS = 100 }; /* after a search found nothing */
 
 /* ---- Refill and flush -------------------------------------------------------------------------------------------- */
 
@@ -162,24 +162,36 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
 
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
-static HAK_ATOMIC(uint64_t) searched_in_vain_ms; /* 0: the last time it was of use */
+static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of use */
 
 /* The kernel has no more. What heaps keep free as blocks of other sizes, slabs and units is made free for all, and kept
- * mappings go back; then the caller tries once more. What other threads keep takes a fence, and what lies behind runs a
- * look at each of them: a program that lives at its limit does not wait for that each time. */
-static HAK_COLD void reclaim(size_t want_bytes) {
-    uint64_t vain_ms = hak_atomic_load(&searched_in_vain_ms, relaxed);
-    bool is_thorough = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
+ * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
+ * limit does not wait for that each time. */
+static HAK_COLD void reclaim(size_t want_bytes, bool everywhere) {
+    uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);
+    bool drains = vain_ms == 0 || hak_os_clock_ms() - vain_ms >= RECLAIM_AGAIN_MS;
     struct hak_heap *heap = enter();
-    hak_purge_reclaim(heap, is_thorough, want_bytes);
-    if (is_thorough) hak_atomic_store(&searched_in_vain_ms, hak_os_clock_ms(), relaxed);
+    hak_purge_reclaim(heap, drains, everywhere, want_bytes);
+    if (drains) hak_atomic_store(&drained_in_vain_ms, hak_os_clock_ms(), relaxed);
     if (heap != NULL) leave(heap);
+}
+
+/* When the last look behind all runs was in vain; 0: it was of use. */
+static HAK_ATOMIC(uint64_t) looked_in_vain_ms;
+
+/* After a search: true when one more is to look everywhere. */
+static HAK_COLD bool looks_further(const void *block, bool *everywhere) {
+    uint64_t now_ms = hak_os_clock_ms(), vain_ms = hak_atomic_load(&looked_in_vain_ms, relaxed);
+    if (*everywhere) hak_atomic_store(&looked_in_vain_ms, block == NULL ? now_ms : 0, relaxed);
+    if (*everywhere || block != NULL) return false;
+    *everywhere = vain_ms == 0 || now_ms - vain_ms >= RECLAIM_AGAIN_MS;
+    return *everywhere;
 }
 
 /* What came of it. */
 static HAK_COLD void *reclaimed(void *block) {
     if (block == NULL) return out_of_memory();
-    hak_atomic_store(&searched_in_vain_ms, 0, relaxed);
+    hak_atomic_store(&drained_in_vain_ms, 0, relaxed);
     return block;
 }
 
@@ -190,7 +202,7 @@ static bool may_reclaim(size_t bytes) {
 }
 
 /* The last request above a SuperSlab that was refused after all that: its units above, and below them what had changed
- * by then; and when all was searched for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after
+ * by then; and when other heaps were drained for it. While nothing more has changed, and for RECLAIM_AGAIN_MS after
  * that at most, as large a one asks the kernel only. */
 static HAK_ATOMIC(uint64_t) vain_request, vain_request_ms;
 
@@ -213,10 +225,14 @@ static bool is_in_vain(size_t size) {
 static HAK_COLD void *alloc_large_at_last(size_t size, size_t alignment, bool clear) {
     if (!may_reclaim(size)) return out_of_memory();
     uint64_t changes = hak_purge_count_changes();
-    reclaim(size + alignment);
-    void *block = hak_large_alloc(size, alignment, clear);
+    bool everywhere = false;
+    void *block;
+    do {
+        reclaim(size + alignment, everywhere);
+        block = hak_large_alloc(size, alignment, clear);
+    } while (looks_further(block, &everywhere));
     if (block == NULL && size > HAK_SUPER_SLAB_BYTES && alignment <= HAK_UNIT_BYTES) {
-        hak_atomic_store(&vain_request_ms, hak_atomic_load(&searched_in_vain_ms, relaxed), relaxed);
+        hak_atomic_store(&vain_request_ms, hak_atomic_load(&drained_in_vain_ms, relaxed), relaxed);
         hak_atomic_store(&vain_request, make_request(size, changes), relaxed);
     }
     return reclaimed(block);
@@ -332,8 +348,13 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
 
 HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller) {
     if (size <= place->bytes || !may_reclaim(size - place->bytes)) return out_of_memory();
-    reclaim(size - place->bytes);
-    return reclaimed(hak_front_resize_large(place, size, caller));
+    bool everywhere = false;
+    void *resized;
+    do {
+        reclaim(size - place->bytes, everywhere);
+        resized = hak_front_resize_large(place, size, caller);
+    } while (looks_further(resized, &everywhere));
+    return reclaimed(resized);
 }
 
 static void hand_out(void *block, uint32_t size_class) {
@@ -364,8 +385,13 @@ static void *take_one(uint32_t size_class) {
 }
 
 static HAK_COLD void *take_one_at_last(uint32_t size_class) {
-    reclaim(0);
-    return reclaimed(take_one(size_class));
+    bool everywhere = false;
+    void *block;
+    do {
+        reclaim(0, everywhere);
+        block = take_one(size_class);
+    } while (looks_further(block, &everywhere));
+    return reclaimed(block);
 }
 
 /* The end of each slow path that allocates. */
@@ -562,10 +588,25 @@ static HAK_COLD bool is_free_small(const struct hak_place *place, const void *bl
            hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
 
+/* As far as what the processor has at hand tells. Not in a signal handler that has interrupted a slow path: that may be
+ * moving blocks. */
+static bool is_free_nearby(const struct hak_place *place, const void *block) {
+    const struct hak_heap *heap = hak_thread_heap;
+    bool is_settled = hak_atomic_load(&heap->busy, relaxed) == 0;
+    return is_settled && hak_heap_has_newest(heap, hak_plain_class(place->size_class), block);
+}
+
 struct hak_place hak_front_place_of(const void *block, const char *function) {
     struct hak_place place = place_of(block, function, false);
     bool is_known = HAK_SECURE || HAK_UNLIKELY(hak_frees_directly());
     if (is_known && place.kind == HAK_PLACE_SMALL && is_free_small(&place, block, function))
+        hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
+    return place;
+}
+
+struct hak_place hak_front_place_to_resize(const void *block, const char *function) {
+    struct hak_place place = hak_front_place_of(block, function);
+    if (!HAK_SECURE && place.kind == HAK_PLACE_SMALL && HAK_UNLIKELY(is_free_nearby(&place, block)))
         hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
     return place;
 }
@@ -575,8 +616,8 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
     struct hak_bin *bin = &heap->bins[size_class];
     bool is_for_frees = false;
     hak_heap_close_bin(heap, size_class);
-    /* The newest one, or of an empty bin one that was until it was flushed. */
-    bool is_free = hak_heap_cached(heap, size_class) != 0 ? hak_owned_get(&bin->top)[-1] == block
+    /* One of the newest, or of an empty bin one that was until it was flushed. */
+    bool is_free = hak_heap_cached(heap, size_class) != 0 ? hak_heap_has_newest(heap, size_class, block)
                                                           : hak_pool_has_free(block, size_class);
     if (HAK_UNLIKELY(is_free))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);

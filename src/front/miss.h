@@ -40,4 +40,8 @@ void hak_front_begin_round(void);
 /* What `block` is; misuse of `function` when it is not the start of a block. */
 struct hak_place hak_front_place_of(const void *block, const char *function);
 
+/* The same for who is about to resize the block. Where hak_front_place_of knows nothing of free blocks, this one looks
+ * where one may be at hand: misuse of `function` when it is there. */
+struct hak_place hak_front_place_to_resize(const void *block, const char *function);
+
 #endif

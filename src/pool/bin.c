@@ -30,6 +30,24 @@ bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const
     return false;
 }
 
+bool hak_heap_has_newest(const struct hak_heap *heap, uint32_t size_class, const void *block) {
+    enum { PAIRS = 16 };
+    void **top = hak_owned_get(&heap->bins[size_class].top), **lowest = hak_heap_lowest(heap, size_class);
+    if (HAK_LIKELY(top - lowest >= (ptrdiff_t)2 * PAIRS)) {
+        /* By lower halves, of which another block of the class has the same at a distance of 4 GiB only. */
+        typedef uint32_t quad __attribute__((vector_size(16)));
+        const hak_address_pair *pairs = (const hak_address_pair *)(const void *)(top - 2 * PAIRS);
+        hak_address_pair wanted = {(uintptr_t)block, (uintptr_t)block}, found = {0, 0};
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < PAIRS; i++) found |= (hak_address_pair)((quad)pairs[i] == (quad)wanted);
+        if (HAK_LIKELY((uint32_t)(found[0] | found[1]) == 0)) return false;
+        lowest = top - (ptrdiff_t)2 * PAIRS;
+    }
+    while (top > lowest)
+        if (*--top == block) return true;
+    return false;
+}
+
 static bool keeps(const struct hak_heap *heap, uint32_t size_class, const void *block) {
     return hak_heap_has_cached(heap, size_class, block) || (HAK_SECURE && hak_quarantine_has(heap, size_class, block));
 }

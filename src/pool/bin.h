@@ -42,6 +42,11 @@ HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_cla
  * memory is read, whatever its pointers say. */
 HAK_COLD bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block);
 
+/* True if it is among the newest in the bin. For the heap's owner, but not in a signal handler that has interrupted a
+ * slow path. A drainer may be at the bin: he raises `base` before he gives a block to others, so that whoever has got a
+ * block from him sees it above. */
+bool hak_heap_has_newest(const struct hak_heap *heap, uint32_t size_class, const void *block);
+
 /* The heap that has a small block in its bin or in quarantine, as seen from outside; NULL for none. */
 HAK_COLD const struct hak_heap *hak_heap_that_keeps(uint32_t size_class, const void *block);
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "os/os.h"
 #include "pool/bin.h"
@@ -178,8 +179,18 @@ static bool is_filled(const void *block, size_t usable, size_t slack) {
     return difference == 0;
 }
 
+/* The rest of the page that the object ends in is zero, and what follows is as it was filled. */
+static HAK_COLD bool is_cleared_by_kernel(const void *block, size_t usable, size_t slack) {
+    const unsigned char *bytes = block;
+    size_t page_end = hak_align_up((uintptr_t)block + usable, hak_os_page_bytes()) - (uintptr_t)block, at = usable;
+    if (page_end == usable || page_end > usable + slack) return false;
+    while (at < page_end && bytes[at] == 0) at++;
+    return at == page_end && is_filled(block, page_end, usable + slack - page_end);
+}
+
 void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function) {
-    if (HAK_UNLIKELY(!is_filled(block, usable, slack))) report_slack(block, usable, slack_word_for(block), function);
+    if (HAK_LIKELY(is_filled(block, usable, slack)) || is_cleared_by_kernel(block, usable, slack)) return;
+    report_slack(block, usable, slack_word_for(block), function);
 }
 
 void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function) {

@@ -467,15 +467,14 @@ uint64_t hak_purge_count_changes(void) {
  * that differs when something may have changed since there was nothing to unmap. */
 static HAK_ATOMIC(uint64_t) next_to_cut, changes_at_round, sum_in_vain;
 
-/* All around the heap, when the search is thorough, or an eighth of its units may have got tails since the last round;
+/* All around the heap, when that is asked for, or an eighth of its units may have got tails since the last round;
  * else a part. *is_all: there was no tail at all, or no more may be cut. */
-static size_t cut_next_tails(size_t want_bytes, bool is_thorough, uint64_t changes, bool *is_all) {
+static size_t cut_next_tails(size_t want_bytes, bool everywhere, uint64_t changes, bool *is_all) {
     enum { PART_SUPER_SLABS = 16, CHANGES_PER_SUPER_SLAB = HAK_UNITS_PER_SUPER_SLAB / 8 };
     uint64_t at = hak_atomic_load(&next_to_cut, relaxed), all = hak_region_count_super_slabs(), left = all;
     struct cursor next = {(uint32_t)(at >> 32), (uint32_t)at};
     size_t bytes = 0;
-    bool is_round =
-        is_thorough || changes - hak_atomic_load(&changes_at_round, relaxed) >= all * CHANGES_PER_SUPER_SLAB;
+    bool is_round = everywhere || changes - hak_atomic_load(&changes_at_round, relaxed) >= all * CHANGES_PER_SUPER_SLAB;
     if (!is_round && left > PART_SUPER_SLABS) left = PART_SUPER_SLABS;
     bool may_cut;
     for (; (may_cut = hak_page_policy_may_cut()) && left > 0 && bytes < want_bytes; left--)
@@ -488,7 +487,7 @@ static size_t cut_next_tails(size_t want_bytes, bool is_thorough, uint64_t chang
 
 /* Addresses that nobody uses are the kernel's again: those of free units, and of what lies behind runs. So many that a
  * SuperSlab and its tables can be mapped as well, and not all: who lives at a limit would soon map them again. */
-static void unmap_what_is_free(size_t want_bytes, bool is_thorough) {
+static void unmap_what_is_free(size_t want_bytes, bool everywhere) {
     enum { MORE_BYTES = 4 << 20 };
     uint64_t changes = hak_purge_count_changes(), sum = (changes + hak_region_count_super_slabs()) << 32;
     sum |= (uint32_t)(hak_atomic_load(&hak_dirty_units, relaxed) + 1);
@@ -496,22 +495,22 @@ static void unmap_what_is_free(size_t want_bytes, bool is_thorough) {
     want_bytes += MORE_BYTES;
     size_t bytes = hak_region_unmap_units(want_bytes);
     bool is_all = false;
-    if (bytes < want_bytes) bytes += cut_next_tails(want_bytes - bytes, is_thorough, changes, &is_all);
+    if (bytes < want_bytes) bytes += cut_next_tails(want_bytes - bytes, everywhere, changes, &is_all);
     hak_atomic_store(&sum_in_vain, bytes == 0 && is_all ? sum : 0, relaxed);
 }
 
-void hak_purge_reclaim(struct hak_heap *own, bool is_thorough, size_t want_bytes) {
+void hak_purge_reclaim(struct hak_heap *own, bool drains, bool everywhere, size_t want_bytes) {
     struct hak_drain drain = {.first_taken = NULL};
     struct hak_hand *outer = hak_hand_take_up(own == NULL ? NULL : hak_own_hand); /* I5 of in_hand.h */
     hak_in_hand_begin();
     if (own != NULL) hak_heap_flush(own);
     hak_heap_take_kept_apart();
-    if (is_thorough && hak_atomic_load(&hak_heaps_in_use, relaxed) > (own != NULL)) {
+    if (drains && hak_atomic_load(&hak_heaps_in_use, relaxed) > (own != NULL)) {
         hak_heap_drain_others(own, &drain);
         hak_heap_end_drains(&drain);
     }
     hak_mapping_cache_purge();
-    unmap_what_is_free(want_bytes, is_thorough);
+    unmap_what_is_free(want_bytes, everywhere);
     hak_in_hand_end();
     hak_hand_take_up(outer);
 }

@@ -38,11 +38,11 @@ HAK_INLINE void hak_purge_notice(void) {
     if (HAK_UNLIKELY(hak_purge_is_round())) hak_purge_take_turn();
 }
 
-/* Makes what `own` keeps free to be had by all, at other sizes as well; kept mappings go back to the kernel, and so do
- * the addresses of free units and of what lies behind runs, which are mapped again when they are used: as many as
- * `want_bytes` may need. A thorough one takes what other threads' heaps keep as well, and looks behind all runs, another
- * one perhaps only behind some. For who finds no memory. `own` as above. */
-void hak_purge_reclaim(struct hak_heap *own, bool is_thorough, size_t want_bytes);
+/* Makes what `own` keeps free to be had by all, at other sizes as well, and with `drains` what other threads' heaps do;
+ * kept mappings go back to the kernel, and so do the addresses of free units and of what lies behind runs, which are
+ * mapped again when they are used: as many as `want_bytes` may need, behind some runs or with `everywhere` behind all.
+ * For who finds no memory. `own` as above. */
+void hak_purge_reclaim(struct hak_heap *own, bool drains, bool everywhere, size_t want_bytes);
 
 /* Goes up when a slab or a large object is given up, or a large one made or resized: what can be had of units is else
  * nearly the same. */

@@ -936,10 +936,8 @@ static uint64_t take_kinds(struct hak_range *range, uint32_t super_slab, uint32_
         uint64_t units = highest_of(units_of_kinds(before, kinds), most);
         if (units == 0) return 0;
         after = before & ~(units | units << 32);
-        /* Relaxed: that nobody writes to this memory any more is acquired in after_taking. Who has taken the last dirty
-         * units looks at the word again in hints_held, seq_cst, and finds this change or one after it. No change of the
-         * word is a plain store: whichever it finds hands on what put_back has released. */
-    } while (!hak_atomic_cas(word, &before, after, relaxed, relaxed));
+        /* Acquire pairs with put_back: nobody writes to this memory any more. */
+    } while (!hak_atomic_cas(word, &before, after, acquire, relaxed));
     after_taking(range, super_slab, before, after, false);
     return before ^ after;
 }

@@ -93,12 +93,26 @@ static void purge_and_take(void) {
     take_free();
 }
 static void check_two(void) { check_units(2); }
+static void check_three(void) { check_units(3); }
 
 MODEL_HARNESS(units, setup_given, check_two, give_both, take_dirty, take_free);
 MODEL_HARNESS(units_apart, setup_given, check_two, give_first, give_second, take_dirty);
 MODEL_HARNESS(units_run, setup_given, check_two, give_first, give_second, take_two);
 MODEL_HARNESS_DEEP(units_purge, setup_given, check_two, give_both, purge_units, take_free);
 MODEL_HARNESS(units_purge_take, setup_given, check_two, give_both, purge_and_take);
+
+/* A unit is given back next to dirty ones, and purged alone: those stay dirty. */
+static void setup_beside_dirty(void) {
+    library_start(1, 1, 3, 0);
+    reset_had();
+    struct hak_slab *all = hak_region_acquire(3, 1, HAK_UNITS_FREE, false);
+    hak_atomic_store(&all[2].range, 0, relaxed);
+    given[0] = &all[2];
+    hak_region_release(all, 2);
+}
+static void purge_one(void) { hak_region_purge_units(1, true); }
+
+MODEL_HARNESS(units_purge_one, setup_beside_dirty, check_three, give_first, purge_one);
 
 /* Free units are unmapped, and mapped again by who takes them; of two who do, one after the other. */
 static void setup_absent(void) {
@@ -205,7 +219,6 @@ static void give_more(void) {
     touch_units(given[1], 2);
     hak_region_release(given[1], 2);
 }
-static void check_three(void) { check_units(3); }
 
 MODEL_HARNESS(units_extend_apart, setup_given_more, check_three, extend, give_more);
 

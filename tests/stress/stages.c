@@ -137,8 +137,12 @@ static void check_statistics(const char *path) {
     json[fread(json, 1, sizeof json - 1, file)] = '\0';
     fclose(file);
     unlink(path);
+    /* Where frees go to their slabs, all slabs of a phase are empty at its end, but for blocks that a malloc has taken ahead:
+     * and those a thread that misses little gives back, when hakmem's thread asks for them. */
+    bool may_lack_partial = counter(json, "direct_free_mode") != 0;
     for (size_t i = 0; i < sizeof stages / sizeof stages[0]; i++) {
         printf("stages: %s %llu\n", stages[i], counter(json, stages[i]));
+        if (i == 0 && may_lack_partial) continue;
         if (counter(json, stages[i]) == 0) fail("no slab was acquired as %s\n", stages[i]);
     }
     if (counter(json, "remote_frees") == 0) fail("no block was freed by another thread\n");

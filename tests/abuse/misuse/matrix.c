@@ -171,6 +171,7 @@ static char *begin_realloc(void) {
 }
 
 static char *begin_end(void) { return block + malloc_usable_size(block); }
+static char *begin_asked_end(void) { return block + size; }
 static char *begin_plus_1(void) { return block + 1; }
 static char *begin_plus_8(void) { return block + 8; }
 static char *begin_plus_16(void) { return block + 16; }
@@ -294,6 +295,7 @@ static const struct misuse {
     {"write-cleared", begin_free, do_write_both, SIZED | DELAYED | CLEARED, allocate},
     {"write-reused", begin_reuse, do_write_first, SIZED, allocate},
     {"read", begin_free, do_read, SIZED | DELAYED, allocate},
+    {"overflow-asked-1", begin_asked_end, do_overflow_1, SIZED | THEN, allocate},
     {"overflow-1", begin_end, do_overflow_1, SIZED | THEN, allocate},
     {"overflow-16", begin_end, do_overflow_16, SIZED | THEN, allocate},
     {"underflow-16", begin_minus_16, do_overflow_16, SIZED | THEN, allocate},

@@ -341,7 +341,8 @@ static void kept_by_others(void) {
     pthread_attr_setstacksize(&attributes, 256 * KIB); /* while the first ones fill the memory */
     pthread_barrier_init(&freed, NULL, THREADS + 1);
     pthread_barrier_init(&tried, NULL, THREADS + 1);
-    for (int i = 0; i < THREADS; i++) EXPECT(pthread_create(&threads[i], &attributes, fill_and_empty, NULL) == 0, "no thread");
+    for (int i = 0; i < THREADS; i++)
+        EXPECT(pthread_create(&threads[i], &attributes, fill_and_empty, NULL) == 0, "no thread");
     pthread_barrier_wait(&freed);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct list list = {0};

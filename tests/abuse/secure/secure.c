@@ -505,13 +505,27 @@ static void run_match(void) {
     }
 }
 
-/* Whole pages of a block may be zeroed by advice: what lies behind it is on another. */
+static char *advised_block(size_t page, size_t size) {
+    void *block = NULL;
+    expect(posix_memalign(&block, page, size) == 0, "no block");
+    memset(block, 'a', size);
+    expect(madvise(block, size, MADV_DONTNEED) == 0, "no advice");
+    return block;
+}
+
+/* Whole pages of a block may be zeroed by advice: what lies behind it is on another. Of a large object the kernel zeroes
+ * what lies behind it, too, up to the end of its last page. */
 static void run_advice(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), sizes[] = {1, 2, 8, 10, 25, 600, MAPPING / page + 1};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char *block = aligned_alloc(page, sizes[i] * page);
-        memset(block, 'a', sizes[i] * page);
-        expect(madvise(block, sizes[i] * page, MADV_DONTNEED) == 0, "no advice");
+    size_t odd_sizes[] = {33000, RUN, 25 * page - 1, 25 * page - 6, 25 * page - 8, 25 * page + 1, 40000000, MAPPING};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) free(hidden(advised_block(page, sizes[i] * page)));
+    for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++) {
+        free(hidden(advised_block(page, odd_sizes[i])));
+        char *block = advised_block(page, odd_sizes[i]);
+        check_heap();
+        block = realloc(hidden(block), odd_sizes[i] + 3 * page);
+        expect(block[odd_sizes[i] - 1] == 0, "no zeros");
+        block = realloc(hidden(block), odd_sizes[i] - 20);
         free(hidden(block));
     }
 }

@@ -26,6 +26,7 @@ enum deed { ALLOCATE, FREE, SWAP, PAIR, DEEDS };
 /* Not through the table of a lazy linker. */
 static void *(*do_malloc)(size_t);
 static void (*do_free)(void *);
+static void *(*do_realloc)(void *, size_t);
 static size_t block_bytes = 64;
 
 static unsigned char *text; /* hakmem's */
@@ -61,9 +62,12 @@ static void keep_one(void) {
     fill(kept[kept_count++] = block, HANDLER);
 }
 
+/* Of a size that realloc leaves in place: it looks whether the block is free. */
 static void free_one(void) {
-    check(kept[--kept_count], HANDLER);
-    do_free(kept[kept_count]);
+    size_t *block = kept[--kept_count];
+    check(block, HANDLER);
+    if (block_bytes <= 3000) expect(do_realloc(block, block_bytes) == block, "%p has moved", (void *)block);
+    do_free(block);
 }
 
 static void do_deed(void) {
@@ -167,6 +171,7 @@ static void prepare(void) {
     prepare_signals();
     if (do_malloc == NULL) *(void **)&do_malloc = dlsym(RTLD_DEFAULT, "malloc");
     if (do_free == NULL) *(void **)&do_free = dlsym(RTLD_DEFAULT, "free");
+    if (do_realloc == NULL) *(void **)&do_realloc = dlsym(RTLD_DEFAULT, "realloc");
     deed = PAIR;
     begin_steps();
     end_steps();
@@ -398,6 +403,7 @@ static void run_start(void) {
     expect(library != NULL, "%s", dlerror());
     *(void **)&do_malloc = dlsym(library, "hak_malloc");
     *(void **)&do_free = dlsym(library, "hak_free");
+    *(void **)&do_realloc = dlsym(library, "hak_realloc");
     make_text_writable();
     bool *shared = mmap(NULL, TEXT_MOST, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();

@@ -247,7 +247,7 @@ static void one_thread_gives_holes_back(void **state) {
     static void *light[1000];
     fill(BLOCKS); /* 40 MB */
     empty(BLOCKS, 20);
-    hak_purge_reclaim(hak_thread_heap, false, SIZE_MAX / 2); /* bins are empty, units are free */
+    hak_purge_reclaim(hak_thread_heap, false, false, SIZE_MAX / 2); /* bins are empty, units are free */
     uint64_t before = purged_bytes();
     for (int second = 0; second < 10; second++) {
         fake_os.clock_ms += 1000;

@@ -583,6 +583,44 @@ static void misuse_of_other_functions(void **state) {
                        1024);
 }
 
+/* realloc finds a free block near the top of the bin; who only asks for a size is told it. */
+static void resizes_of_what_is_free(void **state) {
+    (void)state;
+    enum { NEWEST = 32, COUNT = 100 };
+    void *blocks[COUNT];
+    for (int i = 0; i < COUNT; i++) blocks[i] = hak_malloc(64);
+    hak_heap_flush_bin(hak_thread_heap, hak_routes_class_of(64));
+    for (int i = 0; i < NEWEST + 1; i++) {
+        hak_free(blocks[i]);
+        for (int j = i - NEWEST + 1 > 0 ? i - NEWEST + 1 : 0; j <= i; j++)
+            unit_expect_misuse(catch_call(resize, blocks[j]), HAK_MISUSE_FREED_BLOCK, "realloc", blocks[j], 0, 64);
+        assert_ptr_equal(hak_realloc(blocks[i + 1], 63), blocks[i + 1]);
+    }
+    assert_ptr_equal(hak_realloc(blocks[0], 63), blocks[0]); /* too far down */
+    void *newest = blocks[NEWEST];
+    unit_expect_misuse(catch_call(resize_to_nothing, newest), HAK_MISUSE_FREED_BLOCK, "realloc", newest, 0, 64);
+    unit_expect_misuse(catch_call(resize_by_flags, newest), HAK_MISUSE_FREED_BLOCK, "rallocx", newest, 0, 64);
+    assert_int_equal(hak_malloc_usable_size(newest), 64);
+    /* A signal handler that has interrupted a slow path sees blocks in motion, and doesn't look. */
+    hak_atomic_store(&hak_thread_heap->busy, 1, relaxed);
+    assert_ptr_equal(hak_realloc(newest, 63), newest);
+    hak_atomic_store(&hak_thread_heap->busy, 0, relaxed);
+}
+
+/* A free that misses sees those that were freed before, not the newest only. */
+static void misuse_at_a_miss(void **state) {
+    (void)state;
+    static void *blocks[1000];
+    for (int i = 0; i < 1000; i++) blocks[i] = hak_malloc(64);
+    uint32_t size_class = hak_routes_class_of(64);
+    const struct hak_bin *bin = &hak_thread_heap->bins[size_class];
+    int next = 0;
+    do hak_free(blocks[next++]);
+    while (hak_owned_peek(&bin->top) != hak_atomic_load(&bin->limit, relaxed));
+    unit_expect_misuse(catch_call(hak_free, blocks[next - 32]), HAK_MISUSE_DOUBLE_FREE, "free", blocks[next - 32], 0,
+                       64);
+}
+
 static void flush(void *unused) {
     (void)unused;
     hak_purge();
@@ -790,7 +828,7 @@ UNIT_MAIN(cmocka_unit_test(guarded_by_chance), cmocka_unit_test(bins), cmocka_un
           cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(direct_frees), cmocka_unit_test(direct_frees_of_what_is_claimed),
-          cmocka_unit_test(free_of_what_is_in_the_bin), cmocka_unit_test(interior_pointers_at_once),
-          cmocka_unit_test(interior_pointers_at_the_flush), cmocka_unit_test(bins_shrink),
-          cmocka_unit_test(misses_are_counted_and_timed))
+          cmocka_unit_test(misuse_at_a_miss), cmocka_unit_test(resizes_of_what_is_free), cmocka_unit_test(direct_frees),
+          cmocka_unit_test(direct_frees_of_what_is_claimed), cmocka_unit_test(free_of_what_is_in_the_bin),
+          cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
+          cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -171,6 +171,46 @@ static void behind_large(void **state) {
     }
 }
 
+struct behind {
+    const void *start;
+    size_t bytes, slack;
+};
+static void look_at(void *argument) {
+    const struct behind *behind = argument;
+    hak_canary_look_behind(behind->start, behind->bytes, behind->slack, "free");
+}
+static bool is_told(const void *start, size_t bytes, size_t slack_bytes) {
+    struct behind behind = {start, bytes, slack_bytes};
+    return fake_os_catch(look_at, &behind) != NULL;
+}
+
+/* The kernel may have zeroed what lies behind an object up to the end of its page: all of that, and no more. */
+static void cleared_behind_large(void **state) {
+    (void)state;
+    enum { PAGE = 4096 };
+    static _Alignas(PAGE) unsigned char pages[3 * PAGE];
+    hak_canary_begin();
+    for (size_t bytes = PAGE + 1; bytes <= 2 * PAGE; bytes += bytes < 2 * PAGE - 20 ? 97 : 1) {
+        size_t behind = (bytes + sizeof(uint64_t) + PAGE - 1) / PAGE * PAGE - bytes, to_end = 2 * PAGE - bytes;
+        hak_canary_fill(pages, bytes, behind);
+        memset(pages + bytes, 0, to_end);
+        hak_canary_look_behind(pages, bytes, behind, "free");
+        if (to_end < behind) {
+            pages[2 * PAGE] = 0;
+            assert_true(is_told(pages, bytes, behind));
+            hak_canary_fill(pages, bytes, behind);
+            memset(pages + bytes, 0, to_end);
+        }
+        if (to_end > 1) {
+            pages[2 * PAGE - 1] = 1;
+            assert_true(is_told(pages, bytes, behind));
+            pages[2 * PAGE - 1] = 0;
+        }
+        hak_canary_clear(pages, bytes, behind, "free");
+        for (size_t i = bytes; i < bytes + behind; i++) assert_int_equal(pages[i], 0);
+    }
+}
+
 static void compare_origin(void *by) {
     hak_canary_compare_origin(object, 100, HAK_FROM_NEW, *(const uint32_t *)by, "realloc");
 }
@@ -186,6 +226,6 @@ static void origins_of_large(void **state) {
     assert_string_equal(hak_canary_freed_by(hak_from_aligned(HAK_FROM_NEW_ARRAY, 64)), "delete[]");
 }
 
-UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(origins_of_large), cmocka_unit_test(a_life),
-          cmocka_unit_test(overflow), cmocka_unit_test(underflow_of_the_next), cmocka_unit_test(write_after_free),
-          cmocka_unit_test(each_byte), cmocka_unit_test(misuse_of_calls))
+UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(cleared_behind_large), cmocka_unit_test(origins_of_large),
+          cmocka_unit_test(a_life), cmocka_unit_test(overflow), cmocka_unit_test(underflow_of_the_next),
+          cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte), cmocka_unit_test(misuse_of_calls))

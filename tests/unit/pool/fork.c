@@ -99,7 +99,7 @@ static void reclaimed(void **state) {
     (void)state;
     start();
     hak_fork_recover(own, 0);
-    hak_purge_reclaim(own, false, SIZE_MAX / 2);
+    hak_purge_reclaim(own, false, false, SIZE_MAX / 2);
     assert_int_equal(hak_atomic_load(&other->in_use, relaxed), HAK_HEAP_UNUSED);
     assert_int_equal(state_of(held), HAK_SLAB_POOLED);
 }
@@ -127,7 +127,7 @@ static void purged_in_a_handler(void **state) {
     expect_noted(unit);
     hak_purge_all(NULL);
     expect_noted(unit);
-    hak_purge_reclaim(NULL, false, SIZE_MAX / 2);
+    hak_purge_reclaim(NULL, false, false, SIZE_MAX / 2);
     expect_noted(unit);
     hak_heap_end_slow_path(own);
 }

@@ -349,7 +349,7 @@ static void tails_by_turns(void **state) {
     for (uint32_t i = 0; i < RUNS; i++) assert_non_null(runs[i] = hak_large_alloc(40000, 16, false));
     assert_int_equal(count_tails(SUPER_SLABS), RUNS);
     HAK_COUNT((struct hak_heap *)NULL, large_allocs, RUNS);
-    hak_purge_reclaim(NULL, false, MUCH);
+    hak_purge_reclaim(NULL, false, false, MUCH);
     assert_int_equal(count_tails(SUPER_SLABS), 0);
     for (uint32_t i = 0; i < RUNS; i += HAK_UNITS_PER_SUPER_SLAB) {
         struct hak_place place = hak_region_find((uintptr_t)runs[i]);
@@ -358,7 +358,7 @@ static void tails_by_turns(void **state) {
     HAK_COUNT((struct hak_heap *)NULL, large_resizes, SUPER_SLABS);
     for (uint32_t left = SUPER_SLABS; left > 0; left = left > PART ? left - PART : 0) {
         assert_int_equal(count_tails(SUPER_SLABS), left);
-        hak_purge_reclaim(NULL, false, MUCH);
+        hak_purge_reclaim(NULL, false, false, MUCH);
     }
     assert_int_equal(count_tails(SUPER_SLABS), 0);
     for (uint32_t i = 0; i < RUNS; i++) {
@@ -366,7 +366,7 @@ static void tails_by_turns(void **state) {
         assert_ptr_equal(hak_large_resize(&place, 45056), runs[i]);
     }
     HAK_COUNT((struct hak_heap *)NULL, large_resizes, RUNS);
-    hak_purge_reclaim(NULL, false, MUCH);
+    hak_purge_reclaim(NULL, false, false, MUCH);
     assert_int_equal(count_tails(SUPER_SLABS), 0);
 }
 
