@@ -340,7 +340,7 @@ static uint32_t count_tails(uint32_t super_slabs) {
     return count;
 }
 
-/* At a limit all tails are looked at when there may be many new ones, else some at each call. */
+/* At a limit all tails are looked at when there may be many new ones or all are asked for, else some at each call. */
 static void tails_by_turns(void **state) {
     enum { SUPER_SLABS = 100, RUNS = SUPER_SLABS * HAK_UNITS_PER_SUPER_SLAB, PART = 16, MUCH = 1 << 30 };
     (void)state;
@@ -360,6 +360,13 @@ static void tails_by_turns(void **state) {
         assert_int_equal(count_tails(SUPER_SLABS), left);
         hak_purge_reclaim(NULL, false, false, MUCH);
     }
+    assert_int_equal(count_tails(SUPER_SLABS), 0);
+    for (uint32_t i = 0; i < RUNS; i += HAK_UNITS_PER_SUPER_SLAB) {
+        struct hak_place place = hak_region_find((uintptr_t)runs[i]);
+        assert_ptr_equal(hak_large_resize(&place, 40960), runs[i]);
+    }
+    assert_int_equal(count_tails(SUPER_SLABS), SUPER_SLABS);
+    hak_purge_reclaim(NULL, false, true, MUCH); /* whoever asks for all of them */
     assert_int_equal(count_tails(SUPER_SLABS), 0);
     for (uint32_t i = 0; i < RUNS; i++) {
         struct hak_place place = hak_region_find((uintptr_t)runs[i]);
