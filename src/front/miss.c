@@ -165,7 +165,7 @@ static bool make_room(struct hak_heap *heap, uint32_t size_class) {
 static HAK_ATOMIC(uint64_t) drained_in_vain_ms; /* 0: the last time it was of use */
 
 /* The kernel has no more. What heaps keep free as blocks of other sizes, slabs and units is made free for all, and kept
- * mappings go back; then the caller tries once more. What other threads keep takes a fence: a program that lives at its
+ * mappings go back; then the caller tries again. What other threads keep takes a fence: a program that lives at its
  * limit does not wait for that each time. */
 static HAK_COLD void reclaim(size_t want_bytes, bool everywhere) {
     uint64_t vain_ms = hak_atomic_load(&drained_in_vain_ms, relaxed);

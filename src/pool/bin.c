@@ -32,7 +32,9 @@ bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const
 
 bool hak_heap_has_newest(const struct hak_heap *heap, uint32_t size_class, const void *block) {
     enum { PAIRS = 16 };
-    void **top = hak_owned_get(&heap->bins[size_class].top), **lowest = hak_heap_lowest(heap, size_class);
+    void **lowest = hak_heap_lowest(heap, size_class);
+    hak_signal_fence(); /* a signal handler's free may put all blocks at the bottom meanwhile */
+    void **top = hak_owned_get(&heap->bins[size_class].top);
     if (HAK_LIKELY(top - lowest >= (ptrdiff_t)2 * PAIRS)) {
         /* By lower halves, of which another block of the class has the same at a distance of 4 GiB only. */
         typedef uint32_t quad __attribute__((vector_size(16)));

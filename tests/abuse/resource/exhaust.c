@@ -315,6 +315,7 @@ static void thread_exit(void) { run_threads(1); }
 
 static void *fill_and_empty(void *unused) {
     static const size_t kept[] = {64, 1000, 5000, 40000};
+    pthread_barrier_wait(&exhausted); /* all threads are there: they need memory, too */
     for (size_t i = 0; i < COUNT_OF(kept); i++) {
         struct block *first = NULL, *block;
         for (int count = 0; count < 2000 && (block = malloc(kept[i])) != NULL; count++) {
@@ -338,7 +339,8 @@ static void kept_by_others(void) {
     pthread_t threads[THREADS];
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 256 * KIB); /* while the first ones fill the memory */
+    pthread_attr_setstacksize(&attributes, 256 * KIB);
+    pthread_barrier_init(&exhausted, NULL, THREADS);
     pthread_barrier_init(&freed, NULL, THREADS + 1);
     pthread_barrier_init(&tried, NULL, THREADS + 1);
     for (int i = 0; i < THREADS; i++)
