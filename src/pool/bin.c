@@ -31,19 +31,19 @@ bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const
 }
 
 bool hak_heap_has_newest(const struct hak_heap *heap, uint32_t size_class, const void *block) {
-    enum { PAIRS = 16 };
+    enum { PAIRS = 16, NEWEST = 2 * PAIRS };
     void **lowest = hak_heap_lowest(heap, size_class);
     hak_signal_fence(); /* a signal handler's free may put all blocks at the bottom meanwhile */
     void **top = hak_owned_get(&heap->bins[size_class].top);
-    if (HAK_LIKELY(top - lowest >= (ptrdiff_t)2 * PAIRS)) {
+    if (HAK_LIKELY(top - lowest >= NEWEST)) {
         /* By lower halves, of which another block of the class has the same at a distance of 4 GiB only. */
         typedef uint32_t quad __attribute__((vector_size(16)));
-        const hak_address_pair *pairs = (const hak_address_pair *)(const void *)(top - 2 * PAIRS);
+        const hak_address_pair *pairs = (const hak_address_pair *)(const void *)(top - NEWEST);
         hak_address_pair wanted = {(uintptr_t)block, (uintptr_t)block}, found = {0, 0};
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < PAIRS; i++) found |= (hak_address_pair)((quad)pairs[i] == (quad)wanted);
         if (HAK_LIKELY((uint32_t)(found[0] | found[1]) == 0)) return false;
-        lowest = top - (ptrdiff_t)2 * PAIRS;
+        lowest = top - NEWEST;
     }
     while (top > lowest)
         if (*--top == block) return true;
