@@ -103,8 +103,8 @@ void *hak_realloc(void *block, size_t size) {
     }
     HAK_WALKABLE();
     if (hak_place_is_large(&place)) return resize_large(&place, size, HAK_CALLER());
-    /* In place while it fits and at most half of it would be wasted. One between guards ends where its guard is, or
-     * what is looked at. */
+    /* In place while it fits and at most half of it would be wasted. A block between guards has to end where it was
+     * asked: it stays at its own size only. */
     bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
     if (HAK_UNLIKELY(place.kind == HAK_PLACE_GUARDED)) stays = size == place.bytes;
     return stays ? block : move_block(&place, size, HAK_CALLER());
