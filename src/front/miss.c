@@ -295,16 +295,19 @@ static void look_after_growth(void) {
 }
 
 /* The secure build's: what lies behind a large object is looked at before the object changes, or is freed by what frees
- * objects from such a call, and filled when it is in place. */
-static void open_large(const struct hak_place *place, uint32_t from, const char *function) {
-    void *block = (void *)place->start;
-    hak_canary_compare_origin(block, place->bytes, hak_large_origin(place), from, function);
-    hak_canary_clear(block, place->bytes, hak_large_slack_bytes(place->bytes), function);
+ * objects from such a call, and filled when it is in place. By who has won the object. */
+static bool open_large(const struct hak_large_watch *watch, const struct hak_place *place, uint32_t origin) {
+    return origin == watch->from &&
+           hak_canary_clear((void *)place->start, place->bytes, hak_large_slack_bytes(place->bytes));
 }
 
-static void close_large(void *block) {
-    struct hak_place place = hak_region_find((uintptr_t)block);
-    hak_canary_fill(block, place.bytes, hak_large_slack_bytes(place.bytes));
+static void close_large(void *block, size_t usable) { hak_canary_fill(block, usable, hak_large_slack_bytes(usable)); }
+
+/* It wasn't opened, and is as it was. */
+static HAK_COLD void report_unopened(const struct hak_place *place, uint32_t from, const char *function) {
+    const void *block = (const void *)place->start;
+    hak_canary_compare_origin(block, place->bytes, hak_large_origin(place), from, function);
+    hak_canary_look_behind(block, place->bytes, hak_large_slack_bytes(place->bytes), function);
 }
 
 void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const void *caller) {
@@ -312,7 +315,7 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     if (size == 0) size = 1;
     void *block = alloc_in_kept_unit(size, alignment, clear);
     if (block == NULL && (block = serve_large(size, alignment, clear)) == NULL) return NULL;
-    if (HAK_SECURE) close_large(block);
+    if (HAK_SECURE) close_large(block, size);
     struct hak_heap *heap = hak_thread_attach();
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
@@ -322,13 +325,22 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
 
 static uint32_t large_rarity(void) { return hak_atomic_load(&hak_meter_rarity, relaxed); }
 
+/* NULL when that can't be done, or copying is better. */
+static void *resize_watched(const struct hak_place *place, size_t size) {
+    static const struct hak_large_watch watch = {open_large, close_large, HAK_FROM_MALLOC};
+    void *resized;
+    enum hak_large_outcome outcome = hak_large_resize_watched(place, size, HAK_SECURE ? &watch : NULL, &resized);
+    if (HAK_UNLIKELY(outcome == HAK_LARGE_UNOPENED)) report_unopened(place, HAK_FROM_MALLOC, "realloc");
+    if (HAK_UNLIKELY(outcome == HAK_LARGE_LOST))
+        hak_misuse(HAK_MISUSE_FREED_BLOCK, "realloc", (void *)place->start, 0, place->bytes);
+    return resized;
+}
+
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller) {
     void *block = (void *)place->start;
     /* Before another thread can have the address. */
     struct hak_profile_entry sampled = hak_profile_forget(block, 0, large_rarity());
-    if (HAK_SECURE) open_large(place, HAK_FROM_MALLOC, "realloc");
-    void *resized = hak_large_resize(place, size);
-    if (HAK_SECURE) close_large(resized == NULL ? block : resized);
+    void *resized = resize_watched(place, size);
     if (resized == NULL) {
         hak_profile_take_back(block, &sampled);
         return NULL;
@@ -565,7 +577,9 @@ static HAK_COLD _Noreturn void misuse_of_nobodys(const void *block, const char *
 static struct hak_place place_of(const void *block, const char *function, bool is_freeing) {
     uintptr_t address = (uintptr_t)block;
     struct hak_place place = hak_region_find(address);
-    if (HAK_UNLIKELY(place.kind == HAK_PLACE_FOREIGN)) misuse_of_nobodys(block, function, is_freeing);
+    /* Of no bytes is what another thread has freed just now. */
+    if (HAK_UNLIKELY(place.kind == HAK_PLACE_FOREIGN) || HAK_UNLIKELY(place.bytes == 0))
+        misuse_of_nobodys(block, function, is_freeing);
     if (HAK_UNLIKELY(place.start != address))
         hak_misuse(HAK_MISUSE_INTERIOR_POINTER, function, block, address - place.start, place.bytes);
     return place;
@@ -680,7 +694,8 @@ static void free_small(void *block, uint32_t size_class) {
     else free_unsampled(block, size_class);
 }
 
-static bool free_large(const struct hak_place *place) {
+static enum hak_large_outcome free_large(const struct hak_place *place, uint32_t from) {
+    struct hak_large_watch watch = {open_large, close_large, from};
     bool is_unit = !HAK_SECURE && place->kind == HAK_PLACE_RUN && place->bytes <= HAK_UNIT_BYTES; /* C2 */
     bool is_kept = false;
     struct hak_heap *heap = is_unit ? enter() : NULL;
@@ -690,7 +705,7 @@ static bool free_large(const struct hak_place *place) {
         is_kept = unit != NULL;
         leave(heap);
     }
-    return is_kept || hak_large_free(place);
+    return is_kept ? HAK_LARGE_DONE : hak_large_free_watched(place, HAK_SECURE ? &watch : NULL);
 }
 
 /* A block between guards; the stack begins with the caller's frame. */
@@ -746,11 +761,12 @@ static HAK_MISS void free_any(void *block, uint32_t from) {
         free_guarded(block, place.bytes, __builtin_frame_address(0));
         return;
     }
-    if (HAK_SECURE) open_large(&place, from, hak_canary_freed_by(from));
     hak_profile_forget(block, moment_of(hak_thread_heap), large_rarity());
-    if (HAK_UNLIKELY(!free_large(&place))) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     hak_freed_note(heap, block, place.bytes);
+    enum hak_large_outcome outcome = free_large(&place, from);
+    if (HAK_UNLIKELY(outcome == HAK_LARGE_UNOPENED)) report_unopened(&place, from, hak_canary_freed_by(from));
+    if (HAK_UNLIKELY(outcome != HAK_LARGE_DONE)) hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, place.bytes);
     HAK_COUNT(heap, large_frees, 1);
     take_turn();
     hak_signal_fence();

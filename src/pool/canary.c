@@ -188,12 +188,18 @@ static HAK_COLD bool is_cleared_by_kernel(const void *block, size_t usable, size
     return at == page_end && is_filled(block, page_end, usable + slack - page_end);
 }
 
-void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function) {
-    if (HAK_LIKELY(is_filled(block, usable, slack)) || is_cleared_by_kernel(block, usable, slack)) return;
-    report_slack(block, usable, slack_word_for(block), function);
+/* As C4 says. */
+static bool is_whole_behind(const void *block, size_t usable, size_t slack) {
+    return HAK_LIKELY(is_filled(block, usable, slack)) || is_cleared_by_kernel(block, usable, slack);
 }
 
-void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function) {
-    hak_canary_look_behind(block, usable, slack, function);
+void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function) {
+    if (HAK_UNLIKELY(!is_whole_behind(block, usable, slack)))
+        report_slack(block, usable, slack_word_for(block), function);
+}
+
+bool hak_canary_clear(void *block, size_t usable, size_t slack) {
+    if (HAK_UNLIKELY(!is_whole_behind(block, usable, slack))) return false;
     memset((char *)block + usable, 0, slack);
+    return true;
 }

@@ -40,11 +40,11 @@ bool hak_canary_is_cleared(const void *block, size_t usable);
 /* True when the block is free. One that is neither live nor free ends the program. */
 bool hak_canary_is_free(const void *block, size_t usable, const char *function);
 
-/* The `slack` bytes behind a large object of `usable` bytes are filled; looked at, for `function`; looked at, and
- * zeroed. */
+/* The `slack` bytes behind a large object of `usable` bytes are filled; looked at, for `function`; zeroed, unless they
+ * are not as they should be: then false. */
 void hak_canary_fill(void *block, size_t usable, size_t slack);
 void hak_canary_look_behind(const void *block, size_t usable, size_t slack, const char *function);
-void hak_canary_clear(void *block, size_t usable, size_t slack, const char *function);
+bool hak_canary_clear(void *block, size_t usable, size_t slack);
 
 /* What frees blocks from such a call. */
 const char *hak_canary_freed_by(uint32_t from);

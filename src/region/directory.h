@@ -22,10 +22,10 @@
 
 /* An entry: 0 for nothing; the number of a range, tagged; or the bytes of a mapping, a multiple of the page size,
  * tagged. In the secure build a mapping's says of its object, too, where it is from (slab/origin.h), whether its last
- * page is forbidden (hak_page_policy_forbid), and above the bytes how many of them are not the program's, less
- * HAK_CANARY_BYTES. */
+ * page is forbidden (hak_page_policy_forbid), whether somebody is about to free or resize it (taken), and above the
+ * bytes how many of them are not the program's, less HAK_CANARY_BYTES. */
 enum { HAK_ENTRY_NONE = 0, HAK_ENTRY_RANGE = 1, HAK_ENTRY_MAPPING = 2, HAK_ENTRY_KIND_MASK = 3 };
-enum { HAK_ENTRY_ORIGIN_SHIFT = 2, HAK_ENTRY_FORBIDDEN = 1 << 10 };
+enum { HAK_ENTRY_ORIGIN_SHIFT = 2, HAK_ENTRY_FORBIDDEN = 1 << 10, HAK_ENTRY_TAKEN = 1 << 11 };
 enum { HAK_ENTRY_BYTES_SHIFT = 12, HAK_ENTRY_REST_SHIFT = 47 };
 
 HAK_INLINE uint64_t hak_entry_for_range(uint32_t number) { return (uint64_t)number << 2 | HAK_ENTRY_RANGE; }

@@ -13,7 +13,9 @@
 
 /* States of a page run's record: for late readers, a slab somebody holds. */
 static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UINT32_MAX - 1) << 2 | HAK_SLAB_HELD,
-                      run_freed = (UINT32_MAX - 2) << 2 | HAK_SLAB_HELD;
+                      run_freed = (UINT32_MAX - 2) << 2 | HAK_SLAB_HELD,
+                      run_claimed = (UINT32_MAX - 3) << 2 | HAK_SLAB_HELD,
+                      run_resized = (UINT32_MAX - 4) << 2 | HAK_SLAB_HELD;
 
 /* ---- Allocation -------------------------------------------------------------------------------------------------- */
 
@@ -128,26 +130,27 @@ static void *map_block(size_t bytes, size_t alignment) {
     return NULL;
 }
 
-/* The entry of a mapping that is `place`, or was when it was found. */
-static uint64_t entry_of(const struct hak_place *place) {
-    if (!HAK_SECURE) return hak_entry_for_mapping(place->bytes);
-    uint64_t entry = hak_directory_get(place->start);
-    return (entry & HAK_ENTRY_KIND_MASK) == HAK_ENTRY_MAPPING ? entry : HAK_ENTRY_MAPPING;
-}
-
 /* The object leaves the last page of its mapping. */
 static bool has_guard_page(uint64_t entry) {
     return hak_entry_mapping_bytes(entry) > bytes_of_pages(hak_entry_usable_bytes(entry));
 }
 
-/* Says in a mapping's entry what object it has, and guards it. */
-static void *begin_object(void *start, size_t usable, uint32_t from) {
+/* Before others can win the object, which has so many bytes now. */
+static void close_object(const struct hak_large_watch *watch, void *start, size_t usable) {
+    if (!HAK_SECURE || watch == NULL) return;
+    watch->close(start, usable);
+    hak_signal_fence();
+}
+
+/* Says in a mapping's entry what object it has, and guards it. Who has won it has it no longer. */
+static void *begin_object(void *start, size_t usable, uint32_t from, const struct hak_large_watch *watch) {
     if (!HAK_SECURE || start == NULL) return start;
     size_t bytes = hak_entry_mapping_bytes(hak_directory_get((uintptr_t)start)), page = hak_os_page_bytes();
     uint64_t entry = hak_entry_for_object(bytes, usable, from);
     uintptr_t last = (uintptr_t)start + bytes - page;
     if (has_guard_page(entry) && !hak_os_guard((void *)last, page) && hak_page_policy_forbid(last))
         entry |= HAK_ENTRY_FORBIDDEN;
+    close_object(watch, start, usable);
     hak_directory_set((uintptr_t)start, entry); /* can't fail: there is one */
     return start;
 }
@@ -187,7 +190,7 @@ static void *find_mapping(size_t bytes, size_t alignment, bool clear) {
 }
 
 static void *alloc_mapping(size_t bytes, size_t alignment, bool clear) {
-    return begin_object(find_mapping(bytes_of_mapping(bytes), alignment, clear), bytes, HAK_FROM_MALLOC);
+    return begin_object(find_mapping(bytes_of_mapping(bytes), alignment, clear), bytes, HAK_FROM_MALLOC, NULL);
 }
 
 static void *find_large(size_t bytes, size_t alignment, bool clear) {
@@ -306,26 +309,100 @@ static bool begin_change(struct hak_slab *run) {
 }
 
 static void end_change(struct hak_slab *run) {
-    uint32_t state = run_busy;
-    /* Release pairs with begin_change and free_run: what was purged was so before. Acquire pairs with free_run: the
-     * program is done with the run. */
-    if (!hak_atomic_cas(&run->state, &state, run_live, release, acquire) && state == run_freed) give_up_run(run, false);
+    for (uint32_t state = run_busy; state == run_busy || state == run_claimed;) {
+        uint32_t then = state == run_busy ? run_live : HAK_SLAB_NONE;
+        /* Release pairs with begin_change, begin_resize and win_run, or of a run that was won meanwhile, with
+         * leave_to_other: what was purged was so before. Acquire pairs with free_run: the program is done with it. */
+        if (hak_atomic_cas(&run->state, &state, then, release, acquire)) return;
+        if (state == run_freed) give_up_run(run, false);
+    }
 }
 
-static bool free_run(struct hak_slab *run) {
+/* Of two threads that free a run at once, one wins it. */
+static bool win_run(struct hak_slab *run) {
     for (uint32_t state = run_live;;) {
-        if (state == run_live) {
-            /* Of two threads that free the run at once, one gets it. Acquire pairs with end_change. */
-            if (hak_atomic_cas(&run->state, &state, HAK_SLAB_NONE, acquire, relaxed)) break;
-        } else if (state == run_busy) {
-            /* Release pairs with end_change. */
-            if (hak_atomic_cas(&run->state, &state, run_freed, release, relaxed)) return true;
-        } else {
-            return false;
-        }
+        if (state != run_live && state != run_busy) return false;
+        /* Acquire pairs with end_change and end_resize. */
+        if (hak_atomic_cas(&run->state, &state, state == run_live ? HAK_SLAB_NONE : run_claimed, acquire, relaxed))
+            return true;
     }
+}
+
+/* Who has won the run leaves it to whoever is at it, in this state. False when nobody is. */
+static bool leave_to_other(struct hak_slab *run, uint32_t then) {
+    /* Acquire and release pair with end_change. */
+    uint32_t state = hak_atomic_load(&run->state, acquire);
+    return state == run_claimed && hak_atomic_cas(&run->state, &state, then, release, acquire);
+}
+
+/* Nobody is at the run any more. */
+static void make_live(struct hak_slab *run) {
+    /* Release pairs with begin_change, begin_resize and win_run. */
+    hak_atomic_store(&run->state, run_live, release);
+}
+
+/* The bytes that a run, which the caller has won, has in the secure build. */
+static struct hak_place place_of_won(const struct hak_place *place) {
+    struct hak_place won = *place;
+    won.bytes = hak_run_usable_bytes(hak_atomic_load(&place->slab->run_facts, relaxed));
+    return won;
+}
+
+/* Of an object that the caller has won. */
+static enum hak_large_outcome open_object(const struct hak_large_watch *watch, const struct hak_place *found,
+                                          const struct hak_place *won, uint32_t origin) {
+    if (!HAK_SECURE || watch == NULL) return HAK_LARGE_DONE;
+    if (found->bytes != won->bytes) return HAK_LARGE_LOST; /* it is another one's */
+    return watch->open(watch, won, origin) ? HAK_LARGE_DONE : HAK_LARGE_UNOPENED;
+}
+
+static enum hak_large_outcome open_run(const struct hak_large_watch *watch, const struct hak_place *place) {
+    struct hak_place won = place_of_won(place);
+    return open_object(watch, place, &won, origin_of_run(place->slab));
+}
+
+static enum hak_large_outcome free_run(const struct hak_place *place, const struct hak_large_watch *watch) {
+    struct hak_slab *run = place->slab;
+    if (!win_run(run)) return HAK_LARGE_LOST;
+    enum hak_large_outcome outcome = open_run(watch, place);
+    if (outcome != HAK_LARGE_DONE) {
+        if (!leave_to_other(run, run_busy)) make_live(run);
+        return outcome;
+    }
+    if (leave_to_other(run, run_freed)) return outcome;
     hak_decay_after_release(give_up_run(run, false));
+    return outcome;
+}
+
+/* The secure build's: wins a mapping, whose entry this is before. */
+static bool win_mapping(uintptr_t start, uint64_t *entry) {
+    *entry = hak_directory_get(start);
+    if ((*entry & HAK_ENTRY_KIND_MASK) != HAK_ENTRY_MAPPING || (*entry & HAK_ENTRY_TAKEN) != 0 ||
+        !hak_directory_replace(start, *entry, *entry | HAK_ENTRY_TAKEN))
+        return false;
+    hak_signal_fence();
     return true;
+}
+
+/* Who has won it opens it, or leaves it. */
+static enum hak_large_outcome open_mapping(const struct hak_large_watch *watch, const struct hak_place *place,
+                                           uint64_t entry) {
+    struct hak_place won = *place;
+    won.bytes = hak_entry_usable_bytes(entry);
+    enum hak_large_outcome outcome = open_object(watch, place, &won, hak_entry_origin(entry));
+    if (outcome != HAK_LARGE_DONE) hak_directory_set(place->start, entry);
+    return outcome;
+}
+
+static enum hak_large_outcome free_place(const struct hak_place *place, const struct hak_large_watch *watch) {
+    if (place->kind == HAK_PLACE_RUN) return free_run(place, watch);
+    if (!HAK_SECURE)
+        return free_mapping(place->start, hak_entry_for_mapping(place->bytes)) ? HAK_LARGE_DONE : HAK_LARGE_LOST;
+    uint64_t entry;
+    if (!win_mapping(place->start, &entry)) return HAK_LARGE_LOST;
+    enum hak_large_outcome outcome = open_mapping(watch, place, entry);
+    if (outcome == HAK_LARGE_DONE) free_mapping(place->start, entry | HAK_ENTRY_TAKEN);
+    return outcome;
 }
 
 struct hak_slab *hak_large_free_unit(const struct hak_place *place) {
@@ -344,7 +421,8 @@ struct hak_slab *hak_large_free_unit(const struct hak_place *place) {
 
 void hak_large_recover_run(struct hak_slab *run) {
     uint32_t state = hak_atomic_load(&run->state, relaxed);
-    if (state == run_busy) hak_atomic_store(&run->state, run_live, relaxed);
+    if (state == run_busy || state == run_claimed || state == run_resized)
+        hak_atomic_store(&run->state, run_live, relaxed);
     else if (state == run_freed) give_up_run(run, false);
 }
 
@@ -388,14 +466,21 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit) {
     return tail_bytes;
 }
 
-bool hak_large_free(const struct hak_place *place) {
+enum hak_large_outcome hak_large_free_watched(const struct hak_place *place, const struct hak_large_watch *watch) {
     struct hak_change change = hak_change_begin();
-    bool is_free = place->kind == HAK_PLACE_RUN ? free_run(place->slab) : free_mapping(place->start, entry_of(place));
+    enum hak_large_outcome outcome = free_place(place, watch);
     hak_change_end(change, true);
-    return is_free;
+    return outcome;
 }
 
+bool hak_large_free(const struct hak_place *place) { return hak_large_free_watched(place, NULL) == HAK_LARGE_DONE; }
+
 /* ---- Resizing ---------------------------------------------------------------------------------------------------- */
+
+/* The entry of a mapping that is being resized: in the secure build somebody has won it. */
+static uint64_t entry_while_resized(size_t bytes) {
+    return hak_entry_for_mapping(bytes) | (HAK_SECURE ? HAK_ENTRY_TAKEN : 0);
+}
 
 /* A mapping has grown. */
 static void count_larger(size_t have_bytes, size_t bytes) {
@@ -425,7 +510,7 @@ static void *move_mapping(uintptr_t start, size_t have_bytes, const struct hak_o
         drop_target(target);
         return NULL;
     }
-    hak_directory_set((uintptr_t)target->start, hak_entry_for_mapping(target->bytes)); /* there is room */
+    hak_directory_set((uintptr_t)target->start, entry_while_resized(target->bytes)); /* there is room */
     count_larger(have_bytes, target->bytes);
     return target->start;
 }
@@ -442,7 +527,7 @@ static bool is_better_copied(size_t have_bytes, size_t bytes) {
 /* Gives a run whose neighbours are taken a mapping of its own, which then grows by changes of page tables alone. Its
  * pages first move to a mapping that is as large as the run: a mapping can be moved elsewhere and grow in one step, a
  * part of one can't. A move of other than as many bytes is one of all or nothing (hak_os_move_pages). */
-static void *move_run(const struct hak_place *place, size_t bytes) {
+static void *move_run(const struct hak_place *place, size_t bytes, const struct hak_large_watch *watch) {
     if (place->bytes < LEAST_MOVED_BYTES || is_better_copied(place->bytes, bytes) || !hak_page_policy_may_map())
         return NULL;
     /* The mapping that pages are moved away from isn't locked any more, others' blocks in it neither; and the kernel
@@ -459,7 +544,7 @@ static void *move_run(const struct hak_place *place, size_t bytes) {
         return NULL;
     }
     void *moved = move_mapping((uintptr_t)between, have_bytes, &target);
-    if (moved != NULL) return begin_object(moved, bytes, origin_of_run(place->slab));
+    if (moved != NULL) return begin_object(moved, bytes, origin_of_run(place->slab), watch);
     memcpy((void *)place->start, between, place->bytes);
     if (!hak_os_unmap(between, have_bytes)) hak_os_purge(between, have_bytes); /* its addresses are lost */
     return NULL;
@@ -487,26 +572,42 @@ static void shorten_run(struct hak_slab *run, uint32_t have, uint32_t want) {
     hak_decay_after_release(have - want);
 }
 
-static void *resize_run(const struct hak_place *place, size_t bytes) {
+/* Wins a run, to resize it. REFUSED: it is live, but somebody purges its tail. */
+static enum hak_large_outcome begin_resize(struct hak_slab *run) {
+    uint32_t state = run_live;
+    hak_hand_note_run(run);
+    /* Acquire pairs with alloc_run, end_change and end_resize. */
+    if (hak_atomic_cas(&run->state, &state, run_resized, acquire, relaxed)) return HAK_LARGE_DONE;
+    return state == run_busy ? HAK_LARGE_REFUSED : HAK_LARGE_LOST;
+}
+
+/* With so many usable bytes. */
+static void end_resize(struct hak_slab *run, const struct hak_place *place, size_t bytes,
+                       const struct hak_large_watch *watch) {
+    close_object(watch, (void *)place->start, bytes);
+    make_live(run);
+}
+
+/* Of a run that the caller has won. */
+static void *resize_won_run(const struct hak_place *place, size_t bytes, const struct hak_large_watch *watch) {
     struct hak_slab *run = place->slab;
-    if (bytes <= HAK_SMALL_MAX) return NULL;
     if (bytes_of_pages(bytes) == bytes_of_pages(place->bytes)) {
         set_facts_of_run(run, bytes, origin_of_run(run));
+        end_resize(run, place, bytes, watch);
         return (void *)place->start;
     }
-    if (!begin_change(run)) return left_as_it_is(place, bytes);
     if (!restore_tail(run)) {
-        end_change(run);
+        end_resize(run, place, place->bytes, watch);
         return left_as_it_is(place, bytes);
     }
     uint32_t have = units_for(place->bytes), want = bytes > LONGEST_RUN_BYTES ? 0 : units_for(bytes);
     if (want == 0 || (want > have && !extend_run(run, have, want))) {
-        void *moved = move_run(place, bytes);
+        void *moved = move_run(place, bytes, watch);
         if (moved != NULL) {
             give_up_run(run, true);
         } else {
             guard_tail(run);
-            end_change(run);
+            end_resize(run, place, place->bytes, watch);
         }
         return moved;
     }
@@ -516,15 +617,36 @@ static void *resize_run(const struct hak_place *place, size_t bytes) {
     hak_signal_fence();
     if (want < have) shorten_run(run, have, want);
     guard_tail(run);
-    end_change(run);
+    end_resize(run, place, bytes, watch);
     return (void *)place->start;
+}
+
+static enum hak_large_outcome resize_run(const struct hak_place *place, size_t bytes,
+                                         const struct hak_large_watch *watch, void **resized) {
+    if (bytes <= HAK_SMALL_MAX && watch == NULL) return HAK_LARGE_REFUSED;
+    if (!HAK_SECURE && bytes_of_pages(bytes) == bytes_of_pages(place->bytes)) {
+        *resized = (void *)place->start;
+        return HAK_LARGE_DONE;
+    }
+    enum hak_large_outcome outcome = begin_resize(place->slab);
+    if (outcome == HAK_LARGE_REFUSED) *resized = left_as_it_is(place, bytes);
+    if (outcome != HAK_LARGE_DONE) return outcome;
+    outcome = open_run(watch, place);
+    if (outcome != HAK_LARGE_DONE) {
+        make_live(place->slab);
+    } else if (bytes <= HAK_SMALL_MAX) {
+        end_resize(place->slab, place, place->bytes, watch);
+    } else {
+        *resized = resize_won_run(place, bytes, watch);
+    }
+    return outcome;
 }
 
 /* Whose addresses go back to the kernel has no entry for them before (D3); after a refusal they are the block's. */
 static void shorten_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
-    hak_directory_set(start, hak_entry_for_mapping(bytes));
+    hak_directory_set(start, entry_while_resized(bytes));
     hak_signal_fence(); /* L4 */
-    if (!hak_os_remap((void *)start, have_bytes, bytes)) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
+    if (!hak_os_remap((void *)start, have_bytes, bytes)) hak_directory_set(start, entry_while_resized(have_bytes));
 }
 
 /* Returns where the mapping is then; NULL when it can't have as many bytes. */
@@ -535,50 +657,78 @@ static void *change_mapping(uintptr_t start, size_t have_bytes, size_t bytes) {
     }
     if (hak_os_remap((void *)start, have_bytes, bytes)) {
         count_larger(have_bytes, bytes);
-        hak_directory_set(start, hak_entry_for_mapping(bytes)); /* can't fail: the entry exists */
+        hak_directory_set(start, entry_while_resized(bytes)); /* can't fail: the entry exists */
         return (void *)start;
     }
     struct hak_os_target target = reserve_target(bytes);
     if (target.start == NULL) return NULL;
     hak_directory_set(start, HAK_ENTRY_NONE); /* D3 */
     void *moved = move_mapping(start, have_bytes, &target);
-    if (moved == NULL) hak_directory_set(start, hak_entry_for_mapping(have_bytes));
+    if (moved == NULL) hak_directory_set(start, entry_while_resized(have_bytes));
     return moved;
 }
 
-/* The object may use other bytes of the same pages. */
-static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size_t bytes) {
-    if (!HAK_SECURE) return (void *)place->start;
+/* The secure build's, of a mapping that the caller has won, whose entry this was before. The object may use other bytes
+ * of the same pages. */
+static void *resize_in_pages(const struct hak_place *place, uint64_t entry, size_t bytes,
+                             const struct hak_large_watch *watch) {
     uint64_t changed = hak_entry_for_object(hak_entry_mapping_bytes(entry), bytes, hak_entry_origin(entry));
+    close_object(watch, (void *)place->start, bytes);
     hak_directory_set(place->start, changed | (entry & HAK_ENTRY_FORBIDDEN));
     return (void *)place->start;
 }
 
-/* The secure build's. The guard may be lost, so it isn't the mapping's meanwhile (D3). The object in one that can't
- * become shorter, or can't grow, is what it was. */
-static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_t bytes) {
+/* The same. The guard may be lost, so it isn't the mapping's meanwhile (D3). The object in one that can't become
+ * shorter, or can't grow, is what it was. */
+static void *resize_guarded(const struct hak_place *place, uint64_t entry, size_t bytes,
+                            const struct hak_large_watch *watch) {
     uintptr_t start = place->start;
-    hak_directory_set(start, hak_entry_for_mapping(hak_entry_mapping_bytes(entry) - hak_os_page_bytes()));
+    hak_directory_set(start, entry_while_resized(hak_entry_mapping_bytes(entry) - hak_os_page_bytes()));
     size_t have_bytes = end_object(start, entry), want_bytes = bytes_of_mapping(bytes);
-    hak_directory_set(start, hak_entry_for_mapping(have_bytes));
+    hak_directory_set(start, entry_while_resized(have_bytes));
     void *resized = change_mapping(start, have_bytes, want_bytes), *now = resized == NULL ? (void *)start : resized;
     bool is_done = resized != NULL && hak_entry_mapping_bytes(hak_directory_get((uintptr_t)now)) == want_bytes;
-    begin_object(now, is_done ? bytes : place->bytes, hak_entry_origin(entry));
+    begin_object(now, is_done ? bytes : place->bytes, hak_entry_origin(entry), watch);
     return is_done ? resized : NULL;
 }
 
-static void *resize_mapping(const struct hak_place *place, size_t bytes) {
-    uint64_t entry = entry_of(place);
-    size_t have_bytes = hak_entry_mapping_bytes(entry), want_bytes = bytes_of_mapping(bytes);
-    if (want_bytes == have_bytes) return resize_in_pages(place, entry, bytes);
-    if (bytes <= HAK_SMALL_MAX) return NULL;
-    return HAK_SECURE ? resize_guarded(place, entry, bytes) : change_mapping(place->start, have_bytes, want_bytes);
+static void *resize_won_mapping(const struct hak_place *place, uint64_t entry, size_t bytes,
+                                const struct hak_large_watch *watch) {
+    if (bytes_of_mapping(bytes) == hak_entry_mapping_bytes(entry)) return resize_in_pages(place, entry, bytes, watch);
+    if (bytes > HAK_SMALL_MAX) return resize_guarded(place, entry, bytes, watch);
+    resize_in_pages(place, entry, place->bytes, watch);
+    return NULL;
+}
+
+static enum hak_large_outcome resize_mapping(const struct hak_place *place, size_t bytes,
+                                             const struct hak_large_watch *watch, void **resized) {
+    size_t want_bytes = bytes_of_mapping(bytes);
+    if (!HAK_SECURE) {
+        if (want_bytes == place->bytes) *resized = (void *)place->start;
+        else if (bytes > HAK_SMALL_MAX) *resized = change_mapping(place->start, place->bytes, want_bytes);
+        return HAK_LARGE_DONE;
+    }
+    uint64_t entry;
+    if (!win_mapping(place->start, &entry)) return HAK_LARGE_LOST;
+    enum hak_large_outcome outcome = open_mapping(watch, place, entry);
+    if (outcome == HAK_LARGE_DONE) *resized = resize_won_mapping(place, entry, bytes, watch);
+    return outcome;
+}
+
+enum hak_large_outcome hak_large_resize_watched(const struct hak_place *place, size_t bytes,
+                                                const struct hak_large_watch *watch, void **resized) {
+    struct hak_change change = hak_change_begin();
+    *resized = NULL;
+    enum hak_large_outcome outcome = place->kind == HAK_PLACE_RUN ? resize_run(place, bytes, watch, resized)
+                                                                  : resize_mapping(place, bytes, watch, resized);
+    hak_change_end(change, true);
+    if (outcome == HAK_LARGE_DONE && *resized == NULL) outcome = HAK_LARGE_REFUSED;
+    return outcome;
 }
 
 void *hak_large_resize(const struct hak_place *place, size_t bytes) {
-    struct hak_change change = hak_change_begin();
-    void *resized = place->kind == HAK_PLACE_RUN ? resize_run(place, bytes) : resize_mapping(place, bytes);
-    hak_change_end(change, true);
+    void *resized;
+    hak_large_resize_watched(place, bytes, NULL, &resized);
     return resized;
 }
 

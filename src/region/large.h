@@ -11,8 +11,15 @@
  * The state of a run's record says who may change the run:
  *
  *       live                    nobody is at it
- *       busy                    somebody resizes it, or purges what lies behind its last page
+ *       busy                    somebody purges what lies behind its last page
+ *       claimed                 the same, and meanwhile another thread has won the run, to free it
  *       freed                   it was freed meanwhile: whoever is at it gives up its units when he is done
+ *       resized                 somebody resizes it
+ *       none                    somebody has won it, to free it
+ *
+ * Of two threads that free an object at once, or free and resize it, one wins it, and the other is told that it has
+ * lost: a run by its state, a mapping by its entry in the directory. Only who has won looks at what lies behind the
+ * object, or writes there. (In the other builds, which don't, who resizes a mapping doesn't win it.)
  *
  * Both are lock-free; all functions may be called from any thread, also for blocks another thread made.
  *
@@ -60,6 +67,21 @@ extern HAK_ATOMIC(uint64_t) hak_large_counts[HAK_LARGE_BANDS];
  * just freed it. */
 bool hak_large_free(const struct hak_place *place);
 
+/* What the secure build does to an object of which the caller has found the place. `open` is called by who has won the
+ * object, with its place and origin: true when the object may be freed or resized, false when it is to stay as it is.
+ * `close` is called when an object has other bytes, or stays after all, and before others can win it. */
+struct hak_large_watch {
+    bool (*open)(const struct hak_large_watch *watch, const struct hak_place *place, uint32_t origin);
+    void (*close)(void *block, size_t usable);
+    uint32_t from; /* the caller's */
+};
+
+/* What came of it. LOST: another thread has freed it, or is about to resize it, or has since the place was found. */
+enum hak_large_outcome { HAK_LARGE_DONE, HAK_LARGE_REFUSED, HAK_LARGE_LOST, HAK_LARGE_UNOPENED };
+
+/* hak_large_free with a watch, or NULL. */
+enum hak_large_outcome hak_large_free_watched(const struct hak_place *place, const struct hak_large_watch *watch);
+
 /* The same for those who keep units, and of one unit: a run of a unit that the caller has; and the free of a run that
  * is one, which leaves the unit to him. NULL, with nothing done, when somebody else is at the run, or its tail can't be
  * mapped again: a case for hak_large_free. */
@@ -80,6 +102,10 @@ size_t hak_large_cut_tail(struct hak_range *range, uint32_t unit);
  * place, or by moving its pages. Returns where it is now, or NULL, when that can't be done or copying is better. In the
  * secure build it has exactly as many then, or as before. */
 void *hak_large_resize(const struct hak_place *place, size_t bytes);
+
+/* The same with a watch, or NULL; where the block is now goes to `resized`. */
+enum hak_large_outcome hak_large_resize_watched(const struct hak_place *place, size_t bytes,
+                                                const struct hak_large_watch *watch, void **resized);
 
 /* In the secure build an object says where it is from, malloc at first, and how many bytes the program may use of it:
  * exactly as many as were asked for. What lies behind them, up to the end of the last page, is its slack, of which

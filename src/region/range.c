@@ -474,7 +474,12 @@ struct hak_place hak_region_find(uintptr_t address) {
         /* A mapping may lie where units are absent, and somebody be about to try whether they can be mapped again. */
         if (hak_directory_find_mapping(address, &place.start, &place.bytes)) {
             place.kind = HAK_PLACE_MAPPING;
-            if (HAK_SECURE) place.bytes = hak_entry_usable_bytes(hak_directory_get(place.start));
+            if (HAK_SECURE) {
+                uint64_t entry = hak_directory_get(place.start);
+                /* Another thread may have freed it just now. */
+                if ((entry & HAK_ENTRY_KIND_MASK) != HAK_ENTRY_MAPPING) place.kind = HAK_PLACE_FOREIGN;
+                place.bytes = hak_entry_usable_bytes(entry);
+            }
         } else if (hak_guard_find(address, &place.start, &place.bytes)) {
             place.kind = HAK_PLACE_GUARDED;
         }

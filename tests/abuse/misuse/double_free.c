@@ -194,6 +194,38 @@ static void victim_remote_then_local(const char *size) {
     expect_found_by_refill();
 }
 
+/* Both free a large object at the same moment: one is told, of the right size. */
+static atomic_int racers;
+static void *free_at_once(void *block) {
+    atomic_fetch_add(&racers, 1);
+    while (atomic_load(&racers) < 2) continue;
+    free(block);
+    return NULL;
+}
+
+static void victim_large_at_once(const char *size) {
+    pthread_t thread;
+    void *block = malloc(strtoul(size, NULL, 10));
+    complaint_announce(block);
+    expect(pthread_create(&thread, NULL, free_at_once, block) == 0, "no thread");
+    free_at_once(hidden(block));
+    pthread_join(thread, NULL);
+    announce_survival();
+}
+
+/* With what is left of the last page in the default build. */
+static void run_large_at_once(void) {
+    enum { ROUNDS = 80 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < ROUNDS * LARGE_SIZES; i++) {
+        const char *size = large_sizes[i % LARGE_SIZES];
+        char whole[80], asked[80];
+        snprintf(asked, sizeof asked, DOUBLE_FREE "%s bytes\n", size);
+        snprintf(whole, sizeof whole, DOUBLE_FREE "%zu bytes\n", (strtoul(size, NULL, 10) + page - 1) / page * page);
+        complaint_expect(size, "free", whole, asked);
+    }
+}
+
 /* ---- The slab has gone ----------------------------------------------------------------------------------------- */
 
 static void *free_all(void *nothing) {
@@ -229,6 +261,7 @@ static const struct hak_case cases[] = {
     CASE("after-others", run_after_others, victim_after_others),
     CASE("delayed", expect_found, victim_delayed),
     CASE("both-remote", expect_found, victim_both_remote),
+    CASE("large-at-once", run_large_at_once, victim_large_at_once),
     CASE("orphan", expect_found, victim_orphan),
     CASE("remote-twice", expect_found, victim_remote_twice),
     CASE("local-then-remote", expect_found, victim_local_then_remote),

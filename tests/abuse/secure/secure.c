@@ -91,6 +91,17 @@ static void free_in_two(void *block) {
     pthread_join(thread, NULL);
 }
 
+/* Another frees the block while this one makes it larger. */
+static void free_and_resize(void *block, size_t size) {
+    pthread_t thread;
+    expect(pthread_create(&thread, NULL, free_at_once, block) == 0, "no thread");
+    atomic_fetch_add(&racers, 1);
+    while (atomic_load(&racers) < 2) continue;
+    block = realloc(block, size);
+    pthread_join(thread, NULL);
+    _exit(hidden(block) == NULL);
+}
+
 static void *told(void *block) {
     case_print(1, "%#lx", (unsigned long)(uintptr_t)block);
     return hidden(block);
@@ -137,6 +148,9 @@ static void misuse_large(const char *what, size_t size) {
         check_heap();
         _exit(0); /* unnoticed */
     }
+    if (!strcmp(what, "twice-at-once")) free_in_two(large);
+    if (!strcmp(what, "resized-at-once")) free_and_resize(large, size + 100);
+    if (!strcmp(what, "grown-at-once")) free_and_resize(large, 2 * size);
     if (!strcmp(what, "guard")) large[size + 2 * 4096] = 1;
     if (!strcmp(what, "last-free")) {
         large[(size | 4095)] ^= 1;
@@ -334,6 +348,27 @@ static void run_large(void) {
     expect_overflow("mapping-overflow-realloc", 0, MAPPING);
     expect_overflow("mapping-overflow-moved", 0, MAPPING);
     expect_overflow("mapping-last-free", 3095, MAPPING);
+}
+
+enum { ROUNDS = 100 };
+
+static void run_large_races(void) {
+    for (int i = 0; i < ROUNDS; i++) {
+        expect_end("run-twice-at-once", "double free of a block of 100000 bytes");
+        expect_end("mapping-twice-at-once", "double free of a block of 67109864 bytes");
+    }
+}
+
+/* The free comes first, or last; or the one that comes second is told. What neither has done is never told. */
+static void run_large_resize_races(void) {
+    static const char *const victims[] = {"run-resized-at-once", "run-grown-at-once", "mapping-resized-at-once",
+                                          "mapping-grown-at-once"};
+    for (int i = 0; i < ROUNDS * 2; i++) {
+        struct case_end end = case_watch(victims[i % 4]);
+        bool is_told = strstr(end.error, "): double free of a block of ") || strstr(end.error, "): invalid pointer: ");
+        expect(end.status == 0 || (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT && is_told),
+               "%s: wait status %#x: %.300s", victims[i % 4], (unsigned)end.status, end.error);
+    }
 }
 
 static void expect_fault(const char *argument) {
@@ -701,6 +736,8 @@ static const struct hak_case cases[] = {
     CASE("check-whole", run_check_whole, NULL),
     CASE("large", run_large, victim),
     CASE("large-mismatch", run_large_mismatch, victim),
+    CASE("large-races", run_large_races, victim),
+    CASE("large-resize-races", run_large_resize_races, victim),
     CASE("large-guards", run_large_guards, victim),
     {.name = "large-stress", .run = run_large_stress, .seconds = 120, .memory_mib = STRESS_MIB},
     {.name = "large-stress-unguarded", .run = run_large_stress_unguarded, .seconds = 120, .memory_mib = STRESS_MIB},
