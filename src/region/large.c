@@ -322,15 +322,15 @@ static void end_change(struct hak_slab *run) {
 static bool win_run(struct hak_slab *run) {
     for (uint32_t state = run_live;;) {
         if (state != run_live && state != run_busy) return false;
-        /* Acquire pairs with end_change and end_resize. */
-        if (hak_atomic_cas(&run->state, &state, state == run_live ? HAK_SLAB_NONE : run_claimed, acquire, relaxed))
+        /* Relaxed: what is no plain store hands on what end_change and end_resize have released, to leave_to_other. */
+        if (hak_atomic_cas(&run->state, &state, state == run_live ? HAK_SLAB_NONE : run_claimed, relaxed, relaxed))
             return true;
     }
 }
 
 /* Who has won the run leaves it to whoever is at it, in this state. False when nobody is. */
 static bool leave_to_other(struct hak_slab *run, uint32_t then) {
-    /* Acquire and release pair with end_change. */
+    /* Acquire and release pair with end_change, the first with end_resize, too (win_run). */
     uint32_t state = hak_atomic_load(&run->state, acquire);
     return state == run_claimed && hak_atomic_cas(&run->state, &state, then, release, acquire);
 }
