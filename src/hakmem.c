@@ -41,6 +41,7 @@
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/decay.c"
+#include "region/run_quarantine.c"
 #include "region/large.c"
 
 /* pool: who gets which slab. */

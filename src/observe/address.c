@@ -5,6 +5,7 @@
 #include "pool/bin.h"
 #include "region/guard.h"
 #include "region/mapping_cache.h"
+#include "region/run_quarantine.h"
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
@@ -72,6 +73,8 @@ static struct hak_address find_former_block(const struct hak_range *range, uint3
 
 /* In a range, and in no block. */
 static struct hak_address find_between(const struct hak_range *range, uintptr_t address) {
+    struct hak_address waiting = {.kind = HAK_ADDRESS_KEPT, .is_large = true};
+    if (HAK_SECURE && hak_run_quarantine_find(address, &waiting.start, &waiting.bytes)) return waiting;
     uint32_t unit = (uint32_t)((address - range->start) >> HAK_UNIT_SHIFT);
     uint32_t super_slab = unit / HAK_UNITS_PER_SUPER_SLAB, bit = unit % HAK_UNITS_PER_SUPER_SLAB;
     uint32_t size_class = hak_page_map_class(range, unit);

@@ -17,7 +17,7 @@ struct hak_address {
         HAK_ADDRESS_CACHED,   /* in a free block that is in a bin of heap number `heap` */
         HAK_ADDRESS_FREE,     /* in a free block of a slab */
         HAK_ADDRESS_BEHIND,   /* in a slab or page run, behind the last block, which `start` and `bytes` tell */
-        HAK_ADDRESS_KEPT,     /* in the mapping of a large object that was freed, kept for the next */
+        HAK_ADDRESS_KEPT,     /* in a large object that was freed: its mapping is kept for the next, or it waits */
         HAK_ADDRESS_EMPTY,    /* in a unit that no slab or page run has; the block is one of a slab that had it */
         HAK_ADDRESS_METADATA, /* in hakmem's tables */
         HAK_ADDRESS_GUARDED,  /* in or beside a block between guards, or a guard beside none: `start` is 0 */

@@ -11,6 +11,7 @@
 #include "region/large.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
+#include "region/run_quarantine.h"
 
 enum { OLD_SWEEPS = 2 };
 
@@ -510,6 +511,7 @@ void hak_purge_reclaim(struct hak_heap *own, bool drains, bool everywhere, size_
         hak_heap_end_drains(&drain);
     }
     hak_mapping_cache_purge();
+    if (HAK_SECURE) hak_run_quarantine_end();
     unmap_what_is_free(want_bytes, everywhere);
     hak_in_hand_end();
     hak_hand_take_up(outer);

@@ -10,6 +10,7 @@
 #include "region/in_hand.h"
 #include "region/mapping_cache.h"
 #include "region/page_policy.h"
+#include "region/run_quarantine.h"
 
 /* States of a page run's record: for late readers, a slab somebody holds. */
 static const uint32_t run_live = UINT32_MAX << 2 | HAK_SLAB_HELD, run_busy = (UINT32_MAX - 1) << 2 | HAK_SLAB_HELD,
@@ -170,9 +171,12 @@ static size_t end_object(uintptr_t start, uint64_t entry) {
     return bytes - page;
 }
 
+/* In the secure build whoever touches what was freed faults, if the kernel has mapped nothing else there. */
 static bool free_mapping(uintptr_t start, uint64_t entry) {
     if (!hak_directory_replace(start, entry, HAK_ENTRY_NONE)) return false;
-    hak_mapping_cache_put(start, end_object(start, entry));
+    size_t bytes = end_object(start, entry);
+    if (HAK_SECURE) hak_mapping_cache_give_back(start, bytes);
+    else hak_mapping_cache_put(start, bytes);
     hak_decay_after_release(0);
     return true;
 }
@@ -300,6 +304,14 @@ static uint32_t give_up_run(struct hak_slab *run, bool moved) {
     return units;
 }
 
+/* The caller has the run, which was freed or has moved. In the secure build it waits, if it can. Returns how many units
+ * it has given up. */
+static uint32_t retire_run(struct hak_slab *run, bool moved) {
+    hak_atomic_store(&run->state, HAK_SLAB_NONE, relaxed);
+    bool waits = HAK_SECURE && (!is_cut(run) || restore_tail(run)) && hak_run_quarantine_put(run);
+    return waits ? 0 : give_up_run(run, moved);
+}
+
 /* Gets at a run, unless somebody else is. */
 static bool begin_change(struct hak_slab *run) {
     uint32_t state = run_live;
@@ -314,7 +326,7 @@ static void end_change(struct hak_slab *run) {
         /* Release pairs with begin_change, begin_resize and win_run, or of a run that was won meanwhile, with
          * leave_to_other: what was purged was so before. Acquire pairs with free_run: the program is done with it. */
         if (hak_atomic_cas(&run->state, &state, then, release, acquire)) return;
-        if (state == run_freed) give_up_run(run, false);
+        if (state == run_freed) retire_run(run, false);
     }
 }
 
@@ -370,7 +382,7 @@ static enum hak_large_outcome free_run(const struct hak_place *place, const stru
         return outcome;
     }
     if (leave_to_other(run, run_freed)) return outcome;
-    hak_decay_after_release(give_up_run(run, false));
+    hak_decay_after_release(retire_run(run, false));
     return outcome;
 }
 
@@ -604,7 +616,7 @@ static void *resize_won_run(const struct hak_place *place, size_t bytes, const s
     if (want == 0 || (want > have && !extend_run(run, have, want))) {
         void *moved = move_run(place, bytes, watch);
         if (moved != NULL) {
-            give_up_run(run, true);
+            retire_run(run, true);
         } else {
             guard_tail(run);
             end_resize(run, place, place->bytes, watch);

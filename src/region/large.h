@@ -6,7 +6,8 @@
  *
  * In the secure build large objects have guards behind them, which fault when they are touched. A mapping has a page
  * more for that. It is forbidden, as a mapping of its own, if the kernel has no guards within mappings (hak_os_guard).
- * A run has its tail, what its last unit has left behind its last page, if there are such guards.
+ * A run has its tail, what its last unit has left behind its last page, if there are such guards. A run that is freed
+ * waits before its units are used again (region/run_quarantine.h); a mapping goes back to the kernel.
  *
  * The state of a run's record says who may change the run:
  *
@@ -39,10 +40,11 @@
  *       entry says so, one that shrinks has an entry for what is left before pages go. A kept mapping is in one place
  *       or in nobody's.
  *       Who changes a tail's guards says before that it has some, and when they are gone that it has none. So there
- *       are no guards but where a record says so, of whoever has the units, or that of a mapping.
+ *       are no guards but where a record says so, of whoever has the units, or that of a mapping; and all over runs
+ *       that wait, whose units nobody has (region/run_quarantine.h).
  *   L5  What another thread had in hand, and no record or entry has, is lost to the child: of each thread at most the
  *       object that it was making, freeing or resizing, with its old and its new place; the SuperSlabs that it was
- *       making for it; one kept mapping. The block itself that another thread was in the middle of resizing is
+ *       making for it; one kept mapping; one run that came out of quarantine. The block itself that another thread was in the middle of resizing is
  *       nobody's, as is one that it was freeing.
  */
 #ifndef HAK_REGION_LARGE_H

@@ -26,7 +26,7 @@ static HAK_ATOMIC(uint64_t) border_count; /* between SuperSlabs with and without
 static HAK_ATOMIC(uint64_t) gap_count, gap_changes;
 static HAK_ATOMIC(uint64_t) cut_count;       /* of these, what lies behind runs (region/large.c); a guess */
 static HAK_ATOMIC(uint64_t) apart_count;     /* mappings more that stay when gaps have been mapped again */
-static HAK_ATOMIC(uint64_t) forbidden_count; /* inaccessible pages behind objects that have mappings of their own */
+static HAK_ATOMIC(uint64_t) forbidden_count; /* mappings more because of what is inaccessible, of the secure build */
 static bool is_forked_child;
 
 /* A range and its tables are a few mappings, kept mappings at most as many as there are places. */
@@ -332,6 +332,41 @@ bool hak_page_policy_forbid(uintptr_t page) {
     if (!hak_os_forbid((void *)page, hak_os_page_bytes())) return false;
     hak_atomic_fetch_add(&forbidden_count, 1, relaxed);
     return true;
+}
+
+/* Of each SuperSlab that the memory is in. */
+static void give_up_huge_pages(struct hak_range *range, uintptr_t start, size_t bytes) {
+    for (uintptr_t end = start + bytes, part_end; start < end; start = part_end) {
+        part_end = hak_align_down(start - range->start, HAK_SUPER_SLAB_BYTES) + HAK_SUPER_SLAB_BYTES + range->start;
+        if (part_end > end) part_end = end;
+        give_up_huge_page(range, start, part_end - start, false);
+    }
+}
+
+/* Between two others. */
+enum { FORBIDDEN_MAPPINGS = 2 };
+
+/* Forbidden first: what is written until it goes back goes, too. */
+static bool close_as_forbidden(uintptr_t start, size_t bytes) {
+    if (!fits_budget(FORBIDDEN_MAPPINGS) || !hak_os_forbid((void *)start, bytes)) return false;
+    hak_atomic_fetch_add(&forbidden_count, FORBIDDEN_MAPPINGS, relaxed);
+    if (hak_os_purge((void *)start, bytes)) return true;
+    hak_page_policy_open(start, bytes, HAK_CLOSED_AS_FORBIDDEN);
+    return false;
+}
+
+enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, size_t bytes) {
+    give_up_huge_pages(range, start, bytes);
+    if (hak_os_may_guard() && hak_os_guard((void *)start, bytes)) return HAK_CLOSED_BY_GUARDS;
+    /* A part may have guards now. */
+    if (hak_os_may_guard()) return hak_os_unguard((void *)start, bytes) ? HAK_NOT_CLOSED : HAK_CLOSED_BY_GUARDS;
+    return close_as_forbidden(start, bytes) ? HAK_CLOSED_AS_FORBIDDEN : HAK_NOT_CLOSED;
+}
+
+bool hak_page_policy_open(uintptr_t start, size_t bytes, enum hak_closed how) {
+    if (how == HAK_CLOSED_BY_GUARDS) return hak_os_unguard((void *)start, bytes);
+    hak_atomic_fetch_sub(&forbidden_count, FORBIDDEN_MAPPINGS, relaxed);
+    return hak_os_commit((void *)start, bytes);
 }
 
 void hak_page_policy_count_allowed(void) { hak_atomic_fetch_sub(&forbidden_count, 1, relaxed); }

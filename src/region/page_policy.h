@@ -55,6 +55,13 @@ bool hak_page_policy_guard(struct hak_range *range, uintptr_t start, size_t byte
 bool hak_page_policy_forbid(uintptr_t page);
 void hak_page_policy_count_allowed(void);
 
+/* Closes memory that the caller has, of one or more SuperSlabs: it goes back, and nobody can touch it. With guards, or
+ * where the kernel has none, as a mapping of its own (P2). NOT_CLOSED, when that can't be: then it is the caller's as
+ * before, perhaps without its contents. And opens it; false when the kernel refuses. It reads as zero then. */
+enum hak_closed { HAK_NOT_CLOSED, HAK_CLOSED_BY_GUARDS, HAK_CLOSED_AS_FORBIDDEN };
+enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, size_t bytes);
+bool hak_page_policy_open(uintptr_t start, size_t bytes, enum hak_closed how);
+
 /* So many tails of runs more were unmapped; or less, as they are mapped again, or their last unit is absent as a
  * whole. */
 void hak_page_policy_count_cut(int32_t change);

@@ -1,0 +1,80 @@
+#include "region/run_quarantine.h"
+
+#include "os/os.h"
+#include "region/page_policy.h"
+#include "region/units.h"
+
+/* Lengths in units: of a megabyte, 8 and 32, and what lies behind the object. Each kind has up to 64 MiB of addresses,
+ * about, and no memory. */
+static const struct run_kind {
+    uint32_t first_place, places, most_units;
+} run_kinds[] = {{0, 64, 17}, {64, 8, 129}, {72, 2, 513}};
+enum { RUN_KINDS = sizeof run_kinds / sizeof run_kinds[0], RUN_PLACES = 74 };
+
+static HAK_ATOMIC(struct hak_slab *) run_places[RUN_PLACES];
+static HAK_ATOMIC(uint32_t) run_turns[RUN_KINDS];
+
+static size_t bytes_of_units(const struct hak_slab *run) {
+    return hak_align_up(hak_atomic_load(&run->run_pages, relaxed) * hak_os_page_bytes(), HAK_UNIT_BYTES);
+}
+
+static uint32_t units_that_wait(const struct hak_slab *run) {
+    return (uint32_t)(bytes_of_units(run) >> HAK_UNIT_SHIFT);
+}
+
+/* What can't be opened again: its units are absent, or if the kernel refuses that too, nobody's. In further ranges no
+ * unit is absent (hak_region_unmap_units). */
+static HAK_COLD void make_absent(struct hak_slab *run, uint32_t units) {
+    struct hak_range *range = hak_region_range_of_record(run);
+    for (uint32_t i = 0; range->number == 0 && i < units; i++) {
+        hak_atomic_store(&run[i].range, (uint8_t)range->number, relaxed);
+        if (hak_page_policy_unmap(range, hak_region_start_of(range, run + i), HAK_UNIT_BYTES))
+            hak_region_release_absent(run + i);
+    }
+}
+
+/* The caller has taken the run out of its place. */
+static void let_out(struct hak_slab *run) {
+    struct hak_range *range = hak_region_range_of_record(run);
+    size_t bytes = bytes_of_units(run);
+    enum hak_closed how = (enum hak_closed)hak_atomic_load(&run->purged_pages, relaxed);
+    hak_atomic_store(&run->run_pages, 0, relaxed);
+    if (hak_page_policy_open(hak_region_start_of(range, run), bytes, how))
+        hak_region_release_fresh(run, (uint32_t)(bytes >> HAK_UNIT_SHIFT));
+    else make_absent(run, (uint32_t)(bytes >> HAK_UNIT_SHIFT));
+}
+
+bool hak_run_quarantine_put(struct hak_slab *run) {
+    uint32_t units = units_that_wait(run), kind = 0;
+    while (kind < RUN_KINDS && units > run_kinds[kind].most_units) kind++;
+    if (kind == RUN_KINDS) return false;
+    struct hak_range *range = hak_region_range_of_record(run);
+    enum hak_closed how = hak_page_policy_close(range, hak_region_start_of(range, run), bytes_of_units(run));
+    if (how == HAK_NOT_CLOSED) return false;
+    hak_atomic_store(&run->purged_pages, how, relaxed);
+    hak_region_mark(run, units, HAK_CLASS_NONE);
+    uint32_t turn = hak_atomic_fetch_add(&run_turns[kind], 1, relaxed) % run_kinds[kind].places;
+    /* Release and acquire pair with those of others here: who has the run sees its record. */
+    run = hak_atomic_exchange(&run_places[run_kinds[kind].first_place + turn], run, acq_rel);
+    if (run != NULL) let_out(run);
+    return true;
+}
+
+void hak_run_quarantine_end(void) {
+    for (uint32_t i = 0; i < RUN_PLACES; i++) {
+        if (hak_atomic_load(&run_places[i], relaxed) == NULL) continue;
+        struct hak_slab *run = hak_atomic_exchange(&run_places[i], NULL, acquire);
+        if (run != NULL) let_out(run);
+    }
+}
+
+bool hak_run_quarantine_find(uintptr_t address, uintptr_t *start, size_t *bytes) {
+    for (uint32_t i = 0; i < RUN_PLACES; i++) {
+        const struct hak_slab *run = hak_atomic_load(&run_places[i], acquire);
+        if (run == NULL) continue;
+        *start = hak_region_start_of(hak_region_range_of_record(run), run);
+        *bytes = hak_run_usable_bytes(hak_atomic_load(&run->run_facts, relaxed));
+        if (address - *start < *bytes) return true;
+    }
+    return false;
+}
