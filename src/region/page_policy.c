@@ -346,13 +346,12 @@ static void give_up_huge_pages(struct hak_range *range, uintptr_t start, size_t 
 /* Between two others. */
 enum { FORBIDDEN_MAPPINGS = 2 };
 
-/* Forbidden first: what is written until it goes back goes, too. */
+/* Purged first: that may write. */
 static bool close_as_forbidden(uintptr_t start, size_t bytes) {
-    if (!fits_budget(FORBIDDEN_MAPPINGS) || !hak_os_forbid((void *)start, bytes)) return false;
+    if (!fits_budget(FORBIDDEN_MAPPINGS) || !hak_os_purge((void *)start, bytes) || !hak_os_forbid((void *)start, bytes))
+        return false;
     hak_atomic_fetch_add(&forbidden_count, FORBIDDEN_MAPPINGS, relaxed);
-    if (hak_os_purge((void *)start, bytes)) return true;
-    hak_page_policy_open(start, bytes, HAK_CLOSED_AS_FORBIDDEN);
-    return false;
+    return true;
 }
 
 enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, size_t bytes) {

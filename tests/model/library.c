@@ -34,6 +34,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "region/page_policy.c"
 #include "region/mapping_cache.c"
 #include "region/decay.c"
+#include "region/run_quarantine.c"
 #include "region/large.c"
 
 #include "pool/canary.c"

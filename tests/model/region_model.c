@@ -6,6 +6,7 @@
 
 #include "region/in_hand.h"
 #include "region/hints.h"
+#include "region/run_quarantine.h"
 
 static struct hak_slab *had[MODEL_THREADS]; /* units that threads have at their end */
 static uint32_t had_count[MODEL_THREADS];
@@ -612,3 +613,19 @@ MODEL_HARNESS(run_unit, setup_unit_run, check_tail, free_unit_and_use, purge_tai
 MODEL_HARNESS(run_unit_twice, setup_unit_run, check_run, free_unit_once, free_run_twice);
 
 MODEL_HARNESS(run_twice, setup_run, check_run, free_run_twice, free_run_twice, take_two);
+
+/* A run that was freed waits, as in the secure build, and comes out before its units are used. */
+static void use_and_wait(void) {
+    *(uint64_t *)run.start = 1;
+    hak_atomic_store(&run.slab->state, HAK_SLAB_NONE, relaxed);
+    model_assert(hak_run_quarantine_put(run.slab), "there is a place");
+}
+static void end_waits_and_use(void) {
+    hak_run_quarantine_end();
+    take_two();
+}
+static void check_waits(void) {
+    hak_run_quarantine_end();
+    check_units(2);
+}
+MODEL_HARNESS(run_waits, setup_run, check_waits, use_and_wait, end_waits_and_use);

@@ -132,6 +132,26 @@ static void check_heap(void) {
     expect(check != NULL && check() == 0, "the heap isn't looked at");
 }
 
+/* After its free, or when it has moved. What can be touched ends well. */
+static void use_freed_large(const char *what, char *large, size_t size) {
+    volatile char *at = hidden(large + size / 2);
+    if (!strcmp(what, "moved")) {
+        expect(hidden(malloc(size)) != NULL && hidden(realloc(large, 10 * size)) != large, "it didn't move");
+    } else {
+        free(large);
+    }
+    if (!strcmp(what, "waiting")) free_many(30, size);
+    if (!strcmp(what, "twice")) free(hidden(large));
+    if (!strcmp(what, "child") && fork() != 0) {
+        int status;
+        expect(wait(&status) > 0, "no child");
+        if (WIFSIGNALED(status)) raise(WTERMSIG(status));
+        _exit(0);
+    }
+    if (!strcmp(what, "written")) *at = 1;
+    _exit(*at & 0);
+}
+
 /* Of large objects. Their names begin with "run-" or "mapping-". */
 static void misuse_large(const char *what, size_t size) {
     char *large = !strncmp(what, "new-", 4) || !strncmp(what, "array-", 6) ? NULL : told(malloc(size));
@@ -140,6 +160,7 @@ static void misuse_large(const char *what, size_t size) {
     if (!strcmp(what, "new-realloc")) free(hidden(realloc(told(new_block(size)), 2 * size)));
     if (!strcmp(what, "new-aligned-delete")) delete_block(told(new_aligned(size, 128)));
     if (!strcmp(what, "malloc-delete")) delete_array(large);
+    if (!strncmp(what, "freed-", 6)) use_freed_large(what + 6, large, size);
     if (!strncmp(what, "overflow-", 9)) large[size] = 0;
     if (!strcmp(what, "overflow-free")) free(large);
     if (!strcmp(what, "overflow-realloc")) free(hidden(realloc(large, size + 100)));
@@ -359,14 +380,17 @@ static void run_large_races(void) {
     }
 }
 
-/* The free comes first, or last; or the one that comes second is told. What neither has done is never told. */
+/* The free comes first, or last; or the one that comes second is told; or realloc, which copies, touches what the free
+ * has taken away. What neither has done is never told. */
 static void run_large_resize_races(void) {
     static const char *const victims[] = {"run-resized-at-once", "run-grown-at-once", "mapping-resized-at-once",
                                           "mapping-grown-at-once"};
     for (int i = 0; i < ROUNDS * 2; i++) {
         struct case_end end = case_watch(victims[i % 4]);
         bool is_told = strstr(end.error, "): double free of a block of ") || strstr(end.error, "): invalid pointer: ");
-        expect(end.status == 0 || (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT && is_told),
+        bool has_faulted = WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGSEGV && end.error[0] == 0;
+        expect(end.status == 0 || has_faulted ||
+                   (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT && is_told),
                "%s: wait status %#x: %.300s", victims[i % 4], (unsigned)end.status, end.error);
     }
 }
@@ -395,6 +419,38 @@ static void refuse(int call, unsigned argument) {
 /* As a kernel that doesn't know of guards within mappings; and as one that doesn't take them away again. */
 enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
 static void know_no_guards(void) { refuse(SYS_madvise, GUARD_INSTALL); }
+
+/* A large object that was freed, or has moved, can't be touched until many others have been freed. */
+static void run_large_waits(void) {
+    static const char *const uses[] = {"run-freed-read",  "run-freed-written", "run-freed-waiting",
+                                       "run-freed-child", "run-freed-moved",   "mapping-freed-read"};
+    for (int guards = 1; guards >= 0; guards--) {
+        for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) expect_fault(uses[i]);
+        expect_end("run-freed-twice", "double free of a block of 100000 bytes");
+        know_no_guards();
+    }
+}
+
+/* Memory that waits is there for who would have none: at a limit of address space. */
+static void run_large_waits_at_limit(void) {
+    enum { MIB = 1 << 20, ROOM_MIB = 96, LARGE = 48 };
+    static char *blocks[LARGE];
+    struct rlimit limit = {ROOM_MIB * MIB, ROOM_MIB * MIB};
+    expect(setrlimit(RLIMIT_AS, &limit) == 0, "no limit");
+    for (int turn = 0; turn < 20; turn++) {
+        for (int i = 0; i < LARGE; i++) {
+            blocks[i] = malloc(MIB - 100);
+            expect(blocks[i] != NULL, "turn %d: no block %d of %d", turn, i, LARGE);
+            memset(blocks[i], turn, MIB - 100);
+        }
+        for (int i = 0; i < LARGE; i++) free(blocks[i]);
+        char *all = malloc(LARGE * MIB);
+        expect(all != NULL, "turn %d: no block of %d MiB", turn, LARGE);
+        memset(all, turn, LARGE * MIB);
+        free(all);
+        for (int i = 0; i < 3000; i++) blocks[i % LARGE] = malloc(8192), free(blocks[i % LARGE]);
+    }
+}
 
 /* Where the kernel has them within mappings; else one with a mapping of its own has one all the same. */
 static void run_large_guards(void) {
@@ -739,6 +795,8 @@ static const struct hak_case cases[] = {
     CASE("large-races", run_large_races, victim),
     CASE("large-resize-races", run_large_resize_races, victim),
     CASE("large-guards", run_large_guards, victim),
+    CASE("large-waits", run_large_waits, victim),
+    CASE("large-waits-at-limit", run_large_waits_at_limit, victim),
     {.name = "large-stress", .run = run_large_stress, .seconds = 120, .memory_mib = STRESS_MIB},
     {.name = "large-stress-unguarded", .run = run_large_stress_unguarded, .seconds = 120, .memory_mib = STRESS_MIB},
     CASE("large-at-limit", run_large_at_limit, NULL),

@@ -14,6 +14,7 @@
 #include "region/directory.h"
 #include "region/in_hand.h"
 #include "region/mapping_cache.h"
+#include "region/run_quarantine.h"
 
 enum { PAGE = 4096, GUARDS, FORBIDDEN, NONE };
 
@@ -43,6 +44,10 @@ static void expect_usable(const char *block) {
     size_t bytes = place.bytes + hak_large_slack_bytes(place.bytes);
     assert_int_equal(bytes % PAGE, 0);
     for (size_t at = 0; at < bytes; at += PAGE) assert_true(is_accessible(block + at));
+}
+
+static void expect_closed(const char *start, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += PAGE) assert_false(is_accessible(start + at));
 }
 
 static char *end_of(const char *block) {
@@ -113,6 +118,8 @@ static void origin_of_a_run_that_moves(void **state) {
     assert_int_equal(hak_large_origin(&place), HAK_FROM_NEW_ARRAY);
     expect_usable(moved);
     assert_false(is_accessible(end_of(moved)));
+    expect_closed(run, HAK_MIB + HAK_UNIT_BYTES);
+    hak_run_quarantine_end();
     for (size_t at = 0; at < HAK_MIB + HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(run + at));
 }
 
@@ -133,6 +140,8 @@ static void behind_runs(void **state) {
     expect_usable(run);
     assert_false(is_accessible(end_of(run)));
     assert_true(free_block(run));
+    expect_closed(run, 2 * HAK_UNIT_BYTES);
+    hak_run_quarantine_end();
     for (char *at = run; at < run + 2 * HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(at));
 }
 
@@ -151,8 +160,11 @@ static void behind_mappings_as(int how) {
     assert_int_equal(moved[4 * HAK_MIB - 1], 7);
     expect_usable(moved);
     assert_int_equal(is_accessible(end_of(moved)), how == NONE);
+    fake_os_refuse(FAKE_UNMAP, 1, SIZE_MAX);
     assert_true(free_block(moved));
-    char *again = alloc(8 * HAK_MIB); /* of what was kept, and is longer */
+    fake_os_refuse_nothing();
+    if (how == NONE) fake_os_refuse(FAKE_FORBID, 1, SIZE_MAX);
+    char *again = alloc(8 * HAK_MIB); /* of what the kernel didn't take, and is longer */
     assert_ptr_equal(again, moved);
     assert_int_equal(place_of(again).bytes, 8 * HAK_MIB);
     expect_usable(again);
@@ -200,6 +212,7 @@ static void not_taken_away(void **state) {
     assert_true(free_block(run));
     assert_true(free_block(mapping));
     assert_non_null(resize(other, 8 * HAK_MIB));
+    hak_run_quarantine_end();
     fake_os_refuse_nothing();
     for (int i = 0; i < 20; i++) expect_usable(alloc(HAK_UNIT_BYTES));
     expect_usable(alloc(5 * HAK_MIB));
@@ -265,7 +278,7 @@ static void give_back(void) {
     uint32_t units = hak_region_super_slabs(range) * HAK_UNITS_PER_SUPER_SLAB;
     uint32_t unit = (uint32_t)pick(units + 1);
     bool is_head = unit < units && hak_page_map_class(range, unit) == HAK_CLASS_RUN_HEAD;
-    switch (pick(6)) {
+    switch (pick(12)) {
     case 0: hak_mapping_cache_purge(); break;
     case 1: hak_region_purge_units(1 + pick(64), true); break;
     case 2: hak_region_unmap_units(pick(4) * HAK_SUPER_SLAB_BYTES); break;
@@ -275,6 +288,7 @@ static void give_back(void) {
     case 4:
         if (is_head) hak_large_cut_tail(range, unit);
         break;
+    case 5: hak_run_quarantine_end(); break;
     default: break;
     }
 }
