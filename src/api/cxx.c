@@ -231,6 +231,7 @@ static void *ask_beside(void *by, size_t size, size_t alignment) {
 /* Again, by the call that has failed: its block is as large as its delete is told. */
 static void *ask_again(size_t size, size_t alignment, uint32_t from) {
     HAK_WALKABLE();
+    if (HAK_SECURE && from != HAK_FROM_MALLOC && alignment == 0) return hak_malloc(size);
     return from != HAK_FROM_MALLOC && alignment != 0 ? hak_aligned_alloc(alignment, size) : ask(size, alignment);
 }
 
@@ -353,7 +354,8 @@ struct sized_block {
 /* Of a `new` of the program's, or a malloc, nobody knows more than what was asked for. */
 static struct sized_block tell_size(void *block, size_t size, bool is_ours) {
     struct hak_place place = hak_region_find((uintptr_t)block);
-    return (struct sized_block){block, is_ours && place.start == (uintptr_t)block ? place.bytes : size};
+    bool is_known = is_ours && place.start == (uintptr_t)block;
+    return (struct sized_block){block, is_known ? hak_front_usable_bytes(&place) : size};
 }
 
 static struct sized_block new_sized(size_t size) {

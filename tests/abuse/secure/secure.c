@@ -287,11 +287,11 @@ static void run_mismatch(void) {
     expect_end("new-free", "mismatch: a block of 56 bytes from new");
     expect_end("new-delete-array", "mismatch: a block of 56 bytes from new");
     expect_end("array-delete", "mismatch: a block of 56 bytes from new[]");
-    expect_end("aligned-delete", "mismatch: a block of 120 bytes from new, aligned to 64");
+    expect_end("aligned-delete", "mismatch: a block of 64 bytes from new, aligned to 64");
     expect_end("new-aligned-delete", "mismatch: a block of 56 bytes from new");
-    expect_end("alignment", "mismatch: a block of 120 bytes from new, aligned to 64");
-    expect_end("aligned-new-delete-array", "mismatch: a block of 120 bytes from new, aligned to 64");
-    expect_end("aligned-array-delete", "mismatch: a block of 120 bytes from new[], aligned to 64");
+    expect_end("alignment", "mismatch: a block of 64 bytes from new, aligned to 64");
+    expect_end("aligned-new-delete-array", "mismatch: a block of 64 bytes from new, aligned to 64");
+    expect_end("aligned-array-delete", "mismatch: a block of 64 bytes from new[], aligned to 64");
 }
 
 static void expect_overflow(const char *argument, int at, size_t size) {
@@ -555,15 +555,15 @@ static void run_waiting(void) {
 }
 
 static void run_sizes(void) {
-    expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
+    expect_end("smaller", "*wrong size: 100 bytes for a block of 1000 bytes\n");
     expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
     expect_end("delete-larger", "wrong size: 57 bytes for a block of 56 bytes");
-    expect_end("aligned-larger", "wrong size: 200 bytes for a block of 120 bytes");
+    expect_end("aligned-larger", "wrong size: 200 bytes for a block of 64 bytes");
     expect_end("large", "*wrong size: 200000 bytes for a block of 100000 bytes\n");
     expect_end("large-smaller", "wrong size: 99999 bytes for a block of 100000 bytes");
     expect_end("large-small", "wrong size: 100 bytes for a block of 100000 bytes");
     expect_end("mapping-smaller", "wrong size: 67105768 bytes for a block of 67109864 bytes");
-    expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
+    expect_end("none", "*wrong size: 100000 bytes for a block of 100 bytes\n");
 }
 
 /* Sizes that are right, of blocks that realloc has left where they were, too; and those that nallocx tells. */
