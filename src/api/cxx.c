@@ -231,7 +231,6 @@ static void *ask_beside(void *by, size_t size, size_t alignment) {
 /* Again, by the call that has failed: its block is as large as its delete is told. */
 static void *ask_again(size_t size, size_t alignment, uint32_t from) {
     HAK_WALKABLE();
-    if (HAK_SECURE && from != HAK_FROM_MALLOC && alignment == 0) return hak_malloc(size);
     return from != HAK_FROM_MALLOC && alignment != 0 ? hak_aligned_alloc(alignment, size) : ask(size, alignment);
 }
 
