@@ -791,8 +791,8 @@ static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) 
     return bytes == (size == 0 ? 1 : size) || (may_be_left && size < bytes && size > bytes / 2);
 }
 
-/* Whether a block is what was made for `size`, and can have this alignment. Many a `new` asks malloc for a byte where it
- * was told none. */
+/* Whether a block is what was made for `size`, and can have this alignment. Many a `new` asks malloc for a byte where
+ * it was told none. */
 static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
     if (hak_place_is_large(place)) return is_right_size_of_large(place->bytes, alignment, size);
     /* Of one between guards nallocx tells what others of its size have. */

@@ -30,6 +30,9 @@ HAK_INLINE uint64_t mix(const void *block, uint64_t told) {
     return mixed ^ mixed >> 32;
 }
 
+/* The same of what a canary tells, right or wrong. */
+HAK_INLINE uint64_t told_in(uint64_t canary) { return canary >> SLACK_SHIFT << SLACK_SHIFT; }
+
 HAK_INLINE uint64_t what_to_tell(size_t slack, uint32_t from) {
     return (uint64_t)slack << SLACK_SHIFT | (uint64_t)from << FROM_SHIFT;
 }
@@ -52,14 +55,13 @@ HAK_INLINE uint64_t fill_of_mixed(uint64_t mixed) {
     return (mixed ^ canary_secret) * UINT64_C(0x94D049BB133111EB) | UINT64_C(0x8181818181818181);
 }
 
-/* True when it is what a live block from such a call has. */
-HAK_INLINE bool is_live_from(const void *block, size_t usable, uint32_t from, uint64_t found) {
-    size_t slack = slack_in(found);
-    return HAK_LIKELY(slack <= usable) && HAK_LIKELY(found == canary_for(block, slack, from));
+/* True when it is what a live block has. `mixed` is of what it tells. */
+HAK_INLINE bool is_right(size_t usable, uint64_t found, uint64_t mixed) {
+    return HAK_LIKELY(slack_in(found) <= usable) && HAK_LIKELY(found == canary_of_mixed(mixed, told_in(found)));
 }
 
 static bool is_live(const void *block, size_t usable, uint64_t found) {
-    return is_live_from(block, usable, origin_in(found), found);
+    return is_right(usable, found, mix(block, told_in(found)));
 }
 
 static size_t first_difference(uint64_t one, uint64_t other) {
@@ -101,9 +103,9 @@ static bool is_rest_zero(const void *block, size_t usable, size_t slack) {
 }
 
 /* True when the slack of a live block is as C1 says. The words reach no further than the canary. */
-HAK_INLINE bool is_slack_whole(const void *block, size_t usable, uint64_t canary) {
+HAK_INLINE bool is_slack_whole(const void *block, size_t usable, uint64_t canary, uint64_t mixed) {
     size_t slack = slack_in(canary), end = usable - slack;
-    uint64_t fill = fill_of_mixed(mix(block, what_to_tell(slack, origin_in(canary))));
+    uint64_t fill = fill_of_mixed(mixed);
     uint64_t first = first_bytes(*bytes_at(block, end) ^ fill, slack);
     if (slack <= sizeof fill) return first == 0;
     first |= first_bytes(*bytes_at(block, end + sizeof fill) ^ fill, slack - sizeof fill);
@@ -114,7 +116,7 @@ HAK_INLINE bool is_slack_whole(const void *block, size_t usable, uint64_t canary
 static HAK_COLD size_t first_in_slack(const void *block, size_t usable, uint64_t canary) {
     size_t slack = slack_in(canary), at = 0;
     const unsigned char *bytes = (const unsigned char *)block + usable - slack;
-    uint64_t fill = fill_of_mixed(mix(block, what_to_tell(slack, origin_in(canary))));
+    uint64_t fill = fill_of_mixed(mix(block, told_in(canary)));
     while (at < slack && bytes[at] == (at < FILLED ? fill >> at % sizeof fill * 8 & 0xFF : 0)) at++;
     return at;
 }
@@ -157,7 +159,7 @@ void hak_canary_hand_out(void *block, size_t usable, size_t size, uint32_t from)
 }
 
 void hak_canary_change(void *block, size_t usable, uint32_t from) {
-    write_end(block, usable, slack_in(*canary_of(block, usable)), from);
+    write_end(block, usable, usable - hak_canary_asked(block, usable), from);
 }
 
 size_t hak_canary_asked(const void *block, size_t usable) {
@@ -241,25 +243,34 @@ static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, u
     report_written(block, usable, found, former_canary(block, usable, from, found), function);
 }
 
-bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
+/* hak_canary_take, and what the canary was made of. */
+HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t *found, uint64_t *mixed) {
     shared_canary_word *canary = (shared_canary_word *)(void *)canary_of(block, usable);
     *found = hak_atomic_load(canary, relaxed);
-    if (HAK_UNLIKELY(!is_live_from(block, usable, from, *found))) return false;
+    *mixed = mix(block, told_in(*found));
+    if (HAK_UNLIKELY(!is_right(usable, *found, *mixed) || origin_in(*found) != from)) return false;
     /* Relaxed: what the program has done with the block is its own care. */
     return hak_atomic_cas(canary, found, 0, relaxed, relaxed);
 }
 
-/* The canary has been taken: nobody else clears the slack. For who looks at the block now, it is put back. */
-static void look_at_slack(void *block, size_t usable, uint64_t canary, const char *function) {
-    if (HAK_LIKELY(is_slack_whole(block, usable, canary))) return;
+bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
+    uint64_t mixed;
+    return take_canary(block, usable, from, found, &mixed);
+}
+
+/* Somebody has written to the slack of a block whose canary has been taken. For who looks at the block now, it is put
+ * back. */
+static HAK_COLD _Noreturn void report_taken(void *block, size_t usable, uint64_t canary, const char *function) {
     *canary_of(block, usable) = canary;
     report_in_slack(block, usable, canary, function);
 }
 
+/* Who has taken the canary is alone: nobody else clears the slack. */
 void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
-    uint64_t found;
-    if (HAK_UNLIKELY(!hak_canary_take(block, usable, from, &found))) report_canary(block, usable, from, found);
-    look_at_slack(block, usable, found, hak_canary_freed_by(from));
+    uint64_t found, mixed;
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &mixed))) report_canary(block, usable, from, found);
+    if (HAK_UNLIKELY(!is_slack_whole(block, usable, found, mixed)))
+        report_taken(block, usable, found, hak_canary_freed_by(from));
     memset(block, 0, usable + sizeof(canary_word));
 }
 
@@ -278,8 +289,9 @@ bool hak_canary_is_cleared(const void *block, size_t usable) {
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
     uint64_t found = *canary_of(block, usable);
     if (found == 0 && !was_cleared_behind(block, usable)) return true;
-    if (!is_live(block, usable, found)) report_live(block, usable, found, function);
-    if (!is_slack_whole(block, usable, found)) report_in_slack(block, usable, found, function);
+    uint64_t mixed = mix(block, told_in(found));
+    if (!is_right(usable, found, mixed)) report_live(block, usable, found, function);
+    if (!is_slack_whole(block, usable, found, mixed)) report_in_slack(block, usable, found, function);
     return false;
 }
 
@@ -292,9 +304,9 @@ static HAK_COLD _Noreturn void report_freed(const void *block, size_t usable, co
 /* Meanwhile the block is taken: who frees it at the same moment finds it free. */
 void hak_canary_resize(void *block, size_t usable, size_t size, const char *function) {
     uint32_t from = origin_in(*canary_of(block, usable));
-    uint64_t found;
-    if (HAK_UNLIKELY(!hak_canary_take(block, usable, from, &found))) report_freed(block, usable, function);
-    look_at_slack(block, usable, found, function);
+    uint64_t found, mixed;
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &mixed))) report_freed(block, usable, function);
+    if (HAK_UNLIKELY(!is_slack_whole(block, usable, found, mixed))) report_taken(block, usable, found, function);
     size_t had = usable - slack_in(found), first = had < size ? had : size, last = had < size ? size : had;
     memset((char *)block + first, 0, at_most(last + FILLED, usable) - first);
     write_end(block, usable, usable - size, from);
