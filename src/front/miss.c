@@ -567,7 +567,7 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     struct hak_place place = hak_region_find(address);
     if (HAK_UNLIKELY(place.kind == HAK_PLACE_FOREIGN)) misuse_of_nobodys(block, function, is_freeing);
     if (HAK_UNLIKELY(place.start != address))
-        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, function, block, address - place.start, place.bytes);
+        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, function, block, address - place.start, hak_front_usable_bytes(&place));
     return place;
 }
 
@@ -795,8 +795,8 @@ static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) 
  * it was told none. */
 static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
     if (hak_place_is_large(place)) return is_right_size_of_large(place->bytes, alignment, size);
-    /* Of one between guards nallocx tells what others of its size have. */
-    if (place->kind != HAK_PLACE_SMALL) return size <= hak_usable_bytes(hak_size_class_of(place->bytes));
+    /* One between guards has more than was asked for, if an alignment was. */
+    if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
     if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
     uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
     if (size_class == HAK_CLASS_NONE) return false;

@@ -194,6 +194,7 @@ static void victim(const char *what) {
         *(void **)&free_past_cache = dlsym(RTLD_DEFAULT, "dallocx");
         free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
     }
+    if (!strcmp(what, "inside-asked")) free((char *)told(malloc(41)) + 16);
     if (!strcmp(what, "overflow-zero")) block[SIZE] = 0;
     if (!strcmp(what, "overflow-last")) block[SIZE + 7] = 0; /* as one byte before the next block */
     if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
@@ -299,7 +300,10 @@ static void run_twice(void) {
     expect_end("usable-size", "invalid pointer: a freed block of 56 bytes");
 }
 
-static void run_inside(void) { expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 56 bytes\n"); }
+static void run_inside(void) {
+    expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 56 bytes\n");
+    expect_end("inside-asked", "*invalid pointer: 16 bytes into a block of 41 bytes\n");
+}
 
 static void run_written(void) {
     expect_end("written", "write after free: 24 bytes into a freed block of 56 bytes");
