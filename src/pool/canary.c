@@ -23,14 +23,13 @@ static canary_word *canary_of(const void *block, size_t usable) {
     return (canary_word *)(void *)((char *)(uintptr_t)block + usable);
 }
 
-/* `told` is what the canary tells of the block, as it lies there. */
-HAK_INLINE uint64_t mix(const void *block, uint64_t told) {
-    uint64_t mixed = ((uintptr_t)block ^ told ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
+HAK_INLINE uint64_t mix(const void *block) {
+    uint64_t mixed = ((uintptr_t)block ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
     mixed = (mixed ^ mixed >> 29) * canary_secret;
     return mixed ^ mixed >> 32;
 }
 
-/* The same of what a canary tells, right or wrong. */
+/* What a canary tells of the block, as it lies there. */
 HAK_INLINE uint64_t told_in(uint64_t canary) { return canary >> SLACK_SHIFT << SLACK_SHIFT; }
 
 HAK_INLINE uint64_t what_to_tell(size_t slack, uint32_t from) {
@@ -42,12 +41,15 @@ static uint32_t origin_in(uint64_t canary) { return (uint32_t)(canary >> FROM_SH
 static size_t slack_in(uint64_t canary) { return canary >> SLACK_SHIFT & 0xFFFF; }
 
 /* Of a live block. The first byte is no letter and no zero: the bytes that are written behind a block by mistake are of
- * texts, most of them. All bytes of the secret are others for each slack and each origin. */
-HAK_INLINE uint64_t canary_of_mixed(uint64_t mixed, uint64_t told) { return mixed >> (64 - SLACK_SHIFT) | 0x81 | told; }
+ * texts, most of them. The secret is another one for each slack and each origin. What the processor has to do once it
+ * has read what a canary tells is little: free waits for it. */
+HAK_INLINE uint64_t canary_of_mixed(uint64_t mixed, uint64_t told) {
+    uint64_t secret = mixed ^ (told >> SLACK_SHIFT) * canary_secret;
+    return secret >> (64 - SLACK_SHIFT) | 0x81 | told;
+}
 
 static uint64_t canary_for(const void *block, size_t slack, uint32_t from) {
-    uint64_t told = what_to_tell(slack, from);
-    return canary_of_mixed(mix(block, told), told);
+    return canary_of_mixed(mix(block), what_to_tell(slack, from));
 }
 
 /* In the slack. Of this nobody learns the canary. */
@@ -55,14 +57,12 @@ HAK_INLINE uint64_t fill_of_mixed(uint64_t mixed) {
     return (mixed ^ canary_secret) * UINT64_C(0x94D049BB133111EB) | UINT64_C(0x8181818181818181);
 }
 
-/* True when it is what a live block has. `mixed` is of what it tells. */
+/* True when it is what a live block has. */
 HAK_INLINE bool is_right(size_t usable, uint64_t found, uint64_t mixed) {
     return HAK_LIKELY(slack_in(found) <= usable) && HAK_LIKELY(found == canary_of_mixed(mixed, told_in(found)));
 }
 
-static bool is_live(const void *block, size_t usable, uint64_t found) {
-    return is_right(usable, found, mix(block, told_in(found)));
-}
+static bool is_live(const void *block, size_t usable, uint64_t found) { return is_right(usable, found, mix(block)); }
 
 static size_t first_difference(uint64_t one, uint64_t other) {
     size_t at = 0;
@@ -82,11 +82,11 @@ static size_t at_most(size_t number, size_t most) { return number < most ? numbe
 
 /* Whatever the slack, two words are written behind the end, and the canary over what they have of its place. */
 HAK_INLINE void write_end(void *block, size_t usable, size_t slack, uint32_t from) {
-    uint64_t told = what_to_tell(slack, from), mixed = mix(block, told), fill = fill_of_mixed(mixed);
+    uint64_t mixed = mix(block), fill = fill_of_mixed(mixed);
     size_t end = usable - slack;
     *bytes_at(block, end) = fill;
     *bytes_at(block, at_most(end + sizeof fill, usable)) = fill;
-    *canary_of(block, usable) = canary_of_mixed(mixed, told);
+    *canary_of(block, usable) = canary_of_mixed(mixed, what_to_tell(slack, from));
 }
 
 /* The first bytes of a word, as many as these, or all. */
@@ -103,8 +103,8 @@ static bool is_rest_zero(const void *block, size_t usable, size_t slack) {
 }
 
 /* True when the slack of a live block is as C1 says. The words reach no further than the canary. */
-HAK_INLINE bool is_slack_whole(const void *block, size_t usable, uint64_t canary, uint64_t mixed) {
-    size_t slack = slack_in(canary), end = usable - slack;
+HAK_INLINE bool is_slack_whole(const void *block, size_t usable, size_t slack, uint64_t mixed) {
+    size_t end = usable - slack;
     uint64_t fill = fill_of_mixed(mixed);
     uint64_t first = first_bytes(*bytes_at(block, end) ^ fill, slack);
     if (slack <= sizeof fill) return first == 0;
@@ -116,7 +116,7 @@ HAK_INLINE bool is_slack_whole(const void *block, size_t usable, uint64_t canary
 static HAK_COLD size_t first_in_slack(const void *block, size_t usable, uint64_t canary) {
     size_t slack = slack_in(canary), at = 0;
     const unsigned char *bytes = (const unsigned char *)block + usable - slack;
-    uint64_t fill = fill_of_mixed(mix(block, told_in(canary)));
+    uint64_t fill = fill_of_mixed(mix(block));
     while (at < slack && bytes[at] == (at < FILLED ? fill >> at % sizeof fill * 8 & 0xFF : 0)) at++;
     return at;
 }
@@ -243,19 +243,21 @@ static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, u
     report_written(block, usable, found, former_canary(block, usable, from, found), function);
 }
 
-/* hak_canary_take, and what the canary was made of. */
-HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t *found, uint64_t *mixed) {
+/* hak_canary_take, and whether the slack was whole just before: then nobody had taken the canary who would clear it. The
+ * processor looks at it before it waits for the exchange. */
+HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t *found, bool *is_whole) {
     shared_canary_word *canary = (shared_canary_word *)(void *)canary_of(block, usable);
+    uint64_t mixed = mix(block);
     *found = hak_atomic_load(canary, relaxed);
-    *mixed = mix(block, told_in(*found));
-    if (HAK_UNLIKELY(!is_right(usable, *found, *mixed) || origin_in(*found) != from)) return false;
+    if (HAK_UNLIKELY(!is_right(usable, *found, mixed) || origin_in(*found) != from)) return false;
+    *is_whole = is_slack_whole(block, usable, slack_in(*found), mixed);
     /* Relaxed: what the program has done with the block is its own care. */
     return hak_atomic_cas(canary, found, 0, relaxed, relaxed);
 }
 
 bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
-    uint64_t mixed;
-    return take_canary(block, usable, from, found, &mixed);
+    bool is_whole;
+    return take_canary(block, usable, from, found, &is_whole);
 }
 
 /* Somebody has written to the slack of a block whose canary has been taken. For who looks at the block now, it is put
@@ -265,12 +267,11 @@ static HAK_COLD _Noreturn void report_taken(void *block, size_t usable, uint64_t
     report_in_slack(block, usable, canary, function);
 }
 
-/* Who has taken the canary is alone: nobody else clears the slack. */
 void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
-    uint64_t found, mixed;
-    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &mixed))) report_canary(block, usable, from, found);
-    if (HAK_UNLIKELY(!is_slack_whole(block, usable, found, mixed)))
-        report_taken(block, usable, found, hak_canary_freed_by(from));
+    uint64_t found;
+    bool is_whole;
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_canary(block, usable, from, found);
+    if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, hak_canary_freed_by(from));
     memset(block, 0, usable + sizeof(canary_word));
 }
 
@@ -289,9 +290,9 @@ bool hak_canary_is_cleared(const void *block, size_t usable) {
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
     uint64_t found = *canary_of(block, usable);
     if (found == 0 && !was_cleared_behind(block, usable)) return true;
-    uint64_t mixed = mix(block, told_in(found));
+    uint64_t mixed = mix(block);
     if (!is_right(usable, found, mixed)) report_live(block, usable, found, function);
-    if (!is_slack_whole(block, usable, found, mixed)) report_in_slack(block, usable, found, function);
+    if (!is_slack_whole(block, usable, slack_in(found), mixed)) report_in_slack(block, usable, found, function);
     return false;
 }
 
@@ -304,9 +305,10 @@ static HAK_COLD _Noreturn void report_freed(const void *block, size_t usable, co
 /* Meanwhile the block is taken: who frees it at the same moment finds it free. */
 void hak_canary_resize(void *block, size_t usable, size_t size, const char *function) {
     uint32_t from = origin_in(*canary_of(block, usable));
-    uint64_t found, mixed;
-    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &mixed))) report_freed(block, usable, function);
-    if (HAK_UNLIKELY(!is_slack_whole(block, usable, found, mixed))) report_taken(block, usable, found, function);
+    uint64_t found;
+    bool is_whole;
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_freed(block, usable, function);
+    if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, function);
     size_t had = usable - slack_in(found), first = had < size ? had : size, last = had < size ? size : had;
     memset((char *)block + first, 0, at_most(last + FILLED, usable) - first);
     write_end(block, usable, usable - size, from);
@@ -314,7 +316,7 @@ void hak_canary_resize(void *block, size_t usable, size_t size, const char *func
 
 /* ---- Behind large objects (C4) ----------------------------------------------------------------------------------- */
 
-static uint64_t slack_word_for(const void *block) { return mix(block, 0) | UINT64_C(0x8181818181818181); }
+static uint64_t slack_word_for(const void *block) { return mix(block) | UINT64_C(0x8181818181818181); }
 
 /* What lies `at` bytes behind the block's beginning: the word's bytes by turns. */
 static unsigned char slack_byte(uint64_t word, size_t at) { return (unsigned char)(word >> at % sizeof word * 8); }
