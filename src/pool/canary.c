@@ -44,7 +44,7 @@ static size_t slack_in(uint64_t canary) { return canary >> SLACK_SHIFT & 0xFFFF;
  * texts, most of them. The secret is another one for each slack and each origin. What the processor has to do once it
  * has read what a canary tells is little: free waits for it. */
 HAK_INLINE uint64_t canary_of_mixed(uint64_t mixed, uint64_t told) {
-    uint64_t secret = mixed ^ (told >> SLACK_SHIFT) * canary_secret;
+    uint64_t secret = mixed ^ (told >> SLACK_SHIFT) * (canary_secret ^ UINT64_C(0x9E3779B97F4A7C14));
     return secret >> (64 - SLACK_SHIFT) | 0x81 | told;
 }
 
