@@ -94,12 +94,27 @@ HAK_INLINE uint64_t first_bytes(uint64_t word, size_t bytes) {
     return bytes >= sizeof word ? word : word & (((uint64_t)1 << bytes * 8) - 1);
 }
 
-/* The slack behind what is filled, of which there is some, is zero. */
+/* As blocks lie. */
+typedef hak_address_pair __attribute__((aligned(HAK_ALIGNMENT))) aligned_pair;
+
+/* All is zero where the bytes are, taken by cache lines as far as they go, and by pairs of words. */
+HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
+    const aligned_pair *pairs = block, *end = pairs + bytes / sizeof *pairs;
+    aligned_pair all = {0, 0};
+    for (; pairs + 4 <= end; pairs += 4) all |= pairs[0] | pairs[1] | pairs[2] | pairs[3];
+    for (; pairs != end; pairs++) all |= *pairs;
+    return (all[0] | all[1]) == 0;
+}
+
+/* The slack behind what is filled, of which there is some, is zero: up to where pairs begin, which is two words away at
+ * most, and from there on to the canary, which is the second word of one. */
 static bool is_rest_zero(const void *block, size_t usable, size_t slack) {
-    size_t at = usable - slack + FILLED;
+    size_t at = usable - slack + FILLED, next = at + sizeof(canary_word), last = usable - sizeof(canary_word);
     uint64_t all = first_bytes(*bytes_at(block, at), usable - at);
-    for (at = hak_align_up(at, sizeof all); at < usable; at += sizeof all) all |= *canary_of(block, at);
-    return all == 0;
+    if (next >= usable) return all == 0;
+    all |= first_bytes(*bytes_at(block, next), usable - next) | *canary_of(block, last);
+    size_t pairs = hak_align_up(at, sizeof(aligned_pair));
+    return all == 0 && (pairs >= last || is_all_zero((const char *)block + pairs, last - pairs));
 }
 
 /* True when the slack of a live block is as C1 says. The words reach no further than the canary. */
@@ -128,18 +143,6 @@ static HAK_COLD _Noreturn void report_in_slack(const void *block, size_t usable,
 }
 
 /* ---- Handing out ------------------------------------------------------------------------------------------------- */
-
-/* As blocks lie. */
-typedef hak_address_pair __attribute__((aligned(HAK_ALIGNMENT))) aligned_pair;
-
-/* All is zero where the bytes are, taken by cache lines as far as they go, and by pairs of words. */
-HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
-    const aligned_pair *pairs = block, *end = pairs + bytes / sizeof *pairs;
-    aligned_pair all = {0, 0};
-    for (; pairs + 4 <= end; pairs += 4) all |= pairs[0] | pairs[1] | pairs[2] | pairs[3];
-    for (; pairs != end; pairs++) all |= *pairs;
-    return (all[0] | all[1]) == 0;
-}
 
 static HAK_COLD _Noreturn void report_freed_write(const void *block, size_t usable) {
     const unsigned char *bytes = block;
@@ -243,8 +246,8 @@ static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, u
     report_written(block, usable, found, former_canary(block, usable, from, found), function);
 }
 
-/* hak_canary_take, and whether the slack was whole just before: then nobody had taken the canary who would clear it. The
- * processor looks at it before it waits for the exchange. */
+/* hak_canary_take, and whether the slack was whole just before: then nobody had taken the canary who would clear it.
+ * The processor looks at it before it waits for the exchange. */
 HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t *found, bool *is_whole) {
     shared_canary_word *canary = (shared_canary_word *)(void *)canary_of(block, usable);
     uint64_t mixed = mix(block);
