@@ -51,10 +51,10 @@ HAK_API void *hak_pvalloc(size_t size) __attribute__((malloc));
 /* Returns 0, EINVAL or ENOMEM; *block is written on success only, errno never. */
 HAK_API int hak_posix_memalign(void **block, size_t alignment, size_t size);
 
-/* The bytes of the block that may be used, all of them writable: at least what was asked for. 0 for NULL. It stays the
- * same until the block is resized or freed, and hak_realloc to a larger size keeps all of these bytes. Where a compiler
- * checks sizes (_FORTIFY_SOURCE), it ends a program that writes more than was asked for: hak_alloc_at_least takes all
- * bytes from the start. */
+/* The bytes of the block that may be used, all of them writable: at least what was asked for, and in the secure build
+ * (libhakmem-secure.so) exactly that. 0 for NULL. It stays the same until the block is resized or freed, and
+ * hak_realloc to a larger size keeps all of these bytes. Where a compiler checks sizes (_FORTIFY_SOURCE), it ends a
+ * program that writes more than was asked for: hak_alloc_at_least takes all bytes from the start. */
 HAK_API size_t hak_malloc_usable_size(void *block);
 
 /* A size to ask for instead of `size`, which costs nothing more: a block of `size` bytes has at least so many usable
@@ -150,7 +150,7 @@ HAK_API size_t hak_thread_prewarm(size_t max_size);
  * At rest, live + cached + free bytes, without the large ones, are what the slabs hold. */
 struct hak_statistics {
     uint64_t live_blocks;   /* blocks handed out and not freed */
-    uint64_t live_bytes;    /* their usable sizes */
+    uint64_t live_bytes;    /* their usable sizes; in the secure build with what lies behind these */
     uint64_t cached_blocks; /* free blocks in the front caches of threads */
     uint64_t cached_bytes;
     uint64_t free_bytes;   /* free blocks inside slabs */

@@ -353,7 +353,8 @@ struct sized_block {
 /* Of a `new` of the program's, or a malloc, nobody knows more than what was asked for. */
 static struct sized_block tell_size(void *block, size_t size, bool is_ours) {
     struct hak_place place = hak_region_find((uintptr_t)block);
-    return (struct sized_block){block, is_ours && place.start == (uintptr_t)block ? place.bytes : size};
+    bool is_known = is_ours && place.start == (uintptr_t)block;
+    return (struct sized_block){block, is_known ? hak_front_usable_bytes(&place) : size};
 }
 
 static struct sized_block new_sized(size_t size) {

@@ -68,12 +68,12 @@ static HAK_MISS void *move_missed(const struct hak_place *place, size_t size, co
     int saved_errno = errno;
     void *moved = hak_front_alloc_miss(size, caller);
     if (moved != NULL) return move_to(moved, place, size);
-    if (size > place->bytes) return NULL;
+    if (size > hak_front_room(place)) return NULL;
     /* A smaller one can't be had: it is large enough, and made as small as it can be where it is. */
     size_t least = size > HAK_SMALL_MAX ? size : place->bytes > HAK_SMALL_MAX ? HAK_SMALL_MAX + 1 : place->bytes;
     if (hak_place_is_large(place)) moved = hak_front_resize_large(place, least, caller);
     errno = saved_errno;
-    return moved != NULL ? moved : (void *)place->start;
+    return moved != NULL ? moved : hak_front_end_at((void *)place->start, size);
 }
 
 static void *move_block(const struct hak_place *place, size_t size, const void *caller) {
@@ -105,9 +105,10 @@ void *hak_realloc(void *block, size_t size) {
     if (hak_place_is_large(&place)) return resize_large(&place, size, HAK_CALLER());
     /* In place while it fits and at most half of it would be wasted. A block between guards has to end where it was
      * asked: it stays at its own size only. */
-    bool stays = size <= place.bytes && (size > place.bytes / 2 || place.bytes <= (size_t)4 * HAK_ALIGNMENT);
+    size_t room = hak_front_room(&place);
+    bool stays = size <= room && (size > room / 2 || room <= (size_t)4 * HAK_ALIGNMENT);
     if (HAK_UNLIKELY(place.kind == HAK_PLACE_GUARDED)) stays = size == place.bytes;
-    return stays ? block : move_block(&place, size, HAK_CALLER());
+    return stays ? hak_front_end_at(block, size) : move_block(&place, size, HAK_CALLER());
 }
 
 /* By one realloc or another. */
@@ -128,7 +129,9 @@ static void *alloc_aligned(size_t alignment, size_t size, const void *caller) {
     if (alignment <= HAK_ALIGNMENT) return hak_front_alloc(size, caller);
     if (HAK_UNLIKELY(!hak_process_initialize())) return fail(ENOMEM);
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
-    if (size_class != HAK_CLASS_NONE) return hak_front_alloc(hak_usable_bytes(size_class), caller);
+    if (HAK_SECURE) HAK_WALKABLE();
+    if (size_class != HAK_CLASS_NONE)
+        return hak_front_end_at(hak_front_alloc(hak_usable_bytes(size_class), caller), size);
     return hak_front_alloc_large(size, alignment, false, caller);
 }
 
@@ -171,14 +174,15 @@ size_t hak_malloc_usable_size(void *block) {
 
 size_t hak_malloc_good_size(size_t size) {
     if (!hak_process_initialize() || size > PTRDIFF_MAX - hak_os_page_bytes()) return size;
-    if (size > HAK_SMALL_MAX) return HAK_SECURE ? size : hak_align_up(size, hak_os_page_bytes());
+    if (HAK_SECURE) return size;
+    if (size > HAK_SMALL_MAX) return hak_align_up(size, hak_os_page_bytes());
     return hak_usable_bytes(hak_size_class_of(size));
 }
 
 void *hak_alloc_at_least(size_t size, size_t *usable) {
     HAK_WALKABLE();
     void *block = hak_front_alloc(size, HAK_CALLER());
-    if (block != NULL) *usable = hak_region_find((uintptr_t)block).bytes;
+    if (block != NULL) *usable = hak_front_usable_bytes_of(block);
     return block;
 }
 

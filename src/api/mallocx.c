@@ -25,7 +25,7 @@ static bool is_small_as_asked(size_t size, int flags) {
 static bool is_uncached(int flags) { return (flags & TCACHE) == HAK_MALLOCX_TCACHE_NONE; }
 
 static void clear_rest(void *block, size_t first) {
-    size_t bytes = hak_region_find((uintptr_t)block).bytes;
+    size_t bytes = hak_front_usable_bytes_of(block);
     if (first < bytes) memset((char *)block + first, 0, bytes - first);
 }
 
@@ -34,20 +34,28 @@ size_t hak_nallocx(size_t size, int flags) {
     if (size > PTRDIFF_MAX - hak_os_page_bytes() || alignment > PTRDIFF_MAX) return 0;
     if (!hak_process_initialize()) return 0;
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
-    if (size_class != HAK_CLASS_NONE) return hak_usable_bytes(size_class);
+    if (size_class != HAK_CLASS_NONE) return HAK_SECURE ? size : hak_usable_bytes(size_class);
     if (size == 0) size = 1;
     return HAK_SECURE ? size : hak_align_up(size, hak_os_page_bytes());
 }
 
+/* The least room that a block has for it. */
+HAK_INLINE size_t room_for(size_t size, int flags) {
+    size_t told = hak_nallocx(size, flags);
+    uint32_t size_class = HAK_SECURE ? hak_size_class_of_aligned(alignment_of(flags), size) : HAK_CLASS_NONE;
+    return size_class == HAK_CLASS_NONE ? told : hak_usable_bytes(size_class);
+}
+
 static void *alloc_as_asked(size_t size, int flags) {
     HAK_WALKABLE();
-    size_t alignment = alignment_of(flags), bytes = hak_nallocx(size, flags);
+    size_t alignment = alignment_of(flags), bytes = room_for(size, flags);
     bool clears = (flags & HAK_MALLOCX_ZERO) != 0;
     if (clears && !is_small_as_asked(size, flags) && alignment == HAK_ALIGNMENT)
         return hak_calloc(1, bytes == 0 ? size : bytes);
-    void *block = is_small_as_asked(size, flags) && is_uncached(flags) ? hak_front_alloc_uncached(bytes, HAK_CALLER())
-                  : alignment == HAK_ALIGNMENT                         ? hak_front_alloc(size, HAK_CALLER())
-                                                                       : hak_aligned_alloc(alignment, size);
+    void *block = is_small_as_asked(size, flags) && is_uncached(flags)
+                      ? hak_front_end_at(hak_front_alloc_uncached(bytes, HAK_CALLER()), size)
+                  : alignment == HAK_ALIGNMENT ? hak_front_alloc(size, HAK_CALLER())
+                                               : hak_aligned_alloc(alignment, size);
     if (block != NULL && clears) clear_rest(block, 0);
     return block;
 }
@@ -84,18 +92,19 @@ static bool suits_realloc(size_t had, size_t size, int flags) {
            (stays_large || !is_uncached(flags));
 }
 
-/* The block has the alignment and all that such blocks have, and the size uses half of it. A large object doesn't
- * become a small one where it is. */
-static bool suits_as_it_is(const void *block, size_t had, size_t size, int flags) {
-    bool is_same_kind = (had <= HAK_SMALL_MAX) == is_small_as_asked(size, flags);
-    return hak_nallocx(size, flags) <= had && size > had / 2 && is_same_kind &&
+/* The block has the alignment and all the room that such blocks have, and the size uses half of it. A large object
+ * doesn't become a small one where it is. */
+static bool suits_as_it_is(const void *block, size_t room, size_t size, int flags) {
+    bool is_same_kind = (room <= HAK_SMALL_MAX) == is_small_as_asked(size, flags);
+    return room_for(size, flags) <= room && size > room / 2 && is_same_kind &&
            (uintptr_t)block % alignment_of(flags) == 0;
 }
 
-static void *move_as_asked(void *block, size_t had, size_t size, int flags) {
-    if (suits_as_it_is(block, had, size, flags)) return block;
+static void *move_as_asked(void *block, size_t had, size_t room, size_t size, int flags) {
+    if (suits_as_it_is(block, room, size, flags)) return hak_front_end_at(block, size);
     void *moved = hak_mallocx(size, flags);
-    if (moved == NULL) return size <= had && (uintptr_t)block % alignment_of(flags) == 0 ? block : NULL;
+    if (moved == NULL)
+        return size <= room && (uintptr_t)block % alignment_of(flags) == 0 ? hak_front_end_at(block, size) : NULL;
     memcpy(moved, block, size < had ? size : had);
     hak_dallocx(block, flags);
     return moved;
@@ -104,9 +113,11 @@ static void *move_as_asked(void *block, size_t had, size_t size, int flags) {
 void *hak_rallocx(void *block, size_t size, int flags) {
     HAK_WALKABLE();
     if (block == NULL) return hak_mallocx(size, flags);
-    size_t had = hak_front_place_to_resize(block, "rallocx").bytes, kept = size < had ? size : had;
+    struct hak_place place = hak_front_place_to_resize(block, "rallocx");
+    size_t had = place.bytes, room = hak_front_room(&place), kept = size < had ? size : had;
     if (size == 0) size = 1; /* realloc would free the block */
-    void *resized = suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, size, flags);
+    void *resized =
+        suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, room, size, flags);
     if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, resized == block ? had : kept);
     return resized;
 }

@@ -20,6 +20,7 @@
 
 #include "pool/canary.h"
 #include "pool/heap.h"
+#include "region/region.h"
 
 /* The calling thread's heap; never NULL. */
 extern __thread struct hak_heap *hak_thread_heap __attribute__((tls_model("initial-exec")));
@@ -33,8 +34,10 @@ extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_BLOCK_MAX / HAK_ALIGNMENT + 1];
 HAK_MISS void *hak_front_alloc_miss(size_t size, const void *caller);
 HAK_MISS void hak_front_free_miss(void *block);
 
-/* The secure build's: a live block is from another call than malloc; and a free of what is from such a call. */
+/* The secure build's: a live block is from another call than malloc; a live small block ends at `size`, as far as it
+ * has room (others stay as they are); and a free of what is from such a call. */
 void hak_front_change_from(void *block, uint32_t from);
+void hak_front_change_end(void *block, size_t size);
 void hak_front_free_checked(void *block, uint32_t from);
 
 HAK_INLINE void *hak_front_say_from(void *block, uint32_t from) {
@@ -42,11 +45,32 @@ HAK_INLINE void *hak_front_say_from(void *block, uint32_t from) {
     return block;
 }
 
+/* A block, or NULL, that was asked for with more than `size`, so that it lies as it must. In the secure build it ends
+ * where the caller wants. */
+HAK_INLINE void *hak_front_end_at(void *block, size_t size) {
+    if (HAK_SECURE && HAK_LIKELY(block != NULL)) hak_front_change_end(block, size);
+    return block;
+}
+
+/* What the program may use of a block that hak_region_find has found, live and whole: in the secure build, of a small
+ * one, what was asked for. And what it might have without being moved. */
+HAK_INLINE size_t hak_front_usable_bytes(const struct hak_place *place) {
+    if (HAK_SECURE && place->kind == HAK_PLACE_SMALL) return hak_canary_asked((void *)place->start, place->bytes);
+    return place->bytes;
+}
+HAK_INLINE size_t hak_front_usable_bytes_of(const void *block) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    return hak_front_usable_bytes(&place);
+}
+HAK_INLINE size_t hak_front_room(const struct hak_place *place) {
+    return HAK_SECURE && place->kind == HAK_PLACE_SMALL ? hak_usable_bytes(place->size_class) : place->bytes;
+}
+
 /* Ends the program when a block of this alignment and size can't be the one. Of the secure build: the others trust what
  * a sized delete is told. */
 void hak_front_check_size(const void *block, size_t alignment, size_t size);
 
-/* A block of at least `size` bytes, or NULL: then it is a miss. In the secure build it is zero. */
+/* A block of at least `size` bytes, or NULL: then it is a miss. In the secure build it has as many, and is zero. */
 HAK_INLINE void *hak_front_take(size_t size, uint32_t from) {
     if (HAK_LIKELY(size <= HAK_SMALL_MAX)) {
         uint16_t offset = hak_atomic_load(&hak_bin_offsets[hak_route_index(size)], relaxed);
@@ -56,7 +80,7 @@ HAK_INLINE void *hak_front_take(size_t size, uint32_t from) {
             void *block = top[-1];
             hak_bin_set_top(bin, top - 1);
             if (block == NULL) __builtin_unreachable();
-            if (HAK_SECURE) hak_canary_hand_out(block, hak_usable_bytes(offset / HAK_BIN_STRIDE), from);
+            if (HAK_SECURE) hak_canary_hand_out(block, hak_usable_bytes(offset / HAK_BIN_STRIDE), size, from);
             return block;
         }
     }

@@ -370,11 +370,11 @@ HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t si
     return reclaimed(resized);
 }
 
-static void hand_out(void *block, uint32_t size_class) {
-    if (HAK_SECURE) hak_canary_hand_out(block, hak_usable_bytes(size_class), HAK_FROM_MALLOC);
+static void hand_out(void *block, uint32_t size_class, size_t size) {
+    if (HAK_SECURE) hak_canary_hand_out(block, hak_usable_bytes(size_class), size, HAK_FROM_MALLOC);
 }
 
-static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
+static void *alloc_small(struct hak_heap *heap, uint32_t size_class, size_t size) {
     struct hak_bin *bin = &heap->bins[size_class];
     void *block = NULL;
     hak_heap_close_bin(heap, size_class);
@@ -382,27 +382,27 @@ static void *alloc_small(struct hak_heap *heap, uint32_t size_class) {
         void **top = hak_owned_get(&bin->top) - 1;
         block = *top;
         hak_bin_set_top(bin, top);
-        hand_out(block, size_class);
+        hand_out(block, size_class, size);
     }
     hak_heap_open_bin(heap, size_class);
     return block;
 }
 
 /* A block that no bin has, of a small or a sampled class. */
-static void *take_one(uint32_t size_class) {
+static void *take_one(uint32_t size_class, size_t size) {
     void *block;
     if (hak_pool_take(NULL, size_class, &block + 1, 1) == 0) return NULL;
     HAK_COUNT((struct hak_heap *)NULL, refilled_blocks, 1);
-    hand_out(block, size_class);
+    hand_out(block, size_class, size);
     return block;
 }
 
-static HAK_COLD void *take_one_at_last(uint32_t size_class) {
+static HAK_COLD void *take_one_at_last(uint32_t size_class, size_t size) {
     bool everywhere = false;
     void *block;
     do {
         reclaim(0, everywhere);
-        block = take_one(size_class);
+        block = take_one(size_class, size);
     } while (looks_further(block, &everywhere));
     return reclaimed(block);
 }
@@ -482,7 +482,7 @@ static HAK_COLD void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t
                                     const void *frame) {
     uintptr_t addresses[HAK_PROFILE_STACK_MOST];
     uint64_t start_ns = hak_os_clock_ns();
-    void *block = take_one(hak_sampled_class(size_class));
+    void *block = take_one(hak_sampled_class(size_class), size);
     if (block == NULL) return NULL;
     uint32_t depth = hak_profile_walk(frame, addresses);
     hak_profile_record(block, size, hak_size_classes[size_class].block_bytes, weight, moment_of(heap), addresses,
@@ -503,12 +503,12 @@ static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
         block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
     } else if (heap != NULL && (block = take_guarded(size, __builtin_frame_address(0))) == NULL) {
         begin_sample(heap);
-        block = alloc_small(heap, size_class);
+        block = alloc_small(heap, size_class, size);
         end_sample(heap);
     }
     if (heap != NULL) after_alloc(heap, caller);
-    if (block == NULL) block = take_one(size_class);
-    return block != NULL ? block : take_one_at_last(size_class);
+    if (block == NULL) block = take_one(size_class, size);
+    return block != NULL ? block : take_one_at_last(size_class, size);
 }
 
 static HAK_MISS void *alloc_missed(size_t size, const void *caller) {
@@ -522,13 +522,13 @@ static HAK_MISS void *alloc_missed(size_t size, const void *caller) {
     void *block;
     if (HAK_LIKELY(heap != NULL)) {
         begin_sample(heap);
-        block = alloc_small(heap, size_class);
+        block = alloc_small(heap, size_class, size);
         end_sample(heap);
         after_alloc(heap, caller);
         if (HAK_LIKELY(block != NULL)) return block;
     }
-    block = take_one(size_class);
-    return HAK_LIKELY(block != NULL) ? block : take_one_at_last(size_class);
+    block = take_one(size_class, size);
+    return HAK_LIKELY(block != NULL) ? block : take_one_at_last(size_class, size);
 }
 
 /* Malloc is metered: what a hit does, and counts it. */
@@ -541,7 +541,7 @@ static inline void *take_metered(size_t size, uint32_t offset) {
     if (HAK_UNLIKELY(unsampled <= 0) || HAK_UNLIKELY(!hak_relaxed_below(&bin->base, top))) return NULL;
     void *block = top[-1];
     hak_bin_set_top(bin, top - 1);
-    hand_out(block, offset / HAK_BIN_STRIDE - HAK_SMALL_CLASS_COUNT);
+    hand_out(block, offset / HAK_BIN_STRIDE - HAK_SMALL_CLASS_COUNT, size);
     hak_owned_set(to_sample, unsampled);
     count_metered(heap);
     return block;
@@ -558,8 +558,8 @@ void *hak_front_alloc_miss(size_t size, const void *caller) {
 void *hak_front_alloc_uncached(size_t size, const void *caller) {
     if (!hak_process_initialize()) return out_of_memory();
     uint32_t size_class = hak_routes_class_of(size);
-    void *block = take_one(size_class);
-    if (HAK_UNLIKELY(block == NULL)) block = take_one_at_last(size_class);
+    void *block = take_one(size_class, size);
+    if (HAK_UNLIKELY(block == NULL)) block = take_one_at_last(size_class, size);
     if (HAK_LIKELY(hak_thread_attach() != NULL)) hak_background_want(caller);
     look_after_growth();
     return block;
@@ -586,7 +586,7 @@ static struct hak_place place_of(const void *block, const char *function, bool i
     if (HAK_UNLIKELY(place.kind == HAK_PLACE_FOREIGN) || HAK_UNLIKELY(place.bytes == 0))
         misuse_of_nobodys(block, function, is_freeing);
     if (HAK_UNLIKELY(place.start != address))
-        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, function, block, address - place.start, place.bytes);
+        hak_misuse(HAK_MISUSE_INTERIOR_POINTER, function, block, address - place.start, hak_front_usable_bytes(&place));
     return place;
 }
 
@@ -620,6 +620,7 @@ struct hak_place hak_front_place_of(const void *block, const char *function) {
     bool is_known = HAK_SECURE || HAK_UNLIKELY(hak_frees_directly());
     if (is_known && place.kind == HAK_PLACE_SMALL && is_free_small(&place, block, function))
         hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
+    if (HAK_SECURE) place.bytes = hak_front_usable_bytes(&place);
     return place;
 }
 
@@ -796,6 +797,12 @@ void hak_front_change_from(void *block, uint32_t from) {
     else if (hak_place_is_large(&place)) hak_large_set_origin(&place, from);
 }
 
+void hak_front_change_end(void *block, size_t size) {
+    struct hak_place place = hak_region_find((uintptr_t)block);
+    if (place.kind != HAK_PLACE_SMALL) return;
+    hak_canary_resize(block, place.bytes, size < place.bytes ? size : place.bytes, "realloc");
+}
+
 /* The same of a large object, which has as many as were asked for. Where realloc can't change its size, because it is
  * aligned to more than units, or is or would be large by its alignment only, rallocx leaves one of which more than half
  * is used. */
@@ -805,16 +812,19 @@ static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) 
     return bytes == (size == 0 ? 1 : size) || (may_be_left && size < bytes && size > bytes / 2);
 }
 
-/* Whether `bytes` are what a block has that was made for `size`, or that realloc has left there. */
+/* Whether a block is what was made for `size`, and can have this alignment. Many a `new` asks malloc for a byte where
+ * it was told none. */
 static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
     if (hak_place_is_large(place)) return is_right_size_of_large(place->bytes, alignment, size);
-    /* Of one between guards nallocx tells what others of its size have. */
-    if (place->kind != HAK_PLACE_SMALL) return size <= hak_usable_bytes(hak_size_class_of(place->bytes));
+    /* One between guards has more than was asked for, if an alignment was. */
+    if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
     if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
     uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
     if (size_class == HAK_CLASS_NONE) return false;
-    size_t least = hak_usable_bytes(size_class);
-    return least <= place->bytes && (least > place->bytes / 2 || place->bytes <= (size_t)4 * HAK_ALIGNMENT);
+    const void *block = (const void *)place->start;
+    return hak_usable_bytes(size_class) <= place->bytes &&
+           (hak_canary_may_be_asked(block, place->bytes, size) ||
+            (size == 0 && hak_canary_may_be_asked(block, place->bytes, 1)));
 }
 
 void hak_front_check_size(const void *block, size_t alignment, size_t size) {
@@ -823,7 +833,7 @@ void hak_front_check_size(const void *block, size_t alignment, size_t size) {
     struct hak_place place = {.kind = HAK_PLACE_SMALL, .start = (uintptr_t)block, .bytes = usable};
     if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) place = hak_region_find((uintptr_t)block);
     if (block == NULL || place.start != (uintptr_t)block || is_right_size(&place, alignment, size)) return;
-    hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, place.bytes);
+    hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, hak_front_usable_bytes(&place));
 }
 
 void hak_front_free_uncached(void *block) {

@@ -3,6 +3,7 @@
 #include "observe/profile.h"
 #include "os/os.h"
 #include "pool/bin.h"
+#include "pool/canary.h"
 #include "region/guard.h"
 #include "region/mapping_cache.h"
 #include "region/run_quarantine.h"
@@ -38,7 +39,10 @@ static struct hak_address find_small(const struct hak_range *range, const struct
         return found;
     }
     const struct hak_heap *heap = hak_heap_that_keeps(place->size_class, (const void *)place->start);
-    if (heap == NULL) return found;
+    if (heap == NULL) {
+        if (HAK_SECURE) found.bytes = hak_canary_asked((const void *)place->start, place->bytes);
+        return found;
+    }
     found.kind = HAK_ADDRESS_CACHED;
     found.heap = heap->number;
     return found;

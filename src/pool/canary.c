@@ -9,7 +9,8 @@
 #include "pool/pool.h"
 #include "region/region.h"
 
-enum { FROM_SHIFT = 56 }; /* the last byte has what the block is from */
+/* The last byte has what the block is from; the two before it the length of its slack, and the others a secret. */
+enum { SLACK_SHIFT = 40, FROM_SHIFT = 56, FILLED = 16 /* of the slack, at most */ };
 
 static uint64_t canary_secret = 1; /* const after the start */
 
@@ -22,22 +23,75 @@ static canary_word *canary_of(const void *block, size_t usable) {
     return (canary_word *)(void *)((char *)(uintptr_t)block + usable);
 }
 
-/* Of a live block. The first byte is no letter and no zero: the bytes that are written behind a block by mistake are of
- * texts, most of them. All bytes but the last are others for each origin, which that one tells. */
-static uint64_t canary_for(const void *block, uint32_t from) {
-    uint64_t mixed = (((uintptr_t)block + from) ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
+HAK_INLINE uint64_t mix(const void *block) {
+    uint64_t mixed = ((uintptr_t)block ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
     mixed = (mixed ^ mixed >> 29) * canary_secret;
-    mixed = (mixed ^ mixed >> 32) >> (64 - FROM_SHIFT);
-    return mixed | 0x81 | (uint64_t)from << FROM_SHIFT;
+    return mixed ^ mixed >> 32;
 }
 
-/* What a live block's canary says that the block is from. */
+/* What a canary tells of the block, as it lies there. */
+HAK_INLINE uint64_t told_in(uint64_t canary) { return canary >> SLACK_SHIFT << SLACK_SHIFT; }
+
+HAK_INLINE uint64_t what_to_tell(size_t slack, uint32_t from) {
+    return (uint64_t)slack << SLACK_SHIFT | (uint64_t)from << FROM_SHIFT;
+}
+
+/* What a live block's canary says that the block is from, and how long its slack is. */
 static uint32_t origin_in(uint64_t canary) { return (uint32_t)(canary >> FROM_SHIFT); }
+static size_t slack_in(uint64_t canary) { return canary >> SLACK_SHIFT & 0xFFFF; }
+
+/* Of a live block. The first byte is no letter and no zero: the bytes that are written behind a block by mistake are of
+ * texts, most of them. The secret is another one for each slack and each origin. What the processor has to do once it
+ * has read what a canary tells is little: free waits for it. */
+HAK_INLINE uint64_t canary_of_mixed(uint64_t mixed, uint64_t told) {
+    uint64_t secret = mixed ^ (told >> SLACK_SHIFT) * (canary_secret ^ UINT64_C(0x9E3779B97F4A7C14));
+    return secret >> (64 - SLACK_SHIFT) | 0x81 | told;
+}
+
+static uint64_t canary_for(const void *block, size_t slack, uint32_t from) {
+    return canary_of_mixed(mix(block), what_to_tell(slack, from));
+}
+
+/* In the slack. Of this nobody learns the canary. */
+HAK_INLINE uint64_t fill_of_mixed(uint64_t mixed) {
+    return (mixed ^ canary_secret) * UINT64_C(0x94D049BB133111EB) | UINT64_C(0x8181818181818181);
+}
+
+/* True when it is what a live block has. */
+HAK_INLINE bool is_right(size_t usable, uint64_t found, uint64_t mixed) {
+    return HAK_LIKELY(slack_in(found) <= usable) && HAK_LIKELY(found == canary_of_mixed(mixed, told_in(found)));
+}
+
+static bool is_live(const void *block, size_t usable, uint64_t found) { return is_right(usable, found, mix(block)); }
 
 static size_t first_difference(uint64_t one, uint64_t other) {
     size_t at = 0;
     while (at < sizeof one - 1 && ((one ^ other) >> 8 * at & 0xFF) == 0) at++;
     return at;
+}
+
+/* ---- The slack --------------------------------------------------------------------------------------------------- */
+
+typedef uint64_t __attribute__((may_alias, aligned(1))) word_anywhere;
+
+static word_anywhere *bytes_at(const void *block, size_t at) {
+    return (word_anywhere *)(void *)((char *)(uintptr_t)block + at);
+}
+
+static size_t at_most(size_t number, size_t most) { return number < most ? number : most; }
+
+/* Whatever the slack, two words are written behind the end, and the canary over what they have of its place. */
+HAK_INLINE void write_end(void *block, size_t usable, size_t slack, uint32_t from) {
+    uint64_t mixed = mix(block), fill = fill_of_mixed(mixed);
+    size_t end = usable - slack;
+    *bytes_at(block, end) = fill;
+    *bytes_at(block, at_most(end + sizeof fill, usable)) = fill;
+    *canary_of(block, usable) = canary_of_mixed(mixed, what_to_tell(slack, from));
+}
+
+/* The first bytes of a word, as many as these, or all. */
+HAK_INLINE uint64_t first_bytes(uint64_t word, size_t bytes) {
+    return bytes >= sizeof word ? word : word & (((uint64_t)1 << bytes * 8) - 1);
 }
 
 /* As blocks lie. */
@@ -52,6 +106,44 @@ HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
     return (all[0] | all[1]) == 0;
 }
 
+/* The slack behind what is filled, of which there is some, is zero: up to where pairs begin, which is two words away at
+ * most, and from there on to the canary, which is the second word of one. */
+static bool is_rest_zero(const void *block, size_t usable, size_t slack) {
+    size_t at = usable - slack + FILLED, next = at + sizeof(canary_word), last = usable - sizeof(canary_word);
+    uint64_t all = first_bytes(*bytes_at(block, at), usable - at);
+    if (next >= usable) return all == 0;
+    all |= first_bytes(*bytes_at(block, next), usable - next) | *canary_of(block, last);
+    size_t pairs = hak_align_up(at, sizeof(aligned_pair));
+    return all == 0 && (pairs >= last || is_all_zero((const char *)block + pairs, last - pairs));
+}
+
+/* True when the slack of a live block is as C1 says. The words reach no further than the canary. */
+HAK_INLINE bool is_slack_whole(const void *block, size_t usable, size_t slack, uint64_t mixed) {
+    size_t end = usable - slack;
+    uint64_t fill = fill_of_mixed(mixed);
+    uint64_t first = first_bytes(*bytes_at(block, end) ^ fill, slack);
+    if (slack <= sizeof fill) return first == 0;
+    first |= first_bytes(*bytes_at(block, end + sizeof fill) ^ fill, slack - sizeof fill);
+    return first == 0 && (slack <= FILLED || is_rest_zero(block, usable, slack));
+}
+
+/* The first byte of the slack that isn't as it must be, or its length. */
+static HAK_COLD size_t first_in_slack(const void *block, size_t usable, uint64_t canary) {
+    size_t slack = slack_in(canary), at = 0;
+    const unsigned char *bytes = (const unsigned char *)block + usable - slack;
+    uint64_t fill = fill_of_mixed(mix(block));
+    while (at < slack && bytes[at] == (at < FILLED ? fill >> at % sizeof fill * 8 & 0xFF : 0)) at++;
+    return at;
+}
+
+/* Of a block whose canary is right. */
+static HAK_COLD _Noreturn void report_in_slack(const void *block, size_t usable, uint64_t canary,
+                                               const char *function) {
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, first_in_slack(block, usable, canary), usable - slack_in(canary));
+}
+
+/* ---- Handing out ------------------------------------------------------------------------------------------------- */
+
 static HAK_COLD _Noreturn void report_freed_write(const void *block, size_t usable) {
     const unsigned char *bytes = block;
     size_t at = 0;
@@ -63,14 +155,28 @@ void hak_canary_look(const void *block, size_t usable) {
     if (HAK_UNLIKELY(!is_all_zero(block, usable + sizeof(canary_word)))) report_freed_write(block, usable);
 }
 
-void hak_canary_hand_out(void *block, size_t usable, uint32_t from) {
+void hak_canary_hand_out(void *block, size_t usable, size_t size, uint32_t from) {
+    HAK_ASSERT(size <= usable);
     hak_canary_look(block, usable);
-    *canary_of(block, usable) = canary_for(block, from);
+    write_end(block, usable, usable - size, from);
 }
 
 void hak_canary_change(void *block, size_t usable, uint32_t from) {
-    *canary_of(block, usable) = canary_for(block, from);
+    write_end(block, usable, usable - hak_canary_asked(block, usable), from);
 }
+
+size_t hak_canary_asked(const void *block, size_t usable) {
+    uint64_t found = *canary_of(block, usable);
+    return is_live(block, usable, found) ? usable - slack_in(found) : usable;
+}
+
+bool hak_canary_may_be_asked(const void *block, size_t usable, size_t size) {
+    uint64_t found = *canary_of(block, usable);
+    size_t slack = slack_in(found);
+    return HAK_LIKELY(slack == usable - size) || !is_live(block, usable, found);
+}
+
+/* ---- What is found ----------------------------------------------------------------------------------------------- */
 
 /* A free block is its slab's, or some heap keeps it, unless somebody has it in hand at this moment. */
 static bool is_free_somewhere(const struct hak_place *place, const void *block) {
@@ -101,33 +207,83 @@ void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, 
     if (HAK_UNLIKELY(from != by)) hak_misuse(HAK_MISUSE_MISMATCH, function, block, from, usable);
 }
 
+/* How many bytes of the secret are as they are in a canary. */
+static unsigned count_same(uint64_t found, uint64_t canary) {
+    unsigned same = 0;
+    for (unsigned i = 0; i < SLACK_SHIFT; i += 8) same += ((found ^ canary) >> i & 0xFF) == 0;
+    return same;
+}
+
+/* What a canary from such a call was before it was written to: that of which most of the secret is left. Where the two
+ * bytes that tell the slack are as they were, one byte of the secret proves it. Else it takes four: there are many
+ * lengths to try. 0 when nothing tells. */
+static HAK_COLD uint64_t former_canary(const void *block, size_t usable, uint32_t from, uint64_t found) {
+    enum { PROOF = 4 };
+    for (size_t slack = 0; slack <= usable; slack++) {
+        uint64_t canary = canary_for(block, slack, from);
+        if (count_same(found, canary) >= PROOF) return canary;
+    }
+    uint64_t told = slack_in(found) <= usable ? canary_for(block, slack_in(found), from) : 0;
+    return told != 0 && count_same(found, told) > 0 ? told : 0;
+}
+
+/* The canary has been written to; `former` is what it was, or 0. What was written behind the block's end lies in its
+ * slack or in the canary. Where nothing tells the end, the block ends where its room does. */
+static HAK_COLD _Noreturn void report_written(const void *block, size_t usable, uint64_t found, uint64_t former,
+                                              const char *function) {
+    size_t slack = slack_in(former), at = former == 0 ? 0 : first_in_slack(block, usable, former);
+    if (former != 0 && at == slack) at += first_difference(found, former);
+    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, at, usable - slack);
+}
+
 /* What was found is not the canary of a live block from such a call. */
 static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, uint32_t from, uint64_t found) {
     const char *function = hak_canary_freed_by(from);
     if (found == 0 && !was_cleared_behind(block, usable))
         hak_misuse(HAK_MISUSE_DOUBLE_FREE, function, block, 0, usable);
-    if (found == canary_for(block, origin_in(found)))
-        hak_misuse(HAK_MISUSE_MISMATCH, function, block, origin_in(found), usable);
-    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, first_difference(found, canary_for(block, from)), usable);
+    if (is_live(block, usable, found))
+        hak_misuse(HAK_MISUSE_MISMATCH, function, block, origin_in(found), usable - slack_in(found));
+    report_written(block, usable, found, former_canary(block, usable, from, found), function);
+}
+
+/* hak_canary_take, and whether the slack was whole just before: then nobody had taken the canary who would clear it.
+ * The processor looks at it before it waits for the exchange. */
+HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t *found, bool *is_whole) {
+    shared_canary_word *canary = (shared_canary_word *)(void *)canary_of(block, usable);
+    uint64_t mixed = mix(block);
+    *found = hak_atomic_load(canary, relaxed);
+    if (HAK_UNLIKELY(!is_right(usable, *found, mixed) || origin_in(*found) != from)) return false;
+    *is_whole = is_slack_whole(block, usable, slack_in(*found), mixed);
+    /* Relaxed: what the program has done with the block is its own care. */
+    return hak_atomic_cas(canary, found, 0, relaxed, relaxed);
 }
 
 bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
-    *found = canary_for(block, from);
-    /* Relaxed: what the program has done with the block is its own care. */
-    return hak_atomic_cas((shared_canary_word *)(void *)canary_of(block, usable), found, 0, relaxed, relaxed);
+    bool is_whole;
+    return take_canary(block, usable, from, found, &is_whole);
+}
+
+/* Somebody has written to the slack of a block whose canary has been taken. For who looks at the block now, it is put
+ * back. */
+static HAK_COLD _Noreturn void report_taken(void *block, size_t usable, uint64_t canary, const char *function) {
+    *canary_of(block, usable) = canary;
+    report_in_slack(block, usable, canary, function);
 }
 
 void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
     uint64_t found;
-    if (HAK_UNLIKELY(!hak_canary_take(block, usable, from, &found))) report_canary(block, usable, from, found);
+    bool is_whole;
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_canary(block, usable, from, found);
+    if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, hak_canary_freed_by(from));
     memset(block, 0, usable + sizeof(canary_word));
 }
 
 /* What the block is from tells the byte that may have been written, so it may also be from malloc. */
 static HAK_COLD _Noreturn void report_live(const void *block, size_t usable, uint64_t found, const char *function) {
-    size_t as_told = first_difference(found, canary_for(block, origin_in(found)));
-    size_t as_malloc = first_difference(found, canary_for(block, HAK_FROM_MALLOC));
-    hak_misuse(HAK_MISUSE_OVERFLOW, function, block, as_told > as_malloc ? as_told : as_malloc, usable);
+    uint64_t as_told = former_canary(block, usable, origin_in(found), found);
+    uint64_t as_malloc = former_canary(block, usable, HAK_FROM_MALLOC, found);
+    bool is_as_told = as_told != 0 && (as_malloc == 0 || count_same(found, as_told) >= count_same(found, as_malloc));
+    report_written(block, usable, found, is_as_told ? as_told : as_malloc, function);
 }
 
 bool hak_canary_is_cleared(const void *block, size_t usable) {
@@ -137,13 +293,33 @@ bool hak_canary_is_cleared(const void *block, size_t usable) {
 bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
     uint64_t found = *canary_of(block, usable);
     if (found == 0 && !was_cleared_behind(block, usable)) return true;
-    if (found != canary_for(block, origin_in(found))) report_live(block, usable, found, function);
+    uint64_t mixed = mix(block);
+    if (!is_right(usable, found, mixed)) report_live(block, usable, found, function);
+    if (!is_slack_whole(block, usable, slack_in(found), mixed)) report_in_slack(block, usable, found, function);
     return false;
+}
+
+/* Somebody else has freed it just now. */
+static HAK_COLD _Noreturn void report_freed(const void *block, size_t usable, const char *function) {
+    hak_canary_is_free(block, usable, function);
+    hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, usable);
+}
+
+/* Meanwhile the block is taken: who frees it at the same moment finds it free. */
+void hak_canary_resize(void *block, size_t usable, size_t size, const char *function) {
+    uint32_t from = origin_in(*canary_of(block, usable));
+    uint64_t found;
+    bool is_whole;
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_freed(block, usable, function);
+    if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, function);
+    size_t had = usable - slack_in(found), first = had < size ? had : size, last = had < size ? size : had;
+    memset((char *)block + first, 0, at_most(last + FILLED, usable) - first);
+    write_end(block, usable, usable - size, from);
 }
 
 /* ---- Behind large objects (C4) ----------------------------------------------------------------------------------- */
 
-static uint64_t slack_word_for(const void *block) { return canary_for(block, 0) | UINT64_C(0x8181818181818181); }
+static uint64_t slack_word_for(const void *block) { return mix(block) | UINT64_C(0x8181818181818181); }
 
 /* What lies `at` bytes behind the block's beginning: the word's bytes by turns. */
 static unsigned char slack_byte(uint64_t word, size_t at) { return (unsigned char)(word >> at % sizeof word * 8); }

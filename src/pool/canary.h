@@ -1,7 +1,12 @@
 /* Canary: the last word of a small block in the secure build (HAK_SECURE), which says what the block is. Whoever hands
  * the block out or frees it writes the word. Somebody who has seen canaries may find the secret number.
  *
- *   C1  The canary of a live block is made of its address, of a secret number, and of the call that it came from.
+ * What lies before the canary is the room of a block, `usable` here. A live one ends where it was asked; what is left
+ * of its room behind that is its slack.
+ *
+ *   C1  The canary of a live block is made of its address, of a secret number, of the call that it came from, and of
+ *       the length of its slack; it tells these two. The first 16 bytes of the slack are filled with what is made of
+ *       the address and of the secret number. None of them is a letter or zero. All others are zero.
  *   C2  A free block is zero, canary and all, wherever it is: in quarantine, in a bin, in its slab, purged, or never
  *       handed out. So units that become a slab are zero.
  *   C3  A block is looked at when it is freed, when it goes back to its slab, and when it is handed out. What doesn't
@@ -21,18 +26,27 @@
 /* Chooses the secret number, before any block is handed out. */
 void hak_canary_begin(void);
 
-/* A free block becomes live: C2 is looked at. `usable` is what lies before the canary. */
-void hak_canary_hand_out(void *block, size_t usable, uint32_t from);
+/* A free block becomes live, of `size` bytes: C2 is looked at. */
+void hak_canary_hand_out(void *block, size_t usable, size_t size, uint32_t from);
 
-/* The same block is from another call. */
+/* The same block, which has just been handed out, is from another call. */
 void hak_canary_change(void *block, size_t usable, uint32_t from);
 
+/* A live block, from whatever call, ends at another size. What it gets is zero. `function` is who wants it. */
+void hak_canary_resize(void *block, size_t usable, size_t size, const char *function);
+
 /* Takes the canary of a live block from such a call, if it has one: zero is left. Of two who do so at once one gets it,
- * and the other finds zero. True when it was there; else `found` is what was. */
+ * and the other finds zero. True when it was there; `found` is what was. */
 bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found);
 
 /* A live block becomes free, by what frees blocks from such a call. */
 void hak_canary_take_back(void *block, size_t usable, uint32_t from);
+
+/* What a live block was asked for. Where its canary isn't one, `usable`. */
+size_t hak_canary_asked(const void *block, size_t usable);
+
+/* False when the block is live, and was asked for with another size. */
+bool hak_canary_may_be_asked(const void *block, size_t usable, size_t size);
 
 /* True when all of the block is zero, as of a free one; of a live one only the canary is read. */
 bool hak_canary_is_cleared(const void *block, size_t usable);

@@ -43,11 +43,11 @@ void inside_look(struct inside_sums *sums) {
              (unsigned long)snapshot.large_allocs, (unsigned long)snapshot.large_frees);
 }
 
-/* The secure build's blocks end in canaries; of large objects whole pages count, with their guards. */
+/* The secure build's blocks have slack and canaries; of large objects whole pages count, with their guards. */
 size_t inside_counted_bytes(const void *block, size_t usable) {
     struct hak_place place = hak_region_find((uintptr_t)block);
     if (!HAK_SECURE || place.kind == HAK_PLACE_GUARDED) return usable;
-    if (place.kind == HAK_PLACE_SMALL) return usable + HAK_CANARY_BYTES;
+    if (place.kind == HAK_PLACE_SMALL) return place.bytes + HAK_CANARY_BYTES;
     if (place.kind == HAK_PLACE_RUN) return usable + hak_large_slack_bytes(usable);
     return hak_entry_mapping_bytes(hak_directory_get(place.start));
 }

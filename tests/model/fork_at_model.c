@@ -346,7 +346,7 @@ static _Alignas(HAK_ALIGNMENT) uint64_t with_canary[2];
 static void quarantined(void) {
     usual();
     memset(with_canary, 0, sizeof with_canary);
-    hak_canary_hand_out(with_canary, sizeof with_canary[0], HAK_FROM_MALLOC);
+    hak_canary_hand_out(with_canary, sizeof with_canary[0], sizeof with_canary[0], HAK_FROM_MALLOC);
     fake_os.maps_left = 1;
     hak_quarantine_begin();
     hak_thread_heap = library_heaps[1];

@@ -43,7 +43,7 @@ static bool is_taken[2];
 static void setup_live(void) {
     library_start(1, 1, 3, 1);
     memset(live, 0, sizeof live);
-    hak_canary_hand_out(live, sizeof live[0], HAK_FROM_MALLOC);
+    hak_canary_hand_out(live, sizeof live[0], sizeof live[0], HAK_FROM_MALLOC);
 }
 static void take_as(int number) {
     is_taken[number] = hak_canary_take(live, sizeof live[0], HAK_FROM_MALLOC, &found[number]);

@@ -179,7 +179,45 @@ static void misuse_large(const char *what, size_t size) {
     }
 }
 
+static void *function(const char *name) {
+    void *found = dlsym(RTLD_DEFAULT, name);
+    expect(found != NULL, "there is no %s", name);
+    return found;
+}
+
+/* Behind what was asked for, in what a block has besides. Their names begin with "asked-". */
+static void misuse_asked(const char *what) {
+    char *block =
+        told(!strcmp(what, "aligned") ? aligned_alloc(64, 41) : malloc(!strncmp(what, "wide", 4) ? 1100 : 41));
+    void *(*resize)(void *, size_t, int) = NULL;
+    *(void **)&resize = function("rallocx");
+    block[41] = !strncmp(what, "wide", 4) ? block[41] : 0;
+    if (!strcmp(what, "wide-first")) block[1100 + 15] = 'a';
+    if (!strcmp(what, "wide-rest")) block[1100 + 16] = 'a';
+    if (!strcmp(what, "wide-last")) block[malloc_usable_size(block) + 100] = 'a';
+    if (!strcmp(what, "realloc")) free(hidden(realloc(block, 42)));
+    if (!strcmp(what, "realloc-moves")) free(hidden(realloc(block, 400)));
+    if (!strcmp(what, "rallocx")) free(hidden(resize(block, 42, 5)));
+    if (!strcmp(what, "usable")) hidden((void *)(uintptr_t)malloc_usable_size(block));
+    if (!strcmp(what, "resized")) { /* what was right behind it was its own before */
+        block[41] = (char)0x80;
+        block = realloc(told(malloc(44)), 40);
+        block[40] = 0;
+    }
+    if (!strcmp(what, "check")) {
+        check_heap();
+        _exit(0); /* unnoticed */
+    }
+    free(block);
+}
+
 static void victim(const char *what) {
+    if (!strncmp(what, "asked-", 6)) misuse_asked(what + 6);
+    if (!strcmp(what, "class-smaller")) delete_sized(told(new_block(SIZE)), SIZE - 1);
+    if (!strcmp(what, "class-larger")) delete_sized(told(new_array(SIZE - 8)), SIZE - 7);
+    if (!strcmp(what, "class-resized")) free_sized_as(hidden(realloc(told(malloc(SIZE)), SIZE - 2)), SIZE);
+    if (!strcmp(what, "class-aligned")) delete_sized_aligned(told(new_aligned(SIZE, 64)), SIZE + 1, 64);
+    if (!strcmp(what, "class-none")) free_sized_as(told(malloc(2)), 0);
     if (!strncmp(what, "run-", 4)) misuse_large(what + 4, RUN);
     if (!strncmp(what, "mapping-", 8)) misuse_large(what + 8, MAPPING);
     char *block = block_of(SIZE);
@@ -191,6 +229,7 @@ static void victim(const char *what) {
         *(void **)&free_past_cache = dlsym(RTLD_DEFAULT, "dallocx");
         free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
     }
+    if (!strcmp(what, "inside-asked")) free((char *)told(malloc(41)) + 16);
     if (!strcmp(what, "overflow-zero")) block[SIZE] = 0;
     if (!strcmp(what, "overflow-last")) block[SIZE + 7] = 0; /* as one byte before the next block */
     if (!strcmp(what, "overflow-far")) memset(block + SIZE + 5, 'a', 2);
@@ -296,7 +335,10 @@ static void run_twice(void) {
     expect_end("usable-size", "invalid pointer: a freed block of 56 bytes");
 }
 
-static void run_inside(void) { expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 56 bytes\n"); }
+static void run_inside(void) {
+    expect_end("inside-uncached", "*invalid pointer: 16 bytes into a block of 56 bytes\n");
+    expect_end("inside-asked", "*invalid pointer: 16 bytes into a block of 41 bytes\n");
+}
 
 static void run_written(void) {
     expect_end("written", "write after free: 24 bytes into a freed block of 56 bytes");
@@ -316,17 +358,92 @@ static void run_overflow(void) {
     expect_end("overflow-thread", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
 }
 
+/* A block ends where it was asked, whatever has room behind it. */
+static void run_asked(void) {
+    static const char *const ways[] = {"asked-free",   "asked-realloc", "asked-realloc-moves", "asked-rallocx",
+                                       "asked-usable", "asked-check",   "asked-aligned"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        expect_end(ways[i], "overflow: 0 bytes behind the end of a block of 41 bytes were written");
+    expect_end("asked-resized", "overflow: 0 bytes behind the end of a block of 40 bytes were written");
+    expect_end("asked-wide-first", "overflow: 15 bytes behind the end of a block of 1100 bytes were written");
+    expect_end("asked-wide-rest", "overflow: 16 bytes behind the end of a block of 1100 bytes were written");
+    expect_end("asked-wide-last", "overflow: 100 bytes behind the end of a block of 1100 bytes were written");
+}
+
+/* What `made` has is what was asked for, and can be written to. */
+static void *exact(void *made, size_t size) {
+    char *block = hidden(made);
+    expect(block != NULL && malloc_usable_size(block) == size, "%zu usable bytes of %zu", malloc_usable_size(block),
+           size);
+    memset(block, 'a', size);
+    return block;
+}
+
+/* By each function that makes blocks or changes them, of each size, and freed by the size that was asked for. */
+static void run_exact(void) {
+    void *(*make)(size_t, int) = NULL;
+    void *(*resize)(void *, size_t, int) = NULL;
+    size_t (*size_for)(size_t, int) = NULL;
+    void (*release)(void *, size_t, int) = NULL;
+    void *(*at_least)(size_t, size_t *) = NULL;
+    *(void **)&make = function("mallocx"), *(void **)&resize = function("rallocx");
+    *(void **)&size_for = function("nallocx"), *(void **)&release = function("sdallocx");
+    *(void **)&at_least = function("hak_alloc_at_least");
+    for (size_t size = 0; size < 34000; size += size < 3000 ? 1 : 97) {
+        size_t usable = size + 1, less = size * 3 / 4 + 1, more = size + 7;
+        free_sized_as(exact(malloc(size), size), size);
+        free_sized_as(exact(calloc(1, size), size), size);
+        free_sized_as(exact(at_least(size, &usable), size), size);
+        expect(usable == size, "at least %zu are %zu", size, usable);
+        delete_sized(exact(new_block(size), size), size);
+        free_sized_as(exact(realloc(exact(malloc(size), size), more), more), more);
+        free_sized_as(exact(realloc(exact(malloc(size), size), less), less), less);
+        for (int flags = 0; size > 0 && flags < 14; flags += 3) {
+            release(exact(make(size, flags), size), size, flags);
+            release(exact(make(size, flags | HAK_MALLOCX_TCACHE_NONE), size), size, flags);
+            release(exact(resize(exact(make(size, 0), size), more, flags), more), more, flags);
+            release(exact(resize(exact(make(size, flags), size), less, 6), less), less, 6);
+            free_sized_as(exact(aligned_alloc((size_t)1 << flags, size), size), size);
+            expect(size_for(size, flags) == size, "nallocx tells %zu of %zu", size_for(size, flags), size);
+        }
+    }
+    delete_sized(hidden(new_block(0)), 0);
+    free_sized_as(hidden(malloc(1)), 0); /* as a runtime's new asks for it */
+    char *grown = memset(hidden(realloc(hidden(calloc(1, 2)), 20)), 0, 2);
+    for (int i = 0; i < 20; i++) expect(grown[i] == 0, "byte %d isn't zero", i);
+    free(grown);
+}
+
+/* Where there is no memory, a block that is made smaller stays what it is, and has what was asked for. */
+static void run_exact_refused(void) {
+    struct rlimit limit = {60 << 20, 60 << 20};
+    char *block = hidden(malloc(20000)), *moved;
+    size_t size = 9000;
+    memset(block, 'a', 20000);
+    expect(setrlimit(RLIMIT_AS, &limit) == 0, "no limit");
+    for (size_t each = 1 << 20; each >= 8; each /= 2)
+        while (hidden(malloc(each)) != NULL) continue;
+    for (; size > 8; size /= 3) {
+        moved = realloc(block, size);
+        expect(moved == block && moved[size - 1] == 'a', "%zu bytes: moved", size);
+        expect(malloc_usable_size(moved) == size, "%zu usable bytes of %zu", malloc_usable_size(moved), size);
+    }
+    moved = realloc(block, 3000);
+    expect(moved == block && malloc_usable_size(moved) == 3000, "it has room");
+    free_sized_as(moved, 3000);
+}
+
 /* What one family of functions made, and another frees. */
 static void run_mismatch(void) {
     expect_end("malloc-delete", "mismatch: a block of 56 bytes from malloc");
     expect_end("new-free", "mismatch: a block of 56 bytes from new");
     expect_end("new-delete-array", "mismatch: a block of 56 bytes from new");
     expect_end("array-delete", "mismatch: a block of 56 bytes from new[]");
-    expect_end("aligned-delete", "mismatch: a block of 120 bytes from new, aligned to 64");
+    expect_end("aligned-delete", "mismatch: a block of 64 bytes from new, aligned to 64");
     expect_end("new-aligned-delete", "mismatch: a block of 56 bytes from new");
-    expect_end("alignment", "mismatch: a block of 120 bytes from new, aligned to 64");
-    expect_end("aligned-new-delete-array", "mismatch: a block of 120 bytes from new, aligned to 64");
-    expect_end("aligned-array-delete", "mismatch: a block of 120 bytes from new[], aligned to 64");
+    expect_end("alignment", "mismatch: a block of 64 bytes from new, aligned to 64");
+    expect_end("aligned-new-delete-array", "mismatch: a block of 64 bytes from new, aligned to 64");
+    expect_end("aligned-array-delete", "mismatch: a block of 64 bytes from new[], aligned to 64");
 }
 
 static void expect_overflow(const char *argument, int at, size_t size) {
@@ -646,15 +763,20 @@ static void run_waiting(void) {
 }
 
 static void run_sizes(void) {
-    expect_end("smaller", "*wrong size: 100 bytes for a block of 1016 bytes\n");
+    expect_end("smaller", "*wrong size: 100 bytes for a block of 1000 bytes\n");
     expect_end("larger", "wrong size: 57 bytes for a block of 56 bytes");
     expect_end("delete-larger", "wrong size: 57 bytes for a block of 56 bytes");
-    expect_end("aligned-larger", "wrong size: 200 bytes for a block of 120 bytes");
+    expect_end("aligned-larger", "wrong size: 200 bytes for a block of 64 bytes");
     expect_end("large", "*wrong size: 200000 bytes for a block of 100000 bytes\n");
     expect_end("large-smaller", "wrong size: 99999 bytes for a block of 100000 bytes");
     expect_end("large-small", "wrong size: 100 bytes for a block of 100000 bytes");
     expect_end("mapping-smaller", "wrong size: 67105768 bytes for a block of 67109864 bytes");
-    expect_end("none", "*wrong size: 100000 bytes for a block of 104 bytes\n");
+    expect_end("class-smaller", "wrong size: 55 bytes for a block of 56 bytes");
+    expect_end("class-larger", "wrong size: 49 bytes for a block of 48 bytes");
+    expect_end("class-resized", "wrong size: 56 bytes for a block of 54 bytes");
+    expect_end("class-aligned", "wrong size: 57 bytes for a block of 56 bytes");
+    expect_end("class-none", "wrong size: 0 bytes for a block of 2 bytes");
+    expect_end("none", "*wrong size: 100000 bytes for a block of 100 bytes\n");
 }
 
 /* Sizes that are right, of blocks that realloc has left where they were, too; and those that nallocx tells. */
@@ -786,6 +908,9 @@ static const struct hak_case cases[] = {
     CASE("trimmed", run_trimmed, NULL),
     CASE("threads", run_threads, NULL),
     CASE("overflow", run_overflow, victim),
+    CASE("asked", run_asked, victim),
+    CASE("exact", run_exact, NULL),
+    CASE("exact-refused", run_exact_refused, NULL),
     CASE("mismatch", run_mismatch, victim),
     CASE("match", run_match, NULL),
     CASE("check", run_check, victim),

@@ -10,7 +10,7 @@ enum { USABLE = 56, BLOCK = USABLE + sizeof(uint64_t), LONGEST = 240 };
 
 static _Alignas(HAK_ALIGNMENT) unsigned char block[LONGEST];
 
-static void hand_out(void *from) { hak_canary_hand_out(block, USABLE, *(const uint32_t *)from); }
+static void hand_out(void *from) { hak_canary_hand_out(block, USABLE, USABLE, *(const uint32_t *)from); }
 static void take_back(void *from) { hak_canary_take_back(block, USABLE, *(const uint32_t *)from); }
 static void ask(void *nothing) {
     (void)nothing;
@@ -55,6 +55,112 @@ static void overflow(void **state) {
         block[USABLE] = (unsigned char)letter;
         expect_misuse(fake_os_catch(take_back, &from), HAK_MISUSE_OVERFLOW, "free", 0);
     }
+}
+
+/* ---- Slack ------------------------------------------------------------------------------------------------------- */
+
+static size_t room, asked; /* of a block of LONGEST bytes, at most */
+
+static void begin_asked(size_t usable_bytes, size_t size, uint32_t from) {
+    memset(block, 0, sizeof block);
+    room = usable_bytes, asked = size;
+    hak_canary_hand_out(block, room, asked, from);
+}
+static void free_asked(void *from) { hak_canary_take_back(block, room, *(const uint32_t *)from); }
+static void ask_asked(void *nothing) {
+    (void)nothing;
+    hak_canary_is_free(block, room, "realloc");
+}
+static void resize_asked(void *size) { hak_canary_resize(block, room, *(const size_t *)size, "realloc"); }
+
+static void expect_overflow(const struct fake_report *report, const char *function, size_t offset) {
+    unit_expect_misuse(report, HAK_MISUSE_OVERFLOW, function, block, offset, asked);
+}
+
+/* Whatever was asked for, the canary tells it; all bytes behind it are looked at, of each room. */
+static void slack_of_each_length(void **state) {
+    (void)state;
+    uint32_t from = HAK_FROM_NEW_ARRAY;
+    for (size_t usable_bytes = 8; usable_bytes < LONGEST; usable_bytes += 16) {
+        for (size_t size = 0; size <= usable_bytes; size++) {
+            begin_asked(usable_bytes, size, from);
+            assert_int_equal(hak_canary_asked(block, room), size);
+            for (size_t i = size; i < room; i++) assert_true(i - size < 16 ? block[i] >= 0x80 : block[i] == 0);
+            memset(block, 'a', size);
+            assert_false(hak_canary_is_free(block, room, "realloc"));
+            for (size_t other = 0; other <= room; other++)
+                assert_true(hak_canary_may_be_asked(block, room, other) == (other == size));
+            for (size_t i = size; i < room; i++) {
+                block[i] ^= 4;
+                expect_overflow(fake_os_catch(ask_asked, NULL), "realloc", i - size);
+                expect_overflow(fake_os_catch(free_asked, &from), "delete[]", i - size);
+                block[i] ^= 4;
+            }
+            free_asked(&from);
+            for (size_t i = 0; i < LONGEST; i++) assert_int_equal(block[i], 0);
+            assert_true(hak_canary_may_be_asked(block, room, 0)); /* what is free was not asked for */
+        }
+    }
+}
+
+/* Where the canary has been written to, too: where what it tells is left, and one of its secret bytes; or four of these.
+ * Then what is told is the first byte behind the block's end that was written. */
+static void through_the_slack(void **state) {
+    (void)state;
+    enum { TOLD = USABLE + 5, ORIGIN = BLOCK - 1 };
+    uint32_t from = HAK_FROM_MALLOC;
+    for (size_t size = USABLE - 30; size <= USABLE; size++) {
+        for (size_t first = size; first < BLOCK; first++) {
+            unsigned hit = 0;
+            begin_asked(USABLE, size, from);
+            for (size_t last = first; last < BLOCK; last++) {
+                block[last] ^= 0x55;
+                hit += last >= USABLE && last < TOLD;
+                bool tells = hit <= 1 || (hit < 5 && (last < TOLD || first >= ORIGIN));
+                asked = tells ? size : USABLE;
+                expect_overflow(fake_os_catch(ask_asked, NULL), "realloc", tells ? first - size : 0);
+                expect_overflow(fake_os_catch(free_asked, &from), "free", tells ? first - size : 0);
+            }
+        }
+    }
+}
+
+/* What a block gets when it is resized where it is is zero, and what it loses is slack. */
+static void resized(void **state) {
+    (void)state;
+    uint32_t from = HAK_FROM_NEW;
+    for (size_t size = 0; size <= USABLE; size++) {
+        for (size_t other = 0; other <= USABLE; other++) {
+            begin_asked(USABLE, size, from);
+            memset(block, 'a', size);
+            resize_asked(&other);
+            assert_int_equal(hak_canary_asked(block, USABLE), other);
+            for (size_t i = 0; i < other; i++) assert_int_equal(block[i], i < size ? 'a' : 0);
+            memset(block, 'b', other);
+            free_asked(&from);
+            for (size_t i = 0; i < BLOCK; i++) assert_int_equal(block[i], 0);
+        }
+    }
+    size_t other = 30;
+    begin_asked(USABLE, 20, from);
+    block[23] = 'a';
+    expect_overflow(fake_os_catch(resize_asked, &other), "realloc", 3);
+    begin_asked(USABLE, 20, from);
+    free_asked(&from);
+    expect_misuse(fake_os_catch(resize_asked, &other), HAK_MISUSE_FREED_BLOCK, "realloc", 0);
+}
+
+/* A block that is found to be from another call has the size that was asked for. */
+static void from_another_call(void **state) {
+    (void)state;
+    uint32_t from = HAK_FROM_NEW, by_free = HAK_FROM_MALLOC;
+    begin_asked(USABLE, 41, HAK_FROM_MALLOC);
+    hak_canary_change(block, USABLE, from);
+    assert_int_equal(hak_canary_asked(block, USABLE), 41);
+    unit_expect_misuse(fake_os_catch(free_asked, &by_free), HAK_MISUSE_MISMATCH, "free", block, HAK_FROM_NEW, 41);
+    free_asked(&from);
+    block[USABLE] = 1;
+    assert_int_equal(hak_canary_asked(block, USABLE), USABLE);
 }
 
 /* The byte before a block is the last one of its neighbour's canary, and tells what that is from: no value of it is taken
@@ -210,5 +316,7 @@ static void origins_of_large(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(cleared_behind_large), cmocka_unit_test(origins_of_large),
-          cmocka_unit_test(a_life), cmocka_unit_test(overflow), cmocka_unit_test(underflow_of_the_next),
-          cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte), cmocka_unit_test(misuse_of_calls))
+          cmocka_unit_test(a_life), cmocka_unit_test(overflow), cmocka_unit_test(slack_of_each_length),
+          cmocka_unit_test(through_the_slack), cmocka_unit_test(resized), cmocka_unit_test(from_another_call),
+          cmocka_unit_test(underflow_of_the_next), cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte),
+          cmocka_unit_test(misuse_of_calls))
