@@ -50,7 +50,7 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
 
 /* A number that can't be guessed, another one for each `number` and process. It tells nothing of what else is made of
  * the kernel's random bytes, which it is made of. Those of addresses are numbered by attempts. */
-enum { HAK_RANDOM_CANARIES = 1 << 30, HAK_RANDOM_QUARANTINE };
+enum { HAK_RANDOM_CANARIES = 1 << 30, HAK_RANDOM_QUARANTINE, HAK_RANDOM_SLACK };
 uint64_t hak_os_random(uint32_t number);
 
 /* From now on these, and the addresses above, are the same in each process that is given the same seed; 0: they differ

@@ -12,9 +12,15 @@
 /* The last byte has what the block is from; the two before it the length of its slack, and the others a secret. */
 enum { SLACK_SHIFT = 40, FROM_SHIFT = 56, FILLED = 16 /* of the slack, at most */ };
 
-static uint64_t canary_secret = 1; /* const after the start */
+/* Const after the start: the secret number, what a canary tells is multiplied by, and what lies in slack, which tells
+ * nothing of the other two. */
+static struct { uint64_t number, of_told, fill; } secrets = {1, 1, UINT64_C(0x8181818181818181)};
 
-void hak_canary_begin(void) { canary_secret = hak_os_random(HAK_RANDOM_CANARIES) | 1; }
+void hak_canary_begin(void) {
+    secrets.number = hak_os_random(HAK_RANDOM_CANARIES) | 1;
+    secrets.of_told = secrets.number ^ UINT64_C(0x9E3779B97F4A7C14);
+    secrets.fill = hak_os_random(HAK_RANDOM_SLACK) | UINT64_C(0x8181818181818181);
+}
 
 typedef uint64_t __attribute__((may_alias)) canary_word;
 typedef HAK_ATOMIC(uint64_t) __attribute__((may_alias)) shared_canary_word;
@@ -24,8 +30,8 @@ static canary_word *canary_of(const void *block, size_t usable) {
 }
 
 HAK_INLINE uint64_t mix(const void *block) {
-    uint64_t mixed = ((uintptr_t)block ^ canary_secret) * UINT64_C(0xBF58476D1CE4E5B9);
-    mixed = (mixed ^ mixed >> 29) * canary_secret;
+    uint64_t mixed = ((uintptr_t)block ^ secrets.number) * UINT64_C(0xBF58476D1CE4E5B9);
+    mixed = (mixed ^ mixed >> 29) * secrets.number;
     return mixed ^ mixed >> 32;
 }
 
@@ -44,17 +50,12 @@ static size_t slack_in(uint64_t canary) { return canary >> SLACK_SHIFT & 0xFFFF;
  * texts, most of them. The secret is another one for each slack and each origin. What the processor has to do once it
  * has read what a canary tells is little: free waits for it. */
 HAK_INLINE uint64_t canary_of_mixed(uint64_t mixed, uint64_t told) {
-    uint64_t secret = mixed ^ (told >> SLACK_SHIFT) * (canary_secret ^ UINT64_C(0x9E3779B97F4A7C14));
+    uint64_t secret = mixed ^ (told >> SLACK_SHIFT) * secrets.of_told;
     return secret >> (64 - SLACK_SHIFT) | 0x81 | told;
 }
 
 static uint64_t canary_for(const void *block, size_t slack, uint32_t from) {
     return canary_of_mixed(mix(block), what_to_tell(slack, from));
-}
-
-/* In the slack. Of this nobody learns the canary. */
-HAK_INLINE uint64_t fill_of_mixed(uint64_t mixed) {
-    return (mixed ^ canary_secret) * UINT64_C(0x94D049BB133111EB) | UINT64_C(0x8181818181818181);
 }
 
 /* True when it is what a live block has. */
@@ -82,11 +83,11 @@ static size_t at_most(size_t number, size_t most) { return number < most ? numbe
 
 /* Whatever the slack, two words are written behind the end, and the canary over what they have of its place. */
 HAK_INLINE void write_end(void *block, size_t usable, size_t slack, uint32_t from) {
-    uint64_t mixed = mix(block), fill = fill_of_mixed(mixed);
+    uint64_t fill = secrets.fill;
     size_t end = usable - slack;
     *bytes_at(block, end) = fill;
     *bytes_at(block, at_most(end + sizeof fill, usable)) = fill;
-    *canary_of(block, usable) = canary_of_mixed(mixed, what_to_tell(slack, from));
+    *canary_of(block, usable) = canary_for(block, slack, from);
 }
 
 /* The first bytes of a word, as many as these, or all. */
@@ -106,34 +107,23 @@ HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
     return (all[0] | all[1]) == 0;
 }
 
-/* The slack behind what is filled, of which there is some, is zero: up to where pairs begin, which is two words away at
- * most, and from there on to the canary, which is the second word of one. */
-static bool is_rest_zero(const void *block, size_t usable, size_t slack) {
-    size_t at = usable - slack + FILLED, next = at + sizeof(canary_word), last = usable - sizeof(canary_word);
-    uint64_t all = first_bytes(*bytes_at(block, at), usable - at);
-    if (next >= usable) return all == 0;
-    all |= first_bytes(*bytes_at(block, next), usable - next) | *canary_of(block, last);
-    size_t pairs = hak_align_up(at, sizeof(aligned_pair));
-    return all == 0 && (pairs >= last || is_all_zero((const char *)block + pairs, last - pairs));
-}
-
 /* True when the slack of a live block is as C1 says. The words reach no further than the canary. */
-HAK_INLINE bool is_slack_whole(const void *block, size_t usable, size_t slack, uint64_t mixed) {
+HAK_INLINE bool is_slack_whole(const void *block, size_t usable, size_t slack) {
     size_t end = usable - slack;
-    uint64_t fill = fill_of_mixed(mixed);
+    uint64_t fill = secrets.fill;
     uint64_t first = first_bytes(*bytes_at(block, end) ^ fill, slack);
     if (slack <= sizeof fill) return first == 0;
     first |= first_bytes(*bytes_at(block, end + sizeof fill) ^ fill, slack - sizeof fill);
-    return first == 0 && (slack <= FILLED || is_rest_zero(block, usable, slack));
+    return first == 0;
 }
 
-/* The first byte of the slack that isn't as it must be, or its length. */
+/* The first byte of the slack that isn't as it was filled, or its length. */
 static HAK_COLD size_t first_in_slack(const void *block, size_t usable, uint64_t canary) {
-    size_t slack = slack_in(canary), at = 0;
+    size_t slack = slack_in(canary), filled = at_most(slack, FILLED), at = 0;
     const unsigned char *bytes = (const unsigned char *)block + usable - slack;
-    uint64_t fill = fill_of_mixed(mix(block));
-    while (at < slack && bytes[at] == (at < FILLED ? fill >> at % sizeof fill * 8 & 0xFF : 0)) at++;
-    return at;
+    uint64_t fill = secrets.fill;
+    while (at < filled && bytes[at] == (fill >> at % sizeof fill * 8 & 0xFF)) at++;
+    return at == filled ? slack : at;
 }
 
 /* Of a block whose canary is right. */
@@ -253,7 +243,7 @@ HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t 
     uint64_t mixed = mix(block);
     *found = hak_atomic_load(canary, relaxed);
     if (HAK_UNLIKELY(!is_right(usable, *found, mixed) || origin_in(*found) != from)) return false;
-    *is_whole = is_slack_whole(block, usable, slack_in(*found), mixed);
+    *is_whole = is_slack_whole(block, usable, slack_in(*found));
     /* Relaxed: what the program has done with the block is its own care. */
     return hak_atomic_cas(canary, found, 0, relaxed, relaxed);
 }
@@ -295,7 +285,7 @@ bool hak_canary_is_free(const void *block, size_t usable, const char *function) 
     if (found == 0 && !was_cleared_behind(block, usable)) return true;
     uint64_t mixed = mix(block);
     if (!is_right(usable, found, mixed)) report_live(block, usable, found, function);
-    if (!is_slack_whole(block, usable, slack_in(found), mixed)) report_in_slack(block, usable, found, function);
+    if (!is_slack_whole(block, usable, slack_in(found))) report_in_slack(block, usable, found, function);
     return false;
 }
 
@@ -312,8 +302,8 @@ void hak_canary_resize(void *block, size_t usable, size_t size, const char *func
     bool is_whole;
     if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_freed(block, usable, function);
     if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, function);
-    size_t had = usable - slack_in(found), first = had < size ? had : size, last = had < size ? size : had;
-    memset((char *)block + first, 0, at_most(last + FILLED, usable) - first);
+    size_t had = usable - slack_in(found);
+    if (size > had) memset((char *)block + had, 0, size - had);
     write_end(block, usable, usable - size, from);
 }
 

@@ -5,8 +5,8 @@
  * of its room behind that is its slack.
  *
  *   C1  The canary of a live block is made of its address, of a secret number, of the call that it came from, and of
- *       the length of its slack; it tells these two. The first 16 bytes of the slack are filled with what is made of
- *       the address and of the secret number. None of them is a letter or zero. All others are zero.
+ *       the length of its slack; it tells these two. The first 16 bytes of the slack are filled with another secret
+ *       number by turns of its bytes, none of which is a letter or zero. What lies behind them is not looked at.
  *   C2  A free block is zero, canary and all, wherever it is: in quarantine, in a bin, in its slab, purged, or never
  *       handed out. So units that become a slab are zero.
  *   C3  A block is looked at when it is freed, when it goes back to its slab, and when it is handed out. What doesn't
