@@ -5,16 +5,18 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MOST_PASSAGES = 64, NAP_US = 100, MOST_NAPS = 10000 };
 
-/* A thread that begins: from before pthread_create until that has returned, and the thread's own function runs. Or one
- * that ends: from the end of that function until the kernel has it no more. */
+/* A thread that begins: from before pthread_create until that has returned, and the thread's own function runs. One that
+ * takes a name: while it calls prctl. Or one that ends: from the end of its function until the kernel has it no more. */
 struct passage {
     int left;     /* who still is at it; 0: nobody has it */
-    pid_t ending; /* the thread; 0: it begins */
+    pid_t ending; /* the thread; 0: none */
     void *(*run)(void *);
     void *argument;
 };
@@ -70,6 +72,22 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     if (error != 0) leave(passage); /* for the thread */
     leave(passage);
     return error;
+}
+
+int __real_prctl(int, ...);
+int __wrap_prctl(int, ...);
+
+/* For a name. Reads four words, whatever the caller gave. */
+__attribute__((no_sanitize_address)) int __wrap_prctl(int option, ...) {
+    unsigned long words[4];
+    va_list arguments;
+    va_start(arguments, option);
+    for (int i = 0; i < 4; i++) words[i] = va_arg(arguments, unsigned long);
+    va_end(arguments);
+    struct passage *passage = begin(&(struct passage){.left = 1});
+    int result = __real_prctl(option, words[0], words[1], words[2], words[3]);
+    leave(passage);
+    return result;
 }
 
 static int is_any_at_it(void) {
