@@ -24,6 +24,7 @@
 #include "inside.h"
 #include "kernel.h"
 #include "oracle.h"
+#include "threads.h"
 
 #ifndef FUZZ_OUTSIDE
 #include "hakmem/hakmem.h"
@@ -715,9 +716,11 @@ static void in_child(unsigned step_number, unsigned thread) {
 static void step_fork(unsigned step_number, unsigned thread) {
     if (program_now->is_free_running && !MAY_FORK_FREELY) return;
     if (fork_depth >= FORK_DEPTH || atomic_fetch_add(&forks, 1) >= MOST_FORKS) return;
+    if (!threads_hold()) return;
     oracle_lock();
     pid_t child = fork();
     oracle_unlock();
+    threads_let();
     if (child == 0) in_child(step_number, thread);
     if (child < 0) return;
     int status;
