@@ -44,8 +44,8 @@
  *       that wait, whose units nobody has (region/run_quarantine.h).
  *   L5  What another thread had in hand, and no record or entry has, is lost to the child: of each thread at most the
  *       object that it was making, freeing or resizing, with its old and its new place; the SuperSlabs that it was
- *       making for it; one kept mapping; one run that came out of quarantine. The block itself that another thread was in the middle of resizing is
- *       nobody's, as is one that it was freeing.
+ *       making for it; one kept mapping; one run that came out of quarantine. The block itself that another thread was
+ *       in the middle of resizing is nobody's, as is one that it was freeing.
  */
 #ifndef HAK_REGION_LARGE_H
 #define HAK_REGION_LARGE_H

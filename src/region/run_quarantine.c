@@ -63,6 +63,7 @@ bool hak_run_quarantine_put(struct hak_slab *run) {
 void hak_run_quarantine_end(void) {
     for (uint32_t i = 0; i < RUN_PLACES; i++) {
         if (hak_atomic_load(&run_places[i], relaxed) == NULL) continue;
+        /* Acquire pairs with the exchange in hak_run_quarantine_put: the run's record and memory are the caller's. */
         struct hak_slab *run = hak_atomic_exchange(&run_places[i], NULL, acquire);
         if (run != NULL) let_out(run);
     }
@@ -70,6 +71,7 @@ void hak_run_quarantine_end(void) {
 
 bool hak_run_quarantine_find(uintptr_t address, uintptr_t *start, size_t *bytes) {
     for (uint32_t i = 0; i < RUN_PLACES; i++) {
+        /* Acquire pairs with the exchange in hak_run_quarantine_put, for the record. */
         const struct hak_slab *run = hak_atomic_load(&run_places[i], acquire);
         if (run == NULL) continue;
         *start = hak_region_start_of(hak_region_range_of_record(run), run);
