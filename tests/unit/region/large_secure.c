@@ -170,6 +170,7 @@ static void behind_mappings_as(int how) {
     expect_usable(again);
     assert_int_equal(is_accessible(end_of(again)), how == NONE);
     assert_true(free_block(again));
+    assert_int_equal(hak_mapping_cache_bytes(), 0); /* it has gone back */
 }
 static void behind_mappings(void **state) {
     (void)state;
