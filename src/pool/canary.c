@@ -14,7 +14,9 @@ enum { SLACK_SHIFT = 40, FROM_SHIFT = 56, FILLED = 16 /* of the slack, at most *
 
 /* Const after the start: the secret number, what a canary tells is multiplied by, and what lies in slack, which tells
  * nothing of the other two. */
-static struct { uint64_t number, of_told, fill; } secrets = {1, UINT64_C(0x9E3779B97F4A7C15), UINT64_C(0x8181818181818181)};
+static struct {
+    uint64_t number, of_told, fill;
+} secrets = {1, UINT64_C(0x9E3779B97F4A7C15), UINT64_C(0x8181818181818181)};
 
 void hak_canary_begin(void) {
     secrets.number = hak_os_random(HAK_RANDOM_CANARIES) | 1;
