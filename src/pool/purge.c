@@ -434,6 +434,7 @@ size_t hak_purge_all(struct hak_heap *own) {
     }
     hak_heap_end_drains(&drain);
     bytes += hak_mapping_cache_purge();
+    if (HAK_SECURE) hak_run_quarantine_end();
     hak_in_hand_end();
     hak_hand_take_up(outer);
     return bytes;

@@ -171,11 +171,12 @@ static size_t end_object(uintptr_t start, uint64_t entry) {
     return bytes - page;
 }
 
-/* In the secure build whoever touches what was freed faults, if the kernel has mapped nothing else there. */
+/* In the secure build whoever touches what was freed faults, if the kernel has mapped nothing else there, and the
+ * program doesn't want to keep it (mallopt). */
 static bool free_mapping(uintptr_t start, uint64_t entry) {
     if (!hak_directory_replace(start, entry, HAK_ENTRY_NONE)) return false;
     size_t bytes = end_object(start, entry);
-    if (HAK_SECURE) hak_mapping_cache_give_back(start, bytes);
+    if (HAK_SECURE && !hak_knob_is_highest(dirty_limit_bytes)) hak_mapping_cache_give_back(start, bytes);
     else hak_mapping_cache_put(start, bytes);
     hak_decay_after_release(0);
     return true;

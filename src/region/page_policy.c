@@ -358,12 +358,12 @@ enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, 
     give_up_huge_pages(range, start, bytes);
     if (hak_os_may_guard() && hak_os_guard((void *)start, bytes)) return HAK_CLOSED_BY_GUARDS;
     /* A part may have guards now. */
-    if (hak_os_may_guard()) return hak_os_unguard((void *)start, bytes) ? HAK_NOT_CLOSED : HAK_CLOSED_BY_GUARDS;
+    if (hak_os_may_guard()) return hak_os_unguard((void *)start, bytes) ? HAK_NOT_CLOSED : HAK_CLOSED_IN_PART;
     return close_as_forbidden(start, bytes) ? HAK_CLOSED_AS_FORBIDDEN : HAK_NOT_CLOSED;
 }
 
 bool hak_page_policy_open(uintptr_t start, size_t bytes, enum hak_closed how) {
-    if (how == HAK_CLOSED_BY_GUARDS) return hak_os_unguard((void *)start, bytes);
+    if (how != HAK_CLOSED_AS_FORBIDDEN) return hak_os_unguard((void *)start, bytes);
     hak_atomic_fetch_sub(&forbidden_count, FORBIDDEN_MAPPINGS, relaxed);
     return hak_os_commit((void *)start, bytes);
 }

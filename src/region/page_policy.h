@@ -57,8 +57,10 @@ void hak_page_policy_count_allowed(void);
 
 /* Closes memory that the caller has, of one or more SuperSlabs: it goes back, and nobody can touch it. With guards, or
  * where the kernel has none, as a mapping of its own (P2). NOT_CLOSED, when that can't be: then it is the caller's as
- * before, perhaps without its contents. And opens it; false when the kernel refuses. It reads as zero then. */
-enum hak_closed { HAK_NOT_CLOSED, HAK_CLOSED_BY_GUARDS, HAK_CLOSED_AS_FORBIDDEN };
+ * before, perhaps without its contents. And opens it; false when the kernel refuses. It reads as zero then, but not if
+ * it was closed IN_PART, which the caller has not to use before: it may have some guards that the kernel doesn't take
+ * away, and contents. */
+enum hak_closed { HAK_NOT_CLOSED, HAK_CLOSED_BY_GUARDS, HAK_CLOSED_AS_FORBIDDEN, HAK_CLOSED_IN_PART };
 enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, size_t bytes);
 bool hak_page_policy_open(uintptr_t start, size_t bytes, enum hak_closed how);
 

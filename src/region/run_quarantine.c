@@ -1,5 +1,6 @@
 #include "region/run_quarantine.h"
 
+#include "base/knobs.h"
 #include "os/os.h"
 #include "region/page_policy.h"
 #include "region/units.h"
@@ -38,14 +39,16 @@ static void let_out(struct hak_slab *run) {
     struct hak_range *range = hak_region_range_of_record(run);
     size_t bytes = bytes_of_units(run);
     enum hak_closed how = (enum hak_closed)hak_atomic_load(&run->purged_pages, relaxed);
+    uint32_t units = (uint32_t)(bytes >> HAK_UNIT_SHIFT);
     hak_atomic_store(&run->run_pages, 0, relaxed);
-    if (hak_page_policy_open(hak_region_start_of(range, run), bytes, how))
-        hak_region_release_fresh(run, (uint32_t)(bytes >> HAK_UNIT_SHIFT));
-    else make_absent(run, (uint32_t)(bytes >> HAK_UNIT_SHIFT));
+    if (!hak_page_policy_open(hak_region_start_of(range, run), bytes, how)) make_absent(run, units);
+    else if (how == HAK_CLOSED_IN_PART) hak_region_release(run, units);
+    else hak_region_release_fresh(run, units);
 }
 
 bool hak_run_quarantine_put(struct hak_slab *run) {
     uint32_t units = units_that_wait(run), kind = 0;
+    if (hak_knob_is_highest(dirty_limit_bytes)) return false;
     while (kind < RUN_KINDS && units > run_kinds[kind].most_units) kind++;
     if (kind == RUN_KINDS) return false;
     struct hak_range *range = hak_region_range_of_record(run);

@@ -2,7 +2,8 @@
  * secure build (HAK_SECURE): whoever touches such a run faults.
  *
  *   W1  A run that waits is closed: it has no memory, and no access to it is allowed. It has guards all over, or is
- *       forbidden where the kernel has no guards within mappings. What can't be closed doesn't wait.
+ *       forbidden where the kernel has no guards within mappings. What can't be closed doesn't wait, nor does what the
+ *       program wants to keep (mallopt). If the kernel refuses in the middle, it waits as it is.
  *   W2  The page map says that its units are nobody's. They are not free, either. Its record says how long the run was
  *       (run_pages, run_facts) and how it was closed, until it comes out.
  *   W3  There is a fixed number of places for runs of each of a few lengths, which are taken by turns: a run waits for

@@ -544,7 +544,7 @@ static void run_large_waits(void) {
     }
     setenv("HAKMEM_CRASH", "1", 1);
     struct case_end end = case_watch("run-freed-read");
-    expect(strstr(end.error, "50000 bytes into a large free block of 100000 bytes"), "it says %.300s", end.error);
+    expect(strstr(end.error, "50000 bytes into a free large block of 100000 bytes"), "it says %.300s", end.error);
 }
 
 /* Memory that waits is there for who would have none: at a limit of address space. */

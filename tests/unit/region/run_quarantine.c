@@ -136,6 +136,28 @@ static void not_opened(void **state) {
     for (int i = 0; i < 40; i++) assert_int_equal(count_accessible(alloc(60000), 60000), (60000 + PAGE - 1) / PAGE);
 }
 
+/* The kernel refuses, and what it has done by then it doesn't undo: nothing has gone back. */
+static void closed_in_part(void **state) {
+    (void)state;
+    start(true);
+    char *run = alloc(100000);
+    memset(run, 7, 100000);
+    fake_os_refuse(FAKE_ANY, 1, SIZE_MAX);
+    assert_true(free_block(run));
+    fake_os_refuse_nothing();
+    hak_run_quarantine_end();
+    char *zeros = hak_large_alloc(100000, HAK_ALIGNMENT, true);
+    assert_ptr_equal(zeros, run);
+    for (size_t i = 0; i < 100000; i++) assert_int_equal(zeros[i], 0);
+}
+
+static void kept_by_the_program(void **state) {
+    (void)state;
+    start(true);
+    hak_atomic_store(&hak_knobs.dirty_limit_bytes, hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest, relaxed);
+    expect_no_wait(100000);
+}
+
 static void all_at_once(void **state) {
     (void)state;
     static char *runs[80];
@@ -149,4 +171,5 @@ static void all_at_once(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(turns_with_guards), cmocka_unit_test(turns_without_guards), cmocka_unit_test(longer_ones),
-          cmocka_unit_test(not_closed), cmocka_unit_test(not_opened), cmocka_unit_test(all_at_once))
+          cmocka_unit_test(not_closed), cmocka_unit_test(not_opened), cmocka_unit_test(closed_in_part),
+          cmocka_unit_test(kept_by_the_program), cmocka_unit_test(all_at_once))
