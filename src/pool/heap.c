@@ -21,6 +21,10 @@ HAK_ATOMIC(struct hak_heap *) hak_heaps;
 
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint32_t) heap_count; /* numbers given so far */
 
+/* The last ones made, each by its number modulo their number. */
+enum { LAST_HEAPS = 256 };
+static HAK_ATOMIC(struct hak_heap *) last_heaps[LAST_HEAPS];
+
 HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
 
 /* ---- Making, acquiring ------------------------------------------------------------------------------------------- */
@@ -62,7 +66,15 @@ static struct hak_heap *make_heap(uint32_t generation) {
         heap->next = first;
         /* Release pairs with hak_heap_first: readers of the list see the record. */
     } while (!hak_atomic_cas(&hak_heaps, &first, heap, release, relaxed));
+    /* Release pairs with hak_heap_of_number. */
+    hak_atomic_store(&last_heaps[heap->number % LAST_HEAPS], heap, release);
     return heap;
+}
+
+struct hak_heap *hak_heap_of_number(uint32_t number) {
+    /* Acquire pairs with make_heap. */
+    struct hak_heap *heap = hak_atomic_load(&last_heaps[number % LAST_HEAPS], acquire);
+    return heap != NULL && heap->number == number ? heap : NULL;
 }
 
 bool hak_heap_is_known(const void *heap) {

@@ -228,6 +228,9 @@ HAK_INLINE struct hak_heap *hak_heap_first(void) {
 /* True when `heap` is one of these. */
 bool hak_heap_is_known(const void *heap);
 
+/* The one of this number, if it is among the last that were made; or NULL. */
+struct hak_heap *hak_heap_of_number(uint32_t number);
+
 /* A heap for the calling thread: one kept from another thread, or a blank one, or one made now. NULL when there is no
  * memory. */
 struct hak_heap *hak_heap_acquire(void);

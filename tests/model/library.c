@@ -48,6 +48,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/pool.c"
 #include "pool/drain.c"
 #include "pool/fork.c"
+#include "pool/holder.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"
 #include "pool/sparse.c"
