@@ -290,6 +290,7 @@ static bool is_torn(const struct hak_heap *heap) {
 static void leave_after_fork(struct hak_heap *heap) {
     uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
     if (in_use == HAK_HEAP_GIVEN_UP) return;
+    hak_atomic_store(&heap->is_copied, 1, relaxed);
     if (in_use == HAK_HEAP_UNUSED) { /* somebody was about to put it there, or had just taken it, perhaps */
         hak_atomic_store(&heap->drained, 0, relaxed);
         hak_vacant_put_unused(heap);
@@ -311,9 +312,10 @@ void hak_heap_leave_others_after_fork(const struct hak_heap *own) {
 
 bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle) {
     /* Acquire pairs with set_in_use. */
-    if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_IN_USE ||
-        hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed))
-        return false;
+    bool is_in_use = hak_atomic_load(&heap->in_use, acquire) == HAK_HEAP_IN_USE;
+    if (hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed)) return false;
+    hak_atomic_store(&heap->is_copied, 1, relaxed); /* or kept, or unused: a thread of this process may have it by now */
+    if (!is_in_use) return false;
     bool is_whole = is_idle && !is_torn(heap);
     hak_atomic_store(&heap->in_use, is_whole ? HAK_HEAP_ORPHANED : HAK_HEAP_GIVEN_UP, relaxed);
     hak_shrink_add(NULL, heap->out_bytes);

@@ -99,6 +99,7 @@ struct hak_heap {
     struct hak_heap *next;                  /* const: the list of all heaps */
     void **slots_end;                       /* const: where memory for slots ends */
     uint32_t number;                        /* const: 1 and up; stands in the state of slabs */
+    HAK_ATOMIC(uint32_t) is_copied;         /* relaxed: by a fork, and it was not the forking thread's */
 
     /* The owner, in slow paths, or a drainer, who has it in his place (H5). */
     struct hak_hand hand, large_hand; /* what it is in the middle of (region/in_hand.h) */

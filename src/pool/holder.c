@@ -22,21 +22,27 @@ static void **find_newest(const struct hak_heap *heap, uint32_t size_class, cons
 /* Bins of heaps that nobody has are whole, too, if they are kept. */
 static bool has_whole_bins(const struct hak_heap *heap) {
     uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
-    return in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_KEPT;
+    bool is_copied = hak_atomic_load(&heap->is_copied, relaxed) != 0;
+    return (in_use == HAK_HEAP_IN_USE || in_use == HAK_HEAP_KEPT) && !is_copied;
 }
 
-/* L2, for who has said that he is about to take the heap, and has it but for its owner. */
+/* L2, for who has said that he takes the heap: he has it after the first fence. */
 static bool is_there(const struct hak_heap *heap, uint32_t size_class, const void *block) {
-    if (!hak_fence_threads()) return false;
-    /* H5. The acquire pairs with the end of a slow path that the fence met. */
-    if (hak_atomic_load(&heap->busy, acquire) != 0 || !has_whole_bins(heap)) return false;
-    void **slot = find_newest(heap, size_class, block);
-    return slot != NULL && hak_fence_threads() && block_in(slot) == block;
+    void **slot = NULL;
+    for (int fences = 0; fences < 2; fences++) {
+        if (!hak_fence_threads()) return false;
+        /* H5. The acquire pairs with the end of a slow path that the fence met. */
+        if (hak_atomic_load(&heap->busy, acquire) != 0 || !has_whole_bins(heap)) return false;
+        if (slot == NULL && (slot = find_newest(heap, size_class, block)) == NULL) return false;
+    }
+    return block_in(slot) == block;
 }
+
+/* In a child, before the handler has seen to the heaps of threads that are no more. */
+static bool is_unsettled(void) { return hak_generation_now() != hak_atomic_load(&hak_generation, relaxed); }
 
 static HAK_COLD bool is_there_for_sure(struct hak_heap *heap, uint32_t size_class, const void *block) {
-    enum { FIRST_GENERATION = 1 };
-    if (hak_generation_now() != FIRST_GENERATION || hak_atomic_load(&heap->busy, relaxed) != 0) return false;
+    if (hak_atomic_load(&heap->busy, relaxed) != 0 || is_unsettled()) return false;
     hak_in_hand_begin(); /* what the heap keeps, until it is given back */
     if (!hak_heap_try_drain(heap)) {
         hak_in_hand_keep();

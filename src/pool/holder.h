@@ -17,8 +17,9 @@
  * to the slot what was in the bin from then on. The fence shows the caller what was written before the `top` that he
  * had read. It was another block, and so is all that was written since: this one is the caller's during the call.
  *
- * What a fork has copied is no such order: the child sees one page as it was before another. So in a child nothing is
- * found. Nor is it where the fence is refused, or the owner is in a slow path: then what is found is found later. */
+ * What a fork has copied is in no such order: the child sees one page as it was before another. So nothing is found in
+ * a heap that another thread had then, nor before the handler has seen to these heaps. Nor is it where the fence is
+ * refused, or the owner is in a slow path: then it is found later. */
 #ifndef HAK_POOL_HOLDER_H
 #define HAK_POOL_HOLDER_H
 
