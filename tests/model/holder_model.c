@@ -11,17 +11,18 @@ enum { SIZE = MANY * HAK_ALIGNMENT, CACHED = 3 };
 
 static HAK_ATOMIC(void *) passed;
 static void *kept[2];
-static uint32_t live;
+static uint32_t given[MODEL_THREADS], taken[MODEL_THREADS];
 static bool found;
 
 static void setup(void) {
     library_start(1, 1, 2, 2);
     fake_os.page_bytes = HAK_UNIT_BYTES / 8;
+    model_stops_anywhere = true; /* hits and moves of blocks are plain data */
     for (uint32_t i = 0; i < 2; i++) kept[i] = library_take(library_heaps[0], MANY);
     for (uint32_t i = 0; i < CACHED; i++) library_cache(library_heaps[0], MANY, library_take(library_heaps[0], MANY));
     passed = NULL;
     found = false;
-    live = 2;
+    for (uint32_t t = 0; t < MODEL_THREADS; t++) given[t] = taken[t] = 0;
     model_name(&library_heaps[0]->busy, "busy");
     model_name(&library_heaps[0]->drained, "drained");
     model_name(&library_heaps[0]->in_use, "in use");
@@ -33,13 +34,15 @@ static void setup(void) {
 static void check(void) {
     model_assert(!found, "a block that has an owner is in no bin");
     model_assert(library_heaps[0]->drained == 0, "nobody has the heap");
+    uint32_t live = 2;
+    for (uint32_t t = 0; t < MODEL_THREADS; t++) live += taken[t] - given[t];
     model_assert(library_check() == live, "every block is free, in a bin, or the program's");
 }
 
 static void give(uint32_t i) {
     library_touch(kept[i]);
     *(uint64_t *)kept[i] = 0;
-    live--;
+    given[model_thread()]++;
     hak_front_free(kept[i], HAK_FROM_MALLOC);
 }
 
@@ -48,7 +51,7 @@ static void pass(void) {
     hak_thread_heap = library_heaps[0];
     void *block = hak_front_alloc(SIZE, NULL);
     library_touch_new(block);
-    live++;
+    taken[model_thread()]++;
     hak_atomic_store(&passed, block, release); /* pairs with look_for_passed */
     give(0);
     give(1);
@@ -76,7 +79,7 @@ static void look_for(const void *block) {
 static void look_for_passed(void) { look_for(hak_atomic_load(&passed, acquire)); /* pairs with pass */ }
 static void look_for_taken(void) {
     void *block = library_take(NULL, MANY);
-    if (block != NULL) live++;
+    if (block != NULL) taken[model_thread()]++;
     look_for(block);
 }
 static void drain(void) { library_drain(library_heaps[0]); }

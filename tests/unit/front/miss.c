@@ -621,7 +621,7 @@ static void misuse_at_a_miss(void **state) {
                        64);
 }
 
-/* The other thread's first free of a block of this size: at the next one its bin isn't empty. */
+/* The other thread's first free of a block of this size: at later ones its bin isn't empty. */
 static void misuse_of_another_threads_block(void **state) {
     (void)state;
     struct hak_heap *own = hak_thread_attach(), *other = hak_heap_acquire();
@@ -629,9 +629,7 @@ static void misuse_of_another_threads_block(void **state) {
     for (int i = 0; i < 4; i++) blocks[i] = hak_malloc(64);
     for (int i = 1; i < 4; i++) hak_free(blocks[i]);
     hak_thread_heap = other;
-    for (int i = 1; i < 4; i++)
-        unit_expect_misuse(catch_call(hak_free, blocks[i]), HAK_MISUSE_DOUBLE_FREE, "free", blocks[i], 0, 64);
-    hak_thread_heap = own;
+    unit_expect_misuse(catch_call(hak_free, blocks[1]), HAK_MISUSE_DOUBLE_FREE, "free", blocks[1], 0, 64);
     assert_int_equal(hak_atomic_load(&own->drained, relaxed), 0);
 }
 

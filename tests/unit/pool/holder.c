@@ -24,26 +24,27 @@ static void start(void) {
     own = hak_heap_acquire();
 }
 
-/* What the other threads do at each fence, the last first. */
+/* What the other threads do at each fence. */
 static void (*at_fences[2])(void);
-static int fences_to_come;
+static int fence_count;
 
 static void at_fence(void) {
-    assert_in_range(fences_to_come, 1, 2);
-    if (at_fences[--fences_to_come] != NULL) at_fences[fences_to_come]();
+    assert_in_range(fence_count, 0, 1);
+    if (at_fences[fence_count] != NULL) at_fences[fence_count]();
+    fence_count++;
 }
 
 /* A look with so many fences; afterwards the heap is whoever's it was. */
 static bool finds_after(int fences) {
     uint32_t drained = hak_atomic_load(&holder->drained, relaxed);
     fake_os.between_fences = at_fence;
-    fences_to_come = fences;
+    fence_count = 0;
     assert_true(hak_heap_begin_slow_path(own));
     bool found = hak_holder_has(own, POOL_CLASS, block);
     hak_heap_end_slow_path(own);
     fake_os.between_fences = NULL;
     memset(at_fences, 0, sizeof at_fences);
-    assert_int_equal(fences_to_come, 0);
+    assert_int_equal(fence_count, fences);
     assert_int_equal(hak_in_hand_count(), 0);
     assert_int_equal(hak_atomic_load(&holder->drained, relaxed), drained);
     return found;
@@ -121,7 +122,7 @@ static void in_a_slow_path(void **state) {
     at_fences[0] = begin_slow_path; /* he had begun before, and it wasn't seen */
     assert_false(finds_after(1));
     leave_slow_path();
-    at_fences[1] = enter_slow_path; /* he can't */
+    at_fences[0] = enter_slow_path; /* he can't */
     assert_true(finds_after(2));
 }
 
@@ -132,13 +133,13 @@ static void pop(void) { hak_bin_set_top(bin(), bin()->top - 1); }
 static void stale(void **state) {
     (void)state;
     start();
-    at_fences[0] = overwrite;
+    at_fences[1] = overwrite;
     assert_false(finds_after(2));
     bin()->top[-1] = block;
-    at_fences[1] = overwrite;
+    at_fences[0] = overwrite;
     assert_false(finds_after(1));
     bin()->top[-1] = block;
-    at_fences[1] = pop;
+    at_fences[0] = pop;
     assert_false(finds_after(1));
 }
 
@@ -169,7 +170,7 @@ static void leave(void) { hak_heap_release(holder); }
 static void left(void **state) {
     (void)state;
     start();
-    at_fences[1] = leave;
+    at_fences[0] = leave;
     assert_false(finds_after(1));
     assert_int_equal(pool_in_use_of(holder), HAK_HEAP_UNUSED);
     assert_int_equal(hak_heap_cached(holder, POOL_CLASS), 0);
