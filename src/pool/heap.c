@@ -314,7 +314,7 @@ bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle) {
     /* Acquire pairs with set_in_use. */
     bool is_in_use = hak_atomic_load(&heap->in_use, acquire) == HAK_HEAP_IN_USE;
     if (hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed)) return false;
-    hak_atomic_store(&heap->is_copied, 1, relaxed); /* or kept, or unused: a thread of this process may have it by now */
+    hak_atomic_store(&heap->is_copied, 1, relaxed); /* kept and unused ones, too */
     if (!is_in_use) return false;
     bool is_whole = is_idle && !is_torn(heap);
     hak_atomic_store(&heap->in_use, is_whole ? HAK_HEAP_ORPHANED : HAK_HEAP_GIVEN_UP, relaxed);

@@ -374,7 +374,8 @@ bool hak_pool_has_free(const void *block, uint32_t size_class) {
 
 uint32_t hak_pool_state_of(const void *block, uint32_t size_class) {
     uintptr_t start;
-    return hak_atomic_load(&slab_of(block, size_class, hak_size_classes[size_class].unit_count, &start)->state, relaxed);
+    const struct hak_slab *slab = slab_of(block, size_class, hak_size_classes[size_class].unit_count, &start);
+    return hak_atomic_load(&slab->state, relaxed);
 }
 
 bool hak_pool_has_claimed(const struct hak_place *place) {

@@ -840,8 +840,8 @@ UNIT_MAIN(cmocka_unit_test(guarded_by_chance), cmocka_unit_test(bins), cmocka_un
           cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(misuse_at_a_miss),
-          cmocka_unit_test(misuse_of_another_threads_block), cmocka_unit_test(resizes_of_what_is_free), cmocka_unit_test(direct_frees),
+          cmocka_unit_test(misuse_at_a_miss), cmocka_unit_test(misuse_of_another_threads_block),
+          cmocka_unit_test(resizes_of_what_is_free), cmocka_unit_test(direct_frees),
           cmocka_unit_test(direct_frees_of_what_is_claimed), cmocka_unit_test(free_of_what_is_in_the_bin),
           cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
           cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -246,8 +246,8 @@ static void releasing(void **state) {
     pool_every_unit_is_back();
 }
 
-UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(by_number), cmocka_unit_test(no_huge_pages),
-          cmocka_unit_test(bins_are_kept), cmocka_unit_test(large_blocks_are_not_kept),
+UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(by_number),
+          cmocka_unit_test(no_huge_pages), cmocka_unit_test(bins_are_kept), cmocka_unit_test(large_blocks_are_not_kept),
           cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept), cmocka_unit_test(heaps_in_a_forked_child),
           cmocka_unit_test(heaps_of_a_forked_child_are_taken_apart), cmocka_unit_test(no_memory),
           cmocka_unit_test(releasing))

@@ -197,4 +197,5 @@ static void copied(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(among_the_newest), cmocka_unit_test(of_a_full_slab), cmocka_unit_test(in_other_places),
           cmocka_unit_test(drained), cmocka_unit_test(for_frees), cmocka_unit_test(in_a_slow_path),
-          cmocka_unit_test(stale), cmocka_unit_test(refused), cmocka_unit_test(kept), cmocka_unit_test(left), cmocka_unit_test(copied))
+          cmocka_unit_test(stale), cmocka_unit_test(refused), cmocka_unit_test(kept), cmocka_unit_test(left),
+          cmocka_unit_test(copied))
