@@ -33,7 +33,9 @@ static bool is_there(const struct hak_heap *heap, uint32_t size_class, const voi
         if (!hak_fence_threads()) return false;
         /* H5. The acquire pairs with the end of a slow path that the fence met. */
         if (hak_atomic_load(&heap->busy, acquire) != 0 || !has_whole_bins(heap)) return false;
-        if (slot == NULL && (slot = find_newest(heap, size_class, block)) == NULL) return false;
+        void **end = heap->slots[size_class].end;
+        if (slot == NULL) slot = find_newest(heap, size_class, block);
+        if (slot == NULL || slot >= end) return false;
     }
     return block_in(slot) == block;
 }

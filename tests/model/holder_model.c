@@ -90,6 +90,24 @@ MODEL_HARNESS(holder_drain, setup, check, drain, look_for_taken);
 MODEL_HARNESS_BOUNDED(holder_pass_drain, 1, 1, setup, check, pass, look_for_passed, drain);
 MODEL_HARNESS(holder_leave, setup, check, leave, look_for_taken);
 
+/* Its bins lose their slots meanwhile: what only slow paths change is read by who has the heap. */
+static void *cached;
+static void setup_cached(void) {
+    setup();
+    cached = library_heaps[0]->bins[MANY].top[-1];
+}
+static void give_up(void) {
+    struct hak_heap *heap = hak_thread_heap = library_heaps[0];
+    if (!hak_heap_begin_slow_path(heap)) return;
+    hak_heap_give_up_bins(heap);
+    hak_heap_end_slow_path(heap);
+}
+static void look_for_cached_once(void) {
+    look_for(cached);
+    found = false; /* or true */
+}
+MODEL_HARNESS(holder_give_up, setup_cached, check, give_up, look_for_cached_once);
+
 /* What is there is found, if nobody has the heap; and the heap goes on. */
 static void look_for_cached(void) { look_for(library_heaps[0]->bins[MANY].top[-1]); }
 static void check_found(void) {
