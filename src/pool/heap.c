@@ -323,3 +323,11 @@ bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle) {
     hak_heap_count_change(-1);
     return true;
 }
+
+void hak_heap_note_copies_after_fork(const struct hak_heap *own) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        bool is_born_here =
+            hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed); /* G3 */
+        if (heap != own && !is_born_here) hak_atomic_store(&heap->is_copied, 1, relaxed);
+    }
+}

@@ -277,6 +277,9 @@ void hak_heap_leave_others_after_fork(const struct hak_heap *own);
  * given up at once. */
 bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle);
 
+/* In a child after fork that does neither: that other threads' heaps are copies (is_copied). */
+void hak_heap_note_copies_after_fork(const struct hak_heap *own);
+
 #define HAK_COUNT(heap, name, amount)                                                                                  \
     do {                                                                                                               \
         if (HAK_LIKELY((heap) != NULL)) hak_counter_add(&(heap)->counters.name, (amount));                             \
