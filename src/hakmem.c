@@ -57,6 +57,7 @@
 #include "pool/pool.c"
 #include "pool/drain.c"
 #include "pool/fork.c"
+#include "pool/holder.c"
 #include "pool/heap_check.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"

@@ -18,6 +18,7 @@
 #include "pool/bin_size.h"
 #include "pool/freed.h"
 #include "pool/held.h"
+#include "pool/holder.h"
 #include "pool/pool.h"
 #include "pool/purge.h"
 #include "pool/quarantine.h"
@@ -668,9 +669,20 @@ static HAK_COLD void free_directly(struct hak_heap *heap, void *block, uint32_t 
     hak_pool_put(heap, size_class, &block, 1);
 }
 
+/* Of an empty bin: elsewhere the look would take as long as a good part of the miss. Before the bin is closed, because
+ * the look may take another heap apart, which its thread has left. */
+static void look_at_holder(const struct hak_heap *heap, const void *block, uint32_t size_class) {
+    if (HAK_SECURE || hak_heap_cached(heap, size_class) != 0 || HAK_UNLIKELY(hak_frees_directly())) return;
+    if (HAK_UNLIKELY(hak_holder_has(heap, size_class, block)))
+        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
+}
+
 static void free_unsampled(void *block, uint32_t size_class) {
     struct hak_heap *heap = enter();
-    if (HAK_LIKELY(heap != NULL)) begin_sample(heap);
+    if (HAK_LIKELY(heap != NULL)) {
+        begin_sample(heap);
+        look_at_holder(heap, block, size_class);
+    }
     if (HAK_UNLIKELY(heap == NULL || hak_frees_directly() || !cache_block(heap, block, size_class)))
         free_directly(heap, block, size_class);
     if (HAK_LIKELY(heap != NULL)) {

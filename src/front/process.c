@@ -214,6 +214,7 @@ static HAK_COLD void in_child(void) {
     if (state != START_DONE && state != hak_thread_identity()) hak_atomic_store(&start_state, START_NONE, relaxed);
     if (is_alone) hak_in_hand_recover_after_fork();
     if (is_interrupted(own)) {
+        hak_heap_note_copies_after_fork(own);
         if (is_alone) hak_heap_set_in_use(own != NULL || hak_thread_is_between_heaps());
     } else if (is_alone) {
         hak_fork_recover(keep_own(own), in_hand_count);

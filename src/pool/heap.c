@@ -21,6 +21,10 @@ HAK_ATOMIC(struct hak_heap *) hak_heaps;
 
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint32_t) heap_count; /* numbers given so far */
 
+/* The last ones made, each by its number modulo their number. */
+enum { LAST_HEAPS = 256 };
+static HAK_ATOMIC(struct hak_heap *) last_heaps[LAST_HEAPS];
+
 HAK_ATOMIC(uint64_t) hak_miss_sample_mask = UINT64_MAX;
 
 /* ---- Making, acquiring ------------------------------------------------------------------------------------------- */
@@ -62,7 +66,15 @@ static struct hak_heap *make_heap(uint32_t generation) {
         heap->next = first;
         /* Release pairs with hak_heap_first: readers of the list see the record. */
     } while (!hak_atomic_cas(&hak_heaps, &first, heap, release, relaxed));
+    /* Release pairs with hak_heap_of_number. */
+    hak_atomic_store(&last_heaps[heap->number % LAST_HEAPS], heap, release);
     return heap;
+}
+
+struct hak_heap *hak_heap_of_number(uint32_t number) {
+    /* Acquire pairs with make_heap. */
+    struct hak_heap *heap = hak_atomic_load(&last_heaps[number % LAST_HEAPS], acquire);
+    return heap != NULL && heap->number == number ? heap : NULL;
 }
 
 bool hak_heap_is_known(const void *heap) {
@@ -278,6 +290,7 @@ static bool is_torn(const struct hak_heap *heap) {
 static void leave_after_fork(struct hak_heap *heap) {
     uint32_t in_use = hak_atomic_load(&heap->in_use, relaxed);
     if (in_use == HAK_HEAP_GIVEN_UP) return;
+    hak_atomic_store(&heap->is_copied, 1, relaxed);
     if (in_use == HAK_HEAP_UNUSED) { /* somebody was about to put it there, or had just taken it, perhaps */
         hak_atomic_store(&heap->drained, 0, relaxed);
         hak_vacant_put_unused(heap);
@@ -299,13 +312,22 @@ void hak_heap_leave_others_after_fork(const struct hak_heap *own) {
 
 bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle) {
     /* Acquire pairs with set_in_use. */
-    if (hak_atomic_load(&heap->in_use, acquire) != HAK_HEAP_IN_USE ||
-        hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed))
-        return false;
+    bool is_in_use = hak_atomic_load(&heap->in_use, acquire) == HAK_HEAP_IN_USE;
+    if (hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed)) return false;
+    hak_atomic_store(&heap->is_copied, 1, relaxed); /* kept and unused ones, too */
+    if (!is_in_use) return false;
     bool is_whole = is_idle && !is_torn(heap);
     hak_atomic_store(&heap->in_use, is_whole ? HAK_HEAP_ORPHANED : HAK_HEAP_GIVEN_UP, relaxed);
     hak_shrink_add(NULL, heap->out_bytes);
     if (is_whole) hak_vacant_put_orphaned(heap);
     hak_heap_count_change(-1);
     return true;
+}
+
+void hak_heap_note_copies_after_fork(const struct hak_heap *own) {
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        bool is_born_here =
+            hak_atomic_load(&heap->generation, relaxed) > hak_atomic_load(&hak_generation, relaxed); /* G3 */
+        if (heap != own && !is_born_here) hak_atomic_store(&heap->is_copied, 1, relaxed);
+    }
 }

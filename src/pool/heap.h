@@ -99,6 +99,7 @@ struct hak_heap {
     struct hak_heap *next;                  /* const: the list of all heaps */
     void **slots_end;                       /* const: where memory for slots ends */
     uint32_t number;                        /* const: 1 and up; stands in the state of slabs */
+    HAK_ATOMIC(uint32_t) is_copied;         /* relaxed: by a fork, and it was not the forking thread's */
 
     /* The owner, in slow paths, or a drainer, who has it in his place (H5). */
     struct hak_hand hand, large_hand; /* what it is in the middle of (region/in_hand.h) */
@@ -228,6 +229,9 @@ HAK_INLINE struct hak_heap *hak_heap_first(void) {
 /* True when `heap` is one of these. */
 bool hak_heap_is_known(const void *heap);
 
+/* The one of this number, if it is among the last that were made; or NULL. */
+struct hak_heap *hak_heap_of_number(uint32_t number);
+
 /* A heap for the calling thread: one kept from another thread, or a blank one, or one made now. NULL when there is no
  * memory. */
 struct hak_heap *hak_heap_acquire(void);
@@ -272,6 +276,9 @@ void hak_heap_leave_others_after_fork(const struct hak_heap *own);
  * is no more, or was in nobody's use, it does nothing and returns false. A torn one, or one that isn't `is_idle`, is
  * given up at once. */
 bool hak_heap_leave_dead_after_fork(struct hak_heap *heap, bool is_idle);
+
+/* In a child after fork that does neither: that other threads' heaps are copies (is_copied). */
+void hak_heap_note_copies_after_fork(const struct hak_heap *own);
 
 #define HAK_COUNT(heap, name, amount)                                                                                  \
     do {                                                                                                               \

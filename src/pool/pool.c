@@ -372,6 +372,12 @@ bool hak_pool_has_free(const void *block, uint32_t size_class) {
     return index < facts->block_count && (hak_atomic_load(&slab->bits[index / 64], relaxed) >> index % 64 & 1) != 0;
 }
 
+uint32_t hak_pool_state_of(const void *block, uint32_t size_class) {
+    uintptr_t start;
+    const struct hak_slab *slab = slab_of(block, size_class, hak_size_classes[size_class].unit_count, &start);
+    return hak_atomic_load(&slab->state, relaxed);
+}
+
 bool hak_pool_has_claimed(const struct hak_place *place) {
     const struct hak_size_class *facts = &hak_size_classes[place->size_class];
     uint32_t index = hak_block_index((uint32_t)(place->start - place->slab->start), facts->reciprocal);

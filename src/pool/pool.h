@@ -31,6 +31,9 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
 /* True when a slab has this block of the class as a free one: then nobody can free it. */
 HAK_MISS bool hak_pool_has_free(const void *block, uint32_t size_class);
 
+/* The state of the slab of a block of the class. */
+uint32_t hak_pool_state_of(const void *block, uint32_t size_class);
+
 /* True when the holder of the block's slab has claimed it (S7). Anybody but the holder sees that in motion. */
 HAK_COLD bool hak_pool_has_claimed(const struct hak_place *place);
 

@@ -49,6 +49,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/pool.c"
 #include "pool/drain.c"
 #include "pool/fork.c"
+#include "pool/holder.c"
 #include "pool/purge.c"
 #include "pool/shrink.c"
 #include "pool/sparse.c"
@@ -170,6 +171,10 @@ void library_let_look(void) {
     groups.limit_count = 1;
     hak_look_at_pages = 0;
 }
+bool library_finds_in_bin(struct hak_heap *heap, uint32_t size_class, const void *block) {
+    return find_newest(heap, size_class, block) != NULL && is_there_for_sure(heap, size_class, block);
+}
+
 uint64_t library_growth_seen(void) { return seen.grown_bytes; }
 void library_fill_routes(size_t first, size_t last) { fill(first, last); }
 void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last) {
@@ -262,6 +267,7 @@ void library_reset(void) {
     kept_bytes = 0;
     oldest = 0;
     hak_heaps = NULL;
+    memset(last_heaps, 0, sizeof last_heaps);
     heap_count = unused_heaps = orphaned_heaps = hak_heaps_in_use = hak_heaps_about = 0;
     memset(kept_heaps, 0, sizeof kept_heaps);
     model_tag(&unused_heaps, ~hak_low_bits(HEAP_BITS), "unused heaps");

@@ -119,6 +119,11 @@ static void *make_herd(void *size) {
     return NULL;
 }
 
+static void *free_it(void *block) {
+    free(block);
+    return NULL;
+}
+
 static pthread_barrier_t barrier;
 
 /* Both have the block in their caches before either has flushed. */
@@ -226,6 +231,15 @@ static void run_large_at_once(void) {
     }
 }
 
+/* The thread has freed none of that size before: it looks into the cache of who has allocated the block. */
+static void victim_by_thread(const char *size) {
+    void *block = malloc(strtoul(size, NULL, 10));
+    complaint_announce(block);
+    free(block);
+    in_thread(free_it, hidden(block));
+    announce_survival();
+}
+
 /* ---- The slab has gone ----------------------------------------------------------------------------------------- */
 
 static void *free_all(void *nothing) {
@@ -267,6 +281,7 @@ static const struct hak_case cases[] = {
     CASE("local-then-remote", expect_found, victim_local_then_remote),
     CASE("remote-then-local", expect_found, victim_remote_then_local),
     CASE("emptied", run_emptied, victim_emptied),
+    CASE("by-thread", run_newest, victim_by_thread),
 };
 
 CASE_MAIN(cases)

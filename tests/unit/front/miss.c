@@ -621,6 +621,18 @@ static void misuse_at_a_miss(void **state) {
                        64);
 }
 
+/* The other thread's first free of a block of this size: at later ones its bin isn't empty. */
+static void misuse_of_another_threads_block(void **state) {
+    (void)state;
+    struct hak_heap *own = hak_thread_attach(), *other = hak_heap_acquire();
+    void *blocks[4];
+    for (int i = 0; i < 4; i++) blocks[i] = hak_malloc(64);
+    for (int i = 1; i < 4; i++) hak_free(blocks[i]);
+    hak_thread_heap = other;
+    unit_expect_misuse(catch_call(hak_free, blocks[1]), HAK_MISUSE_DOUBLE_FREE, "free", blocks[1], 0, 64);
+    assert_int_equal(hak_atomic_load(&own->drained, relaxed), 0);
+}
+
 static void flush(void *unused) {
     (void)unused;
     hak_purge();
@@ -828,7 +840,8 @@ UNIT_MAIN(cmocka_unit_test(guarded_by_chance), cmocka_unit_test(bins), cmocka_un
           cmocka_unit_test(kept_units), cmocka_unit_test(phases), cmocka_unit_test(misuse_at_once),
           cmocka_unit_test(freed_large_objects), cmocka_unit_test(misuse_after_a_flush),
           cmocka_unit_test(misuse_of_other_functions), cmocka_unit_test(misuse_at_the_flush),
-          cmocka_unit_test(misuse_at_a_miss), cmocka_unit_test(resizes_of_what_is_free), cmocka_unit_test(direct_frees),
+          cmocka_unit_test(misuse_at_a_miss), cmocka_unit_test(misuse_of_another_threads_block),
+          cmocka_unit_test(resizes_of_what_is_free), cmocka_unit_test(direct_frees),
           cmocka_unit_test(direct_frees_of_what_is_claimed), cmocka_unit_test(free_of_what_is_in_the_bin),
           cmocka_unit_test(interior_pointers_at_once), cmocka_unit_test(interior_pointers_at_the_flush),
           cmocka_unit_test(bins_shrink), cmocka_unit_test(misses_are_counted_and_timed))

@@ -314,6 +314,8 @@ static void beside_another_thread(void **state) {
     assert_int_equal(own->in_use, HAK_HEAP_IN_USE);
     assert_int_equal(born->in_use, HAK_HEAP_IN_USE);
     assert_int_equal(other->in_use, HAK_HEAP_ORPHANED);
+    assert_int_equal(own->is_copied + born->is_copied, 0);
+    assert_int_equal(other->is_copied + torn->is_copied, 2);
     assert_int_equal(torn->in_use, HAK_HEAP_GIVEN_UP);
     assert_int_equal(amid->in_use, HAK_HEAP_GIVEN_UP);
     assert_int_equal(hak_in_hand_count(), 1);

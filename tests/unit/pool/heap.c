@@ -38,6 +38,23 @@ static void taken_again(void **state) {
     assert_ptr_not_equal(hak_heap_acquire(), one);
 }
 
+static void by_number(void **state) {
+    (void)state;
+    enum { LAST = 256 };
+    struct hak_heap *first, *last = NULL;
+    pool_start_with_heaps(1, &first, 1);
+    assert_ptr_equal(hak_heap_of_number(first->number), first);
+    assert_null(hak_heap_of_number(HAK_NO_HEAP));
+    assert_null(hak_heap_of_number(first->number + 1));
+    for (int i = 1; i < LAST; i++) last = hak_heap_acquire();
+    assert_ptr_equal(hak_heap_of_number(first->number), first);
+    assert_ptr_equal(hak_heap_of_number(last->number), last);
+    assert_null(hak_heap_of_number(HAK_NO_HEAP));
+    last = hak_heap_acquire();
+    assert_null(hak_heap_of_number(first->number));
+    assert_ptr_equal(hak_heap_of_number(last->number), last);
+}
+
 /* Those of many threads lie side by side, and would be one where the system gives huge pages unasked. */
 static void no_huge_pages(void **state) {
     (void)state;
@@ -229,8 +246,8 @@ static void releasing(void **state) {
     pool_every_unit_is_back();
 }
 
-UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(no_huge_pages),
-          cmocka_unit_test(bins_are_kept), cmocka_unit_test(large_blocks_are_not_kept),
+UNIT_MAIN(cmocka_unit_test(blank), cmocka_unit_test(taken_again), cmocka_unit_test(by_number),
+          cmocka_unit_test(no_huge_pages), cmocka_unit_test(bins_are_kept), cmocka_unit_test(large_blocks_are_not_kept),
           cmocka_unit_test(kept_and_taken_apart), cmocka_unit_test(not_kept), cmocka_unit_test(heaps_in_a_forked_child),
           cmocka_unit_test(heaps_of_a_forked_child_are_taken_apart), cmocka_unit_test(no_memory),
           cmocka_unit_test(releasing))
