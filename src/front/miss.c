@@ -572,10 +572,7 @@ void *hak_front_alloc_uncached(size_t size, const void *caller) {
 static HAK_COLD _Noreturn void misuse_of_nobodys(const void *block, const char *function, bool is_freeing) {
     size_t bytes = hak_guard_freed_bytes((uintptr_t)block);
     if (bytes == 0) bytes = hak_freed_bytes(block);
-    uintptr_t start;
-    if (HAK_SECURE && bytes == 0 && hak_run_quarantine_find((uintptr_t)block, &start, &bytes) &&
-        start != (uintptr_t)block)
-        bytes = 0;
+    if (HAK_SECURE && bytes == 0) bytes = hak_run_quarantine_bytes((uintptr_t)block);
     if (bytes == 0) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, function, block, 0, 0);
     hak_misuse(is_freeing ? HAK_MISUSE_DOUBLE_FREE : HAK_MISUSE_FREED_BLOCK, function, block, 0, bytes);
 }

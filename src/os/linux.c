@@ -446,7 +446,7 @@ bool hak_os_guard(void *start, size_t bytes) {
     if (!hak_os_may_guard()) return false;
     int error = advise_error(start, bytes, MADV_GUARD_INSTALL);
     bool done = error == 0;
-    if (!done && error != EINVAL) advise(start, bytes, MADV_GUARD_REMOVE); /* a part may have some */
+    if (!done) advise(start, bytes, MADV_GUARD_REMOVE); /* a part may have some */
     /* Where there are some, they are known to be: whatever another thread has found. */
     if (done) hak_atomic_store(&guards, KERNEL_DOES_IT, relaxed);
     else hak_atomic_cas(&guards, &unknown, KERNEL_DOES_NOT, relaxed, relaxed);

@@ -346,12 +346,14 @@ static void give_up_huge_pages(struct hak_range *range, uintptr_t start, size_t 
 /* Between two others. */
 enum { FORBIDDEN_MAPPINGS = 2 };
 
-/* Purged first: that may write. */
-static bool close_as_forbidden(uintptr_t start, size_t bytes) {
-    if (!fits_budget(FORBIDDEN_MAPPINGS) || !hak_os_purge((void *)start, bytes) || !hak_os_forbid((void *)start, bytes))
-        return false;
+/* Purged first: that may write. Locked memory would get pages again when it is opened. */
+static enum hak_closed close_as_forbidden(uintptr_t start, size_t bytes) {
+    if (!fits_budget(FORBIDDEN_MAPPINGS) || hak_os_is_locked((void *)start) || !hak_os_purge((void *)start, bytes))
+        return HAK_NOT_CLOSED;
+    if (!hak_os_forbid((void *)start, bytes)) /* a part may be */
+        return hak_os_commit((void *)start, bytes) ? HAK_NOT_CLOSED : HAK_CLOSED_IN_PART;
     hak_atomic_fetch_add(&forbidden_count, FORBIDDEN_MAPPINGS, relaxed);
-    return true;
+    return HAK_CLOSED_AS_FORBIDDEN;
 }
 
 enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, size_t bytes) {
@@ -359,11 +361,12 @@ enum hak_closed hak_page_policy_close(struct hak_range *range, uintptr_t start, 
     if (hak_os_may_guard() && hak_os_guard((void *)start, bytes)) return HAK_CLOSED_BY_GUARDS;
     /* A part may have guards now. */
     if (hak_os_may_guard()) return hak_os_unguard((void *)start, bytes) ? HAK_NOT_CLOSED : HAK_CLOSED_IN_PART;
-    return close_as_forbidden(start, bytes) ? HAK_CLOSED_AS_FORBIDDEN : HAK_NOT_CLOSED;
+    return close_as_forbidden(start, bytes);
 }
 
 bool hak_page_policy_open(uintptr_t start, size_t bytes, enum hak_closed how) {
-    if (how != HAK_CLOSED_AS_FORBIDDEN) return hak_os_unguard((void *)start, bytes);
+    if (how == HAK_CLOSED_BY_GUARDS) return hak_os_unguard((void *)start, bytes);
+    if (how == HAK_CLOSED_IN_PART) return hak_os_unguard((void *)start, bytes) && hak_os_commit((void *)start, bytes);
     hak_atomic_fetch_sub(&forbidden_count, FORBIDDEN_MAPPINGS, relaxed);
     return hak_os_commit((void *)start, bytes);
 }

@@ -77,9 +77,18 @@ bool hak_run_quarantine_find(uintptr_t address, uintptr_t *start, size_t *bytes)
         /* Acquire pairs with the exchange in hak_run_quarantine_put, for the record. */
         const struct hak_slab *run = hak_atomic_load(&run_places[i], acquire);
         if (run == NULL) continue;
-        *start = hak_region_start_of(hak_region_range_of_record(run), run);
-        *bytes = hak_run_usable_bytes(hak_atomic_load(&run->run_facts, relaxed));
-        if (address - *start < *bytes) return true;
+        uintptr_t run_start = hak_region_start_of(hak_region_range_of_record(run), run);
+        size_t run_bytes = hak_run_usable_bytes(hak_atomic_load(&run->run_facts, relaxed));
+        if (address - run_start >= run_bytes) continue;
+        *start = run_start;
+        *bytes = run_bytes;
+        return true;
     }
     return false;
+}
+
+size_t hak_run_quarantine_bytes(uintptr_t address) {
+    uintptr_t start;
+    size_t bytes;
+    return hak_run_quarantine_find(address, &start, &bytes) && start == address ? bytes : 0;
 }

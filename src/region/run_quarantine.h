@@ -23,8 +23,9 @@ bool hak_run_quarantine_put(struct hak_slab *run);
 /* All that wait become free units. The caller has memory in hand (region/in_hand.h). */
 void hak_run_quarantine_end(void);
 
-/* The run that waits and covers `address`: its start and its usable bytes; false when there is none. It may go at any
- * moment. */
+/* The run that waits and covers `address`: its start and its usable bytes; false, and both as they were, when there is
+ * none. The usable bytes of one that begins there; or 0. It may go at any moment. */
 bool hak_run_quarantine_find(uintptr_t address, uintptr_t *start, size_t *bytes);
+size_t hak_run_quarantine_bytes(uintptr_t address);
 
 #endif

@@ -265,7 +265,10 @@ bool hak_os_commit(void *start, size_t bytes) {
 
 bool hak_os_forbid(void *start, size_t bytes) {
     area_of(start, bytes);
-    if (!is_granted(FAKE_FORBID)) return record(FAKE_FORBID, start, bytes, false);
+    if (!is_granted(FAKE_FORBID)) {
+        if (bytes > fake_os.page_bytes && mprotect(start, fake_os.page_bytes, PROT_NONE) != 0) stop("mprotect failed");
+        return record(FAKE_FORBID, start, bytes, false);
+    }
     if (mprotect(start, bytes, PROT_NONE) != 0) stop("mprotect failed");
     return record(FAKE_FORBID, start, bytes, true);
 }

@@ -142,6 +142,7 @@ static void use_freed_large(const char *what, char *large, size_t size) {
     }
     if (!strncmp(what, "waiting", 7)) free_many(30, size);
     if (strstr(what, "twice") != NULL) free(hidden(large));
+    if (!strcmp(what, "then-static")) free(told((void *)(uintptr_t) "no block"));
     if (!strcmp(what, "child") && fork() != 0) {
         int status;
         expect(wait(&status) > 0, "no child");
@@ -540,11 +541,25 @@ static void run_large_waits(void) {
         for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) expect_fault(uses[i]);
         expect_end("run-freed-twice", "double free of a block of 100000 bytes");
         expect_end("run-freed-waiting-twice", "double free of a block of 100000 bytes");
+        expect_end("run-freed-then-static", "invalid pointer: not a block of this heap");
         know_no_guards();
     }
     setenv("HAKMEM_CRASH", "1", 1);
     struct case_end end = case_watch("run-freed-read");
     expect(strstr(end.error, "50000 bytes into a free large block of 100000 bytes"), "it says %.300s", end.error);
+}
+
+/* The first object of the process that could be closed has a locked page, and goes as it is. */
+static void run_large_waits_locked(void) {
+    enum { WHOLE = (128 << 10) - 8, TURNS = 300 }; /* it has no guard behind it */
+    char *block = malloc(WHOLE);
+    memset(block, 1, WHOLE);
+    expect(mlock(block + WHOLE / 2, 1) == 0, "it isn't locked");
+    free(block);
+    for (int i = 0; i < TURNS; i++) {
+        char *other = malloc(WHOLE);
+        free(hidden(memset(other, 2, WHOLE)));
+    }
 }
 
 /* Memory that waits is there for who would have none: at a limit of address space. */
@@ -921,6 +936,7 @@ static const struct hak_case cases[] = {
     CASE("large-guards", run_large_guards, victim),
     CASE("large-waits", run_large_waits, victim),
     CASE("large-waits-at-limit", run_large_waits_at_limit, victim),
+    CASE("large-waits-locked", run_large_waits_locked, NULL),
     {.name = "large-stress", .run = run_large_stress, .seconds = 120, .memory_mib = STRESS_MIB},
     {.name = "large-stress-unguarded", .run = run_large_stress_unguarded, .seconds = 120, .memory_mib = STRESS_MIB},
     CASE("large-at-limit", run_large_at_limit, NULL),
