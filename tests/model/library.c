@@ -247,6 +247,9 @@ void library_reset(void) {
     border_count = gap_count = gap_changes = cut_count = apart_count = 0;
     is_forked_child = false;
     memset(recent_zeros, 0, sizeof recent_zeros);
+    memset(run_places, 0, sizeof run_places);
+    memset(run_turns, 0, sizeof run_turns);
+    run_kinds[0].places = 1;
     next_to_cut = changes_at_round = sum_in_vain = 0;
     was_ever_lazy = hak_memory_is_tight = false;
     hak_memory_tight_count = hak_memory_limit_bytes = 0;

@@ -512,13 +512,14 @@ MODEL_HARNESS(mapping_push_out, setup_small_cache, check_mappings, free_mapping_
 
 static struct hak_place run;
 
-static void setup_run(void) {
-    library_start(1, 1, 2, 0);
+static void setup_run_of(uint32_t units) {
+    library_start(1, 1, units, 0);
     reset_had();
     for (uint32_t i = 0; i < MODEL_THREADS; i++) freed_count[i] = 0;
     run = hak_region_find((uintptr_t)hak_large_alloc(2 * HAK_UNIT_BYTES, HAK_ALIGNMENT, false));
     model_assert(run.kind == HAK_PLACE_RUN && run.bytes == 2 * HAK_UNIT_BYTES, "a run is found");
 }
+static void setup_run(void) { setup_run_of(2); }
 
 static void free_run_twice(void) { freed_count[model_thread()] += hak_large_free(&run); }
 static void check_run(void) {
@@ -629,3 +630,21 @@ static void check_waits(void) {
     check_units(2);
 }
 MODEL_HARNESS(run_waits, setup_run, check_waits, use_and_wait, end_waits_and_use);
+
+/* Or another one takes its place. */
+static struct hak_place pushing;
+static void setup_two_runs(void) {
+    setup_run_of(3);
+    pushing = hak_region_find((uintptr_t)hak_large_alloc(HAK_UNIT_BYTES, HAK_ALIGNMENT, false));
+    model_assert(pushing.kind == HAK_PLACE_RUN, "there is another run");
+}
+static void push_and_use(void) {
+    hak_atomic_store(&pushing.slab->state, HAK_SLAB_NONE, relaxed);
+    model_assert(hak_run_quarantine_put(pushing.slab), "there is a place");
+    take_two();
+}
+static void check_pushed(void) {
+    hak_run_quarantine_end();
+    check_units(3);
+}
+MODEL_HARNESS(run_pushed, setup_two_runs, check_pushed, use_and_wait, push_and_use);
