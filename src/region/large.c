@@ -715,8 +715,8 @@ static void *resize_won_mapping(const struct hak_place *place, uint64_t entry, s
 
 static enum hak_large_outcome resize_mapping(const struct hak_place *place, size_t bytes,
                                              const struct hak_large_watch *watch, void **resized) {
-    size_t want_bytes = bytes_of_mapping(bytes);
     if (!HAK_SECURE) {
+        size_t want_bytes = bytes_of_mapping(bytes);
         if (want_bytes == place->bytes) *resized = (void *)place->start;
         else if (bytes > HAK_SMALL_MAX) *resized = change_mapping(place->start, place->bytes, want_bytes);
         return HAK_LARGE_DONE;
