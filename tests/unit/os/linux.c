@@ -204,6 +204,16 @@ static void guarding(void **state) {
     assert_true(hak_os_unmap(start, 4 * page));
 }
 
+/* The first of the process, refused behind a part that has got some. */
+static void guarding_to_a_locked_page(void **state) {
+    (void)state;
+    size_t page = hak_os_page_bytes();
+    char *start = hak_os_map(3 * page, page);
+    if (mlock(start + page, page) != 0) skip();
+    assert_false(hak_os_guard(start, 3 * page));
+    assert_true(is_readable(start) && is_readable(start + 2 * page));
+}
+
 static void *map_refusing_unmaps(void *maps) {
     size_t page = hak_os_page_bytes(), alignment = 512 * page;
     if (!refuse(SYS_munmap, ENOMEM)) return NULL;
@@ -696,11 +706,11 @@ static void looking_before_reading(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
-          cmocka_unit_test(moving_pages), cmocka_unit_test(guarding), cmocka_unit_test(targets),
-          cmocka_unit_test(refused_pieces), cmocka_unit_test(populating), cmocka_unit_test(huge_pages),
-          cmocka_unit_test(huge_pages_around_a_gap), cmocka_unit_test(refusals), cmocka_unit_test(picked_addresses),
-          cmocka_unit_test(seeded_addresses), cmocka_unit_test(refused_addresses), cmocka_unit_test(usage),
-          cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(own_files),
+          cmocka_unit_test(moving_pages), cmocka_unit_test(guarding), cmocka_unit_test(guarding_to_a_locked_page),
+          cmocka_unit_test(targets), cmocka_unit_test(refused_pieces), cmocka_unit_test(populating),
+          cmocka_unit_test(huge_pages), cmocka_unit_test(huge_pages_around_a_gap), cmocka_unit_test(refusals),
+          cmocka_unit_test(picked_addresses), cmocka_unit_test(seeded_addresses), cmocka_unit_test(refused_addresses),
+          cmocka_unit_test(usage), cmocka_unit_test(clock_moves), cmocka_unit_test(files), cmocka_unit_test(own_files),
           cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids),
           cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(one_processor),
           cmocka_unit_test(messages), cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files),
