@@ -16,6 +16,7 @@
 #include "pool/partial_set.h"
 #include "region/guard.h"
 #include "region/in_hand.h"
+#include "region/run_quarantine.h"
 
 enum { MOST = 160, UNITS = 14, ZERO_UNITS = 16, RUN_BYTES = 2 * HAK_UNIT_BYTES - 4096, MAPPING_BYTES = 4 << 20 };
 
@@ -584,6 +585,14 @@ static void purge_tail(void) {
 }
 static void free_place(void) { hak_large_free(&places_shared[0]); }
 static void free_other_place(void) { hak_large_free(&places_shared[1]); }
+/* As the secure build does with a run that was freed. */
+static void wait_and_come_out(void) {
+    hak_in_hand_begin();
+    hak_atomic_store(&places_shared[0].slab->state, HAK_SLAB_NONE, relaxed);
+    hak_run_quarantine_put(places_shared[0].slab);
+    hak_run_quarantine_end();
+    hak_in_hand_end();
+}
 static void take_units(void) {
     hak_in_hand_begin();
     hak_region_acquire(1, 1, HAK_UNITS_DIRTY, false), hak_region_acquire(2, 1, HAK_UNITS_DIRTY, false);
@@ -743,6 +752,7 @@ FORK_AT_AGAIN(again_start, usual, come_twice, 2 * HEAP_BLOCKS, 2 * HEAP_UNITS);
 FORK_AT_AGAIN(again_without_heap, forker_without_heap, free_and_alloc, 2 * HEAP_BLOCKS, 2 * HEAP_UNITS);
 
 FORK_AT_BOTH(run_purged_and_freed, 2, shared_run, 1, RUN_UNITS, purge_tail, free_place);
+FORK_AT(run_waits, shared_run, wait_and_come_out, 1, RUN_UNITS);
 FORK_AT_BOTH(mappings_freed, 2, shared_mappings, 0, 0, free_place, free_other_place);
 /* Both need the next step of the tables. */
 static void make_super_slab(void) {
