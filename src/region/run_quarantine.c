@@ -19,10 +19,6 @@ static size_t bytes_of_units(const struct hak_slab *run) {
     return hak_align_up(hak_atomic_load(&run->run_pages, relaxed) * hak_os_page_bytes(), HAK_UNIT_BYTES);
 }
 
-static uint32_t units_that_wait(const struct hak_slab *run) {
-    return (uint32_t)(bytes_of_units(run) >> HAK_UNIT_SHIFT);
-}
-
 /* What can't be opened again: its units are absent, or if the kernel refuses that too, nobody's. In further ranges no
  * unit is absent (hak_region_unmap_units). */
 static HAK_COLD void make_absent(struct hak_slab *run, uint32_t units) {
@@ -47,12 +43,13 @@ static void let_out(struct hak_slab *run) {
 }
 
 bool hak_run_quarantine_put(struct hak_slab *run) {
-    uint32_t units = units_that_wait(run), kind = 0;
+    size_t bytes = bytes_of_units(run);
+    uint32_t units = (uint32_t)(bytes >> HAK_UNIT_SHIFT), kind = 0;
     if (hak_knob_is_highest(dirty_limit_bytes)) return false;
     while (kind < RUN_KINDS && units > run_kinds[kind].most_units) kind++;
     if (kind == RUN_KINDS) return false;
     struct hak_range *range = hak_region_range_of_record(run);
-    enum hak_closed how = hak_page_policy_close(range, hak_region_start_of(range, run), bytes_of_units(run));
+    enum hak_closed how = hak_page_policy_close(range, hak_region_start_of(range, run), bytes);
     if (how == HAK_NOT_CLOSED) return false;
     hak_atomic_store(&run->purged_pages, how, relaxed);
     hak_region_mark(run, units, HAK_CLASS_NONE);

@@ -94,6 +94,14 @@ static inline void *hidden(const volatile void *pointer) {
     return same;
 }
 
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+/* Two threads come here, and go on at the same moment. `here` counts them. */
+static inline void case_meet(atomic_int *here) {
+    atomic_fetch_add(here, 1);
+    while (atomic_load(here) < 2) continue;
+}
+
 /* ---- Figures --------------------------------------------------------------------------------------------------- */
 
 /* Field of /proc/self/statm, in bytes: 1 resident, 5 data and stacks. */

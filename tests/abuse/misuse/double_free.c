@@ -202,8 +202,7 @@ static void victim_remote_then_local(const char *size) {
 /* Both free a large object at the same moment: one is told, of the right size. */
 static atomic_int racers;
 static void *free_at_once(void *block) {
-    atomic_fetch_add(&racers, 1);
-    while (atomic_load(&racers) < 2) continue;
+    case_meet(&racers);
     free(block);
     return NULL;
 }

@@ -78,8 +78,7 @@ static void write_in_sleeper(void) {
 /* Two threads free a block at once. */
 static atomic_int racers;
 static void *free_at_once(void *block) {
-    atomic_fetch_add(&racers, 1);
-    while (atomic_load(&racers) < 2) continue;
+    case_meet(&racers);
     free(block);
     return NULL;
 }
@@ -95,8 +94,7 @@ static void free_in_two(void *block) {
 static void free_and_resize(void *block, size_t size) {
     pthread_t thread;
     expect(pthread_create(&thread, NULL, free_at_once, block) == 0, "no thread");
-    atomic_fetch_add(&racers, 1);
-    while (atomic_load(&racers) < 2) continue;
+    case_meet(&racers);
     block = realloc(block, size);
     pthread_join(thread, NULL);
     _exit(hidden(block) == NULL);
