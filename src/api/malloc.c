@@ -131,7 +131,7 @@ static void *alloc_aligned(size_t alignment, size_t size, const void *caller) {
     uint32_t size_class = hak_size_class_of_aligned(alignment, size);
     if (HAK_SECURE) HAK_WALKABLE();
     if (size_class != HAK_CLASS_NONE)
-        return hak_front_end_at(hak_front_alloc(hak_usable_bytes(size_class), caller), size);
+        return hak_front_end_fresh_at(hak_front_alloc(hak_usable_bytes(size_class), caller), size);
     return hak_front_alloc_large(size, alignment, false, caller);
 }
 

@@ -53,7 +53,7 @@ static void *alloc_as_asked(size_t size, int flags) {
     if (clears && !is_small_as_asked(size, flags) && alignment == HAK_ALIGNMENT)
         return hak_calloc(1, bytes == 0 ? size : bytes);
     void *block = is_small_as_asked(size, flags) && is_uncached(flags)
-                      ? hak_front_end_at(hak_front_alloc_uncached(bytes, HAK_CALLER()), size)
+                      ? hak_front_end_fresh_at(hak_front_alloc_uncached(bytes, HAK_CALLER()), size)
                   : alignment == HAK_ALIGNMENT ? hak_front_alloc(size, HAK_CALLER())
                                                : hak_aligned_alloc(alignment, size);
     if (block != NULL && clears) clear_rest(block, 0);

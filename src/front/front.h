@@ -34,10 +34,11 @@ extern HAK_ATOMIC(uint16_t) hak_bin_offsets[HAK_BLOCK_MAX / HAK_ALIGNMENT + 1];
 HAK_MISS void *hak_front_alloc_miss(size_t size, const void *caller);
 HAK_MISS void hak_front_free_miss(void *block);
 
-/* The secure build's: a live block is from another call than malloc; a live small block ends at `size`, as far as it
- * has room (others stay as they are); and a free of what is from such a call. */
+/* The secure build's: a live block is from another call than malloc; a live small block, or one that the caller has
+ * just got, ends at `size`, as far as it has room (others stay as they are); and a free of what is from such a
+ * call. */
 void hak_front_change_from(void *block, uint32_t from);
-void hak_front_change_end(void *block, size_t size);
+void hak_front_change_end(void *block, size_t size, bool is_fresh);
 void hak_front_free_checked(void *block, uint32_t from);
 
 HAK_INLINE void *hak_front_say_from(void *block, uint32_t from) {
@@ -45,10 +46,14 @@ HAK_INLINE void *hak_front_say_from(void *block, uint32_t from) {
     return block;
 }
 
-/* A block, or NULL, that was asked for with more than `size`, so that it lies as it must. In the secure build it ends
- * where the caller wants. */
+/* In the secure build a block ends where the caller wants: a live one, or a fresh one, or NULL, that was asked for with
+ * all of its room, so that it lies as it must. */
 HAK_INLINE void *hak_front_end_at(void *block, size_t size) {
-    if (HAK_SECURE && HAK_LIKELY(block != NULL)) hak_front_change_end(block, size);
+    if (HAK_SECURE) hak_front_change_end(block, size, false);
+    return block;
+}
+HAK_INLINE void *hak_front_end_fresh_at(void *block, size_t size) {
+    if (HAK_SECURE && HAK_LIKELY(block != NULL)) hak_front_change_end(block, size, true);
     return block;
 }
 

@@ -598,9 +598,8 @@ static HAK_COLD bool is_claimed_here(const struct hak_place *place) {
     return is_claimed;
 }
 
-/* As far as is known where frees go to slabs; in the secure build for sure. */
-static HAK_COLD bool is_free_small(const struct hak_place *place, const void *block, const char *function) {
-    if (HAK_SECURE) return hak_canary_is_free(block, place->bytes, function);
+/* As far as is known where frees go to slabs. */
+static HAK_COLD bool is_free_small(const struct hak_place *place, const void *block) {
     return hak_heap_has_cached(hak_thread_heap, hak_plain_class(place->size_class), block) ||
            hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
@@ -615,10 +614,10 @@ static bool is_free_nearby(const struct hak_place *place, const void *block) {
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
     struct hak_place place = place_of(block, function, false);
-    bool is_known = HAK_SECURE || HAK_UNLIKELY(hak_frees_directly());
-    if (is_known && place.kind == HAK_PLACE_SMALL && is_free_small(&place, block, function))
-        hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
-    if (HAK_SECURE) place.bytes = hak_front_usable_bytes(&place);
+    if (HAK_UNLIKELY(place.kind != HAK_PLACE_SMALL)) return place;
+    bool is_live = HAK_SECURE ? hak_canary_is_live(block, place.bytes, &place.bytes, function)
+                              : HAK_LIKELY(!hak_frees_directly()) || !is_free_small(&place, block);
+    if (HAK_UNLIKELY(!is_live)) hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
     return place;
 }
 
@@ -806,10 +805,20 @@ void hak_front_change_from(void *block, uint32_t from) {
     else if (hak_place_is_large(&place)) hak_large_set_origin(&place, from);
 }
 
-void hak_front_change_end(void *block, size_t size) {
+/* The room of a small block; 0 of another one. */
+static size_t small_room_of(const void *block) {
+    uint32_t size_class = find_class_of_start(block);
+    if (HAK_LIKELY(size_class != HAK_CLASS_NONE)) return hak_usable_bytes(size_class);
     struct hak_place place = hak_region_find((uintptr_t)block);
-    if (place.kind != HAK_PLACE_SMALL) return;
-    hak_canary_resize(block, place.bytes, size < place.bytes ? size : place.bytes, "realloc");
+    return place.kind == HAK_PLACE_SMALL ? place.bytes : 0;
+}
+
+void hak_front_change_end(void *block, size_t size, bool is_fresh) {
+    size_t room = small_room_of(block);
+    if (HAK_UNLIKELY(room == 0)) return;
+    if (size > room) size = room;
+    if (is_fresh) hak_canary_shorten(block, room, size);
+    else hak_canary_resize(block, room, size, "realloc");
 }
 
 /* The same of a large object, which has as many as were asked for. Where realloc can't change its size, because it is

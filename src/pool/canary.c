@@ -84,39 +84,56 @@ static word_anywhere *bytes_at(const void *block, size_t at) {
 static size_t at_most(size_t number, size_t most) { return number < most ? number : most; }
 
 /* Whatever the slack, two words are written behind the end, and the canary over what they have of its place. */
-HAK_INLINE void write_end(void *block, size_t usable, size_t slack, uint32_t from) {
+HAK_INLINE void write_end(void *block, size_t usable, size_t slack, uint32_t from, uint64_t mixed) {
     uint64_t fill = secrets.fill;
     size_t end = usable - slack;
     *bytes_at(block, end) = fill;
     *bytes_at(block, at_most(end + sizeof fill, usable)) = fill;
-    *canary_of(block, usable) = canary_for(block, slack, from);
-}
-
-/* The first bytes of a word, as many as these, or all. */
-HAK_INLINE uint64_t first_bytes(uint64_t word, size_t bytes) {
-    return bytes >= sizeof word ? word : word & (((uint64_t)1 << bytes * 8) - 1);
+    *canary_of(block, usable) = canary_of_mixed(mixed, what_to_tell(slack, from));
 }
 
 /* As blocks lie. */
 typedef hak_address_pair __attribute__((aligned(HAK_ALIGNMENT))) aligned_pair;
 
-/* All is zero where the bytes are, taken by cache lines as far as they go, and by pairs of words. */
+HAK_INLINE aligned_pair pair_at(const void *block, size_t at) {
+    return *(const aligned_pair *)(const void *)((const char *)block + at);
+}
+
+enum { WORDS_2 = sizeof(aligned_pair), WORDS_8 = 4 * WORDS_2, WORDS_32 = 4 * WORDS_8 }; /* in bytes */
+
+HAK_INLINE aligned_pair words_8_at(const void *block, size_t at) {
+    return pair_at(block, at) | pair_at(block, at + WORDS_2) | pair_at(block, at + 2 * WORDS_2) |
+           pair_at(block, at + 3 * WORDS_2);
+}
+
+/* All is zero where the bytes are, whole pairs of words. Some are read twice, so that few branches depend on how many
+ * there are: sizes come in any order, and a branch that the processor can't predict costs more than the reads. */
 HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
-    const aligned_pair *pairs = block, *end = pairs + bytes / sizeof *pairs;
-    aligned_pair all = {0, 0};
-    for (; pairs + 4 <= end; pairs += 4) all |= pairs[0] | pairs[1] | pairs[2] | pairs[3];
-    for (; pairs != end; pairs++) all |= *pairs;
+    aligned_pair all;
+    if (bytes <= WORDS_8) {
+        size_t last = bytes - WORDS_2;
+        all = pair_at(block, 0) | pair_at(block, at_most(WORDS_2, last)) | pair_at(block, at_most(2 * WORDS_2, last)) |
+              pair_at(block, last);
+    } else {
+        size_t at = 0, last = bytes - WORDS_8;
+        for (all = (aligned_pair){0, 0}; at + WORDS_32 < bytes; at += WORDS_32)
+            all |= words_8_at(block, at) | words_8_at(block, at + WORDS_8) | words_8_at(block, at + 2 * WORDS_8) |
+                   words_8_at(block, at + 3 * WORDS_8);
+        all |= words_8_at(block, at_most(at, last)) | words_8_at(block, at_most(at + WORDS_8, last)) |
+               words_8_at(block, at_most(at + 2 * WORDS_8, last)) | words_8_at(block, last);
+    }
     return (all[0] | all[1]) == 0;
 }
 
-/* True when the slack of a live block is as C1 says. The words reach no further than the canary. */
+/* True when the slack of a live block is as C1 says. The words reach no further than the canary; masks choose the bytes
+ * of them that are slack. */
 HAK_INLINE bool is_slack_whole(const void *block, size_t usable, size_t slack) {
+    static const unsigned char masks[2 * FILLED] = {[0 ... FILLED - 1] = 0xFF};
     size_t end = usable - slack;
-    uint64_t fill = secrets.fill;
-    uint64_t first = first_bytes(*bytes_at(block, end) ^ fill, slack);
-    if (slack <= sizeof fill) return first == 0;
-    first |= first_bytes(*bytes_at(block, end + sizeof fill) ^ fill, slack - sizeof fill);
-    return first == 0;
+    const unsigned char *mask = masks + FILLED - at_most(slack, FILLED);
+    uint64_t fill = secrets.fill, first = (*bytes_at(block, end) ^ fill) & *bytes_at(mask, 0),
+             second = (*bytes_at(block, at_most(end + sizeof fill, usable)) ^ fill) & *bytes_at(mask, sizeof fill);
+    return (first | second) == 0;
 }
 
 /* The first byte of the slack that isn't as it was filled, or its length. */
@@ -150,11 +167,15 @@ void hak_canary_look(const void *block, size_t usable) {
 void hak_canary_hand_out(void *block, size_t usable, size_t size, uint32_t from) {
     HAK_ASSERT(size <= usable);
     hak_canary_look(block, usable);
-    write_end(block, usable, usable - size, from);
+    write_end(block, usable, usable - size, from, mix(block));
 }
 
 void hak_canary_change(void *block, size_t usable, uint32_t from) {
-    write_end(block, usable, usable - hak_canary_asked(block, usable), from);
+    write_end(block, usable, usable - hak_canary_asked(block, usable), from, mix(block));
+}
+
+void hak_canary_shorten(void *block, size_t usable, size_t size) {
+    write_end(block, usable, usable - size, origin_in(*canary_of(block, usable)), mix(block));
 }
 
 size_t hak_canary_asked(const void *block, size_t usable) {
@@ -240,9 +261,9 @@ static HAK_COLD _Noreturn void report_canary(const void *block, size_t usable, u
 
 /* hak_canary_take, and whether the slack was whole just before: then nobody had taken the canary who would clear it.
  * The processor looks at it before it waits for the exchange. */
-HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t *found, bool *is_whole) {
+HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t mixed, uint64_t *found,
+                            bool *is_whole) {
     shared_canary_word *canary = (shared_canary_word *)(void *)canary_of(block, usable);
-    uint64_t mixed = mix(block);
     *found = hak_atomic_load(canary, relaxed);
     if (HAK_UNLIKELY(!is_right(usable, *found, mixed) || origin_in(*found) != from)) return false;
     *is_whole = is_slack_whole(block, usable, slack_in(*found));
@@ -252,7 +273,7 @@ HAK_INLINE bool take_canary(void *block, size_t usable, uint32_t from, uint64_t 
 
 bool hak_canary_take(void *block, size_t usable, uint32_t from, uint64_t *found) {
     bool is_whole;
-    return take_canary(block, usable, from, found, &is_whole);
+    return take_canary(block, usable, from, mix(block), found, &is_whole);
 }
 
 /* Somebody has written to the slack of a block whose canary has been taken. For who looks at the block now, it is put
@@ -265,7 +286,8 @@ static HAK_COLD _Noreturn void report_taken(void *block, size_t usable, uint64_t
 void hak_canary_take_back(void *block, size_t usable, uint32_t from) {
     uint64_t found;
     bool is_whole;
-    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_canary(block, usable, from, found);
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, mix(block), &found, &is_whole)))
+        report_canary(block, usable, from, found);
     if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, hak_canary_freed_by(from));
     memset(block, 0, usable + sizeof(canary_word));
 }
@@ -282,31 +304,33 @@ bool hak_canary_is_cleared(const void *block, size_t usable) {
     return *canary_of(block, usable) == 0 && is_all_zero(block, usable + sizeof(canary_word));
 }
 
-bool hak_canary_is_free(const void *block, size_t usable, const char *function) {
+bool hak_canary_is_live(const void *block, size_t usable, size_t *asked, const char *function) {
     uint64_t found = *canary_of(block, usable);
-    if (found == 0 && !was_cleared_behind(block, usable)) return true;
-    uint64_t mixed = mix(block);
-    if (!is_right(usable, found, mixed)) report_live(block, usable, found, function);
-    if (!is_slack_whole(block, usable, slack_in(found))) report_in_slack(block, usable, found, function);
-    return false;
+    if (HAK_UNLIKELY(found == 0) && !was_cleared_behind(block, usable)) return false;
+    if (HAK_UNLIKELY(!is_live(block, usable, found))) report_live(block, usable, found, function);
+    if (HAK_UNLIKELY(!is_slack_whole(block, usable, slack_in(found)))) report_in_slack(block, usable, found, function);
+    *asked = usable - slack_in(found);
+    return true;
 }
 
 /* Somebody else has freed it just now. */
 static HAK_COLD _Noreturn void report_freed(const void *block, size_t usable, const char *function) {
-    hak_canary_is_free(block, usable, function);
+    size_t asked;
+    hak_canary_is_live(block, usable, &asked, function);
     hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, usable);
 }
 
 /* Meanwhile the block is taken: who frees it at the same moment finds it free. */
 void hak_canary_resize(void *block, size_t usable, size_t size, const char *function) {
     uint32_t from = origin_in(*canary_of(block, usable));
-    uint64_t found;
+    uint64_t mixed = mix(block), found;
     bool is_whole;
-    if (HAK_UNLIKELY(!take_canary(block, usable, from, &found, &is_whole))) report_freed(block, usable, function);
+    if (HAK_UNLIKELY(!take_canary(block, usable, from, mixed, &found, &is_whole)))
+        report_freed(block, usable, function);
     if (HAK_UNLIKELY(!is_whole)) report_taken(block, usable, found, function);
     size_t had = usable - slack_in(found);
     if (size > had) memset((char *)block + had, 0, size - had);
-    write_end(block, usable, usable - size, from);
+    write_end(block, usable, usable - size, from, mixed);
 }
 
 /* ---- Behind large objects (C4) ----------------------------------------------------------------------------------- */

@@ -32,6 +32,9 @@ void hak_canary_hand_out(void *block, size_t usable, size_t size, uint32_t from)
 /* The same block, which has just been handed out, is from another call. */
 void hak_canary_change(void *block, size_t usable, uint32_t from);
 
+/* The same block, which was handed out with all of its room, ends at another size. */
+void hak_canary_shorten(void *block, size_t usable, size_t size);
+
 /* A live block, from whatever call, ends at another size. What it gets is zero. `function` is who wants it. */
 void hak_canary_resize(void *block, size_t usable, size_t size, const char *function);
 
@@ -51,8 +54,9 @@ bool hak_canary_may_be_asked(const void *block, size_t usable, size_t size);
 /* True when all of the block is zero, as of a free one; of a live one only the canary is read. */
 bool hak_canary_is_cleared(const void *block, size_t usable);
 
-/* True when the block is free. One that is neither live nor free ends the program. */
-bool hak_canary_is_free(const void *block, size_t usable, const char *function);
+/* True when the block is live, and was asked for with `asked` bytes; false when it is free. One that is neither ends
+ * the program. */
+bool hak_canary_is_live(const void *block, size_t usable, size_t *asked, const char *function);
 
 /* The `slack` bytes behind a large object of `usable` bytes are filled; looked at, for `function`; zeroed, unless they
  * are not as they should be: then false. */

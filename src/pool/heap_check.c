@@ -16,9 +16,9 @@ static void check_slab(const struct hak_range *range, uint32_t unit, uint32_t si
         uint64_t free_blocks = hak_atomic_load(&bits[i / 64], relaxed);
         free_blocks |= hak_slab_claimed_in(slab, cut->block_count, i / 64);
         const void *block = (const void *)(start + (uintptr_t)i * cut->block_bytes);
-        size_t usable = hak_usable_bytes(size_class);
+        size_t usable = hak_usable_bytes(size_class), asked;
         if ((free_blocks >> i % 64 & 1) != 0 || hak_canary_is_cleared(block, usable)) continue;
-        if (hak_canary_is_free(block, usable, check_name)) hak_canary_look(block, usable);
+        if (!hak_canary_is_live(block, usable, &asked, check_name)) hak_canary_look(block, usable);
     }
 }
 

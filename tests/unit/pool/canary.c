@@ -6,15 +6,19 @@
 
 #include "pool/canary.h"
 
-enum { USABLE = 56, BLOCK = USABLE + sizeof(uint64_t), LONGEST = 240 };
+enum { USABLE = 56, BLOCK = USABLE + sizeof(uint64_t), LONGEST = 240, LOOKED_AT = 1100 };
 
-static _Alignas(HAK_ALIGNMENT) unsigned char block[LONGEST];
+static _Alignas(HAK_ALIGNMENT) unsigned char block[LOOKED_AT];
 
 static void hand_out(void *from) { hak_canary_hand_out(block, USABLE, USABLE, *(const uint32_t *)from); }
 static void take_back(void *from) { hak_canary_take_back(block, USABLE, *(const uint32_t *)from); }
+static bool is_free(const void *of, size_t usable, const char *function) {
+    size_t had;
+    return !hak_canary_is_live(of, usable, &had, function);
+}
 static void ask(void *nothing) {
     (void)nothing;
-    hak_canary_is_free(block, USABLE, "realloc");
+    is_free(block, USABLE, "realloc");
 }
 
 static void begin(uint32_t from) {
@@ -32,10 +36,10 @@ static void a_life(void **state) {
     (void)state;
     hak_canary_begin();
     begin(HAK_FROM_NEW);
-    assert_false(hak_canary_is_free(block, USABLE, "realloc"));
+    assert_false(is_free(block, USABLE, "realloc"));
     memset(block, 'a', USABLE);
     hak_canary_take_back(block, USABLE, HAK_FROM_NEW);
-    assert_true(hak_canary_is_free(block, USABLE, "realloc"));
+    assert_true(is_free(block, USABLE, "realloc"));
     for (size_t i = 0; i < BLOCK; i++) assert_int_equal(block[i], 0);
     hak_canary_look(block, USABLE);
 }
@@ -69,7 +73,7 @@ static void begin_asked(size_t usable_bytes, size_t size, uint32_t from) {
 static void free_asked(void *from) { hak_canary_take_back(block, room, *(const uint32_t *)from); }
 static void ask_asked(void *nothing) {
     (void)nothing;
-    hak_canary_is_free(block, room, "realloc");
+    is_free(block, room, "realloc");
 }
 static void resize_asked(void *size) { hak_canary_resize(block, room, *(const size_t *)size, "realloc"); }
 
@@ -89,7 +93,7 @@ static void slack_of_each_length(void **state) {
             for (size_t i = size; i < filled_end; i++) assert_true(block[i] >= 0x80);
             for (size_t i = filled_end; i < room; i++) assert_int_equal(block[i], 0); /* untouched */
             memset(block, 'a', size);
-            assert_false(hak_canary_is_free(block, room, "realloc"));
+            assert_false(is_free(block, room, "realloc"));
             for (size_t other = 0; other <= room; other++)
                 assert_true(hak_canary_may_be_asked(block, room, other) == (other == size));
             for (size_t i = size; i < filled_end; i++) {
@@ -154,6 +158,21 @@ static void resized(void **state) {
     expect_misuse(fake_os_catch(resize_asked, &other), HAK_MISUSE_FREED_BLOCK, "realloc", 0);
 }
 
+/* Of all of its room a fresh block keeps what was asked for, and its origin; the rest is slack. */
+static void shortened(void **state) {
+    (void)state;
+    uint32_t from = HAK_FROM_NEW;
+    for (size_t size = 0; size <= USABLE; size++) {
+        begin_asked(USABLE, USABLE, from);
+        hak_canary_shorten(block, USABLE, size);
+        size_t had, filled_end = USABLE - size < 16 ? USABLE : size + 16;
+        assert_true(hak_canary_is_live(block, USABLE, &had, "realloc"));
+        assert_int_equal(had, size);
+        for (size_t i = 0; i < USABLE; i++) assert_true(i < size || i >= filled_end ? block[i] == 0 : block[i] >= 0x80);
+        free_asked(&from);
+    }
+}
+
 /* A block that is found to be from another call has the size that was asked for. */
 static void from_another_call(void **state) {
     (void)state;
@@ -203,7 +222,7 @@ static void look(void *nothing) {
 /* Of each length, however it is taken apart. */
 static void each_byte(void **state) {
     (void)state;
-    for (whole = HAK_ALIGNMENT; whole <= LONGEST; whole += HAK_ALIGNMENT) {
+    for (whole = HAK_ALIGNMENT; whole <= LOOKED_AT; whole += HAK_ALIGNMENT) {
         memset(block, 0, sizeof block);
         look(NULL);
         for (size_t i = 0; i < whole; i++) {
@@ -321,6 +340,6 @@ static void origins_of_large(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(behind_large), cmocka_unit_test(cleared_behind_large), cmocka_unit_test(origins_of_large),
           cmocka_unit_test(a_life), cmocka_unit_test(overflow), cmocka_unit_test(slack_of_each_length),
-          cmocka_unit_test(through_the_slack), cmocka_unit_test(resized), cmocka_unit_test(from_another_call),
-          cmocka_unit_test(underflow_of_the_next), cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte),
-          cmocka_unit_test(misuse_of_calls))
+          cmocka_unit_test(through_the_slack), cmocka_unit_test(resized), cmocka_unit_test(shortened),
+          cmocka_unit_test(from_another_call), cmocka_unit_test(underflow_of_the_next),
+          cmocka_unit_test(write_after_free), cmocka_unit_test(each_byte), cmocka_unit_test(misuse_of_calls))

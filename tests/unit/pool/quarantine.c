@@ -43,6 +43,27 @@ static void waits(void **state) {
     }
 }
 
+/* Chance picks the place, and each of them: what went in first comes out, and not in the order in which it went in. */
+static void each_place(void **state) {
+    (void)state;
+    enum { PLACES = HAK_QUARANTINE_LEAST, FREES = 64 * PLACES };
+    struct hak_heap *heap = start();
+    uint32_t c = hak_size_class_of(30000), in_order = 0;
+    void *blocks[PLACES], *next = NULL;
+    assert_int_equal(places_of(c), PLACES);
+    pool_take(heap, c, blocks, PLACES);
+    for (int i = 0; i < PLACES; i++) assert_null(hak_quarantine_exchange(heap, blocks[i], c));
+    next = pool_take_one(heap, c);
+    for (int i = 0; i < FREES; i++) {
+        next = hak_quarantine_exchange(heap, next, c);
+        if (i < PLACES) in_order += next == blocks[i];
+        for (int j = 0; j < PLACES; j++)
+            if (blocks[j] == next) blocks[j] = NULL;
+    }
+    for (int i = 0; i < PLACES; i++) assert_null(blocks[i]);
+    assert_true(in_order < PLACES);
+}
+
 /* Which of the blocks of a few slabs come out, as one number. */
 static uint64_t which_come_out(struct hak_heap *heap, uint64_t seed) {
     enum { COUNT = 64 };
@@ -127,5 +148,5 @@ static void refused(void **state) {
     assert_true(hak_quarantine_has(heap, c, block));
 }
 
-UNIT_MAIN(cmocka_unit_test(waits), cmocka_unit_test(seeds), cmocka_unit_test(ends), cmocka_unit_test(rests),
-          cmocka_unit_test(refused))
+UNIT_MAIN(cmocka_unit_test(waits), cmocka_unit_test(each_place), cmocka_unit_test(seeds), cmocka_unit_test(ends),
+          cmocka_unit_test(rests), cmocka_unit_test(refused))
