@@ -635,6 +635,7 @@ static uint32_t read_ranges(const struct heap_view *view, const struct hak_landm
 }
 
 static void explain_copy(struct heap_view *view, const struct hak_landmarks *landmarks) {
+    hak_size_class_initialize(landmarks->is_secure ? view->process->page_bytes : 0);
     static struct hak_range ranges[HAK_RANGE_LIMIT];
     static uint64_t addresses[HAK_RANGE_LIMIT];
     uint32_t count = read_ranges(view, landmarks, ranges, addresses);
@@ -697,7 +698,6 @@ static void bound_rounding(struct heap_view *view) {
 void heap_explain(struct heap_view *view, struct process *process, const char *version) {
     uint64_t addresses[MOST_COPIES + 1];
     *view = (struct heap_view){.process = process};
-    hak_size_class_initialize();
     view->copies = find_copies(process, process_read, addresses);
     if (view->copies == 0) {
         view->copies = find_copies(process, process_read_anyway, addresses);

@@ -135,6 +135,19 @@ def test_blocks_are_live_then_free_then_gone(tmp_path: Path) -> None:
         assert trimmed.bytes_of("awaiting purge") == 0
 
 
+def test_slabs_of_the_secure_build(tmp_path: Path) -> None:
+    """They have a block less than the others', for a guard. Blocks that wait count as live."""
+    program = compile_c(tmp_path / "blocks", BLOCKS.replace("4096", "4000"))
+    settings = {**KEEPING, "LD_PRELOAD": str(native.secure_library())}
+    with running(program, settings, preload=False) as step:
+        adds_up(step())
+        live = adds_up(step())
+        assert of_4096(live)["live"] == 1000 * 4096
+        assert of_4096(live)["free"] + of_4096(live)["cached"] == 0
+        half = adds_up(step())
+        assert 500 * 4096 <= of_4096(half)["live"] <= 510 * 4096
+
+
 LARGE = (
     STEPS
     + """

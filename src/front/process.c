@@ -140,7 +140,7 @@ static void read_settings(void) {
 }
 
 static bool start(void) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(HAK_SECURE ? hak_os_page_bytes() : 0);
     hak_os_seed_random(hak_config_seed(hak_os_is_privileged() ? NULL : environ));
     if (!hak_region_initialize()) return false;
     hak_heap_count_initialize();

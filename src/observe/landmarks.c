@@ -15,6 +15,7 @@ __attribute__((used)) const struct hak_landmarks hak_landmarks = {
     .directory = &hak_directory_root,
     .kept_mappings = &hak_kept_mappings,
     .profile = &hak_profile_tables,
+    .is_secure = HAK_SECURE,
 };
 
 /* Length of the owner's name, length of the number, type; owner; the number. */

@@ -42,6 +42,7 @@ struct hak_landmarks {
     const void *directory;     /* hak_directory_root */
     const void *kept_mappings; /* hak_kept_mappings */
     const void *profile;       /* hak_profile_tables */
+    uint64_t is_secure;        /* HAK_SECURE */
 };
 
 extern const struct hak_landmarks hak_landmarks;

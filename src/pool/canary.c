@@ -95,15 +95,23 @@ HAK_INLINE void write_end(void *block, size_t usable, size_t slack, uint32_t fro
 /* As blocks lie. */
 typedef hak_address_pair __attribute__((aligned(HAK_ALIGNMENT))) aligned_pair;
 
-HAK_INLINE aligned_pair pair_at(const void *block, size_t at) {
-    return *(const aligned_pair *)(const void *)((const char *)block + at);
+HAK_INLINE const aligned_pair *pairs_at(const void *block, size_t at) {
+    return (const aligned_pair *)(const void *)((const char *)block + at);
 }
 
-enum { WORDS_2 = sizeof(aligned_pair), WORDS_8 = 4 * WORDS_2, WORDS_32 = 4 * WORDS_8 }; /* in bytes */
+/* Words of a block, in bytes. */
+enum {
+    WORDS_2 = sizeof(aligned_pair),
+    WORDS_4 = 2 * WORDS_2,
+    WORDS_8 = 4 * WORDS_2,
+    WORDS_16 = 8 * WORDS_2,
+    WORDS_24 = 12 * WORDS_2,
+    WORDS_32 = 16 * WORDS_2,
+};
 
 HAK_INLINE aligned_pair words_8_at(const void *block, size_t at) {
-    return pair_at(block, at) | pair_at(block, at + WORDS_2) | pair_at(block, at + 2 * WORDS_2) |
-           pair_at(block, at + 3 * WORDS_2);
+    const aligned_pair *pairs = pairs_at(block, at);
+    return pairs[0] | pairs[1] | pairs[2] | pairs[3];
 }
 
 /* All is zero where the bytes are, whole pairs of words. Some are read twice, so that few branches depend on how many
@@ -112,15 +120,15 @@ HAK_INLINE bool is_all_zero(const void *block, size_t bytes) {
     aligned_pair all;
     if (bytes <= WORDS_8) {
         size_t last = bytes - WORDS_2;
-        all = pair_at(block, 0) | pair_at(block, at_most(WORDS_2, last)) | pair_at(block, at_most(2 * WORDS_2, last)) |
-              pair_at(block, last);
+        all = *pairs_at(block, 0) | *pairs_at(block, at_most(WORDS_2, last)) |
+              *pairs_at(block, at_most(WORDS_4, last)) | *pairs_at(block, last);
     } else {
         size_t at = 0, last = bytes - WORDS_8;
         for (all = (aligned_pair){0, 0}; at + WORDS_32 < bytes; at += WORDS_32)
-            all |= words_8_at(block, at) | words_8_at(block, at + WORDS_8) | words_8_at(block, at + 2 * WORDS_8) |
-                   words_8_at(block, at + 3 * WORDS_8);
+            all |= words_8_at(block, at) | words_8_at(block, at + WORDS_8) | words_8_at(block, at + WORDS_16) |
+                   words_8_at(block, at + WORDS_24);
         all |= words_8_at(block, at_most(at, last)) | words_8_at(block, at_most(at + WORDS_8, last)) |
-               words_8_at(block, at_most(at + 2 * WORDS_8, last)) | words_8_at(block, last);
+               words_8_at(block, at_most(at + WORDS_16, last)) | words_8_at(block, last);
     }
     return (all[0] | all[1]) == 0;
 }

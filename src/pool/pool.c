@@ -10,6 +10,7 @@
 #include "region/decay.h"
 #include "region/heap_count.h"
 #include "region/in_hand.h"
+#include "region/page_policy.h"
 
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_SMALL_CLASS_COUNT + 1];
 
@@ -113,6 +114,24 @@ static uint64_t bytes_of_slab(uint32_t size_class) {
     return (uint64_t)hak_size_classes[size_class].block_bytes * hak_size_classes[size_class].block_count;
 }
 
+/* Guards of the secure build: what lies behind a slab's blocks faults, if the kernel has guards within mappings. There
+ * are some only where the page map shows a slab: a child of fork that finds units as nobody's can use them. */
+static uintptr_t guard_behind(struct hak_slab *slab, uint32_t units) {
+    uintptr_t start = hak_region_start_of(hak_region_range_of_record(slab), slab);
+    return start + units * HAK_UNIT_BYTES - hak_slab_guard_bytes();
+}
+
+static void guard_slab(struct hak_slab *slab, uint32_t units) {
+    size_t bytes = hak_slab_guard_bytes();
+    if (bytes != 0) hak_page_policy_guard(hak_region_range_of_record(slab), guard_behind(slab, units), bytes);
+}
+
+/* False when the kernel refuses. */
+static bool unguard_slab(struct hak_slab *slab, uint32_t units) {
+    size_t bytes = hak_slab_guard_bytes();
+    return bytes == 0 || hak_os_unguard((void *)guard_behind(slab, units), bytes);
+}
+
 /* A slab of the class with free blocks, which the caller has, in the state HELD by its heap, or POOLED without a heap.
  * NULL when none was found. */
 static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
@@ -138,6 +157,7 @@ static struct hak_slab *find_slab(struct hak_heap *heap, uint32_t size_class) {
     hak_slab_initialize(slab, hak_region_start_of(range, slab), size_class,
                         range->bit_rows[hak_region_unit_of(range, slab)], state);
     hak_region_mark(slab, units, size_class);
+    guard_slab(slab, units);
     hak_counter_add_shared(&hak_slab_bytes, bytes_of_slab(size_class));
     return slab;
 }
@@ -160,13 +180,26 @@ static bool purge_retired(struct hak_slab *slab, uint32_t units) {
     return false;
 }
 
+/* Of a slab whose guard the kernel doesn't take away all units but the last one are free. */
+static HAK_COLD void give_up_guarded(struct hak_slab *slab, uint32_t units) {
+    struct hak_slab *last = slab + units - 1;
+    hak_atomic_store(&last->range, hak_atomic_load(&slab->range, relaxed), relaxed);
+    hak_region_give_up_guarded(last);
+    if (units > 1) hak_region_release(slab, units - 1);
+}
+
 void hak_pool_retire(struct hak_heap *heap, struct hak_slab *slab) {
     uint32_t size_class = hak_atomic_load(&slab->size_class, relaxed), units = hak_size_classes[size_class].unit_count;
     HAK_COUNT(heap, slabs_retired, 1);
     count_slabs(size_class, -1);
     hak_counter_add_shared(&hak_slab_bytes, -bytes_of_slab(size_class));
+    bool is_open = unguard_slab(slab, units);
     hak_region_mark(slab, units, HAK_CLASS_NONE);
     hak_atomic_store(&slab->state, HAK_SLAB_NONE, relaxed);
+    if (HAK_UNLIKELY(!is_open)) {
+        give_up_guarded(slab, units);
+        return;
+    }
     if (HAK_UNLIKELY(purge_retired(slab, units))) {
         hak_region_note_given(slab, units);
         hak_region_release_fresh(slab, units);

@@ -140,7 +140,8 @@ static size_t count_pages(const struct view *view, uint32_t first, uint32_t end)
 
 static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
     size_t bytes = 0;
-    uint32_t pages = (uint32_t)(view->facts->unit_count * HAK_UNIT_BYTES / hak_os_page_bytes()), first = 0;
+    size_t slab_bytes = view->facts->unit_count * HAK_UNIT_BYTES - hak_slab_guard_bytes();
+    uint32_t pages = (uint32_t)(slab_bytes / hak_os_page_bytes()), first = 0;
     uint64_t known = hak_atomic_load(&view->slab->purged_pages, relaxed);
     if (free_block(view) == view->facts->block_count) return 0;
     for (uint32_t at = 0; at <= pages; at++) {

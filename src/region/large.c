@@ -281,13 +281,6 @@ static void give_up_last_unit(struct hak_slab *last, size_t bytes) {
     if (hak_os_unmap((void *)hak_region_start_of(range, last), bytes)) hak_region_release_absent(last);
 }
 
-/* The same of one whose tail has guards. In further ranges no unit is absent (hak_region_unmap_units). */
-static void give_up_guarded_unit(struct hak_slab *last) {
-    struct hak_range *range = hak_region_range_of_record(last);
-    if (range->number == 0 && hak_page_policy_unmap(range, hak_region_start_of(range, last), HAK_UNIT_BYTES))
-        hak_region_release_absent(last);
-}
-
 /* The caller has the run, and gives up its units, of which this is the count; `moved` says that they have no memory any
  * more. */
 static uint32_t give_up_run(struct hak_slab *run, bool moved) {
@@ -297,7 +290,7 @@ static uint32_t give_up_run(struct hak_slab *run, bool moved) {
     if (HAK_UNLIKELY(!is_whole)) {
         struct hak_slab *last = run + --units;
         hak_atomic_store(&last->range, hak_atomic_load(&run->range, relaxed), relaxed);
-        if (was_guarded) give_up_guarded_unit(last);
+        if (was_guarded) hak_region_give_up_guarded(last);
         else give_up_last_unit(last, bytes - (size_t)units * HAK_UNIT_BYTES);
     }
     if (moved) hak_region_release_fresh(run, units);

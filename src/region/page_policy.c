@@ -230,8 +230,13 @@ static uint32_t populate(const struct hak_range *range, uint32_t super_slab, boo
     return (uint32_t)units;
 }
 
+/* Where each slab has a guard, a SuperSlab of slabs is no huge page: it would be made only to be broken. */
+static uint64_t huge_mode_of_slabs(void) {
+    return hak_slab_guard_bytes() != 0 && hak_os_may_guard() ? HAK_HUGE_OFF : hak_knob(huge_page_mode);
+}
+
 uint32_t hak_page_policy_begin_use(struct hak_range *range, uint32_t super_slab) {
-    uint64_t mode = hak_knob(huge_page_mode);
+    uint64_t mode = huge_mode_of_slabs();
     bool may_be_huge = mode != HAK_HUGE_OFF && hak_os_has_huge_pages(), prefault = hak_knob(prefault_mode) != 0;
     bool is_tight = hak_atomic_load(&hak_memory_is_tight, relaxed);
     bool is_dense = !is_tight && (prefault || mode == HAK_HUGE_ON || is_in_dense_heap(range, super_slab));
@@ -258,7 +263,7 @@ static bool is_time_to_look(uint32_t uses) {
 }
 
 bool hak_page_policy_use_again(struct hak_range *range, uint32_t super_slab) {
-    if (is_huge(range, super_slab) || hak_knob(huge_page_mode) == HAK_HUGE_OFF || !hak_os_has_huge_pages() ||
+    if (is_huge(range, super_slab) || huge_mode_of_slabs() == HAK_HUGE_OFF || !hak_os_has_huge_pages() ||
         hak_atomic_load(&hak_memory_is_tight, relaxed))
         return false;
     return is_time_to_look(hak_atomic_fetch_add(&range->super_slabs[super_slab].uses, 1, relaxed) + 1);

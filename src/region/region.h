@@ -167,6 +167,9 @@ bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count);
 /* Gives back a unit that was unmapped. */
 void hak_region_release_absent(struct hak_slab *unit);
 
+/* Gives up a unit that has guards which the kernel doesn't take away: it becomes absent, or nobody's. */
+HAK_COLD void hak_region_give_up_guarded(struct hak_slab *unit);
+
 /* Unmaps free units of the first range, `want_bytes` of them if there are so many: near a limit, these may serve
  * elsewhere. In further ranges nothing is unmapped: where the kernel put a mapping in such a place, its entry in the
  * directory would be the SuperSlab's (D1). Returns the bytes. */

@@ -908,6 +908,13 @@ void hak_region_release_absent(struct hak_slab *unit) {
     add_units(range, number / HAK_UNITS_PER_SUPER_SLAB, bit | bit << 32);
 }
 
+/* In further ranges no unit is absent (hak_region_unmap_units). */
+void hak_region_give_up_guarded(struct hak_slab *unit) {
+    struct hak_range *range = hak_region_range_of_record(unit);
+    if (range->number == 0 && hak_page_policy_unmap(range, hak_region_start_of(range, unit), HAK_UNIT_BYTES))
+        hak_region_release_absent(unit);
+}
+
 bool hak_region_extend(struct hak_slab *first, uint32_t have, uint32_t count) {
     struct hak_range *range = hak_region_range_of_record(first);
     uint32_t unit = hak_region_unit_of(range, first) + have, limit = limit_units_of(range);

@@ -47,7 +47,13 @@ struct hak_size_class {
 /* Filled by hak_size_class_initialize; index 0 and those above HAK_SLAB_CLASS_COUNT stay 0. */
 extern struct hak_size_class hak_size_classes[HAK_CLASS_LIMIT];
 
-void hak_size_class_initialize(void);
+/* Before there are slabs. Of the secure build with the size of a page: each slab has a guard then, unless pages are
+ * larger than a sixteenth of a unit. 0: slabs have none. */
+void hak_size_class_initialize(size_t guard_page_bytes);
+
+/* What lies at the end of each slab, and has no block: a page for a guard (pool/pool.c), or nothing. */
+extern size_t hak_slab_guard; /* const after the start */
+HAK_INLINE size_t hak_slab_guard_bytes(void) { return HAK_SECURE ? hak_slab_guard : 0; }
 
 /* The smallest class of blocks of at least `bytes`, HAK_BLOCK_MAX at most. */
 HAK_INLINE uint32_t hak_class_of_block(size_t bytes) {

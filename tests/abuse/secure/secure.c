@@ -151,6 +151,13 @@ static void use_freed_large(const char *what, char *large, size_t size) {
     _exit(*at & 0);
 }
 
+/* As far as the longest slab reaches, and ends as programs do that have done nothing wrong. */
+static void write_far(volatile char *block) {
+    enum { LONGEST_SLAB = 256 << 10 };
+    for (size_t at = 0; at < LONGEST_SLAB; at++) block[at] = 0;
+    _exit(0);
+}
+
 /* Of large objects. Their names begin with "run-" or "mapping-". */
 static void misuse_large(const char *what, size_t size) {
     char *large = !strncmp(what, "new-", 4) || !strncmp(what, "array-", 6) ? NULL : told(malloc(size));
@@ -209,6 +216,7 @@ static void misuse_asked(const char *what) {
 
 static void victim(const char *what) {
     if (!strncmp(what, "asked-", 6)) misuse_asked(what + 6);
+    if (!strncmp(what, "far-", 4)) write_far(malloc(strtoul(what + 4, NULL, 10)));
     if (!strcmp(what, "class-smaller")) delete_sized(told(new_block(SIZE)), SIZE - 1);
     if (!strcmp(what, "class-larger")) delete_sized(told(new_array(SIZE - 8)), SIZE - 7);
     if (!strcmp(what, "class-resized")) free_sized_as(hidden(realloc(told(malloc(SIZE)), SIZE - 2)), SIZE);
@@ -590,6 +598,59 @@ static void run_large_guards(void) {
     expect_fault("mapping-guard");
 }
 
+/* Who writes on behind a small block, whatever its size, gets no further than its slab reaches. */
+static void run_slab_guards(void) {
+    static const char *const writers[] = {"far-1", "far-24", "far-500", "far-4000", "far-9000", "far-30000"};
+    void *probe = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (madvise(probe, 4096, GUARD_INSTALL) != 0) skip("the kernel has no guards within mappings");
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) expect_fault(writers[i]);
+    setenv("HAKMEM_CRASH", "1", 1);
+    struct case_end end = case_watch("far-4000");
+    expect(strstr(end.error, "behind the last one of a slab of blocks of 4096 bytes"), "it says %.300s", end.error);
+    know_no_guards();
+    end = case_watch("far-500");
+    expect(end.status == 0, "without guards: wait status %#x: %.300s", (unsigned)end.status, end.error);
+}
+
+/* Slabs of all sizes and large objects take turns at the same addresses, and each byte is used. */
+static void *take_turns(void *seed_at) {
+    enum { BYTES = 24 << 20, TURNS = 60, MOST = BYTES / 16 };
+    uint64_t seed = (uintptr_t)seed_at;
+    char **blocks = malloc(MOST * sizeof *blocks);
+    for (int turn = 0; turn < TURNS; turn++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t size = turn % 2 ? 33000 + (seed >> 40) % 600000 : (size_t)8 << (seed >> 60) % 13,
+               count = BYTES / (size + 64);
+        for (size_t i = 0; i < count; i++) memset(blocks[i] = malloc(size), 1, size);
+        size_t kept = seed >> 50 & 3 ? count : count - count / 100; /* some slabs stay for a while */
+        for (size_t i = 0; i < kept; i++) free(blocks[i]);
+        if ((seed >> 48 & 3) == 0) malloc_trim(0);
+        for (size_t i = kept; i < count; i++) free(blocks[i]);
+    }
+    free(blocks);
+    return NULL;
+}
+
+static void run_slab_turns(void) {
+    pthread_t thread;
+    expect(pthread_create(&thread, NULL, take_turns, (void *)1) == 0, "no thread");
+    for (int i = 0; i < 4; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            take_turns((void *)(uintptr_t)(i + 3));
+            _exit(0);
+        }
+        case_expect_success(child, 100);
+    }
+    take_turns((void *)2);
+    pthread_join(thread, NULL);
+}
+
+static void run_slab_turns_refused(void) {
+    refuse(SYS_madvise, GUARD_REMOVE);
+    run_slab_turns();
+}
+
 /* Objects of all sizes, each used in full, come and go, are resized and trimmed, and children do the same. Four
  * threads have up to 600 MiB. */
 enum { STRESS_MIB = 1024 };
@@ -932,6 +993,9 @@ static const struct hak_case cases[] = {
     CASE("large-races", run_large_races, victim),
     CASE("large-resize-races", run_large_resize_races, victim),
     CASE("large-guards", run_large_guards, victim),
+    CASE("slab-guards", run_slab_guards, victim),
+    CASE("slab-turns", run_slab_turns, NULL),
+    CASE("slab-turns-refused", run_slab_turns_refused, NULL),
     CASE("large-waits", run_large_waits, victim),
     CASE("large-waits-at-limit", run_large_waits_at_limit, victim),
     CASE("large-waits-locked", run_large_waits_locked, NULL),

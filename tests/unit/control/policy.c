@@ -23,7 +23,7 @@ static const char *with_end(const char *text) {
 
 static void understood(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_null(parse(with_end(good)));
     assert_true(policy.has_knob[HAK_KNOB_decay_ms] && policy.knobs[HAK_KNOB_decay_ms] == 4000);
     assert_true(policy.has_knob[HAK_KNOB_held_slabs] && policy.knobs[HAK_KNOB_held_slabs] == 64);
@@ -35,7 +35,7 @@ static void understood(void **state) {
 
 static void refused(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     static const struct {
         const char *lines, *problem;
     } cases[] = {
@@ -73,7 +73,7 @@ static void refused(void **state) {
 
 static void any_damage(void **state) { /* every byte that is changed, and every end that is cut off */
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     char text[1024];
     const char *whole = with_end(good);
     size_t length = strlen(whole);

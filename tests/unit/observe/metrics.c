@@ -18,7 +18,7 @@ static const char *write_it(void) {
 
 static void says_all(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
 #define HAK_TOTAL(field, kind, text) snapshot.total.field = 1000 + offsetof(struct hak_statistics, field);
 #include "observe/totals.def"
 #undef HAK_TOTAL
@@ -46,7 +46,7 @@ static void says_all(void **state) {
 
 static void classes(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     memset(&snapshot, 0, sizeof snapshot);
     snapshot.classes[2] = (struct hak_class_stats){3, 10, 20, 30};
     const char *said = write_it();
@@ -58,7 +58,7 @@ static void classes(void **state) {
 
 static void fits(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     memset(&snapshot, 0xff, sizeof snapshot);
     assert_non_null(strstr(write_it(), "hakmem_heaps 18446744073709551615\n"));
 }

@@ -6,7 +6,7 @@
 
 static void start_with_room(size_t room) {
     fake_os.window_room = room;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
 }
 

@@ -15,7 +15,7 @@
 
 static inline void pool_start(size_t window_room) {
     fake_os.window_room = window_room;
-    hak_size_class_initialize();
+    hak_size_class_initialize(HAK_SECURE ? fake_os.page_bytes : 0);
     assert_true(hak_region_initialize());
     hak_heap_count_initialize();
 }

@@ -66,7 +66,7 @@ static uint32_t take_at_once(uint32_t count) {
 
 /* SuperSlabs up to a number are free, all of them. */
 static void start(uint32_t free_super_slabs) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     uint32_t first = 0;
     assert_int_equal(hak_region_grow(hak_region_range(0), &first, SUPER_SLABS), HAK_GROWTH_DONE);

@@ -12,7 +12,7 @@
 static struct hak_slab *start(void) {
     allow_free_memory();
     fake_os.clock_ms = 5000;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     struct hak_slab *slab = hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false);
     assert_ptr_equal(hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false), slab + 32);

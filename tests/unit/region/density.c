@@ -13,7 +13,7 @@ static struct hak_range *range;
 
 /* A SuperSlab that has just been made; the caller has all of its units. */
 static struct hak_slab *start(void) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     range = hak_region_range(0);
     return hak_region_acquire(32, 1, HAK_UNITS_NEW_SUPER, false);

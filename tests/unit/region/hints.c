@@ -8,7 +8,7 @@ enum { SUPER_SLABS = 3 * 64 * 64 + 100, HINT = HAK_PARTIAL_HINT + 5 };
 
 /* A range with tables for so many SuperSlabs, of which none is there. */
 static struct hak_range *start(void) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     struct hak_range *range = hak_region_range(0);
     fake_os.address_space_room = fake_os.mapped_bytes + 512 * HAK_MIB; /* for tables, not for the heap */

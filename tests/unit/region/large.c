@@ -15,7 +15,7 @@
 static void start(void) {
     allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
 }
 

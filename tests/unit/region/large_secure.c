@@ -23,7 +23,7 @@ static void start(int how) {
     allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
     fake_os.has_guards = how == GUARDS;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     if (how == NONE) fake_os_refuse(FAKE_FORBID, 1, SIZE_MAX);
 }

@@ -47,7 +47,7 @@ static struct hak_slab *grow(uint32_t super_slabs) {
 static void start_growing(void) {
     fake_os.has_huge_pages = true;
     is_handed_out = true;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     fake_os_forget();
 }

@@ -14,7 +14,7 @@ enum { TABLES = 4, ONE_SUPER_SLAB_ROOM = HAK_PAGE_MAP_BYTES + (4 << 20) };
 
 static bool start_with_room(size_t room) {
     fake_os.window_room = room;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     return hak_region_initialize();
 }
 

@@ -290,7 +290,7 @@ static _Noreturn void run_refusing(const struct operation *operation, size_t fir
     hak_large_hand = &hand;
     allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 2 * HAK_MIB, relaxed);
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     UNIT_CHECK(hak_region_initialize());
     prepare();
     if (operation->before != NULL) operation->before();

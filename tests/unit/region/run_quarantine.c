@@ -17,7 +17,7 @@ static void start(bool has_guards) {
     allow_free_memory();
     hak_atomic_store(&hak_knobs.run_limit_bytes, 64 * HAK_MIB, relaxed);
     fake_os.has_guards = has_guards;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
 }
 

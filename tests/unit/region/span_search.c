@@ -29,7 +29,7 @@ enum { FEW = 256, MANY = 16384, LEVELS_MORE = 8 };
 
 /* A heap of so many SuperSlabs, all taken, in a process that has address space for few more. */
 static struct hak_range *start(uint32_t super_slabs) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
     struct hak_range *range = hak_region_range(0);
     uint32_t first = 0;

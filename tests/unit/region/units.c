@@ -14,7 +14,7 @@
 enum { SCANNED_SUPER_SLABS = 64 };
 
 static void start(void) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
 }
 

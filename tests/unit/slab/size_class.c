@@ -5,7 +5,7 @@
 
 static void every_size_has_a_class(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     for (size_t size = 1; size <= HAK_SMALL_MAX; size++) {
         uint32_t size_class = hak_size_class_of(size);
         assert_in_range(size_class, 1, HAK_SMALL_CLASS_COUNT);
@@ -20,7 +20,7 @@ static void every_size_has_a_class(void **state) {
 
 static void every_alignment_has_a_class(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     for (size_t alignment = 1; alignment <= HAK_SMALL_MAX; alignment *= 2) {
         for (size_t size = 0; size <= HAK_SMALL_MAX; size++) {
             uint32_t size_class = hak_size_class_of_aligned(alignment, size);
@@ -43,7 +43,7 @@ static void expect_class(size_t size, size_t block_bytes) {
 
 static void the_64_byte_class(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     expect_class(64, 64);
     expect_class(49, 64);
     expect_class(65, 80);
@@ -52,7 +52,7 @@ static void the_64_byte_class(void **state) {
 
 static void the_1024_byte_class(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     expect_class(1024, 1024);
     expect_class(1023, 1024);
     expect_class(961, 1024);
@@ -62,7 +62,7 @@ static void the_1024_byte_class(void **state) {
 
 static void largest_classes(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     const struct hak_size_class *last = &hak_size_classes[HAK_SMALL_CLASS_COUNT];
     assert_int_equal(last->block_bytes, HAK_SMALL_MAX);
     assert_int_equal(last->unit_count, 4);
@@ -74,7 +74,7 @@ static void largest_classes(void **state) {
 
 static void slabs_of_every_class(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_size_class *facts = &hak_size_classes[i];
         assert_true(facts->block_bytes > hak_size_classes[i - 1].block_bytes);
@@ -90,7 +90,7 @@ static void slabs_of_every_class(void **state) {
 
 static void block_index_is_a_division(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_size_class *facts = &hak_size_classes[i];
         uint32_t wrong = 0;
@@ -102,7 +102,7 @@ static void block_index_is_a_division(void **state) {
 
 static void blocks_begin_on_the_grid(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_size_class *facts = &hak_size_classes[i];
         uint32_t bytes = facts->block_bytes, grid = facts->unit_count == 1 ? bytes : bytes & -bytes, wrong = 0;
@@ -117,7 +117,7 @@ static void blocks_begin_on_the_grid(void **state) {
 /* Whatever a class of a group can serve, the widest can: sizes, and alignments, for which an aligned request picks the class. */
 static void the_widest_serves_its_group(void **state) {
     (void)state;
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         uint32_t widest = hak_widest_of_group(i), bytes = hak_size_classes[i].block_bytes;
         assert_in_range(widest, i, HAK_SMALL_CLASS_COUNT);

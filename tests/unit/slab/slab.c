@@ -16,7 +16,7 @@ static void *blocks[HAK_SLAB_MAX_BLOCKS];
 static const struct hak_size_class *facts;
 
 static void make_slab(uint32_t size_class) {
-    hak_size_class_initialize();
+    hak_size_class_initialize(0);
     facts = &hak_size_classes[size_class];
     memset((void *)&slab, 0, sizeof slab); /* bits are 0 while it is none (S7) */
     memset((void *)bits_row, 0, sizeof bits_row);
