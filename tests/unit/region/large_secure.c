@@ -219,6 +219,19 @@ static void not_taken_away(void **state) {
     expect_usable(alloc(5 * HAK_MIB));
 }
 
+/* The same of a run that doesn't wait, because the program keeps what is free. */
+static void not_taken_away_from_what_is_kept(void **state) {
+    (void)state;
+    start(GUARDS);
+    hak_atomic_store(&hak_knobs.dirty_limit_bytes, hak_knob_table[HAK_KNOB_dirty_limit_bytes].highest, relaxed);
+    char *runs[3];
+    for (int i = 0; i < 3; i++) runs[i] = alloc(HAK_UNIT_BYTES + 5000);
+    fake_os_refuse(FAKE_UNGUARD, 1, SIZE_MAX);
+    for (int i = 0; i < 3; i++) assert_true(free_block(runs[i]));
+    fake_os_refuse_nothing();
+    for (int i = 0; i < 40; i++) expect_usable(alloc(2 * HAK_UNIT_BYTES - 100));
+}
+
 /* ---- Any sequence ------------------------------------------------------------------------------------------------ */
 
 enum { OBJECTS = 24 };
@@ -362,4 +375,5 @@ static void any_sequence_without_guards(void **state) {
 UNIT_MAIN(cmocka_unit_test(exact_sizes), cmocka_unit_test(origins), cmocka_unit_test(origin_of_a_run_that_moves),
           cmocka_unit_test(behind_runs), cmocka_unit_test(behind_mappings), cmocka_unit_test(behind_mappings_forbidden),
           cmocka_unit_test(behind_mappings_refused), cmocka_unit_test(bounded), cmocka_unit_test(not_taken_away),
-          cmocka_unit_test(any_sequence_with_guards), cmocka_unit_test(any_sequence_without_guards))
+          cmocka_unit_test(not_taken_away_from_what_is_kept), cmocka_unit_test(any_sequence_with_guards),
+          cmocka_unit_test(any_sequence_without_guards))
