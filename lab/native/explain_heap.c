@@ -635,9 +635,9 @@ static uint32_t read_ranges(const struct heap_view *view, const struct hak_landm
 }
 
 static void explain_copy(struct heap_view *view, const struct hak_landmarks *landmarks) {
-    hak_size_class_initialize(landmarks->is_secure ? view->process->page_bytes : 0);
     static struct hak_range ranges[HAK_RANGE_LIMIT];
     static uint64_t addresses[HAK_RANGE_LIMIT];
+    hak_size_class_initialize(landmarks->is_secure ? view->process->page_bytes : 0);
     uint32_t count = read_ranges(view, landmarks, ranges, addresses);
     for (uint32_t i = 0; i < count; i++) {
         own_range(view, addresses[i], &ranges[i]);

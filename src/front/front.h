@@ -46,8 +46,8 @@ HAK_INLINE void *hak_front_say_from(void *block, uint32_t from) {
     return block;
 }
 
-/* In the secure build a block ends where the caller wants: a live one, or a fresh one, or NULL, that was asked for with
- * all of its room, so that it lies as it must. */
+/* In the secure build a block ends where the caller wants: a live one; or a fresh one, or NULL, that was asked for with
+ * more, so that it lies as it must. */
 HAK_INLINE void *hak_front_end_at(void *block, size_t size) {
     if (HAK_SECURE) hak_front_change_end(block, size, false);
     return block;

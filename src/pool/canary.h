@@ -32,7 +32,7 @@ void hak_canary_hand_out(void *block, size_t usable, size_t size, uint32_t from)
 /* The same block, which has just been handed out, is from another call. */
 void hak_canary_change(void *block, size_t usable, uint32_t from);
 
-/* The same block, which was handed out with all of its room, ends at another size. */
+/* The same block ends at a smaller size. */
 void hak_canary_shorten(void *block, size_t usable, size_t size);
 
 /* A live block, from whatever call, ends at another size. What it gets is zero. `function` is who wants it. */
