@@ -269,7 +269,7 @@ def _largest(parts: Iterable[Part]) -> tuple[Part, ...]:
 def _notes(measured: Plain) -> Iterator[str]:
     most = amount(measured["rounding_most"], "B")
     yield (
-        "Rounding inside blocks is not known, because hakmem doesn't record what was asked for: "
+        "Rounding inside blocks is not known, because explain doesn't read what was asked for: "
         f"it is a part of live blocks, at most {most} by their sizes."
     )
     if not measured["sees_huge_pages"]:
