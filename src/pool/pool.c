@@ -183,6 +183,7 @@ static bool purge_retired(struct hak_slab *slab, uint32_t units) {
 /* Of a slab whose guard the kernel doesn't take away all units but the last one are free. */
 static HAK_COLD void give_up_guarded(struct hak_slab *slab, uint32_t units) {
     struct hak_slab *last = slab + units - 1;
+    hak_slab_forget_purged_pages(slab);
     hak_atomic_store(&last->range, hak_atomic_load(&slab->range, relaxed), relaxed);
     hak_region_give_up_guarded(last);
     if (units > 1) hak_region_release(slab, units - 1);

@@ -98,6 +98,22 @@ static void purged_up_to_it(void **state) {
     }
 }
 
+/* Holes of a slab are counted no longer when it is given up, whether or not its guard goes. */
+static void holes_of_guards_that_stay(void **state) {
+    (void)state;
+    struct hak_heap *heap = start(true);
+    uint32_t count = take_some(heap, 560);
+    void *kept = blocks[0];
+    blocks[0] = blocks[count - 1];
+    put(heap, 560, count - 1);
+    assert_true(hak_purge_all(heap) != 0 && hak_atomic_load(&hak_slab_holes, relaxed) != 0);
+    fake_os_refuse(FAKE_UNGUARD, 1, SIZE_MAX);
+    blocks[0] = kept;
+    put(heap, 560, 1);
+    hak_heap_give_up_slabs(heap);
+    assert_int_equal(hak_atomic_load(&hak_slab_holes, relaxed), 0);
+}
+
 /* Units whose guard stays are nobody's, or go back to the kernel; those before them are used again. */
 static void guards_that_stay(void **state) {
     (void)state;
@@ -155,6 +171,7 @@ static void large_pages(void **state) {
     assert_int_equal(fake_os.call_count[FAKE_GUARD], 0);
 }
 
-UNIT_MAIN(cmocka_unit_test(behind_each_slab), cmocka_unit_test(purged_up_to_it), cmocka_unit_test(guards_that_stay),
-          cmocka_unit_test(refused), cmocka_unit_test(no_huge_pages_with_guards), cmocka_unit_test(huge_pages_without),
+UNIT_MAIN(cmocka_unit_test(behind_each_slab), cmocka_unit_test(purged_up_to_it),
+          cmocka_unit_test(holes_of_guards_that_stay), cmocka_unit_test(guards_that_stay), cmocka_unit_test(refused),
+          cmocka_unit_test(no_huge_pages_with_guards), cmocka_unit_test(huge_pages_without),
           cmocka_unit_test(large_pages))
