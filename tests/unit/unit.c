@@ -34,3 +34,12 @@ void unit_read_all(int descriptor, char *text, size_t bytes) {
     }
     close(descriptor);
 }
+
+bool unit_is_accessible(const void *address) {
+    static int ends[2];
+    char byte;
+    if (ends[1] == 0) assert_int_equal(pipe(ends), 0);
+    if (write(ends[1], address, 1) != 1) return false;
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    return true;
+}

@@ -22,6 +22,9 @@ int unit_run(const struct CMUnitTest *tests, size_t count, const char *only);
 /* Reads a descriptor to its end, or until `text` of `bytes` (which are zero) is full but for its NUL, and closes it. */
 void unit_read_all(int descriptor, char *text, size_t bytes);
 
+/* Whether the byte can be read: the kernel does so, or finds that it can't be. */
+bool unit_is_accessible(const void *address);
+
 /* A repeatable sequence of numbers. */
 static inline uint64_t unit_random(uint64_t *state) {
     uint64_t mixed = *state += 0x9E3779B97F4A7C15u;

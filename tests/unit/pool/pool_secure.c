@@ -2,22 +2,13 @@
 #include "pool_fixture.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "pool/purge.h"
 #include "region/page_policy.h"
 
 enum { PAGE = 4096 };
 
-/* The kernel reads the byte, or finds that it can't be. */
-static bool is_accessible(uintptr_t at) {
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    bool accessible = write(ends[1], (const void *)at, 1) == 1;
-    close(ends[0]);
-    close(ends[1]);
-    return accessible;
-}
+static bool is_accessible(uintptr_t at) { return unit_is_accessible((const void *)at); }
 
 static struct hak_heap *start(bool has_guards) {
     fake_os.has_guards = has_guards;

@@ -28,26 +28,16 @@ static void start(int how) {
     if (how == NONE) fake_os_refuse(FAKE_FORBID, 1, SIZE_MAX);
 }
 
-/* The kernel reads the byte, or finds that it can't be. */
-static bool is_accessible(const char *at) {
-    static int ends[2];
-    char byte;
-    if (ends[1] == 0) assert_int_equal(pipe(ends), 0);
-    if (write(ends[1], at, 1) != 1) return false;
-    assert_int_equal(read(ends[0], &byte, 1), 1);
-    return true;
-}
-
 /* All that the object has, and its slack. */
 static void expect_usable(const char *block) {
     struct hak_place place = place_of(block);
     size_t bytes = place.bytes + hak_large_slack_bytes(place.bytes);
     assert_int_equal(bytes % PAGE, 0);
-    for (size_t at = 0; at < bytes; at += PAGE) assert_true(is_accessible(block + at));
+    for (size_t at = 0; at < bytes; at += PAGE) assert_true(unit_is_accessible(block + at));
 }
 
 static void expect_closed(const char *start, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += PAGE) assert_false(is_accessible(start + at));
+    for (size_t at = 0; at < bytes; at += PAGE) assert_false(unit_is_accessible(start + at));
 }
 
 static char *end_of(const char *block) {
@@ -117,10 +107,10 @@ static void origin_of_a_run_that_moves(void **state) {
     assert_int_equal(place.bytes, 4 * HAK_MIB - 100);
     assert_int_equal(hak_large_origin(&place), HAK_FROM_NEW_ARRAY);
     expect_usable(moved);
-    assert_false(is_accessible(end_of(moved)));
+    assert_false(unit_is_accessible(end_of(moved)));
     expect_closed(run, HAK_MIB + HAK_UNIT_BYTES);
     hak_run_quarantine_end();
-    for (size_t at = 0; at < HAK_MIB + HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(run + at));
+    for (size_t at = 0; at < HAK_MIB + HAK_UNIT_BYTES; at += PAGE) assert_true(unit_is_accessible(run + at));
 }
 
 /* ---- Guards ------------------------------------------------------------------------------------------------------ */
@@ -129,37 +119,37 @@ static void behind_runs(void **state) {
     (void)state;
     start(GUARDS);
     char *run = alloc(HAK_UNIT_BYTES + 5000), *full = alloc(HAK_UNIT_BYTES - 8);
-    for (char *at = end_of(run); at < run + 2 * HAK_UNIT_BYTES; at += PAGE) assert_false(is_accessible(at));
+    for (char *at = end_of(run); at < run + 2 * HAK_UNIT_BYTES; at += PAGE) assert_false(unit_is_accessible(at));
     assert_ptr_equal(end_of(full), full + HAK_UNIT_BYTES); /* no page is left */
     assert_int_equal(hak_large_purge_tail(hak_region_range(0), 0), 0);
     assert_ptr_equal(resize(run, 2 * HAK_UNIT_BYTES - 3 * PAGE), run);
     expect_usable(run);
-    assert_false(is_accessible(end_of(run)));
+    assert_false(unit_is_accessible(end_of(run)));
     assert_int_equal(hak_large_cut_tail(hak_region_range(0), 0), 2 * PAGE);
     assert_ptr_equal(resize(run, 100000), run);
     expect_usable(run);
-    assert_false(is_accessible(end_of(run)));
+    assert_false(unit_is_accessible(end_of(run)));
     assert_true(free_block(run));
     expect_closed(run, 2 * HAK_UNIT_BYTES);
     hak_run_quarantine_end();
-    for (char *at = run; at < run + 2 * HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(at));
+    for (char *at = run; at < run + 2 * HAK_UNIT_BYTES; at += PAGE) assert_true(unit_is_accessible(at));
 }
 
 static void behind_mappings_as(int how) {
     start(how);
     char *mapping = alloc(5 * HAK_MIB);
-    assert_int_equal(is_accessible(end_of(mapping)), how == NONE);
+    assert_int_equal(unit_is_accessible(end_of(mapping)), how == NONE);
     fake_os.grows_in_place = true;
     assert_ptr_equal(resize(mapping, 4 * HAK_MIB), mapping);
     expect_usable(mapping);
-    assert_int_equal(is_accessible(end_of(mapping)), how == NONE);
+    assert_int_equal(unit_is_accessible(end_of(mapping)), how == NONE);
     fake_os.grows_in_place = false;
     memset(mapping, 7, 4 * HAK_MIB);
     char *moved = resize(mapping, 9 * HAK_MIB);
     assert_non_null(moved);
     assert_int_equal(moved[4 * HAK_MIB - 1], 7);
     expect_usable(moved);
-    assert_int_equal(is_accessible(end_of(moved)), how == NONE);
+    assert_int_equal(unit_is_accessible(end_of(moved)), how == NONE);
     fake_os_refuse(FAKE_UNMAP, 1, SIZE_MAX);
     assert_true(free_block(moved));
     fake_os_refuse_nothing();
@@ -168,7 +158,7 @@ static void behind_mappings_as(int how) {
     assert_ptr_equal(again, moved);
     assert_int_equal(place_of(again).bytes, 8 * HAK_MIB);
     expect_usable(again);
-    assert_int_equal(is_accessible(end_of(again)), how == NONE);
+    assert_int_equal(unit_is_accessible(end_of(again)), how == NONE);
     assert_true(free_block(again));
     assert_int_equal(hak_mapping_cache_bytes(), 0); /* it has gone back */
 }
@@ -194,11 +184,11 @@ static void bounded(void **state) {
     hak_atomic_store(&hak_knobs.mapping_cache_bytes, 0, relaxed);
     for (int i = 0; i < COUNT; i++) {
         blocks[i] = alloc(3 * HAK_MIB);
-        assert_int_equal(is_accessible(end_of(blocks[i])), i >= MOST);
+        assert_int_equal(unit_is_accessible(end_of(blocks[i])), i >= MOST);
     }
     assert_true(free_block(blocks[5]));
-    assert_false(is_accessible(end_of(alloc(3 * HAK_MIB))));
-    assert_true(is_accessible(end_of(alloc(3 * HAK_MIB))));
+    assert_false(unit_is_accessible(end_of(alloc(3 * HAK_MIB))));
+    assert_true(unit_is_accessible(end_of(alloc(3 * HAK_MIB))));
 }
 
 /* A guard that the kernel doesn't take away: its page is nobody's, and nobody gets it. */
@@ -314,12 +304,12 @@ static void expect_free_usable(void) {
         uint64_t word = hak_atomic_load(&range->super_slabs[unit / HAK_UNITS_PER_SUPER_SLAB].free_units, relaxed);
         bool is_usable = ((hak_units_dirty(word) | hak_units_fresh(word)) >> unit % HAK_UNITS_PER_SUPER_SLAB & 1) != 0;
         const char *start = (const char *)range->start + ((size_t)unit << HAK_UNIT_SHIFT);
-        for (size_t at = 0; is_usable && at < HAK_UNIT_BYTES; at += PAGE) assert_true(is_accessible(start + at));
+        for (size_t at = 0; is_usable && at < HAK_UNIT_BYTES; at += PAGE) assert_true(unit_is_accessible(start + at));
     }
     for (uint32_t i = 0; i < HAK_KEPT_MAPPINGS; i++) {
         uint64_t word = ((const uint64_t *)hak_kept_mappings)[i];
         const char *start = (const char *)hak_kept_start(word);
-        for (size_t page = 0; page < hak_kept_pages(word); page++) assert_true(is_accessible(start + page * PAGE));
+        for (size_t page = 0; page < hak_kept_pages(word); page++) assert_true(unit_is_accessible(start + page * PAGE));
     }
 }
 
