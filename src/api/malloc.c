@@ -68,12 +68,9 @@ static HAK_MISS void *move_missed(const struct hak_place *place, size_t size, co
     int saved_errno = errno;
     void *moved = hak_front_alloc_miss(size, caller);
     if (moved != NULL) return move_to(moved, place, size);
-    if (size > hak_front_room(place)) return NULL;
-    /* A smaller one can't be had: it is large enough, and made as small as it can be where it is. */
-    size_t least = size > HAK_SMALL_MAX ? size : place->bytes > HAK_SMALL_MAX ? HAK_SMALL_MAX + 1 : place->bytes;
-    if (hak_place_is_large(place)) moved = hak_front_resize_large(place, least, caller);
-    errno = saved_errno;
-    return moved != NULL ? moved : hak_front_end_at((void *)place->start, size);
+    moved = hak_front_stay(place, size, caller);
+    if (moved != NULL) errno = saved_errno;
+    return moved;
 }
 
 static void *move_block(const struct hak_place *place, size_t size, const void *caller) {

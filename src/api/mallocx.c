@@ -100,12 +100,13 @@ static bool suits_as_it_is(const void *block, size_t room, size_t size, int flag
            (uintptr_t)block % alignment_of(flags) == 0;
 }
 
-static void *move_as_asked(void *block, size_t had, size_t room, size_t size, int flags) {
-    if (suits_as_it_is(block, room, size, flags)) return hak_front_end_at(block, size);
+static void *move_as_asked(const struct hak_place *place, size_t size, int flags) {
+    void *block = (void *)place->start;
+    if (suits_as_it_is(block, hak_front_room(place), size, flags)) return hak_front_stay(place, size, HAK_CALLER());
     void *moved = hak_mallocx(size, flags);
     if (moved == NULL)
-        return size <= room && (uintptr_t)block % alignment_of(flags) == 0 ? hak_front_end_at(block, size) : NULL;
-    memcpy(moved, block, size < had ? size : had);
+        return place->start % alignment_of(flags) == 0 ? hak_front_stay(place, size, HAK_CALLER()) : NULL;
+    memcpy(moved, block, size < place->bytes ? size : place->bytes);
     hak_dallocx(block, flags);
     return moved;
 }
@@ -114,10 +115,9 @@ void *hak_rallocx(void *block, size_t size, int flags) {
     HAK_WALKABLE();
     if (block == NULL) return hak_mallocx(size, flags);
     struct hak_place place = hak_front_place_to_resize(block, "rallocx");
-    size_t had = place.bytes, room = hak_front_room(&place), kept = size < had ? size : had;
+    size_t had = place.bytes, kept = size < had ? size : had;
     if (size == 0) size = 1; /* realloc would free the block */
-    void *resized =
-        suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(block, had, room, size, flags);
+    void *resized = suits_realloc(had, size, flags) ? hak_realloc(block, size) : move_as_asked(&place, size, flags);
     if (resized != NULL && (flags & HAK_MALLOCX_ZERO) != 0) clear_rest(resized, resized == block ? had : kept);
     return resized;
 }

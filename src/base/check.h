@@ -17,6 +17,7 @@ enum hak_misuse_kind {
     HAK_MISUSE_INTERIOR_POINTER, /* "invalid pointer: OFFSET bytes into a block of SIZE bytes" */
     HAK_MISUSE_FREED_WRITE,      /* "write after free: OFFSET bytes into a freed block of SIZE bytes" */
     HAK_MISUSE_WRONG_SIZE,       /* "wrong size: OFFSET bytes for a block of SIZE bytes" */
+    HAK_MISUSE_WRONG_ALIGNMENT,  /* "wrong alignment: OFFSET for a block of SIZE bytes" */
     HAK_MISUSE_OVERFLOW,         /* "overflow: OFFSET bytes behind the end of a block of SIZE bytes were written" */
     HAK_MISUSE_UNDERFLOW,        /* "underflow: OFFSET bytes before a block of SIZE bytes were written" */
     HAK_MISUSE_MISMATCH,         /* "mismatch: a block of SIZE bytes from ...": OFFSET is of pool/canary.h */

@@ -299,7 +299,7 @@ static void look_after_growth(void) {
 /* The secure build's: what lies behind a large object is looked at before the object changes, or is freed by what frees
  * objects from such a call, and filled when it is in place. By who has won the object. */
 static bool open_large(const struct hak_large_watch *watch, const struct hak_place *place, uint32_t origin) {
-    return origin == watch->from &&
+    return hak_from_without_left(origin) == watch->from &&
            hak_canary_clear((void *)place->start, place->bytes, hak_large_slack_bytes(place->bytes));
 }
 
@@ -308,7 +308,8 @@ static void close_large(void *block, size_t usable) { hak_canary_fill(block, usa
 /* It wasn't opened, and is as it was. */
 static HAK_COLD void report_unopened(const struct hak_place *place, uint32_t from, const char *function) {
     const void *block = (const void *)place->start;
-    hak_canary_compare_origin(block, place->bytes, hak_large_origin(place), from, function);
+    uint32_t origin = hak_from_without_left(hak_large_origin(place));
+    hak_canary_compare_origin(block, place->bytes, origin, from, function);
     hak_canary_look_behind(block, place->bytes, hak_large_slack_bytes(place->bytes), function);
 }
 
@@ -369,6 +370,15 @@ HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t si
         resized = hak_front_resize_large(place, size, caller);
     } while (looks_further(resized, &everywhere));
     return reclaimed(resized);
+}
+
+void *hak_front_stay(const struct hak_place *place, size_t size, const void *caller) {
+    if (size > hak_front_room(place)) return NULL;
+    if (!hak_place_is_large(place)) return hak_front_end_at((void *)place->start, size);
+    size_t least = size > HAK_SMALL_MAX ? size : HAK_SMALL_MAX + 1;
+    bool is_as_asked = least <= place->bytes && hak_front_resize_large(place, least, caller) != NULL && least == size;
+    if (HAK_SECURE && !is_as_asked) hak_large_set_origin(place, HAK_FROM_MALLOC_LEFT);
+    return (void *)place->start;
 }
 
 static void hand_out(void *block, uint32_t size_class, size_t size) {
@@ -821,28 +831,17 @@ void hak_front_change_end(void *block, size_t size, bool is_fresh) {
     else hak_canary_resize(block, room, size, "realloc");
 }
 
-/* The same of a large object, which has as many as were asked for. Where realloc can't change its size, because it is
- * aligned to more than units, or is or would be large by its alignment only, rallocx leaves one of which more than half
- * is used. */
-static bool is_right_size_of_large(size_t bytes, size_t alignment, size_t size) {
-    bool is_by_alignment = bytes <= HAK_SMALL_MAX || (size <= HAK_SMALL_MAX && alignment > HAK_SMALL_MAX),
-         may_be_left = alignment > HAK_UNIT_BYTES || is_by_alignment;
-    return bytes == (size == 0 ? 1 : size) || (may_be_left && size < bytes && size > bytes / 2);
+static bool may_be_asked(const struct hak_place *place, size_t size) {
+    if (!hak_place_is_large(place)) return hak_canary_may_be_asked((const void *)place->start, place->bytes, size);
+    return size == place->bytes || hak_large_origin(place) == HAK_FROM_MALLOC_LEFT;
 }
 
-/* Whether a block is what was made for `size`, and can have this alignment. Many a `new` asks malloc for a byte where
- * it was told none. */
-static bool is_right_size(const struct hak_place *place, size_t alignment, size_t size) {
-    if (hak_place_is_large(place)) return is_right_size_of_large(place->bytes, alignment, size);
+/* Whether a block is what was made for `size`. Many a `new` asks malloc for a byte where it was told none. */
+static bool is_right_size(const struct hak_place *place, size_t size) {
+    if (size > place->bytes) return false;
     /* One between guards has more than was asked for, if an alignment was. */
-    if (place->kind != HAK_PLACE_SMALL) return size <= place->bytes;
-    if (size > HAK_SMALL_MAX || !hak_is_power_of_two(alignment)) return false;
-    uint32_t size_class = hak_size_class_of_aligned(alignment < HAK_ALIGNMENT ? HAK_ALIGNMENT : alignment, size);
-    if (size_class == HAK_CLASS_NONE) return false;
-    const void *block = (const void *)place->start;
-    return hak_usable_bytes(size_class) <= place->bytes &&
-           (hak_canary_may_be_asked(block, place->bytes, size) ||
-            (size == 0 && hak_canary_may_be_asked(block, place->bytes, 1)));
+    if (place->kind == HAK_PLACE_GUARDED) return true;
+    return may_be_asked(place, size) || (size == 0 && may_be_asked(place, 1));
 }
 
 void hak_front_check_size(const void *block, size_t alignment, size_t size) {
@@ -850,8 +849,12 @@ void hak_front_check_size(const void *block, size_t alignment, size_t size) {
     size_t usable = hak_usable_bytes(size_class);
     struct hak_place place = {.kind = HAK_PLACE_SMALL, .start = (uintptr_t)block, .bytes = usable};
     if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) place = hak_region_find((uintptr_t)block);
-    if (block == NULL || place.start != (uintptr_t)block || is_right_size(&place, alignment, size)) return;
-    hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, hak_front_usable_bytes(&place));
+    if (block == NULL || place.start != (uintptr_t)block) return;
+    if (!is_right_size(&place, size))
+        hak_misuse(HAK_MISUSE_WRONG_SIZE, "free", block, size, hak_front_usable_bytes(&place));
+    /* Which class the block is of tells nothing: rallocx leaves one that has room, if by chance it lies well. */
+    if (!hak_is_power_of_two(alignment) || (uintptr_t)block % alignment != 0)
+        hak_misuse(HAK_MISUSE_WRONG_ALIGNMENT, "free", block, alignment, hak_front_usable_bytes(&place));
 }
 
 void hak_front_free_uncached(void *block) {

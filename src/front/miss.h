@@ -21,7 +21,11 @@ void hak_front_free_uncached(void *block);
 /* hak_large_resize; what changes its size is sampled anew. To be called where hak_front_alloc_large may be. */
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller);
 
-/* The same when there was no room elsewhere either: what is more than it has is looked for among what is free. NULL
+/* A block stays where it is, because there is no memory to move it, or no need, and becomes as small as it can be. NULL
+ * when it has no room for the size. */
+void *hak_front_stay(const struct hak_place *place, size_t size, const void *caller);
+
+/* hak_front_resize_large when there was no room elsewhere either: what is more than it has is looked for among what is free. NULL
  * with ENOMEM when there is none. */
 void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller);
 

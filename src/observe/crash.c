@@ -331,15 +331,11 @@ static const char *name_guard_error(const struct hak_guard *guard) {
     uintptr_t start = hak_atomic_load(&guard->start, relaxed);
     if (crash.arrived->cause != HAK_SIGNAL_ACCESS) {
         static const char *const names[] = {
-            [HAK_MISUSE_DOUBLE_FREE] = "double-free",
-            [HAK_MISUSE_FOREIGN_POINTER] = "invalid-free",
-            [HAK_MISUSE_FREED_BLOCK] = "use-after-free",
-            [HAK_MISUSE_INTERIOR_POINTER] = "invalid-free",
-            [HAK_MISUSE_FREED_WRITE] = "use-after-free",
-            [HAK_MISUSE_WRONG_SIZE] = "wrong-size",
-            [HAK_MISUSE_OVERFLOW] = "overflow-found-late",
-            [HAK_MISUSE_UNDERFLOW] = "underflow-found-late",
-            [HAK_MISUSE_MISMATCH] = "mismatch",
+            [HAK_MISUSE_DOUBLE_FREE] = "double-free",         [HAK_MISUSE_FOREIGN_POINTER] = "invalid-free",
+            [HAK_MISUSE_FREED_BLOCK] = "use-after-free",      [HAK_MISUSE_INTERIOR_POINTER] = "invalid-free",
+            [HAK_MISUSE_FREED_WRITE] = "use-after-free",      [HAK_MISUSE_WRONG_SIZE] = "wrong-size",
+            [HAK_MISUSE_WRONG_ALIGNMENT] = "wrong-alignment", [HAK_MISUSE_OVERFLOW] = "overflow-found-late",
+            [HAK_MISUSE_UNDERFLOW] = "underflow-found-late",  [HAK_MISUSE_MISMATCH] = "mismatch",
         };
         return names[hak_os_complaint_kind()];
     }

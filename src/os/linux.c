@@ -1130,6 +1130,9 @@ void hak_misuse(enum hak_misuse_kind kind, const char *function, const void *add
     case HAK_MISUSE_WRONG_SIZE:
         hak_text_add(&message, "wrong size: %zu bytes for a block of %zu bytes\n", offset, size);
         break;
+    case HAK_MISUSE_WRONG_ALIGNMENT:
+        hak_text_add(&message, "wrong alignment: %zu for a block of %zu bytes\n", offset, size);
+        break;
     case HAK_MISUSE_OVERFLOW:
         hak_text_add(&message, "overflow: %zu bytes behind the end of a block of %zu bytes were written\n", offset,
                      size);

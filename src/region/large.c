@@ -751,9 +751,9 @@ uint32_t hak_large_origin(const struct hak_place *place) {
 void hak_large_set_origin(const struct hak_place *place, uint32_t from) {
     const uint64_t in_entry = (uint64_t)0xFF << HAK_ENTRY_ORIGIN_SHIFT;
     if (place->kind == HAK_PLACE_RUN) {
-        set_facts_of_run(place->slab, place->bytes, from);
+        set_facts_of_run(place->slab, hak_run_usable_bytes(hak_atomic_load(&place->slab->run_facts, relaxed)), from);
         return;
     }
-    uint64_t entry = hak_directory_get(place->start) & ~in_entry;
-    hak_directory_set(place->start, entry | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT);
+    uint64_t entry = hak_directory_get(place->start);
+    hak_directory_replace(place->start, entry, (entry & ~in_entry) | (uint64_t)from << HAK_ENTRY_ORIGIN_SHIFT);
 }

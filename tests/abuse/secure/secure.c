@@ -124,6 +124,13 @@ static void free_sized_as(void *block, size_t size) {
     sized(block, size);
 }
 
+static void free_aligned_sized_as(void *block, size_t alignment, size_t size) {
+    void (*sized)(void *, size_t, size_t) = NULL;
+    *(void **)&sized = dlsym(RTLD_DEFAULT, "hak_free_aligned_sized");
+    expect(sized != NULL, "there is no hak_free_aligned_sized");
+    sized(block, alignment, size);
+}
+
 static void check_heap(void) {
     int (*check)(void) = NULL;
     *(void **)&check = dlsym(RTLD_DEFAULT, "hak_heap_check");
@@ -214,6 +221,11 @@ static void misuse_asked(const char *what) {
     free(block);
 }
 
+static void *unaligned(void) {
+    void *block = malloc(SIZE);
+    return (uintptr_t)block % 4096 != 0 ? block : malloc(SIZE);
+}
+
 static void victim(const char *what) {
     if (!strncmp(what, "asked-", 6)) misuse_asked(what + 6);
     if (!strncmp(what, "far-", 4)) write_far(malloc(strtoul(what + 4, NULL, 10)));
@@ -221,6 +233,8 @@ static void victim(const char *what) {
     if (!strcmp(what, "class-larger")) delete_sized(told(new_array(SIZE - 8)), SIZE - 7);
     if (!strcmp(what, "class-resized")) free_sized_as(hidden(realloc(told(malloc(SIZE)), SIZE - 2)), SIZE);
     if (!strcmp(what, "class-aligned")) delete_sized_aligned(told(new_aligned(SIZE, 64)), SIZE + 1, 64);
+    if (!strcmp(what, "unaligned")) free_aligned_sized_as(told(unaligned()), 4096, SIZE);
+    if (!strcmp(what, "no-alignment")) free_aligned_sized_as(told(malloc(SIZE)), 48, SIZE);
     if (!strcmp(what, "class-none")) free_sized_as(told(malloc(2)), 0);
     if (!strncmp(what, "run-", 4)) misuse_large(what + 4, RUN);
     if (!strncmp(what, "mapping-", 8)) misuse_large(what + 8, MAPPING);
@@ -416,6 +430,11 @@ static void run_exact(void) {
     free(grown);
 }
 
+static void use_up(void) {
+    for (size_t each = 1 << 20; each >= 8; each /= 2)
+        while (hidden(malloc(each)) != NULL) continue;
+}
+
 /* Where there is no memory, a block that is made smaller stays what it is, and has what was asked for. */
 static void run_exact_refused(void) {
     struct rlimit limit = {60 << 20, 60 << 20};
@@ -423,8 +442,7 @@ static void run_exact_refused(void) {
     size_t size = 9000;
     memset(block, 'a', 20000);
     expect(setrlimit(RLIMIT_AS, &limit) == 0, "no limit");
-    for (size_t each = 1 << 20; each >= 8; each /= 2)
-        while (hidden(malloc(each)) != NULL) continue;
+    use_up();
     for (; size > 8; size /= 3) {
         moved = realloc(block, size);
         expect(moved == block && moved[size - 1] == 'a', "%zu bytes: moved", size);
@@ -433,6 +451,49 @@ static void run_exact_refused(void) {
     moved = realloc(block, 3000);
     expect(moved == block && malloc_usable_size(moved) == 3000, "it has room");
     free_sized_as(moved, 3000);
+}
+
+/* The same by rallocx, of blocks that lie well for the alignment by chance, or were made for it, and of objects that
+ * can't become small blocks. The size that was asked for last is right. */
+static void run_exact_refused_aligned(void) {
+    enum { BLOCKS = 400, LARGEST_LOG2 = 17 };
+    static const size_t had[] = {900, 5000, 20000, 32768, 100000, 200000, 2000000};
+    static const size_t parts[] = {1, 2, 3, 16};
+    struct rlimit limit = {900 << 20, 900 << 20};
+    static char *blocks[BLOCKS];
+    static size_t sizes[BLOCKS];
+    static int flags[BLOCKS], made_with[BLOCKS];
+    int refused = 0, left = 0;
+    void *(*make)(size_t, int) = NULL;
+    void *(*resize)(void *, size_t, int) = NULL;
+    void (*release)(void *, size_t, int) = NULL;
+    *(void **)&make = function("mallocx"), *(void **)&resize = function("rallocx");
+    *(void **)&release = function("sdallocx");
+    expect(setrlimit(RLIMIT_AS, &limit) == 0, "no limit");
+    for (int i = 0; i < BLOCKS; i++) {
+        sizes[i] = i % 40 == 0 ? MAPPING / 4 : had[i % 7] - (size_t)i % 50;
+        made_with[i] = i % 3 == 0 ? i / 3 % LARGEST_LOG2 : 0;
+        blocks[i] = make(sizes[i], made_with[i]);
+        expect(blocks[i] != NULL, "no block");
+        memset(blocks[i], 'a', sizes[i]);
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        size_t size = sizes[i] / parts[i / 7 % 4] - (size_t)i % 30;
+        flags[i] = (int)((uint64_t)i * 2654435761u >> 7) % LARGEST_LOG2;
+        use_up();
+        char *resized = resize(blocks[i], size, flags[i]);
+        if (resized == NULL) {
+            refused++;
+            flags[i] = made_with[i];
+            continue;
+        }
+        left += resized == blocks[i];
+        expect(resized[0] == 'a' && resized[size - 1] == 'a', "%zu bytes of %zu: lost", size, sizes[i]);
+        expect((uintptr_t)resized % ((uintptr_t)1 << flags[i]) == 0, "not aligned");
+        blocks[i] = resized, sizes[i] = size;
+    }
+    expect(refused > 20 && left > 100, "%d are refused, %d are left", refused, left);
+    for (int i = 0; i < BLOCKS; i++) release(blocks[i], sizes[i], flags[i]);
 }
 
 /* What one family of functions made, and another frees. */
@@ -849,6 +910,8 @@ static void run_sizes(void) {
     expect_end("class-resized", "wrong size: 56 bytes for a block of 54 bytes");
     expect_end("class-aligned", "wrong size: 57 bytes for a block of 56 bytes");
     expect_end("class-none", "wrong size: 0 bytes for a block of 2 bytes");
+    expect_end("unaligned", "wrong alignment: 4096 for a block of 56 bytes");
+    expect_end("no-alignment", "wrong alignment: 48 for a block of 56 bytes");
     expect_end("none", "*wrong size: 100000 bytes for a block of 100 bytes\n");
 }
 
@@ -984,6 +1047,7 @@ static const struct hak_case cases[] = {
     CASE("asked", run_asked, victim),
     CASE("exact", run_exact, NULL),
     CASE("exact-refused", run_exact_refused, NULL),
+    CASE("exact-refused-aligned", run_exact_refused_aligned, NULL),
     CASE("mismatch", run_mismatch, victim),
     CASE("match", run_match, NULL),
     CASE("check", run_check, victim),
