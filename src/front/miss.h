@@ -25,8 +25,8 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
  * when it has no room for the size. */
 void *hak_front_stay(const struct hak_place *place, size_t size, const void *caller);
 
-/* hak_front_resize_large when there was no room elsewhere either: what is more than it has is looked for among what is free. NULL
- * with ENOMEM when there is none. */
+/* hak_front_resize_large when there was no room elsewhere either: what is more than it has is looked for among what is
+ * free. NULL with ENOMEM when there is none. */
 void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller);
 
 /* Fills the calling thread's bins for blocks of up to `max_bytes`. Returns the number of blocks in these bins. */

@@ -8,8 +8,8 @@
 /* In the low bits, by which call. Above is the logarithm of the alignment that a `new` or `new[]` was told, or 0. */
 enum { HAK_FROM_MALLOC = 1, HAK_FROM_NEW = 2, HAK_FROM_NEW_ARRAY = 3, HAK_FROM_BITS = 2 };
 
-/* Of a large object from malloc that has been asked for less since, and has kept its bytes. (An alignment of 2 is none.)
- */
+/* Of a large object from malloc that has been asked for less since, and has kept its bytes. In malloc's blocks no
+ * alignment is kept. */
 enum { HAK_FROM_MALLOC_LEFT = HAK_FROM_MALLOC | 1 << HAK_FROM_BITS };
 
 HAK_INLINE uint32_t hak_from_without_left(uint32_t from) {
