@@ -71,8 +71,8 @@ size_t hak_sallocx(const void *block, int flags) {
 }
 
 size_t hak_xallocx(void *block, size_t size, size_t extra, int flags) {
-    (void)size, (void)extra;
-    return hak_sallocx(block, flags);
+    (void)size, (void)extra, (void)flags;
+    return block == NULL ? 0 : hak_front_place_of(block, "xallocx").bytes;
 }
 
 void hak_dallocx(void *block, int flags) {

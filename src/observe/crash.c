@@ -253,8 +253,15 @@ static void note_block(const struct hak_address *found) {
     crash.blocks[crash.block_count++] = found->start;
 }
 
+/* A write after free is found when the block is in nobody's hands: on its way to its next owner, or to its slab. */
+static bool is_between_owners(const struct hak_address *found) {
+    return crash.arrived->cause != HAK_SIGNAL_ACCESS && hak_os_complaint_kind() == HAK_MISUSE_FREED_WRITE &&
+           found->kind == HAK_ADDRESS_LIVE;
+}
+
 static void add_subject(struct hak_text *text) {
     struct hak_address found = hak_address_find(crash.subject);
+    if (is_between_owners(&found)) found.kind = HAK_ADDRESS_FREE;
     note_block(&found);
     hak_text_add(text, "hakmem: %p is ", (void *)crash.subject);
     hak_address_describe(&found, crash.subject, text);

@@ -363,6 +363,17 @@ static void run_written(void) {
     expect_end("written-at-end", "write after free: 55 bytes into a freed block of 56 bytes");
 }
 
+/* With HAKMEM_CRASH=1: the report, too, calls the block free, wherever it was when it was looked at. */
+static void run_written_reported(void) {
+    static const char *const ways[] = {"written", "waiting-exit", "waiting-trim", "check-freed"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct case_end end = case_watch(ways[i]);
+        char line[200];
+        snprintf(line, sizeof line, "hakmem: %s is the start of a free block of ", last_line(end.output));
+        expect(strstr(end.error, line), "%s: it does not say \"%s\": %.500s", ways[i], line, end.error);
+    }
+}
+
 /* Behind a block and before it, by free and by realloc. A zero or a letter is never what lies there. */
 static void run_overflow(void) {
     expect_end("overflow-zero", "overflow: 0 bytes behind the end of a block of 56 bytes were written");
@@ -1034,6 +1045,7 @@ static void run_threads(void) {
 static const struct hak_case cases[] = {
     CASE("twice", run_twice, victim),
     CASE("written", run_written, victim),
+    CASE("written-reported", run_written_reported, victim),
     CASE("sizes", run_sizes, victim),
     CASE("inside", run_inside, victim),
     CASE("right-sizes", run_right_sizes, NULL),

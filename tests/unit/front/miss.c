@@ -566,6 +566,7 @@ static void misuse_after_a_flush(void **state) {
 
 static void resize_by_flags(void *block) { hak_rallocx(block, 100, HAK_MALLOCX_LG_ALIGN(6)); }
 static void ask_size_by_flags(void *block) { hak_sallocx(block, 0); }
+static void keep_by_flags(void *block) { hak_xallocx(block, 10, 0, 0); }
 
 static void misuse_of_other_functions(void **state) {
     (void)state;
@@ -580,6 +581,8 @@ static void misuse_of_other_functions(void **state) {
                        1024);
     unit_expect_misuse(catch_call(resize_by_flags, foreign), HAK_MISUSE_FOREIGN_POINTER, "rallocx", foreign, 0, 0);
     unit_expect_misuse(catch_call(ask_size_by_flags, block + 1), HAK_MISUSE_INTERIOR_POINTER, "sallocx", block + 1, 1,
+                       1024);
+    unit_expect_misuse(catch_call(keep_by_flags, block + 1), HAK_MISUSE_INTERIOR_POINTER, "xallocx", block + 1, 1,
                        1024);
 }
 
