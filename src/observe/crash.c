@@ -46,7 +46,7 @@ static struct {
     bool subject_is_accessible, knows_mappings;
     uintptr_t blocks[MOST_BLOCKS]; /* that the report has named */
     uint32_t block_count;
-    char text[8192];
+    char text[12 << 10]; /* as long as the longest line of JSON */
 } crash;
 
 /* Ids of the process that makes a report, and of the one whose report is made: a forked child starts with its
@@ -375,37 +375,33 @@ static void add_plain(struct hak_text *text, const char *name) {
     for (; *name != '\0'; name++) hak_text_add(text, "%c", *name < ' ' || *name == '"' || *name == '\\' ? '?' : *name);
 }
 
-static void say_json_frames(const char *before) {
-    struct hak_text text = begin_text();
+static void add_json_frames(struct hak_text *text) {
     struct module_start module = {.base = 0, .name = ""};
     const char *separator = "";
     hak_os_for_each_mapping(name_frames, &module);
-    hak_text_add(&text, "%s[", before);
+    hak_text_add(text, "[");
     for (uint32_t i = 0; i < crash.frame_count; i++) {
         const struct stack_frame *frame = &crash.frames[i];
-        hak_text_add(&text, "%s\"%s%p", separator, frame->is_guess ? "? " : "", (void *)frame->address);
+        hak_text_add(text, "%s\"%s%p", separator, frame->is_guess ? "? " : "", (void *)frame->address);
         if (frame->module[0] != '\0') {
-            hak_text_add(&text, " ");
-            add_plain(&text, frame->module);
-            hak_text_add(&text, "+0x%lx", (unsigned long)(frame->address - frame->base));
+            hak_text_add(text, " ");
+            add_plain(text, frame->module);
+            hak_text_add(text, "+0x%lx", (unsigned long)(frame->address - frame->base));
         }
-        hak_text_add(&text, "\"");
+        hak_text_add(text, "\"");
         separator = ", ";
     }
-    hak_text_add(&text, "]");
-    end_text(&text);
+    hak_text_add(text, "]");
 }
 
-static void say_json_trace(const char *name, const struct hak_guard_trace *trace) {
-    char before[80];
-    struct hak_text text = hak_text_in(before, sizeof before);
-    hak_text_add(&text, ", \"%s\": {\"thread\": %u, \"stack\": ", name, hak_atomic_load(&trace->thread_id, relaxed));
+static void add_json_trace(struct hak_text *text, const char *name, const struct hak_guard_trace *trace) {
+    hak_text_add(text, ", \"%s\": {\"thread\": %u, \"stack\": ", name, hak_atomic_load(&trace->thread_id, relaxed));
     load_trace(trace);
-    say_json_frames(text.start);
-    hak_os_write(STDERR_FILENO, "}", 1);
+    add_json_frames(text);
+    hak_text_add(text, "}");
 }
 
-/* One line, written in parts. */
+/* One line, by one write: others write there, too. */
 static void say_guard_json(const struct hak_guard *guard, bool is_freed) {
     uintptr_t start = hak_atomic_load(&guard->start, relaxed);
     bool is_access = crash.arrived->cause == HAK_SIGNAL_ACCESS;
@@ -419,11 +415,11 @@ static void say_guard_json(const struct hak_guard *guard, bool is_freed) {
                  (unsigned long)(at < start ? start - at : at - start), is_freed ? "true" : "false");
     crash.frame_count = crash.guess_count = 0;
     collect_frames();
+    add_json_frames(&text);
+    add_json_trace(&text, "allocated", &guard->allocated);
+    if (is_freed) add_json_trace(&text, "freed", &guard->freed);
+    hak_text_add(&text, "}\n");
     end_text(&text);
-    say_json_frames("");
-    say_json_trace("allocated", &guard->allocated);
-    if (is_freed) say_json_trace("freed", &guard->freed);
-    hak_os_write(STDERR_FILENO, "}\n", 2);
 }
 
 static void say_guard(void) {

@@ -353,6 +353,9 @@ static void put_group(struct hak_heap *heap, uint32_t size_class, const struct p
     struct hak_slab *slab = slab_of_group(group);
     uint32_t index = word_of_group(group);
     hak_hand_note(slab);
+    /* All its blocks were free: those of an earlier group of the same word completed it. */
+    if (HAK_UNLIKELY(hak_atomic_load(&slab->state, relaxed) == HAK_SLAB_NONE))
+        report_double_free(group, size_class, group->mask);
     HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
     uint64_t before = hak_slab_set_bits(slab, index, group->mask);
     if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);

@@ -213,7 +213,23 @@ static void run_spoiled(void) {
                      "underflow-found-late");
 }
 
-/* One line, whose braces and brackets close, and which has what a collector needs. */
+/* Ends a line of JSON, whose braces and brackets close. Returns what follows it. */
+static char *expect_json(char *line) {
+    char *line_end = strchr(line, '\n');
+    expect(line_end != NULL, "no whole line: %s", line);
+    *line_end = '\0';
+    int depth = 0;
+    bool in_string = false;
+    for (const char *at = line; *at != '\0'; at++) {
+        if (*at == '"') in_string = !in_string;
+        else if (!in_string) depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
+        expect(depth > 0 || at[1] == '\0', "it closes too early: %s", line);
+    }
+    expect(depth == 0 && !in_string, "it does not close: %s", line);
+    return line_end + 1;
+}
+
+/* One line, which has what a collector needs. */
 static void run_json(void) {
     static const char *const keys[] = {"\"hakmem\": \"guard\"",
                                        "\"process\": ",
@@ -229,18 +245,36 @@ static void run_json(void) {
     struct case_end end = expect_end("after-free", SIGSEGV);
     char *line = strstr(end.error, "{\"hakmem\"");
     expect(line != NULL && (line == end.error || line[-1] == '\n'), "no line of JSON: %.1500s", end.error);
-    char *line_end = strchr(line, '\n');
-    expect(line_end != NULL && line_end[1] == '\0', "it is not the last line: %s", line);
-    *line_end = '\0';
+    expect(*expect_json(line) == '\0', "it is not the last line");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) expect(strstr(line, keys[i]), "no %s in %s", keys[i], line);
-    int depth = 0;
-    bool in_string = false;
-    for (const char *at = line; *at != '\0'; at++) {
-        if (*at == '"') in_string = !in_string;
-        else if (!in_string) depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
-        expect(depth > 0 || at[1] == '\0', "it closes too early: %s", line);
+}
+
+/* Processes that share standard error, and fault at the same time. */
+enum { TOGETHER = 3 };
+
+static void victim_together(const char *nothing) {
+    (void)nothing;
+    int begin[2];
+    char *block = guarded_block(true), byte;
+    free_here(block);
+    expect(pipe(begin) == 0, "no pipe");
+    for (int i = 0; i < TOGETHER; i++) {
+        if (fork() != 0) continue;
+        close(begin[1]);
+        expect(read(begin[0], &byte, 1) == 0, "not the end of the pipe");
+        touch(block + 10);
     }
-    expect(depth == 0 && !in_string, "it does not close: %s", line);
+    close(begin[1]);
+    while (wait(NULL) > 0) continue;
+}
+
+static void run_json_together(void) {
+    for (int i = 0; i < 20; i++) {
+        struct case_end end = case_watch("");
+        int lines = 0;
+        for (char *at = end.error; (at = strstr(at, "{\"hakmem\"")) != NULL; lines++) at = expect_json(at);
+        expect(lines == TOGETHER, "%d lines of %d: %s", lines, TOGETHER, end.error);
+    }
 }
 
 /* What a free has found: where in the block, and by way of whom. */
@@ -625,6 +659,7 @@ static const struct hak_case cases[] = {
     CASE("frees", run_frees, victim_misuse),
     CASE("spoiled", run_spoiled, victim_misuse),
     CASE("json", run_json, victim_misuse),
+    CASE("json-together", run_json_together, victim_together),
     CASE("json-late", run_json_late, victim_misuse),
     CASE("handler", run_handler, victim_misuse),
     CASE("running", run_running, victim_running),

@@ -2,6 +2,7 @@
  * slab, however they came there, as long as the block was not handed out in between. */
 #include <malloc.h>
 
+#include "churn.h"
 #include "complaint.h"
 
 static const char *const sizes[] = {"1", "16", "24", "64", "100", "1000", "1024", "4096", "30000"};
@@ -82,6 +83,37 @@ static void run_after_others(void) {
         for (size_t j = 0; j < sizeof counts / sizeof *counts; j++) {
             char argument[32];
             snprintf(argument, sizeof argument, "%s,%u", sizes[i], counts[j]);
+            complaint_expect(argument, "", DOUBLE_FREE, NULL);
+        }
+    }
+}
+
+/* At random: so many frees of the size before, so many between, and enough to empty the cache afterwards. */
+static void victim_among_frees(const char *size_and_seed) {
+    enum { BEFORE_MOST = 300, BETWEEN_MOST = 65, BLOCKS = 6400 };
+    static void *blocks[BLOCKS];
+    char *rest;
+    size_t size = strtoul(size_and_seed, &rest, 10);
+    uint64_t random = strtoul(rest + 1, NULL, 10) * 0x9E3779B97F4A7C15u + 1;
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = malloc(size);
+    unsigned before = (unsigned)(churn_random(&random) % BEFORE_MOST), at = 0;
+    unsigned between = (unsigned)(churn_random(&random) % BETWEEN_MOST);
+    while (at < before) free(blocks[at++]);
+    void *block = blocks[at++];
+    complaint_announce(block);
+    free(block);
+    while (at < before + 1 + between) free(blocks[at++]);
+    free(hidden(block));
+    while (at < BLOCKS) free(blocks[at++]);
+    announce_survival();
+}
+
+static void run_among_frees(void) {
+    enum { SEEDS = 40 };
+    for (size_t size = 16; size <= 2048; size += size < 128 ? 16 : size / 8) {
+        for (int seed = 1; seed <= SEEDS; seed++) {
+            char argument[32];
+            snprintf(argument, sizeof argument, "%zu,%d", size, seed);
             complaint_expect(argument, "", DOUBLE_FREE, NULL);
         }
     }
@@ -272,6 +304,7 @@ static const struct hak_case cases[] = {
     CASE("newest-full", run_newest, victim_newest_full),
     CASE("large", run_large, victim_newest),
     CASE("after-others", run_after_others, victim_after_others),
+    CASE("among-frees", run_among_frees, victim_among_frees),
     CASE("delayed", expect_found, victim_delayed),
     CASE("both-remote", expect_found, victim_both_remote),
     CASE("large-at-once", run_large_at_once, victim_large_at_once),
