@@ -635,6 +635,8 @@ struct hak_place hak_front_place_to_resize(const void *block, const char *functi
     struct hak_place place = hak_front_place_of(block, function);
     if (!HAK_SECURE && place.kind == HAK_PLACE_SMALL && HAK_UNLIKELY(is_free_nearby(&place, block)))
         hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
+    if (HAK_SECURE && place.kind == HAK_PLACE_SMALL)
+        hak_canary_expect_from(block, hak_usable_bytes(place.size_class), HAK_FROM_MALLOC, function);
     return place;
 }
 

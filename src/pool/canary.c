@@ -228,6 +228,12 @@ void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, 
     if (HAK_UNLIKELY(from != by)) hak_misuse(HAK_MISUSE_MISMATCH, function, block, from, usable);
 }
 
+void hak_canary_expect_from(const void *block, size_t usable, uint32_t by, const char *function) {
+    uint64_t found = *canary_of(block, usable);
+    if (HAK_UNLIKELY(origin_in(found) != by) && is_live(block, usable, found))
+        hak_canary_compare_origin(block, usable - slack_in(found), origin_in(found), by, function);
+}
+
 /* How many bytes of the secret are as they are in a canary. */
 static unsigned count_same(uint64_t found, uint64_t canary) {
     unsigned same = 0;

@@ -71,6 +71,9 @@ const char *hak_canary_freed_by(uint32_t from);
  * name. */
 void hak_canary_compare_origin(const void *block, size_t usable, uint32_t from, uint32_t by, const char *function);
 
+/* The same of a live small block, whose origin is in its canary. */
+void hak_canary_expect_from(const void *block, size_t usable, uint32_t by, const char *function);
+
 /* A free block: C2 is looked at. */
 void hak_canary_look(const void *block, size_t usable);
 

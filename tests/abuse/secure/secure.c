@@ -112,6 +112,9 @@ static void misuse_families(const char *what, void *block) {
     if (!strcmp(what, "array-delete")) delete_block(told(new_array(SIZE)));
     if (!strcmp(what, "aligned-delete")) delete_block(told(new_aligned(SIZE + 8, 64)));
     if (!strcmp(what, "new-aligned-delete")) delete_aligned(told(new_block(SIZE)), 64);
+    if (!strcmp(what, "new-realloc")) free(hidden(realloc(new_block(SIZE), 10 * SIZE)));
+    if (!strcmp(what, "new-realloc-stays")) free(hidden(realloc(new_block(SIZE), SIZE - 1)));
+    if (!strcmp(what, "new-realloc-large")) free(hidden(realloc(new_block(RUN), 2 * RUN)));
     if (!strcmp(what, "alignment")) delete_aligned(told(new_aligned(SIZE + 8, 64)), 32);
     if (!strcmp(what, "aligned-new-delete-array")) delete_array_aligned(told(new_aligned(SIZE + 8, 64)), 64);
     if (!strcmp(what, "aligned-array-delete")) delete_aligned(told(new_array_aligned(SIZE + 8, 64)), 64);
@@ -342,6 +345,14 @@ static void expect_end(const char *argument, const char *words) {
     expect(strstr(end.error, wanted), "%s: it does not say \"%s\": %.300s", argument, wanted, end.error);
 }
 
+/* In one line. */
+static void expect_says(const char *argument, const char *first, const char *then) {
+    struct case_end end = case_watch(argument);
+    const char *line = strstr(end.error, first), *rest = line == NULL ? NULL : strstr(line, then);
+    expect(rest != NULL && memchr(line, '\n', (size_t)(rest - line)) == NULL, "%s: not \"%s ... %s\": %.300s", argument,
+           first, then, end.error);
+}
+
 static void run_twice(void) {
     expect_end("twice", "double free of a block of 56 bytes");
     expect_end("twice-later", "double free of a block of 56 bytes");
@@ -511,6 +522,9 @@ static void run_exact_refused_aligned(void) {
 static void run_mismatch(void) {
     expect_end("malloc-delete", "mismatch: a block of 56 bytes from malloc");
     expect_end("new-free", "mismatch: a block of 56 bytes from new");
+    expect_says("new-realloc", "hakmem: realloc(", "mismatch: a block of 56 bytes from new");
+    expect_says("new-realloc-stays", "hakmem: realloc(", "mismatch: a block of 56 bytes from new");
+    expect_says("new-realloc-large", "hakmem: realloc(", "mismatch: a block of 100000 bytes from new");
     expect_end("new-delete-array", "mismatch: a block of 56 bytes from new");
     expect_end("array-delete", "mismatch: a block of 56 bytes from new[]");
     expect_end("aligned-delete", "mismatch: a block of 64 bytes from new, aligned to 64");
