@@ -38,6 +38,11 @@ def is_systems() -> bool:
     return PACKAGE.is_relative_to(SYSTEMS)
 
 
+def is_secure(path: str | Path) -> bool:
+    """hakmem's secure build, by its name."""
+    return Path(path).name.startswith(LIBRARIES[1])
+
+
 def is_library(path: str | Path) -> bool:
     """hakmem's, by its name: LD_PRELOAD may hold no more of it, and the file may have been replaced since."""
     return Path(path).name.startswith(LIBRARIES)

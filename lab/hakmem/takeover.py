@@ -184,7 +184,9 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
         ours, its = f"{library.bits}-bit {library.machine}", f"{program.bits}-bit {program.machine}"
         return f"{file} is for {its}, the library for {ours}"
     if program.interpreter is None:
-        return f"{file} is statically linked: link it with libhakmem.a instead"
+        is_secure = native.is_secure(library.path)
+        hint = "the secure build is a shared library only" if is_secure else "link it with libhakmem.a instead"
+        return f"{file} is statically linked: {hint}"
     if program.libc == "musl" and library.libc == "glibc":
         return f"{file} is a program of musl, the library is for glibc: preload the one that `./dev build musl` makes"
     if program.sanitizer:

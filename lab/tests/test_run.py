@@ -204,7 +204,9 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_static_program_is_refused(tmp_path: Path) -> None:
-    assert "is statically linked" in refused(compile_c(tmp_path / "program", PRINTS, "-static"))
+    program = compile_c(tmp_path / "program", PRINTS, "-static")
+    assert "is statically linked: link it with libhakmem.a instead" in refused(program)
+    assert "is statically linked: the secure build is a shared library only" in refused("--secure", program)
 
 
 def test_a_program_that_the_kernel_does_not_take_is_one_line(tmp_path: Path) -> None:
