@@ -103,9 +103,13 @@ static bool suits_as_it_is(const void *block, size_t room, size_t size, int flag
 static void *move_as_asked(const struct hak_place *place, size_t size, int flags) {
     void *block = (void *)place->start;
     if (suits_as_it_is(block, hak_front_room(place), size, flags)) return hak_front_stay(place, size, HAK_CALLER());
+    int saved_errno = errno;
     void *moved = hak_mallocx(size, flags);
-    if (moved == NULL)
-        return place->start % alignment_of(flags) == 0 ? hak_front_stay(place, size, HAK_CALLER()) : NULL;
+    if (moved == NULL) {
+        moved = place->start % alignment_of(flags) == 0 ? hak_front_stay(place, size, HAK_CALLER()) : NULL;
+        if (moved != NULL) errno = saved_errno;
+        return moved;
+    }
     memcpy(moved, block, size < place->bytes ? size : place->bytes);
     hak_dallocx(block, flags);
     return moved;

@@ -262,9 +262,9 @@ bool hak_os_unmap(void *start, size_t bytes) {
     return done;
 }
 
-/* Some emulators of a kernel (qemu's user mode before 7.2) say that they have purged, and have not. The first purge
- * tells; and that of memory from which pages have moved (hak_os_move_pages) tells for itself. So do the first
- * guards. */
+/* Some emulators of a kernel (qemu's user mode) say that they have purged (before 7.2) or put guards somewhere, and have
+ * not. The first purge and the first guards tell; and a purge of memory from which pages have moved (hak_os_move_pages)
+ * tells for itself. */
 enum { KERNEL_UNKNOWN, KERNEL_DOES_IT, KERNEL_DOES_NOT };
 static HAK_ATOMIC(uint32_t) purges, moves, guards;
 
@@ -441,12 +441,29 @@ bool hak_os_refuse_huge_pages(void *start, size_t bytes) {
 
 bool hak_os_may_guard(void) { return hak_atomic_load(&guards, relaxed) != KERNEL_DOES_NOT; }
 
-bool hak_os_guard(void *start, size_t bytes) {
-    uint32_t unknown = KERNEL_UNKNOWN;
-    if (!hak_os_may_guard()) return false;
-    int error = advise_error(start, bytes, MADV_GUARD_INSTALL);
-    bool done = error == 0;
+static bool install_guards(void *start, size_t bytes) {
+    bool done = advise(start, bytes, MADV_GUARD_INSTALL);
     if (!done) advise(start, bytes, MADV_GUARD_REMOVE); /* a part may have some */
+    return done;
+}
+
+/* Where there were guards, the memory has gone back. Whoever doesn't take them away has put them there. */
+static HAK_COLD bool install_first_guards(void *start, size_t bytes) {
+    volatile uint64_t *word = start;
+    uint64_t before = *word;
+    *word = 1;
+    if (install_guards(start, bytes)) {
+        if (!advise(start, bytes, MADV_GUARD_REMOVE)) return true;
+        if (*word == 0) return install_guards(start, bytes);
+    }
+    *word = before;
+    return false;
+}
+
+bool hak_os_guard(void *start, size_t bytes) {
+    uint32_t unknown = KERNEL_UNKNOWN, known = hak_atomic_load(&guards, relaxed);
+    if (known == KERNEL_DOES_NOT) return false;
+    bool done = known == KERNEL_DOES_IT ? install_guards(start, bytes) : install_first_guards(start, bytes);
     /* Where there are some, they are known to be: whatever another thread has found. */
     if (done) hak_atomic_store(&guards, KERNEL_DOES_IT, relaxed);
     else hak_atomic_cas(&guards, &unknown, KERNEL_DOES_NOT, relaxed, relaxed);

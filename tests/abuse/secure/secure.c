@@ -503,7 +503,9 @@ static void run_exact_refused_aligned(void) {
         size_t size = sizes[i] / parts[i / 7 % 4] - (size_t)i % 30;
         flags[i] = (int)((uint64_t)i * 2654435761u >> 7) % LARGEST_LOG2;
         use_up();
+        errno = 0;
         char *resized = resize(blocks[i], size, flags[i]);
+        expect(errno == (resized == NULL ? ENOMEM : 0), "errno %d", errno);
         if (resized == NULL) {
             refused++;
             flags[i] = made_with[i];
