@@ -262,9 +262,9 @@ bool hak_os_unmap(void *start, size_t bytes) {
     return done;
 }
 
-/* Some emulators of a kernel (qemu's user mode) say that they have purged (before 7.2) or put guards somewhere, and have
- * not. The first purge and the first guards tell; and a purge of memory that pages have moved from (hak_os_move_pages)
- * tells for itself. */
+/* Some emulators of a kernel (qemu's user mode) say that they have purged (before 7.2), or put guards somewhere, and
+ * have not. The first purge and the first guards tell; and a purge of memory that pages have moved from
+ * (hak_os_move_pages) tells for itself. */
 enum { KERNEL_UNKNOWN, KERNEL_DOES_IT, KERNEL_DOES_NOT };
 static HAK_ATOMIC(uint32_t) purges, moves, guards;
 
