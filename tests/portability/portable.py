@@ -47,10 +47,10 @@ def run(*command: str, attempts: int = 1) -> None:
         raise subprocess.CalledProcessError(status, command)
 
 
-def static_stress(compiler: str, folder: Path, runner: list[str], operations: int) -> None:
+def static_stress(compiler: str, folder: Path, runner: list[str], operations: int, *flags: str) -> None:
     """hak_* names, linked statically: the C library's own malloc is beside it."""
     program = str(folder / "stress")
-    run(compiler, *FLAGS, *INCLUDES, "-DHAK_NO_OVERRIDE=1", "-DSTRESS_HAK", "-static", "-pthread",
+    run(compiler, *FLAGS, *INCLUDES, *flags, "-DHAK_NO_OVERRIDE=1", "-DSTRESS_HAK", "-static", "-pthread",
         f"{ROOT}/src/hakmem.c", f"{ROOT}/tests/stress/stress.c", "-o", program)
     run(*runner, program, "4", str(operations), "1", attempts=2 if runner else 1)
 
@@ -98,11 +98,12 @@ def musl_preload(compiler: str, folder: Path, cmake: str, glibc_library: Path) -
         raise SystemExit(f"with {glibc_library}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def emulated_preload(compiler: str, emulator: str, folder: Path, library: Path) -> None:
+def emulated_preload(compiler: str, emulator: str, folder: Path, *libraries: Path) -> None:
     program = str(folder / "emulated")
     run(compiler, "-O1", "-fno-builtin", f"{ROOT}/tests/portability/emulated.c", "-o", program)
     run(emulator, program)
-    run(emulator, "-E", f"LD_PRELOAD={library}", program)
+    for library in libraries:
+        run(emulator, "-E", f"LD_PRELOAD={library}", program)
 
 
 def main() -> int:
@@ -122,9 +123,11 @@ def main() -> int:
     if target == "clang":
         clang_preload(compiler, folder)
     elif target == "emulated":
-        emulated_preload(compiler, str(emulator), folder, Path(sys.argv[2]).resolve() / "libhakmem.so")
+        build = Path(sys.argv[2]).resolve()
+        emulated_preload(compiler, str(emulator), folder, build / "libhakmem.so", build / "libhakmem-secure.so")
     else:
-        static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000)
+        for flags in ([], ["-DHAK_SECURE=1"]):
+            static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000, *flags)
     if target == "aarch64":
         aarch64_stacks(compiler, folder, str(emulator))
     elif target != "emulated":
