@@ -809,18 +809,25 @@ static int has_step(const struct program *program, enum step_kind kind) {
     return 0;
 }
 
+/* What is mapped once for a heap may have been left out by chance in the run before: samples and guards are drawn. So only
+ * what grows with each run is a leak. */
 void execute_twice(const struct program *program) {
-    struct inside_sums first, second;
+    enum { MOST_RUNS = 4 };
+    struct inside_sums before, after;
     execute(program);
     if (program->is_free_running || has_own_threads || has_step(program, STEP_REFUSE)) return;
     execute(program);
-    inside_look(&first);
-    execute(program);
-    inside_look(&second);
-    EXPECT(second.heaps <= first.heaps, "%lu heaps instead of %lu when the program has run once more",
-           (unsigned long)second.heaps, (unsigned long)first.heaps);
-    EXPECT(second.mapped_bytes <= first.mapped_bytes, "%lu bytes more mapped when the program has run once more",
-           (unsigned long)(second.mapped_bytes - first.mapped_bytes));
+    inside_look(&before);
+    for (int run = 1;; run++) {
+        execute(program);
+        inside_look(&after);
+        EXPECT(after.heaps <= before.heaps, "%lu heaps instead of %lu when the program has run once more",
+               (unsigned long)after.heaps, (unsigned long)before.heaps);
+        if (after.mapped_bytes <= before.mapped_bytes) return;
+        EXPECT(run < MOST_RUNS, "%lu bytes more mapped each time the program has run",
+               (unsigned long)(after.mapped_bytes - before.mapped_bytes));
+        before = after;
+    }
 }
 
 void execute_begin(char **arguments) {
