@@ -98,8 +98,8 @@ bool hak_os_move(void *start, size_t bytes, const struct hak_os_target *target);
 void *hak_os_move_pages(void *start, size_t bytes);
 
 /* Puts guards into a part of a mapping, which stays one: its memory goes back, and whatever touches it faults. False
- * where the kernel doesn't know of guards (Linux 6.13), or refuses: each page is as it was, or has one. The second
- * takes guards away, if there are some: pages that had one read as zero. False on refusal. */
+ * where the kernel doesn't know of guards (Linux 6.13), or refuses: each page is as it was, reads as zero, or has one.
+ * The second takes guards away, if there are some: pages that had one read as zero. False on refusal. */
 bool hak_os_guard(void *start, size_t bytes);
 bool hak_os_unguard(void *start, size_t bytes);
 

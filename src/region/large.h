@@ -110,8 +110,9 @@ enum hak_large_outcome hak_large_resize_watched(const struct hak_place *place, s
                                                 const struct hak_large_watch *watch, void **resized);
 
 /* In the secure build an object says where it is from, malloc at first, and how many bytes the program may use of it:
- * exactly as many as were asked for. What lies behind them, up to the end of the last page, is its slack, of which
- * there are HAK_CANARY_BYTES at least; it is the caller's to fill and look at. */
+ * exactly as many as were asked for, or more of one that is HAK_FROM_MALLOC_LEFT. What lies behind them, up to the end
+ * of the last page, is its slack, of which there are HAK_CANARY_BYTES at least; it is the caller's to fill and look
+ * at. */
 size_t hak_large_slack_bytes(size_t usable);
 uint32_t hak_large_origin(const struct hak_place *place);
 void hak_large_set_origin(const struct hak_place *place, uint32_t from);

@@ -114,7 +114,7 @@ static void run_again(const char *name) {
 
 static void nothing_purged_ever(void) {
     refuse(SYS_madvise, 0);
-    run_again("nothing_purged");
+    run_again("zeros");
 }
 
 /* As in qemu's user mode: guards that seem to be there, and are not. The numbers are those of Linux 6.13. */

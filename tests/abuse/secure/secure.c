@@ -120,23 +120,27 @@ static void misuse_families(const char *what, void *block) {
     if (!strcmp(what, "aligned-array-delete")) delete_aligned(told(new_array_aligned(SIZE + 8, 64)), 64);
 }
 
+static void *function(const char *name) {
+    void *found = dlsym(RTLD_DEFAULT, name);
+    expect(found != NULL, "there is no %s", name);
+    return found;
+}
+
 static void free_sized_as(void *block, size_t size) {
     void (*sized)(void *, size_t) = NULL;
-    *(void **)&sized = dlsym(RTLD_DEFAULT, "hak_free_sized");
-    expect(sized != NULL, "there is no hak_free_sized");
+    *(void **)&sized = function("hak_free_sized");
     sized(block, size);
 }
 
 static void free_aligned_sized_as(void *block, size_t alignment, size_t size) {
     void (*sized)(void *, size_t, size_t) = NULL;
-    *(void **)&sized = dlsym(RTLD_DEFAULT, "hak_free_aligned_sized");
-    expect(sized != NULL, "there is no hak_free_aligned_sized");
+    *(void **)&sized = function("hak_free_aligned_sized");
     sized(block, alignment, size);
 }
 
 static void check_heap(void) {
     int (*check)(void) = NULL;
-    *(void **)&check = dlsym(RTLD_DEFAULT, "hak_heap_check");
+    *(void **)&check = function("hak_heap_check");
     expect(check != NULL && check() == 0, "the heap isn't looked at");
 }
 
@@ -195,12 +199,6 @@ static void misuse_large(const char *what, size_t size) {
     }
 }
 
-static void *function(const char *name) {
-    void *found = dlsym(RTLD_DEFAULT, name);
-    expect(found != NULL, "there is no %s", name);
-    return found;
-}
-
 /* Behind what was asked for, in what a block has besides. Their names begin with "asked-". */
 static void misuse_asked(const char *what) {
     char *block = told(!strcmp(what, "aligned") ? aligned_alloc(64, 41) : malloc(!strcmp(what, "wide") ? 1100 : 41));
@@ -247,7 +245,7 @@ static void victim(const char *what) {
     if (!strcmp(what, "larger")) free_sized_as(block, SIZE + 1);
     if (!strcmp(what, "inside-uncached")) {
         void (*free_past_cache)(void *, int) = NULL;
-        *(void **)&free_past_cache = dlsym(RTLD_DEFAULT, "dallocx");
+        *(void **)&free_past_cache = function("dallocx");
         free_past_cache(block + 16, HAK_MALLOCX_TCACHE_NONE);
     }
     if (!strcmp(what, "inside-asked")) free((char *)told(malloc(41)) + 16);
@@ -945,7 +943,7 @@ static void run_sizes(void) {
 /* Sizes that are right, of blocks that realloc has left where they were, too; and those that nallocx tells. */
 static void run_right_sizes(void) {
     size_t (*size_for)(size_t, int) = NULL;
-    *(void **)&size_for = dlsym(RTLD_DEFAULT, "nallocx");
+    *(void **)&size_for = function("nallocx");
     for (size_t size = 0; size < 70000; size += size < 5000 ? 1 : 997) {
         free_sized_as(hidden(malloc(size)), size);
         free_sized_as(hidden(malloc(size)), size_for(size, 0));
@@ -954,8 +952,7 @@ static void run_right_sizes(void) {
     }
     /* The standard's takes any, as glibc's: programs pass the largest that a compiler knows of. */
     void (*standard)(void *, size_t) = NULL;
-    *(void **)&standard = dlsym(RTLD_DEFAULT, "free_sized");
-    expect(standard != NULL, "there is no free_sized");
+    *(void **)&standard = function("free_sized");
     standard(hidden(malloc(24)), 4000);
     standard(hidden(malloc(100000)), 200000);
 }
