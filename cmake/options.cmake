@@ -19,8 +19,8 @@ endif()
 
 set(HAK_CHECK_LEVEL 0 CACHE STRING "Self-checks: 0, 1 or 2")
 set_property(CACHE HAK_CHECK_LEVEL PROPERTY STRINGS 0 1 2)
-set(HAK_INSTRUMENT "" CACHE STRING "Instrumentation: address, undefined, thread, coverage, fuzzer or empty")
-set_property(CACHE HAK_INSTRUMENT PROPERTY STRINGS "" address undefined thread coverage fuzzer)
+set(HAK_INSTRUMENT "" CACHE STRING "Instrumentation: sanitize (for addresses and undefined behaviour), thread, coverage, fuzzer or empty")
+set_property(CACHE HAK_INSTRUMENT PROPERTY STRINGS "" sanitize thread coverage fuzzer)
 
 # ---- Warnings: errors in the presets (CMAKE_COMPILE_WARNING_AS_ERROR), never in somebody else's build ----
 
@@ -55,12 +55,13 @@ target_compile_options(hak_codegen INTERFACE -fPIC -fvisibility=hidden -ftls-mod
 if(HAK_INSTRUMENT STREQUAL "coverage")
     add_compile_options(--coverage)
     add_link_options(--coverage)
-elseif(HAK_INSTRUMENT MATCHES "^(address|undefined|thread)$")
-    add_compile_options(-fsanitize=${HAK_INSTRUMENT} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(HAK_INSTRUMENT MATCHES "^(sanitize|thread)$")
+    string(REPLACE sanitize address,undefined sanitizers ${HAK_INSTRUMENT})
+    add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     add_compile_definitions(HAK_SANITIZED)
     # gcc says at every fence that ThreadSanitizer does not see it; it sees the atomics around it.
     add_compile_options($<$<AND:$<C_COMPILER_ID:GNU>,$<STREQUAL:${HAK_INSTRUMENT},thread>>:-Wno-tsan>)
-    add_link_options(-fsanitize=${HAK_INSTRUMENT})
+    add_link_options(-fsanitize=${sanitizers})
 elseif(HAK_INSTRUMENT STREQUAL "fuzzer") # AFL++'s compiler brings its own
     if(NOT CMAKE_C_COMPILER MATCHES "afl-")
         # Comparisons are not traced: walks over tables would take most of the time, and steps have no magic numbers.
@@ -69,5 +70,5 @@ elseif(HAK_INSTRUMENT STREQUAL "fuzzer") # AFL++'s compiler brings its own
     endif()
 elseif(HAK_INSTRUMENT)
     message(FATAL_ERROR
-        "HAK_INSTRUMENT is ${HAK_INSTRUMENT}; it may be address, undefined, thread, coverage, fuzzer or empty")
+        "HAK_INSTRUMENT is ${HAK_INSTRUMENT}; it may be sanitize, thread, coverage, fuzzer or empty")
 endif()

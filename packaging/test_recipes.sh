@@ -83,5 +83,5 @@ echo "== Files of forges"
 .venv/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 find .github/ISSUE_TEMPLATE -name '*.yml' ! -name config.yml \
     -exec .venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms {} +
-grep -q './dev test' .github/workflows/test.yml
-grep -q './dev test' .gitlab-ci.yml
+grep -q '.ci/run' .github/workflows/test.yml
+grep -q '.ci/run' .gitlab-ci.yml

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.statistics import Decision
 
-TESTED = ("release", "asan", "ubsan", "tsan")  # builds whose tests ./dev test runs
+# Results that ./dev test and ./dev test --forms leave in build/logs.
+TESTED = ("quick-release", "quick-sanitize", "forms-release", "forms-sanitize", "forms-tsan")
 ROUNDS = 6
 TOLERANCE = 0.05  # by how much hakmem may have become worse beside the C library since the last baseline
 
@@ -174,21 +176,27 @@ def tests_passed(limit_s: float) -> str:
 
 
 def logs_say_passed(root: Path) -> str:
-    """By the logs that ./dev test leaves, which must be newer than all sources and tests."""
+    """By the results that the tests leave, which must be newer than all sources and tests."""
     sources = (path for folder in ("src", "include", "tests") for path in (root / folder).rglob("*") if path.is_file())
     newest = max(sources, key=lambda path: path.stat().st_mtime)
     count = 0
-    for build in TESTED:
-        log = root / "build" / "logs" / f"test-{build}.log"
-        if not log.is_file():
-            raise LabError(f"no tests of the {build} build are known: ./dev test")
-        found = re.search(r"(\d+)% tests passed, (\d+) tests? failed out of (\d+)", log.read_text(errors="replace"))
-        if found is None or found[2] != "0" or found[3] == "0":
-            raise LabError(f"{log.relative_to(root)}: {found[0] if found else 'no test was run'}")
-        if log.stat().st_mtime < newest.stat().st_mtime:
-            raise LabError(f"{newest.relative_to(root)} has changed since the tests of the {build} build: ./dev test")
-        count += int(found[3])
-    return f"{count} tests in {len(TESTED)} builds"
+    for run in TESTED:
+        command = "./dev test" if run.startswith("quick") else "./dev test --forms"
+        results = root / "build" / "logs" / f"{run}.xml"
+        if not results.is_file():
+            raise LabError(f"no results of {run} are known: {command}")
+        try:
+            cases = list(ElementTree.parse(results).iter("testcase"))
+        except ElementTree.ParseError:
+            cases = []
+        failed = [case.get("name") for case in cases if case.find("failure") is not None]
+        if failed or not cases:
+            found = f"{len(failed)} tests failed, {failed[0]} is one" if failed else "no test was run"
+            raise LabError(f"{results.relative_to(root)}: {found}")
+        if results.stat().st_mtime < newest.stat().st_mtime:
+            raise LabError(f"{newest.relative_to(root)} has changed since the tests of {run}: {command}")
+        count += len(cases)
+    return f"{count} tests in {len(TESTED)} runs"
 
 
 def claims_hold(limit_s: float) -> str:

@@ -160,6 +160,7 @@ def test_a_report_of_an_excursion_has_time_and_memory(monkeypatch: pytest.Monkey
     )
 
 
+@pytest.mark.forms
 def test_a_bad_candidate_is_rolled_back_within_two_slow_periods() -> None:
     """In a real process, to which memory of its own for each block of a MiB is more than twice the cost."""
     slow_s = 1.0

@@ -356,7 +356,7 @@ set_target_properties(hakmem_shared PROPERTIES OUTPUT_NAME hakmem)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_real_builds_of_a_library_that_delays_malloc(toy: Toy) -> None:
     (toy.root / "CMakePresets.json").write_text(PRESETS)
     (toy.root / "CMakeLists.txt").write_text(LISTS)

@@ -26,6 +26,8 @@ from hakmem.errors import LabError
 from hakmem.measure import Variant
 from hakmem.report.model import Comparison
 
+pytestmark = pytest.mark.forms
+
 BIN = Path(sys.executable).parent
 STARTS_S = 60
 

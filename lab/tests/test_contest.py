@@ -137,6 +137,7 @@ def test_the_page_is_of_the_newest_record_that_may_be_cited(tmp_path: Path) -> N
     assert claims.write(tmp_path) == ["page.md"] and new.id in page.read_text() and old.id not in page.read_text()
 
 
+@pytest.mark.forms
 def test_one_command_makes_record_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -190,6 +190,7 @@ def learn(program: Path, folder: Path, *options: str) -> tuple[int, str, Path, P
     return done.returncode, done.stderr, policy, written
 
 
+@pytest.mark.forms
 def test_learn_writes_what_was_learned_or_nothing(tmp_path: Path) -> None:
     compile_c(tmp_path / "busy", BUSY, "-pthread", "-Wl,--build-id")
     status, said, policy, written = learn(tmp_path / "busy", tmp_path, "--set", "ACE_FAST_MS=334")
@@ -213,6 +214,7 @@ def test_a_program_too_short_to_learn_from(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.forms
 def test_ctrl_c_ends_the_command_and_what_was_learned_until_then_is_written(tmp_path: Path) -> None:
     compile_c(tmp_path / "busy", BUSY.replace("+ 6", "+ 600"), "-pthread", "-Wl,--build-id")
     policy, written = tmp_path / "of.policy", tmp_path / "learned.json"

@@ -39,6 +39,7 @@ def test_counts_decide_with_six_rounds() -> None:
     assert "instructions in user mode: NO-GO" in " ".join(ab.report(record(values, kind="ab"), 0.01).summary)
 
 
+@pytest.mark.forms
 @VALGRIND
 def test_counts_what_a_command_executes() -> None:
     variant = measure.variants([allocators.hakmem()])[0]
@@ -49,6 +50,7 @@ def test_counts_what_a_command_executes() -> None:
         counted.CountedCase(CommandCase(("python3", "-c", "exit(3)"))).run(variant)
 
 
+@pytest.mark.forms
 @VALGRIND
 def test_the_same_benchmark_has_nearly_the_same_count() -> None:
     (case,) = counted.counted(suite.resolve(["mixed 400"], "sanity"))

@@ -115,6 +115,7 @@ def test_answers(capsys: pytest.CaptureFixture[str]) -> None:
         assert "expected a number from 10 to" in refuses(capsys, "ctl", child.pid, "set", "decay_ms=1")
 
 
+@pytest.mark.forms
 def test_mallopt_takes_back_what_it_found_and_not_what_was_on_trial() -> None:
     program = (
         "import ctypes, sys, threading\n"

@@ -1,5 +1,4 @@
-"""`./dev`, where nothing can be written, where nothing can be installed, and on a system that is too old; and what CI
-keeps of it."""
+"""`./dev`: what it says where something is missing, how it counts tests, and which group runs which."""
 
 from __future__ import annotations
 
@@ -8,81 +7,158 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
+import dev
 import pytest
+from development import build, environment, junit, packages, steps, testing
+from development.steps import Stop, Tally
 from hakmem import native
 
 ROOT = native.checkout() or Path()
 POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 
 
+@pytest.fixture(autouse=True)
+def logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Steps run in a folder of the test's, and leave their logs there."""
+    for module in (steps, packages, environment, testing):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    for module in (steps, testing):
+        monkeypatch.setattr(module, "LOGS", tmp_path / "logs")
+    return tmp_path / "logs"
+
+
+# ---- Where it can't begin --------------------------------------------------------------------------------------------
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="takes another user's folder")
 def test_somebody_elses_clone_is_refused_in_a_line(tmp_path: Path) -> None:
     shutil.copy(ROOT / "dev", tmp_path)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     os.chown(tmp_path, 65534, 65534)
     tmp_path.chmod(0o755)
     for command in ("demo", "test", "build", "lab"):
         done = subprocess.run([*POWERLESS, tmp_path / "dev", command], capture_output=True, text=True, timeout=60)
         expected = f"dev: you can't write in {tmp_path}: work in a clone of your own\n"
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
     done = subprocess.run([*POWERLESS, tmp_path / "dev", "help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "./dev demo" in done.stdout
 
 
-TOOLS = ("apt-get", "bash", "cat", "cut", "dirname", "env", "grep", "head", "nproc", "sed", "sort", "tr", "uname")
+def test_help_fits_on_a_screen_and_names_every_command() -> None:
+    lines = dev.HELP.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 120
+    assert set(re.findall(r"^  \./dev (\w+)", dev.HELP, re.MULTILINE)) == set(dev.COMMANDS)
 
 
-def test_who_cannot_install_is_told_once_what_to_type(tmp_path: Path) -> None:
-    """All that the tests want, and nothing that is there already."""
+def test_what_it_does_not_know_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.main(["nosuch"]) == 2 and capsys.readouterr().err == "dev: there is no nosuch; try ./dev help\n"
+    assert dev.main(["test", "--short"]) == 2
+    assert capsys.readouterr().err == "dev: test takes --forms or --long, or nothing; not --short\n"
+
+
+def test_without_python_the_line_to_type_has_all_packages(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for tool in TOOLS:
+    for tool in ("apt-get", "dirname", "sed", "sh", "tr"):
         (tools / tool).symlink_to(shutil.which(tool) or "/bin/true")
-    (tools / "git").symlink_to("/bin/true")
     (tools / "id").write_text("#!/bin/sh\necho 65534\n")
     (tools / "id").chmod(0o755)
-    shutil.copy(ROOT / "dev", tmp_path)
-    environment = {"PATH": str(tools), "HOME": str(tmp_path)}
-    done = subprocess.run([tmp_path / "dev", "test"], env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
-    first, line = done.stderr.splitlines()
-    assert first == "dev: these packages are missing; to install them, type:"
-    typed, _, packages = line.partition(" --no-install-recommends ")
-    assert typed == "sudo apt-get update && sudo apt-get install -y"
-    wanted = packages.split()
-    assert {"gcc", "ninja-build", "libcmocka-dev", "musl-tools", "valgrind"} <= set(wanted)
-    assert "git" not in wanted and len(set(wanted)) == len(wanted)
+    command = [tools / "sh", ROOT / "dev", "test"]
+    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    typed, _, names = line.partition(" --no-install-recommends ")
+    assert typed == "dev: packages are missing; type: sudo apt-get update && sudo apt-get install -y"
+    assert {"python3", "gcc", "ninja-build", "libcmocka-dev", "valgrind"} <= set(names.split())
 
 
-def test_debian_packages_are_not_begun_on_a_system_that_is_too_old_for_them(tmp_path: Path) -> None:
-    """Their build takes the system's CMake, whatever another one is in .venv. Nothing else that they need, debhelper as
-    an example, is asked for then; other packages are made."""
-    tools, own = tmp_path / "tools", tmp_path / ".venv/bin"
-    tools.mkdir()
-    own.mkdir(parents=True)
-    for tool in (*TOOLS, "cmp", "mkdir", "tail"):
-        (tools / tool).symlink_to(shutil.which(tool) or "/bin/true")
-    for tool in (*(tools / name for name in ("g++", "gcc", "git", "ninja", "pkg-config", "python3")), own / "pip"):
-        tool.symlink_to("/bin/true")
-    (tools / "cc").symlink_to("/bin/cat")  # who reads all that it is given
-    for tool, said in ((tools / "id", "65534"), (tools / "cmake", "cmake version 3.22.1"), (own / "cmake", "x 3.31.0")):
-        tool.write_text(f"#!/bin/sh\necho {said}\n")
-        tool.chmod(0o755)
-    for name in ("include", "lab", "pyproject.toml"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "packaging").mkdir()
-    for kind in ("debian", "other"):
-        for script in (f"{kind}.sh", f"test_{kind}.sh"):
-            (tmp_path / "packaging" / script).symlink_to("/bin/true")
-    (tmp_path / "dev").write_text((ROOT / "dev").read_text().replace("/usr/bin/", f"{tools}/"))
-    command = [shutil.which("bash") or "bash", tmp_path / "dev", "package", "debian", "other"]
-    environment = {"PATH": str(tools), "HOME": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+# ---- Packages --------------------------------------------------------------------------------------------------------
+
+TABLE = """# GROUP PACKAGE PROBE
+build    there        true
+build    gone         false
+build    gone         false
+test     also-{python}  [ -e nosuch ]
+test@nosuch  other     false
+"""
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "packages.txt").write_text(TABLE)
+    monkeypatch.setattr(packages, "TABLE", tmp_path / "packages.txt")
+    monkeypatch.setattr(packages, "_versions", lambda: {"python": "3.11"})
+    monkeypatch.setattr(shutil, "which", lambda name, **_: f"/usr/bin/{name}")
+
+
+def test_the_table_is_read(table: None) -> None:
+    assert packages.missing(["build"]) == ["gone"]
+    assert packages.missing(["test", "build"]) == ["gone", "also-3.11"]
+
+
+def test_each_row_of_the_table_can_be_asked() -> None:
+    """A probe that the shell doesn't understand would have its package installed again and again."""
+    groups = {line.split()[0].partition("@")[0] for line in packages.TABLE.read_text().splitlines() if line[0] != "#"}
+    for package, probe in packages.needs(sorted(groups)):
+        assert re.fullmatch(r"[a-z0-9.+-]+", package), package
+        assert subprocess.run(["sh", "-n", "-c", probe]).returncode == 0, probe
+
+
+def test_who_cannot_install_is_told_once_what_to_type(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "as_root", lambda: None)
+    with pytest.raises(Stop) as stop:
+        packages.install(["build"], later=["test"])
+    install = "sudo apt-get install -y --no-install-recommends gone also-3.11"
+    assert str(stop.value) == f"packages are missing; type: sudo apt-get update && {install}"
+
+
+def test_without_a_network_it_says_what_is_missing(
+    table: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "apt-get").write_text("#!/bin/sh\necho Could not resolve; exit 100\n")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(packages, "as_root", list)
+    with pytest.raises(Stop, match=r"^apt-get could not install gone: is there a network\? logs/apt-get-install.log"):
+        packages.install(["build"])
+    assert "Could not resolve" not in capsys.readouterr().out
+    monkeypatch.setattr(environment, "make", lambda: None)
+    monkeypatch.setattr(environment, "PIP", ["false"])
+    with pytest.raises(Stop, match=r"^pip could not install it: is there a network\? logs/pip-install-x.log"):
+        environment.tool("x==1")
+
+
+def test_packages_that_the_system_does_not_have_are_left_out(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(packages, "as_root", list)
+    monkeypatch.setattr(packages, "_update", lambda root: None)
+    monkeypatch.setattr(packages, "_install", lambda root, names: bool(asked.append(names)))
+    monkeypatch.setattr(packages, "_said", lambda *words: "  Candidate: (none)\n" if words[-1] == "gone" else "")
+    packages.try_to_install(["build"])
+    monkeypatch.setattr(packages, "_said", lambda *words: "  Candidate: 1.0\n")
+    packages.try_to_install(["build"])
+    assert asked == [["gone"]]
+
+
+def test_debian_packages_are_not_begun_on_a_system_that_is_too_old_for_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else that they need is asked for then; other packages are made."""
+    monkeypatch.setattr(build, "prepare", lambda *groups, later=(): None)
+    monkeypatch.setattr(packages, "install", lambda groups: asked.extend(groups))
+    monkeypatch.setattr(environment, "version_of", lambda program: (3, 22, 1))
+    monkeypatch.setattr(environment, "install_laboratory", lambda requirements: None)
+    monkeypatch.setattr(environment, "pip", lambda *words: None)
+    monkeypatch.setattr(Tally, "check", lambda tally, title, command: bool(ran.append(title)) or True)
+    asked: list[str] = []
+    ran: list[str] = []
+    assert dev.package(["debian", "wheel"]) == 1
     said = "dev: Debian packages are made on Debian 12, Ubuntu 24.04 or later; here take ./dev package wheel\n"
-    assert (done.returncode, done.stderr) == (1, said)
-    assert re.search(r"^test package other .* ok$", done.stdout, re.MULTILINE) and "package debian" not in done.stdout
-    assert done.stdout.endswith("\n1 passed, 1 failed\n")
+    assert capsys.readouterr().err == said
+    assert asked == ["cmake", "wheel"] and ran == ["package wheel", "test package wheel"]
 
 
 def test_pages_say_where_debian_packages_are_made() -> None:
@@ -91,9 +167,161 @@ def test_pages_say_where_debian_packages_are_made() -> None:
     assert told and all("Debian 12, Ubuntu 24.04 or later" in page for page in told)
 
 
+def test_each_kind_of_package_has_its_recipe_and_its_test() -> None:
+    recipes = {path.stem.removeprefix("test_") for path in (ROOT / "packaging").glob("test_*.sh")}
+    assert set(packages.KINDS) == {name for name in recipes if (ROOT / f"packaging/{name}.sh").is_file()}
+
+
 def test_ci_keeps_all_packages() -> None:
     (kept,) = re.findall(
         r"name: packages, path: build/packages/(\S+)}", (ROOT / ".github/workflows/test.yml").read_text()
     )
     debian = re.findall(r"^Package: (\S+)$", (ROOT / "packaging/debian/control").read_text(), re.MULTILINE)
     assert len(debian) == 3 and all(fnmatch.fnmatch(f"{name}_1.deb", kept) for name in debian)
+
+
+# ---- Steps and results -----------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_shows_the_end_of_its_output(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands after it aren't begun."""
+    assert steps.step("it works", ["true"], ["true"])
+    assert re.fullmatch(r"it works {20,} 0 s  ok\n", capsys.readouterr().out)
+    noise = "echo ' 1/2 Test #1: a ... Passed 1 sec'; echo wrong; exit 3"
+    assert not steps.step("it fails", ["sh", "-c", noise], ["touch", "second"])
+    assert re.search(r"FAILED \(logs/it-fails.log\)\nwrong\n$", capsys.readouterr().out)
+    assert not (logs.parent / "second").exists()
+    assert not steps.step("no such", ["./nosuch"]) and "./nosuch: No such file" in capsys.readouterr().out
+
+
+CTEST = """<testsuite tests="4">
+<testcase name="unit.a" classname="unit.a" time="1.5" status="run"><system-out>text</system-out></testcase>
+<testcase name="unit.b" classname="unit.b" time="0.5" status="fail"><failure message="Failed"/></testcase>
+<testcase name="api.c" classname="api.c" time="0.25" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>
+<system-out>begins
+skipped: ruby is not installed
+</system-out></testcase>
+<testcase name="model_d" classname="model_d" time="2" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>
+</testcase></testsuite>"""
+PYTEST = """<testsuites><testsuite>
+<testcase classname="lab.tests.test_a" name="test_it[1]" time="0.5"/>
+<testcase classname="lab.tests.test_a" name="test_that" time="0.5"><error message="x">at</error></testcase>
+<testcase classname="lab.tests.test_b" name="test_it" time="1"><skipped message="no luck">where</skipped></testcase>
+</testsuite></testsuites>"""
+
+
+def test_results_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text(CTEST)
+    ctest = junit.read(tmp_path / "a.xml")
+    assert [case.outcome for case in ctest] == ["passed", "failed", "skipped", "skipped"]
+    assert [case.said for case in ctest[2:]] == ["ruby is not installed", junit.SILENT]
+    assert junit.by_group(ctest) == {"unit": (2, 2.0), "api": (1, 0.25), "model": (1, 2.0)}
+    (tmp_path / "b.xml").write_text(PYTEST)
+    ran = junit.read(tmp_path / "b.xml")
+    assert [(case.name, case.outcome) for case in ran] == [
+        ("lab.tests.test_a::test_it[1]", "passed"),
+        ("lab.tests.test_a::test_that", "failed"),
+        ("lab.tests.test_b::test_it", "skipped"),
+    ]
+    assert ran[2].said == "no luck" and junit.by_group(ran)["lab.tests.test_a"] == (2, 1.0)
+    (tmp_path / "c.xml").write_text(PYTEST[:100])
+    assert junit.read(tmp_path / "c.xml") == junit.read(tmp_path / "d.xml") == []
+
+
+def test_tests_are_counted(tmp_path: Path) -> None:
+    tally = Tally()
+    results = tmp_path / "results.xml"
+    tally.tests("test release", ["sh", "-c", f"cat >{results} <<'END'\n{CTEST}\nEND\nexit 1"], results)
+    assert (tally.passed, tally.failed, tally.executed) == (1, 1, 2)
+    assert tally.skipped[0] == "release: api.c: ruby is not installed"
+
+
+def test_a_command_that_fails_without_a_test_to_blame_has_failed(tmp_path: Path) -> None:
+    """As one that is killed before it writes its results does; those of the run before don't count."""
+    tally = Tally()
+    results = tmp_path / "results.xml"
+    results.write_text(CTEST)
+    tally.tests("test release", ["false"], results)
+    assert (tally.passed, tally.failed, tally.executed) == (0, 1, 0)
+
+
+# ---- Groups ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "prepare", lambda *groups: None)
+    monkeypatch.setattr(packages, "try_to_install", lambda groups: None)
+    monkeypatch.delenv("CI", raising=False)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, tally: Tally) -> int:
+    monkeypatch.setitem(testing.GROUPS, "", (lambda given: given.__dict__.update(tally.__dict__), [], []))
+    return testing.run("")
+
+
+def test_the_last_line_tells_the_sums(
+    ready: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, Tally(passed=3, executed=3)) == 0
+    assert capsys.readouterr().out.endswith("\n3 passed, 0 failed\n")
+    assert run(monkeypatch, Tally(passed=3, failed=1, skipped=["release: a: no rights"], executed=3)) == 1
+    assert capsys.readouterr().out.endswith("\n3 passed, 1 failed, 1 skipped\n")
+
+
+def test_a_run_without_a_test_has_failed(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, Tally(passed=3)) == 1
+
+
+def test_in_ci_a_missing_package_is_a_failure(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanting = ["release: programs.lua: lua is not installed (Debian's package lua5.4)"]
+    assert run(monkeypatch, Tally(passed=1, executed=1, skipped=wanting)) == 0
+    monkeypatch.setenv("CI", "true")
+    assert run(monkeypatch, Tally(passed=1, executed=1, skipped=["release: a: no rights"])) == 0
+    assert run(monkeypatch, Tally(passed=1, executed=1, skipped=wanting)) == 1
+
+
+def test_a_test_that_changes_the_tree_is_found(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter(["", " M src/hakmem.c\n"])
+    monkeypatch.setattr(testing, "_tree", lambda: next(states, " M src/hakmem.c\n"))
+    assert run(monkeypatch, Tally(passed=1, executed=1)) == 1
+
+
+def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By labels of CTest's and marks of pytest's, which CMake and pytest refuse to misspell nowhere else."""
+    asked: dict[str, list[tuple[str, str]]] = {}
+    monkeypatch.setattr(environment, "install_laboratory", lambda requirements: None)
+    monkeypatch.setattr(build, "whole", lambda preset, *targets: True)
+    monkeypatch.setattr(build, "tool", Path)
+    monkeypatch.setattr(Tally, "check", lambda tally, title, *commands: True)
+    monkeypatch.setattr(testing.lint, "clang_format", lambda: "clang-format")
+    monkeypatch.setattr(Tally, "tests", lambda tally, title, command, results: asked[group].append(
+        (title.removeprefix("test "), " ".join(map(str, command[-2:])) if "ctest" in str(command[0]) else command[8])
+    ))  # fmt: skip
+    for group, (work, _, _) in testing.GROUPS.items():
+        asked[group] = []
+        work(Tally())
+    rest, forms, long = "-LE ^(forms|long)$", "-L ^forms$", "-L ^long$"
+    assert asked[""] == [("release", rest), ("laboratory", "not forms and not long"), ("sanitize", rest)]
+    assert asked["--forms"] == [
+        ("release", forms),
+        ("laboratory", "forms and not long"),
+        ("sanitize", forms),
+        ("tsan", "-LE ^long$"),
+    ]
+    assert asked["--long"] == [("release", long), ("sanitize", long), ("tsan", long), ("laboratory", "long")]
+
+
+def test_times_are_written_into_their_table(logs: Path) -> None:
+    page = logs.parent / "CONTRIBUTING.md"
+    page.write_text(f"before\n{testing.TIMES[0]}old\n{testing.TIMES[1]}\nafter\n")
+    with pytest.raises(Stop, match="no results of tests"):
+        testing.write_times()
+    logs.mkdir()
+    (logs / "quick-release.xml").write_text(CTEST)
+    (logs / "forms-laboratory.xml").write_text(PYTEST)
+    testing.write_times()
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| quick") or line.startswith("| forms")]
+    assert rows[0] == "| quick-release | unit | 2 | 2 |" and rows[-1].startswith("| forms-laboratory | lab.tests.test_")
+    assert page.read_text().startswith("before\n") and page.read_text().endswith("\nafter\n")
+    assert "old" not in page.read_text()

@@ -247,6 +247,7 @@ def compare(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 SMALL = ["-n", 1, "--warmup", 0, "--with", "hakmem,hakmem"]
 
 
+@pytest.mark.forms
 def test_the_rule_is_there_before_the_first_run_and_with_the_result(tmp_path: Path) -> None:
     # The command fails where there is no rule yet, and no checksum that fits.
     checks = "cd new && sha256sum --status -c rule.json.sha256 && test -s rule.md && ! test -e dossier.md"
@@ -270,6 +271,7 @@ def test_the_rule_is_there_before_the_first_run_and_with_the_result(tmp_path: Pa
     assert "1 rounds can't tell" in found.stderr
 
 
+@pytest.mark.forms
 def test_a_program_that_prints_something_else_is_not_switched(tmp_path: Path) -> None:
     says = "grep -c libhakmem /proc/self/maps | sed 's/[1-9].*/hakmem/'"
     small = [*SMALL[:-1], "hakmem,glibc"]
@@ -279,6 +281,7 @@ def test_a_program_that_prints_something_else_is_not_switched(tmp_path: Path) ->
     assert f"| hakmem | don't switch | - | {OTHER_OUTPUT} glibc |" in text and "| another |" in text
 
 
+@pytest.mark.forms
 def test_files_that_are_written_are_compared(tmp_path: Path) -> None:
     work = ["--", "sh", "-c", "echo text >out; echo $$ >pid"]
     for name, said in (("out", "the same"), ("pid", "not compared")):
@@ -293,12 +296,14 @@ def test_files_that_are_written_are_compared(tmp_path: Path) -> None:
         assert refused.returncode == 2 and f"--output {name}: " in refused.stderr and said in refused.stderr
 
 
+@pytest.mark.forms
 def test_a_file_that_only_the_run_before_has_written_is_refused(tmp_path: Path) -> None:
     work = ["--", "sh", "-c", "[ -e done ] || echo text >out; touch done"]
     refused = compare("--dossier", "new", *SMALL, "--output", "out", *work, cwd=tmp_path)
     assert refused.returncode == 2 and "--output out: the run has not written it" in refused.stderr, refused
 
 
+@pytest.mark.forms
 def test_who_changes_the_rule_gets_no_answer(tmp_path: Path) -> None:
     found = compare("--dossier", "new", *SMALL, "--", "sh", "-c", "echo >>new/rule.json", cwd=tmp_path)
     assert found.returncode == 0 and CHANGED in found.stdout and "switch to" not in found.stdout
@@ -334,6 +339,7 @@ def test_bad_input_is_refused_in_one_line(words: list[object], said: str, tmp_pa
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.forms
 def test_ctrl_c_writes_what_there_is(tmp_path: Path) -> None:
     words = [*COMPARE, "--dossier", "new", "-n", "1000", "--warmup", "0", "--with", "hakmem,hakmem", "--", "true"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=-1, stderr=-1, text=True, start_new_session=True) as child:
@@ -377,6 +383,7 @@ for request in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("requests", [100, 0])
 def test_a_service_is_loaded_idles_and_is_asked_to_end(requests: int, tmp_path: Path) -> None:
     from hakmem.servers import free_port
@@ -403,6 +410,7 @@ def test_a_service_is_loaded_idles_and_is_asked_to_end(requests: int, tmp_path: 
     assert 1 << 20 < idle < record.values(case, "hakmem", "peak_rss_bytes")[0] * 1.5
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize(
     ("client", "said"),
     [("sh -c 'echo broken >&2; exit 3'", "the client sh failed: broken"), ("sleep 9", "did not end within 1 s")],
@@ -413,6 +421,7 @@ def test_a_client_that_fails_is_no_figure(client: str, said: str, tmp_path: Path
     assert found.returncode == 2 and said in found.stderr
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("client", ["sleep 1", "sleep 1000"])
 @pytest.mark.parametrize(
     ("service", "said"),
@@ -432,6 +441,7 @@ def test_a_service_that_ends_by_itself_is_told(service: str, client: str, said: 
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.forms
 def test_what_was_measured_is_shown_where_the_folder_can_not_be_written(tmp_path: Path) -> None:
     """It was removed, and somebody else has made a file of its name."""
     work = ["--", "sh", "-c", "rm -rf new; echo text >new"]
@@ -456,6 +466,7 @@ def test_what_was_measured_is_shown_where_a_page_can_not_be_drawn(
     assert (ended.value.code, "no plot" in said.err, "peak RSS" in said.out) == (70, True, True)
 
 
+@pytest.mark.forms
 def test_a_word_that_is_no_text(tmp_path: Path) -> None:
     words = [*COMPARE, "--dossier", "new", "-n", "1", "--warmup", "0", "--with", "hakmem,hakmem", "--"]
     found = subprocess.run([*words, b"echo", b"\xff | \n a"], capture_output=True, cwd=tmp_path, timeout=300)
@@ -469,7 +480,7 @@ def test_a_word_that_is_no_text(tmp_path: Path) -> None:
     assert "\n    echo '" in (tmp_path / "new" / "rule.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_program(tmp_path: Path) -> None:
     """Two sizes, enough rounds: there is an answer, and every contestant is proved to have run."""
     program = "d = {i: str(i) * 9 for i in range(int(sys.argv[1]))}; print(len(d), sum(map(len, d.values())))"

@@ -162,6 +162,7 @@ def test_its_result_can_be_had_as_json(name: str) -> None:
 SPEAKING = [name for name, call in CALLS.items() if call.endswith("-- true") and name not in NO_RESULT | {"bisect"}]
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("name", [*SPEAKING, "explain --after 0", "pins --after 0"])
 def test_json_on_standard_output_is_alone_there(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     """Whatever the command that is run says."""
@@ -192,12 +193,14 @@ def test_standard_output_is_closed(name: str, words_of: dict[str, list[str]], tm
         )
 
 
+@pytest.mark.forms
 @every_call
 def test_the_device_is_full(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     done = ends(words_of[name], tmp_path, shell='exec "$@" >/dev/full')
     done.expect_no_traceback()
 
 
+@pytest.mark.forms
 @every_call
 def test_nobody_reads(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     reader, writer = os.pipe()
@@ -206,18 +209,21 @@ def test_nobody_reads(name: str, words_of: dict[str, list[str]], tmp_path: Path)
         ends(words_of[name], tmp_path, stdout=out).expect_no_traceback()
 
 
+@pytest.mark.forms
 @every_call
 def test_the_working_directory_is_gone(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     ends(words_of[name], tmp_path / "gone", shell='rmdir "$PWD"; exec "$@"').expect_no_traceback()
 
 
+@pytest.mark.forms
 @every_call
 def test_there_is_no_place_for_temporary_files(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     given = {**os.environ, "TMPDIR": "/proc"}
     ends(words_of[name], tmp_path, env=given).expect_no_traceback()
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("after_s", [0.1, 0.4])
 @every_call
 def test_ctrl_c(name: str, after_s: float, words_of: dict[str, list[str]], tmp_path: Path) -> None:
@@ -292,6 +298,7 @@ def test_what_a_command_returns_is_its_exit_status(returned: int | None, monkeyp
     assert ended.value.code == (returned or 0)
 
 
+@pytest.mark.forms
 @every_command
 def test_what_it_is_to_write_can_t_be_written(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     first, *rest = words_of[name][: name.count(" ") + 1], words_of[name][name.count(" ") + 1 :]
@@ -314,6 +321,7 @@ def strangers() -> Iterator[int]:
             child.kill()
 
 
+@pytest.mark.forms
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="takes another user's files")
 @every_command
 def test_who_has_no_rights(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
@@ -338,6 +346,7 @@ ENDLESS = "/dev/zero"
 BAD_FILES = ("none", "folder", "garbage", "empty", "unreadable\udcff", "deep", ENDLESS)
 
 
+@pytest.mark.forms
 @every_command
 def test_what_it_is_to_read_is_nothing_of_the_kind(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
@@ -365,6 +374,7 @@ def test_what_it_is_to_read_is_nothing_of_the_kind(name: str, words_of: dict[str
                 assert done.status != 0 and not (done.interrupted and bad == ENDLESS), done
 
 
+@pytest.mark.forms
 @every_call
 def test_garbage_on_its_command_line(name: str, words_of: dict[str, list[str]], tmp_path: Path) -> None:
     first = name.split()

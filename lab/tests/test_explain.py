@@ -758,6 +758,7 @@ while True: time.sleep(0.05)
 """
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 @pytest.mark.parametrize("options", [(), ("--after", "0.5")])
 def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], number: int) -> None:
@@ -825,7 +826,7 @@ def test_mistakes_are_one_line() -> None:
 # ---- Real programs, at five moments ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("variant", moments.variants(), ids=lambda variant: variant.name)
 @pytest.mark.parametrize("name", moments.TIMES)
 def test_real_programs(name: str, variant: Variant) -> None:

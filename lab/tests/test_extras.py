@@ -62,6 +62,7 @@ def test_run_and_compare_do_without() -> None:
     assert "ratio" in done.stdout
 
 
+@pytest.mark.forms
 def test_every_command_has_its_help_without() -> None:
     from hakmem.cli import COMMANDS
 

@@ -59,6 +59,7 @@ def test_without_what_was_before_it_is_not_found() -> None:
     assert found.explained is None and found.decision is Decision.UNKNOWN and found.visible > 0.03
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize(
     ("count", "share", "heavy", "sets"),
     [(200, 0.5, False, 600), (200, 0.05, False, 600), (60, 0.3, True, 600), (16, 0.5, False, 8000)],
@@ -269,6 +270,7 @@ def analysed(*words: str) -> str:
     return done.output
 
 
+@pytest.mark.forms
 def test_a_fleet_in_prometheus(fleet_of_200: str, tmp_path: Path) -> None:
     kept = tmp_path / "found.json"
     said = analysed("--prometheus", fleet_of_200, "--before", "15h", "--json", str(kept), "decay")
@@ -283,6 +285,7 @@ def test_a_fleet_in_prometheus(fleet_of_200: str, tmp_path: Path) -> None:
     assert unlike.startswith("NEUTRAL")
 
 
+@pytest.mark.forms
 def test_a_host_counts_while_it_takes_part(tmp_path: Path) -> None:
     """And not from when the first one did: nine of ten hosts get the setting in the last tenth of the time."""
     needs_prometheus()
@@ -293,6 +296,7 @@ def test_a_host_counts_while_it_takes_part(tmp_path: Path) -> None:
     assert found["decision"] == "GO" and 0.89 < found["ratio"]["estimate"] < 0.91
 
 
+@pytest.mark.forms
 def test_processes_that_end_soon_do_not_outweigh_one_that_lasts(tmp_path: Path) -> None:
     """Of each host: one process that lasts, of which the treatment's need less, and small ones, each for one sample."""
     needs_prometheus()
@@ -310,6 +314,7 @@ def test_processes_that_end_soon_do_not_outweigh_one_that_lasts(tmp_path: Path) 
     assert found["decision"] == "GO" and 0.88 < found["ratio"]["estimate"] < 0.92
 
 
+@pytest.mark.forms
 def test_hosts_are_compared_with_what_they_were_before_anything_was_set(fleet_of_200: str) -> None:
     """And not with what they were right before --since: a share may have been raised then."""
     said = analysed("--prometheus", fleet_of_200, "--since", "8h", "--before", "6h", "decay")
@@ -318,6 +323,7 @@ def test_hosts_are_compared_with_what_they_were_before_anything_was_set(fleet_of
     assert begun < since < end and "; before: 6 h until " in said
 
 
+@pytest.mark.forms
 def test_hosts_of_which_there_is_no_figure_are_told(fleet_of_200: str) -> None:
     """An expression that leaves out hosts by their figures compares what is left of the arms."""
     done = CliRunner().invoke(
@@ -327,6 +333,7 @@ def test_hosts_of_which_there_is_no_figure_are_told(fleet_of_200: str) -> None:
     assert said is not None and 50 < int(said[1]) < 150, done.output
 
 
+@pytest.mark.forms
 def test_what_prometheus_does_not_have(fleet_of_200: str) -> None:
     def refused(*words: str) -> str:
         done = CliRunner().invoke(cli.cli, ["fleet", "analyse", *words])

@@ -13,6 +13,8 @@ import pytest
 from hakmem import native
 from test_peers import MALLOC
 
+pytestmark = pytest.mark.forms
+
 WHOLE_SUITE = "hakmem bench --with mine=$LIBRARY,glibc"  # here one group of it
 SHORT = {"bench": "--sanity -n 1", "replay": "--sanity -n 1", "compare": "-n 1 --warmup 0", "record": ""}
 TIMEOUT_S = 120

@@ -182,6 +182,7 @@ def examined(*options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.forms
 def test_all_is_well_in_the_quick_form() -> None:
     start = time.monotonic()
     status, said = examined("--quick")
@@ -189,7 +190,7 @@ def test_all_is_well_in_the_quick_form() -> None:
     assert time.monotonic() - start < QUICK_S, said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_is_well_but_what_fragmentation_leaves() -> None:
     """The goal for fragmentation is missed today. Who reaches it makes FRAGMENTATION_TODAY the goal, and this test
     one of success."""

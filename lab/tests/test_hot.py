@@ -325,6 +325,7 @@ def hakmem(*words: object, environment: dict[str, str] | None = None) -> subproc
     )
 
 
+@pytest.mark.forms
 def test_perf_live(tmp_path: Path) -> None:
     refusal = profilers.perf_refusal()
     if refusal:
@@ -340,6 +341,7 @@ def test_perf_live(tmp_path: Path) -> None:
     assert profile["minor_faults"] > 0
 
 
+@pytest.mark.forms
 def test_callgrind_live(tmp_path: Path) -> None:
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is not installed")
@@ -353,6 +355,7 @@ def test_callgrind_live(tmp_path: Path) -> None:
     assert profile["total"] > 40_000 * 37  # both programs: malloc and free alone are 37 instructions
 
 
+@pytest.mark.forms
 def test_the_text_names_tool_reason_and_what_is_not_counted(tmp_path: Path) -> None:
     if profilers.perf_refusal() and not shutil.which("valgrind"):
         pytest.skip("neither perf nor valgrind works here")
@@ -363,6 +366,7 @@ def test_the_text_names_tool_reason_and_what_is_not_counted(tmp_path: Path) -> N
         assert word in done.stdout
 
 
+@pytest.mark.forms
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     static = compile_c(tmp_path / "static", BUSY, "-static")
     for words, expected in [

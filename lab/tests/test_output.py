@@ -58,6 +58,7 @@ main()
 """
 
 
+@pytest.mark.forms
 def test_a_user_without_a_home_keeps_what_was_measured(tmp_path: Path) -> None:
     """As in a container that is run by a number."""
     words = ["compare", "-n", "1", "--warmup", "0", "--html", "page", "--json", "record", "--", "true"]
@@ -148,6 +149,7 @@ def test_ledger_that_cannot_be_written_loses_nothing(
     assert "geometric mean" in capsys.readouterr().out
 
 
+@pytest.mark.forms
 def test_a_page_needs_no_home(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hakmem", "explain", "--html", str(tmp_path / "page.html"), "--", "true"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import dev
 import pytest
 from hakmem import claims, cli, native, settings
 
@@ -90,8 +91,7 @@ def typed() -> Iterator[tuple[str, list[str]]]:
 
 def problem(words: list[str]) -> str | None:
     if words[0] == "./dev":
-        known = re.findall(r"^#   \./dev (\w+)", (ROOT / "dev").read_text(encoding="utf-8"), re.MULTILINE)
-        return None if words[1] in known else f"./dev knows no {words[1]}"
+        return None if words[1] in dev.COMMANDS else f"./dev knows no {words[1]}"
     if words[1].startswith("-"):
         return None
     command = cli.cli.get_command(click.Context(cli.cli), words[1])
@@ -148,7 +148,7 @@ def test_the_programs_of_the_guides_are_programs(name: str) -> None:
     compile(body, name, "exec")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_comparison_of_a_service_works_as_the_guide_tells_it(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "measure-a-service.md").read_text(encoding="utf-8")
     for _, name, body in FENCE.findall(text):
@@ -176,6 +176,7 @@ def test_the_load_of_the_guide_ends_where_another_program_has_its_port(tmp_path:
     assert done.returncode == 1 and done.stderr.endswith("the port is another program's\n")
 
 
+@pytest.mark.forms
 def test_the_example_of_pins_is_one(tmp_path: Path) -> None:
     """As it stands there, with three times as long until it is looked at, for busy machines: most is known."""
     text = (ROOT / "docs" / "pins.md").read_text(encoding="utf-8")
@@ -228,6 +229,7 @@ SHOWN = [
 ]
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize(("program", "words", "answer"), SHOWN)
 def test_what_shows_that_a_language_is_on_hakmem_does(program: str, words: list[str], answer: str) -> None:
     page = (ROOT / "docs" / "languages.md").read_text(encoding="utf-8")

@@ -613,7 +613,7 @@ def test_bad_words_are_one_line(
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_smallest_peer_is_built_from_its_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "root", lambda: tmp_path)
     (outcome,) = install(PEERS["rpmalloc"])

@@ -176,6 +176,7 @@ def test_freeing_the_named_sites_gives_back_what_is_said(
             assert returned(found, *functions) == pytest.approx(gone, rel=0.1), (functions, found.plain())
 
 
+@pytest.mark.forms
 def test_a_server_gives_back_what_is_said(tmp_path: Path) -> None:
     """Redis keeps one key in twenty, then none. All but a little of what its own functions allocate is for keys."""
     if not (shutil.which("redis-server") and shutil.which("redis-cli")):
@@ -240,6 +241,7 @@ server.serve_forever()
 """
 
 
+@pytest.mark.forms
 def test_a_python_service_gives_back_what_is_said(tmp_path: Path) -> None:
     """All sites together, less what they said when it had no sessions yet."""
     environment = {**os.environ, **QUIET, **SAMPLED, "LD_PRELOAD": str(native.library()), "PYTHONMALLOC": "malloc"}
@@ -281,6 +283,7 @@ step("none")
 """
 
 
+@pytest.mark.forms
 def test_an_interpreter_gives_back_what_is_said(tmp_path: Path) -> None:
     lua = shutil.which("lua5.4") or shutil.which("lua")
     if not lua:
@@ -420,6 +423,7 @@ def test_a_command_is_looked_at_when_it_ends(tmp_path: Path) -> None:
     assert total == pytest.approx(found["pinned"], rel=0.001)  # what is unknown is a sample of its own
 
 
+@pytest.mark.forms
 def test_what_other_placements_would_save_is_told_by_a_trace(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     words = ["pins", "--trace", "git", "--json", str(file), "--after", "0", "--", "sleep", "1"]

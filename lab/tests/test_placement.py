@@ -516,6 +516,7 @@ def file_of(path: Path, *events: tuple[int, int, int, int]) -> Path:
     return path
 
 
+@pytest.mark.forms
 def test_the_peak_agrees_with_a_real_replay() -> None:
     (case,) = replays.cases(["git"], size="sanity")
     found = placement.answer(case, [TODAY], check=True)
@@ -528,7 +529,7 @@ def test_the_peak_agrees_with_a_real_replay() -> None:
         placement.expect_agreement([wrong])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(replays.shipped()))
 def test_the_peaks_of_all_traces_agree(name: str) -> None:
     placement.expect_agreement([placement.answer(replays.cases([name], size="sanity")[0], [TODAY], check=True)])

@@ -306,6 +306,7 @@ def observed(*words: object, rounds: int = 3) -> Measurement:
     return measure.measure([case], delays.variants(allocators.glibc(), pilot), rounds, warmup=0)
 
 
+@pytest.mark.forms
 def test_a_delay_that_nobody_waits_for_does_not_arrive(program: Path) -> None:
     """A thread is done long before the program that sleeps beside it."""
     found = observed(program, "unwaited", 1000)

@@ -143,6 +143,7 @@ def test_where_no_link_can_be_named_there_is_a_line(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize(
     ("words", "fails"),
     [

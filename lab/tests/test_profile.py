@@ -593,7 +593,7 @@ def test_what_was_gathered_is_written_when_a_signal_ends_the_command(tmp_path: P
     assert profile.read(raw).total.live_bytes > 8e6 and raw.with_suffix(".html").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pprof_itself_reads_it(tmp_path: Path) -> None:
     if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
         pytest.skip("no `go tool pprof` here: Debian's package golang-go")
@@ -606,7 +606,7 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
         assert f"{live} total" in top.stdout and "program+0x100" in top.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, tmp_path: Path) -> None:
     """It takes <module> for a template's arguments where it believes a name to be one of C++, and says <unknown>."""
     if shutil.which("go") is None or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode != 0:
@@ -684,6 +684,7 @@ parent.postMessage(JSON.stringify({keys, cut, width: document.documentElement.sc
 </script></body>"""
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("width", [400, 1000])
 def test_the_page_has_room_in_a_narrow_window_and_keys(tmp_path: Path, width: int) -> None:
     (tmp_path / "page.html").write_text(flame.render(profile.parse(TEXT, "some.prof")).replace("</body>", MEASURES))
@@ -714,6 +715,7 @@ def dump(page: Path, *options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
+@pytest.mark.forms
 def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(flame.render(profile.parse(TEXT, "some.prof")))
     dom = dump(tmp_path / "page.html")
@@ -722,6 +724,7 @@ def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
     assert ">program+0x200<" in graph and "1.37 KiB" in graph
 
 
+@pytest.mark.forms
 def test_the_page_writes_amounts_without_exponents(tmp_path: Path) -> None:
     grown = TEXT.replace(" 2000 1000 ", f" {1020 << 10} 0 ")
     (tmp_path / "page.html").write_text(flame.render(profile.parse(grown, "some.prof")))

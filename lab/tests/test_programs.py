@@ -94,6 +94,7 @@ def test_server_that_never_listens_is_a_failure(monkeypatch: pytest.MonkeyPatch)
         case(program).run(GLIBC)
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize(
     "program", [one for one in (*programs.PROGRAMS, *programs.SERVICES) if one.prepare], ids=lambda one: str(one.name)
 )
@@ -206,6 +207,7 @@ def test_unknown_and_missing_programs() -> None:
     assert programs.cases([absent, SHELL])[1] == [absent]
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize("program", programs.SERVICES, ids=lambda program: str(program.name))
 def test_a_service_answers_alike_for_however_long(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     if programs.installed(program) is None:
@@ -292,7 +294,7 @@ def test_what_redis_does_not_tell_is_a_failure() -> None:
             servers.await_snapshot(ours)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_snapshot_of_redis_tells_what_was_copied() -> None:
     program = programs.by_name("redis snapshot")
     if programs.installed(program) is None:

@@ -88,29 +88,34 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def log(tree: Path, build: str, text: str = "100% tests passed, 0 tests failed out of 12\n", time: int = 200) -> None:
-    path = tree / "build" / "logs" / f"test-{build}.log"
+PASSED = '<testsuite tests="2"><testcase name="a"/><testcase name="b"/></testsuite>'
+FAILED = '<testsuite tests="2"><testcase name="a"/><testcase name="b"><failure message=""/></testcase></testsuite>'
+
+
+def log(tree: Path, run: str, text: str = PASSED, time: int = 200) -> None:
+    path = tree / "build" / "logs" / f"{run}.xml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     os.utime(path, (time, time))
 
 
-def test_green_logs_newer_than_the_sources_are_a_yes(tree: Path) -> None:
-    assert readiness.logs_say_passed(tree) == "48 tests in 4 builds"
+def test_green_results_newer_than_the_sources_are_a_yes(tree: Path) -> None:
+    assert readiness.logs_say_passed(tree) == "10 tests in 5 runs"
 
 
-def test_a_missing_red_or_old_log_is_a_no(tree: Path) -> None:
-    log(tree, "tsan", time=50)
-    with pytest.raises(LabError, match="has changed since the tests of the tsan build"):
+def test_missing_red_or_old_results_are_a_no(tree: Path) -> None:
+    log(tree, "forms-tsan", time=50)
+    with pytest.raises(LabError, match="has changed since the tests of forms-tsan: ./dev test --forms"):
         readiness.logs_say_passed(tree)
-    log(tree, "asan", "97% tests passed, 3 tests failed out of 100\n")
-    with pytest.raises(LabError, match=r"build/logs/test-asan\.log: 97% tests passed, 3 tests failed"):
+    log(tree, "quick-sanitize", FAILED)
+    with pytest.raises(LabError, match=r"build/logs/quick-sanitize\.xml: 1 tests failed, b is one"):
         readiness.logs_say_passed(tree)
-    log(tree, "asan", "killed")
-    with pytest.raises(LabError, match=r"test-asan\.log: no test was run"):
-        readiness.logs_say_passed(tree)
-    (tree / "build/logs/test-release.log").unlink()
-    with pytest.raises(LabError, match="no tests of the release build are known"):
+    for nothing in ("killed", "<testsuite/>"):
+        log(tree, "quick-sanitize", nothing)
+        with pytest.raises(LabError, match=r"quick-sanitize\.xml: no test was run"):
+            readiness.logs_say_passed(tree)
+    (tree / "build/logs/quick-release.xml").unlink()
+    with pytest.raises(LabError, match="no results of quick-release are known: ./dev test"):
         readiness.logs_say_passed(tree)
 
 

@@ -80,7 +80,7 @@ def instructions(folder: Path, *words: object) -> tuple[int, str]:
         pytest.param(("bench", "bench_random_mixed", "300000", "400", "1"), id="bench"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_runs_execute_the_same_instructions(words: tuple[str, ...], tmp_path: Path) -> None:
     if words[0] == "bench":
         words = (str(native.program(words[1])), *words[2:])
@@ -92,6 +92,7 @@ def test_two_runs_execute_the_same_instructions(words: tuple[str, ...], tmp_path
     assert words[0].endswith("bench_random_mixed") or printed == again
 
 
+@pytest.mark.forms
 def test_two_runs_touch_the_same_pages_at_the_same_addresses() -> None:
     """Without it neither is so."""
     words = ["--", PYTHON, "-c", WORKS + SAYS_PAGES]
@@ -113,6 +114,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.forms
 def test_time_that_passes_changes_nothing() -> None:
     words = ["--", PYTHON, "-c", PAUSES + SAYS_PAGES]
     fast, slow = (succeeded(run("--repeatable", *words, PAUSE=pause)) for pause in ("0.000", "1.100"))
@@ -126,6 +128,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt)
 """
 
 
+@pytest.mark.forms
 def test_runs_take_as_many_page_faults() -> None:
     """But for some on files, of which the kernel maps more or less around. Without it they differ by hundreds."""
     words = ["--repeatable", "--", PYTHON, "-c", FAULTS, PYTHON, "-c", WORKS]

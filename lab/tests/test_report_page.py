@@ -28,7 +28,10 @@ def runs(browser: str) -> bool:
 
 
 CHROMIUM = next(filter(runs, ("chromium", "chromium-browser", "google-chrome")), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: Debian's package chromium")
+pytestmark = [
+    pytest.mark.forms,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: Debian's package chromium"),
+]
 
 SCHEMES = {"dark": 0, "light": 1}
 WIDTH, HEIGHT = 1200, 3200

@@ -122,6 +122,7 @@ def test_tokens_are_bytes(tmp_path: Path) -> None:
             assert pull(f"{url}/metrics", right)[0] == 200
 
 
+@pytest.mark.forms
 def test_who_sends_nothing_keeps_nobody_out(tmp_path: Path) -> None:
     with serving(tmp_path) as url, contextlib.ExitStack() as idle:
         where = urllib.parse.urlsplit(url)
@@ -384,6 +385,7 @@ def test_why_functions_have_no_names_is_told(tmp_path: Path) -> None:
             assert line.startswith(f"process {pid}: functions have no names in pinned: ")
 
 
+@pytest.mark.forms
 def test_pprof_of_go_reads_them(tmp_path: Path) -> None:
     if (
         shutil.which("go") is None
@@ -412,6 +414,7 @@ def free_port() -> int:
         return int(end.getsockname()[1])
 
 
+@pytest.mark.forms
 def test_prometheus_scrapes_it(tmp_path: Path) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed")

@@ -144,6 +144,7 @@ int main(int count, char **words) {
 """
 
 
+@pytest.mark.forms
 @pytest.mark.parametrize(
     "command",
     [("run",), ("profile", "-o", "out"), ("learn",), ("explain",), ("explain", "--after", "0.2"), ("record",)],

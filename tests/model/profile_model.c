@@ -39,9 +39,9 @@ static void setup_recorded(void) {
     record_one();
 }
 
-MODEL_HARNESS(profile_same_site, setup, check, record_one, record_same);
-MODEL_HARNESS(profile_two_sites, setup, check, record_one, record_and_forget);
-MODEL_HARNESS(profile_written, setup, check, record_one, write_all);
+MODEL_HARNESS_DEEP(profile_same_site, setup, check, record_one, record_same);
+MODEL_HARNESS_DEEP(profile_two_sites, setup, check, record_one, record_and_forget);
+MODEL_HARNESS_DEEP(profile_written, setup, check, record_one, write_all);
 /* The block goes from one thread to another, whose sample gets the entry of the first one, if it comes late enough. */
 MODEL_HARNESS(profile_reused_entry, setup_recorded, check, forget_one, record_one);
 MODEL_HARNESS(profile_began, setup_off, check, begin, record_and_forget);

@@ -1,0 +1,188 @@
+"""What `./dev` starts: one function for each of its commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from development import build, environment, lint, packages, testing
+from development.steps import ROOT, Stop, Tally
+
+HELP = """The one way to build, test and show hakmem, the same on a desk and in CI.
+
+  ./dev demo [--all] [ARG...]  programs you know and a service, on glibc and on hakmem, side by side
+  ./dev test                   what a change can break: lint, build, tests, the laboratory, two sanitizers
+  ./dev test --forms           secure and hardened forms, other ways to link, TSan, models, servers, sandboxes
+  ./dev test --long            what takes hours: mutants, packages, soak, deep fuzzing
+  ./dev times                  writes the times of the last tests into CONTRIBUTING.md
+  ./dev build [PRESET]         release unless told; CMakePresets.json has them all; result in build/PRESET
+  ./dev lint                   the rules of this repository, format, clang-tidy
+  ./dev fmt                    formats the C and C++ sources
+  ./dev fuzz [afl] [ARG...]    libFuzzer or AFL++ on tests/fuzz, until it is stopped or has found something
+  ./dev bench [ARG...]         the benchmarks (hakmem bench)
+  ./dev lab [ARG...]           builds all that the laboratory runs, then runs `hakmem ARG...`
+  ./dev package [KIND...]      packages in build/packages, each built and tested; all unless told
+  ./dev clean                  removes build/
+  ./dev help                   this
+
+It installs what is missing with apt, as root or by sudo without a password; else it says what to type. It owns
+build/, with the output of every step in build/logs/, and .venv/. `test` ends with the tests that were skipped; with
+CI=true, a test that was skipped for want of a package has failed. Exit status: 1 for a failure, 2 where something is
+missing, 130 for Ctrl-C."""
+
+
+def execute(program: str | Path, *words: str) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(program, [str(program), *words])
+
+
+def demo(words: Sequence[str]) -> NoReturn:
+    build.prepare()
+    environment.install_laboratory(environment.BASE)
+    build.programs(*build.PROGRAMS)
+    execute(environment.HAKMEM, "demo", *words)
+
+
+def test(words: Sequence[str]) -> int:
+    if len(words) > 1 or "".join(words) not in testing.GROUPS:
+        raise Stop(f"test takes --forms or --long, or nothing; not {' '.join(words)}")
+    return testing.run("".join(words))
+
+
+def times(words: Sequence[str]) -> None:
+    testing.write_times()
+
+
+def build_preset(words: Sequence[str]) -> int:
+    preset = words[0] if words else "release"
+    build.prepare(*(["test"] if preset != "musl" else []), *([preset] if preset in ("clang", "musl") else []))
+    return 0 if build.whole(preset) else 1
+
+
+def lint_all(words: Sequence[str]) -> int:
+    build.prepare("test", "lint")
+    tally = Tally()
+    lint.quick(tally)
+    if build.whole("release", "hakmem"):
+        lint.clang_tidy(tally)
+    else:
+        tally.failed += 1
+    return 1 if tally.failed else 0
+
+
+def fmt(words: Sequence[str]) -> None:
+    build.prepare()
+    lint.format_sources()
+
+
+def laboratory(*words: str) -> None:
+    """Builds all that its commands run, and runs it with these words, if there are any."""
+    build.prepare()
+    environment.install_laboratory(environment.ALL)
+    build.programs(*build.EVERYTHING)
+    if words:
+        execute(environment.HAKMEM, *words)
+
+
+def bench(words: Sequence[str]) -> None:
+    laboratory("bench", *words)
+
+
+def lab(words: Sequence[str]) -> None:
+    laboratory(*words)
+
+
+def fuzz(words: Sequence[str]) -> int:
+    os.environ |= {"HAKMEM_BACKGROUND": "0", "HAKMEM_CTL": "0"}  # a program of calls is to repeat
+    if words[:1] == ["afl"]:
+        build.prepare("test", "afl")
+        if not build.whole("afl"):
+            return 1
+        settings = ("AFL_SKIP_CPUFREQ", "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES", "AFL_AUTORESUME")
+        os.environ |= dict.fromkeys(settings, "1")
+        options = ["-m", "none", "-t", "20000", "-i", "tests/fuzz/corpus", "-o", "build/afl/results"]
+        program = ["--", "build/afl/tests/fuzz/fuzz_afl"]
+        execute(shutil.which("afl-fuzz") or "afl-fuzz", *options, *words[1:], *program)
+    build.prepare("test", "clang", later=["fuzz"])
+    packages.install(["fuzz"])  # which package that is depends on the clang that is there now
+    if not build.whole("fuzz"):
+        return 1
+    (ROOT / "build/fuzz/corpus").mkdir(parents=True, exist_ok=True)
+    options = ["-max_len=808", "-timeout=60", "-rss_limit_mb=0", "-detect_leaks=0", "-artifact_prefix=build/fuzz/"]
+    execute("build/fuzz/tests/fuzz/fuzz_libfuzzer", *options, *words, "build/fuzz/corpus", "tests/fuzz/corpus")
+
+
+def package(words: Sequence[str]) -> int:
+    tally = Tally()
+    for kind in words or packages.KINDS:
+        if kind not in packages.KINDS:
+            raise Stop(f"there is no package {kind}; there are {' '.join(packages.KINDS)}")
+        try:
+            _package(kind, tally)
+        except Stop as stop:
+            print(f"dev: {stop}", file=sys.stderr)
+            tally.failed += 1
+    print(f"{tally.passed} passed, {tally.failed} failed")
+    return 1 if tally.failed else 0
+
+
+def _package(kind: str, tally: Tally) -> None:
+    build.prepare(later=[kind])
+    if kind == "debian":  # its build takes the system's CMake
+        packages.install(["cmake"])
+        if environment.version_of("/usr/bin/cmake") < build.LEAST:
+            raise Stop("Debian packages are made on Debian 12, Ubuntu 24.04 or later; here take ./dev package wheel")
+    packages.install([kind])
+    environment.install_laboratory(environment.ALL)
+    environment.pip("pip install (packaging)", "-r", "packaging/requirements.txt")
+    if tally.check(f"package {kind}", [f"packaging/{kind}.sh"]):
+        tally.check(f"test package {kind}", [f"packaging/test_{kind}.sh"])
+
+
+def clean(words: Sequence[str]) -> None:
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
+
+
+def show_help(words: Sequence[str]) -> None:
+    print(HELP)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
+    "demo": demo,
+    "test": test,
+    "times": times,
+    "build": build_preset,
+    "lint": lint_all,
+    "fmt": fmt,
+    "fuzz": fuzz,
+    "bench": bench,
+    "lab": lab,
+    "package": package,
+    "clean": clean,
+    "help": show_help,
+}
+
+
+def main(words: Sequence[str]) -> int:
+    name, *rest = words or ["help"]
+    name = {"-h": "help", "--help": "help"}.get(name, name)
+    try:
+        if name not in COMMANDS:
+            raise Stop(f"there is no {name}; try ./dev help")
+        if name != "help" and not os.access(ROOT, os.W_OK):
+            raise Stop(f"you can't write in {ROOT}: work in a clone of your own")
+        os.chdir(ROOT)
+        return COMMANDS[name](rest) or 0
+    except Stop as stop:
+        print(f"dev: {stop}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

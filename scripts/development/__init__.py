@@ -1,0 +1,1 @@
+"""What `./dev` does: packages, Python environment, builds, tests. It needs Python's standard library only."""

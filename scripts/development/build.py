@@ -1,0 +1,54 @@
+"""Builds by CMake's presets, each in build/PRESET."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from development import environment, packages
+from development.steps import ROOT, Command, Stop, step
+
+LEAST = (3, 25)  # CMake's version
+JOBS = len(os.sched_getaffinity(0))
+PROGRAMS = ("hakmem_shared", "hakmem_lab")  # what the demo runs
+EVERYTHING = (*PROGRAMS, "hakmem_secure", "hakmem_bench")  # what any command of the laboratory runs
+
+
+def tool(name: str) -> Path:
+    """CMake or one of its programs: the system's where it is recent enough, else that of .venv."""
+    system = shutil.which("cmake")
+    if system and environment.version_of(system) >= LEAST:
+        return Path(shutil.which(name) or name)
+    own = environment.VENV / "bin"
+    if environment.version_of(own / "cmake") < LEAST:
+        environment.tool("cmake>=3.25,<4")
+    return own / name
+
+
+def prepare(*groups: str, later: Sequence[str] = ()) -> None:
+    """What builds need from the system, and these groups of packages."""
+    packages.install(["build", *groups], later=later)
+    tool("cmake")
+
+
+def whole(preset: str, *targets: str) -> bool:
+    """With the tests, but for those of `--forms` and `--long` unless their targets are named."""
+    return _build(preset, ["-DHAK_TESTS=ON", "-DHAK_LAB=OFF"] if preset == "release" else [], targets)
+
+
+def programs(*targets: str) -> None:
+    """Some targets of the release build, which need none of the tests' packages. A build with tests keeps them."""
+    cache = ROOT / "build" / "release" / "CMakeCache.txt"
+    has_tests = cache.is_file() and "HAK_TESTS:BOOL=ON" in cache.read_text(encoding="utf-8")
+    if not _build("release", [] if has_tests else ["-DHAK_TESTS=OFF", "-DHAK_LAB=ON"], targets):
+        raise Stop("the build has failed")
+
+
+def _build(preset: str, definitions: Sequence[str], targets: Sequence[str]) -> bool:
+    cmake = tool("cmake")
+    configure: Command = [cmake, "--preset", preset, *definitions]
+    wanted = ["--target", *targets] if targets else []
+    build: Command = [cmake, "--build", f"build/{preset}", "--parallel", str(JOBS), *wanted]
+    return step(f"build {preset}", configure, build)

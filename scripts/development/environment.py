@@ -1,0 +1,59 @@
+"""The Python environment `.venv`: the laboratory, and tools from PyPI. A stamp in it says what it was made of."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from development.steps import ROOT, Command, Stop, log_of, step
+
+VENV = ROOT / ".venv"
+PIP: Command = [VENV / "bin" / "pip", "install", "--disable-pip-version-check", "--no-compile", "--quiet"]
+HAKMEM = VENV / "bin" / "hakmem"
+BASE, ALL = "requirements.txt", "requirements-all.txt"  # in lab/: what most commands need; what each and the tests need
+
+
+def make() -> None:
+    if not (VENV / "bin" / "pip").exists() and not step("python3 -m venv", ["python3", "-m", "venv", VENV]):
+        raise Stop("there is no Python environment in .venv, and none can be made")
+
+
+def pip(title: str, *words: str | Path) -> None:
+    make()
+    if not step(title, [*PIP, *words], tail=0):
+        raise Stop(f"pip could not install it: is there a network? {log_of(title).relative_to(ROOT)} tells more")
+
+
+def _made_of(requirements: str) -> str:
+    files = [f"lab/{requirements}", f"lab/{BASE}", "pyproject.toml"]
+    header = (ROOT / "include" / "hakmem" / "hakmem.h").read_text(encoding="utf-8")
+    versions = re.findall("^#define HAK_VERSION_.*", header, re.MULTILINE)
+    return "\n".join([*((ROOT / name).read_text(encoding="utf-8") for name in files), *versions])
+
+
+def install_laboratory(requirements: str) -> None:
+    """`.venv/bin/hakmem` runs the laboratory of this tree, with the library that was built last."""
+    stamps = {name: VENV / f"made-of-{name}" for name in {requirements, ALL}}
+    said = {name: path.read_text(encoding="utf-8") for name, path in stamps.items() if path.is_file()}
+    if HAKMEM.exists() and any(text == _made_of(name) for name, text in said.items()):
+        return
+    pip("pip install (laboratory)", "-r", f"lab/{requirements}")
+    options = ("--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false")
+    pip("pip install (hakmem)", *options, "--editable", ".")
+    stamps[requirements].write_text(_made_of(requirements), encoding="utf-8")
+
+
+def tool(words: str) -> None:
+    """A program of PyPI's, as `cmake>=3.25`."""
+    pip(f"pip install {re.split('[>=]', words)[0]}", words)
+
+
+def version_of(program: str | Path) -> tuple[int, ...]:
+    """Of its first line; () where it isn't there."""
+    try:
+        said = subprocess.run([program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    except OSError:
+        return ()
+    found = re.search(r"\d+(?:\.\d+)+", said)
+    return tuple(map(int, found[0].split("."))) if found else ()

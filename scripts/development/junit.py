@@ -1,0 +1,52 @@
+"""Results of tests as CTest and pytest write them in JUnit's format."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SILENT = "it does not say why"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    seconds: float
+    outcome: str  # passed, failed or skipped
+    said: str = ""  # why it was skipped
+
+
+def read(path: Path) -> list[Case]:
+    """None where there is no such file, or only a part of one: the command that writes it has failed."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError):
+        return []
+    return [_case(element) for element in root.iter("testcase")]
+
+
+def _case(element: ElementTree.Element) -> Case:
+    module, name = element.get("classname", ""), element.get("name", "")
+    skipped = element.find("skipped")
+    failed = element.find("failure") is not None or element.find("error") is not None
+    outcome = "failed" if failed else "passed" if skipped is None else "skipped"
+    # pytest tells why in the element itself; CTest says what made it skip, and the test told why in its output.
+    reason = "" if skipped is None else skipped.get("message", "")
+    if skipped is not None and reason.startswith("SKIP_"):
+        lines = [line.strip() for line in element.findtext("system-out", "").splitlines() if line.strip(" -")]
+        reason = lines[-1].removeprefix("skipped: ") if lines else SILENT
+    is_pytest = module != name
+    return Case(f"{module}::{name}" if is_pytest else name, float(element.get("time") or 0), outcome, reason)
+
+
+def by_group(cases: Iterable[Case]) -> dict[str, tuple[int, float]]:
+    """Tests and seconds of each group: the first word of a test's name, or a module of pytest's."""
+    groups: dict[str, tuple[int, float]] = {}
+    for case in cases:
+        group = re.split(r"[._]", case.name)[0] if "::" not in case.name else case.name.partition("::")[0]
+        count, seconds = groups.get(group, (0, 0.0))
+        groups[group] = count + 1, seconds + case.seconds
+    return groups

@@ -1,0 +1,96 @@
+"""Steps: commands with a title, whose output goes to a log, and the sums of their tests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from development import junit
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "build" / "logs"
+TAIL = 80  # lines of its output that a failed step shows
+QUIET = re.compile(r"^ *[0-9]+/[0-9]+ .* Passed |^ *Start +[0-9]+: |^[^ ]*/(cc|c\+\+|clang[^ ]*) -")  # but for these
+
+Command = Sequence[str | Path]
+
+
+class Stop(Exception):
+    """Something is missing. The message is one line that says what it is, or what to type."""
+
+
+def log_of(title: str) -> Path:
+    return LOGS / f"{re.sub('[^A-Za-z0-9]', '-', title)}.log"
+
+
+def step(title: str, *commands: Command, tail: int = TAIL) -> bool:
+    """Runs the commands in the project's root, one after the other, until one fails. Prints a line with the title, the
+    time, and whether all have succeeded; then the end of their output if one has failed."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    print(f"{title:28}", end="", flush=True)
+    with log_of(title).open("w", encoding="utf-8") as log:
+        good = all(_run(command, log, title, begin) for command in commands)
+    name = log_of(title).relative_to(ROOT)
+    clock = f"\r{title:28}" if sys.stdout.isatty() else ""
+    print(f"{clock}{time.monotonic() - begin:5.0f} s  {'ok' if good else f'FAILED ({name})'}", flush=True)
+    if not good and tail:
+        lines = log_of(title).read_text(encoding="utf-8", errors="replace").splitlines()
+        print("\n".join([line for line in lines if not QUIET.search(line)][-tail:]), flush=True)
+    return good
+
+
+def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
+    """On a terminal it counts the seconds meanwhile."""
+    try:
+        child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    except OSError as error:
+        log.write(f"{command[0]}: {error.strerror}\n")
+        log.flush()
+        return False
+    while True:
+        try:
+            return child.wait(timeout=1) == 0
+        except subprocess.TimeoutExpired:
+            if sys.stdout.isatty():
+                print(f"\r{title:28}{time.monotonic() - begin:5.0f} s", end="", flush=True)
+        except BaseException:
+            print(flush=True)
+            child.terminate()
+            child.wait()
+            raise
+
+
+@dataclass
+class Tally:
+    """What was tested. A step of a whole counts as one test."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: list[str] = field(default_factory=list)  # a line for each, with its reason
+    executed: int = 0  # tests that a test framework has run
+
+    def check(self, title: str, *commands: Command) -> bool:
+        good = step(title, *commands)
+        self.passed += good
+        self.failed += not good
+        return good
+
+    def tests(self, title: str, command: Command, results: Path) -> None:
+        """Runs a command that writes what became of its tests into `results`, in JUnit's format."""
+        results.unlink(missing_ok=True)
+        good = step(title, command)
+        cases = junit.read(results)
+        failed = sum(case.outcome == "failed" for case in cases)
+        where = title.removeprefix("test ")
+        skipped = [f"{where}: {case.name}: {case.said}" for case in cases if case.outcome == "skipped"]
+        self.skipped += skipped
+        self.passed += len(cases) - failed - len(skipped)
+        self.executed += len(cases) - len(skipped)
+        self.failed += failed or not good  # it may fail without a test to blame

@@ -1,0 +1,144 @@
+"""`./dev test` in three groups. Each test is in the first one, unless it is marked `forms` or `long`: by a label of
+CTest's, by a mark of pytest's. No test is chosen by chance or by what has changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from development import build, environment, junit, lint, packages
+from development.steps import LOGS, ROOT, Command, Stop, Tally
+
+WANTING = re.compile(r"not installed|Debian's package|apt-get install")  # a test was skipped for want of a package
+TIMES = ("<!-- times: ./dev times -->\n", "<!-- end -->")  # in CONTRIBUTING.md, around the table
+PYTHON = environment.VENV / "bin" / "python"
+
+
+def _ctest(tally: Tally, preset: str, group: str, choice: Sequence[str]) -> None:
+    results = LOGS / f"{group}-{preset}.xml"
+    parallel = ["--parallel", str(2 * build.JOBS)]  # many wait for something
+    command: Command = [build.tool("ctest"), "--test-dir", f"build/{preset}", *parallel, "--output-on-failure"]
+    tally.tests(f"test {preset}", [*command, "--no-tests=error", "--output-junit", results, *choice], results)
+
+
+def _pytest(tally: Tally, group: str, marks: str) -> None:
+    results = LOGS / f"{group}-laboratory.xml"
+    spread = ["-n", str(build.JOBS), "--dist", "worksteal"]
+    command: Command = [PYTHON, "-m", "pytest", *spread, "-m", marks, f"--junitxml={results}"]
+    tally.tests("test laboratory", command, results)
+
+
+def _build(tally: Tally, preset: str, *targets: str) -> bool:
+    good = build.whole(preset, *targets)
+    tally.failed += not good
+    return good
+
+
+def _quick(tally: Tally) -> None:
+    """What a change can break."""
+    rest = ["-LE", "^(forms|long)$"]
+    lint.quick(tally)
+    environment.install_laboratory(environment.ALL)
+    if not _build(tally, "release"):
+        return
+    _ctest(tally, "release", "quick", rest)
+    tally.check("mypy", [environment.VENV / "bin" / "mypy"])
+    tally.check("ruff", [environment.VENV / "bin" / "ruff", "check", "--quiet"])
+    _pytest(tally, "quick", "not forms and not long")
+    if _build(tally, "sanitize"):
+        _ctest(tally, "sanitize", "quick", rest)
+
+
+def _forms(tally: Tally) -> None:
+    """The same library in other forms, and beside more of the world."""
+    environment.install_laboratory(environment.ALL)
+    if not _build(tally, "release", "all", "forms"):
+        return
+    _ctest(tally, "release", "forms", ["-L", "^forms$"])
+    _pytest(tally, "forms", "forms and not long")
+    if _build(tally, "sanitize", "all", "forms"):
+        _ctest(tally, "sanitize", "forms", ["-L", "^forms$"])
+    if _build(tally, "tsan", "all", "forms"):
+        _ctest(tally, "tsan", "forms", ["-LE", "^long$"])
+    lint.clang_tidy(tally)
+
+
+def _long(tally: Tally) -> None:
+    """What takes hours."""
+    environment.install_laboratory(environment.ALL)
+    for preset in ("release", "sanitize", "tsan"):
+        if _build(tally, preset, "all", "forms"):
+            _ctest(tally, preset, "long", ["-L", "^long$"])
+    _pytest(tally, "long", "long")
+    for kind in packages.KINDS:
+        tally.check(f"package {kind}", ["./dev", "package", kind])
+
+
+# By the option that asks for it: what it runs, the packages that it needs, and those without which it skips tests.
+GROUPS: dict[str, tuple[Callable[[Tally], None], Sequence[str], Sequence[str]]] = {
+    "": (_quick, ["test"], []),
+    "--forms": (_forms, ["test", "programs", "fleet", "lint", "cpython"], ["browser"]),
+    "--long": (_long, ["test", "long"], ["programs"]),
+}
+
+
+def run(option: str) -> int:
+    """Exit status 0 when nothing has failed. With CI=true a test that was skipped for want of a package has failed."""
+    begin = time.monotonic()
+    work, needed, wanted = GROUPS[option]
+    build.prepare(*needed)
+    packages.try_to_install(wanted)
+    before, tally = _tree(), Tally()
+    work(tally)
+    if _tree() != before:
+        tally.failed += 1
+        print(f"The tests have changed the tree:\n{_tree()}")
+    if not tally.executed:
+        tally.failed += 1
+        print("No test ran.")
+    wanting = [line for line in tally.skipped if WANTING.search(line)]
+    if tally.skipped:
+        print(f"Skipped, {len(wanting)} of them for want of a package:")
+        print("\n".join(f"    {line}" for line in tally.skipped))
+    tally.failed += bool(wanting) and os.environ.get("CI") == "true"
+    minutes, seconds = divmod(round(time.monotonic() - begin), 60)
+    print(f"Took {minutes} min {seconds:02} s.")
+    skipped = f", {len(tally.skipped)} skipped" if tally.skipped else ""
+    print(f"{tally.passed} passed, {tally.failed} failed{skipped}")
+    return 1 if tally.failed else 0
+
+
+def _tree() -> str:
+    """What git says has changed; nothing where there is no git."""
+    try:
+        return subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
+    except OSError:
+        return ""
+
+
+def write_times() -> None:
+    """The table of times in CONTRIBUTING.md, anew from what the last runs have left in build/logs."""
+    found = sorted(LOGS.glob("*-*.xml"), key=_order)
+    if not found:
+        raise Stop("build/logs has no results of tests: ./dev test leaves them there")
+    rows = ["| run | group | tests | seconds |", "|---|---|--:|--:|"]
+    for path in found:
+        groups = sorted(junit.by_group(junit.read(path)).items(), key=lambda item: -item[1][1])
+        for name, (count, seconds) in groups[:MOST_GROUPS]:
+            rows.append(f"| {path.stem} | {name} | {count} | {seconds:.0f} |")
+    page = ROOT / "CONTRIBUTING.md"
+    head, begin, rest = page.read_text(encoding="utf-8").partition(TIMES[0])
+    _, end, tail = rest.partition(TIMES[1])
+    page.write_text(f"{head}{begin}" + "".join(f"{row}\n" for row in rows) + f"{end}{tail}", encoding="utf-8")
+
+
+MOST_GROUPS = 8  # of a run, those that take longest
+
+
+def _order(path: Path) -> tuple[int, str]:
+    kind = path.stem.partition("-")[0]
+    return ("quick", "forms", "long").index(kind) if kind in ("quick", "forms", "long") else 3, path.stem
