@@ -98,7 +98,7 @@ class Record(_Model, frozen=True, kw_only=True):
     short_cases: list[str] = []  # those of which a run was not of full size
     rounds: Annotated[int, Meta(ge=1)]
     warmup: Annotated[int, Meta(ge=0)]
-    interrupted: bool  # it has fewer rounds than were asked for
+    interrupted: bool  # it has fewer rounds or cases than were asked for
     cases: dict[str, list[str]]  # command of each case
     variants: dict[str, VariantFacts]
     series: list[Series]
@@ -170,7 +170,7 @@ def from_measurement(
         short_cases=short,
         rounds=measurement.rounds,
         warmup=warmup,
-        interrupted=measurement.rounds < measurement.asked,
+        interrupted=measurement.rounds < measurement.asked or measurement.interrupted,
         cases={case.name: words_of(case) for case in measurement.cases},
         variants={**facts, **before},
         series=list(_series(measurement)),

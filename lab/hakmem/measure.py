@@ -289,29 +289,35 @@ class Outcome:
     failures: list[Failure]
     load_at_end: tuple[float, float, float]
     machine: Machine | None = None
+    interrupted: bool = False  # it has the cases that were finished by then
 
 
 OnRun = Callable[[Turn, int, str, str], None]  # before a run: its number within the round, the case, the variant
 
 
 def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: None) -> Outcome:
-    """On this machine. PolicyError ends it: with defaults in place of a policy nothing is compared."""
+    """On this machine. PolicyError ends it: with defaults in place of a policy nothing is compared. So does Ctrl-C,
+    after which only cases that have run under all variants are in the outcome."""
     samples: list[tuple[str, str, Sample]] = []
     failures: list[Failure] = []
     number = 0
     for index, case in enumerate(turn.cases):
+        of_case: list[tuple[str, str, Sample]] = []
         for place in order_of(turn.number + index, len(turn.variants)):
             variant = turn.variants[place]
             number += 1
             if (case.name, variant.name) in turn.left_out or not case.supports(variant):
                 continue
-            on_run(turn, number, case.name, variant.name)
             try:
-                samples.append((case.name, variant.name, case.run(variant)))
+                on_run(turn, number, case.name, variant.name)
+                of_case.append((case.name, variant.name, case.run(variant)))
             except process.PolicyError:
                 raise
             except LabError as error:
                 failures.append(Failure(case.name, variant.name, turn.round, str(error)))
+            except KeyboardInterrupt:
+                return Outcome(samples, failures, os.getloadavg(), interrupted=True)
+        samples += of_case
     return Outcome(samples, failures, os.getloadavg())
 
 
@@ -393,12 +399,29 @@ def measure(
         counted -= 1
         latest = None
 
+    def keep_part(turn: Turn, outcome: Outcome) -> None:
+        """Of the first round, in place of a whole one."""
+        finished = {case for case, _, _ in outcome.samples}
+        which = f"round {turn.round}" if turn.round else "the warm-up"
+        result.notes.append(f"interrupted in {which}: {len(finished)} of {len(cases)} cases were finished, once each")
+        result.cases = [case for case in cases if case.name in finished]
+        result.samples = {name: runs for name, runs in result.samples.items() if name in finished}
+        for case, variant, sample in outcome.samples:
+            result.samples[case][variant].append(sample)
+        result.failures += [failure for failure in outcome.failures if failure.case in finished]
+        result.blocks.append(HERE)
+        result.rounds = 1
+
     def take(done: Done) -> None:
         nonlocal counted, latest
         if done.outcome is None:
             counted -= done.turn.round > 0
             result.notes.append(f"a round was lost with the machine {done.machine}")
             return
+        if done.outcome.interrupted:
+            if not result.rounds and done.outcome.samples:
+                keep_part(done.turn, done.outcome)
+            raise KeyboardInterrupt
         if done.outcome.failures and not done.outcome.samples:
             counted -= done.turn.round > 0
             unable[done.machine] = done.outcome.failures

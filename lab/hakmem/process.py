@@ -585,6 +585,20 @@ def tree(pid: int) -> list[int]:
     return pids
 
 
+def proportional_bytes(pids: Sequence[int]) -> float:
+    """Resident memory; what several processes share counts once."""
+    kib = 0
+    for pid in pids:
+        try:
+            found = re.search(r"^Pss: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        except OSError:
+            continue  # it has ended, or doesn't let itself be looked at
+        kib += int(found[1]) if found else 0
+    if not kib:
+        raise LabError("the processes are gone, or their memory can't be read")
+    return kib * 1024.0
+
+
 @dataclass(frozen=True)
 class _Known:
     name: str

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -40,7 +40,7 @@ Values = dict[str, str]
 @dataclass(frozen=True)
 class Program:
     """A row of the table. Words of `command` may have {placeholders}: exe, inputs, python, cwd, port, and what
-    `prepare` adds."""
+    `prepare` adds. `drive` also gets session, the process that the run was started as."""
 
     name: str
     package: str  # Debian's
@@ -145,7 +145,7 @@ class ProgramCase:
             environment=environment(cwd),
             timeout_s=TIMEOUT_S + self.seconds,
             cwd=cwd,
-            drive=(lambda _: answers.append(drive(values))) if drive else None,
+            drive=(lambda session: answers.append(drive({**values, "session": str(session)}))) if drive else None,
         )
         if run.status != 0:
             said = (run.stderr or run.stdout).decode(errors="replace").strip().splitlines()
@@ -351,6 +351,14 @@ PROGRAMS = (
     Program("ruby", "ruby", (("ruby",),), ("{exe}", "{inputs}/objects.rb")),
 )
 
+# The same programs with less to do, half a second or less.
+SHORT = {
+    "python3": ("{exe}", "{inputs}/objects.py", "2"),
+    "sqlite3": ("{exe}", "{inputs}/rows.py", "200000"),
+    "gcc": ("{exe}", "-std=c++17", "-O1", "-c", "{inputs}/containers.cpp", "-o", "headers.o"),
+    "git": ("{exe}", "-C", "{repository}", "log", "-p", "-300", "--stat"),
+}
+
 # What goes on for as long as it is told. How much it does by then differs, and what it answers doesn't.
 SERVICES = (
     Program("python3", "python3", ((PYTHON,),), ("{exe}", "{inputs}/service.py", "{port}"), drive=servers.documents),
@@ -374,6 +382,11 @@ def by_name(name: str) -> Program:
         if program.name == name:
             return program
     raise LabError(f"no program {name!r}; there are {', '.join(program.name for program in PROGRAMS)}")
+
+
+def short(name: str) -> Program:
+    """A program of SHORT."""
+    return replace(by_name(name), command=SHORT[name], processes=1)
 
 
 def cases(programs: Iterable[Program]) -> tuple[list[ProgramCase], list[Program]]:

@@ -190,7 +190,7 @@ class DossierCase:
             raise LabError(f"{few}: expected {FEWEST_LATENCIES} at least, or --by measured_s")
         time.sleep(idle_s)
         if idle_s:
-            told.values["idle_bytes"] = _proportional_bytes(process.tree(server))
+            told.values["idle_bytes"] = process.proportional_bytes(process.tree(server))
 
     def _served(self, server: int) -> tuple[int, bytes, bytes]:
         """The client's exit status, and what it has printed on both outputs. LabError when it doesn't end in time, or
@@ -264,20 +264,6 @@ def _expect_end(pids: Sequence[int]) -> None:
             hint = "" if pids[0] in left else "; does a script start it without exec?"
             raise LabError(f"{what} did not end within {END_S} s after SIGTERM{hint}")
         time.sleep(0.01)
-
-
-def _proportional_bytes(pids: Sequence[int]) -> float:
-    """Resident memory; what several processes share counts once."""
-    kib = 0
-    for pid in pids:
-        try:
-            found = re.search(r"^Pss: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-        except OSError:
-            continue  # it has ended, or doesn't let itself be looked at
-        kib += int(found[1]) if found else 0
-    if not kib:
-        raise LabError("the service was gone after it had idled, or its memory can't be read")
-    return kib * 1024.0
 
 
 @dataclass(frozen=True)

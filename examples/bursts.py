@@ -1,0 +1,1 @@
+../lab/hakmem/inputs/bursts.py
