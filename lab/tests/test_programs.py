@@ -330,8 +330,9 @@ def test_the_demo_s_columns_say_whose_they_are() -> None:
     ],
 )
 def test_the_demo_says_of_which_ratios_chance_may_be_the_cause(own: list[float], said: str) -> None:
-    values = {(case, "glibc", metric): [1.0] * len(own) for case in ("one", "two") for metric in demo.ALL_METRICS.values()}
-    values |= {(case, "hakmem", metric): own for case in ("one", "two") for metric in demo.ALL_METRICS.values()}
+    figures = [(case, metric) for case in ("one", "two") for metric in demo.ALL_METRICS.values()]
+    values = {(case, "glibc", metric): [1.0] * len(own) for case, metric in figures}
+    values |= {(case, "hakmem", metric): own for case, metric in figures}
     *_, one, two, mean, legend = demo._table(record(values), demo.ALL_METRICS).splitlines()
     assert [line.split().count(said) for line in (one, two, mean)] == [4, 4, 4]
     assert legend == demo.DOUBT

@@ -1,0 +1,185 @@
+"""hakmem demo: its table, its sentences, the service at rest, and what an interruption keeps."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hakmem import allocators, cli, ledger, machine, measure, native, programs, resting
+from hakmem.commands import demo
+from hakmem.errors import InterruptedEarly
+from hakmem.measure import Sample, Variant
+from sample_record import record
+
+GLIBC = Variant("glibc", allocators.glibc())
+VALUES = {"cpu_s": 1.0, "peak_rss_bytes": float(40 << 20)}
+
+
+def record_of(own: Mapping[tuple[str, str], Sequence[float]]) -> ledger.Record:
+    """Of cases whose runs on glibc have always the same figures; `own` are hakmem's, by case and metric."""
+    glibc = {"cpu_s": [1.0] * 6, "peak_rss_bytes": [40.0 * 2**20] * 6, "idle_bytes": [96.0 * 2**20] * 6}
+    values = {(case, "hakmem", metric): list(some) for (case, metric), some in own.items()}
+    values |= {(case, "glibc", metric): glibc[metric] for case, metric in own}
+    return record(values)
+
+
+def test_a_service_has_a_line_for_its_rest_and_no_mean_is_told() -> None:
+    found = record_of(
+        {
+            ("git", "cpu_s"): [0.9] * 6,
+            ("git", "peak_rss_bytes"): [41.0 * 2**20] * 6,
+            ("service", "cpu_s"): [1.0] * 6,
+            ("service", "peak_rss_bytes"): [40.0 * 2**20] * 6,
+            ("service", "idle_bytes"): [24.0 * 2**20] * 6,
+        }
+    )
+    _, names, git, service, rest, doubt = demo._table(found, demo.METRICS).splitlines()
+    assert names.split() == ["program", *["glibc", "hakmem", "ratio"] * 2]
+    assert git.split()[0] == "git" and "0.90" in git and service.startswith("service")
+    assert re.split("  +", rest.strip()) == ["after 10 s of rest", "96.00 MiB", "24.00 MiB", "0.25"]
+    assert rest.endswith("0.25") and len(rest) == len(git)
+    assert doubt == demo.DOUBT
+    assert max(map(len, (names, git, service, rest))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("time", "peak", "said"),
+    [
+        ([0.92] * 6, [41.2 * 2**20] * 6, "hakmem takes 8 % less time; its peak is 3 % higher."),
+        ([1.002] * 6, [39.9 * 2**20] * 6, "hakmem takes less than 1 % more time; its peak is less than 1 % lower."),
+        (
+            [0.9, 1.2, 0.8, 1.1, 1.0, 1.0],
+            [30.0 * 2**20] * 6,
+            "hakmem takes as much time, as far as these runs can tell; its peak is 25 % lower.",
+        ),
+    ],
+)
+def test_each_program_has_a_sentence_with_its_doubt(time: list[float], peak: list[float], said: str) -> None:
+    found = record_of({("git", "cpu_s"): time, ("git", "peak_rss_bytes"): peak})
+    assert demo._verdicts(found) == [f"git: {said}"]
+
+
+def test_the_service_s_sentence_is_that_on_its_rest() -> None:
+    whole = {("service", "cpu_s"): [1.0] * 6, ("service", "peak_rss_bytes"): [40.0 * 2**20] * 6}
+    found = record_of({**whole, ("service", "idle_bytes"): [24.0 * 2**20] * 6})
+    assert demo._verdicts(found) == ["service: after 10 s of rest hakmem holds 24.00 MiB, glibc 96.00 MiB."]
+    found = record_of({**whole, ("service", "idle_bytes"): [n * 2.0**20 for n in (90, 99, 95, 97, 92, 101)]})
+    (said,) = demo._verdicts(found)
+    assert said.endswith("glibc 96.00 MiB, which may be chance.")
+
+
+# ---- The service -----------------------------------------------------------------------------------------------------
+
+
+def test_services_rest_side_by_side_and_tell_what_they_hold() -> None:
+    """hakmem is in a build folder only; glibc twice shows that outputs are compared."""
+    variants = [GLIBC, replace(GLIBC, name="glibc #2")]
+    found = resting.measured(variants, 2, requests=8, rest_s=0.2)
+    assert found.rounds == 2 and not found.failures
+    for variant in variants:
+        held = found.values(resting.NAME, variant.name, "idle_bytes")
+        peak = found.values(resting.NAME, variant.name, "peak_rss_bytes")
+        assert len(held) == 2 and all(4 << 20 < now < most * 1.05 for now, most in zip(held, peak, strict=True))
+    samples = [sample for of_variant in found.samples[resting.NAME].values() for sample in of_variant]
+    assert len({sample.digest for sample in samples}) == 1
+    assert min(sample.values["wall_s"] for sample in samples) >= 0.2
+
+
+def test_a_service_that_does_not_get_to_its_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "INPUTS", Path("/nosuch"))
+    with pytest.raises(measure.LabError, match="service"):
+        resting.measured([GLIBC], 1, requests=8, rest_s=0.1)
+
+
+def test_ctrl_c_ends_services_at_rest() -> None:
+    """All of them, before it returns."""
+
+    def interrupt(step: measure.Step) -> None:
+        if step.number == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(InterruptedEarly):
+        resting.measured([GLIBC, replace(GLIBC, name="other")], 1, requests=8, rest_s=60, on_step=interrupt)
+    running = [Path(f"/proc/{one}/cmdline") for one in Path("/proc").iterdir() if one.name.isdigit()]
+    said = [path.read_bytes().split(b"\0") for path in running if path.exists()]
+    assert not [words for words in said if len(words) > 3 and words[1].endswith(b"bursts.py") and words[2] == b"8"]
+
+
+# ---- Interruptions ---------------------------------------------------------------------------------------------------
+
+
+class Case:
+    """One that is done at once; the last one interrupts."""
+
+    command = ("program",)
+    same_output: measure.SameOutput = "nowhere"
+
+    def __init__(self, name: str, interrupts: str = "") -> None:
+        self.name, self._interrupts = name, interrupts
+
+    def supports(self, variant: Variant) -> bool:
+        return True
+
+    def run(self, variant: Variant) -> Sample:
+        if variant.name == self._interrupts:
+            raise KeyboardInterrupt
+        return Sample(VALUES, "same", full_size=True)
+
+
+VARIANTS = [GLIBC, replace(GLIBC, name="hakmem")]
+
+
+def test_ctrl_c_in_the_first_round_keeps_the_cases_that_are_finished() -> None:
+    """Those that have run under both allocators."""
+    done = measure.measure([Case("one"), Case("two"), Case("three", "hakmem")], VARIANTS, 6)
+    assert done.interrupted and done.rounds == 1 and [case.name for case in done.cases] == ["one", "two"]
+    assert done.values("two", "hakmem", "cpu_s") == [1.0] and "three" not in done.samples
+    assert done.notes[0] == "interrupted in the warm-up: 2 of 3 cases were finished, once each"
+    kept = ledger.from_measurement(done, "demo", start=machine.facts(), warmup=1)
+    assert kept.interrupted and len(demo._table(kept, demo.METRICS).splitlines()) == 6
+    done = measure.measure([Case("one"), Case("two", "hakmem")], VARIANTS, 6, warmup=0)
+    assert done.notes[0] == "interrupted in round 1: 1 of 2 cases were finished, once each"
+
+
+def test_ctrl_c_before_any_case_is_finished_keeps_nothing() -> None:
+    with pytest.raises(InterruptedEarly):
+        measure.measure([Case("one", "hakmem")], VARIANTS, 6)
+
+
+# ---- Programs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", programs.SHORT)
+def test_short_programs_print_something(name: str) -> None:
+    ready, _ = programs.cases([programs.short(name)])
+    if not ready:
+        pytest.skip(f"{name} is not installed")
+    assert ready[0].run(GLIBC).digest.startswith("stdout:")
+
+
+def test_git_stands_in_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"python3": ["x"], "sqlite3": ["x"], "git": ["x"]}
+    monkeypatch.setattr(programs, "installed", lambda program: there.get(program.name))
+    wanted, missing = demo._few()
+    assert [case.name for case in wanted] == ["python3", "sqlite3", "git"] and not missing
+    there["gcc"] = ["x"]
+    assert [case.name for case in demo._few()[0]] == ["python3", "sqlite3", "gcc"]
+    there.clear()
+    wanted, missing = demo._few()
+    assert not wanted and [program.name for program in missing] == ["python3", "sqlite3", "gcc", "git"]
+
+
+def test_nothing_installed_is_77(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "installed", lambda program: None)
+    done = CliRunner().invoke(cli.cli, ["demo"])
+    assert done.exit_code == 77 and done.output.count("skipped, it is not installed") == 4
+
+
+def test_the_service_is_shown_among_the_examples() -> None:
+    root = native.checkout()
+    assert root is not None and (root / "examples" / "bursts.py").samefile(programs.INPUTS / "bursts.py")
