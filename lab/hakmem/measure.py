@@ -289,15 +289,21 @@ class Outcome:
     failures: list[Failure]
     load_at_end: tuple[float, float, float]
     machine: Machine | None = None
-    interrupted: bool = False  # it has the cases that were finished by then
+
+
+class TurnInterrupted(KeyboardInterrupt):
+    """Ctrl-C came amid a round. `outcome` has the cases that had run under all variants by then."""
+
+    def __init__(self, turn: Turn, outcome: Outcome) -> None:
+        super().__init__()
+        self.turn, self.outcome = turn, outcome
 
 
 OnRun = Callable[[Turn, int, str, str], None]  # before a run: its number within the round, the case, the variant
 
 
 def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: None) -> Outcome:
-    """On this machine. PolicyError ends it: with defaults in place of a policy nothing is compared. So does Ctrl-C,
-    after which only cases that have run under all variants are in the outcome."""
+    """On this machine. PolicyError ends it: with defaults in place of a policy nothing is compared."""
     samples: list[tuple[str, str, Sample]] = []
     failures: list[Failure] = []
     number = 0
@@ -316,7 +322,7 @@ def run_turn(turn: Turn, on_run: OnRun = lambda turn, number, case, variant: Non
             except LabError as error:
                 failures.append(Failure(case.name, variant.name, turn.round, str(error)))
             except KeyboardInterrupt:
-                return Outcome(samples, failures, os.getloadavg(), interrupted=True)
+                raise TurnInterrupted(turn, Outcome(samples, failures, os.getloadavg())) from None
         samples += of_case
     return Outcome(samples, failures, os.getloadavg())
 
@@ -356,11 +362,13 @@ def measure(
     warmup: int = 1,
     on_step: Callable[[Step], None] = lambda step: None,
     place: Place | None = None,
+    keeps_parts: bool = False,
 ) -> Measurement:
     """Runs every case under every variant `warmup` times uncounted on each machine, then `rounds` times in all. A round
     that is lost is run again. So is one of which nothing succeeds, and its machine is left out. At least one variant of
     one case must succeed in one whole round, else LabError. Where no machine is left, or this one has no room left,
-    whole rounds are kept, as they are when it is asked to end."""
+    whole rounds are kept, as they are when it is asked to end. Where that is in the first one, `keeps_parts` keeps the
+    cases that have run under all variants by then."""
     result = Measurement(list(cases), list(variants), asked=rounds)
     result.hashes = {variant.name: variant.allocator.sha256() for variant in variants}
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
@@ -418,10 +426,6 @@ def measure(
             counted -= done.turn.round > 0
             result.notes.append(f"a round was lost with the machine {done.machine}")
             return
-        if done.outcome.interrupted:
-            if not result.rounds and done.outcome.samples:
-                keep_part(done.turn, done.outcome)
-            raise KeyboardInterrupt
         if done.outcome.failures and not done.outcome.samples:
             counted -= done.turn.round > 0
             unable[done.machine] = done.outcome.failures
@@ -457,8 +461,10 @@ def measure(
             why = "nothing of the next one has succeeded" if HERE in unable else "no machine was left"
             result.notes.append(f"{result.rounds} of {rounds} rounds: {why}")
             result.interrupted = HERE not in unable and result.rounds > 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
         result.interrupted = True
+        if keeps_parts and not result.rounds and isinstance(end, TurnInterrupted) and end.outcome.samples:
+            keep_part(end.turn, end.outcome)
     except OSError as error:
         if not result.rounds:
             raise

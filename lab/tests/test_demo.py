@@ -136,19 +136,25 @@ VARIANTS = [GLIBC, replace(GLIBC, name="hakmem")]
 
 def test_ctrl_c_in_the_first_round_keeps_the_cases_that_are_finished() -> None:
     """Those that have run under both allocators."""
-    done = measure.measure([Case("one"), Case("two"), Case("three", "hakmem")], VARIANTS, 6)
+    done = measure.measure([Case("one"), Case("two"), Case("three", "hakmem")], VARIANTS, 6, keeps_parts=True)
     assert done.interrupted and done.rounds == 1 and [case.name for case in done.cases] == ["one", "two"]
     assert done.values("two", "hakmem", "cpu_s") == [1.0] and "three" not in done.samples
     assert done.notes[0] == "interrupted in the warm-up: 2 of 3 cases were finished, once each"
     kept = ledger.from_measurement(done, "demo", start=machine.facts(), warmup=1)
     assert kept.interrupted and len(demo._table(kept, demo.METRICS).splitlines()) == 6
-    done = measure.measure([Case("one"), Case("two", "hakmem")], VARIANTS, 6, warmup=0)
+    done = measure.measure([Case("one"), Case("two", "hakmem")], VARIANTS, 6, warmup=0, keeps_parts=True)
     assert done.notes[0] == "interrupted in round 1: 1 of 2 cases were finished, once each"
 
 
 def test_ctrl_c_before_any_case_is_finished_keeps_nothing() -> None:
     with pytest.raises(InterruptedEarly):
-        measure.measure([Case("one", "hakmem")], VARIANTS, 6)
+        measure.measure([Case("one", "hakmem")], VARIANTS, 6, keeps_parts=True)
+
+
+def test_parts_of_a_round_are_kept_only_where_that_is_asked_for() -> None:
+    """A search over settings can't do with them."""
+    with pytest.raises(InterruptedEarly):
+        measure.measure([Case("one"), Case("two", "hakmem")], VARIANTS, 6)
 
 
 # ---- Programs --------------------------------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     variants = measure.variants([allocators.glibc(), allocators.hakmem()])
     warmup = 0 if check else 1
     with progress.shown() as on_step:
-        done = measure.measure(wanted, variants, 1 if check else rounds, warmup=warmup, on_step=on_step)
+        timed = 1 if check else rounds
+        done = measure.measure(wanted, variants, timed, warmup=warmup, on_step=on_step, keeps_parts=True)
         if is_short and not done.interrupted:
             print("hakmem: a service works, then rests for 10 s", file=sys.stderr, flush=True)
             _add_service(done, variants, rounds)

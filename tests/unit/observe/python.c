@@ -221,6 +221,12 @@ static void long_names_are_cut_at_their_end_and_paths_at_their_beginning(void **
     assert_int_equal(strchr(told.text, '\t') - told.text, NAME_BYTES);
     assert_int_equal(strlen(told.text), NAME_BYTES + 1 + (rest - 1) / 4 * 4 + 1);
     assert_string_equal(told.text + strlen(told.text) - 5, "\xf0\x9f\x90\x8dy");
+
+    begin_version(&versions[0]); /* one whose characters would have room, if they took a byte each */
+    unsigned char *path = make_wide(snakes + LONG - rest / 2, rest / 2, 4, false);
+    walk = walk_of(make_thread(make_frame(make_code(make_string("f"), path), 0, NULL)));
+    assert_true(hak_python_next(&walk, &told));
+    assert_string_equal(told.text + strlen(told.text) - 5, "\xf0\x9f\x90\x8dy");
 }
 
 /* ---- What is damaged --------------------------------------------------------------------------------------------- */
