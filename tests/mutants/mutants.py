@@ -3,14 +3,19 @@
     mutants.py --check --build BUILD    each mutant's original text is in its file exactly once, and its test exists
     mutants.py --work FOLDER [WORD...]  makes each mutant (those whose file, test or reason has one of the words) in a
                                         copy of the tree, builds its test, and runs it
+    --list FILE                         the list to read, mutants.toml if none is given; may be given several times
+    --json FILE                         writes one row for each mutant that was made: the answer, and how long it took
 
-The list is mutants.toml. Exit status 1 when a mutant survives, when it does not compile, or when its text is gone. What
+A list is a TOML file of [[mutant]] tables. fixes.toml takes past fixes back: `fix` is the commit of the fix.
+
+Exit status 1 when a mutant survives, when it does not compile, or when its text is gone. What
 is lived through is the fault of the tests: the missing one is to be written, not the mutant to be dropped.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -43,17 +48,18 @@ class Mutant:
     test: str
     why: str
     harness: str = ""  # of the model checker, where one is enough
+    fix: str = ""  # the commit that the mutant takes back
 
     @property
     def words(self) -> tuple[str, ...]:
         return ("--harness", self.harness) if self.harness else ()
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.why} ({self.test})"
+        return f"{self.file}: {self.why} ({self.test}{self.fix and ', ' + self.fix})"
 
 
-def read_list() -> list[Mutant]:
-    with open(Path(__file__).with_name("mutants.toml"), "rb") as file:
+def read_list(path: Path) -> list[Mutant]:
+    with open(path, "rb") as file:
         return [Mutant(**row) for row in tomllib.load(file)["mutant"]]
 
 
@@ -148,15 +154,21 @@ class Workshop:
             path.write_text(text, encoding="utf-8")
 
 
-def run(mutants: list[Mutant], work: Path) -> int:
+def run(mutants: list[Mutant], work: Path, results: Path | None) -> int:
     workshop = Workshop(work)
     if check(mutants, workshop.tree, workshop.tests):
         return 1
     left = 0
+    rows = []
     for mutant in mutants:
+        start = time.monotonic()
         answer = workshop.try_mutant(mutant)
         left += answer != "noticed"
         print(f"{answer:16} {mutant}", flush=True)
+        rows.append({"file": mutant.file, "why": mutant.why, "test": mutant.test, "fix": mutant.fix, "answer": answer,
+                     "seconds": round(time.monotonic() - start, 1)})
+        if results is not None:
+            results.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(f"{len(mutants)} mutants, {left} not noticed")
     return 1 if left else 0
 
@@ -166,13 +178,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--build", type=Path)
     parser.add_argument("--work", type=Path)
+    parser.add_argument("--list", type=Path, action="append")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("words", nargs="*")
     given = parser.parse_args()
-    mutants = [mutant for mutant in read_list() if not given.words or any(word in str(mutant) for word in given.words)]
+    lists = given.list or [Path(__file__).with_name("mutants.toml")]
+    mutants = [mutant for path in lists for mutant in read_list(path) if not given.words or any(word in str(mutant) for word in given.words)]
     if given.check and given.build:
         return check(mutants, ROOT, commands_of_tests(given.build))
     if given.work:
-        return run(mutants, given.work.resolve())
+        return run(mutants, given.work.resolve(), given.json)
     parser.error("either --check --build BUILD or --work FOLDER")
 
 
