@@ -7,11 +7,11 @@ function(hak_case_program program)
         INCLUDES ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
 endfunction()
 
-# hak_cases(PROGRAM [PLAIN] [LONG] [SUFFIX s] [TIMEOUT n] [ENVIRONMENT e...] [ARGUMENTS a...] CASES c...)
+# hak_cases(PROGRAM [PLAIN] [LONG] [SUFFIX s] [ENVIRONMENT e...] [ARGUMENTS a...] CASES c...)
 # PLAIN: without LD_PRELOAD. SUFFIX tells a second registration of the same case apart. A case also ends by itself after
-# the seconds that stand in its program; TIMEOUT (180 if not given) is for what hangs beyond help.
+# ten times the seconds that stand in its program.
 function(hak_cases program)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "PLAIN;LONG" "SUFFIX;TIMEOUT" "ARGUMENTS;CASES;ENVIRONMENT")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "PLAIN;LONG" "SUFFIX" "ARGUMENTS;CASES;ENVIRONMENT")
     set(options "")
     if(NOT arg_PLAIN)
         list(APPEND options PRELOAD)
@@ -19,12 +19,9 @@ function(hak_cases program)
     if(arg_LONG)
         list(APPEND options LONG)
     endif()
-    if(NOT arg_TIMEOUT)
-        set(arg_TIMEOUT 180)
-    endif()
     foreach(case IN LISTS arg_CASES)
         hak_add_test(abuse.${program}.${case}${arg_SUFFIX} COMMAND abuse_${program} ${case} ${arg_ARGUMENTS}
-            LABELS abuse TIMEOUT ${arg_TIMEOUT} ENVIRONMENT ${arg_ENVIRONMENT} ${options})
+            LABELS abuse ENVIRONMENT ${arg_ENVIRONMENT} ${options})
     endforeach()
 endfunction()
 
@@ -36,7 +33,7 @@ function(hak_outcomes program)
     if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
         return()
     endif()
-    hak_add_python_test(abuse.${program} SCRIPT ${hak_outcomes_script} LABELS abuse PROCESSORS 2 TIMEOUT 300
+    hak_add_python_test(abuse.${program} SCRIPT ${hak_outcomes_script} LABELS abuse PROCESSORS 2
         ARGS ${CMAKE_CURRENT_SOURCE_DIR}/${program}.tsv --page ${PROJECT_SOURCE_DIR}/docs/misuse.md
         --program $<TARGET_FILE:abuse_${program}> --library $<TARGET_FILE:hakmem_shared>
             --secure $<TARGET_FILE:hakmem_secure> ${ARGN})

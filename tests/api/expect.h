@@ -128,7 +128,7 @@ __attribute__((unused)) static int run_case(int argc, char **argv, const struct 
         (void)written;
         close(adjust);
     }
-    alarm(seconds);
+    alarm(seconds * 10); /* a busy machine takes as many times as long */
     for (size_t i = 0; argc >= 2 && i < count; i++) {
         if (strcmp(argv[1], cases[i].name) == 0) {
             prove_takeover();

@@ -22,7 +22,7 @@ TOLD = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
 
 
 def run(program: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program], capture_output=True, text=True, timeout=60, env=os.environ | environment)
+    return subprocess.run([program], capture_output=True, text=True, timeout=600, env=os.environ | environment)
 
 
 def check(program: Path, library: Path, sanitizer: str) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 30
+LIMIT_S = 300
 Json = Any
 
 

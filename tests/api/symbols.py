@@ -23,7 +23,7 @@ UNWANTED = re.compile(r"pthread_(mutex|rwlock|spin|cond|barrier)_\w+|pthread_onc
 def dynamic(nm: str, library: Path, which: str) -> set[str]:
     """Names of the dynamic symbols, --defined-only or --undefined-only, without symbol versions."""
     command = [nm, "-D", which, str(library)]
-    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     names: set[str] = set()
     for line in table.stdout.splitlines():
         *_, kind, name = line.split()

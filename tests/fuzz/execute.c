@@ -72,7 +72,7 @@ enum { MAY_FORK_FREELY = 0 };
 enum { MAY_FORK_FREELY = 1 };
 #endif
 
-enum { ERRNO_KEPT = 1234, GROUP_BLOCKS = 2048, FORK_DEPTH = 2, MOST_FORKS = 3, CHILD_SECONDS = 20 };
+enum { ERRNO_KEPT = 1234, GROUP_BLOCKS = 2048, FORK_DEPTH = 2, MOST_FORKS = 3, CHILD_SECONDS = 200 };
 
 /* Larger ones are never kept, and may fail. */
 #define HUGE_BYTES (128 * MIB)

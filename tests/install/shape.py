@@ -16,7 +16,7 @@ LIBC = re.compile(r"libc\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
 
 
 def readelf(*options: str) -> str:
-    return subprocess.run(["readelf", "-W", *options], capture_output=True, text=True, check=True, timeout=30).stdout
+    return subprocess.run(["readelf", "-W", *options], capture_output=True, text=True, check=True, timeout=600).stdout
 
 
 def problems(library: str, soname: str) -> list[str]:

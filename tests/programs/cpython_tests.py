@@ -36,7 +36,7 @@ LONG_MODULES = MODULES + """test_ast test_bigmem test_binascii test_builtin test
     test_queue test_random test_richcmp test_sax test_shelve test_signal test_slice test_statistics test_sys
     test_tarfile test_tempfile test_threadedtempfile test_threading_local test_threadsignals test_tokenize
     test_traceback test_typing test_unittest test_userdict test_warnings test_weakset test_zipfile""".split()
-TIMEOUT_S, LONG_TIMEOUT_S = 120, 900
+TIMEOUT_S, LONG_TIMEOUT_S = 1200, 3600
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 SKIPPED = 77
-TIMEOUT_S = 120
+TIMEOUT_S = 1200
 
 PYTHON = (
     "import zlib\n"

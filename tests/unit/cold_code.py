@@ -31,7 +31,7 @@ LEAST_OFTEN = len(OFTEN) // 2  # the others have become part of their callers
 
 
 def run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
 
 
 def code_sections(headers: str) -> dict[str, range]:

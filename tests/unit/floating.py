@@ -113,7 +113,7 @@ def check_myself() -> list[str]:
 
 
 def run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
 
 
 def main() -> int:

@@ -114,7 +114,7 @@ def check_myself() -> list[str]:
 
 
 def run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
 
 
 def disassemble(library: Path, objdump: str, nm: str) -> dict[str, str]:

@@ -76,7 +76,7 @@ class Variable:
 
 
 def variables(nm: str, library: str) -> list[Variable]:
-    listing = subprocess.run([nm, "-S", library], capture_output=True, text=True, check=True, timeout=60).stdout
+    listing = subprocess.run([nm, "-S", library], capture_output=True, text=True, check=True, timeout=600).stdout
     found = []
     for line in listing.splitlines():
         words = line.split()
@@ -88,7 +88,7 @@ def variables(nm: str, library: str) -> list[Variable]:
 def readers(objdump: str, library: str, names: list[str]) -> set[tuple[str, str]]:
     """Functions, and which of the variables each of them names."""
     listing = subprocess.run(
-        [objdump, "-d", "--no-show-raw-insn", library], capture_output=True, text=True, check=True, timeout=60
+        [objdump, "-d", "--no-show-raw-insn", library], capture_output=True, text=True, check=True, timeout=600
     ).stdout
     found = set()
     function = ""

@@ -152,7 +152,7 @@ static void descriptors(void) {
         pid_t child = fork();
         EXPECT(child >= 0, "no process");
         if (child == 0) {
-            alarm(40);
+            alarm(400);
             begin_and_end_watched();
         }
         EXPECT(waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", (unsigned)status);

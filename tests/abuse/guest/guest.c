@@ -587,7 +587,7 @@ int main(int argc, char **argv) {
         compared = reports[i].name;
         if (argc < 3) continue;
         EXPECT((find_owns() != NULL) == (strcmp(argv[2], "hakmem") == 0), "on another heap than meant");
-        alarm(40);
+        alarm(400);
         reports[i].run();
         return 0;
     }

@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
     free(malloc(1));
     sigemptyset(&blocked);
     sigaddset(&blocked, signal);
-    alarm(100);
+    alarm(600);
     EXPECT(find_owns() != NULL, "not on hakmem");
     if (argc > 1) EXPECT(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0, "sigprocmask");
     EXPECT(pthread_create(&thread, NULL, allocate, NULL) == 0, "no thread"); /* which has all signals open */

@@ -27,7 +27,7 @@
 #include "filters.h"
 #include "hakmem/hakmem.h"
 
-enum { MIB = 1 << 20, BLOCK_BYTES = 1000, MOST_BLOCKS = 400000, THREADS = 3, SECONDS = 60, FAILED = 1, SKIPPED = 77 };
+enum { MIB = 1 << 20, BLOCK_BYTES = 1000, MOST_BLOCKS = 400000, THREADS = 3, SECONDS = 600, FAILED = 1, SKIPPED = 77 };
 
 __attribute__((weak)) int hak_owns(const void *address);
 

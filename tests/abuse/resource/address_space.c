@@ -238,7 +238,7 @@ static uint64_t ask_copy(const char *name, bool with_hakmem) {
         close(ends[1]);
         if (with_hakmem) setenv("LD_PRELOAD", library, 1);
         else unsetenv("LD_PRELOAD");
-        alarm(30);
+        alarm(300);
         execl("/proc/self/exe", "address_space", name, "", bytes_of_case, (char *)NULL);
         _exit(EXIT_USE);
     }

@@ -4,14 +4,14 @@
  *
  * KIND of blocks: small, runs (33 KiB to 2 MiB), mappings (33 to 48 MiB), mixed. THREADS share the MIB; each fills what it has
  * allocated and frees it in a random order, and sleeps, too: 0 is the main thread alone. Of KEPT blocks one is never freed;
- * 0: all are freed. Prints "freed" when it begins to sleep, for SECONDS; then `resident KIB limit KIB`: what is resident,
+ * 0: all are freed. Prints "freed" when it begins to sleep; then, each SECONDS, `resident KIB limit KIB`: what is resident,
  * and what would be if each page without a byte in use had gone back. */
 #include "../../api/expect.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
 
-enum { MOST_THREADS = 8, PAGE = 4096 };
+enum { MOST_THREADS = 8, PAGE = 4096, LOOKS = 12 };
 
 static const struct kind {
     const char *name;
@@ -118,9 +118,11 @@ int main(int argc, char **argv) {
     if (threads != 0) pthread_barrier_wait(&freed);
     say("freed\n");
     struct timespec rest = {.tv_sec = (time_t)strtol(argv[5], NULL, 10)};
-    nanosleep(&rest, NULL);
     size_t limit = before;
     for (size_t i = 0; i <= threads; i++) limit += pages_kept[i] * PAGE;
-    say("resident %zu limit %zu\n", resident_bytes() >> 10, limit >> 10);
+    for (int looks = 0; looks < LOOKS; looks++) {
+        nanosleep(&rest, NULL);
+        say("resident %zu limit %zu\n", resident_bytes() >> 10, limit >> 10);
+    }
     return 0;
 }

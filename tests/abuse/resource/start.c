@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
         say("usage: %s [RESTRICTION...] -- PROGRAM [ARGUMENT...]\n", argv[0]);
         return EXIT_USE;
     }
-    alarm(40);
+    alarm(400);
     if (preload) {
         setenv("LD_PRELOAD", preload, 1);
     }

@@ -328,7 +328,7 @@ static bool passes(const struct operation *operation, size_t first, size_t last)
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        alarm(60);
+        alarm(600);
         run_refusing(operation, first, last);
     }
     waitpid(child, &status, 0);
