@@ -183,7 +183,8 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     given = parser.parse_args()
     lists = given.list or [Path(__file__).with_name("mutants.toml")]
-    mutants = [mutant for path in lists for mutant in read_list(path) if not given.words or any(word in str(mutant) for word in given.words)]
+    mutants = [mutant for path in lists for mutant in read_list(path)
+               if not given.words or any(word in str(mutant) for word in given.words)]
     if given.check and given.build:
         return check(mutants, ROOT, commands_of_tests(given.build))
     if given.work:
