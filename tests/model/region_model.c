@@ -276,6 +276,18 @@ MODEL_HARNESS(growth_purge, setup_growth_two, check_all, grow_slab, purge_all);
 
 MODEL_HARNESS(growth_snapshot, setup_growth_two, check_all, grow_heap, take_snapshot);
 
+/* A span begins in the last unit of a range and goes on in a new SuperSlab. Another thread may take that unit first: then
+ * the span begins behind it. */
+static void setup_span_at_end(void) {
+    library_start(3, 1, 32, 0);
+    reset_had();
+    hak_region_acquire(31, 1, HAK_UNITS_FREE, false);
+    fake_os.maps_at_left = fake_os.reserves_left = -1;
+}
+static void take_long_span(void) { model_assert(hak_region_acquire_span(33, 1, false) != NULL, "there is memory"); }
+
+MODEL_HARNESS(growth_span, setup_span_at_end, check_all, take_long_span, take_free);
+
 /* The first SuperSlab is used up; the next one needs a step of the tables, which one thread makes and others await or read. */
 static void setup_step(void) {
     library_start(2, 1, 0, 0);

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shlex
 import shutil
@@ -117,7 +116,7 @@ class Workshop:
         return built.returncode == 0
 
     def passes(self, mutant: Mutant, seconds: float) -> bool:
-        """By CTest, which knows the environment of tests on the preloaded library, or with a harness's words by itself."""
+        """Runs the test by CTest, which sets the environment for the preloaded library, or runs one harness."""
         by_ctest = ["ctest", "--test-dir", str(self.build), "--no-tests=error", "-R", f"^{re.escape(mutant.test)}$"]
         command = [*self.tests[mutant.test], *mutant.words] if mutant.words else by_ctest
         try:
@@ -183,7 +182,8 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     given = parser.parse_args()
     lists = given.list or [Path(__file__).with_name("mutants.toml")]
-    mutants = [mutant for path in lists for mutant in read_list(path) if not given.words or any(word in str(mutant) for word in given.words)]
+    mutants = [mutant for path in lists for mutant in read_list(path)
+               if not given.words or any(word in str(mutant) for word in given.words)]
     if given.check and given.build:
         return check(mutants, ROOT, commands_of_tests(given.build))
     if given.work:

@@ -162,7 +162,23 @@ static void large_pages(void **state) {
     assert_int_equal(fake_os.call_count[FAKE_GUARD], 0);
 }
 
+/* The kernel may leave the contents of units that went back lazily. Slabs of such units are zero all the same. */
+static void lazily_purged(void **state) {
+    (void)state;
+    enum { UNITS = 8 };
+    struct hak_heap *heap = start(true);
+    hak_atomic_store(&hak_knobs.lazy_purge_mode, 1, relaxed);
+    struct hak_slab *run = hak_region_acquire(UNITS, UNITS, HAK_UNITS_NEW_SUPER, false);
+    memset((void *)hak_region_start_of(hak_region_range_of_record(run), run), 7, UNITS * HAK_UNIT_BYTES);
+    hak_region_release(run, UNITS);
+    assert_true(hak_purge_all(heap) != 0 && fake_os.call_count[FAKE_LAZY_PURGE] != 0);
+    uint32_t c = hak_class_of_block(4096), count = hak_size_classes[c].block_count;
+    pool_take(heap, c, blocks, count);
+    for (uint32_t i = 0; i < count; i++)
+        for (size_t j = 0; j < 4096; j++) assert_int_equal(((const char *)blocks[i])[j], 0);
+}
+
 UNIT_MAIN(cmocka_unit_test(behind_each_slab), cmocka_unit_test(purged_up_to_it),
           cmocka_unit_test(holes_of_guards_that_stay), cmocka_unit_test(guards_that_stay), cmocka_unit_test(refused),
           cmocka_unit_test(no_huge_pages_with_guards), cmocka_unit_test(huge_pages_without),
-          cmocka_unit_test(large_pages))
+          cmocka_unit_test(large_pages), cmocka_unit_test(lazily_purged))
