@@ -48,14 +48,14 @@ def is_library(path: str | Path) -> bool:
     return Path(path).name.startswith(LIBRARIES)
 
 
-def _find(name: str, folder_in_build: str) -> Path:
+def _find(name: str, folder_in_build: str, how: str = "./dev build") -> Path:
     root = checkout()
     if root is None:
         path = BUNDLED / name
         hint = "this installation is incomplete: install it again"
     else:
         path = root / "build" / "release" / folder_in_build / name
-        hint = "./dev build"
+        hint = f"to build it, type {how}"
     if not path.is_file():
         raise LabError(f"{path} is not there: {hint}")
     return path.resolve()
@@ -77,7 +77,12 @@ def secure_library() -> Path:
 
 def program(name: str) -> Path:
     """A benchmark program, such as larson."""
-    return _find(name, "bench")
+    return _find(name, "bench", "./dev lab")
+
+
+def expect_programs() -> None:
+    """LabError before anything is run if the benchmark programs are not built: `./dev demo` builds none of them."""
+    program("bench_replay")
 
 
 def helper(name: str) -> Path:

@@ -189,3 +189,16 @@ def test_nothing_installed_is_77(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_service_is_shown_among_the_examples() -> None:
     root = native.checkout()
     assert root is not None and (root / "examples" / "bursts.py").samefile(programs.INPUTS / "bursts.py")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["predict", "--", "true"], ["replay", "x"], ["bench", "larson"], ["health"], ["placement", "--check", "x"]],
+    ids=lambda words: str(words[0]),
+)
+def test_commands_that_need_more_than_the_demo_builds_say_so_first(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(native, "checkout", lambda: tmp_path)
+    done = CliRunner().invoke(cli.cli, words)
+    assert str(done.exception).endswith("bench_replay is not there: to build it, type ./dev lab")

@@ -47,11 +47,12 @@ def command(
 
     Exit status: 0 when every case ran under every allocator, 1 when one failed, 130 when interrupted.
     """
-    from hakmem import allocators, catalogue, contest, measure, replays, suite, words
+    from hakmem import allocators, catalogue, contest, measure, native, replays, suite, words
 
     if only_list:
         print(words.table(["case", "group", "command"], catalogue.listing()))
         return 0
+    native.expect_programs()
     if is_contest:
         _expect_all(names, baseline, sanity, rounds)
     chosen, missing = catalogue.choose(cases, size="sanity" if sanity else "full")

@@ -58,9 +58,9 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     if json_file:
         files.write(json_file, ledger.dump(record))
     if not check:
-        print(_table(record, METRICS if is_short else ALL_METRICS) + "\n", file=said)
+        print(_table(record, METRICS if is_short else ALL_METRICS) + ("" if is_short else "\n"), file=said)
     if is_short:
-        print("\n".join(_verdicts(record)) + "\n", file=said)
+        print("\n".join([POOLS, "", *_verdicts(record), ""]), file=said)
     for failure in done.failures:
         print(f"FAILED: {failure.case} on {failure.variant}: {failure.reason}", file=sys.stderr)
     if done.interrupted:
@@ -108,6 +108,7 @@ def _add_service(done: Measurement, variants: Sequence[Variant], rounds: int) ->
 
 
 DOUBT = "?: may be chance, and so may one in twenty of the others. Ratios are hakmem's to glibc's, of runs in pairs."
+POOLS = "python3 and sqlite3 run with PYTHONMALLOC=malloc: Python's own pools hide some of the work from any malloc."
 NOTHING = "-"  # in place of a ratio where a figure is 0
 
 

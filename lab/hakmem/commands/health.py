@@ -25,9 +25,10 @@ def command(names: tuple[str, ...], quick: bool, json_file: Path | None) -> int:
 
     Exit status: 0 when all checks passed, 1 when one failed.
     """
-    from hakmem import allocators, health, words
+    from hakmem import allocators, health, native, words
     from hakmem.errors import LabError
 
+    native.expect_programs()
     own = allocators.hakmem()
     assert own.library is not None
     known = health.profiles(own.library)

@@ -22,10 +22,12 @@ def command(names: tuple[str, ...], check: bool, json_file: Path | None, traces:
 
     Exit status: 0; 1 when --check finds the model off by more than 5 %; 2 for what is no trace.
     """
-    from hakmem import placement, replays
+    from hakmem import native, placement, replays
 
     if not traces:
         raise click.UsageError("no trace: expected a file, or a name that `hakmem replay --list` prints")
+    if check:
+        native.expect_programs()
     policies = placement.choose(names)
     answers = []
     for case in replays.cases(traces, size="sanity"):

@@ -49,10 +49,11 @@ def command(
     """
     import json
 
-    from hakmem import allocators, output, predict, progress
+    from hakmem import allocators, native, output, predict, progress
 
     if not words:
         raise LabError("no command: expected `hakmem predict [OPTIONS] -- COMMAND [ARGUMENT]...`")
+    native.expect_programs()
     incumbent, *more = allocators.resolve((baseline,))
     if more:
         raise LabError(f"--baseline {baseline}: expected the name of one allocator")

@@ -40,7 +40,7 @@ def command(
 
     Exit status: 0 when every trace was replayed under every allocator, 1 when one failed, 130 when interrupted.
     """
-    from hakmem import allocators, measure, replays, words
+    from hakmem import allocators, measure, native, replays, words
 
     if only_list:
         print(
@@ -49,6 +49,7 @@ def command(
         return 0
     if not traces:
         raise click.UsageError("no trace: expected a file, or a name that `hakmem replay --list` prints")
+    native.expect_programs()
     return suites.compare(
         "replay",
         replays.cases(traces, size="sanity" if sanity else "full", lifetimes=lifetimes),
