@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -116,18 +118,22 @@ class Workshop:
         return built.returncode == 0
 
     def passes(self, mutant: Mutant, seconds: float) -> bool:
-        """Runs the test by CTest, which sets the environment for the preloaded library, or runs one harness."""
+        """Runs the test by CTest, which sets the environment for the preloaded library, or runs one harness. A test
+        that is skipped does not pass: it says nothing."""
         by_ctest = ["ctest", "--test-dir", str(self.build), "--no-tests=error", "-R", f"^{re.escape(mutant.test)}$"]
         command = [*self.tests[mutant.test], *mutant.words] if mutant.words else by_ctest
+        child = subprocess.Popen(command, cwd=self.build, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
         try:
-            return subprocess.run(command, timeout=seconds, cwd=self.build,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL).returncode == 0
+            said, _ = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
             return False
+        return child.returncode == 0 and "***Skipped" not in said
 
     def fails_unchanged(self, mutant: Mutant) -> bool:
-        """Its test fails with nothing changed. If not, how long it takes is noted."""
+        """Its test fails with nothing changed, or is skipped. If not, how long it takes is noted."""
         key = (mutant.test, *mutant.words)
         if key not in self.seconds:
             if not self.make(mutant.test):
@@ -140,7 +146,7 @@ class Workshop:
 
     def try_mutant(self, mutant: Mutant) -> str:
         if self.fails_unchanged(mutant):
-            return "fails as it is"
+            return "fails or is skipped as it is"
         path = self.tree / mutant.file
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(mutant.original, mutant.replacement), encoding="utf-8")
