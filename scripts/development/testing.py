@@ -14,7 +14,7 @@ from development import build, environment, junit, lint, packages
 from development.steps import LOGS, ROOT, Command, Stop, Tally
 
 WANTING = re.compile(r"not installed|Debian's package|apt-get install")  # a test was skipped for want of a package
-TIMES = ("<!-- times: ./dev times -->\n", "<!-- end -->")  # in CONTRIBUTING.md, around the table
+TIMES = ("<!-- times -->\n", "<!-- /times -->")  # in CONTRIBUTING.md, around the table
 PYTHON = environment.VENV / "bin" / "python"
 
 
