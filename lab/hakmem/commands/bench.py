@@ -52,9 +52,9 @@ def command(
     if only_list:
         print(words.table(["case", "group", "command"], catalogue.listing()))
         return 0
-    native.expect_programs()
     if is_contest:
         _expect_all(names, baseline, sanity, rounds)
+    native.expect_programs()
     chosen, missing = catalogue.choose(cases, size="sanity" if sanity else "full")
     for name in missing:
         click.echo(f"hakmem: left out: {name}", err=True)
