@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -144,7 +145,8 @@ def _package(kind: str, tally: Tally) -> None:
 
 
 def clean(words: Sequence[str]) -> None:
-    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    if (ROOT / "build").exists():
+        shutil.rmtree(ROOT / "build")
 
 
 def show_help(words: Sequence[str]) -> None:
@@ -167,7 +169,13 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 }
 
 
+def _interrupt(number: int, _: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(words: Sequence[str]) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     name, *rest = words or ["help"]
     name = {"-h": "help", "--help": "help"}.get(name, name)
     try:
@@ -182,6 +190,12 @@ def main(words: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who has read the output has enough of it
+        return 1
+    except OSError as error:
+        print(f"dev: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

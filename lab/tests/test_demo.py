@@ -50,18 +50,30 @@ def test_a_service_has_a_line_for_its_rest_and_no_mean_is_told() -> None:
 @pytest.mark.parametrize(
     ("time", "peak", "said"),
     [
-        ([0.92] * 6, [41.2 * 2**20] * 6, "hakmem takes 8 % less time; its peak is 3 % higher."),
-        ([1.002] * 6, [39.9 * 2**20] * 6, "hakmem takes less than 1 % more time; its peak is less than 1 % lower."),
+        ([0.92] * 6, [41.2 * 2**20] * 6, "hakmem takes 8 % less time; hakmem has a peak 3 % higher."),
+        (
+            [1.002] * 6,
+            [39.9 * 2**20] * 6,
+            "hakmem takes less than 1 % more time; hakmem has a peak less than 1 % lower.",
+        ),
         (
             [0.9, 1.2, 0.8, 1.1, 1.0, 1.0],
             [30.0 * 2**20] * 6,
-            "hakmem takes as much time, as far as these runs can tell; its peak is 25 % lower.",
+            "the difference in time may be chance; hakmem has a peak 25 % lower.",
         ),
     ],
 )
 def test_each_program_has_a_sentence_with_its_doubt(time: list[float], peak: list[float], said: str) -> None:
     found = record_of({("git", "cpu_s"): time, ("git", "peak_rss_bytes"): peak})
     assert demo._verdicts(found) == [f"git: {said}"]
+
+
+def test_of_too_few_rounds_there_is_no_verdict() -> None:
+    """Whatever they show: no interval of theirs has ends."""
+    own = {("git", "cpu_s"): [0.37] * 2, ("git", "peak_rss_bytes"): [41.2 * 2**20] * 2}
+    values = {(case, "hakmem", metric): some for (case, metric), some in own.items()}
+    values |= {("git", "glibc", "cpu_s"): [1.0] * 2, ("git", "glibc", "peak_rss_bytes"): [40.0 * 2**20] * 2}
+    assert demo._verdicts(record(values)) == ["No verdict: too few rounds: 2 of at least 6."]
 
 
 def test_the_service_s_sentence_is_that_on_its_rest() -> None:

@@ -6,7 +6,9 @@ import fnmatch
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -194,6 +196,30 @@ def test_a_step_that_fails_shows_the_end_of_its_output(logs: Path, capsys: pytes
     assert not steps.step("no such", ["./nosuch"]) and "./nosuch: No such file" in capsys.readouterr().out
 
 
+def test_who_ends_a_step_ends_all_that_it_has_started(logs: Path) -> None:
+    started = logs.parent / "started"
+    words = ["sh", "-c", f"sleep 100 & echo $! >{started}; kill -TERM {os.getpid()}; wait"]
+    before = signal.signal(signal.SIGTERM, dev._interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            steps.step("it is ended", words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    status = Path(f"/proc/{started.read_text().strip()}/stat")
+    deadline = time.monotonic() + 60
+    while status.exists() and " Z " not in status.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() < deadline
+
+
+def test_what_can_not_be_written_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(words: Sequence[str]) -> None:
+        raise PermissionError(13, "Permission denied", "build/logs/x.log")
+
+    monkeypatch.setitem(dev.COMMANDS, "clean", refuse)
+    assert dev.main(["clean"]) == 2 and capsys.readouterr().err == "dev: build/logs/x.log: Permission denied\n"
+
+
 CTEST = """<testsuite tests="4">
 <testcase name="unit.a" classname="unit.a" time="1.5" status="run"><system-out>text</system-out></testcase>
 <testcase name="unit.b" classname="unit.b" time="0.5" status="fail"><failure message="Failed"/></testcase>
@@ -216,6 +242,10 @@ def test_results_are_read(tmp_path: Path) -> None:
     assert [case.outcome for case in ctest] == ["passed", "failed", "skipped", "skipped"]
     assert [case.said for case in ctest[2:]] == ["ruby is not installed", junit.SILENT]
     assert junit.by_group(ctest) == {"unit": (2, 2.0), "api": (1, 0.25), "model": (1, 2.0)}
+    odd = """<testsuite><testcase name="e" classname="e" status="notrun"><skipped message="Unable to find executable"/>
+</testcase><testcase name="f" classname="f" status="disabled"/></testsuite>"""
+    (tmp_path / "e.xml").write_text(odd)
+    assert [case.outcome for case in junit.read(tmp_path / "e.xml")] == ["failed", "skipped"]
     (tmp_path / "b.xml").write_text(PYTEST)
     ran = junit.read(tmp_path / "b.xml")
     assert [(case.name, case.outcome) for case in ran] == [

@@ -110,6 +110,10 @@ def test_missing_red_or_old_results_are_a_no(tree: Path) -> None:
     log(tree, "quick-sanitize", FAILED)
     with pytest.raises(LabError, match=r"build/logs/quick-sanitize\.xml: 1 tests failed, b is one"):
         readiness.logs_say_passed(tree)
+    never_ran = FAILED.replace('<failure message=""/>', '<skipped message="Unable to find executable"/>')
+    log(tree, "quick-sanitize", never_ran)
+    with pytest.raises(LabError, match="1 tests failed, b is one"):
+        readiness.logs_say_passed(tree)
     for nothing in ("killed", "<testsuite/>"):
         log(tree, "quick-sanitize", nothing)
         with pytest.raises(LabError, match=r"quick-sanitize\.xml: no test was run"):

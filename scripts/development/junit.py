@@ -31,11 +31,15 @@ def read(path: Path) -> list[Case]:
 def _case(element: ElementTree.Element) -> Case:
     module, name = element.get("classname", ""), element.get("name", "")
     skipped = element.find("skipped")
-    failed = element.find("failure") is not None or element.find("error") is not None
-    outcome = "failed" if failed else "passed" if skipped is None else "skipped"
-    # pytest tells why in the element itself; CTest says what made it skip, and the test told why in its output.
+    # pytest tells why in the element itself; CTest says what made it skip, and the test told why in its output. CTest
+    # has `skipped` for tests, too, whose program or fixture is not there.
     reason = "" if skipped is None else skipped.get("message", "")
-    if skipped is not None and reason.startswith("SKIP_"):
+    status = element.get("status")
+    never_ran = status == "notrun" and not reason.startswith("SKIP_")
+    failed = never_ran or element.find("failure") is not None or element.find("error") is not None
+    is_skipped = skipped is not None or status == "disabled"
+    outcome = "failed" if failed else "skipped" if is_skipped else "passed"
+    if reason.startswith("SKIP_"):
         lines = [line.strip() for line in element.findtext("system-out", "").splitlines() if line.strip(" -")]
         reason = lines[-1].removeprefix("skipped: ") if lines else SILENT
     is_pytest = module != name

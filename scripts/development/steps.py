@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -49,7 +51,14 @@ def step(title: str, *commands: Command, tail: int = TAIL) -> bool:
 def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
     """On a terminal it counts the seconds meanwhile."""
     try:
-        child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that what it starts can be ended with it
+        )
     except OSError as error:
         log.write(f"{command[0]}: {error.strerror}\n")
         log.flush()
@@ -62,7 +71,7 @@ def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
                 print(f"\r{title:28}{time.monotonic() - begin:5.0f} s", end="", flush=True)
         except BaseException:
             print(flush=True)
-            child.terminate()
+            os.killpg(child.pid, signal.SIGTERM)
             child.wait()
             raise
 

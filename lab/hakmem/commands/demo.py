@@ -64,7 +64,8 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     for failure in done.failures:
         print(f"FAILED: {failure.case} on {failure.variant}: {failure.reason}", file=sys.stderr)
     if done.interrupted:
-        print("interrupted: what finished stands above", file=sys.stderr)
+        notes = [note for note in done.notes if note.startswith("interrupted")]
+        print("\n".join(notes or ["interrupted: what was finished stands above"]), file=sys.stderr)
         return 130
     failed = {failure.case for failure in done.failures}
     passed = len(done.cases) - len(failed)
@@ -161,6 +162,9 @@ def _ratio(pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
 
 def _verdicts(record: ledger.Record) -> list[str]:
     """A sentence for each program, and one for the service at rest."""
+    least = statistics.minimum_rounds()
+    if record.rounds < least:
+        return [f"No verdict: {words.few_rounds(record.rounds, least)}."]
     said: list[str] = []
     for case in record.cases:
         rest, rest_of_glibc = _pair(record, case, REST)
@@ -171,17 +175,17 @@ def _verdicts(record: ledger.Record) -> list[str]:
             continue
         time, peak = (_pair(record, case, metric) for metric in ("cpu_s", "peak_rss_bytes"))
         if all(time) and all(peak):
-            of_time = _change(*time, "less time", "more time", "as much time")
-            of_peak = _change(*peak, "lower", "higher", "as high")
-            said.append(f"{case}: hakmem takes {of_time}; its peak is {of_peak}.")
+            of_time = _change(*time, "takes {} less time", "takes {} more time", "time")
+            of_peak = _change(*peak, "has a peak {} lower", "has a peak {} higher", "peak")
+            said.append(f"{case}: {of_time}; {of_peak}.")
     return said
 
 
-def _change(own: list[float], glibc: list[float], less: str, more: str, alike: str) -> str:
-    """By how much hakmem's figures differ from glibc's, in words; with a doubt where that may be chance."""
+def _change(own: list[float], glibc: list[float], less: str, more: str, what: str) -> str:
+    """By how much hakmem's figures differ from glibc's, in words; or that chance may be the cause."""
     found = statistics.ratio(own, glibc)
     if found.holds(1):
-        return f"{alike}, as far as these runs can tell"
+        return f"the difference in {what} may be chance"
     percent = abs(found.estimate - 1) * 100
     by = f"{percent:.0f} %" if percent >= 0.5 else "less than 1 %"
-    return f"{by} {less if found.estimate < 1 else more}"
+    return "hakmem " + (less if found.estimate < 1 else more).format(by)
