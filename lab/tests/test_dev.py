@@ -40,10 +40,10 @@ def test_somebody_elses_clone_is_refused_in_a_line(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     tmp_path.chmod(0o755)
     for command in ("demo", "test", "build", "lab"):
-        done = subprocess.run([*POWERLESS, tmp_path / "dev", command], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*POWERLESS, tmp_path / "dev", command], capture_output=True, text=True, timeout=600)
         expected = f"dev: you can't write in {tmp_path}: work in a clone of your own\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
-    done = subprocess.run([*POWERLESS, tmp_path / "dev", "help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*POWERLESS, tmp_path / "dev", "help"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and "./dev demo" in done.stdout
 
 
@@ -67,7 +67,7 @@ def test_without_python_the_line_to_type_has_all_packages(tmp_path: Path) -> Non
     (tools / "id").write_text("#!/bin/sh\necho 65534\n")
     (tools / "id").chmod(0o755)
     command = [tools / "sh", ROOT / "dev", "test"]
-    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     typed, _, names = line.partition(" --no-install-recommends ")
