@@ -63,7 +63,7 @@ def _compile(output: Path, source: str, *options: str, compiler: str) -> subproc
 
 def wait_for_control(pid: int) -> None:
     """Until a process that was started with HAKMEM_CTL=1 has its control thread."""
-    for _ in range(500):
+    for _ in range(15000):
         if ctl.find_channel(pid):
             return
         time.sleep(0.02)
@@ -72,7 +72,7 @@ def wait_for_control(pid: int) -> None:
 
 def interrupt(group: int, ready: Path, number: int = signal.SIGINT) -> None:
     """Ctrl-C in a terminal (Ctrl-\\ with SIGQUIT), once the program has made the file `ready`."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not ready.exists():
         assert time.monotonic() < deadline, "the program does not begin"
         time.sleep(0.01)

@@ -149,7 +149,7 @@ int main(int count, char **words) {
     } else if (strcmp(what, "waits") == 0) {
         mark(0);
         close(creat(words[2], 0600));
-        for (int i = 0; i < 6000 && access(words[3], F_OK) != 0; i++) {
+        for (int i = 0; i < 30000 && access(words[3], F_OK) != 0; i++) {
             usleep(10000);
         }
         allocate(10000);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from compiled import compile_c
-from hakmem import control, native
+from hakmem import control, ctl, native
 from hakmem.errors import LabError
 from hakmem.report import html, markdown
 
@@ -176,7 +177,7 @@ def start(policy: Path | str, tmp_path: Path) -> tuple[dict[str, Any], str]:
     written = tmp_path / "statistics"
     settings = {"LD_PRELOAD": str(native.library()), "HAKMEM_POLICY": str(policy), "HAKMEM_STATS": f"json:{written}"}
     done = subprocess.run(
-        [tmp_path / "busy"], env={**os.environ, **settings}, capture_output=True, text=True, timeout=60
+        [tmp_path / "busy"], env={**os.environ, **settings}, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0
     return json.loads(written.read_text()), done.stderr
@@ -186,7 +187,7 @@ def learn(program: Path, folder: Path, *options: str) -> tuple[int, str, Path, P
     """Exit status, what was said, the policy, the statistics."""
     policy, written = folder / "of.policy", folder / "learned.json"
     words = ["learn", "-o", str(policy), "--statistics", str(written), *options, "--", str(program)]
-    done = subprocess.run([*HAKMEM, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*HAKMEM, *words], capture_output=True, text=True, timeout=600)
     return done.returncode, done.stderr, policy, written
 
 
@@ -201,7 +202,7 @@ def test_learn_writes_what_was_learned_or_nothing(tmp_path: Path) -> None:
     else:
         assert status == 2 and not policy.exists() and "hakmem: nothing was learned, no policy written: " in said
     page = tmp_path / "page.html"
-    subprocess.run([*HAKMEM, "tune-log", "--html", str(page), str(written)], check=True, timeout=60)
+    subprocess.run([*HAKMEM, "tune-log", "--html", str(page), str(written)], check=True, timeout=600)
     assert "What hakmem" in page.read_text()
 
 
@@ -214,6 +215,15 @@ def test_a_program_too_short_to_learn_from(tmp_path: Path) -> None:
     )
 
 
+def has_measured(parent: int) -> bool:
+    """Whether the background thread has, in the program that the command has started."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(LabError):
+            if json.loads(ctl.ask(int(child), "stats json"))["control"]["course"]:
+                return True
+    return False
+
+
 @pytest.mark.forms
 def test_ctrl_c_ends_the_command_and_what_was_learned_until_then_is_written(tmp_path: Path) -> None:
     compile_c(tmp_path / "busy", BUSY.replace("+ 6", "+ 600"), "-pthread", "-Wl,--build-id")
@@ -221,9 +231,11 @@ def test_ctrl_c_ends_the_command_and_what_was_learned_until_then_is_written(tmp_
     words = ["learn", "-o", str(policy), "--statistics", str(written), "--set", "ACE_FAST_MS=100", "--"]
     command = [*HAKMEM, *words, str(tmp_path / "busy")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
-        time.sleep(4)
+        while not has_measured(child.pid):
+            assert child.poll() is None
+            time.sleep(0.1)
         os.killpg(child.pid, signal.SIGINT)
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=600)
     statistics = control.read(written)
     assert statistics["control"]["course"], "the background thread has measured"
     if control.learned(statistics):

@@ -42,10 +42,10 @@ def test_somebody_elses_clone_is_refused_in_a_line(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     tmp_path.chmod(0o755)
     for command in ("demo", "test", "build", "lab"):
-        done = subprocess.run([*POWERLESS, tmp_path / "dev", command], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*POWERLESS, tmp_path / "dev", command], capture_output=True, text=True, timeout=600)
         expected = f"dev: you can't write in {tmp_path}: work in a clone of your own\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
-    done = subprocess.run([*POWERLESS, tmp_path / "dev", "help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*POWERLESS, tmp_path / "dev", "help"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and "./dev demo" in done.stdout
 
 
@@ -69,7 +69,7 @@ def test_without_python_the_line_to_type_has_all_packages(tmp_path: Path) -> Non
     (tools / "id").write_text("#!/bin/sh\necho 65534\n")
     (tools / "id").chmod(0o755)
     command = [tools / "sh", ROOT / "dev", "test"]
-    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     typed, _, names = line.partition(" --no-install-recommends ")
@@ -198,7 +198,7 @@ def test_a_step_that_fails_shows_the_end_of_its_output(logs: Path, capsys: pytes
 
 def test_who_ends_a_step_ends_all_that_it_has_started(logs: Path) -> None:
     started = logs.parent / "started"
-    words = ["sh", "-c", f"sleep 100 & echo $! >{started}; kill -TERM {os.getpid()}; wait"]
+    words = ["sh", "-c", f"sleep 100 & echo $! >{started}; sleep 1; kill -TERM {os.getpid()}; wait"]
     before = signal.signal(signal.SIGTERM, dev._interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -418,7 +418,7 @@ def test_a_process_that_is_not_there_or_not_to_be_looked_at(tmp_path: Path) -> N
 
 def hakmem(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_a_process_that_runs_on_hakmem() -> None:

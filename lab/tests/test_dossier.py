@@ -241,7 +241,7 @@ def test_what_was_not_measured_is_said_with_the_reason() -> None:
 
 def compare(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [*COMPARE, *(str(word) for word in words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=cwd)
 
 
 SMALL = ["-n", 1, "--warmup", 0, "--with", "hakmem,hakmem"]
@@ -349,7 +349,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path: Path) -> None:
                 break
         time.sleep(0.1)
         os.killpg(child.pid, signal.SIGINT)
-        child.communicate(timeout=60)
+        child.communicate(timeout=600)
     assert child.returncode == 130
     assert "of the planned 1000 rounds were run" in (tmp_path / "new" / "dossier.md").read_text()
 
@@ -370,7 +370,7 @@ CLIENT = """
 import sys, time, urllib.request
 def ask():
     return urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/").read()
-for attempt in range(200):
+for attempt in range(6000):
     try:
         print(len(ask()), "bytes")
         break
@@ -412,11 +412,14 @@ def test_a_service_is_loaded_idles_and_is_asked_to_end(requests: int, tmp_path: 
 
 @pytest.mark.forms
 @pytest.mark.parametrize(
-    ("client", "said"),
-    [("sh -c 'echo broken >&2; exit 3'", "the client sh failed: broken"), ("sleep 9", "did not end within 1 s")],
+    ("client", "limit_s", "said"),
+    [
+        ("sh -c 'echo broken >&2; exit 3'", 600, "the client sh failed: broken"),
+        ("sleep 600", 1, "did not end within 1 s"),
+    ],
 )
-def test_a_client_that_fails_is_no_figure(client: str, said: str, tmp_path: Path) -> None:
-    words = ["--timeout", 1, "--idle", 0, "--client", client, "--", "sleep", "1000"]
+def test_a_client_that_fails_is_no_figure(client: str, limit_s: int, said: str, tmp_path: Path) -> None:
+    words = ["--timeout", limit_s, "--idle", 0, "--client", client, "--", "sleep", "1000"]
     found = compare("--dossier", "new", *SMALL, *words, cwd=tmp_path)
     assert found.returncode == 2 and said in found.stderr
 
@@ -438,7 +441,7 @@ def test_a_service_that_ends_by_itself_is_told(service: str, client: str, said: 
     words = ["--idle", 0, "--client", client, "--", "sh", "-c", service]
     found = compare("--dossier", "new", *SMALL, *words, cwd=tmp_path)
     assert found.returncode == 2 and said in found.stderr, found
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 @pytest.mark.forms
@@ -469,7 +472,7 @@ def test_what_was_measured_is_shown_where_a_page_can_not_be_drawn(
 @pytest.mark.forms
 def test_a_word_that_is_no_text(tmp_path: Path) -> None:
     words = [*COMPARE, "--dossier", "new", "-n", "1", "--warmup", "0", "--with", "hakmem,hakmem", "--"]
-    found = subprocess.run([*words, b"echo", b"\xff | \n a"], capture_output=True, cwd=tmp_path, timeout=300)
+    found = subprocess.run([*words, b"echo", b"\xff | \n a"], capture_output=True, cwd=tmp_path, timeout=600)
     assert found.returncode == 0, found
     assert {"dossier.md", "dossier.html", "rule.json", "rule.md"} <= {
         path.name for path in (tmp_path / "new").iterdir()

@@ -69,5 +69,5 @@ def test_redis_is_told_which_blocks_to_move(tmp_path: Path) -> None:
     words += [f"-I{ROOT / 'examples' / 'redis'}", f"-I{ROOT / 'include'}"]
     words += [f"-L{folder}", "-lhakmem", f"-Wl,-rpath,{folder}"]
     subprocess.run(words, check=True)
-    done = subprocess.run([program], env={"HAKMEM_BACKGROUND": "0"}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program], env={"HAKMEM_BACKGROUND": "0"}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done

@@ -618,7 +618,7 @@ def test_all_three_forms_say_the_same() -> None:
 
 def hakmem(*options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", "explain", *(str(word) for word in options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_a_command_at_its_end(tmp_path: Path) -> None:
@@ -634,9 +634,9 @@ def test_a_command_at_its_end(tmp_path: Path) -> None:
 
 def test_standard_error_is_the_commands(tmp_path: Path) -> None:
     """Whom the command leaves behind with it is not waited for."""
-    command = [sys.executable, "-m", "hakmem", "explain", "--", "sh", "-c", "echo said >&2; sleep 20 & exit 3"]
+    command = [sys.executable, "-m", "hakmem", "explain", "--", "sh", "-c", "echo said >&2; sleep 600 & exit 3"]
     with open(tmp_path / "out", "wb") as out, open(tmp_path / "error", "wb") as error:
-        assert subprocess.run(command, stdout=out, stderr=error, timeout=15).returncode == 0
+        assert subprocess.run(command, stdout=out, stderr=error, timeout=300).returncode == 0
     assert (tmp_path / "error").read_text() == "said\n"
     assert "live blocks" in (tmp_path / "out").read_text()
 
@@ -657,7 +657,7 @@ def test_a_command_has_open_what_the_caller_had(closed: str, tmp_path: Path) -> 
     found = []
     for before in ([], [sys.executable, "-m", "hakmem", "explain", "--"]):
         call = ["sh", "-c", f'exec "$@" {closed}', "sh", *before, *words, str(tmp_path / "open")]
-        done = subprocess.run(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=20)
+        done = subprocess.run(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=600)
         assert done.returncode == 0
         found.append((tmp_path / "open").read_text())
     assert b"live blocks" in done.stdout and found[0] == found[1]
@@ -670,7 +670,7 @@ def test_a_command_that_is_killed_is_explained() -> None:
 
 
 def test_a_command_after_a_while() -> None:
-    done = hakmem("--after", "0.3", "--", "sh", "-c", "sleep 0.6; echo end")
+    done = hakmem("--after", "0.1", "--", "sh", "-c", "sleep 5; echo end")
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "on hakmem" in done.stdout and "end\n" in done.stdout
 
@@ -699,10 +699,10 @@ def test_a_command_lets_itself_be_read_after_a_while(tmp_path: Path) -> None:
     """Where Yama lets ancestors only: by who has started it, and whom that one starts."""
     library = compile_c(tmp_path / "tells.so", TELLS_PRCTL, "-shared", "-fPIC")
     told, file = tmp_path / "told", tmp_path / "found.json"
-    command = [sys.executable, "-m", "hakmem", "explain", "--after", "0.2", "--json", file, "--", "sleep", "0.6"]
+    command = [sys.executable, "-m", "hakmem", "explain", "--after", "0.1", "--json", file, "--", "sleep", "5"]
     environment = {**os.environ, "LD_PRELOAD": str(library), "PRCTL_FILE": str(told)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
-        assert child.wait(60) == 0
+        assert child.wait(600) == 0
     assert f"{json.loads(file.read_text())['pid']} 59616d61 {child.pid}" in told.read_text().splitlines()
 
 
@@ -763,11 +763,11 @@ while True: time.sleep(0.05)
 @pytest.mark.parametrize("options", [(), ("--after", "0.5")])
 def test_ctrl_c_is_for_the_command(tmp_path: Path, options: tuple[str, ...], number: int) -> None:
     ready, saved, file = tmp_path / "ready", tmp_path / "saved", tmp_path / "found.json"
-    program = (sys.executable, "-S", "-E", "-c", SAVES, ready, saved, "1.5" if options else "0")
+    program = (sys.executable, "-S", "-E", "-c", SAVES, ready, saved, "6" if options else "0")
     command = [sys.executable, "-m", "hakmem", "explain", *options, "--json", file, "--", *program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as child:
         interrupt(child.pid, ready, number)
-        out, error = child.communicate(timeout=60)
+        out, error = child.communicate(timeout=600)
     assert child.returncode == 0 and saved.read_text() == "saved", error
     assert b"live blocks" in out and json.loads(file.read_text())["resident"] > 0
     assert (b"interrupted: " in error) == (not options)
@@ -782,7 +782,7 @@ def test_a_command_that_is_asked_to_end_is_explained(tmp_path: Path, number: sig
         while not ready.exists():
             time.sleep(0.01)
         child.send_signal(number)
-        out, error = child.communicate(timeout=60)
+        out, error = child.communicate(timeout=600)
     assert child.returncode == 0 and saved.read_text() == "saved", error
     assert b"live blocks" in out and b"interrupted: " in error and json.loads(file.read_text())["resident"] > 0
 
@@ -791,7 +791,7 @@ def test_what_is_ignored_does_not_end_a_command() -> None:
     """As of a terminal that is closed under nohup."""
     script = "kill -HUP $$ $PPID $(ps -o ppid= -p $PPID); echo went on"
     call = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", sys.executable, "-m", "hakmem", "explain", "--"]
-    done = subprocess.run([*call, "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*call, "sh", "-c", script], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("went on\n")
 
 
@@ -803,7 +803,7 @@ def test_who_asks_it_to_end_asks_the_command(tmp_path: Path) -> None:
         while not ready.exists():
             time.sleep(0.01)
         child.terminate()
-        _, error = child.communicate(timeout=60)
+        _, error = child.communicate(timeout=600)
     assert child.returncode == 2 and error.endswith(b"ended before the 100 s were over, with -15\n"), error
     assert not Path(f"/proc/{ready.read_text().strip()}").exists()
 

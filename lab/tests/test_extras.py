@@ -32,7 +32,7 @@ cli.main(sys.argv[1:])
 
 def without(*words: str) -> subprocess.CompletedProcess[str]:
     """hakmem in a process that can't import them."""
-    return subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=600)
 
 
 def test_they_are_those_of_the_package() -> None:

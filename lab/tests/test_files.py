@@ -94,7 +94,7 @@ def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reading:
         files.write(pipe, text)
-        assert reading.communicate(timeout=20)[0] == text
+        assert reading.communicate(timeout=600)[0] == text
     assert pipe.is_fifo()
     files.write(Path("/dev/null"), text)
     with pytest.raises(LabError, match="^can't write /dev/full: No space left on device$"):

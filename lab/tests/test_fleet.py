@@ -246,7 +246,7 @@ def serving(folder: Path, text: str) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
         try:
-            for _ in range(300):
+            for _ in range(3000):
                 with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=5):
                     break
                 time.sleep(0.1)

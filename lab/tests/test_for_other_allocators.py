@@ -17,7 +17,7 @@ pytestmark = pytest.mark.forms
 
 WHOLE_SUITE = "hakmem bench --with mine=$LIBRARY,glibc"  # here one group of it
 SHORT = {"bench": "--sanity -n 1", "replay": "--sanity -n 1", "compare": "-n 1 --warmup 0", "record": ""}
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 def commands() -> list[str]:

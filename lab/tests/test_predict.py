@@ -528,7 +528,7 @@ def test_the_exam_is_of_one_commit(exam: ModuleType) -> None:
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PREDICT, *map(str, words)], capture_output=True, text=True, timeout=300)
+    return subprocess.run([*PREDICT, *map(str, words)], capture_output=True, text=True, timeout=600)
 
 
 def test_what_was_not_timed_is_not_told_to_take_nothing(program: Path) -> None:

@@ -721,8 +721,8 @@ def test_a_full_disk_is_no_fault_of_the_command(
 
 
 def is_gone(pid: int) -> bool:
-    """Whether it ends soon; a process that is dead but not waited for counts as gone."""
-    for _ in range(500):
+    """Whether it ends; a process that is dead but not waited for counts as gone."""
+    for _ in range(30000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):

@@ -281,7 +281,7 @@ def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
     prefix = str(tmp_path / "out")
     command = [sys.executable, "-m", "hakmem", "profile", "-o", prefix, "--interval", "4K", "--", str(program)]
     exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=exact)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=exact)
     assert done.returncode == 3, done.stderr
     (raw,) = tmp_path.glob("out.*.prof")
     sums = {frame.name if frame else "": found for frame, found in profile.by_function(profile.read(raw))}
@@ -375,7 +375,7 @@ def test_temporaries(tmp_path: Path) -> None:
 
 def hakmem(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hakmem", "profile", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)  # type: ignore[call-overload, no-any-return]
 
 
 SHIM = """#!/bin/bash
@@ -512,7 +512,7 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     script = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$@"'
     for words in (("-o", "x", "--", "touch", tmp_path / "ran"), ("--", "touch", tmp_path / "ran")):
         call = ["sh", "-c", script, "sh", sys.executable, "-m", "hakmem", "profile", *map(str, words)]
-        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=600)
         name = "x.0.pb.gz" if "x" in words else "profile.0.pb.gz"
         assert (done.returncode, done.stderr) == (2, f"hakmem: can't write {name}: No such file or directory\n")
     assert not list(tmp_path.iterdir())
@@ -547,7 +547,7 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hakmem", "profile", "-o", str(tmp_path / "out"), "--interval", "4K", "--"]
     with subprocess.Popen([*command, *program], stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
         interrupt(child.pid, ready)
-        _, error = child.communicate(timeout=60)
+        _, error = child.communicate(timeout=600)
     assert child.returncode == 0 and saved.read_text() == "saved", error
     assert f"hakmem: interrupted: the profile is of what {sys.executable} did until its end\n" in error
     (raw,) = tmp_path.glob("out.*.prof")
@@ -587,7 +587,7 @@ def test_what_was_gathered_is_written_when_a_signal_ends_the_command(tmp_path: P
                 assert child.poll() is None
                 time.sleep(0.01)
             child.send_signal(number)
-        _, error = child.communicate(timeout=60)
+        _, error = child.communicate(timeout=600)
     assert child.returncode == 128 + number, error
     (raw,) = tmp_path.glob("out.*.prof")
     assert profile.read(raw).total.live_bytes > 8e6 and raw.with_suffix(".html").is_file()
@@ -601,7 +601,7 @@ def test_pprof_itself_reads_it(tmp_path: Path) -> None:
     graph.write_bytes(pprof.encode(profile.parse(TEXT, "some.prof")))
     for index, live in (("inuse_space", "1400B"), ("alloc_objects", "25")):
         words = ["go", "tool", "pprof", "-top", f"-sample_index={index}", str(graph)]
-        top = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        top = subprocess.run(words, capture_output=True, text=True, timeout=600)
         assert top.returncode == 0, top.stderr
         assert f"{live} total" in top.stdout and "program+0x100" in top.stdout
 
@@ -614,7 +614,7 @@ def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, 
     graph = tmp_path / "some.pb.gz"
     graph.write_bytes(pprof.encode(of_python))
     words = ["go", "tool", "pprof", "-traces", "-sample_index=alloc_space", str(graph)]
-    told = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
+    told = subprocess.run(words, capture_output=True, text=True, timeout=600).stdout
     assert told.count("<module>") == 2 and "<unknown>" not in told, told
 
 
@@ -712,7 +712,7 @@ def dump(page: Path, *options: str) -> str:
         chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
         f"--user-data-dir={page.parent / 'browser'}", "--window-size=1200,900", *options, "--dump-dom", page.as_uri(),
     ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 @pytest.mark.forms

@@ -51,7 +51,7 @@ PERL = "my %h; $h{$_ * 7919 % 10007} .= 'v' x ($_ % 300) for 1 .. 30000; print s
 def run(*words: object, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **settings}
     command = [*RUN, *(str(word) for word in words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> str:
@@ -148,16 +148,17 @@ def test_programs_that_it_starts_are_the_same_too() -> None:
 
 
 def test_hakmem_has_no_thread_and_no_clock_decides() -> None:
-    """Eight threads would have it start its own; free memory would go back after a second."""
+    """Eight threads would have it start its own, within a call of malloc; free memory would go back after a second."""
     says = """
-import threading, time, os
-gate = threading.Event()
+import threading, os
+grown, gate = threading.Barrier(9), threading.Event()
 def work():
     blocks = [bytearray(300000) for _ in range(20)]
+    grown.wait()
     gate.wait()
 threads = [threading.Thread(target=work) for _ in range(8)]
 for one in threads: one.start()
-time.sleep(0.5)
+grown.wait()
 print(len(os.listdir("/proc/self/task")))
 gate.set()
 """

@@ -105,7 +105,7 @@ def look(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, int], 
                 f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", "--dump-dom", f"--screenshot={picture}",
                 written.as_uri(),
             ]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
             answer = re.search(r'data-answer="([^"]*)"', done.stdout)
             assert answer is not None
             with Image.open(picture) as image:
@@ -175,7 +175,7 @@ def test_a_phone_has_cards_in_place_of_wide_tables(name: str, tmp_path: Path) ->
         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
         (tmp_path / "outer.html").as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     answer = re.search(r'data-answer="([^"]*)"', done.stdout)
     assert answer is not None
     found = json.loads(escapes.unescape(answer[1]))

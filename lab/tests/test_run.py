@@ -28,7 +28,7 @@ print("hakmem" if re.search(r"/libhakmem\\.so", maps) else "other")
 
 def run(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [*RUN, *(str(word) for word in words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)  # type: ignore[call-overload,no-any-return]
 
 
 def refused(*words: object, **options: object) -> str:
@@ -92,7 +92,7 @@ def test_it_is_the_same_process_and_gets_the_signals() -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout and int(child.stdout.readline()) == child.pid
         child.send_signal(signal.SIGINT)
-        assert child.wait(60) in (-signal.SIGINT, 1, 130)
+        assert child.wait(600) in (-signal.SIGINT, 1, 130)
 
 
 def test_a_closed_pipe_ends_it_silently() -> None:
@@ -100,7 +100,7 @@ def test_a_closed_pipe_ends_it_silently() -> None:
         assert child.stdout and child.stderr
         child.stdout.readline()
         child.stdout.close()
-        assert child.wait(60) == -signal.SIGPIPE
+        assert child.wait(600) == -signal.SIGPIPE
         assert child.stderr.read() == b""
 
 
@@ -116,7 +116,7 @@ def test_a_terminal_is_a_terminal_and_a_pipe_is_none() -> None:
 
 def test_closed_descriptors_stay_closed() -> None:
     words = ["sh", "-c", '"$@" <&- >&-', "sh", *RUN, "sh", "-c", "[ ! -e /proc/self/fd/0 ] && [ ! -e /proc/self/fd/1 ]"]
-    assert subprocess.run(words, timeout=120).returncode == 0
+    assert subprocess.run(words, timeout=600).returncode == 0
 
 
 def test_the_environment_is_the_caller_s() -> None:
@@ -225,7 +225,7 @@ WITH_LIBRARY = (
 def run_with(library: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """hakmem run, where the library is believed to be that file."""
     code = WITH_LIBRARY.format(str(library), ["run", *map(str, words)])
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
 
 
 def test_a_library_that_is_gone_runs_nothing(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_help_is_quick() -> None:
 def test_it_is_over_when_the_program_is() -> None:
     """Nothing waits behind: exec, not a child."""
     with subprocess.Popen([*RUN, "sleep", "60"]) as child:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\n" and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()

@@ -154,7 +154,7 @@ def test_the_program_that_is_named_is_run(tmp_path: Path, command: tuple[str, ..
     """It, and none of that name in PATH; and it is told its name as it was given."""
     compile_c(tmp_path / name, SAYS_ITS_NAME)
     words = [sys.executable, "-m", "hakmem", *command, "--", f"./{name}"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     status = 2 if command == ("learn",) else 0  # nothing was learned
     assert (done.returncode, done.stdout.partition("\n")[0]) == (status, f"./{name}"), done
 

@@ -265,7 +265,7 @@ static inline struct case_end case_watch(const char *argument) {
     size_t sizes[2] = {sizeof end.output - 1, sizeof end.error - 1};
     struct pollfd polled[2] = {{.fd = pipes[0][0], .events = POLLIN}, {.fd = pipes[1][0], .events = POLLIN}};
     unsigned open_count = 2;
-    uint64_t end_ns = case_now_ns() + (uint64_t)(case_current->seconds + 5) * 1000000000u;
+    uint64_t end_ns = case_now_ns() + (uint64_t)(case_current->seconds * CASE_BUSY + 5) * 1000000000u;
     while (open_count > 0 && case_now_ns() < end_ns) {
         if (poll(polled, 2, 100) <= 0) continue;
         for (int i = 0; i < 2; i++) {

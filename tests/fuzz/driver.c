@@ -26,7 +26,7 @@
 #include "execute.h"
 
 enum {
-    PROGRAM_SECONDS = 60,
+    PROGRAM_SECONDS = 300,
     SLICE_SECONDS = 5,
     MOST_FILES = 4096,
     MOST_WORDS = 64,

@@ -24,7 +24,7 @@ def run(*command: str | Path, **environment: str) -> str:
     """Output of the command; the test ends with it when it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=120)
+                          text=True, timeout=600)
     if done.returncode != 0:
         sys.exit(f"failed with {done.returncode}: {shlex.join(words)}\n{done.stdout}")
     return done.stdout.strip()

@@ -53,7 +53,7 @@ def redis_command(folder: str) -> list[str]:
     """The server fills itself, and is asked and ended through a socket, all by a shell that is in the same sandbox."""
     script = (
         f"redis-server --port 0 --unixsocket {folder}/s --dir {folder} --save '' >/dev/null & "
-        f"for i in $(seq 100); do redis-cli -s {folder}/s ping 2>/dev/null | grep -q PONG && break; sleep 0.1; done; "
+        f"for i in $(seq 3000); do redis-cli -s {folder}/s ping 2>/dev/null | grep -q PONG && break; sleep 0.1; done; "
         f'redis-cli -s {folder}/s eval "{REDIS}" 0; redis-cli -s {folder}/s shutdown nosave; wait $!'
     )
     return ["sh", "-c", script]

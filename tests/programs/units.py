@@ -259,7 +259,7 @@ def postgres(values: Mapping[str, str]) -> bytes:
     folder = Path(values["exe"]).parent
     words = [str(folder / "psql"), "-X", "-A", "-t", "-h", servers.HOST, "-p", values["port"], "-U", "postgres", "-c"]
     servers.connect(values["port"]).close()
-    for _ in range(200):  # it listens before it answers
+    for _ in range(6000):  # it listens before it answers
         if subprocess.run([*words, "select 1"], capture_output=True).returncode == 0:
             break
         time.sleep(0.05)

@@ -74,7 +74,7 @@ void fork_round(unsigned round) {
     pid_t child = fork();
     assert(child >= 0);
     if (child == 0) {
-        alarm(30);
+        alarm(300);
         churn(round, 300);
         _exit(0);
     }

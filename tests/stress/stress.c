@@ -47,7 +47,7 @@ enum {
     THREADS_MAX = 64,
     LIVES = 10, /* threads that follow each other in one seat */
     CHILD_OPERATIONS = 2000,
-    CHILD_SECONDS = 30,
+    CHILD_SECONDS = 300,
 };
 
 #define TAG_SHIFT 48

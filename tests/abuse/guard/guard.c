@@ -34,7 +34,7 @@ static bool ask(const char *thread, const char *request, char *answer, size_t by
 
 static void case_ask(const char *request) {
     char answer[64];
-    for (int i = 0; i < 500; i++) { /* the service begins with hakmem's thread */
+    for (int i = 0; i < 30000; i++) { /* the service begins with hakmem's thread */
         DIR *threads = opendir("/proc/self/task");
         bool is_done = false;
         for (struct dirent *one; !is_done && (one = readdir(threads)) != NULL;)

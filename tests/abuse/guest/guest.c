@@ -32,7 +32,8 @@
 #include <sys/single_threaded.h>
 #endif
 
-enum { BLOCK_BYTES = 1000, REPORT_BYTES = 4096, SERVED_MS = 20000, LEAVE_MS = 2000, REPORT_S = 20, NOBODY = 65534 };
+/* What is waited for comes at once on a quiet machine. SOON_MS and REPORT_S are for what never comes. */
+enum { BLOCK_BYTES = 1000, REPORT_BYTES = 4096, SOON_MS = 300000, LEAVE_MS = 2000, REPORT_S = 300, NOBODY = 65534 };
 
 static void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
@@ -142,7 +143,7 @@ static void find_service(int task, void *found) {
 
 static void wait_for_service(void) {
     int task = 0;
-    for (int i = 0; i < SERVED_MS / 10 && task == 0; i++) {
+    for (int i = 0; i < SOON_MS / 10 && task == 0; i++) {
         for_each_task(find_service, &task);
         sleep_ms(10);
     }
@@ -208,8 +209,7 @@ static void report_namespaces_after_threads(void) {
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) EXPECT(pthread_create(&threads[i], NULL, work_in_thread, NULL) == 0, "no thread");
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-    uint64_t start_ns = now_ns(); /* LEAVE_MS, where the machine has nothing else to do */
-    while (count_tasks() > 1 && now_ns() - start_ns < 20000000000u) sleep_ms(20);
+    for (int i = 0; i < SOON_MS / 20 && count_tasks() > 1; i++) sleep_ms(20);
     tell("unshare", unshare(CLONE_NEWUSER));
 }
 
@@ -368,13 +368,10 @@ static void compare(void) {
 
 /* ---- Programs that have threads ---------------------------------------------------------------------------------- */
 
-/* hakmem's threads end although the one that is left makes no call. */
+/* hakmem's threads end although the one that is left makes no call. unit.front.background counts the seconds. */
 static void expect_alone(void) {
-    uint64_t start_ns = now_ns();
-    while (count_tasks() > 1 && now_ns() - start_ns < 10000000000u) sleep_ms(20);
-    uint64_t passed_ms = (now_ns() - start_ns) / 1000000;
+    for (int i = 0; i < SOON_MS / 20 && count_tasks() > 1; i++) sleep_ms(20);
     EXPECT(count_tasks() == 1, "%d tasks", count_tasks());
-    EXPECT(passed_ms < LEAVE_MS + 1000, "after %lu ms", (unsigned long)passed_ms); /* busy machines are late */
 }
 
 static void leaves_alone(void) {
@@ -419,7 +416,7 @@ static void expect_like_main(int task, void *unused) {
     (void)unused;
     if (!is_own(task)) return;
     sched_getaffinity(getpid(), sizeof mains, &mains);
-    for (int i = 0; i < 200; i++) { /* it sets itself */
+    for (int i = 0; i < SOON_MS / 10; i++) { /* it sets itself */
         sched_getaffinity(task, sizeof own, &own);
         if (CPU_EQUAL(&mains, &own) && nice_of(task) == nice_of(getpid())) break;
         sleep_ms(10);
@@ -446,7 +443,7 @@ static pthread_t begin_with_worker(void *(*worker)(void *)) {
     pthread_barrier_wait(&meet);
     EXPECT(pthread_create(&first, NULL, worker, NULL) == 0, "no thread");
     pthread_join(first, NULL);
-    for (int i = 0; i < 500 && count_tasks() > 2; i++) sleep_ms(10);
+    for (int i = 0; i < SOON_MS / 10 && count_tasks() > 2; i++) sleep_ms(10);
     EXPECT(count_tasks() == 2, "%d tasks: hakmem's goes on as the worker was", count_tasks());
     return second;
 }
@@ -523,6 +520,7 @@ static void asked(void) {
         execl("/proc/self/exe", "guest", "asked", NULL);
     }
     work(20);
+    for (int i = 0; i < SOON_MS / 10 && own_task() == 0; i++) sleep_ms(10); /* it names itself */
     EXPECT(own_task() != 0, "no thread");
     sleep_ms(LEAVE_MS + 1000);
     EXPECT(own_task() != 0, "it has ended");

@@ -27,7 +27,7 @@ static void *allocate(void *unused) {
         EXPECT(blocks[i] != NULL, "malloc");
         blocks[i][0] = 1;
     }
-    for (int i = 0; i < 500 && count_tasks() < 3; i++) {
+    for (int i = 0; i < 30000 && count_tasks() < 3; i++) {
         free(malloc(100000));
         usleep(10000);
     }
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 20; i++) kill(getpid(), signal);
     }
     kill(getpid(), signal);
-    for (int i = 0; i < 6000 && count_tasks() > 1; i++) usleep(10000);
+    for (int i = 0; i < 30000 && count_tasks() > 1; i++) usleep(10000);
     EXPECT(count_tasks() == 1, "hakmem's threads stay");
     int got = 0;
     EXPECT(sigwait(&blocked, &got) == 0 && got == signal, "signal %d", got);

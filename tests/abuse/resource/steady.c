@@ -183,14 +183,8 @@ static int start_churning(void) {
 
 /* The other threads rest, and what they had free goes back, which takes its time. */
 static void large_beside(void) {
-    enum { CALM_SLICES = 3 };
     start_churning();
     atomic_store(&resting, true);
-    for (int calm = 0; calm < CALM_SLICES;) { /* the case's bound of time is that of this */
-        supervised_forget();
-        use_blocks();
-        calm = count_memory_calls(NULL) == 0 ? calm + 1 : 0;
-    }
     large();
 }
 

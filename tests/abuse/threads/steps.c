@@ -467,6 +467,7 @@ static void on_timer(int signal, siginfo_t *info, void *context) {
 }
 
 static void run_timer(void) {
+    enum { ENOUGH = 10000 };
     static size_t *blocks[1000];
     const struct sigaction action = {.sa_sigaction = on_timer, .sa_flags = SA_SIGINFO};
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
@@ -477,13 +478,12 @@ static void run_timer(void) {
     expect(sigaction(SIGUSR1, &action, NULL) == 0 && timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "errno %d",
            errno);
     timer_settime(timer, 0, &every, NULL);
-    for (uint64_t end_ns = case_now_ns() + 5000000000u; case_now_ns() < end_ns;) {
+    while (atomic_load(&deeds_done) < ENOUGH) { /* the case's bound of time is that of this */
         for (int i = 0; i < 1000; i++) blocks[i] = sized_block(PROGRAM);
         for (int i = 0; i < 1000; i++) free_sized_block(blocks[i], PROGRAM);
     }
     timer_delete(timer);
     case_print(1, "%u signals, %u of them allocated", atomic_load(&signals), atomic_load(&deeds_done));
-    expect(atomic_load(&deeds_done) > 1000, "too few signals");
 }
 
 static const struct hak_case cases[] = {
