@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hakmem import catalogue, claims, cli, contest, ledger, native, peers, tree
 from hakmem.allocators import Allocator
@@ -141,6 +142,7 @@ def test_the_page_is_of_the_newest_record_that_may_be_cited(tmp_path: Path) -> N
 def test_one_command_makes_record_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    msgspec.json.Decoder(ledger.Record)  # looks its annotations up now, before datetime is another
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "contest.md").write_text(PAGE)
     monkeypatch.setattr(ledger, "folder", lambda: tmp_path / "evidence")
