@@ -318,7 +318,7 @@ def test_a_test_that_changes_the_tree_is_found(ready: None, monkeypatch: pytest.
 
 
 def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By labels of CTest's and marks of pytest's, which CMake and pytest refuse to misspell nowhere else."""
+    """By labels of CTest's and marks of pytest's."""
     asked: dict[str, list[tuple[str, str]]] = {}
     monkeypatch.setattr(environment, "install_laboratory", lambda requirements: None)
     monkeypatch.setattr(build, "whole", lambda preset, *targets: True)

@@ -15,6 +15,7 @@ from development.steps import LOGS, ROOT, Command, Stop, Tally
 
 WANTING = re.compile(r"not installed|Debian's package|apt-get install")  # a test was skipped for want of a package
 TIMES = ("<!-- times -->\n", "<!-- /times -->")  # in CONTRIBUTING.md, around the table
+MOST_GROUPS = 8  # of a run, those that take longest
 PYTHON = environment.VENV / "bin" / "python"
 
 
@@ -82,7 +83,7 @@ def _long(tally: Tally) -> None:
 GROUPS: dict[str, tuple[Callable[[Tally], None], Sequence[str], Sequence[str]]] = {
     "": (_quick, ["test"], []),
     "--forms": (_forms, ["test", "programs", "fleet", "lint", "cpython", "emulated"], ["browser"]),
-    "--long": (_long, ["test", "long"], ["programs"]),
+    "--long": (_long, ["test", "long", "cpython", "emulated"], ["programs"]),
 }
 
 
@@ -122,7 +123,7 @@ def _tree() -> str:
 
 def write_times() -> None:
     """The table of times in CONTRIBUTING.md, anew from what the last runs have left in build/logs."""
-    found = sorted(LOGS.glob("*-*.xml"), key=_order)
+    found = [path for group in ("quick", "forms", "long") for path in sorted(LOGS.glob(f"{group}-*.xml"))]
     if not found:
         raise Stop("build/logs has no results of tests: ./dev test leaves them there")
     rows = ["| run | group | tests | seconds |", "|---|---|--:|--:|"]
@@ -134,11 +135,3 @@ def write_times() -> None:
     head, begin, rest = page.read_text(encoding="utf-8").partition(TIMES[0])
     _, end, tail = rest.partition(TIMES[1])
     page.write_text(f"{head}{begin}" + "".join(f"{row}\n" for row in rows) + f"{end}{tail}", encoding="utf-8")
-
-
-MOST_GROUPS = 8  # of a run, those that take longest
-
-
-def _order(path: Path) -> tuple[int, str]:
-    kind = path.stem.partition("-")[0]
-    return ("quick", "forms", "long").index(kind) if kind in ("quick", "forms", "long") else 3, path.stem

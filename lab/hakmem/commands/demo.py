@@ -16,7 +16,7 @@ from hakmem.measure import Measurement, Variant
 METRICS = {"CPU time": "cpu_s", "peak memory": "peak_rss_bytes"}
 ALL_METRICS = {"wall time": "wall_s", **METRICS, "page faults": "minor_faults"}
 REST = "idle_bytes"
-FEW_ROUNDS = 6
+FEW_ROUNDS = statistics.minimum_rounds()  # for a ratio with an interval
 FEW = ("python3", "sqlite3"), ("gcc", "git")  # both, and the first of these that is there
 
 
@@ -162,15 +162,14 @@ def _ratio(pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
 
 def _verdicts(record: ledger.Record) -> list[str]:
     """A sentence for each program, and one for the service at rest."""
-    least = statistics.minimum_rounds()
-    if record.rounds < least:
-        return [f"No verdict: {words.few_rounds(record.rounds, least)}."]
+    if record.rounds < FEW_ROUNDS:
+        return [f"No verdict: {words.few_rounds(record.rounds, FEW_ROUNDS)}."]
     said: list[str] = []
     for case in record.cases:
         rest, rest_of_glibc = _pair(record, case, REST)
         if rest and rest_of_glibc:
             holds = f"hakmem holds {_median(rest, REST)}, glibc {_median(rest_of_glibc, REST)}"
-            doubt = "" if statistics.ratio(rest, rest_of_glibc).holds(1) is False else ", which may be chance"
+            doubt = ", which may be chance" if statistics.ratio(rest, rest_of_glibc).holds(1) else ""
             said.append(f"{case}: after {resting.REST_S:.0f} s of rest {holds}{doubt}.")
             continue
         time, peak = (_pair(record, case, metric) for metric in ("cpu_s", "peak_rss_bytes"))
