@@ -8,7 +8,6 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from development import build, environment, junit, lint, packages
 from development.steps import LOGS, ROOT, Command, Stop, Tally
