@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from development import build, environment, lint, packages, testing
-from development.steps import ROOT, Stop, Tally
+from development.steps import ROOT, Command, Stop, Tally
 
 HELP = """The one way to build, test and show hakmem, the same on a desk and in CI.
 
@@ -44,12 +45,15 @@ def execute(program: str | Path, *words: str) -> NoReturn:
 def demo(words: Sequence[str]) -> NoReturn:
     build.prepare()
     environment.install_laboratory(environment.BASE)
+    asked: Command = [environment.HAKMEM, "demo", *words, "--help"]  # tells of a wrong word, too, before anything is built
+    if subprocess.run(asked, stdout=subprocess.DEVNULL).returncode or "--help" in words:
+        execute(environment.HAKMEM, "demo", *words)
     build.programs(*build.PROGRAMS)
     execute(environment.HAKMEM, "demo", *words)
 
 
 def test(words: Sequence[str]) -> int:
-    if len(words) > 1 or "".join(words) not in testing.GROUPS:
+    if "".join(words) not in testing.GROUPS:
         raise Stop(f"test takes --forms or --long, or nothing; not {' '.join(words)}")
     return testing.run("".join(words))
 
@@ -169,6 +173,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 }
 
 
+MOST_WORDS = {"test": 1, "times": 0, "build": 1, "lint": 0, "fmt": 0, "clean": 0, "help": 0}  # after these commands
+
+
 def _interrupt(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
@@ -181,6 +188,8 @@ def main(words: Sequence[str]) -> int:
     try:
         if name not in COMMANDS:
             raise Stop(f"there is no {name}; try ./dev help")
+        if len(rest) > (most := MOST_WORDS.get(name, len(rest))):
+            raise Stop(f"{name} takes {'nothing more' if most == 0 else 'one word'}; not {' '.join(rest)}")
         if name != "help" and not os.access(ROOT, os.W_OK):
             raise Stop(f"you can't write in {ROOT}: work in a clone of your own")
         os.chdir(ROOT)

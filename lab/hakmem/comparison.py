@@ -209,7 +209,7 @@ def _report(
     short = "all" if record.size == "sanity" else ", ".join(record.short_cases)
     size = (f"Short runs (less than 1 s and 10 M operations), which show little: {short}.",) if short else ()
     cut = ("Fewer rounds than were asked for: whole ones only.",) if record.interrupted else ()
-    also = _callers(record)
+    also = of_environment(record)
     return Report(
         title=title,
         command=record.command,
@@ -227,7 +227,7 @@ def _report(
     )
 
 
-def _callers(record: Record) -> tuple[str, ...]:
+def of_environment(record: Record) -> tuple[str, ...]:
     """What the environment sets, and which variants set it for themselves: in the list of tunables the last one counts,
     any other setting is replaced."""
     said: list[str] = []

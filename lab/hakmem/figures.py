@@ -307,7 +307,7 @@ def _has_failed(record: Record, cell: Measured) -> bool:
 
 def provenance(record: Record) -> str:
     machine = record.machine
-    where = f"{machine.cpu}, {machine.cores} cores, kernel {machine.kernel}"
+    where = f"{machine.cpu}, {words.cores(machine)}, kernel {machine.kernel}"
     if record.machines:
         where = words.machines(record.machines.values())
     return f"{record.rounds} interleaved rounds on {record.date:%Y-%m-%d}; {where}"

@@ -368,7 +368,7 @@ def measure(
     that is lost is run again. So is one of which nothing succeeds, and its machine is left out. At least one variant of
     one case must succeed in one whole round, else LabError. Where no machine is left, or this one has no room left,
     whole rounds are kept, as they are when it is asked to end. Where that is in the first one, `keeps_parts` keeps the
-    cases that have run under all variants by then."""
+    cases that have run under all variants by then, or those of the warm-up if they are more."""
     result = Measurement(list(cases), list(variants), asked=rounds)
     result.hashes = {variant.name: variant.allocator.sha256() for variant in variants}
     result.samples = {case.name: {variant.name: [] for variant in variants} for case in cases}
@@ -377,6 +377,7 @@ def measure(
     unable: dict[str, list[Failure]] = {}  # machines on which nothing of a round has succeeded, with what failed
     latest: tuple[Done, list[Failure]] | None = None  # the last whole round, with what failed in it for the first time
     begun = counted = 0
+    parts: list[TurnInterrupted] = []  # what there is in place of a whole round
 
     def next_turn(name: str) -> Turn | None:
         nonlocal begun, counted
@@ -445,7 +446,9 @@ def measure(
         first = [one for one in done.outcome.failures if (one.case, one.variant) not in failed]
         failed.update((one.case, one.variant) for one in first)
         result.failures += first
-        if done.turn.round > 0:
+        if done.turn.round == 0:
+            parts.append(TurnInterrupted(done.turn, done.outcome))
+        else:
             latest = done, first
             for case_name, variant_name, sample in done.outcome.samples:
                 result.samples[case_name][variant_name].append(sample)
@@ -463,8 +466,11 @@ def measure(
             result.interrupted = HERE not in unable and result.rounds > 0
     except KeyboardInterrupt as end:
         result.interrupted = True
-        if keeps_parts and not result.rounds and isinstance(end, TurnInterrupted) and end.outcome.samples:
-            keep_part(end.turn, end.outcome)
+        if isinstance(end, TurnInterrupted):
+            parts.append(end)
+        most = max(parts, key=lambda part: len(part.outcome.samples), default=None)
+        if keeps_parts and not result.rounds and most and most.outcome.samples:
+            keep_part(most.turn, most.outcome)
     except OSError as error:
         if not result.rounds:
             raise

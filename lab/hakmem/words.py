@@ -85,16 +85,20 @@ def change(interval: Interval) -> str:
     return f"{estimate} % ({low} to {high} %)" if interval.is_bounded else f"{estimate} %"
 
 
+def cores(facts: Machine) -> str:
+    return f"{facts.cores} core{'s' if facts.cores != 1 else ''}"
+
+
 def machine(facts: Machine) -> str:
     """One line for the head of a table."""
     governor = f", governor {facts.governor}" if facts.governor else ""
     huge = f", THP {facts.transparent_hugepage}" if facts.transparent_hugepage else ""
-    return f"{facts.cpu}, {facts.cores} cores, Linux {facts.kernel}{governor}{huge}, load {facts.load[0]:.2f}"
+    return f"{facts.cpu}, {cores(facts)}, Linux {facts.kernel}{governor}{huge}, load {facts.load[0]:.2f}"
 
 
 def machines(facts: Iterable[Machine]) -> str:
     """As many of each processor."""
-    kinds = Counter(f"{one.cpu}, {one.cores} cores" for one in facts)
+    kinds = Counter(f"{one.cpu}, {cores(one)}" for one in facts)
     return f"{kinds.total()} machines: " + "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
+
+import pytest
 
 # Whoever starts the tests in the background of a shell has Ctrl-C ignored, by nohup the end of a terminal, and every
 # process below inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """pytest-xdist ends its workers without what Python does at its end, and folders for temporary files would stay."""
+    if hasattr(session.config, "workerinput"):
+        atexit._run_exitfuncs()

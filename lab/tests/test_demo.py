@@ -158,6 +158,25 @@ def test_ctrl_c_in_the_first_round_keeps_the_cases_that_are_finished() -> None:
     assert done.notes[0] == "interrupted in round 1: 1 of 2 cases were finished, once each"
 
 
+class EndsLater(Case):
+    """Not in its first runs."""
+
+    runs = 0
+
+    def run(self, variant: Variant) -> Sample:
+        self.runs += 1
+        return super().run(variant) if self.runs > len(VARIANTS) else Sample(VALUES, "same", full_size=True)
+
+
+@pytest.mark.parametrize("others", [[], ["zero"]])
+def test_ctrl_c_right_after_the_warm_up_keeps_the_warm_up(others: list[str]) -> None:
+    """The first round counts as soon as it has more."""
+    cases = [*map(Case, others), EndsLater("last", GLIBC.name)]
+    done = measure.measure(cases, VARIANTS, 6, keeps_parts=True)
+    assert done.notes[0] == f"interrupted in the warm-up: {len(cases)} of {len(cases)} cases were finished, once each"
+    assert done.interrupted and done.rounds == 1 and done.cases == cases
+
+
 def test_ctrl_c_before_any_case_is_finished_keeps_nothing() -> None:
     with pytest.raises(InterruptedEarly):
         measure.measure([Case("one", "hakmem")], VARIANTS, 6, keeps_parts=True)
@@ -214,3 +233,10 @@ def test_commands_that_need_more_than_the_demo_builds_say_so_first(
     monkeypatch.setattr(native, "checkout", lambda: tmp_path)
     done = CliRunner().invoke(cli.cli, words)
     assert str(done.exception).endswith("bench_replay is not there: to build it, type ./dev lab")
+
+
+@pytest.mark.skipif(programs.installed(programs.by_name("sqlite3")) is None, reason="sqlite3 is not installed")
+def test_settings_of_the_environment_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HAKMEM_THP", "off")
+    done = CliRunner().invoke(cli.cli, ["demo", "--check", "--only", "sqlite3"])
+    assert "\nSet for all runs by the environment: HAKMEM_THP=off\n" in done.output and done.exit_code == 0

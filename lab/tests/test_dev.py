@@ -25,7 +25,7 @@ POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 @pytest.fixture(autouse=True)
 def logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Steps run in a folder of the test's, and leave their logs there."""
-    for module in (steps, packages, environment, testing):
+    for module in (steps, packages, environment, build, testing):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     for module in (steps, testing):
         monkeypatch.setattr(module, "LOGS", tmp_path / "logs")
@@ -59,6 +59,15 @@ def test_what_it_does_not_know_is_a_line(capsys: pytest.CaptureFixture[str]) -> 
     assert dev.main(["nosuch"]) == 2 and capsys.readouterr().err == "dev: there is no nosuch; try ./dev help\n"
     assert dev.main(["test", "--short"]) == 2
     assert capsys.readouterr().err == "dev: test takes --forms or --long, or nothing; not --short\n"
+    for words in (["lint", "--foo"], ["help", "x"], ["clean", "build"], ["test", "--forms", "--long"]):
+        assert dev.main(words) == 2
+        assert re.fullmatch(r"dev: \w+ takes (nothing more|one word); not .+\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("name", "value"), [("PYTHONSAFEPATH", "1"), ("PYTHONHOME", "/nosuch")])
+def test_settings_of_python_s_do_not_keep_it_from_starting(name: str, value: str) -> None:
+    done = subprocess.run([ROOT / "dev", "help"], env={**os.environ, name: value}, capture_output=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_without_python_the_line_to_type_has_all_packages(tmp_path: Path) -> None:
@@ -75,6 +84,32 @@ def test_without_python_the_line_to_type_has_all_packages(tmp_path: Path) -> Non
     typed, _, names = line.partition(" --no-install-recommends ")
     assert typed == "dev: packages are missing; type: sudo apt-get update && sudo apt-get install -y"
     assert {"python3", "gcc", "ninja-build", "libcmocka-dev", "valgrind"} <= set(names.split())
+
+
+# ---- Clones that move ------------------------------------------------------------------------------------------------
+
+
+def test_a_build_of_another_folder_is_taken_away(tmp_path: Path) -> None:
+    cache = tmp_path / "build" / "release" / "CMakeCache.txt"
+    cache.parent.mkdir(parents=True)
+    for home, stays in ((tmp_path, True), (f"{tmp_path}/old", False)):
+        cache.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
+        build._expect_here("release")
+        assert cache.exists() is stays
+    build._expect_here("release")
+
+
+def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    pip = tmp_path / ".venv" / "bin" / "pip"
+    environment.make()
+    assert pip.exists()
+    before = pip.stat().st_mtime_ns
+    environment.make()
+    assert pip.stat().st_mtime_ns == before
+    pip.write_text(pip.read_text().replace(str(tmp_path), "/old"))
+    environment.make()
+    assert str(tmp_path) in pip.read_text()
 
 
 # ---- Packages --------------------------------------------------------------------------------------------------------

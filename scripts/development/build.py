@@ -46,7 +46,15 @@ def programs(*targets: str) -> None:
         raise Stop("the build has failed")
 
 
+def _expect_here(preset: str) -> None:
+    """A clone that was moved or copied is built anew: CMake refuses a build of another folder."""
+    cache = ROOT / "build" / preset / "CMakeCache.txt"
+    if cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text(encoding="utf-8"):
+        shutil.rmtree(cache.parent)
+
+
 def _build(preset: str, definitions: Sequence[str], targets: Sequence[str]) -> bool:
+    _expect_here(preset)
     cmake = tool("cmake")
     configure: Command = [cmake, "--preset", preset, *definitions]
     wanted = ["--target", *targets] if targets else []

@@ -15,8 +15,16 @@ BASE, ALL = "requirements.txt", "requirements-all.txt"  # in lab/: what most com
 
 
 def make() -> None:
-    if not (VENV / "bin" / "pip").exists() and not step("python3 -m venv", ["python3", "-m", "venv", VENV]):
+    if not _is_here() and not step("python3 -m venv", ["python3", "-m", "venv", "--clear", VENV]):
         raise Stop("there is no Python environment in .venv, and none can be made")
+
+
+def _is_here() -> bool:
+    """Its programs begin with its path: in a clone that was moved or copied they run those of the old one."""
+    try:
+        return f"{VENV}/bin/python" in (VENV / "bin" / "pip").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def pip(title: str, *words: str | Path) -> None:
@@ -36,7 +44,7 @@ def install_laboratory(requirements: str) -> None:
     """`.venv/bin/hakmem` runs the laboratory of this tree, with the library that was built last."""
     stamps = {name: VENV / f"made-of-{name}" for name in {requirements, ALL}}
     said = {name: path.read_text(encoding="utf-8") for name, path in stamps.items() if path.is_file()}
-    if HAKMEM.exists() and any(text == _made_of(name) for name, text in said.items()):
+    if HAKMEM.exists() and _is_here() and any(text == _made_of(name) for name, text in said.items()):
         return
     pip("pip install (laboratory)", "-r", f"lab/{requirements}")
     options = ("--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false")

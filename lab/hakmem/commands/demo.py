@@ -8,7 +8,20 @@ from pathlib import Path
 
 import click
 
-from hakmem import allocators, files, ledger, machine, measure, native, programs, progress, resting, statistics, words
+from hakmem import (
+    allocators,
+    comparison,
+    files,
+    ledger,
+    machine,
+    measure,
+    native,
+    programs,
+    progress,
+    resting,
+    statistics,
+    words,
+)
 from hakmem.errors import InterruptedEarly
 from hakmem.finite import WholeRange
 from hakmem.measure import Measurement, Variant
@@ -57,6 +70,8 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     record = ledger.from_measurement(done, "demo", start=start, warmup=warmup)
     if json_file:
         files.write(json_file, ledger.dump(record))
+    for note in comparison.of_environment(record):
+        print(f"{note}\n", file=said)
     if not check:
         print(_table(record, METRICS if is_short else ALL_METRICS) + ("" if is_short else "\n"), file=said)
     if is_short:
