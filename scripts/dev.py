@@ -45,7 +45,7 @@ def execute(program: str | Path, *words: str) -> NoReturn:
 def demo(words: Sequence[str]) -> NoReturn:
     build.prepare()
     environment.install_laboratory(environment.BASE)
-    asked: Command = [environment.HAKMEM, "demo", *words, "--help"]  # tells of a wrong word, too, before anything is built
+    asked: Command = [environment.HAKMEM, "demo", *words, "--help"]  # tells of a wrong word before anything is built
     if subprocess.run(asked, stdout=subprocess.DEVNULL).returncode or "--help" in words:
         execute(environment.HAKMEM, "demo", *words)
     build.programs(*build.PROGRAMS)
