@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dev
@@ -231,20 +233,73 @@ def test_a_step_that_fails_shows_the_end_of_its_output(logs: Path, capsys: pytes
     assert not steps.step("no such", ["./nosuch"]) and "./nosuch: No such file" in capsys.readouterr().out
 
 
-def test_who_ends_a_step_ends_all_that_it_has_started(logs: Path) -> None:
+def has_ended(pid: str) -> bool:
+    """Within a minute."""
+    status = Path(f"/proc/{pid.strip()}/stat")
+    deadline = time.monotonic() + 60
+    while status.exists() and " Z " not in status.read_text():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, dev._interrupt)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_who_ends_a_step_ends_all_that_it_has_started(logs: Path, interrupts: None) -> None:
     started = logs.parent / "started"
     words = ["sh", "-c", f"sleep 100 & echo $! >{started}; sleep 1; kill -TERM {os.getpid()}; wait"]
-    before = signal.signal(signal.SIGTERM, dev._interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            steps.step("it is ended", words)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    status = Path(f"/proc/{started.read_text().strip()}/stat")
-    deadline = time.monotonic() + 60
-    while status.exists() and " Z " not in status.read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert time.monotonic() < deadline
+    with pytest.raises(KeyboardInterrupt):
+        steps.step("it is ended", words)
+    assert has_ended(started.read_text())
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_so_does_who_can_write_no_more(
+    logs: Path, interrupts: None, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    """A pipe whose reader has been ended by the same Ctrl-C, or a terminal that was closed."""
+    started = logs.parent / "started"
+    ends = "" if is_terminal else f"kill -TERM {os.getpid()}; "
+    reader, writer = os.pipe()
+    os.close(reader)
+    out = open(writer, "w")
+    out.isatty = lambda: is_terminal  # type: ignore[method-assign]
+    words = ["sh", "-c", f"sleep 100 & echo $! >{started}; sleep 1; {ends}wait"]
+    told = print
+
+    def begins(*words: object, **more: object) -> None:
+        if not str(words[0]).startswith("it is ended"):  # the line's beginning, which was written before
+            told(*words, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(steps, "print", begins, raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(BrokenPipeError if is_terminal else KeyboardInterrupt):
+        steps.step("it is ended", words)
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+        out.close()
+    assert has_ended(started.read_text())
+
+
+def test_what_only_root_can_end_is_waited_for(
+    logs: Path, interrupts: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As sudo's apt-get, which leaves half of a package when it is ended."""
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        steps.step("apt-get update", ["sh", "-c", f"sleep 1; kill -TERM {os.getpid()}; sleep 1; touch finished"])
+    assert (logs.parent / "finished").exists()
+    assert "\napt-get update runs as root and goes on: waiting for its end\n" in capsys.readouterr().out
 
 
 def test_what_can_not_be_written_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,6 +363,17 @@ def test_a_command_that_fails_without_a_test_to_blame_has_failed(tmp_path: Path)
     results.write_text(CTEST)
     tally.tests("test release", ["false"], results)
     assert (tally.passed, tally.failed, tally.executed) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("left", ["", "<testsuites></testsuites>", CTEST[:200]])
+def test_a_suite_that_ends_well_without_results_has_failed(
+    logs: Path, capsys: pytest.CaptureFixture[str], left: str
+) -> None:
+    results = logs.parent / "results.xml"
+    tally = Tally()
+    tally.tests("test release", ["sh", "-c", f"printf '%s' '{left}' >{results}" if left else "true"], results)
+    assert (tally.passed, tally.failed, tally.executed) == (0, 1, 0)
+    assert capsys.readouterr().out.endswith("\ntest release has left no results in results.xml\n")
 
 
 # ---- Groups ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ class Case:
 
 
 def read(path: Path) -> list[Case]:
-    """An empty list where there is no such file, or only a part of one: the command that writes it has failed."""
+    """An empty list where there is no such file, or only a part of one."""
     try:
         root = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -63,17 +64,30 @@ def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
         log.write(f"{command[0]}: {error.strerror}\n")
         log.flush()
         return False
-    while True:
-        try:
-            return child.wait(timeout=1) == 0
-        except subprocess.TimeoutExpired:
-            if sys.stdout.isatty():
-                print(f"\r{title:28}{time.monotonic() - begin:5.0f} s", end="", flush=True)
-        except BaseException:
-            print(flush=True)
-            os.killpg(child.pid, signal.SIGTERM)
-            child.wait()
-            raise
+    try:
+        while True:
+            try:
+                return child.wait(timeout=1) == 0
+            except subprocess.TimeoutExpired:
+                if sys.stdout.isatty():
+                    print(f"\r{title:28}{time.monotonic() - begin:5.0f} s", end="", flush=True)
+    except BaseException:
+        _end(child, title)
+        raise
+
+
+def _end(child: subprocess.Popen[bytes], title: str) -> None:
+    """With all that it has started, before anything is told: who reads that may have been ended, too."""
+    said = "\n"
+    try:
+        os.killpg(child.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        said = f"\n{title} runs as root and goes on: waiting for its end\n"
+    with contextlib.suppress(OSError):
+        print(said, end="", flush=True)
+    child.wait()
 
 
 @dataclass
@@ -102,4 +116,6 @@ class Tally:
         self.skipped += skipped
         self.passed += len(cases) - failed - len(skipped)
         self.executed += len(cases) - len(skipped)
-        self.failed += failed or not good  # it may fail without a test to blame
+        self.failed += failed or not (good and cases)  # it may fail without a test to blame
+        if good and not cases:
+            print(f"{title} has left no results in {results.relative_to(ROOT)}")
