@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from development import build, environment, lint, packages, testing
+from development import build, environment, lint, packages, steps, testing
 from development.steps import ROOT, Command, Stop, Tally
 
 HELP = """The one way to build, test and show hakmem, the same on a desk and in CI.
@@ -32,9 +34,10 @@ HELP = """The one way to build, test and show hakmem, the same on a desk and in 
   ./dev help                   this
 
 It installs what is missing with apt, as root or by sudo without a password; else it says what to type. It owns
-build/, with the output of every step in build/logs/, and .venv/. `test` ends with the tests that were skipped; with
-CI=true, a test that was skipped for want of a package has failed. Exit status: 1 for a failure, 2 where something is
-missing, 130 for Ctrl-C."""
+build/, with the output of every step in build/logs/, and .venv/. One waits for another in the same clone. What demo,
+bench and lab start runs in the folder that you are in, and has standard output to itself. `test` ends with the tests
+that were skipped; with CI=true, a test that was skipped for want of a package has failed. Exit status: 1 for a failure,
+2 where something is missing, 130 for Ctrl-C."""
 
 
 def execute(program: str | Path, *words: str) -> NoReturn:
@@ -42,13 +45,14 @@ def execute(program: str | Path, *words: str) -> NoReturn:
     os.execv(program, [str(program), *words])
 
 
-def demo(words: Sequence[str]) -> NoReturn:
+def demo(words: Sequence[str]) -> int:
     build.prepare()
     environment.install_laboratory(environment.BASE)
     asked: Command = [environment.HAKMEM, "demo", *words, "--help"]  # tells of a wrong word before anything is built
     if subprocess.run(asked, stdout=subprocess.DEVNULL).returncode or "--help" in words:
         execute(environment.HAKMEM, "demo", *words)
-    build.programs(*build.PROGRAMS)
+    if not build.programs(*build.PROGRAMS):
+        return 1
     execute(environment.HAKMEM, "demo", *words)
 
 
@@ -79,29 +83,32 @@ def lint_all(words: Sequence[str]) -> int:
     return 1 if tally.failed else 0
 
 
-def fmt(words: Sequence[str]) -> None:
+def fmt(words: Sequence[str]) -> int:
     build.prepare()
-    lint.format_sources()
+    return 0 if lint.format_sources() else 1
 
 
-def laboratory(*words: str) -> None:
+def laboratory(*words: str) -> int:
     """Builds all that its commands run, and runs it with these words, if there are any."""
     build.prepare()
     environment.install_laboratory(environment.ALL)
-    build.programs(*build.EVERYTHING)
+    if not build.programs(*build.EVERYTHING):
+        return 1
     if words:
         execute(environment.HAKMEM, *words)
+    return 0
 
 
-def bench(words: Sequence[str]) -> None:
-    laboratory("bench", *words)
+def bench(words: Sequence[str]) -> int:
+    return laboratory("bench", *words)
 
 
-def lab(words: Sequence[str]) -> None:
-    laboratory(*words)
+def lab(words: Sequence[str]) -> int:
+    return laboratory(*words)
 
 
 def fuzz(words: Sequence[str]) -> int:
+    os.chdir(ROOT)
     os.environ |= {"HAKMEM_BACKGROUND": "0", "HAKMEM_CTL": "0"}  # a program of calls is to repeat
     if words[:1] == ["afl"]:
         build.prepare("test", "afl")
@@ -174,38 +181,70 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 MOST_WORDS = {"test": 1, "times": 0, "build": 1, "lint": 0, "fmt": 0, "clean": 0, "help": 0}  # after these commands
+LABORATORY = ("demo", "bench", "lab")  # what is told before these goes to standard error: their output is hakmem's
+ASK_HELP = {"-h", "--help"}
 
 
 def _interrupt(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Two of them would build the same files. The lock ends at the latest where the process becomes another program."""
+    if name == "help" or steps.ALONE in os.environ:
+        yield
+        return
+    (ROOT / "build").mkdir(exist_ok=True)
+    with open(ROOT / "build" / "lock", "ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("dev: another ./dev is at work in this clone: waiting for its end", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    if name in ASK_HELP or name in MOST_WORDS and ASK_HELP.intersection(words):
+        name, words = "help", []
+    if name not in COMMANDS:
+        raise Stop(f"there is no {name}; try ./dev help")
+    if len(words) > (most := MOST_WORDS.get(name, len(words))):
+        raise Stop(f"{name} takes {'nothing more' if most == 0 else 'one word'}; not {' '.join(words)}")
+    if name != "help" and not os.access(ROOT, os.W_OK):
+        raise Stop(f"you can't write in {ROOT}: work in a clone of your own")
+    with _alone(name), contextlib.redirect_stdout(sys.stderr if name in LABORATORY else sys.stdout):
+        return COMMANDS[name](words) or 0
+
+
 def main(words: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     name, *rest = words or ["help"]
-    name = {"-h": "help", "--help": "help"}.get(name, name)
     try:
-        if name not in COMMANDS:
-            raise Stop(f"there is no {name}; try ./dev help")
-        if len(rest) > (most := MOST_WORDS.get(name, len(rest))):
-            raise Stop(f"{name} takes {'nothing more' if most == 0 else 'one word'}; not {' '.join(rest)}")
-        if name != "help" and not os.access(ROOT, os.W_OK):
-            raise Stop(f"you can't write in {ROOT}: work in a clone of your own")
-        os.chdir(ROOT)
-        return COMMANDS[name](rest) or 0
+        status = _run(name, rest)
+        sys.stdout.flush()
     except Stop as stop:
         print(f"dev: {stop}", file=sys.stderr)
-        return 2
+        status = 2
     except KeyboardInterrupt:
-        return 130
+        status = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who has read the output has enough of it
-        return 1
+        status = 1  # who has read the output has enough of it
     except OSError as error:
-        print(f"dev: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+        print(f"dev: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        status = 2
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain at its end
+    return status
 
 
 if __name__ == "__main__":
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    if sys.stdout is None:
+        print("dev: standard output is closed", file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(sys.argv[1:]))

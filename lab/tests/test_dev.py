@@ -27,7 +27,7 @@ POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 @pytest.fixture(autouse=True)
 def logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Steps run in a folder of the test's, and leave their logs there."""
-    for module in (steps, packages, environment, build, testing):
+    for module in (dev, steps, packages, environment, build, testing):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     for module in (steps, testing):
         monkeypatch.setattr(module, "LOGS", tmp_path / "logs")
@@ -66,26 +66,118 @@ def test_what_it_does_not_know_is_a_line(capsys: pytest.CaptureFixture[str]) -> 
         assert re.fullmatch(r"dev: \w+ takes (nothing more|one word); not .+\n", capsys.readouterr().err)
 
 
+def test_help_is_shown_after_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["clean", "--help"], ["test", "-h"], ["-h"], []):
+        assert dev.main(words) == 0 and capsys.readouterr().out == f"{dev.HELP}\n"
+
+
 @pytest.mark.parametrize(("name", "value"), [("PYTHONSAFEPATH", "1"), ("PYTHONHOME", "/nosuch")])
 def test_settings_of_python_s_do_not_keep_it_from_starting(name: str, value: str) -> None:
     done = subprocess.run([ROOT / "dev", "help"], env={**os.environ, name: value}, capture_output=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def copied(tmp_path: Path, *tools: str) -> list[Path]:
+    """The command ./dev for a system that has these tools only: /usr/bin is empty there."""
+    (tmp_path / "tools").mkdir()
+    for tool in ("dirname", "readlink", "sh", *tools):
+        (tmp_path / "tools" / tool).symlink_to(shutil.which(tool) or "/bin/true")
+    (tmp_path / "system").mkdir()
+    script = tmp_path / "clone" / "dev"
+    (script.parent / "scripts" / "development").mkdir(parents=True)
+    shutil.copy(packages.TABLE, script.parent / "scripts" / "development")
+    (script.parent / "scripts" / "dev.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    script.write_text((ROOT / "dev").read_text().replace("/usr/bin", str(tmp_path / "system")))
+    return [tmp_path / "tools" / "sh", script]
+
+
+def begun(command: Sequence[str | Path], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    paths = {"PATH": str(tmp_path / "tools"), "CDPATH": str(tmp_path / "clone")}
+    return subprocess.run(command, env=paths, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+
+
 def test_without_python_the_line_to_type_has_all_packages(tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for tool in ("apt-get", "dirname", "sed", "sh", "tr"):
-        (tools / tool).symlink_to(shutil.which(tool) or "/bin/true")
-    (tools / "id").write_text("#!/bin/sh\necho 65534\n")
-    (tools / "id").chmod(0o755)
-    command = [tools / "sh", ROOT / "dev", "test"]
-    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=600)
+    command = copied(tmp_path, "apt-get", "sed", "tr")
+    (tmp_path / "tools" / "id").write_text("#!/bin/sh\necho 65534\n")
+    (tmp_path / "tools" / "id").chmod(0o755)
+    done = begun([*command, "test"], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     typed, _, names = line.partition(" --no-install-recommends ")
     assert typed == "dev: packages are missing; type: sudo apt-get update && sudo apt-get install -y"
     assert {"python3", "gcc", "ninja-build", "libcmocka-dev", "valgrind"} <= set(names.split())
+
+
+def test_the_system_s_python_stands_in_for_one_that_is_too_old(tmp_path: Path) -> None:
+    command = copied(tmp_path)
+    (tmp_path / "tools" / "python3").symlink_to("/bin/false")
+    assert begun([*command, "build"], tmp_path).stderr.startswith("dev: python3 is older than 3.10")
+    (tmp_path / "system" / "python3").symlink_to(sys.executable)
+    assert begun([*command, "build"], tmp_path).stdout == "['build']\n"
+
+
+def test_a_link_to_it_will_do(tmp_path: Path) -> None:
+    """Wherever one is, and whatever CDPATH says."""
+    shell, script = copied(tmp_path)
+    (tmp_path / "tools" / "python3").symlink_to(sys.executable)
+    (tmp_path / "link").symlink_to(script)
+    for name in ("link", "clone/dev", script):
+        done = begun([shell, name, "help"], tmp_path)
+        assert (done.stdout, done.stderr) == ("['help']\n", "")
+
+
+# ---- One beside another ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """One in which `build` ends when the file `end` is there."""
+    shutil.copy(ROOT / "dev", tmp_path)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "scripts" / "dev.py"
+    waits = ["sh", "-c", "until [ -e end ]; do sleep 0.01; done"]
+    parts = ("build.prepare = lambda *groups: None", f"build.whole = lambda preset: steps.step(preset, {waits})")
+    script.write_text(script.read_text().replace("\nHELP =", "\n".join(["", *parts, "", "HELP ="]), 1))
+    return tmp_path
+
+
+def start(clone: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [clone / "dev", *words], stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
+    )
+
+
+def test_one_waits_for_another(clone: Path) -> None:
+    """But one that another has started does not."""
+    with start(clone, "build", "first") as first:
+        assert first.stdout and first.stdout.read(5) == "first"
+        with start(clone, "build", "second") as second:
+            assert second.stderr
+            assert second.stderr.readline() == "dev: another ./dev is at work in this clone: waiting for its end\n"
+            with start(clone, "build", "inner", **{steps.ALONE: "1"}) as inner:
+                assert inner.stdout and inner.stdout.read(5) == "inner" and second.poll() is None
+                (clone / "end").touch()
+                assert second.stdout and "ok" in second.stdout.read()
+    assert (first.returncode, second.returncode, inner.returncode) == (0, 0, 0)
+
+
+def test_ctrl_c_is_told_by_the_status_whoever_reads(clone: Path) -> None:
+    with start(clone, "build", "first") as child:
+        assert child.stdout and child.stdout.read(5) == "first"
+        child.stdout.close()
+        child.send_signal(signal.SIGINT)
+        assert child.stderr and child.stderr.read() == ""
+    assert child.returncode == 130
+
+
+@pytest.mark.parametrize(("closed", "status"), [("1", 2), ("2", 0)])
+def test_what_is_closed_is_no_error_of_its_own(closed: str, status: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {ROOT}/dev help {closed}>&-"], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == status
+    assert done.stderr == ("dev: standard output is closed\n" if status else "")
 
 
 # ---- Clones that move ------------------------------------------------------------------------------------------------
@@ -304,10 +396,50 @@ def test_what_only_root_can_end_is_waited_for(
 
 def test_what_can_not_be_written_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(words: Sequence[str]) -> None:
-        raise PermissionError(13, "Permission denied", "build/logs/x.log")
+        raise errors.pop(0)
 
+    errors = [PermissionError(13, "Permission denied", "build/logs/x.log"), OSError(28, "No space left on device")]
     monkeypatch.setitem(dev.COMMANDS, "clean", refuse)
     assert dev.main(["clean"]) == 2 and capsys.readouterr().err == "dev: build/logs/x.log: Permission denied\n"
+    assert dev.main(["clean"]) == 2 and capsys.readouterr().err == "dev: No space left on device\n"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, logs: Path) -> list[str]:
+    """Builds that do nothing, in place of all that is installed and built; what is started is a line of the list."""
+    started: list[str] = []
+
+    def execute(program: str | Path, *words: str) -> None:
+        started.append(f"{os.getcwd()}: {' '.join(words)}")
+
+    monkeypatch.setattr(build, "prepare", lambda *groups: None)
+    monkeypatch.setattr(environment, "install_laboratory", lambda requirements: None)
+    monkeypatch.setattr(environment, "HAKMEM", shutil.which("true"))
+    monkeypatch.setattr(build, "_build", lambda preset, definitions, targets: steps.step("build", ["true"]))
+    monkeypatch.setattr(dev, "execute", execute)
+    return started
+
+
+def test_the_laboratory_has_the_output_and_the_folder_of_who_calls_it(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    for words in (["demo", "--json", "-"], ["bench", "larson"], ["lab", "health"]):
+        dev.main(words)
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.startswith("build  ") and said.err.endswith("ok\n")
+        assert made.pop() == f"{tmp_path}/other: {' '.join(words).removeprefix('lab ')}"
+    assert dev.main(["build"]) == 0 and capsys.readouterr().out.startswith("build  ")
+
+
+def test_a_build_that_fails_is_a_failure(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is missing."""
+    monkeypatch.setattr(build, "_build", lambda *words: False)
+    for name in ("demo", "bench", "lab", "build"):
+        assert dev.main([name]) == 1
+    monkeypatch.setattr(dev.lint, "clang_format", lambda: "false")
+    assert dev.main(["fmt"]) == 1 and not made
 
 
 CTEST = """<testsuite tests="4">

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from development import environment, packages
-from development.steps import ROOT, Command, Stop, step
+from development.steps import ROOT, Command, step
 
 LEAST = (3, 25)  # CMake's version
 JOBS = len(os.sched_getaffinity(0))
@@ -38,12 +38,11 @@ def whole(preset: str, *targets: str) -> bool:
     return _build(preset, ["-DHAK_TESTS=ON", "-DHAK_LAB=OFF"] if preset == "release" else [], targets)
 
 
-def programs(*targets: str) -> None:
+def programs(*targets: str) -> bool:
     """Some targets of the release build, which need none of the tests' packages. A build with tests keeps them."""
     cache = ROOT / "build" / "release" / "CMakeCache.txt"
     has_tests = cache.is_file() and "HAK_TESTS:BOOL=ON" in cache.read_text(encoding="utf-8")
-    if not _build("release", [] if has_tests else ["-DHAK_TESTS=OFF", "-DHAK_LAB=ON"], targets):
-        raise Stop("the build has failed")
+    return _build("release", [] if has_tests else ["-DHAK_TESTS=OFF", "-DHAK_LAB=ON"], targets)
 
 
 def _expect_here(preset: str) -> None:

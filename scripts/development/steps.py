@@ -18,6 +18,7 @@ from development import junit
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "logs"
+ALONE = "DEV_IS_ALONE"  # in the environment of a ./dev that another one has started, and waits for
 TAIL = 80  # lines of its output that a failed step shows
 QUIET = re.compile(r"^ *[0-9]+/[0-9]+ .* Passed |^ *Start +[0-9]+: |^[^ ]*/(cc|c\+\+|clang[^ ]*) -")  # but for these
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from development import build, environment, junit, lint, packages
-from development.steps import LOGS, ROOT, Command, Stop, Tally
+from development.steps import ALONE, LOGS, ROOT, Command, Stop, Tally
 
 WANTING = re.compile(r"not installed|Debian's package|apt-get install")  # a test was skipped for want of a package
 TIMES = ("<!-- times -->\n", "<!-- /times -->")  # in CONTRIBUTING.md, around the table
@@ -75,7 +75,7 @@ def _long(tally: Tally) -> None:
             _ctest(tally, preset, "long", ["-L", "^long$"])
     _pytest(tally, "long", "long")
     for kind in packages.KINDS:
-        tally.check(f"package {kind}", ["./dev", "package", kind])
+        tally.check(f"package {kind}", ["env", f"{ALONE}=1", "./dev", "package", kind])
 
 
 # By the option that asks for it: what it runs, the packages that it needs, and those without which it skips tests.
