@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import dev
@@ -544,10 +544,45 @@ def test_in_ci_a_missing_package_is_a_failure(ready: None, monkeypatch: pytest.M
     assert run(monkeypatch, Tally(passed=1, executed=1, skipped=wanting)) == 1
 
 
-def test_a_test_that_changes_the_tree_is_found(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = iter(["", " M src/hakmem.c\n"])
-    monkeypatch.setattr(testing, "_tree", lambda: next(states, " M src/hakmem.c\n"))
-    assert run(monkeypatch, Tally(passed=1, executed=1)) == 1
+def git(folder: Path, *words: str) -> None:
+    own = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+    subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed (Debian's package git)")
+def test_a_test_that_changes_the_tree_is_found(
+    ready: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever had been changed before. A commit is nobody's fault but the developer's."""
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text("logs\n")
+    for name in ("one", "two", "three"):
+        (tmp_path / name).write_text("old\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "all")
+    for name in ("one", "two", "new"):
+        (tmp_path / name).write_text("edited\n")
+
+    def said(work: Callable[[], object]) -> list[str]:
+        def whole(tally: Tally) -> None:
+            tally.passed = tally.executed = 1
+            work()
+
+        monkeypatch.setitem(testing.GROUPS, "", (whole, [], []))
+        status = testing.run("")
+        (*lines, _, _) = capsys.readouterr().out.splitlines()
+        assert status == bool(lines)
+        return lines
+
+    told = "The tests have changed the tree:"
+    assert not said(lambda: None)
+    assert said(lambda: (tmp_path / "one").write_text("again\n")) == [told, "    one"]
+    assert said(lambda: (tmp_path / "new").write_text("again\n")) == [told, "    new"]
+    assert said(lambda: (tmp_path / "more").write_text("")) == [told, "    more"]
+    assert said(lambda: (tmp_path / "three").unlink()) == [told, "    three"]
+    assert said(lambda: (tmp_path / "two").chmod(0o755)) == [told, "    two"]
+    assert said(lambda: git(tmp_path, "checkout", "two")) == [told, "    two"]
+    assert not said(lambda: git(tmp_path, "commit", "-qam", "more"))
 
 
 def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,14 +612,31 @@ def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.Mon
 
 def test_times_are_written_into_their_table(logs: Path) -> None:
     page = logs.parent / "CONTRIBUTING.md"
-    page.write_text(f"before\n{testing.TIMES[0]}old\n{testing.TIMES[1]}\nafter\n")
+    table = "| run | group | tests | seconds |\n|---|---|--:|--:|\n"
+    kept = "| quick-laboratory | a | 1 | 1 |\n| long-release | a | 1 | 1 |\n"
+    page.write_text(
+        f"before\n{testing.TIMES[0]}{table}{kept}| quick-release | old | 1 | 1 |\n{testing.TIMES[1]}\nafter\n"
+    )
     with pytest.raises(Stop, match="no results of tests"):
         testing.write_times()
     logs.mkdir()
     (logs / "quick-release.xml").write_text(CTEST)
     (logs / "forms-laboratory.xml").write_text(PYTEST)
+    (logs / "long-release.xml").write_text(PYTEST[:100])
     testing.write_times()
-    rows = [line for line in page.read_text().splitlines() if line.startswith("| quick") or line.startswith("| forms")]
-    assert rows[0] == "| quick-release | unit | 2 | 2 |" and rows[-1].startswith("| forms-laboratory | lab.tests.test_")
-    assert page.read_text().startswith("before\n") and page.read_text().endswith("\nafter\n")
-    assert "old" not in page.read_text()
+    assert page.read_text().startswith(f"before\n{testing.TIMES[0]}{table}| quick-laboratory | a | 1 | 1 |\n")
+    assert page.read_text().endswith(f"\n| long-release | a | 1 | 1 |\n{testing.TIMES[1]}\nafter\n")
+    runs = re.findall(r"^\| (\w+-\w+) ", page.read_text(), re.MULTILINE)
+    assert list(dict.fromkeys(runs)) == ["quick-laboratory", "quick-release", "forms-laboratory", "long-release"]
+    assert "\n| quick-release | unit | 2 | 2 |\n" in page.read_text() and "old" not in page.read_text()
+
+
+@pytest.mark.parametrize("marks", ["", testing.TIMES[0]])
+def test_a_page_without_a_table_of_times_stays(logs: Path, marks: str) -> None:
+    page = logs.parent / "CONTRIBUTING.md"
+    page.write_text(f"before\n{marks}after\n")
+    logs.mkdir()
+    (logs / "quick-release.xml").write_text(CTEST)
+    with pytest.raises(Stop, match="has no lines <!-- times --> and <!-- /times -->: nothing was written"):
+        testing.write_times()
+    assert page.read_text() == f"before\n{marks}after\n"

@@ -3,11 +3,12 @@ CTest's, by a mark of pytest's. No test is chosen by chance or by what has chang
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from development import build, environment, junit, lint, packages
 from development.steps import ALONE, LOGS, ROOT, Command, Stop, Tally
@@ -92,11 +93,11 @@ def run(option: str) -> int:
     work, needed, wanted = GROUPS[option]
     build.prepare(*needed)
     packages.try_to_install(wanted)
-    before, tally = _tree(), Tally()
+    commit, before, tally = _git("rev-parse", "HEAD").strip(), _tree(), Tally()
     work(tally)
-    if _tree() != before:
+    if changed := _changed(commit, before):
         tally.failed += 1
-        print(f"The tests have changed the tree:\n{_tree()}")
+        print("\n    ".join(["The tests have changed the tree:", *changed]))
     if not tally.executed:
         tally.failed += 1
         print("No test ran.")
@@ -112,25 +113,48 @@ def run(option: str) -> int:
     return 1 if tally.failed else 0
 
 
-def _tree() -> str:
-    """What git says has changed; nothing where there is no git."""
+def _git(*words: str) -> str:
+    """What it says; nothing where there is no git."""
     try:
-        return subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout
     except OSError:
         return ""
 
 
+def _tree() -> dict[str, str]:
+    """Files that git has or would take, each with its mode and a hash of what it holds."""
+    names = re.findall("[^\0]+", _git("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
+    files = {name: ROOT / name for name in names if (ROOT / name).is_file()}
+    return {
+        name: f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files.items()
+    }
+
+
+def _changed(commit: str, before: Mapping[str, str]) -> list[str]:
+    """Files that differ from before, but for those that somebody has committed meanwhile."""
+    after = _tree()
+    committed = re.findall("[^\0]+", _git("diff", "--name-only", "-z", commit, "HEAD"))
+    return sorted(name for name in {*before, *after}.difference(committed) if before.get(name) != after.get(name))
+
+
 def write_times() -> None:
-    """The table of times in CONTRIBUTING.md, anew from what the last runs have left in build/logs."""
-    found = [path for group in ("quick", "forms", "long") for path in sorted(LOGS.glob(f"{group}-*.xml"))]
+    """The table of times in CONTRIBUTING.md. Rows of runs that have left no results in build/logs stay as they are."""
+    groups = ("quick", "forms", "long")
+    paths = [path for group in groups for path in LOGS.glob(f"{group}-*.xml")]
+    found = {path.stem: cases for path in paths if (cases := junit.read(path))}
     if not found:
         raise Stop("build/logs has no results of tests: ./dev test leaves them there")
-    rows = ["| run | group | tests | seconds |", "|---|---|--:|--:|"]
-    for path in found:
-        groups = sorted(junit.by_group(junit.read(path)).items(), key=lambda item: -item[1][1])
-        for name, (count, seconds) in groups[:MOST_GROUPS]:
-            rows.append(f"| {path.stem} | {name} | {count} | {seconds:.0f} |")
     page = ROOT / "CONTRIBUTING.md"
     head, begin, rest = page.read_text(encoding="utf-8").partition(TIMES[0])
-    _, end, tail = rest.partition(TIMES[1])
-    page.write_text(f"{head}{begin}" + "".join(f"{row}\n" for row in rows) + f"{end}{tail}", encoding="utf-8")
+    table, end, tail = rest.partition(TIMES[1])
+    if not end:
+        raise Stop(f"CONTRIBUTING.md has no lines {TIMES[0].strip()} and {TIMES[1].strip()}: nothing was written")
+    rows: dict[str, list[str]] = {}
+    for row in re.finditer(rf"^\| ((?:{'|'.join(groups)})-\S+) .*$", table, re.MULTILINE):
+        rows.setdefault(row[1], []).append(row[0])
+    for run, cases in found.items():
+        longest = sorted(junit.by_group(cases).items(), key=lambda item: -item[1][1])[:MOST_GROUPS]
+        rows[run] = [f"| {run} | {name} | {count} | {seconds:.0f} |" for name, (count, seconds) in longest]
+    order = sorted(rows, key=lambda run: (groups.index(run.partition("-")[0]), run))
+    lines = ["| run | group | tests | seconds |", "|---|---|--:|--:|", *(row for run in order for row in rows[run])]
+    page.write_text(f"{head}{begin}" + "".join(f"{line}\n" for line in lines) + f"{end}{tail}", encoding="utf-8")
